@@ -7,12 +7,13 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
 from itertools import groupby
+from json import loads
 from pathlib import Path
 from runpy import run_path
 
@@ -25,6 +26,8 @@ KERNEL_SOURCES = Path("engines/kernels/native")
 RUNTIME = Path("runtime/native")  # in the tree and in the package, which adds lib/ and bin/
 SONAME = "libskipdec.so.1"
 OBJECTS = Path("build/native/objects")  # lists all objects in libskipdec, for its tests
+CONSTANTS = Path("engines/constants.json")
+GENERATED = Path("build/native/generated")  # constants.h
 COMPILED = Path("build/kernels")  # objects that later builds reuse
 SWITCH = "SKIPDEC_LIBSKIPDEC"  # 0 in the environment skips libskipdec
 
@@ -78,7 +81,7 @@ class BuildNative(build_ext):
         made = (RUNTIME / "bin", RUNTIME / "lib")
         files = [file for file in RUNTIME.rglob("*") if file.is_file()]
         kept = [str(file) for file in files if not any(map(file.is_relative_to, made))]
-        return [*super().get_source_files(), *sorted(kept)]
+        return [*super().get_source_files(), *sorted(kept), str(CONSTANTS)]
 
     def build_extension(self, ext: Extension) -> None:
         """Compile each source into an object that later builds reuse, and link them."""
@@ -156,7 +159,8 @@ class BuildNative(build_ext):
     def _link_runtime(self, prefix: Path, json: list[str]) -> None:
         version = f'-DSKIPDEC_VERSION="{self.distribution.get_version()}"'
         public = [f"-I{RUNTIME / 'include'}"]
-        private = [*public, f"-I{RUNTIME / 'src'}", f"-I{KERNEL_SOURCES}", *json]
+        _generate_constants()
+        private = [*public, f"-I{RUNTIME / 'src'}", f"-I{KERNEL_SOURCES}", f"-I{GENERATED}", *json]
         objects = self._kernel_objects(KERNELS.sources)
         objects += self._objects(_units(RUNTIME.glob("src/**/*.cpp")), [*COMPILE, version], private)
         library = str(prefix / "lib" / SONAME)
@@ -259,6 +263,39 @@ def _include_json() -> list[str] | None:
     system = () if named else (Path("/usr/include"), Path("/usr/local/include"))
     in_system = any((each / "nlohmann" / "json.hpp").exists() for each in system)
     return LEAN_JSON if in_system else None
+
+
+def constants_header(document: Mapping[str, int | str | list[str]]) -> str:
+    """Return the text of constants.h, which `cmake/constants.cmake` writes for CMake."""
+    lines = []
+    for key, value in sorted(document.items()):
+        name = "k" + "".join(word.capitalize() for word in key.split("_"))
+        if isinstance(value, int):
+            lines.append(f"inline constexpr std::int64_t {name} = {value};")
+        elif isinstance(value, str):
+            lines.append(f"inline constexpr std::string_view {name} = {_quoted(value)};")
+        else:
+            entries = ", ".join(map(_quoted, value))
+            kind = f"std::array<std::string_view, {len(value)}>"
+            lines.append(f"inline constexpr {kind} {name} = {{{entries}}};")
+    includes = "".join(f"#include <{name}>\n" for name in ("array", "cstdint", "string_view"))
+    body = "\n".join(lines)
+    return (
+        f"// Generated from {CONSTANTS}.\n#pragma once\n\n{includes}\n"
+        f"namespace skipdec::constants {{\n\n{body}\n\n}}  // namespace skipdec::constants\n"
+    )
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def _generate_constants() -> None:
+    """Write constants.h where its text has changed, so that objects stay current otherwise."""
+    header, text = GENERATED / "constants.h", constants_header(loads(CONSTANTS.read_text()))
+    if not header.exists() or header.read_text() != text:
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.write_text(text)
 
 
 def _copy_interface(prefix: Path, version: str) -> None:

@@ -13,10 +13,11 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from .constants import integer
 from .errors import SkipDecError
 
-MAX_BYTES = 16 * 2**20  # parsed JSON takes up to twenty times its size in memory
-MAX_NESTING = 100
+MAX_BYTES = integer("max_json_bytes")  # parsed JSON takes up to twenty times its size in memory
+MAX_NESTING = integer("max_json_nesting")
 
 _YIELDING: Mapping[str, Any] = {  # Python functions: other threads may run before each call
     "parse_int": lambda digits: int(digits),

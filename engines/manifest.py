@@ -1,11 +1,11 @@
-"""What a bundle holds: its model, precision, engines and files. The JSON of ``manifest.json``."""
+"""The manifest of a bundle: its model, precision, engines and files, as manifest.json has them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from enum import StrEnum
-from pathlib import PurePath, PurePosixPath
+from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -19,74 +19,39 @@ from pydantic import (
     model_validator,
 )
 
-from .checking import FrozenModel
+from . import constants
 from .documents import canonical_text, document_digest, parse_json
-from .errors import BundleError
+from .engine_spec import (
+    MAX_BYTES,
+    MAX_LAYERS,
+    MAX_TOKENS,
+    Capacity,
+    DType,
+    EngineKind,
+    EngineSpec,
+    KVBucket,
+    Record,
+    RelativePath,
+    TensorRole,
+    TensorSpec,
+)
+from .errors import BundleError, shown
 
-FORMAT_VERSION = 3
-UPGRADED_VERSION = 2  # what `skipdec upgrade` makes the present one of
+FORMAT_VERSION = constants.integer("format_version")
+UPGRADED_VERSION = constants.integer("upgraded_version")  # `skipdec upgrade` converts from it
+KNOWN_FEATURES = constants.names("known_features")
 
-DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "uint8", "int8", "bool"]
 FloatType = Literal["float32", "float16", "bfloat16"]
 KVType = Literal["float32", "float16", "bfloat16", "int8"]
 Kernels = Literal["skipdec"]
 Quantization = Literal["none", "int8", "int8-block", "int4", "fp8"]
 UnusedCache = Literal["any", "finite"]
 
-# Far above any model's, far below what would eat memory before the first check of it.
-MAX_LAYERS = 4096
-MAX_WIDTH = 2**20
-MAX_TOKENS = 2**24  # of a vocabulary; positions of a sequence
-_MAX_BYTES = 2**63 - 1
-
-TUNED_SCHEDULE = "tuned_schedule"  # key of `Manifest.source`: what the weights were tuned to skip
-PROMPT_PLACEHOLDER = "{prompt}"  # what the prompt's text stands for in a template
-KV_SCALE_BYTES = 4  # of a token's and head's float32 scale, behind its codes in an int8 cache
-NUM_CANDIDATES = 64  # K: tokens a row that a device hands to the sampler in place of all logits
-
-
-class EngineKind(StrEnum):
-    """The kinds of engine: one embed, one per decoder layer, one head, one for candidates."""
-
-    EMBED = "embed"
-    LAYER = "layer"
-    HEAD = "head"
-    CANDIDATES = "candidates"
-
-
-class TensorRole(StrEnum):
-    """What a tensor means to the runtime, whatever the graph calls it.
-
-    Shapes: B rows, S tokens a row, E hidden size, N heads, T KV capacity, D head size,
-    R gathered positions, V vocabulary, K candidates. An int8 cache has D + 4 in place of D: the
-    codes of a token and head, and their float32 scale in the last four bytes.
-    """
-
-    INPUT_IDS = "input_ids"  # int64 [B, S]
-    POSITION_IDS = "position_ids"  # int64 [B, S], 0 for a row's first token
-    HIDDEN_STATES = "hidden_states"  # float [B, S, E], input of layers and head
-    HIDDEN_STATES_OUT = "hidden_states_out"  # float [B, S, E], output of embed and layers
-    PAST_KEY = "past_key"  # float or int8 [B, N, T, D]
-    PAST_VALUE = "past_value"  # float or int8 [B, N, T, D]
-    PRESENT_KEY = "present_key"  # the same buffer as past_key
-    PRESENT_VALUE = "present_value"  # the same buffer as past_value
-    WRITE_INDICES = "write_indices"  # int64 [B], first position written
-    ATTENTION_MASK = "attention_mask"  # bool [B, 1, S, T], canonical
-    SEQLENS_K = "seqlens_k"  # int32 [B], GroupQueryAttention: total length - 1 of each row
-    TOTAL_SEQUENCE_LENGTH = "total_sequence_length"  # int32 scalar, the longest row's total
-    ROW_POSITIONS = "row_positions"  # int64 [R], flat index into B*S
-    LOGITS = "logits"  # float32 [R, V]
-    TOP_LOGITS = "top_logits"  # float32 [R, K], each row's K largest logits, largest first
-    TOP_TOKEN_IDS = "top_token_ids"  # int64 [R, K], whose they are
-
-
-def _inside_bundle(path: str) -> str:
-    pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts or not {"\\", "\0"}.isdisjoint(path) or not path:
-        raise ValueError(f"{path!r} leaves the bundle; allowed: a relative path without '..'")
-    if str(pure) != path:
-        raise ValueError(f"{path!r} is another way to write '{pure}'")
-    return path
+MAX_WIDTH = constants.integer("max_width")
+TUNED_SCHEDULE = constants.text("tuned_schedule")  # key of `Manifest.source`, written by tuning
+PROMPT_PLACEHOLDER = constants.text("prompt_placeholder")  # the prompt's place in a template
+KV_SCALE_BYTES = constants.integer("kv_scale_bytes")  # one scale per token and head, int8 caches
+NUM_CANDIDATES = constants.integer("num_candidates")  # tokens per row that a device proposes
 
 
 def _holds_the_prompt(template: str) -> str:
@@ -101,67 +66,12 @@ def _is_true(value: object) -> object:
     return value
 
 
-RelativePath = Annotated[str, AfterValidator(_inside_bundle)]
 PromptTemplate = Annotated[str, AfterValidator(_holds_the_prompt)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Capacity = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
-class TensorSpec(FrozenModel):
-    """One input or output of an engine. Dimensions are numbers or symbols (``"B"``, ``"T"``)."""
-
-    name: str
-    role: TensorRole
-    dtype: DType
-    shape: tuple[Dimension | str, ...]
-
-
-class KVBucket(FrozenModel):
-    """The plan of a layer for one static KV capacity."""
-
-    capacity: Capacity = Field(description="T, in positions")
-    graph: RelativePath
-
-
-class EngineSpec(FrozenModel):
-    """One engine: its graph, its weights files and its inputs and outputs by role.
-
-    A TensorRT plan holds its weights, so it is listed both as graph and as weights. Layers of
-    targets with a static T have one plan a capacity in ``buckets``, ascending; ``graph`` is the
-    first of them.
-    """
-
-    name: str
-    kind: EngineKind
-    layer_index: Annotated[int, Field(ge=0, le=MAX_LAYERS - 1)] | None = None
-    graph: RelativePath
-    weights: tuple[RelativePath, ...] = ()
-    buckets: tuple[KVBucket, ...] = ()
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    step_bytes: int = Field(
-        ge=0, le=_MAX_BYTES, description="bytes of weights and scales read to run one token"
-    )
-
-    def tensor(self, role: TensorRole) -> TensorSpec:
-        """Return the input or output that plays ``role``; BundleError if this engine has none."""
-        for spec in (*self.inputs, *self.outputs):
-            if spec.role == role:
-                return spec
-        raise BundleError(
-            f"engine {self.name}",
-            f"has no tensor for {role}; it has {', '.join(sorted(self.roles))}",
-        )
-
-    @property
-    def roles(self) -> frozenset[TensorRole]:
-        """All roles that this engine's inputs and outputs play."""
-        return frozenset(spec.role for spec in (*self.inputs, *self.outputs))
-
-
-class ModelSpec(FrozenModel):
+class ModelSpec(Record):
     """The structure of a model: what the runtime needs, and what decides which graphs are built.
 
     The fields are those that every family has. A family's own facts, numbers, flags and texts,
@@ -214,7 +124,7 @@ class ModelSpec(FrozenModel):
         }
 
 
-class PrecisionSpec(FrozenModel):
+class PrecisionSpec(Record):
     """Number formats of a bundle: activations, KV cache and float weights; quantised weights.
 
     With skipdec's kernels activations are float32, and ``dtype`` is that of the weights.
@@ -240,7 +150,7 @@ class PrecisionSpec(FrozenModel):
         return _without(serialize(self), "kv_dtype")
 
 
-class KVCacheSpec(FrozenModel):
+class KVCacheSpec(Record):
     """What the layers do with the memory of their KV caches."""
 
     shares_buffer: Annotated[Literal[True], BeforeValidator(_is_true)] = Field(
@@ -252,7 +162,7 @@ class KVCacheSpec(FrozenModel):
     )
 
 
-class BuildSpec(FrozenModel):
+class BuildSpec(Record):
     """How TensorRT compiled the engines, and so what they run on and what fits into them."""
 
     version: str = Field(description="of the TensorRT library, e.g. 10.16.1.11")
@@ -264,21 +174,21 @@ class BuildSpec(FrozenModel):
     kv_buckets: tuple[Capacity, ...] = Field(min_length=1, description="KV capacities T, ascending")
     optimization_level: int = Field(ge=0, le=5)
     workspace: int | None = Field(
-        default=None, ge=0, le=_MAX_BYTES, description="bytes of scratch allowed"
+        default=None, ge=0, le=MAX_BYTES, description="bytes of scratch allowed"
     )
     hardware_compatible: bool = False
     version_compatible: bool = False
 
 
-class FileRecord(FrozenModel):
+class FileRecord(Record):
     """One file of the bundle."""
 
     path: RelativePath
-    size: int = Field(ge=0, le=_MAX_BYTES)
+    size: int = Field(ge=0, le=MAX_BYTES)
     sha256: Sha256
 
 
-class Manifest(FrozenModel):
+class Manifest(Record):
     """Everything in a bundle, without times, hosts or absolute paths: equal input, equal bytes."""
 
     format_version: int = FORMAT_VERSION
@@ -297,7 +207,12 @@ class Manifest(FrozenModel):
     build: BuildSpec | None = Field(default=None, description="of targets compiled by TensorRT")
     tokenizer: RelativePath | None = None
     prompt_template: PromptTemplate | None = Field(
-        default=None, description="what prompts stood in when the model was tuned; absent: nothing"
+        default=None, description="template of prompts in tuning; absent: none"
+    )
+    requires: tuple[str, ...] = Field(
+        default=(),
+        max_length=64,
+        description="features that a reader must know to run the bundle; absent: none",
     )
     files: tuple[FileRecord, ...]
     tool_versions: dict[str, str] = Field(default_factory=dict)
@@ -309,7 +224,9 @@ class Manifest(FrozenModel):
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Bundles were written before these fields were, and are compared byte for byte."""
-        return _without(serialize(self), "kernels", "prompt_template")
+        document: dict[str, Any] = serialize(self)
+        document["requires"] = document["requires"] or None
+        return _without(document, "kernels", "prompt_template", "requires")
 
     @model_validator(mode="after")
     def _check_kernels(self) -> Self:
@@ -398,8 +315,8 @@ class Manifest(FrozenModel):
         """Parse and check manifest.json; ``subject`` names the file in errors.
 
         Raises BundleError for JSON that is broken, of another format version, whose digest does
-        not match its content, or that has unknown, missing or impossible fields: in this order, so
-        that nothing is made of a number that was not there when the file was written.
+        not match its content, that requires a feature unknown here, or that has missing or
+        impossible fields: in this order, so that no value is used before the digest is checked.
         """
         remedy = "export the model again"
         document = parse_json(text, BundleError, subject=subject, remedy=remedy, exact=True)
@@ -422,6 +339,7 @@ class Manifest(FrozenModel):
                 f"digest is {str(document.get('digest'))[:12]}…, its content has "
                 f"{expected[:12]}…; the file was changed, export again",
             )
+        _check_features(document, subject)
         return cls.from_document(document, subject)
 
     @classmethod
@@ -438,6 +356,19 @@ class Manifest(FrozenModel):
             raise BundleError(subject, *problems) from error
 
 
+def _check_features(document: Mapping[str, Any], subject: str) -> None:
+    """Raise BundleError for features that this version does not know."""
+    required = document.get("requires")
+    names = required if isinstance(required, list) else []
+    unknown = [shown(name)[1:-1] for name in names if name not in KNOWN_FEATURES]
+    if unknown and all(isinstance(name, str) for name in names):
+        raise BundleError(
+            subject,
+            f"requires {', '.join(unknown)}, which this skipdec does not know; install a newer "
+            "skipdec, or export the model again with this one",
+        )
+
+
 def kv_width(dtype: KVType, model: ModelSpec) -> int:
     """Elements that a cache of ``dtype`` holds of a token and head: D, and 4 more in int8."""
     return model.head_dim + (KV_SCALE_BYTES if dtype == "int8" else 0)
@@ -452,3 +383,13 @@ def json_digest(document: Any) -> str:  # noqa: ANN401  (any JSON value)
     """SHA-256, in hexadecimal, of a JSON value's canonical form (sorted keys, no spaces)."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+__all__ = [
+    "FORMAT_VERSION", "KNOWN_FEATURES", "KV_SCALE_BYTES", "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH",
+    "NUM_CANDIDATES", "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec",
+    "DType", "EngineKind", "EngineSpec", "FileRecord", "FloatType", "Integer", "KVBucket",
+    "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec", "PrecisionSpec",
+    "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole", "TensorSpec", "UnusedCache",
+    "json_digest", "kv_width",
+]  # fmt: skip

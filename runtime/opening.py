@@ -11,6 +11,7 @@ from pydantic import Field, PlainSerializer
 from ..engines.backends.session import EngineBackend, default_device, open_backend
 from ..engines.bundle import Verify, WeightsPlace
 from ..engines.checking import MemorySize, Option, ValidatedConfig
+from ..engines.constants import integer
 from ..engines.host.processor import available_cores, thread_problems
 from .kv.prefix_sharing import PrefixSharing
 from .schedule import ExitSchedule
@@ -25,7 +26,7 @@ ENGINE_OPTIONS = ("device", "threads", "weights", "verify")
 GENERATOR_OPTIONS = (*ENGINE_OPTIONS, "schedule", "max_batch_size", "kv_memory", "raw_prompts")
 """Options of a command that runs one call after another."""
 
-_MAX_ROWS = 1 << 16  # the plan of a batch takes memory for each row before it runs
+_MAX_ROWS = integer("max_rows")  # the plan of a batch takes memory for each row before it runs
 _RUNNING = Option(panel="Running")
 _LIMITS = Option(panel="Limits")
 
@@ -92,7 +93,10 @@ class OpenOptions(ValidatedConfig):
     )
     threads: Annotated[int | None, _RUNNING] = Field(default=None, ge=1, description="(all cores)")
     max_batch_size: Annotated[int, _RUNNING] = Field(
-        default=8, ge=1, le=_MAX_ROWS, description="maximum number of completions at once"
+        default=integer("default_max_batch_size"),
+        ge=1,
+        le=_MAX_ROWS,
+        description="maximum number of completions at once",
     )
     kv_memory: Annotated[MemorySize | None, _RUNNING] = Field(
         default=None,
@@ -110,11 +114,13 @@ class OpenOptions(ValidatedConfig):
         default="full", description="hash weights while they are loaded, or only graphs"
     )
     max_waiting: Annotated[int, _LIMITS] = Field(
-        default=256, ge=1, description="maximum number of waiting requests"
+        default=integer("default_max_waiting"),
+        ge=1,
+        description="maximum number of waiting requests",
     )
     max_prefill_tokens: Annotated[int | None, _LIMITS] = Field(
         default=None,
-        ge=16,
+        ge=integer("min_prefill_tokens"),
         description="prompt tokens of one call; fewer delay running requests less (2048)",
     )
     max_model_len: Annotated[int | None, _LIMITS] = Field(

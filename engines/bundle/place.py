@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..constants import text
 from ..errors import BundleError, UsageError
 from ..writing import naming_file
 from .ownership import (
@@ -31,8 +32,8 @@ from .ownership import (
     require_own_directory,
 )
 
-MANIFEST_NAME = "manifest.json"
-SCHEDULE_NAME = "schedule.json"
+MANIFEST_NAME = text("manifest_name")
+SCHEDULE_NAME = text("schedule_name")
 TOKENIZER_NAME = "tokenizer.json"
 CARD_NAME = "README.md"  # not in the manifest: its owner may edit it
 

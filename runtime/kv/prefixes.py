@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from ...engines.constants import integer
 from ...engines.memory import Array, Buffer, Tensor
 from .layout import KVLayout
 from .pool import BufferPool, pooled_size
 
-BLOCK_TOKENS = 16  # prefixes are kept and found in whole blocks of this many tokens
+# Prefixes are kept and found in whole blocks of this many tokens.
+BLOCK_TOKENS = integer("prefix_block_tokens")
 
 
 @dataclass(eq=False)

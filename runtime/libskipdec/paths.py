@@ -9,11 +9,12 @@ import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...engines.constants import text
 from ...engines.errors import EnvironmentMismatchError
 from ...engines.host.installation import install_command
 
 SUBJECT = "libskipdec"
-ONNXRUNTIME_VARIABLE = "SKIPDEC_ONNXRUNTIME"  # names the libonnxruntime.so that programs load
+ONNXRUNTIME_VARIABLE = text("onnxruntime_variable")  # names the libonnxruntime.so to load
 
 _ROOT = Path(__file__).parents[1] / "native"
 _LIBRARY = "libskipdec.so.1"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from ...engines.constants import integer
 from ...engines.errors import UsageError
 from ...engines.manifest import Manifest
 from ..kv.reservation import capacity_class, row_class
@@ -13,7 +14,7 @@ from ..stitching.protocol import SlotLimits
 from .request import Request
 
 # Enough tokens for matrix products to run at full speed; more would only cost activation memory.
-MAX_PREFILL_TOKENS = 2048
+MAX_PREFILL_TOKENS = integer("default_max_prefill_tokens")
 
 
 @dataclass(frozen=True)

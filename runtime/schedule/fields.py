@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ...engines.constants import integer
 from ...engines.errors import shown
 from ...engines.manifest import MAX_LAYERS
 
-MAX_HORIZON = 2**20
+MAX_HORIZON = integer("max_horizon")
 PROMPT_DEPTHS = ("full", "decay")
 
 _INTEGERS = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon", "warmup_layers")

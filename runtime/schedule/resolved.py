@@ -10,14 +10,15 @@ from typing import Any
 
 from ...engines.bundle import EngineBundle
 from ...engines.bundle.place import SCHEDULE_NAME
+from ...engines.constants import integer
 from ...engines.documents import canonical_text
 from ...engines.errors import BundleError, ScheduleError
 from .presets import fitting_presets, preset_budgets, speedup_of
 from .schedule import ExitSchedule
 from .text import format_schedule, lent_horizon
 
-MAX_ENTRIES = 2**19  # of all lists of layers of a plan; 16 MiB of JSON are read, see documents.py
-MAX_PRESET_LAYERS = 256  # of deeper models only "full" is resolved
+MAX_ENTRIES = integer("max_plan_entries")  # of all lists of layers of a plan
+MAX_PRESET_LAYERS = integer("max_preset_layers")  # of deeper models only "full" is resolved
 
 
 def schedule_file(schedule: ExitSchedule) -> dict[str, Any]:

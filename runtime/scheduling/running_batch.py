@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 
+from ...engines.constants import integer
 from ...engines.errors import ClosedError, SkipDecError, UsageError
 from ...engines.memory import Array
 from ..requests.prompts import Prompt
@@ -30,7 +31,9 @@ from .stats import Counters, EngineStats
 
 _LOGGER = logging.getLogger(__name__)
 
-_MAX_FAILURES = 3  # failed calls in a row, after which the engines are not expected to recover
+_MAX_FAILURES = integer(
+    "max_failures"
+)  # failed calls in a row, after which the engines are not expected to recover
 
 
 def _ignore(numbers: Sequence[int]) -> None:

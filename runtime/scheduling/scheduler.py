@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from ...engines.constants import integer
 from .admission import Admission, Situation
 from .client_queues import ClientQueues
 
@@ -66,7 +67,7 @@ class Wait:
 
 # Padding that any row may have: running so many tokens costs less than reading the weights for
 # another call (12 tokens of OPT-1.3b in int8 on two cores).
-_CHEAP_PADDING = 16
+_CHEAP_PADDING = integer("cheap_padding")
 
 Action = Prefill | Chunk | Decode | Wait
 

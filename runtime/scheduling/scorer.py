@@ -8,6 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
+from ...engines.constants import integer
 from ...engines.errors import CapacityError
 from ...engines.memory import Array
 from ..kv.cache import KVCache, KVPlan
@@ -23,7 +24,7 @@ from ..tokens.sampler import not_finite
 from ..tokens.tokenizer import Tokenizer
 from .loaded_bundle import LoadedBundle
 
-_CHUNK = 64  # rows of logits at a time: with OPT's vocabulary they take 13 MB
+_CHUNK = integer("score_rows")  # logits at a time: 64 rows of OPT's vocabulary take 13 MB
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from ...engines.constants import integer
 from ...engines.errors import UsageError
 from ...engines.memory import Array, Tensor
 from ..kv.cache import KVCache, KVPlan
@@ -16,11 +17,11 @@ from ..kv.slot_cache import SlotCache
 from ..schedule import LayerPlan
 from .protocol import LayerCaches, PromptRow, SlotLimits, SlotMemory, SlotStitcher, StepRow
 
-_PREFIX_SHARE = 4  # prefixes take at most a quarter of the KV memory
+_PREFIX_SHARE = integer("prefix_share")  # prefixes take at most a quarter of the KV memory
 
 # A prompt with a kept prefix runs alone and reads all weights for itself, which costs as much as 12
 # tokens of OPT-1.3b in int8 on two cores.
-_MIN_KEPT_TOKENS = 32
+_MIN_KEPT_TOKENS = integer("min_kept_tokens")
 
 
 class SlotRows(SlotStitcher):

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, FailFast, Field
 
 from ...engines.checking import Option, ValidatedConfig, plain
+from ...engines.constants import integer
 from ...engines.errors import did_you_mean, shown
 
 GREEDY_TEMPERATURE = 1e-5  # below it sampling is greedy, as in vLLM
-MAX_COMPLETIONS = 1024  # of one prompt
-MAX_STOP_STRINGS, MAX_STOP_LENGTH = 64, 1024  # each is looked for at every token
-MAX_LOGPROBS = 2**20  # of one prompt, over all tokens of all completions: about 250 MB
+MAX_COMPLETIONS = integer("max_completions")  # of one prompt
+MAX_STOP_STRINGS = integer("max_stop_strings")  # each is searched for at every token
+MAX_STOP_LENGTH = integer("max_stop_length")
+MAX_LOGPROBS = integer("max_logprobs")  # of one prompt, all completions: about 250 MB
 
 _STOPPING, _RESULTS = "Stopping", "Results"  # panels of options
 
@@ -54,7 +56,9 @@ class SamplingParams(ValidatedConfig):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     max_tokens: Annotated[int | None, Option(help="0: as many as the model can", null="0")] = Field(
-        default=16, ge=1, description="an integer from 1, or None: up to the model's limit"
+        default=integer("default_max_tokens"),
+        ge=1,
+        description="an integer from 1, or None: up to the model's limit",
     )
     temperature: Annotated[float, Option()] = Field(
         default=1.0,

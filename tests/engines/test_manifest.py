@@ -42,7 +42,8 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
     [
         (lambda d: d.update(format_version=99), "format version 99; this skipdec reads 3"),
         (lambda d: d.update(format_version=2), r"reads 3; run: skipdec upgrade "),
-        (lambda d: d.update(colour="red"), "colour: Extra inputs are not permitted"),
+        (lambda d: d.update(requires=["a", "b"]), "requires a, b, which this skipdec does not"),
+        (lambda d: d.update(requires="a"), "requires: Input should be"),
         (lambda d: d["model"].update(sizes=[1]), "model.sizes.*: Input should be"),
         (lambda d: d.pop("model"), "model: Field required"),
         (lambda d: d["engines"].pop(), "expected: .*'head'"),
@@ -85,6 +86,15 @@ def test_all_problems_are_reported_at_once(bundle: EngineBundle) -> None:
 def test_non_object_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(BundleError):
         Manifest.from_json(text, "manifest.json")
+
+
+def test_unknown_fields_are_ignored_and_no_requirement_is_no_field(bundle: EngineBundle) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        document["colour"] = document["engines"][1]["colour"] = "red"
+
+    read = Manifest.from_json(edited(bundle, edit), "manifest.json")
+    assert read.with_digest() == bundle.manifest
+    assert "requires" not in read.to_json()
 
 
 def test_a_prompt_template_is_part_of_it_and_without_one_there_is_no_field(

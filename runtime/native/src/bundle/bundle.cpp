@@ -7,6 +7,7 @@
 
 #include "bundle/directory.h"
 #include "bundle/records.h"
+#include "constants.h"
 #include "errors.h"
 #include "json/limits.h"
 #include "sealing/sha256.h"
@@ -45,13 +46,14 @@ class OpenBundle final : public Bundle {
  public:
   OpenBundle(std::string path, Verify verify)
       : directory_(std::move(path)),
-        manifest_(
-            Manifest::parse(document_of(directory_, "manifest.json", "export the model again"),
-                            directory_.path() + "/manifest.json")),
-        schedules_(Schedules::parse(
-            document_of(directory_, "schedule.json", "write it with 'skipdec schedule set'"),
-            manifest_.model.num_layers, directory_.path() + "/schedule.json",
-            manifest_.model.max_seq_len)) {
+        manifest_(Manifest::parse(document_of(directory_, std::string(constants::kManifestName),
+                                              "export the model again"),
+                                  directory_.path() + "/manifest.json")),
+        schedules_(Schedules::parse(document_of(directory_, std::string(constants::kScheduleName),
+                                                "write it with 'skipdec schedule set'"),
+                                    manifest_.model.num_layers,
+                                    directory_.path() + "/schedule.json",
+                                    manifest_.model.max_seq_len)) {
     const Weights weights = weights_of(manifest_);
     const std::atomic<bool> is_stopped{false};
     std::vector<std::string> problems;

@@ -5,6 +5,7 @@
 #include <set>
 #include <string_view>
 
+#include "constants.h"
 #include "errors.h"
 
 namespace skipdec::runtime {
@@ -89,7 +90,7 @@ std::int64_t size_of(char symbol, const Manifest& manifest) {
     case 'V':
       return model.vocab_size;
     case 'K':
-      return std::min(kNumCandidates, model.vocab_size);
+      return std::min(constants::kNumCandidates, model.vocab_size);
     default:
       return kSymbol;
   }

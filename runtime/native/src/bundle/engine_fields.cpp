@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bundle/names.h"
+#include "constants.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -59,7 +60,6 @@ std::vector<TensorSpec> tensors_of(const json& array, const std::string& place,
     tensor.dtype = named(dtype_called(fields.text("dtype")), fields, "dtype");
     tensor.shape =
         shape_of(fields.array("shape", kMostDimensions), fields.place_of("shape"), document);
-    fields.require_no_others();
   }
   return tensors;
 }
@@ -70,9 +70,8 @@ std::vector<KVBucket> buckets_of(const json& array, const std::string& place,
   for (const json& entry : array) {
     Fields fields(entry, nth(place, buckets.size()), document);
     KVBucket& bucket = buckets.emplace_back();
-    bucket.capacity = fields.integer("capacity", 1, kMaxTokens);
+    bucket.capacity = fields.integer("capacity", 1, constants::kMaxTokens);
     bucket.graph = path_of(fields.value("graph"), fields.place_of("graph"), document);
-    fields.require_no_others();
   }
   return buckets;
 }
@@ -92,7 +91,7 @@ EngineEntry engine_of(const json& value, const std::string& place, const Documen
   EngineSpec& spec = entry.spec;
   spec.name = fields.text("name");
   spec.kind = named(kind_called(fields.text("kind")), fields, "kind");
-  entry.layer_index = fields.optional_integer("layer_index", 0, kMaxLayers - 1);
+  entry.layer_index = fields.optional_integer("layer_index", 0, constants::kMaxLayers - 1);
   spec.graph = path_of(fields.value("graph"), fields.place_of("graph"), document);
   for (const json& path : optional_array(fields, "weights", kMostWeights, document))
     spec.weights.push_back(path_of(path, fields.place_of("weights"), document));
@@ -103,7 +102,6 @@ EngineEntry engine_of(const json& value, const std::string& place, const Documen
   spec.outputs =
       tensors_of(fields.array("outputs", kMostTensors), fields.place_of("outputs"), document);
   fields.integer("step_bytes", 0, kMostStepBytes);
-  fields.require_no_others();
   return entry;
 }
 

@@ -10,6 +10,7 @@
 #include "bundle/contract.h"
 #include "bundle/engine_fields.h"
 #include "bundle/names.h"
+#include "constants.h"
 #include "json/canonical.h"
 #include "json/fields.h"
 #include "json/parse.h"
@@ -20,13 +21,17 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kUpgradedVersion = 2;
+using constants::kFormatVersion;
+using constants::kKvScaleBytes;
+using constants::kMaxLayers;
+using constants::kMaxTokens;
+using constants::kMaxWidth;
+using constants::kPromptPlaceholder;
+using constants::kUpgradedVersion;
 constexpr std::int64_t kMostBytes = INT64_MAX;
 constexpr std::int64_t kAnyInteger = INT64_MIN;
 constexpr std::size_t kMostEngines = kMaxLayers + 2;
 constexpr std::size_t kMostFiles = std::size_t{1} << 17;
-constexpr std::string_view kPromptPlaceholder = "{prompt}";
-constexpr std::int64_t kScaleBytes = 4;  // behind a token's and head's codes in an int8 cache
 
 // The text of one of ``allowed``.
 template <std::size_t size>
@@ -78,39 +83,34 @@ ModelSpec model_of(const json& value, const Document& document) {
 }
 
 void read_precision(const json& value, Manifest& manifest, const Document& document) {
-  constexpr std::array<std::string_view, 3> kFloats{"float32", "float16", "bfloat16"};
-  constexpr std::array<std::string_view, 4> kCaches{"float32", "float16", "bfloat16", "int8"};
-  constexpr std::array<std::string_view, 5> kWeights{"none", "int8", "int8-block", "int4", "fp8"};
   Fields fields(value, "precision", document);
-  const std::string dtype = choice(fields, "dtype", kFloats, fields.text("dtype", "float32"));
+  const std::string dtype =
+      choice(fields, "dtype", constants::kFloatTypes, fields.text("dtype", "float32"));
   for (const char* name : {"quantize", "head_quantize"})
-    choice(fields, name, kWeights, fields.text(name, "none"));
+    choice(fields, name, constants::kQuantizations, fields.text(name, "none"));
   fields.optional_integer("block_size", kAnyInteger, INT64_MAX);
   fields.optional_integer("accuracy_level", kAnyInteger, INT64_MAX);
   if (const json* ranges = fields.find("activation_ranges"))
     sha256_of(*ranges, fields.place_of("activation_ranges"), document);
   const std::optional<std::string> kv_dtype = fields.optional_text("kv_dtype");
-  if (kv_dtype) choice(fields, "kv_dtype", kCaches, *kv_dtype);
+  if (kv_dtype) choice(fields, "kv_dtype", constants::kKvTypes, *kv_dtype);
   if (kv_dtype && !manifest.uses_skipdec_kernels)
     fields.refuse("kv_dtype", "is " + *kv_dtype +
                                   " without kernels that know other types than the activations'; "
                                   "allowed with the kernels skipdec");
-  fields.require_no_others();
   const DType weights = dtype_called(dtype).value_or(DType::kFloat32);
   manifest.hidden_dtype = manifest.uses_skipdec_kernels ? DType::kFloat32 : weights;
   manifest.kv_dtype = kv_dtype ? dtype_called(*kv_dtype).value_or(weights) : weights;
   manifest.kv_width =
-      manifest.model.head_dim + (manifest.kv_dtype == DType::kInt8 ? kScaleBytes : 0);
+      manifest.model.head_dim + (manifest.kv_dtype == DType::kInt8 ? kKvScaleBytes : 0);
 }
 
 void read_kv_cache(const json& value, Manifest& manifest, const Document& document) {
-  constexpr std::array<std::string_view, 2> kUnused{"any", "finite"};
   Fields fields(value, "kv_cache", document);
   if (!fields.boolean("shares_buffer", true))
     fields.refuse("shares_buffer", "is not true; past and present must be one buffer");
   manifest.cache_must_be_finite =
-      choice(fields, "unused", kUnused, fields.text("unused")) == "finite";
-  fields.require_no_others();
+      choice(fields, "unused", constants::kUnusedCaches, fields.text("unused")) == "finite";
 }
 
 BuildSpec build_of(const json& value, const Document& document) {
@@ -135,7 +135,6 @@ BuildSpec build_of(const json& value, const Document& document) {
   fields.optional_integer("workspace", 0, kMostBytes);
   fields.boolean("hardware_compatible", false);
   fields.boolean("version_compatible", false);
-  fields.require_no_others();
   return build;
 }
 
@@ -146,7 +145,6 @@ void read_files(const json& array, Manifest& manifest, const Document& document)
     record.path = path_of(fields.value("path"), fields.place_of("path"), document);
     record.size = static_cast<std::uint64_t>(fields.integer("size", 0, kMostBytes));
     record.sha256 = sha256_of(fields.value("sha256"), fields.place_of("sha256"), document);
-    fields.require_no_others();
   }
 }
 
@@ -187,7 +185,26 @@ void require_listed(const EngineSpec& spec, const std::set<std::string_view>& kn
   for (const KVBucket& bucket : spec.buckets) check(bucket.graph);
 }
 
-// What texts an object of texts holds under ``key``.
+// Throws for a feature that this library does not know: the bundle would run wrongly without it.
+void check_features(Fields& fields, const Document& document) {
+  const json* required = fields.find_given("requires");
+  if (required == nullptr) return;
+  constexpr std::size_t kMostFeatures = 64;
+  std::string unknown;
+  for (const json& entry : array_of(*required, "requires", kMostFeatures, document)) {
+    const std::string& name = text_of(entry, "requires", document);
+    const auto& known = constants::kKnownFeatures;
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      unknown += (unknown.empty() ? "" : ", ") + name;
+  }
+  if (!unknown.empty())
+    throw Error(Status::kBundle, document.subject,
+                "requires " + unknown +
+                    ", which this library does not know; install a newer skipdec, or export the "
+                    "model again with this one");
+}
+
+// Whether an object of texts holds ``key``.
 bool has_text(Fields& fields, const char* name, const std::string& key, const Document& document) {
   const json* found = fields.find_given(name);
   if (found == nullptr) return false;
@@ -208,7 +225,7 @@ void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
       fields.refuse("prompt_template", "is no template; allowed: a text with {prompt} once");
   }
   has_text(fields, "tool_versions", "", document);
-  manifest.is_tuned = has_text(fields, "source", "tuned_schedule", document);
+  manifest.is_tuned = has_text(fields, "source", std::string(constants::kTunedSchedule), document);
 }
 
 }  // namespace
@@ -234,7 +251,7 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
 
   Fields fields(value, "", document);
   if (fields.text("digest") != manifest.digest) fields.refuse("digest", "is not the file's own");
-  fields.ignore("format_version");
+  check_features(fields, document);
   manifest.target = fields.text("target");
   const std::optional<std::string> kernels = fields.optional_text("kernels");
   if (kernels && *kernels != "skipdec")
@@ -264,7 +281,6 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   for (const EngineSpec& spec : manifest.canonical) require_listed(spec, known, document);
   if (manifest.tokenizer && known.count(*manifest.tokenizer) == 0)
     fields.refuse("tokenizer", "is " + *manifest.tokenizer + ", not listed in files");
-  fields.require_no_others();
   require_canonical(text, value, document);
   check_contract(manifest, subject);
   return manifest;

@@ -10,14 +10,7 @@
 
 namespace skipdec::runtime {
 
-constexpr std::int64_t kFormatVersion = 3;
-
-// Far above any model's, far below what would eat memory before the first check of it.
-constexpr std::int64_t kMaxLayers = 4096;
-constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
-constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;  // of a vocabulary; positions of a row
-constexpr std::int64_t kNumCandidates = 64;                 // K, or the vocabulary if smaller
-
+// In the order of constants.json.
 enum class DType { kFloat32, kFloat16, kBfloat16, kInt64, kInt32, kUint8, kInt8, kBool };
 
 enum class EngineKind { kEmbed, kLayer, kHead, kCandidates };

@@ -3,29 +3,13 @@
 #include <array>
 #include <cstddef>
 
+#include "constants.h"
+
 namespace skipdec::runtime {
 namespace {
 
-struct NamedType {
-  std::string_view name;
-  std::size_t bytes;
-};
-
-// In the order of their enumerators.
-constexpr std::array<NamedType, 8> kTypes{{{"float32", 4},
-                                           {"float16", 2},
-                                           {"bfloat16", 2},
-                                           {"int64", 8},
-                                           {"int32", 4},
-                                           {"uint8", 1},
-                                           {"int8", 1},
-                                           {"bool", 1}}};
-constexpr std::array<std::string_view, 4> kKinds{"embed", "layer", "head", "candidates"};
-constexpr std::array<std::string_view, 16> kRoles{
-    "input_ids",     "position_ids",   "hidden_states", "hidden_states_out",
-    "past_key",      "past_value",     "present_key",   "present_value",
-    "write_indices", "attention_mask", "seqlens_k",     "total_sequence_length",
-    "row_positions", "logits",         "top_logits",    "top_token_ids"};
+// In the order of the enumerators, as the names in constants.json.
+constexpr std::array<std::size_t, constants::kDataTypes.size()> kItemBytes{4, 2, 2, 8, 4, 1, 1, 1};
 
 template <class Enumeration, class Names>
 std::optional<Enumeration> called(const Names& names, std::string_view name) {
@@ -36,24 +20,30 @@ std::optional<Enumeration> called(const Names& names, std::string_view name) {
 
 }  // namespace
 
-std::size_t item_bytes(DType dtype) { return kTypes[static_cast<std::size_t>(dtype)].bytes; }
+std::size_t item_bytes(DType dtype) { return kItemBytes[static_cast<std::size_t>(dtype)]; }
 
-std::string_view name_of(DType dtype) { return kTypes[static_cast<std::size_t>(dtype)].name; }
+std::string_view name_of(DType dtype) {
+  return constants::kDataTypes[static_cast<std::size_t>(dtype)];
+}
 
-std::string_view name_of(EngineKind kind) { return kKinds[static_cast<std::size_t>(kind)]; }
+std::string_view name_of(EngineKind kind) {
+  return constants::kEngineKinds[static_cast<std::size_t>(kind)];
+}
 
-std::string_view name_of(Role role) { return kRoles[static_cast<std::size_t>(role)]; }
+std::string_view name_of(Role role) {
+  return constants::kTensorRoles[static_cast<std::size_t>(role)];
+}
 
 std::optional<DType> dtype_called(std::string_view name) {
-  for (std::size_t i = 0; i < kTypes.size(); ++i)
-    if (kTypes[i].name == name) return static_cast<DType>(i);
-  return std::nullopt;
+  return called<DType>(constants::kDataTypes, name);
 }
 
 std::optional<EngineKind> kind_called(std::string_view name) {
-  return called<EngineKind>(kKinds, name);
+  return called<EngineKind>(constants::kEngineKinds, name);
 }
 
-std::optional<Role> role_called(std::string_view name) { return called<Role>(kRoles, name); }
+std::optional<Role> role_called(std::string_view name) {
+  return called<Role>(constants::kTensorRoles, name);
+}
 
 }  // namespace skipdec::runtime

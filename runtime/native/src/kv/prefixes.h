@@ -9,11 +9,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "constants.h"
 #include "kv/cache_pair.h"
 
 namespace skipdec::runtime {
 
-constexpr std::int64_t kBlockTokens = 16;  // a beginning is kept, and found, in whole blocks
+constexpr std::int64_t kBlockTokens = constants::kPrefixBlockTokens;  // tokens of a kept block
 
 // Keys and values of prompts' beginnings, in all layers; the least recently used go first.
 //

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "constants.h"
 #include "errors.h"
 
 namespace skipdec::runtime {
@@ -11,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostSegments = static_cast<std::size_t>(Schedule::kMaxHorizon) + 1;
+constexpr std::size_t kMostSegments = static_cast<std::size_t>(constants::kMaxHorizon) + 1;
 
 LayerPlan layers_of(Fields& fields, std::int64_t num_layers, const Document& document) {
   LayerPlan layers;
@@ -53,18 +54,18 @@ SchedulePointer checked(const std::string& place, const Document& document, cons
 
 PlanEntry plan_of(const json& value, std::int64_t num_layers, const Document& document) {
   Fields fields(value, "plan", document);
-  const std::int64_t depth = fields.integer("num_layers", 1, Schedule::kMaxLayers);
+  const std::int64_t depth = fields.integer("num_layers", 1, constants::kMaxLayers);
   if (depth != num_layers)
     fields.refuse("num_layers",
                   "is " + std::to_string(depth) + "; the bundle has " + std::to_string(num_layers));
   PlanEntry entry;
-  entry.horizon = fields.optional_integer("horizon", 1, Schedule::kMaxHorizon);
+  entry.horizon = fields.optional_integer("horizon", 1, constants::kMaxHorizon);
   PromptRule prompt;
   if (const json* rule = fields.find("prompt")) prompt = prompt_of(*rule, num_layers, document);
   std::vector<Segment> segments;
   for (const json& each : fields.array("segments", kMostSegments)) {
     Fields segment(each, "plan.segments." + std::to_string(segments.size()), document);
-    const std::int64_t start = segment.integer("start", 0, Schedule::kMaxHorizon);
+    const std::int64_t start = segment.integer("start", 0, constants::kMaxHorizon);
     segments.push_back({start, layers_of(segment, num_layers, document)});
     segment.require_no_others();
   }
@@ -118,10 +119,10 @@ Preset preset_of(const json& value, const std::string& name, std::int64_t num_la
 }
 
 SchedulePointer schedule_of(const Preset& preset, std::int64_t horizon, std::int64_t num_layers) {
-  if (horizon < 1 || horizon > Schedule::kMaxHorizon)
+  if (horizon < 1 || horizon > constants::kMaxHorizon)
     throw Error(Status::kSchedule, "exit schedule",
                 "horizon is " + std::to_string(horizon) +
-                    "; allowed: " + range_text(1, Schedule::kMaxHorizon));
+                    "; allowed: " + range_text(1, constants::kMaxHorizon));
   std::vector<Segment> segments;
   for (const PresetSegment& each : preset.segments) {
     const std::int64_t last = std::max<std::int64_t>(1, horizon - 1);

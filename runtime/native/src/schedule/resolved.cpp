@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "constants.h"
 #include "json/canonical.h"
 #include "schedule/fractions.h"
 #include "schedule/plan_fields.h"
@@ -15,9 +16,6 @@ namespace skipdec::runtime {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::size_t kMostEntries = std::size_t{1} << 19;  // of all lists of layers of a plan
-constexpr std::int64_t kMostPresetLayers = 256;
 
 // The rule as people write it: "linear:max=16,min=8,warmup=1,horizon=64".
 std::string text_of(const Rule& rule) {
@@ -69,8 +67,9 @@ json segments_of(const Rule& rule, Plans& plans, const Document& document) {
     before = budget;
     const LayerPlan& layers = plans.of(budget);
     entries += layers.size();
-    if (entries > kMostEntries)
-      document.refuse("schedule", "has plans of more than " + std::to_string(kMostEntries) +
+    if (entries > constants::kMaxPlanEntries)
+      document.refuse("schedule", "has plans of more than " +
+                                      std::to_string(constants::kMaxPlanEntries) +
                                       " layers altogether; choose one that falls in fewer steps");
     segments.push_back({{"layers", layers}, {"start", index}});
   }
@@ -144,7 +143,7 @@ json preset_documents(std::int64_t num_layers) {
   const json whole = {{"layers", std::move(all)}, {"start", 0}};
   json presets{
       {"full", {{"prompt", nullptr}, {"segments", json::array({whole})}, {"text", "full"}}}};
-  if (num_layers > kMostPresetLayers) return presets;
+  if (num_layers > constants::kMaxPresetLayers) return presets;
   for (std::int64_t speedup = 1; speedup <= num_layers; ++speedup)
     if (const std::optional<Rule> rule = preset_rule(speedup, num_layers))
       presets[std::to_string(speedup) + "x"] = preset_document(*rule);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "constants.h"
+
 namespace skipdec::runtime {
 namespace {
 
@@ -38,12 +40,12 @@ class RuleReader {
       : fields_(value, "schedule", document), object_(value), document_(document) {}
 
   Rule read() {
-    rule_.num_layers = fields_.integer("num_layers", 1, Schedule::kMaxLayers);
+    rule_.num_layers = fields_.integer("num_layers", 1, constants::kMaxLayers);
     rule_.max_exit_layer = fields_.integer("max_exit_layer", 1, rule_.num_layers);
     rule_.min_exit_layer = fields_.integer("min_exit_layer", 1, rule_.max_exit_layer);
     if (object_.contains("warmup_layers"))
       rule_.warmup_layers = fields_.integer("warmup_layers", 0, rule_.num_layers);
-    rule_.horizon = fields_.integer("horizon", 1, Schedule::kMaxHorizon);
+    rule_.horizon = fields_.integer("horizon", 1, constants::kMaxHorizon);
     if (object_.contains("prompt")) rule_.prompt = fields_.text("prompt");
     if (rule_.prompt != "full" && rule_.prompt != "decay") unknown("prompt", "full, decay");
     choose("decay", rule_.decay, kDecayNames);

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "constants.h"
 #include "errors.h"
 
 namespace skipdec::runtime {
@@ -28,7 +29,7 @@ void check_layers(const Segment& segment, std::int64_t num_layers) {
 
 // Each segment's layers are among those of the one before.
 void check_segments(const std::vector<Segment>& segments, std::int64_t num_layers) {
-  constexpr auto kMost = static_cast<std::size_t>(Schedule::kMaxHorizon) + 1;
+  constexpr auto kMost = static_cast<std::size_t>(constants::kMaxHorizon) + 1;
   if (segments.empty() || segments.size() > kMost)
     refuse("has " + std::to_string(segments.size()) + " segments; allowed: 1 to " +
            std::to_string(kMost));
@@ -39,10 +40,10 @@ void check_segments(const std::vector<Segment>& segments, std::int64_t num_layer
     const LayerPlan& before = segments[i - 1].layers;
     const LayerPlan& after = segments[i].layers;
     const std::int64_t start = segments[i].start;
-    if (start <= segments[i - 1].start || start > Schedule::kMaxHorizon)
+    if (start <= segments[i - 1].start || start > constants::kMaxHorizon)
       refuse("a segment begins at generated token " + std::to_string(start) + "; allowed behind " +
              std::to_string(segments[i - 1].start) + ": up to " +
-             std::to_string(Schedule::kMaxHorizon));
+             std::to_string(constants::kMaxHorizon));
     if (std::includes(before.begin(), before.end(), after.begin(), after.end())) continue;
     LayerPlan missing;
     std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
@@ -84,9 +85,9 @@ Schedule::Schedule(std::int64_t num_layers, std::vector<Segment> segments, Promp
       segments_(std::move(segments)),
       prompt_(std::move(prompt)),
       text_(std::move(text)) {
-  if (num_layers < 1 || num_layers > kMaxLayers)
+  if (num_layers < 1 || num_layers > constants::kMaxLayers)
     refuse("is for " + std::to_string(num_layers) + " layers; allowed: 1 to " +
-           std::to_string(kMaxLayers));
+           std::to_string(constants::kMaxLayers));
   check_segments(segments_, num_layers);
   check_prompt(prompt_, segments_.front().layers, num_layers);
   last_indices_.assign(static_cast<std::size_t>(num_layers), -1);

@@ -35,8 +35,6 @@ struct PromptRule {
 class Schedule {
  public:
   static constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
-  static constexpr std::int64_t kMaxLayers = 4096;
-  static constexpr std::int64_t kMaxHorizon = std::int64_t{1} << 20;
 
   // Throws Error (kSchedule), with the token and the layer, for segments that are empty, don't
   // ascend from 0, name layers that don't exist or don't ascend, or whose sets are not nested; the

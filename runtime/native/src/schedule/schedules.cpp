@@ -96,7 +96,7 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
 
   Schedules schedules;
   schedules.num_layers_ = num_layers;
-  schedules.positions_ = std::min(positions, Schedule::kMaxHorizon);
+  schedules.positions_ = std::min(positions, constants::kMaxHorizon);
   PlanEntry own = plan_of(fields.value("plan"), num_layers, document);
   schedules.own_ = std::move(own.schedule);
   schedules.own_horizon_ = own.horizon;
@@ -149,7 +149,7 @@ SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_toke
                                : named      ? *named
                                             : own_horizon_.value_or(max_tokens);
   const std::int64_t longest = std::max(positions_, own_horizon_.value_or(1));
-  if (named && *named > longest && longest < Schedule::kMaxHorizon)
+  if (named && *named > longest && longest < constants::kMaxHorizon)
     throw Error(Status::kSchedule, "exit schedule",
                 "horizon is " + std::to_string(*named) + "; allowed: " + range_text(1, longest) +
                     (longest == positions_ ? ", the bundle's positions" : ", the bundle's own"));

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "constants.h"
 #include "schedule/schedule.h"
 
 namespace skipdec::runtime {
@@ -33,7 +34,7 @@ class Schedules {
   // Parses and checks schedule.json (docs/bundle-format.md) of a model of ``positions``. Throws
   // Error (kBundle).
   static Schedules parse(std::string_view text, std::int64_t num_layers, const std::string& subject,
-                         std::int64_t positions = Schedule::kMaxHorizon);
+                         std::int64_t positions = constants::kMaxHorizon);
 
   // The schedule that ``asked`` names for a request of up to ``max_tokens`` tokens:
   //   ""                        the bundle's own
@@ -52,7 +53,7 @@ class Schedules {
 
  private:
   std::int64_t num_layers_ = 0;
-  std::int64_t positions_ = Schedule::kMaxHorizon;
+  std::int64_t positions_ = constants::kMaxHorizon;
   SchedulePointer own_;
   std::optional<std::int64_t> own_horizon_;
   std::map<std::string, Preset> presets_;

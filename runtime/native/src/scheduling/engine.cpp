@@ -11,10 +11,6 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr int kMaxFailures = 3;  // in a row; the engines will not recover then
-constexpr std::int64_t kMinPrefillTokens = 16;
-constexpr std::int64_t kMaxRows = std::int64_t{1} << 16;
-
 SlotLimits limits_of(const Manifest& manifest, const EngineConfig& config) {
   const std::int64_t most = manifest.model.max_seq_len;
   const auto require = [](const char* name, std::int64_t value, std::int64_t low,
@@ -25,9 +21,9 @@ SlotLimits limits_of(const Manifest& manifest, const EngineConfig& config) {
                       std::to_string(high));
     }
   };
-  require("max_batch_size", config.max_batch_size, 1, kMaxRows);
+  require("max_batch_size", config.max_batch_size, 1, constants::kMaxRows);
   require("max_model_len", config.max_model_len, 0, most);
-  require("max_prefill_tokens", config.max_prefill_tokens, kMinPrefillTokens, INT32_MAX);
+  require("max_prefill_tokens", config.max_prefill_tokens, constants::kMinPrefillTokens, INT32_MAX);
   require("kv_memory", config.kv_memory, 1, INT64_MAX);
   return {config.max_batch_size, config.max_model_len > 0 ? config.max_model_len : most,
           config.kv_memory};
@@ -82,7 +78,7 @@ const std::vector<Delta>& Engine::step(double now) {
     std::visit([this](const auto& what) { run(what); }, action);
     failures_in_a_row_ = 0;
   } catch (const std::exception& error) {
-    if (++failures_in_a_row_ >= kMaxFailures) throw;
+    if (++failures_in_a_row_ >= constants::kMaxFailures) throw;
     fail_all(error.what(), action);
   }
   publish();

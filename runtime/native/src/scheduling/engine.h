@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "constants.h"
 #include "scheduling/decoding.h"
 #include "scheduling/scheduler.h"
 #include "scheduling/sequence.h"
@@ -19,10 +20,10 @@ namespace skipdec::runtime {
 enum class PrefixSharing { kOff, kShared, kClient };
 
 struct EngineConfig {
-  std::int64_t max_batch_size = 8;  // rows at once
-  std::int64_t max_model_len = 0;   // positions of a request; 0: as many as the bundle holds
-  std::int64_t kv_memory = 0;       // bytes
-  std::int64_t max_prefill_tokens = 2048;
+  std::int64_t max_batch_size = constants::kDefaultMaxBatchSize;  // rows at once
+  std::int64_t max_model_len = 0;  // positions of a request; 0: as many as the bundle holds
+  std::int64_t kv_memory = 0;      // bytes
+  std::int64_t max_prefill_tokens = constants::kDefaultMaxPrefillTokens;
   std::string admission;
   PrefixSharing prefix_cache = PrefixSharing::kShared;
 };

@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <numeric>
 
+#include "constants.h"
+
 namespace skipdec::runtime {
 
 namespace {
 
 // Tokens that a row may be padded by whatever its length: running them costs less than reading the
 // weights for another call (12 tokens of OPT-1.3b in int8 on two cores).
-constexpr std::int64_t kCheapPadding = 16;
+using constants::kCheapPadding;
 
 }  // namespace
 

@@ -14,6 +14,7 @@
 #include <thread>
 #include <variant>
 
+#include "constants.h"
 #include "errors.h"
 #include "scheduling/scoring_turns.h"
 #include "service/ticket.h"
@@ -24,7 +25,7 @@ struct ServiceOptions {
   std::string schedule;  // default of all requests; empty: the bundle's own
   bool raw_prompts = false;
   Verify verify = Verify::kFull;
-  std::int64_t max_waiting = 256;
+  std::int64_t max_waiting = constants::kDefaultMaxWaiting;
   SessionOptions sessions;
   EngineConfig engine;  // kv_memory 0: default_kv_memory()
 };

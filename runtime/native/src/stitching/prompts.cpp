@@ -5,11 +5,13 @@
 #include <numeric>
 #include <utility>
 
+#include "constants.h"
+
 namespace skipdec::runtime {
 
 namespace {
 
-constexpr std::int64_t kScoreRows = 64;  // logits at a time: of OPT's vocabulary 13 MB
+using constants::kScoreRows;  // logits of OPT's vocabulary take 13 MB
 
 // int64 [rows, length]: start, start + 1, start + 2 ... in each row.
 std::vector<std::int64_t> positions(std::int64_t rows, std::int64_t length, std::int64_t start) {

@@ -2,17 +2,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "constants.h"
 #include "stitching/slot_stitcher.h"
 
 namespace skipdec::runtime {
 
 namespace {
 
-constexpr std::int64_t kPrefixShare = 4;  // prefixes take at most a quarter of the KV memory
+using constants::kPrefixShare;  // prefixes take at most a quarter of the KV memory
 
 // A prompt with a kept prefix runs alone and reads all weights for itself, which costs as much as
 // 12 tokens of OPT-1.3b in int8 on two cores.
-constexpr std::int64_t kMinKeptTokens = 32;
+using constants::kMinKeptTokens;
 
 bool keeps(const PromptRow& row, std::int64_t layer) {
   return row.reservation[static_cast<std::size_t>(layer)] > 0;

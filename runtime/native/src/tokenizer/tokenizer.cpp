@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "constants.h"
 #include "errors.h"
 #include "tokenizer/file/parts.h"
 #include "tokenizer/text/pieces.h"
@@ -15,7 +16,6 @@
 namespace skipdec::runtime {
 namespace {
 
-constexpr std::string_view kPromptPlaceholder = "{prompt}";
 constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
 // Number of bytes of the longest token as written in the file; 0 unless the tokens of a text
@@ -122,11 +122,11 @@ std::vector<std::int64_t> Tokenizer::encode(std::string_view text, bool add_spec
 
 std::vector<std::int64_t> Tokenizer::encode_prompt(std::string_view prompt) const {
   if (!prompt_template_) return encode(prompt);
-  const std::size_t place = prompt_template_->find(kPromptPlaceholder);
+  const std::size_t place = prompt_template_->find(constants::kPromptPlaceholder);
   if (place == std::string::npos) return encode(*prompt_template_);
   std::string whole(*prompt_template_, 0, place);
   whole += prompt;
-  whole.append(*prompt_template_, place + kPromptPlaceholder.size());
+  whole.append(*prompt_template_, place + constants::kPromptPlaceholder.size());
   return encode(whole);
 }
 

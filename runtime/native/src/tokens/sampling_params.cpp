@@ -10,8 +10,9 @@
 namespace skipdec::runtime {
 namespace {
 
-constexpr std::int64_t kMaxCompletions = 1024;  // of one prompt
-constexpr std::size_t kMaxStopStrings = 64, kMaxStopLength = 1024;
+using constants::kMaxCompletions;
+using constants::kMaxStopLength;
+using constants::kMaxStopStrings;
 constexpr int kMaxOutside = 10;  // token ids in one message
 
 // Collects all problems of one SamplingParams, in the order of its fields.

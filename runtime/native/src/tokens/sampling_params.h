@@ -6,17 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "constants.h"
+
 namespace skipdec::runtime {
 
 // Maximum number of log-probabilities of one request, over all tokens of all its completions. It
 // depends on the prompt, so the request's check enforces it, not that of the parameters.
-inline constexpr std::int64_t kMaxLogprobs = std::int64_t{1} << 20;
+using constants::kMaxLogprobs;
 
 // Has the rules and limits of skipdec's Python SamplingParams.
 struct SamplingParams {
-  std::int64_t max_tokens = 16;  // 0: up to the bundle's last position
-  double temperature = 1.0;      // 0 to 1e6; greedy below 1e-5
-  std::int64_t top_k = 0;        // 0 and -1: off
+  std::int64_t max_tokens = constants::kDefaultMaxTokens;  // 0: up to the bundle's last position
+  double temperature = 1.0;                                // 0 to 1e6; greedy below 1e-5
+  std::int64_t top_k = 0;                                  // 0 and -1: off
   double top_p = 1.0;
   double min_p = 0.0;
   double repetition_penalty = 1.0;

@@ -41,6 +41,15 @@ TEST(Manifest, IsReadAsItIsWritten) {
             std::string::npos);
 }
 
+TEST(Manifest, IgnoresUnknownFieldsThatItDoesNotRequire) {
+  json document = hollow_manifest();
+  document["surprise"] = 1;
+  document["requires"] = json::array();
+  document["precision"]["other"] = 1;
+  document["engines"][1]["inputs"][0]["other"] = "a";
+  EXPECT_EQ(parsed(document).layers.size(), 2U);
+}
+
 TEST(Manifest, SaysWhatCachesHold) {
   json document = hollow_manifest();
   document["kernels"] = "skipdec";
@@ -80,7 +89,9 @@ const std::vector<Hostile> kHostile{
     {"/format_version", 2, "run: skipdec upgrade bundles/hollow"},
     {"/format_version", 4, "has format version 4; this library reads 3"},
     {"/format_version", "3", "has format version \"3\""},
-    {"/surprise", 1, "surprise: is unknown"},
+    {"/requires", {"a", "b"}, "requires a, b, which this library does not know"},
+    {"/requires", 1, "requires: is 1; allowed: an array"},
+    {"/requires", {1}, "requires: is 1; allowed: a text"},
     {"/model/num_layers", 0, "model.num_layers: is 0; allowed: 1 to 4096"},
     {"/model/num_layers", 4097, "allowed: 1 to 4096"},
     {"/model/num_layers", 3, "engines: has 4 entries; expected: 5"},
@@ -97,7 +108,6 @@ const std::vector<Hostile> kHostile{
     {"/precision/quantize", "int2", "precision.quantize: is \"int2\""},
     {"/precision/kv_dtype", "float16", "kv_dtype: is float16 without kernels"},
     {"/precision/activation_ranges", "00", "allowed: 64 hexadecimal digits"},
-    {"/precision/other", 1, "precision.other: is unknown"},
     {"/kv_cache/shares_buffer", false, "past and present must be one buffer"},
     {"/kv_cache/unused", "zero", "allowed: any, finite"},
     {"/kv_cache", nullptr, "kv_cache: is missing"},

@@ -9,6 +9,7 @@
 #include <optional>
 #include <system_error>
 
+#include "constants.h"
 #include "errors.h"
 
 namespace skipdec::runtime::onnxruntime {
@@ -16,7 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kVariable = "SKIPDEC_ONNXRUNTIME";
 constexpr const char* kSystemName = "libonnxruntime.so.1";
 constexpr const char* kAdvice =
     "install ONNX Runtime 1.18 or newer, e.g. by pip install 'onnxruntime>=1.31', or name its "
@@ -85,7 +85,7 @@ std::vector<std::string> in_virtual_environment() {
 
 // Returns the first candidate that can be loaded, and all that were tried.
 std::vector<Attempt> search(const std::string& asked) {
-  const char* variable = std::getenv(kVariable);
+  const char* variable = std::getenv(constants::kOnnxruntimeVariable.data());
   if (!asked.empty()) return {opened(asked)};
   if (variable != nullptr && *variable != '\0') return {opened(variable)};
   std::vector<Attempt> attempts;

@@ -7,13 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#include "constants.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/byte_pairs.h"
 
 namespace skipdec::runtime {
 
 constexpr std::size_t kMaxTokenizerBytes = std::size_t{64} << 20;
-constexpr std::uint32_t kMaxTokens = 1U << 24;  // exclusive bound of ids
+constexpr std::uint32_t kMaxTokens = constants::kMaxTokens;  // exclusive bound of ids
 constexpr std::size_t kMaxMerges = 1U << 24;
 constexpr std::size_t kMaxTokenBytes = 1U << 16;  // of one token
 constexpr std::size_t kMaxAddedBytes = 1U << 18;  // of all added tokens

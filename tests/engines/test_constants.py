@@ -1,0 +1,55 @@
+"""Constants that Python and C++ share come from one file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from runpy import run_path
+from typing import get_args
+
+import pytest
+
+from skipdec.engines import constants
+from skipdec.engines.engine_spec import DType, EngineKind, TensorRole
+from skipdec.engines.manifest import FloatType, KVType, Quantization, UnusedCache
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "engines" / "constants.json"
+SPELLED_OUT = {  # for type checkers
+    "data_types": get_args(DType),
+    "float_types": get_args(FloatType),
+    "kv_types": get_args(KVType),
+    "quantizations": get_args(Quantization),
+    "unused_caches": get_args(UnusedCache),
+    "engine_kinds": tuple(EngineKind),
+    "tensor_roles": tuple(TensorRole),
+}
+
+
+@pytest.mark.parametrize("name", SPELLED_OUT)
+def test_types_that_python_spells_out_are_those_of_the_file(name: str) -> None:
+    assert constants.names(name) == SPELLED_OUT[name]
+
+
+def test_setup_and_cmake_generate_the_same_header(tmp_path: Path) -> None:
+    if (cmake := shutil.which("cmake")) is None:
+        pytest.skip("no cmake")
+    made, script = tmp_path / "constants.h", ROOT / "runtime/native/cmake/constants.cmake"
+    subprocess.run([cmake, f"-DINPUT={FILE}", f"-DOUTPUT={made}", "-P", script], check=True)
+    document = json.loads(FILE.read_text(encoding="utf-8"))
+    assert run_path(str(ROOT / "setup.py"))["constants_header"](document) == made.read_text()
+
+
+def test_every_constant_is_read_by_both_languages() -> None:
+    python = _text("engines", "*.py") + _text("runtime", "*.py")
+    native = _text("runtime/native/src", "*.cpp") + _text("runtime/native/src", "*.h")
+    for key in json.loads(FILE.read_text(encoding="utf-8")):
+        name = "k" + "".join(word.capitalize() for word in key.split("_"))
+        assert key in SPELLED_OUT or f'"{key}"' in python, key
+        assert f"constants::{name}" in native, key
+
+
+def _text(folder: str, pattern: str) -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob(pattern))
