@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
@@ -339,12 +338,12 @@ class Manifest(Record):
                 f"digest is {str(document.get('digest'))[:12]}…, its content has "
                 f"{expected[:12]}…; the file was changed, export again",
             )
-        _check_features(document, subject)
         return cls.from_document(document, subject)
 
     @classmethod
     def from_document(cls, document: Any, subject: str) -> Manifest:  # noqa: ANN401  (JSON)
         """Check the JSON value of a manifest, but for its digest; errors as `from_json`'s."""
+        _check_features(document, subject)
         try:
             return cls.model_validate_json(json.dumps(document), strict=True)
         except ValidationError as error:
@@ -356,9 +355,9 @@ class Manifest(Record):
             raise BundleError(subject, *problems) from error
 
 
-def _check_features(document: Mapping[str, Any], subject: str) -> None:
+def _check_features(document: object, subject: str) -> None:
     """Raise BundleError for features that this version does not know."""
-    required = document.get("requires")
+    required = document.get("requires") if isinstance(document, dict) else None
     names = required if isinstance(required, list) else []
     unknown = [shown(name)[1:-1] for name in names if name not in KNOWN_FEATURES]
     if unknown and all(isinstance(name, str) for name in names):
@@ -390,6 +389,6 @@ __all__ = [
     "NUM_CANDIDATES", "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec",
     "DType", "EngineKind", "EngineSpec", "FileRecord", "FloatType", "Integer", "KVBucket",
     "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec", "PrecisionSpec",
-    "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole", "TensorSpec", "UnusedCache",
-    "json_digest", "kv_width",
+    "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole", "TensorSpec",
+    "UnusedCache", "json_digest", "kv_width",
 ]  # fmt: skip

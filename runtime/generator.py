@@ -20,9 +20,8 @@ from .requests.prompts import Prompts
 from .requests.request import Request, make_requests
 from .requests.scoring import make_score_requests
 from .schedule import ExitSchedule
-from .schedule.resolved import bundle_schedule
-from .schedule.resolver import ScheduleResolver
-from .schedule.tuning import UntunedWarning
+from .schedule.bundle import UntunedWarning, bundle_schedule
+from .schedule.request_schedules import ScheduleResolver
 from .scheduling.call import Call
 from .scheduling.config import RunningBatchConfig
 from .scheduling.loaded_bundle import LoadedBundle

@@ -11,7 +11,7 @@ from ...engines.bundle import EngineBundle
 from ...engines.checking import Problems
 from ...engines.errors import ScheduleError, UsageError
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.resolved import bundle_schedule
+from ...runtime.schedule.bundle import bundle_schedule
 from ...runtime.schedule.text import default_horizon, format_schedule, parse_schedule
 from ..data.rows import raise_problems
 from ..data.templates import PromptTemplate

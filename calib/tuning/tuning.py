@@ -17,7 +17,7 @@ from ...engines.host.installation import missing_modules
 from ...engines.writing import naming_full_disk, write_file
 from ...exporter.checkpoint.template import template_files
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.resolved import schedule_file
+from ...runtime.schedule.document import schedule_file
 from .config import TuneConfig
 from .family import load_skip_model
 from .plan import TuningPlan, plan_tuning

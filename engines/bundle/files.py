@@ -33,7 +33,7 @@ def file_record(directory: Path, relative: str) -> FileRecord:
 def write_schedule(path: Path, document: Mapping[str, Any]) -> None:
     """Replace the schedule of the bundle directory ``path`` by ``document`` atomically.
 
-    ``document`` is built by ``runtime.schedule.resolved``; the caller has checked that it fits the
+    ``document`` is built by ``runtime.schedule.document``; the caller has checked that it fits the
     model. No engine changes.
     """
     replace_file(path / SCHEDULE_NAME, sealed_text(document).encode())
@@ -99,7 +99,7 @@ def read_manifest(root: HeldDirectory) -> Manifest:
 def read_schedule(root: HeldDirectory) -> dict[str, Any]:
     """Read ``root``'s schedule.json and check its digest: its plan, presets and schedule.
 
-    Raises BundleError. ``runtime.schedule.resolved`` checks that plan and presets match the
+    Raises BundleError. ``runtime.schedule.document`` checks that plan and presets match the
     schedule.
     """
     path, subject = root.locate(SCHEDULE_NAME), str(root.path / SCHEDULE_NAME)

@@ -13,7 +13,7 @@ from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.host.installation import require_extra
 from ...engines.manifest import Manifest
-from ...runtime.schedule.resolved import bundle_schedule
+from ...runtime.schedule.bundle import bundle_schedule
 from ..config import BuildConfig
 from ..quantization.migration import MIGRATION, Migration
 from .plan import BundlePlan, bundle_path, planned_engines

@@ -28,8 +28,7 @@ from ..schedule import ExitSchedule
 from ..tokens.outputs import RequestOutput, StreamDelta
 from .options import GenerateOptions
 from .progress import GenerationProgress
-from .result_lines import result_line, to_bytes
-from .results import ResultFile, run_parameters
+from .results import ResultFile, result_line, run_parameters, to_bytes
 from .stdin import stdin
 
 Records = Sequence[Record | BadRecord]

@@ -123,7 +123,7 @@ class GenerateOptions(ValidatedConfig):
 
     def warn_if_untuned(self, generator: Generator, schedules: Iterable[ExitSchedule]) -> None:
         """Warn on stderr of a schedule that skips layers of a model not tuned for it."""
-        from ..schedule.tuning import untuned_warning
+        from ..schedule.bundle import untuned_warning
 
         warning = untuned_warning(generator.bundle.manifest, generator.bundle_schedule, schedules)
         if warning is not None and not self.quiet:

@@ -12,7 +12,7 @@ from ...engines.host.signals import Interruption
 from ..tokens.outputs import RequestOutput, StreamDelta
 from .options import GenerateOptions
 from .progress import GenerationProgress
-from .result_lines import result_line, to_bytes
+from .results import result_line, to_bytes
 
 
 def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:

@@ -1,4 +1,8 @@
-"""The file of results of ``skipdec generate --output``, and what its texts were made with."""
+"""Results of ``skipdec generate`` as lines of JSON, and the file that ``--output`` keeps them in.
+
+{"id": "a1", "text": "French], area", "token_ids": [84, 269, 12], "finish_reason": "length",
+ "layers_per_token": [12, 8, 8], "layer_ranges": {"8": [[0, 0], [5, 11]], "12": [[0, 11]]}}
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ from ...engines.documents import read_json
 from ...engines.errors import BundleError, SkipDecError, UsageError
 from ..requests.records import RecordId, json_object
 from ..schedule import ExitSchedule
-from ..schedule.resolved import bundle_schedule
+from ..schedule.bundle import bundle_schedule
 from ..schedule.text import format_schedule, parse_schedule
+from ..tokens.outputs import CompletionOutput, Logprob, RequestOutput
 from ..tokens.sampling import SamplingParams
 from .options import GenerateOptions
-from .result_lines import to_bytes
 
 
 def run_parameters(options: GenerateOptions) -> dict[str, Any]:
@@ -233,3 +237,48 @@ def _shown(parameters: Mapping[str, Any], name: str) -> str:
 
 def _has_id(document: dict[str, Any]) -> bool:
     return isinstance(document.get("id"), str | int)
+
+
+def result_line(record_id: RecordId, request: RequestOutput) -> dict[str, Any]:
+    """Return the line of one record.
+
+    The fields of a single completion are at the top level, those of several in a list ``outputs``.
+    """
+    ranges = {"layer_ranges": dict(sorted(request.layer_ranges.items()))}
+    if len(request.outputs) == 1:
+        return {"id": record_id} | _completion(request.outputs[0]) | ranges
+    listed = [{"index": output.index} | _completion(output) for output in request.outputs]
+    return {"id": record_id, "outputs": listed} | ranges
+
+
+def to_bytes(line: dict[str, Any]) -> bytes:
+    """Return one line of JSON with its line feed, in UTF-8."""
+    return json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _completion(output: CompletionOutput) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "text": output.text,
+        "token_ids": output.token_ids,
+        "finish_reason": output.finish_reason,
+        "layers_per_token": output.layers_per_token,
+    }
+    if output.stop_reason is not None:
+        fields["stop_reason"] = output.stop_reason
+    if output.logprobs is not None:
+        fields["cumulative_logprob"] = output.cumulative_logprob
+        fields["logprobs"] = [_logprobs(token) for token in output.logprobs]
+    return fields
+
+
+def _logprobs(token: dict[int, Logprob]) -> list[dict[str, Any]]:
+    """Return the candidates for one token, the chosen one first."""
+    return [
+        {
+            "token_id": token_id,
+            "logprob": entry.logprob,
+            "rank": entry.rank,
+            "decoded_token": entry.decoded_token,
+        }
+        for token_id, entry in token.items()
+    ]

@@ -91,7 +91,7 @@ def plot(
 @reports_errors
 def set_schedule(bundle: BundlePath, schedule: Spec, horizon: Horizon = None) -> None:
     """Change the schedule that a bundle runs by default; no engine is rebuilt."""
-    from ..schedule.default import write_schedule
+    from ..schedule.bundle import write_schedule
     from ..schedule.text import format_schedule
 
     typer.echo(format_schedule(write_schedule(bundle, schedule, horizon=horizon)))
@@ -99,7 +99,7 @@ def set_schedule(bundle: BundlePath, schedule: Spec, horizon: Horizon = None) ->
 
 def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitSchedule:
     """The schedule that ``text`` is, or the own one of the bundle there."""
-    from ..schedule.resolved import bundle_schedule
+    from ..schedule.bundle import bundle_schedule
     from ..schedule.text import parse_schedule
 
     # Path.is_dir raises where a name is too long
@@ -120,7 +120,7 @@ def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitS
 
 def _describe(schedule: ExitSchedule) -> dict[str, Any]:
     """The JSON of ``schedule show``: a file of it is a schedule, in Python and elsewhere."""
-    from ..schedule.resolved import schedule_file
+    from ..schedule.document import schedule_file
     from ..schedule.text import format_schedule
 
     return {

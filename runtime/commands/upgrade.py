@@ -32,7 +32,7 @@ def upgrade(
     """Bring bundles to the present format: two small files are written, no engine is touched."""
     from ...engines.checking import Problems
     from ...engines.manifest import FORMAT_VERSION
-    from ..schedule.upgrade import upgrade_bundle
+    from ..schedule.bundle import upgrade_bundle
 
     problems = Problems("upgrade")
     for bundle in bundles:

@@ -13,8 +13,8 @@ from ...engines.manifest import EngineSpec, TensorRole, TensorSpec
 from ..kv.cache import plan_kv_cache
 from ..kv.layout import KVLayout
 from ..schedule import ExitSchedule
+from ..schedule.bundle import bundle_schedule
 from ..schedule.presets import fitting_presets
-from ..schedule.resolved import bundle_schedule
 from ..schedule.text import default_horizon, format_schedule, parse_schedule
 from .cost import CostModel
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...engines.checking import plain
 from ...engines.errors import MOST_PROBLEMS, ScheduleError, few, shown
-from .choice import choose_rules, unknown_keys
+from .chosen_rules import choose_rules, unknown_keys
 from .decays import DECAYS, Decay
 from .fields import ScheduleFields, round_half_up
 from .notation import full_arguments, read_arguments

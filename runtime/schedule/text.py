@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .notation import FIELDS, read_document
+from .notation import FIELDS, full_arguments, read_document
 from .plan import LayerPlan
 from .schedule import ExitSchedule
 
@@ -29,7 +29,8 @@ def format_schedule(schedule: ExitSchedule) -> str:
     >>> format_schedule(parse_schedule("2x", num_layers=24, horizon=64))
     'linear:max=16,min=8,warmup=1,horizon=64'
     """
-    if schedule == ExitSchedule.full(schedule.num_layers):
+    full = {"placement": "top", "prompt": "full", **full_arguments(schedule.num_layers)}
+    if all(getattr(schedule, field) == value for field, value in full.items()):
         return "full"
     values: dict[str, Any] = {key: getattr(schedule, field) for key, field in FIELDS.items()}
     prompt = values.pop("prompt")

@@ -14,7 +14,7 @@ from ..kv.pool import BufferPool
 from ..opening import OpenOptions
 from ..requests.planning import BatchLimits
 from ..requests.request import Request
-from ..schedule.resolver import ScheduleResolver
+from ..schedule.request_schedules import ScheduleResolver
 from ..stitching.factory import make_slots
 from ..stitching.loaded import LoadedEngines
 from ..stitching.loading import load_stitcher

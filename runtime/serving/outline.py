@@ -14,8 +14,8 @@ from ..requests.prompts import Prompt
 from ..requests.request import Request, make_request
 from ..requests.scoring import ScoreRequest, make_score_request
 from ..schedule import ExitSchedule
-from ..schedule.resolved import bundle_schedule
-from ..schedule.resolver import ScheduleResolver
+from ..schedule.bundle import bundle_schedule
+from ..schedule.request_schedules import ScheduleResolver
 from ..tokens.sampling import SamplingParams
 from ..tokens.tokenizer import Tokenizer
 

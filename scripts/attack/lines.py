@@ -28,7 +28,7 @@ import skipdec.engines.backends.ort  # noqa: F401  (saves each child the import)
 from skipdec import Generator, SamplingParams
 from skipdec.cli import build_app
 from skipdec.runtime.commands.lines import RecordRunner
-from skipdec.runtime.commands.result_lines import to_bytes
+from skipdec.runtime.commands.results import to_bytes
 from skipdec.runtime.requests.records import read_records
 
 PARAMS = SamplingParams(temperature=0, max_tokens=4)

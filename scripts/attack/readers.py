@@ -31,7 +31,7 @@ from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.bundle.contract import check_contract
 from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import SkipDecError
-from skipdec.runtime.schedule.resolved import bundle_schedule
+from skipdec.runtime.schedule.bundle import bundle_schedule
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]

@@ -71,13 +71,12 @@ if TYPE_CHECKING:
     from .runtime.measuring.inspection import Workload, inspect_bundle
     from .runtime.opening import OpenOptions as OpenOptions
     from .runtime.schedule import ExitSchedule
+    from .runtime.schedule.bundle import upgrade_bundle, write_schedule
     from .runtime.schedule.decays import Decay, FallingDecay
-    from .runtime.schedule.default import write_schedule
     from .runtime.schedule.fields import ScheduleFields
     from .runtime.schedule.placements import Placement
     from .runtime.schedule.plot import plot_schedule
     from .runtime.schedule.text import format_schedule, parse_schedule
-    from .runtime.schedule.upgrade import upgrade_bundle
     from .runtime.scheduling.running_batch import RunningBatch
     from .runtime.scheduling.stats import EngineStats
     from .runtime.serving.async_engine import AsyncEngine
@@ -145,9 +144,9 @@ _RUNNING = {  # everything a service needs; no torch, no onnx
     "parse_schedule": ".runtime.schedule.text",
     "plot_schedule": ".runtime.schedule.plot",
     "run_benchmark": ".runtime.measuring.bench",
-    "upgrade_bundle": ".runtime.schedule.upgrade",
+    "upgrade_bundle": ".runtime.schedule.bundle",
     "use_shared_thread_pool": ".engines.backends.ort",
-    "write_schedule": ".runtime.schedule.default",
+    "write_schedule": ".runtime.schedule.bundle",
     "write_triton_repository": ".runtime.serving.triton.repository",
 }
 _MAKING = {

@@ -17,7 +17,7 @@ from pages.reference import all_errors, commands_page, manifest_page, python_pag
 from typer.main import get_command
 
 from skipdec.cli import build_app
-from skipdec.runtime.commands.result_lines import result_line
+from skipdec.runtime.commands.results import result_line
 from skipdec.runtime.schedule.decays import DECAYS
 from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.schedule.text import parse_schedule

@@ -12,8 +12,8 @@ from ....engines.checking import Problems, expanded
 from ....engines.errors import SkipDecError, UsageError
 from ....engines.targets import target_of
 from ....engines.writing import write_file
-from ...schedule.resolved import bundle_schedule
-from ...schedule.resolver import ScheduleResolver
+from ...schedule.bundle import bundle_schedule
+from ...schedule.request_schedules import ScheduleResolver
 from ...scheduling.admission import parse_admission
 from .request import input_types
 from .response import OUTPUT_TYPES

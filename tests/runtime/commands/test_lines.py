@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipdec.runtime.commands.lines import RecordRunner
-from skipdec.runtime.commands.result_lines import to_bytes
+from skipdec.runtime.commands.results import to_bytes
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.requests.records import BadRecord, Record, RecordId, read_records
 from skipdec.runtime.tokens.outputs import StreamDelta

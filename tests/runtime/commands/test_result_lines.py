@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from skipdec.runtime.commands.result_lines import result_line, to_bytes
+from skipdec.runtime.commands.results import result_line, to_bytes
 from skipdec.runtime.tokens.outputs import CompletionOutput, Logprob, RequestOutput
 
 

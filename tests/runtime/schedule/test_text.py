@@ -15,8 +15,8 @@ from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import ScheduleError
 from skipdec.engines.manifest import json_digest
 from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.document import schedule_file
 from skipdec.runtime.schedule.presets import preset_budgets
-from skipdec.runtime.schedule.resolved import schedule_file
 from skipdec.runtime.schedule.text import default_horizon, format_schedule, parse_schedule
 
 
@@ -229,3 +229,12 @@ def test_numbers_and_arrays_of_numpy_are_pythons_own() -> None:
     assert type(table.num_layers) is int
     with pytest.raises(ScheduleError, match="horizon is True"):
         ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=np.bool_(True))
+
+
+def test_formatting_builds_no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedules = [parse_schedule("2x:horizon=64", num_layers=24), ExitSchedule.full(24)]
+    monkeypatch.setattr(ExitSchedule, "__init__", None)
+    assert [format_schedule(one) for one in schedules] == [
+        "linear:max=16,min=8,warmup=1,horizon=64",
+        "full",
+    ]

@@ -14,7 +14,7 @@ from programs import built_program
 
 from skipdec.engines.bundle import file_record
 from skipdec.engines.documents import sealed_text
-from skipdec.runtime.schedule.default import write_schedule
+from skipdec.runtime.schedule.bundle import write_schedule
 
 Edit = Callable[[dict[str, Any]], object]
 

@@ -43,7 +43,8 @@ int main(int count, char** words) {
   try {
     std::ifstream file(words[1], std::ios::binary);
     const std::string text(std::istreambuf_iterator<char>(file), {});
-    const std::int64_t positions = count > 3 ? std::stoll(words[3]) : constants::kMaxHorizon;
+    const std::int64_t positions =
+        count > 3 ? std::stoll(words[3]) : skipdec::constants::kMaxHorizon;
     const Schedules schedules = Schedules::parse(text, std::stoll(words[2]), words[1], positions);
     std::int64_t max_tokens = 0;
     for (std::string asked; std::cin >> max_tokens && std::getline(std::cin >> std::ws, asked);) {

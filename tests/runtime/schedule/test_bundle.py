@@ -21,7 +21,7 @@ from skipdec.engines.bundle.place import WriterLock
 from skipdec.engines.documents import canonical_text
 from skipdec.engines.errors import BundleError
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.resolved import bundle_schedule
+from skipdec.runtime.schedule.bundle import bundle_schedule
 from skipdec.runtime.schedule.text import parse_schedule
 
 
@@ -120,7 +120,7 @@ def test_a_new_manifest_beside_an_old_schedule_and_the_other_way_round(path: Pat
         (lambda d: d.update(target="abacus"), "is for 'abacus'; allowed: onnxruntime"),
         (lambda d: d["engines"].pop(), "expected: .*'head'"),
         (lambda d: d["files"][0].update(size=9), "has .* bytes; expected 9"),
-        (lambda d: d.update(kv_cache={}, colour="red"), "colour: Extra inputs"),
+        (lambda d: d.update(requires=["a"]), "requires a, which this skipdec does not know"),
     ],
 )
 def test_what_is_no_bundle_of_format_2_is_refused_and_stays(

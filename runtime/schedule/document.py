@@ -1,18 +1,16 @@
-"""A schedule resolved into lists of layers: what a runtime needs that knows no decay or placement.
+"""The contents of schedule.json: a schedule, its plan as lists of layers, and the presets.
 
-``docs/bundle-format.md`` specifies it. The plan follows from the schedule, the presets from the
-number of layers; both are written beside it and never read here but to be compared.
+``docs/bundle-format.md`` specifies it. A runtime without decays and placements runs the plan, which
+follows from the schedule, and the presets, which follow from the number of layers. This one reads
+the schedule and compares the rest.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...engines.bundle import EngineBundle
-from ...engines.bundle.place import SCHEDULE_NAME
 from ...engines.constants import integer
-from ...engines.documents import canonical_text
-from ...engines.errors import BundleError, ScheduleError
+from ...engines.errors import ScheduleError
 from .presets import fitting_presets, preset_budgets, speedup_of
 from .schedule import ExitSchedule
 from .text import format_schedule, lent_horizon
@@ -22,7 +20,7 @@ MAX_PRESET_LAYERS = integer("max_preset_layers")  # of deeper models only "full"
 
 
 def schedule_file(schedule: ExitSchedule) -> dict[str, Any]:
-    """Return what schedule.json holds, but for the digest.
+    """Return the contents of schedule.json without its digest.
 
     Raises ScheduleError for a plan of more than ``MAX_ENTRIES``: over 1,000 layers, in many steps.
     """
@@ -31,24 +29,6 @@ def schedule_file(schedule: ExitSchedule) -> dict[str, Any]:
         "presets": preset_documents(schedule.num_layers),
         "schedule": schedule.to_document(),
     }
-
-
-def bundle_schedule(bundle: EngineBundle) -> ExitSchedule:
-    """Return the schedule that ``bundle`` runs by default.
-
-    Raises ScheduleError for one that is none, and BundleError for a plan or presets that are not
-    its own: another runtime would run other layers.
-    """
-    schedule = ExitSchedule.from_document(bundle.schedule_document)
-    expected = schedule_file(schedule)
-    for key in ("plan", "presets"):
-        if canonical_text(bundle.schedule_file[key]) != canonical_text(expected[key]):
-            raise BundleError(
-                str(bundle.path / SCHEDULE_NAME),
-                f"{key}: is not what its schedule, {format_schedule(schedule)}, stands for; "
-                "write it with 'skipdec schedule set'",
-            )
-    return schedule
 
 
 def plan_document(schedule: ExitSchedule) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.resolver import ScheduleResolver
+from skipdec.runtime.schedule.request_schedules import ScheduleResolver
 from skipdec.runtime.schedule.text import format_schedule
 
 FULL = ExitSchedule.full(6)
