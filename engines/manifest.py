@@ -150,7 +150,7 @@ class PrecisionSpec(Record):
 
 
 class KVCacheSpec(Record):
-    """What the layers do with the memory of their KV caches."""
+    """Use of the memory of KV caches by the layers."""
 
     shares_buffer: Annotated[Literal[True], BeforeValidator(_is_true)] = Field(
         default=True, description="past and present are one buffer, to which a layer appends"
@@ -162,7 +162,7 @@ class KVCacheSpec(Record):
 
 
 class BuildSpec(Record):
-    """How TensorRT compiled the engines, and so what they run on and what fits into them."""
+    """Settings with which TensorRT compiled the engines, and the limits that follow from them."""
 
     version: str = Field(description="of the TensorRT library, e.g. 10.16.1.11")
     compute_capability: str = Field(description="of the GPU that the plans are for, e.g. 8.9")
@@ -269,12 +269,12 @@ class Manifest(Record):
 
     @property
     def hidden_dtype(self) -> FloatType:
-        """Of the activations between engines."""
+        """The type of the activations between engines."""
         return self.precision.dtype if self.kernels is None else "float32"
 
     @property
     def kv_dtype(self) -> KVType:
-        """Of the elements of the KV cache."""
+        """The type of the elements of the KV cache."""
         return self.precision.kv_dtype or self.precision.dtype
 
     @property

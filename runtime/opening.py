@@ -57,7 +57,7 @@ class OpenKeywords(TypedDict, total=False):
 
 
 class OpenOptions(ValidatedConfig):
-    """How a bundle is opened: where its engines run, what they may hold, what a request waits for.
+    """Options of opening a bundle: where its engines run, and the limits of memory and requests.
 
     >>> options = OpenOptions(schedule="2x", threads=2, kv_memory="2GiB")
     >>> with Generator.open("opt-1.3b", options) as generator: ...

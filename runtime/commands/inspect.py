@@ -29,7 +29,7 @@ skipdec inspect opt-1.3b --show memory --batch-size 8 --prompt-len 512 --json
 
 
 class Section(StrEnum):
-    """What ``--show`` may ask for."""
+    """Parts of a bundle that ``--show`` can select."""
 
     ENGINES = "engines"
     IO = "io"

@@ -129,7 +129,7 @@ def _end(interruption: Interruption, num_errors: int) -> None:
 
 
 def _is_input(output: Path, source: str) -> bool:
-    """Whether ``output`` is the file that lines are read from, by whatever name."""
+    """Return whether ``output`` is the input file, under any name."""
     try:
         status = os.fstat(stdin().fileno()) if source == "-" else Path(source).stat()
         return os.path.samestat(status, output.stat())

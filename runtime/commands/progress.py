@@ -1,4 +1,4 @@
-"""What ``skipdec generate`` counts while it works and says at the end, and what Ctrl-C does."""
+"""Progress and summary of ``skipdec generate``, and its reaction to Ctrl-C."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class GenerationProgress:
 
     @property
     def _schedule_text(self) -> str | None:
-        """Of all requests; None where they differ in more than their horizons."""
+        """The schedule of all requests; None if they differ in more than their horizons."""
         if self._num_schedules > 1:
             return None
         text = format_schedule(self._schedule)

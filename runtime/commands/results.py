@@ -27,10 +27,10 @@ from .options import GenerateOptions
 
 
 def run_parameters(options: GenerateOptions) -> dict[str, Any]:
-    """What every text of a run depends on, beside its own line, as a JSON object.
+    """Return the parameters that all texts of a run share, as a JSON object.
 
-    Of the schedule: the text of the option; what it says where that is a file's name or nothing,
-    which stands for the bundle's own.
+    ``schedule`` is the text of the option; a file's name is replaced by the text of its schedule,
+    and a missing option by that of the bundle's own.
     """
     bundle = EngineBundle.open(options.bundle)
     num_layers = bundle.manifest.model.num_layers

@@ -43,7 +43,7 @@ def read_prompt() -> str:
 
 
 def read_pipe() -> str | Iterator[bytes]:
-    """What stands in a pipe: lines of JSON, if the first is an object, else one prompt.
+    """Read a pipe: lines of JSON if the first is an object, else one prompt.
 
     Raises UsageError where standard input is a terminal, which nobody was asked to type into.
     """

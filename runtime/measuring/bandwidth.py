@@ -1,4 +1,4 @@
-"""How fast this machine reads memory: the yardstick of decode steps at small batches.
+"""The memory bandwidth of this machine, which bounds decode steps at small batches.
 
 A probe that is too weak makes every engine look good. This one reads 1 GiB, far more than any
 cache, with as many threads as the engine has, by the strongest of two readers: numpy's int32

@@ -31,7 +31,7 @@ _SPECIAL_TOKENS = 4  # ids 0 … 3 of OPT's tokenizers: pad, bos, eos, unk
 
 
 class Generates(Protocol):
-    """What is timed: a `Generator`, or libskipdec behind `NativeCalls`."""
+    """A runtime that is timed: a `Generator`, or libskipdec behind `NativeCalls`."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, schedule: ExitSchedule
@@ -91,7 +91,7 @@ class BenchReport:
 
     @property
     def probe_is_valid(self) -> bool:
-        """Whether no measurement beat the probe; where one did, no fraction means anything."""
+        """False if a measurement beat the probe, which makes all fractions meaningless."""
         return all(
             max(entry.bandwidth_fraction, entry.best_bandwidth_fraction) <= 1
             for entry in self.measurements

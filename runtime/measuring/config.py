@@ -1,4 +1,4 @@
-"""What a benchmark is asked to measure."""
+"""The configuration of a benchmark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...engines.checking import Option, ValidatedConfig, split_at_commas
 
 
 class BenchConfig(ValidatedConfig):
-    """What to measure. ``schedules`` are texts; full depth is always measured, as reference.
+    """Measurements to make. ``schedules`` are texts; full depth is always measured, as reference.
 
     Without any, the bundle's own is measured.
     """

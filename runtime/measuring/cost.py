@@ -1,4 +1,4 @@
-"""What decoding costs: bytes of a step at small batches, multiply-adds of a prompt."""
+"""The cost of decoding: bytes of a step at small batches, multiply-adds of a prompt."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class CostModel:
 
 
 def _widening(manifest: Manifest, engine: EngineSpec) -> int:
-    """How many times larger the weights of ``engine`` are in memory than on disk, on a CPU.
+    """Return the ratio of the weights of ``engine`` in memory to those on disk, on a CPU.
 
     ONNX Runtime's CPU provider has no float16 matrix product: such weights become float32. Our own
     kernels read them as they are.
@@ -164,7 +164,7 @@ def _widening(manifest: Manifest, engine: EngineSpec) -> int:
 
 
 def _num_weights(manifest: Manifest, engine: EngineSpec) -> int:
-    """How many weights a token meets in ``engine``, from the bytes that they take.
+    """Return the number of weights that ``engine`` reads per token, from their bytes.
 
     Biases and norms count as well, below 0.1 % of opt-1.3b.
     """

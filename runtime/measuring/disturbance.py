@@ -1,4 +1,4 @@
-"""Whether other work on the machine disturbed a timing, so that its speed-up says little."""
+"""Detects timings that other work on the machine disturbed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine and installation can do, and what is missing."""
+"""A report on this machine and installation: abilities, and what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bundle is made of, as JSON objects: engines, tensors, memory, schedules."""
+"""A description of a bundle as JSON objects: engines, tensors, memory, schedules."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def inspect_bundle(
     sections: Sequence[str] = SECTIONS,
     verify: Verify = "graphs",
 ) -> dict[str, Any]:
-    """What a bundle is made of and what its schedules save, as one JSON object.
+    """Describe a bundle and the savings of its schedules, as one JSON object.
 
     ``schedules``: beside full depth and its own; none named: the common presets. ``sections``:
     any of engines, io, memory and schedule. ``verify="full"`` hashes the weights too. No engine is

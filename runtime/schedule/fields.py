@@ -19,7 +19,7 @@ _GRID = 2**40
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleFields:
-    """What the rules see of a schedule: its bounds, and which rules it names. Not checked here."""
+    """The part of a schedule that rules see: its bounds and the names of its rules, unchecked."""
 
     num_layers: int
     max_exit_layer: int

@@ -84,7 +84,7 @@ def plot_schedule(
 
 
 def schedule_cells(schedule: ExitSchedule, num_tokens: int) -> np.ndarray:
-    """What the picture shows, uint8 [num_layers, P + num_tokens].
+    """Return the cells of the picture, uint8 [num_layers, P + num_tokens].
 
     The first P columns are the prompt: one, or with ``prompt="decay"`` one for each budget.
     """

@@ -1,4 +1,4 @@
-"""What decays and placements have in common: parameters of their own."""
+"""Rules with parameters of their own: the common base of decays and placements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .fields import ScheduleFields
 
 @dataclass(frozen=True)
 class Notation:
-    """How a schedule's text holds a value; ``read`` raises ValueError for any other text."""
+    """Notation of a value in a schedule's text; ``read`` raises ValueError for any other text."""
 
     wanted: str
     read: Callable[[str], object]

@@ -169,7 +169,7 @@ class ExitSchedule(ScheduleFields):
 
     @property
     def is_reduced(self) -> bool:
-        """Whether some token runs fewer than all layers."""
+        """True if some token runs fewer than all layers."""
         return self.min_exit_layer < self.num_layers
 
     def budget(self, index: int) -> int:
@@ -196,7 +196,7 @@ class ExitSchedule(ScheduleFields):
 
     @cached_property
     def prompt_plans(self) -> tuple[LayerPlan, ...]:
-        """What prompt tokens run, from the first token's all layers down to the last token's.
+        """The plans of prompt tokens, from all layers for the first down to the last token's.
 
         One plan with ``prompt="full"``; else one for each budget, of which short prompts skip some.
         """
@@ -254,7 +254,7 @@ class ExitSchedule(ScheduleFields):
 
     @property
     def is_full(self) -> bool:
-        """Whether every token runs all layers."""
+        """True if every token runs all layers."""
         return self.min_exit_layer == self.num_layers
 
     @cached_property

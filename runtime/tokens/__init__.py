@@ -1,1 +1,1 @@
-"""Tokens and text: what comes of logits."""
+"""From logits to text."""

@@ -67,7 +67,7 @@ class _CompiledDrawer(Drawer):
 
 @dataclass(frozen=True)
 class NumpyDrawer(Drawer):
-    """What the kernels do, where there are none: some twenty times slower."""
+    """The numpy version of the sampling kernels, about twenty times slower."""
 
     params: SamplingParams
 
@@ -118,7 +118,7 @@ def _multiply_add(a: Logits, b: Logits | float, c: Logits | float) -> Logits:
 
 
 def min_p_margin(params: SamplingParams) -> np.float32:
-    """What is added to the best logit for the least that min_p keeps: p ≥ min_p · p_best.
+    """Return the offset from the best logit to the smallest that min_p keeps: p ≥ min_p · p_best.
 
     -inf without min_p.
     """

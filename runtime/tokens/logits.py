@@ -1,4 +1,4 @@
-"""What a step hands to the samplers: all logits of a row, or the candidates that a device chose."""
+"""A step's input to the samplers: all logits of a row, or the candidates that a device chose."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ TokenText = Callable[[int], str]  # token id -> its own text
 def row_logprobs(
     logits: Array, token_id: int, count: int, token_text: TokenText | None
 ) -> dict[int, Logprob]:
-    """Of ``logits`` float32 [V], finite or -inf: ``token_id`` first, then the ``count`` best."""
+    """Return log-probabilities of ``logits`` float32 [V]: ``token_id``, then the ``count`` best."""
     best = float(logits.max())
     log_total = best + math.log(float(np.exp(logits - best).sum(dtype=np.float64)))
     top: list[int] = []

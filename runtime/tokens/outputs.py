@@ -1,4 +1,4 @@
-"""What generation returns, in vLLM's shape: RequestOutput, CompletionOutput, Logprob.
+"""Results of generation, in vLLM's shape: RequestOutput, CompletionOutput, Logprob.
 
 One request (a prompt) has ``SamplingParams.n`` completions:
 
@@ -78,7 +78,7 @@ class RequestOutput(_Output):
 
 @dataclass(frozen=True, slots=True)
 class StreamDelta(_Output):
-    """What one step added to one completion."""
+    """The addition of one step to one completion."""
 
     request_index: int  # position of the prompt in the call
     index: int  # of the completion within its request

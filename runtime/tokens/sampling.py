@@ -178,7 +178,7 @@ class SamplingParams(ValidatedConfig):
 
     @property
     def greedy(self) -> bool:
-        """Whether the most probable token is always taken."""
+        """True if the most probable token is always taken."""
         return self.temperature < GREEDY_TEMPERATURE
 
     def ending_token_ids(self, eos_token_id: int | None) -> frozenset[int]:

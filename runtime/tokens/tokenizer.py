@@ -149,15 +149,15 @@ class Tokenizer:
         return kind(self, skip_special_tokens)
 
     def is_special(self, token_id: int) -> bool:
-        """Whether ``skip_special_tokens`` leaves this token out."""
+        """Return whether ``skip_special_tokens`` omits this token."""
         return token_id in self._special_ids
 
     def is_token(self, token_id: int) -> bool:
-        """Whether the id is a token at all; a padded vocabulary has ids that are none."""
+        """Return whether the id is a token; a padded vocabulary has ids without one."""
         return self._tokenizer.id_to_token(token_id) is not None
 
     def is_byte(self, token_id: int) -> bool:
-        """Whether the token is one byte of byte fallback, ``<0x00>`` … ``<0xFF>``."""
+        """Return whether the token is one byte of byte fallback, ``<0x00>`` … ``<0xFF>``."""
         token = self._tokenizer.id_to_token(token_id)
         return token is not None and _BYTE_TOKEN.fullmatch(token) is not None
 

@@ -1,4 +1,4 @@
-"""What a tokenizer.json may not hold, though the tokenizers library reads it."""
+"""Refuses contents of tokenizer.json that the tokenizers library would accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many layers a generated token runs: one file and one line of the registry a rule."""
+"""Decays: the number of layers of each generated token. Each rule has a file and a line here."""
 
 from .decay import DECAYS, Decay, FallingDecay
 

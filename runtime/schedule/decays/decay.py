@@ -1,4 +1,4 @@
-"""What every decay is, and their registry.
+"""The base class of decays, and their registry.
 
 A decay maps the index i of a generated token, 0 ≤ i < horizon, to a budget of layers. Values are
 rounded half up in exact arithmetic, so two machines always agree on a plan.
@@ -35,7 +35,7 @@ class Decay(Rule, ABC):
     """One rule for budgets."""
 
     lists_budgets: ClassVar[bool] = False
-    """Whether the parameters are the budgets themselves, so that no exit layers may vary."""
+    """True if the parameters are the budgets themselves, so that exit layers can't vary."""
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> dict[str, object]:

@@ -39,5 +39,5 @@ class Hierarchical(Placement):
 
 
 def _level(distance: int) -> int:
-    """How often 2 divides ``distance``: 8 → 3, 6 → 1, 5 → 0; for 0 more than for any other."""
+    """Return the exponent of 2 in ``distance``: 8 → 3, 6 → 1, 5 → 0; 0 has the largest."""
     return (distance & -distance).bit_length() - 1 if distance else 1 << 30

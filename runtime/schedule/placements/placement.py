@@ -1,4 +1,4 @@
-"""What every placement is, and their registry.
+"""The base class of placements, and their registry.
 
 A rule's docstring says which part is a paper's and which is ours. L is the number of layers, w the
 warm-up, b the budget; layers are 0 … L−1. Whatever the rule, b = L runs every layer.

@@ -1,4 +1,4 @@
-"""Whether models of a Triton server still generate: its own health stays green without them."""
+"""Checks that models of a Triton server still generate, which its own health does not show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ONE_TOKEN = {"input_ids": [0], "max_tokens": 1, "temperature": 0.0}
 
 @dataclass(frozen=True)
 class Liveness:
-    """What one model did when it was asked for a token."""
+    """The response of one model to a request for a token."""
 
     model: str
     seconds: float

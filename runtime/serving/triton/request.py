@@ -114,7 +114,7 @@ def input_types() -> dict[str, TensorType]:
 
 
 def _sampling_params(values: Mapping[str, Any], logs: bool) -> SamplingParams:
-    """Of ``sampling_parameters`` and of the tensors; with ``logs``, log-probabilities too."""
+    """Return the sampling parameters of the tensors; ``logs`` adds log-probabilities."""
     text = values.get("sampling_parameters")
     chosen = {} if text is None else _read_parameters(text)
     for name, field in _SAMPLING.items():

@@ -1,4 +1,4 @@
-"""What a model answers: output tensors, of all of a request's tokens or of those of a step."""
+"""Responses of a model: output tensors for a whole request, or for the tokens of a step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OUTPUT_TYPES = {
 
 @dataclass
 class _Completion:
-    """What of one completion was not sent yet, and what holds for the whole of it."""
+    """The unsent part of one completion, and the facts about all of it."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Answer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all completions have ended."""
+        """True if all completions have ended."""
         return all(completion.finish_reason is not None for completion in self._completions)
 
     @property
@@ -98,7 +98,7 @@ class Answer:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to send: parts of characters wait for their end."""
+        """True if there is something to send; incomplete characters are held back."""
         if self.is_whole:
             return True
         return self._request.stream and any(

@@ -1,4 +1,4 @@
-"""How a model of Triton runs its bundle: written into config.pbtxt, read when it is loaded."""
+"""Settings of a Triton model: written into config.pbtxt, read when the model is loaded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ModelSettings(OpenOptions):
 
 
 class TritonRepositoryConfig(ModelSettings):
-    """What ``skipdec triton`` was asked to write."""
+    """The options of ``skipdec triton``."""
 
     bundles: Annotated[tuple[Path, ...], Option(metavar="BUNDLE", is_argument=True)] = Field(
         min_length=1, description="directories of bundles; a model each"
@@ -69,7 +69,7 @@ class TritonRepositoryConfig(ModelSettings):
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
         if self.name is not None and len(self.bundles) > 1:
-            yield f"`name` is one, bundles are {len(self.bundles)}; leave it out"
+            yield f"`name` fits only one bundle, got {len(self.bundles)}; leave it out"
         for name, count in Counter(self.names()).items():
             if count > 1:
                 yield f"{count} bundles are called {name!r}; write one at a time, with `name`"

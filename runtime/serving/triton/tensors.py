@@ -32,7 +32,7 @@ class TensorType:
     size: Literal[1, -1] = 1
 
     def array(self, values: Any) -> npt.NDArray[Any]:  # noqa: ANN401  (one value, or several)
-        """What the backend takes: ``values`` in an array of this type; texts as UTF-8."""
+        """Return ``values`` as an array that the backend takes; texts as UTF-8."""
         flat = list(values) if self.size == -1 else [values]
         if self.data_type == "STRING":
             flat = [text.encode("utf-8", "replace") for text in flat]
