@@ -21,7 +21,7 @@ BENCHMARKS = {
     "peers": Benchmark("peers.command", "CTranslate2 and OpenVINO, for docs/benchmarks/peers.md"),
     "serving": Benchmark("serving.command", "running batches, for docs/benchmarks/serving.md"),
     "load": Benchmark("load.command", "what clients of a server, Triton or an engine see"),
-    "gpu": Benchmark("gpu.command", "a GPU beside a compiled model; scripts/gpu/check.sh runs it"),
+    "gpu": Benchmark("gpu.command", "a GPU beside a compiled model; scripts/gpu_check.sh runs it"),
     "tuning": Benchmark("tuning.command", "training steps, for docs/guides/tuning.md"),
 }
 

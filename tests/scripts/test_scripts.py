@@ -13,9 +13,9 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gpu/check.sh"], "--out is missing"),
-        (["gpu/check.sh", "--nonsense"], "scripts/gpu/check.sh --rehearse --out DIR"),
-        (["gpu/pack_wheels.sh"], "scripts/gpu/pack_wheels.sh DIR [PIECE_MIB]"),
+        (["gpu_check.sh"], "--out is missing"),
+        (["gpu_check.sh", "--nonsense"], "scripts/gpu_check.sh --rehearse --out DIR"),
+        (["environments/pack_wheels.sh"], "scripts/environments/pack_wheels.sh DIR [PIECE_MIB]"),
         (["pages/site.sh", "publish"], "scripts/pages/site.sh [serve|build]"),
     ],
 )

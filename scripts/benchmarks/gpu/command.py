@@ -1,4 +1,4 @@
-"""Measure skipdec on a GPU and write one page; scripts/gpu/check.sh calls it.
+"""Measure skipdec on a GPU and write one page; scripts/gpu_check.sh calls it.
 
     python scripts/bench.py gpu --out /tmp/check --seconds 1500
 

@@ -112,7 +112,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReport:
-    """Results of one run of scripts/gpu/check.sh."""
+    """Results of one run of scripts/gpu_check.sh."""
 
     title: str
     conditions: str  # model, weights, prompt, tokens, repetitions

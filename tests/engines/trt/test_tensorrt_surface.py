@@ -1,6 +1,6 @@
 """Every TensorRT name in our code exists in every TensorRT that we support.
 
-The surfaces in tests/data are made by scripts/gpu/tensorrt_surface.py from NVIDIA's own bindings.
+scripts/environments/tensorrt_surface.py makes the surfaces in tests/data from NVIDIA's bindings.
 tests/support/tensorrt/tensorrt_names.py describes how a name is attributed to a class; names
 reached through other variables are not seen.
 """

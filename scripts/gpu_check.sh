@@ -2,17 +2,17 @@
 # Run everything that needs a GPU: install carried wheels, run the tests marked gpu, measure every
 # backend that loads beside a compiled Hugging Face model, and write one page.
 #
-#   scripts/gpu/check.sh --wheels DIR --out DIR [--seconds 1500] [--work DIR] [--bundle DIR]
-#   scripts/gpu/check.sh --rehearse --out DIR      without a GPU: the same steps, a small model
+#   scripts/gpu_check.sh --wheels DIR --out DIR [--seconds 1500] [--work DIR] [--bundle DIR]
+#   scripts/gpu_check.sh --rehearse --out DIR      without a GPU: the same steps, a small model
 #
-# --wheels  holds *.whl, or part.000 … of scripts/gpu/pack_wheels.sh; they are installed without an
+# --wheels  holds *.whl, or part.000 … of scripts/environments/pack_wheels.sh; they are installed without an
 #           index into --site (default: WORK/site), which precedes all installed packages.
 # --work    keeps the site directory, bundles and figures, so that the same command continues.
 # PYTHON    names the interpreter (default: python3; for --rehearse the one of .venv, which
 #           setup_environment.sh makes). Exit codes: 0 no target missed, 1 some missed.
 set -euo pipefail
 
-repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${PYTHON:-python3}"
 wheels="" out="" work="" site="" seconds=1500 measure=() rehearse=false
 while (($#)); do

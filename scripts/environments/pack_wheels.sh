@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Download wheels for a GPU host without a package index, split for hosts that accept only small
-# files; scripts/gpu/check.sh --wheels DIR joins them there.
+# files; scripts/gpu_check.sh --wheels DIR joins them there.
 #
-#   scripts/gpu/pack_wheels.sh DIR [PIECE_MIB] [NAME==VERSION ...]
+#   scripts/environments/pack_wheels.sh DIR [PIECE_MIB] [NAME==VERSION ...]
 #
 # Default: 48 MiB per piece; ONNX Runtime for CUDA, TensorRT-RTX, and skipdec's own dependencies, in
 # the versions of constraints.txt. PYVER names the host's Python (default: 3.12); x86-64 Linux.

@@ -1,7 +1,7 @@
 """Write the names that each supported TensorRT has, for a test that checks the code.
 
-    python scripts/gpu/tensorrt_surface.py                       # all supported versions
-    python scripts/gpu/tensorrt_surface.py tensorrt==11.5.0.80   # one more; list it in SUPPORTED
+    python scripts/environments/tensorrt_surface.py                # all supported versions
+    python scripts/environments/tensorrt_surface.py tensorrt==11.5.0.80  # one more; see SUPPORTED
 
 NVIDIA's Python bindings are on the ordinary package index; the library that they load is not. The
 bindings are therefore imported over empty stub libraries, in their own process: every class, enum
