@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from pydantic import Field, PlainSerializer
 
-from ..engines.backends.session import EngineBackend, default_device, open_backend
 from ..engines.bundle import Verify, WeightsPlace
 from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.constants import integer
@@ -17,6 +16,8 @@ from .kv.prefix_sharing import PrefixSharing
 from .schedule import ExitSchedule
 
 if TYPE_CHECKING:
+    from ..engines.backends.session import EngineBackend
+
     ScheduleChoice = str | ExitSchedule | None
 else:
     ScheduleChoice = Any  # checked against the depth of a bundle, which is not known here
@@ -155,6 +156,8 @@ class OpenOptions(ValidatedConfig):
         the process's only one. Raises UsageError for options that do not fit the device, for
         example threads where engines run on a GPU, and EnvironmentMismatchError without the device.
         """
+        from ..engines.backends.session import default_device, open_backend  # imports NumPy
+
         device, threads = self.device or default_device(target), self.threads
         if pool_threads is not None and device == "cpu":
             from ..engines.backends.ort import use_shared_thread_pool

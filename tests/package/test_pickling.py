@@ -30,6 +30,7 @@ EXAMPLES: dict[str, Callable[[], object]] = {
         source=skipdec.BundleSource(Path("bundle")), data=DATA, goal=skipdec.TargetSpeedup(1.5)
     ),
     "MetricOptions": skipdec.MetricOptions,
+    "OpenOptions": lambda: skipdec.OpenOptions(schedule="2x", kv_memory="2GiB"),
     "RestartPolicy": skipdec.RestartPolicy,
     "RoundingConfig": lambda: skipdec.RoundingConfig(
         model="opt-125m", data=DATA, output=Path("rounded")

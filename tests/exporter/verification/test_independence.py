@@ -50,7 +50,7 @@ def spec() -> EngineSpec:
     ("depends_on", "found"),
     [
         ("nothing", None),
-        ("batch", "hidden states of row 0, its prompt whole in a batch of 4, are not"),
+        ("batch", "hidden states of row 0, its prompt whole in a batch of 4, differ"),
         ("cut", "hidden states of row 0, its prompt in pieces of 1, 8, 10 in a batch of 4"),
     ],
 )
