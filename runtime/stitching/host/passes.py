@@ -41,12 +41,17 @@ class HostPasses:
     """
 
     def __init__(self, engines: HostStitcher, cache: SlotCache) -> None:
-        self._engines = engines
+        self._loaded: HostStitcher | None = engines
         self._cache = cache
         self._all = self._part = engines.buffers.resized(0)
         self._bound: dict[tuple[int, ...], tuple[int, Binding]] = {}
         self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of the pass
         self._route: _Route | None = None  # of the last pass
+
+    @property
+    def _engines(self) -> HostStitcher:
+        assert self._loaded is not None, "passes after close"
+        return self._loaded
 
     def check(self, rows: Sequence[StepRow]) -> None:
         """Raise UsageError for tokens that cannot be fed; nothing has changed then."""
@@ -87,12 +92,13 @@ class HostPasses:
         self._bound.clear()
 
     def close(self) -> None:
-        """Drop all bindings."""
+        """Drop all bindings and the engines."""
         self.unbind()
         for ends in self._ends.values():
             for binding in ends:
                 binding.release()
         self._ends.clear()
+        self._loaded = None
 
     def _problem(self, row: StepRow) -> str | None:
         if not row.tokens or len(row.tokens) != len(row.plans):

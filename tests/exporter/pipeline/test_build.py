@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, SkipDecError, UsageError
-from skipdec.engines.host import extras
+from skipdec.engines.host import installation
 from skipdec.engines.manifest import Manifest, PrecisionSpec
 from skipdec.exporter.config import BuildConfig
 from skipdec.exporter.pipeline import build as bundle_build
@@ -220,9 +220,9 @@ def test_only_targets_whose_bundles_run_can_be_built() -> None:
 def test_missing_build_packages_are_named_with_the_pip_command(
     source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    find_spec = extras.find_spec
+    find_spec = installation.find_spec
     monkeypatch.setattr(
-        extras, "find_spec", lambda name: None if name == "onnx" else find_spec(name)
+        installation, "find_spec", lambda name: None if name == "onnx" else find_spec(name)
     )
     with pytest.raises(SkipDecError, match=r"onnx.*pip install .*\[tensorrt-rtx\]'"):
         bundle_build.plan_build(build_config(source, tmp_path / "built"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from http_servers import ROWS, Running, held_steps, serving
 
 from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.serving.http.server import ServedBundle
+from skipdec.runtime.serving.open_request import OpenRequest
 
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 20, "ignore_eos": True}
 SCORED: dict[str, Any] = {"prompt": "ab", "echo": True, "logprobs": 0, "max_tokens": 0}
@@ -24,15 +24,13 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The clients' names of requests in order of their arrival at the engine."""
     names: list[str] = []
 
-    def noted(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(engine: AsyncEngine, *args: Any, **options: Any) -> Any:  # noqa: ANN401
-            names.append(options["client"])
-            return method(engine, *args, **options)
+    original = AsyncEngine.enter
 
-        return call
+    def noted(engine: AsyncEngine, opened: OpenRequest) -> None:
+        names.append(opened.asked.request.client)
+        original(engine, opened)
 
-    for name in ("submit", "score"):
-        monkeypatch.setattr(AsyncEngine, name, noted(getattr(AsyncEngine, name)))
+    monkeypatch.setattr(AsyncEngine, "enter", noted)
     return names
 
 

@@ -18,7 +18,7 @@ import pytest
 from http_servers import Running, connected, serving
 
 from skipdec.engines.errors import UsageError
-from skipdec.engines.host import descriptors
+from skipdec.engines.host import process
 from skipdec.runtime.serving.http import server as server_module
 from skipdec.runtime.serving.http.guard.acceptor import Acceptor
 from skipdec.runtime.serving.http.guard.connections import ConnectionRoom
@@ -286,5 +286,5 @@ def test_the_limit_of_open_files_is_raised_as_far_as_allowed(
     calls = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: calls.append(both))
-    assert descriptors.raise_descriptor_limit(wanted) == now
+    assert process.raise_descriptor_limit(wanted) == now
     assert calls == ([(now, limits[1])] if limits[0] not in (resource.RLIM_INFINITY, now) else [])
