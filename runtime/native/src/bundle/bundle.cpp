@@ -153,9 +153,9 @@ std::shared_ptr<const Bundle> Bundle::open(const std::string& path, Verify verif
       if (error.status() != Status::kBundle || !before.was_touched()) throw;
     }
   }
-  throw Error(Status::kBundle, path,
-              "was replaced " + std::to_string(kAttempts) +
-                  " times while it was opened; try again later");
+  throw Error(
+      Status::kBundle, path,
+      "was replaced " + std::to_string(kAttempts) + " times while it was opened; try again later");
 }
 
 }  // namespace skipdec::runtime

@@ -126,8 +126,7 @@ void read_json(std::string_view text, const std::string& subject, const JsonLimi
                JsonEvents& events) {
   Reader reader(subject, limits, events);
   if (text.size() > limits.max_bytes)
-    reader.refuse("is larger than " + std::to_string(limits.max_bytes) +
-                  " bytes, the limit");
+    reader.refuse("is larger than " + std::to_string(limits.max_bytes) + " bytes, the limit");
   // nlohmann treats the first NUL as the end.
   const std::size_t nul = text.find('\0');
   if (nul != std::string_view::npos)
