@@ -85,7 +85,8 @@ std::vector<std::string> in_virtual_environment() {
 
 // Returns the first candidate that can be loaded, and all that were tried.
 std::vector<Attempt> search(const std::string& asked) {
-  const char* variable = std::getenv(constants::kOnnxruntimeVariable.data());
+  const std::string variable_name(constants::kOnnxruntimeVariable);
+  const char* variable = std::getenv(variable_name.c_str());
   if (!asked.empty()) return {opened(asked)};
   if (variable != nullptr && *variable != '\0') return {opened(variable)};
   std::vector<Attempt> attempts;
