@@ -93,12 +93,15 @@ class HostPasses:
 
     def close(self) -> None:
         """Drop all bindings and the engines."""
+        self._release_bindings()
+        self._loaded = None
+
+    def _release_bindings(self) -> None:
         self.unbind()
         for ends in self._ends.values():
             for binding in ends:
                 binding.release()
         self._ends.clear()
-        self._loaded = None
 
     def _problem(self, row: StepRow) -> str | None:
         if not row.tokens or len(row.tokens) != len(row.plans):
@@ -150,7 +153,7 @@ class HostPasses:
         padded = len(rows) * max(len(row.tokens) for row in rows)
         size = 1 << (padded - 1).bit_length()
         if size > len(self._all.row_positions):
-            self.close()
+            self._release_bindings()
             self._all, self._part = (self._engines.buffers.resized(size) for _ in range(2))
 
     def _find_route(
