@@ -66,7 +66,7 @@ class OpenOptions(ValidatedConfig):
     `Generator.open`, `AsyncEngine.open`, `ProcessEngine.open`, the commands, Triton's model and
     Ray's predictor take it whole; libskipdec's ``skipdec_options`` has its names and defaults.
     ``max_waiting`` and the fields after it concern running batches, which serve requests that
-    arrive at any time; a `Generator` reads them in `Generator.engine` only.
+    arrive at any time; a `Generator` reads them in `Generator.running_batch` only.
 
     ``schedule`` is the default of all requests: an ExitSchedule or its text; None is the bundle's
     own. ``threads`` is the size of each engine's thread pool on a CPU, or of the process's one

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
 from ..tokens.outputs import CompletionOutput, RequestOutput
 from .request import Request
-
-_MAX_FORMATTED = 128  # schedules whose texts are kept
 
 
 def request_output(
@@ -27,14 +23,8 @@ def request_output(
         prompt_token_ids=request.prompt_token_ids,
         outputs=completions,
         finished=finished,
-        schedule=schedule_text(schedule),
+        schedule=format_schedule(schedule),
         layer_ranges=schedule.layer_ranges(
             {depth for completion in completions for depth in completion.layers_per_token}
         ),
     )
-
-
-@lru_cache(maxsize=_MAX_FORMATTED)
-def schedule_text(schedule: ExitSchedule) -> str:
-    """Return the text form of ``schedule``; equal schedules are formatted once."""
-    return format_schedule(schedule)

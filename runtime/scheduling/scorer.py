@@ -13,10 +13,10 @@ from ...engines.errors import CapacityError
 from ...engines.memory import Array
 from ..kv.cache import KVCache, KVPlan
 from ..requests.request import Request
-from ..requests.results import schedule_text
 from ..requests.row import Row
 from ..requests.scoring import ScoreRequest
 from ..schedule import ExitSchedule
+from ..schedule.text import format_schedule
 from ..tokens.logits import HostLogits
 from ..tokens.logprobs import row_logprobs
 from ..tokens.outputs import CompletionOutput, Logprob, ScoreOutput
@@ -92,7 +92,7 @@ class Scorer:
             token_ids=request.token_ids,
             logprobs=tuple(scores.logprobs),
             layers_per_token=tuple(depths[: len(request.token_ids)]),
-            schedule=schedule_text(schedule),
+            schedule=format_schedule(schedule),
             top_logprobs=None if request.top_logprobs is None else tuple(scores.top_logprobs),
             following=following,
         )
