@@ -42,6 +42,17 @@ compile_native() {
     fi
 }
 
+# copy_sources FOLDER: copy what a wheel is built from, so that scripts that compile with other flags
+# can run beside each other and beside tests; with compiled objects, whose folders depend on the flags.
+copy_sources() {
+    mkdir -p "$1/build/native"
+    tar --exclude={__pycache__,'*.egg-info','*.so',runtime/native/bin,runtime/native/lib} -cf - \
+        pyproject.toml setup.py README.md LICENSE src engines runtime exporter calib |
+        tar -C "$1" -xf -
+    [[ ! -d build/kernels ]] || cp -a build/kernels "$1/build/"
+    [[ ! -d build/native/generated ]] || cp -a build/native/generated "$1/build/native/"
+}
+
 # requirements EXTRAS: print what the package and these extras need, one per line, without skipdec's
 # own extras.
 requirements() {

@@ -61,6 +61,17 @@ def own_log_handlers() -> Iterator[None]:
             root.removeHandler(handler)
 
 
+@pytest.fixture(scope="module")
+def verified_here() -> Iterator[None]:
+    """Verify in this process: a process of its own would import torch for each bundle."""
+    from in_process_verifier import InProcessVerifier
+
+    with pytest.MonkeyPatch.context() as patch:
+        name = "skipdec.exporter.verification.process.start_verifier"
+        patch.setattr(name, lambda *_: InProcessVerifier())
+        yield
+
+
 @pytest.fixture
 def own_thread_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep commands run in this process from leaving a thread pool to later tests."""

@@ -4,12 +4,12 @@
 # [PYTEST ARGUMENTS]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
-copy="$(mktemp -d)"
-trap 'rm -rf "$copy"' EXIT
+copy="$(mktemp -d)" sources="$(mktemp -d)"
+trap 'rm -rf "$copy" "$sources"' EXIT
 
-rm -rf build/lib* build/bdist*
+copy_sources "$sources"
 SKIPDEC_LIBSKIPDEC=0 CXXFLAGS="-DSKIPDEC_EMULATED_TILES" \
-    pip install --quiet --no-deps --no-build-isolation --target "$copy" .
+    pip install --quiet --no-deps --no-build-isolation --target "$copy" "$sources"
 export PYTHONPATH="$copy"
 if ! SKIPDEC_INSTRUCTION_SET=amx python -c "
 from skipdec.engines.kernels.library import require_library

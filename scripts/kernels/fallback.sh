@@ -3,11 +3,11 @@
 # scripts/kernels/fallback.sh [PYTEST ARGUMENTS].
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
-copy="$(mktemp -d)"
-trap 'rm -rf "$copy"' EXIT
+copy="$(mktemp -d)" sources="$(mktemp -d)"
+trap 'rm -rf "$copy" "$sources"' EXIT
 
-rm -rf build/lib* build/bdist*
-CXX=/bin/false pip install --quiet --no-deps --no-build-isolation --target "$copy" .
+copy_sources "$sources"
+CXX=/bin/false pip install --quiet --no-deps --no-build-isolation --target "$copy" "$sources"
 export PYTHONPATH="$copy"
 python -c "from skipdec.engines.kernels.library import find_library; assert find_library() is None"
 skipdec doctor --no-bandwidth --json |

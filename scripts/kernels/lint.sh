@@ -17,10 +17,11 @@ find "$native" -name '*.cpp' -print0 |
 }
 echo "kernels: clang-format and clang-tidy find no problems"
 
+copy_sources "$work/sources"
 for compiler in g++ "$(compgen -c clang++ | sort -V | tail -n 1)"; do
     command -v "$compiler" >/dev/null || { echo "skipped: no ${compiler:-clang++} here" && continue; }
-    SKIPDEC_LIBSKIPDEC=0 CXX="$compiler" CXXFLAGS=-Werror \
-        python setup.py --quiet build_ext --build-lib "$work/$compiler" # the kernels alone
+    (cd "$work/sources" && SKIPDEC_LIBSKIPDEC=0 CXX="$compiler" CXXFLAGS=-Werror \
+        python setup.py --quiet build_ext --build-lib "$work/$compiler") # the kernels alone
     compgen -G "$work/$compiler/skipdec/engines/kernels/_native*" >/dev/null
     echo "kernels: $compiler has no warnings"
 done

@@ -6,13 +6,13 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 command -v g++ >/dev/null || { echo "skipped: no g++ here" && exit; }
-copy="$(mktemp -d)"
-trap 'rm -rf "$copy"' EXIT
+copy="$(mktemp -d)" sources="$(mktemp -d)"
+trap 'rm -rf "$copy" "$sources"' EXIT
 
-rm -rf build/lib* build/bdist*
+copy_sources "$sources"
 SKIPDEC_LIBSKIPDEC=0 CXX=g++ CXXFLAGS="-O1 -g1 -fno-omit-frame-pointer \
     -fsanitize=address,undefined -fno-sanitize-recover=all" \
-    pip install --quiet --no-deps --no-build-isolation --target "$copy" .
+    pip install --quiet --no-deps --no-build-isolation --target "$copy" "$sources"
 
 # Python itself is not compiled with it, so it is preloaded; libstdc++ too, for its exceptions.
 export LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"

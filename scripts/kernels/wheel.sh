@@ -8,11 +8,12 @@ out="$(realpath -m "${1:-dist}")"
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
+copy_sources "$work/sources"
 
 # wheel NAME PLATFORM FILE…: build a wheel that must contain these compiled files
 wheel() {
-    rm -rf build/lib* build/bdist* # setuptools would pack deleted files
-    python -m build --wheel --no-isolation --outdir "$work/$1" . >"$work/log" || {
+    rm -rf "$work/sources"/build/{lib,bdist}* # setuptools would pack the other wheel's files
+    python -m build --wheel --no-isolation --outdir "$work/$1" "$work/sources" >"$work/log" || {
         cat "$work/log"
         exit 1
     }
@@ -36,4 +37,3 @@ wheel() {
 
 SKIPDEC_LIBSKIPDEC=0 wheel kernels "manylinux_2_28_$(uname -m)" engines/kernels/_native
 wheel all auto engines/kernels/_native runtime/native/lib/libskipdec.so runtime/native/bin/skipdec-run
-rm -rf build/lib* build/bdist*

@@ -47,8 +47,8 @@ def run_build(kind: str, source: Path, out: Path, **variables: str) -> Path:
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the unpacked sdist, built from a copy as setuptools leaves a build folder in the tree.
 
-    It comes with the objects that this checkout's kernels were linked from, so that only changes
-    are compiled.
+    It comes with the objects of this checkout and the header generated for them, so that only
+    changes are compiled.
     """
     folder = tmp_path_factory.mktemp("sdist")
     shutil.copytree(PACKAGE, folder / "tree" / "src" / "skipdec", symlinks=True)
@@ -59,13 +59,14 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "tree")
     shutil.copytree(ROOT / KERNELS, folder / "tree" / KERNELS)
-    made = shutil.ignore_patterns("bin", "lib")
-    shutil.copytree(ROOT / RUNTIME, folder / "tree" / RUNTIME, ignore=made)
+    compiled = shutil.ignore_patterns("bin", "lib")
+    shutil.copytree(ROOT / RUNTIME, folder / "tree" / RUNTIME, ignore=compiled)
     archive = run_build("sdist", folder / "tree", folder / "dist")
     subprocess.run(["tar", "-xzf", archive, "-C", folder], check=True)
     unpacked = folder / archive.name.removesuffix(".tar.gz")
-    if (ROOT / "build" / "kernels").exists():
-        shutil.copytree(ROOT / "build" / "kernels", unpacked / "build" / "kernels")
+    for made in (Path("build", "kernels"), Path("build", "native", "generated")):
+        if (ROOT / made).exists():
+            shutil.copytree(ROOT / made, unpacked / made)
     return unpacked
 
 

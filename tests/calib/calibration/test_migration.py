@@ -25,6 +25,8 @@ from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.quantization.ranges import ActivationRanges
 
+pytestmark = pytest.mark.usefixtures("verified_here")
+
 Checkpoint = Callable[[str], Path]
 SKIPPING = SCHEDULES[1]
 

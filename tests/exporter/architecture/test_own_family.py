@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from registration import register
 from toy_family import CONFIG, Toy, ToyModel, write_toy
 
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.host.events import Events
 from skipdec.engines.kernels.library import find_library
 from skipdec.engines.manifest import TensorRole
 from skipdec.exporter.architecture.architecture import (
@@ -23,9 +20,6 @@ from skipdec.exporter.architecture.architecture import (
 from skipdec.exporter.config import BuildConfig, ExportConfig
 from skipdec.exporter.pipeline.build import build_bundle
 from skipdec.exporter.pipeline.exporting import export
-from skipdec.exporter.verification import process
-from skipdec.exporter.verification.bundle import verify_bundle
-from skipdec.exporter.verification.report import VerificationRequest
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
@@ -41,23 +35,10 @@ SCHEDULES = [
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
 
-class Here(AbstractContextManager[None]):
-    """Replaces the separate process, which would know only the registry's own lines."""
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def run(self, request: str, on_progress: object) -> dict[str, Any]:
-        return verify_bundle(VerificationRequest.from_json(request), Events()).model_dump(
-            mode="json"
-        )
-
-
 @pytest.fixture(autouse=True)
-def added(monkeypatch: pytest.MonkeyPatch) -> None:
+def added(monkeypatch: pytest.MonkeyPatch, verified_here: None) -> None:
+    """Register the family here; a separate process would know only the registry's own lines."""
     register(monkeypatch, ARCHITECTURES, "toy", Toy())
-
-    monkeypatch.setattr(process, "start_verifier", lambda *_: Here())
 
 
 def greedy(model: ToyModel, prompt: list[int], schedule: ExitSchedule) -> list[int]:

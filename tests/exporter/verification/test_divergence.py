@@ -21,6 +21,8 @@ from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.verification.divergence import divergence, divergence_bound, remedies
 from skipdec.exporter.verification.report import EngineCheck, TokenCheck, VerificationReport
 
+pytestmark = pytest.mark.usefixtures("verified_here")
+
 Checkpoint = Callable[[str], Path]
 FP16 = ("--fp16",)
 HALVES = np.log([0.5, 0.5])

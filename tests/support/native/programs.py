@@ -63,7 +63,7 @@ def built_examples() -> Path:
 def _built(*targets: str) -> Path:
     with _alone():
         _configure()
-        parallel = ("--parallel", str(os.cpu_count()))
+        parallel = ("--parallel", os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count())))
         built = _cmake("--build", str(FOLDER), *parallel, "--target", *targets)
     assert built.returncode == 0, built.stdout[-10_000:]
     return FOLDER

@@ -9,9 +9,10 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
+from random import sample
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -159,9 +160,9 @@ def running(repository: Path, *options: str) -> Iterator[TritonServer]:
     """Run a server of ``repository`` inside the block; requires its client package."""
     place = environment()
     sys.path += [str(path) for path in place.glob("lib/python3*/site-packages")]
-    with _free_ports(3) as ports:
-        names = ("http", "grpc", "metrics")
-        flags = [f"--{name}-port={port}" for name, port in zip(names, ports, strict=True)]
+    ports = _free_ports(3)
+    names = ("http", "grpc", "metrics")
+    flags = [f"--{name}-port={port}" for name, port in zip(names, ports, strict=True)]
     process = subprocess.Popen(
         [str(SERVER), str(place), str(repository), *flags, *options],
         stdout=subprocess.DEVNULL,
@@ -199,11 +200,14 @@ def _await_listener(port: int) -> None:
             return
 
 
-@contextmanager
-def _free_ports(count: int) -> Iterator[list[int]]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        yield [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+def _free_ports(count: int) -> list[int]:
+    """Return ports below those that the system gives to other processes before the server binds."""
+    system = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    lowest = int(system.read_text().split()[0]) if system.exists() else 0
+    chosen: list[int] = []
+    for port in sample(range(10_000, max(lowest, 20_000)), 1000):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            chosen.append(port)
+        if len(chosen) == count:
+            break
+    return chosen
