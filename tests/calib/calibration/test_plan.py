@@ -17,8 +17,6 @@ from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 
-pytestmark = pytest.mark.usefixtures("verified_here")
-
 
 @pytest.fixture(scope="module")
 def ranged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:

@@ -25,7 +25,7 @@ from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.pipeline.report import ExportReport
 
-pytestmark = [needs_tensorrt_rtx, pytest.mark.usefixtures("verified_here")]
+pytestmark = needs_tensorrt_rtx
 
 FORK = multiprocessing.get_context("fork")
 BuildPlan = Callable[..., PlanReport]

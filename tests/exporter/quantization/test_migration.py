@@ -28,8 +28,6 @@ from skipdec.exporter.quantization.ranges import ActivationRanges
 from skipdec.exporter.verification.process import run_verification
 from skipdec.exporter.verification.report import VerificationRequest
 
-pytestmark = pytest.mark.usefixtures("verified_here")
-
 NORMS = "the layer norm before it has no weight"
 RESIDUAL = "its input is the residual as well (norms come after)"
 QKV, OUT_PROJ = "self_attn.qkv_proj.weight", "self_attn.out_proj.weight"
