@@ -26,7 +26,7 @@ KERNEL_SOURCES = Path("engines/kernels/native")
 RUNTIME = Path("runtime/native")  # in the tree and in the package, which adds lib/ and bin/
 SONAME = "libskipdec.so.1"
 OBJECTS = Path("build/native/objects")  # lists all objects in libskipdec, for its tests
-CONSTANTS = Path("engines/constants.json")
+CONSTANTS = Path("engines/constants/constants.json")
 GENERATED = Path("build/native/generated")  # constants.h
 COMPILED = Path("build/kernels")  # objects that later builds reuse
 SWITCH = "SKIPDEC_LIBSKIPDEC"  # 0 in the environment skips libskipdec
@@ -246,7 +246,7 @@ def _processors() -> int:
     """Return the number of usable processors, by affinity and control groups."""
     has_affinity = hasattr(os, "sched_getaffinity")
     allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    cgroups = run_path("src/skipdec/engines/cgroups.py")  # the package can't be imported yet
+    cgroups = run_path("src/skipdec/engines/host/cgroups.py")  # the package can't be imported yet
     quota = cgroups["processor_quota"]()
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 

@@ -1,14 +1,17 @@
-"""JSON from untrusted files, read within bounds, and documents sealed with their own digest."""
+"""Files and JSON: reading untrusted ones within bounds, writing, and sealing with a digest."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
+import shutil
 import stat
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from .errors import SkipDecError
 MAX_BYTES = integer("max_json_bytes")  # parsed JSON takes up to twenty times its size in memory
 MAX_NESTING = integer("max_json_nesting")
 
+_FULL = 2**20  # free bytes below which a library's failed write is blamed on a full disk
 _YIELDING: Mapping[str, Any] = {  # Python functions: other threads may run before each call
     "parse_int": lambda digits: int(digits),
     "parse_float": lambda digits: float(digits),
@@ -30,6 +34,10 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+_NO_DIGEST = "0" * 64
+_LINE = (
+    '\n  "digest": "'  # once in the text: deeper keys stand further right, texts hold no newline
+)
 
 
 def read_json(
@@ -174,12 +182,6 @@ def _advised(problem: str, remedy: str) -> str:
     return f"{problem}; {remedy}" if remedy else problem
 
 
-_NO_DIGEST = "0" * 64
-_LINE = (
-    '\n  "digest": "'  # once in the text: deeper keys stand further right, texts hold no newline
-)
-
-
 def canonical_text(document: Any) -> str:  # noqa: ANN401  (any JSON value)
     """Canonical key order, two spaces a level, a final newline."""
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
@@ -205,3 +207,40 @@ def _blank(document: Mapping[str, Any]) -> str:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Set the filename of an OSError that has none to ``path``: write() does not know the name.
+
+    >>> with naming_file(Path("weights.bin")):
+    ...     os.write(descriptor, content)
+    OSError: [Errno 28] No space left on device: 'weights.bin'
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
+def naming_full_disk(directory: Path, *libraries: type[Exception]) -> Iterator[None]:
+    """Turn a library's own error into OSError (ENOSPC) if the disk of ``directory`` is full.
+
+    ``libraries``: exception types that report a failed write, such as SafetensorError.
+    """
+    try:
+        with naming_file(directory):
+            yield
+    except libraries as error:
+        if shutil.disk_usage(directory).free >= _FULL:
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory)) from error
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write ``content`` (text as UTF-8) to ``path``. An OSError carries the file's name."""
+    with naming_file(path):
+        path.write_bytes(content.encode() if isinstance(content, str) else content)

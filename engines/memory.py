@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from .cgroups import memory_limit
 from .errors import CapacityError
+from .host.cgroups import memory_limit
 from .manifest import DType
 
 Array = NDArray[Any]

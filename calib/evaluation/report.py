@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.bundle.place import Place
+from ...engines.documents import write_file
 from ...engines.host.installation import own_version
 from ...engines.host.processor import processor_name
-from ...engines.writing import write_file
 from ...runtime.schedule.text import format_schedule
 from .evaluation import Evaluation, Row
 from .markdown import report_markdown

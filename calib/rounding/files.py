@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from ...engines.bundle.place import Place, share_weights
-from ...engines.writing import naming_full_disk, write_file
+from ...engines.documents import naming_full_disk, write_file
 from ...exporter.checkpoint.template import TEMPLATE_NAME
 from .report import REPORT_NAME
 

@@ -11,10 +11,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
-from ...engines.documents import sealed_text
+from ...engines.documents import naming_full_disk, sealed_text, write_file
 from ...engines.host.events import Events
 from ...engines.host.installation import missing_modules
-from ...engines.writing import naming_full_disk, write_file
 from ...exporter.checkpoint.template import template_files
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.document import schedule_file

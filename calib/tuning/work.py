@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...engines.bundle import file_record, replace_file
-from ...engines.bundle.ownership import foreign_directory
-from ...engines.bundle.place import Place
+from ...engines.bundle.place import Place, foreign_directory
 from ...engines.documents import read_json
 from ...engines.errors import UsageError
 from ...engines.manifest import FileRecord

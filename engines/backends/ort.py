@@ -6,7 +6,7 @@ the pools' spinning threads compete. ``use_shared_thread_pool`` creates one pool
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,13 @@ from ..kernels.library import require_library
 from ..manifest import DType, EngineKind, EngineSpec, KVBucket, TensorRole
 from ..memory import HostMemory, Tensor
 from .session import Binding, EngineBackend, EngineSession
-from .signature import signature_problems
-from .weights import copy_weights
 
 require_extra("cpu", "the onnxruntime target")
 
 import onnxruntime  # noqa: E402  (after the check that it is installed)
 from onnxruntime.capi import onnxruntime_pybind11_state as _native  # noqa: E402
+
+from .weights import copy_weights  # noqa: E402
 
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
@@ -317,3 +317,31 @@ def session_options(threads: int | None) -> onnxruntime.SessionOptions:
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
     return options
+
+
+def signature_problems(session: onnxruntime.InferenceSession, spec: EngineSpec) -> Iterator[str]:
+    """Yield the differences between a loaded graph's inputs and outputs and ``spec``."""
+    for kind, nodes, tensors in (
+        ("inputs", session.get_inputs(), spec.inputs),
+        ("outputs", session.get_outputs(), spec.outputs),
+    ):
+        expected = {tensor.name: tensor for tensor in tensors}
+        if sorted(node.name for node in nodes) != sorted(expected):
+            names = ", ".join(node.name for node in nodes)
+            yield f"has the {kind} {names}; the manifest says {', '.join(expected)}"
+            continue
+        for node in nodes:
+            tensor = expected[node.name]
+            wanted = "tensor(float)" if tensor.dtype == "float32" else f"tensor({tensor.dtype})"
+            if node.type != wanted:
+                yield f"{node.name} is a {node.type}; the manifest says {tensor.dtype}"
+            if node.shape and not _can_be(tensor.shape, node.shape):
+                yield f"{node.name} is {tuple(node.shape)}; the manifest says {tensor.shape}"
+
+
+def _can_be(wanted: Sequence[int | str], seen: Sequence[int | str | None]) -> bool:
+    """Return True if two shapes agree in every dimension that is a number in both."""
+    return len(wanted) == len(seen) and all(
+        first == second or not (isinstance(first, int) and isinstance(second, int))
+        for first, second in zip(wanted, seen, strict=True)
+    )

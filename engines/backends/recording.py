@@ -17,11 +17,10 @@ from typing_extensions import override
 
 from ..bundle import file_record
 from ..checking import FrozenModel
-from ..documents import read_json
+from ..documents import naming_file, read_json, write_file
 from ..errors import UsageError
 from ..manifest import EngineKind, EngineSpec, KVBucket, RelativePath, Sha256, TensorRole
 from ..memory import Array, Tensor
-from ..writing import naming_file, write_file
 from .session import Binding, EngineBackend, EngineSession
 
 if TYPE_CHECKING:

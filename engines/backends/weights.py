@@ -8,6 +8,9 @@ need fewer page-table walks while a step streams gigabytes.
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -17,12 +20,24 @@ from ..documents import open_regular
 from ..errors import BundleError
 from ..manifest import EngineSpec
 from ..memory import Array, HostMemory
-from .initializers import external_tensors
 
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
 
 _CHUNK = 1 << 20  # bytes; small enough to be hashed from the cache
+# Field numbers in onnx.proto.
+_MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
+_TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_EXTERNAL_DATA = 1, 2, 8, 13
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2
+_HELD_AS: Mapping[int, str] = {  # a numpy type of the same size, by ONNX's number
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    6: "int32",
+    7: "int64",
+    10: "float16",
+    16: "uint16",  # bfloat16
+}
 
 
 def copy_weights(
@@ -80,3 +95,103 @@ def _damaged(bundle: EngineBundle, path: str, problem: str) -> BundleError:
     return BundleError(
         str(bundle.path), f"{path}: {problem}", "the bundle is damaged; export the model again"
     )
+
+
+@dataclass(frozen=True)
+class ExternalTensor:
+    """An initialiser whose bytes are in a file beside the graph."""
+
+    name: str
+    element_type: int  # ONNX's number
+    shape: tuple[int, ...]
+    file: str  # relative to the graph's folder
+    offset: int  # in bytes
+
+    def view(self, content: Array) -> Array:
+        """Return a view of the tensor in the file's ``content``, uint8 [bytes].
+
+        Raises ValueError if the content is too short and KeyError for an unsupported element type.
+        """
+        held_as = _HELD_AS[self.element_type]
+        nbytes = math.prod(self.shape) * content[:0].view(held_as).itemsize
+        return content[self.offset : self.offset + nbytes].view(held_as).reshape(self.shape)
+
+
+def external_tensors(graph: memoryview) -> Iterator[ExternalTensor]:
+    """Yield the initialisers of a serialised ONNX model that are stored in other files.
+
+    Raises ValueError or LookupError for an invalid model.
+    """
+    for content in _messages(graph, _MODEL_GRAPH):
+        for tensor in _messages(content, _GRAPH_INITIALIZER):
+            entries = {
+                _text(entry, _ENTRY_KEY): _text(entry, _ENTRY_VALUE)
+                for entry in _messages(tensor, _TENSOR_EXTERNAL_DATA)
+            }
+            if entries:
+                yield ExternalTensor(
+                    name=_text(tensor, _TENSOR_NAME),
+                    element_type=_numbers(tensor, _TENSOR_TYPE)[0],
+                    shape=tuple(_numbers(tensor, _TENSOR_DIMS)),
+                    file=entries["location"],
+                    offset=int(entries.get("offset", 0)),
+                )
+
+
+def _text(message: memoryview, field: int) -> str:
+    for value in _messages(message, field):
+        return str(value, "utf-8")
+    raise LookupError(f"a message without field {field}")
+
+
+def _messages(message: memoryview, field: int) -> Iterator[memoryview]:
+    """Yield the values of a length-delimited field: texts or nested messages."""
+    for number, value in _fields(message):
+        if number == field and isinstance(value, memoryview):
+            yield value
+
+
+def _numbers(message: memoryview, field: int) -> list[int]:
+    """Return the values of a varint field, repeated or packed."""
+    numbers: list[int] = []
+    for found, value in _fields(message):
+        if found != field:
+            continue
+        if isinstance(value, int):
+            numbers.append(value)
+            continue
+        position = 0
+        while position < len(value):
+            number, position = _varint(value, position)
+            numbers.append(number)
+    return numbers
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield the number and value of each field; fixed-width fields are skipped."""
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
+        match key & 7:
+            case 0:
+                value, position = _varint(message, position)
+                yield key >> 3, value
+            case 2:
+                length, position = _varint(message, position)
+                yield key >> 3, message[position : position + length]
+                position += length
+            case 1:
+                position += 8
+            case 5:
+                position += 4
+            case kind:
+                raise ValueError(f"a field of kind {kind}")
+
+
+def _varint(message: memoryview, position: int) -> tuple[int, int]:
+    """Return a varint (seven bits per byte, lowest first) and the position after it."""
+    number = shift = 0
+    while (byte := message[position]) & 0x80:
+        number |= (byte & 0x7F) << shift
+        shift, position = shift + 7, position + 1
+    return number | byte << shift, position + 1

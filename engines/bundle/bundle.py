@@ -11,13 +11,13 @@ from typing import Any, Literal, Self, TypeVar, get_args
 
 from ..documents import read_file
 from ..errors import BundleError, UsageError
-from ..host.exits import NATIVE_WORK
+from ..host.process import NATIVE_WORK
 from ..host.processor import available_cores
 from ..manifest import EngineSpec, FileRecord, Manifest
 from .copies import copy_files, push_files
-from .directory import HeldDirectory
 from .files import (
     EXPORT_AGAIN,
+    HeldDirectory,
     file_problems,
     read_manifest,
     read_schedule,

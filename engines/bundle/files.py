@@ -1,4 +1,4 @@
-"""The files of a bundle: their records, manifest and schedule, and atomic replacement."""
+"""The files of a bundle: their directory, records, manifest and schedule."""
 
 from __future__ import annotations
 
@@ -6,21 +6,67 @@ import fcntl
 import hashlib
 import json
 import os
+import weakref
 from collections.abc import Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..documents import canonical_text, open_regular, parse_json, read_file, sealed_text
+from ..documents import (
+    canonical_text,
+    naming_file,
+    open_regular,
+    parse_json,
+    read_file,
+    sealed_text,
+)
 from ..errors import BundleError
 from ..manifest import EngineSpec, FileRecord, Manifest
-from ..writing import naming_file
-from .directory import HeldDirectory
-from .ownership import is_at, open_own
-from .place import MANIFEST_NAME, SCHEDULE_NAME, partial_path, sync_directory
+from .place import MANIFEST_NAME, SCHEDULE_NAME, is_at, open_own, partial_path, sync_directory
 
+_DESCRIPTORS = Path("/proc/self/fd")
 EXPORT_AGAIN = "export the model again"
 _SCHEDULE_KEYS = frozenset({"digest", "plan", "presets", "schedule"})
+
+
+class HeldDirectory:
+    """The directory at ``path`` when this object was made, even if the path is replaced later.
+
+    ``locate`` returns paths through a file descriptor, valid in this process while this object
+    lives. They find the files of a renamed or exchanged directory; those of a deleted one are gone.
+    Raises BundleError if there is no readable directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise BundleError(str(path), f"can't be opened ({error.strerror})") from error
+        closing = weakref.finalize(self, os.close, descriptor)
+        closing.atexit = False  # a daemon thread may still load from it
+        self._opened = os.fstat(descriptor)
+        self._descriptor = descriptor
+        held = _DESCRIPTORS / str(descriptor)
+        self._root = held if held.exists() else path  # without /proc the path itself must do
+
+    def locate(self, relative: str) -> Path:
+        """Return the path by which this process reads the file ``relative``."""
+        return self._root / relative
+
+    def leaves(self, relative: str) -> Path | None:
+        """Return the target of ``relative`` if symbolic links lead out of the directory."""
+        root, path = (Path(os.path.realpath(self._root / part)) for part in ("", relative))
+        return None if path.is_relative_to(root) else path
+
+    def was_touched(self) -> bool:
+        """Return True if the directory was renamed, replaced, deleted or changed since."""
+        now = os.fstat(self._descriptor)
+        try:
+            in_place = os.path.samestat(now, self.path.stat())
+        except OSError:
+            in_place = False
+        return not in_place or now.st_ctime_ns != self._opened.st_ctime_ns
 
 
 def file_record(directory: Path, relative: str) -> FileRecord:

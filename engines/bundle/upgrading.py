@@ -21,9 +21,9 @@ from ..manifest import (
 )
 from ..targets import TARGETS, target_of
 from .bundle import EngineBundle
-from .directory import HeldDirectory
 from .files import (
     EXPORT_AGAIN,
+    HeldDirectory,
     file_problems,
     read_manifest,
     read_schedule,

@@ -11,7 +11,6 @@ from ..errors import BundleError
 from ..manifest import Manifest
 from .bundle import EngineBundle
 from .files import replace_file, write_schedule
-from .ownership import make_own_directory
 from .place import (
     CARD_NAME,
     MANIFEST_NAME,
@@ -19,6 +18,7 @@ from .place import (
     TOKENIZER_NAME,
     bundle_place,
     is_empty_directory,
+    make_own_directory,
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from numbers import Integral
 from pathlib import Path
 
-from ..cgroups import processor_quota
+from .cgroups import processor_quota
 
 _EXACT_INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni"})
 _HUGE_PAGES = "glibc.malloc.hugetlb"

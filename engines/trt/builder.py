@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from ..bundle import replace_file
-from ..bundle.ownership import open_own
+from ..bundle.place import open_own
+from ..documents import naming_file
 from ..errors import EngineBuildError, EnvironmentMismatchError
-from ..writing import naming_file
 from .build import BuildOptions, PlanReport, PlanRequest
 from .inspection import (
     failure_hint,

@@ -17,10 +17,10 @@ from numpy.typing import DTypeLike
 from pydantic import Field
 
 from ...engines.checking import FrozenModel
+from ...engines.documents import naming_file
 from ...engines.manifest import EngineKind, EngineSpec, FileRecord, ModelSpec, PrecisionSpec
 from ...engines.memory import WEIGHTS_ALIGNMENT, Array
 from ...engines.trt.build import PlanReport
-from ...engines.writing import naming_file
 from ..architecture.architecture import engine_parameters
 from ..architecture.weights import Parameter, TensorReader, engine_name
 from ..graphs.dtypes import check_dtypes

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from ...engines.bundle import file_record
-from ...engines.documents import parse_json
+from ...engines.documents import naming_file, parse_json
 from ...engines.errors import CheckpointError
 from ...engines.manifest import FileRecord, ModelSpec, PrecisionSpec, json_digest
-from ...engines.writing import naming_file
 from ..architecture.weights import Parameter
 from ..checkpoint.reader import CheckpointReader
 from ..graphs.lowering import parameters_as_inputs
@@ -33,7 +32,7 @@ JOURNAL_NAME = "journal.jsonl"
 # Code that determines an engine's bytes; reports, commands and verification may change freely.
 _CODE = (
     "engines/memory.py",
-    "engines/targets/**/*.py",
+    "engines/targets.py",
     "engines/trt/**/*.py",
     *(
         f"exporter/{name}/**/*.py"

@@ -24,10 +24,9 @@ from typing import Any
 from pydantic import Field
 
 from ...engines.checking import plain
-from ...engines.documents import open_regular
+from ...engines.documents import naming_file, open_regular
 from ...engines.errors import SkipDecError, UsageError, did_you_mean
 from ...engines.host.installation import require_extra
-from ...engines.writing import naming_file
 from ..opening import OpenOptions
 from ..requests.records import (
     BadRecord,

@@ -11,8 +11,7 @@ from threading import Condition, get_ident
 from ...engines.backends.device import Device
 from ...engines.backends.session import EngineBackend
 from ...engines.errors import CapacityError, ClosedError, SkipDecError
-from ...engines.host.exits import NATIVE_WORK
-from ...engines.host.process import HomeProcess
+from ...engines.host.process import NATIVE_WORK, HomeProcess
 from ..kv.pool import BufferPool, KVMemory
 from .protocol import SlotStitcher, Stitcher
 

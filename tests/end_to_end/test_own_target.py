@@ -15,8 +15,7 @@ from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host.events import Events
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from skipdec.engines.targets import TARGETS, exported_targets
-from skipdec.engines.targets.onnxruntime import ONNX_RUNTIME
+from skipdec.engines.targets import ONNX_RUNTIME, TARGETS, exported_targets
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.graphs.lowering import LoweredEngine
 from skipdec.exporter.graphs.onnxruntime import lower

@@ -16,7 +16,7 @@ from skipdec.engines.engine_spec import DType, EngineKind, TensorRole
 from skipdec.engines.manifest import FloatType, KVType, Quantization, UnusedCache
 
 ROOT = Path(__file__).parents[2]
-FILE = ROOT / "engines" / "constants.json"
+FILE = ROOT / "engines" / "constants" / "constants.json"
 SPELLED_OUT = {  # for type checkers
     "data_types": get_args(DType),
     "float_types": get_args(FloatType),

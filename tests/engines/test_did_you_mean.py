@@ -12,7 +12,7 @@ import pytest
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting.space import SpaceConfig
 from skipdec.engines.errors import UsageError, did_you_mean
-from skipdec.engines.targets.target import TARGETS
+from skipdec.engines.targets import TARGETS
 from skipdec.exporter.config import ExportConfig
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule

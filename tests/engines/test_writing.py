@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from skipdec.engines import writing
+from skipdec.engines import documents
 from skipdec.engines.bundle import replace_file
 from skipdec.engines.bundle.place import WriterLock
+from skipdec.engines.documents import naming_file, naming_full_disk, write_file
 from skipdec.engines.host.console import describe_os_error
-from skipdec.engines.writing import naming_file, naming_full_disk, write_file
 from skipdec.exporter.building.engine import WeightsFile
 
 FULL = Path("/dev/full")  # each write to it fails as on a full disk
@@ -70,7 +70,7 @@ def test_a_librarys_error_on_a_full_disk_is_the_disks(
 ) -> None:
     with pytest.raises(LibraryError), naming_full_disk(tmp_path, LibraryError):
         raise LibraryError("something else")
-    monkeypatch.setattr(writing, "_FULL", 2**62)
+    monkeypatch.setattr(documents, "_FULL", 2**62)
     with pytest.raises(OSError, match="No space left"), naming_full_disk(tmp_path, LibraryError):
         raise LibraryError("I/O error (os error 28)")
 

@@ -11,7 +11,7 @@ from threading import Event, Thread
 import pytest
 
 from skipdec import ClosedError
-from skipdec.engines.host.exits import NativeWork
+from skipdec.engines.host.process import NativeWork
 
 # Each call of ONNX Runtime is made many times, so that an exit falls into one of them.
 BEGIN = """
@@ -63,7 +63,7 @@ if child:
 else:
     import signal
     signal.alarm(60)
-    from skipdec.engines.host.exits import NATIVE_WORK
+    from skipdec.engines.host.process import NATIVE_WORK
     NATIVE_WORK.end()  # waits for no thread of the parent
     os._exit(0)
 """,

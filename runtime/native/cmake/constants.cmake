@@ -1,7 +1,7 @@
-# Generates constants.h from engines/constants.json: cmake -DINPUT=… -DOUTPUT=… -P constants.cmake
+# Generates constants.h from engines/constants/constants.json: cmake -DINPUT=… -DOUTPUT=… -P constants.cmake
 # setup.py (`constants_header`) writes the same text.
 file(READ "${INPUT}" json)
-set(header "// Generated from engines/constants.json.\n#pragma once\n\n#include <array>\n#include <cstdint>\n#include <string_view>\n\nnamespace skipdec::constants {\n\n")
+set(header "// Generated from engines/constants/constants.json.\n#pragma once\n\n#include <array>\n#include <cstdint>\n#include <string_view>\n\nnamespace skipdec::constants {\n\n")
 string(JSON count LENGTH "${json}")
 math(EXPR last "${count} - 1")
 foreach(index RANGE ${last})

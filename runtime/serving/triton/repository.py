@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ....engines.bundle import EngineBundle
 from ....engines.checking import Problems, expanded
+from ....engines.documents import write_file
 from ....engines.errors import SkipDecError, UsageError
 from ....engines.targets import target_of
-from ....engines.writing import write_file
 from ...schedule.bundle import bundle_schedule
 from ...schedule.request_schedules import ScheduleResolver
 from ...scheduling.admission import parse_admission

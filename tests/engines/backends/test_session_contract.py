@@ -14,7 +14,7 @@ import pytest
 from backend_tensors import overwrite
 from loaded_backends import BACKENDS, ON_GPUS, Loaded
 
-from skipdec.engines.bundle.directory import HeldDirectory
+from skipdec.engines.bundle.files import HeldDirectory
 from skipdec.engines.errors import BundleError, EnvironmentMismatchError, UsageError
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import DeviceBuffer, DeviceTensor

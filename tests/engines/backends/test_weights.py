@@ -11,9 +11,9 @@ import onnx
 import pytest
 from mutations import copy_bundle
 
-from skipdec.engines.backends.initializers import external_tensors
 from skipdec.engines.backends.ort import OrtBackend
 from skipdec.engines.backends.session import open_backend
+from skipdec.engines.backends.weights import external_tensors
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.engines.kernels.library import find_library

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skipdec.engines.bundle import EngineBundle, replace_file, write_schedule
-from skipdec.engines.bundle.ownership import open_own, require_own_directory
+from skipdec.engines.bundle.place import open_own, require_own_directory
 from skipdec.engines.bundle.writer import BundleWriter
 from skipdec.engines.errors import BundleError, SkipDecError
 

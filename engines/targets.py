@@ -1,23 +1,12 @@
-"""The definition of a target, and the registry of all targets."""
+"""The targets that engines are made for, each an entry of ``TARGETS``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ..manifest import UnusedCache
-from ..registry import Registry
-
-TARGETS = Registry(
-    "target",
-    {
-        "onnxruntime": "engines.targets.onnxruntime:ONNX_RUNTIME",
-        "tensorrt": "engines.targets.tensorrt:TENSORRT",
-        "tensorrt-rtx": "engines.targets.tensorrt:TENSORRT_RTX",
-        "canonical": "engines.targets.canonical:CANONICAL",
-        "skipdec": "engines.targets.skipdec:SKIPDEC",
-    },
-)
+from .manifest import UnusedCache
+from .registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +41,47 @@ class Target:
 
     widens_float16: bool = False
     """True if float16 weights become float32 when a CPU loads them."""
+
+
+ONNX_RUNTIME = Target(
+    lowering="exporter.graphs.onnxruntime:lower",
+    quantizer="exporter.quantization.quantize:weight_quantizer",
+    backends={
+        "cpu": "engines.backends.ort:OrtBackend",
+        "cuda": "engines.backends.ort_cuda:OrtCudaBackend",
+        "rehearsal": "engines.backends.ort_cuda:OrtRehearsalBackend",
+    },
+    widens_float16=True,
+)
+TENSORRT = Target(
+    lowering="exporter.graphs.tensorrt:lower",
+    quantizer="exporter.quantization.linear:weight_quantizer",
+    backends={"cuda": "engines.trt.backend:TensorRtBackend"},
+    is_compiled=True,
+    unused_cache="finite",
+)
+TENSORRT_RTX = replace(TENSORRT, backends={"cuda": "engines.trt.backend:TensorRtRtxBackend"})
+CANONICAL = Target(  # standard operators, stored in the bundle and compiled later
+    lowering="exporter.graphs.lowering:keep_canonical",
+    quantizer="exporter.quantization.quantize:weight_quantizer",
+    unused_cache="finite",
+)
+SKIPDEC = Target(  # onnxruntime bundles that run on skipdec's own kernels
+    lowering="exporter.graphs.skipdec:lower",
+    quantizer="exporter.quantization.packed:weight_quantizer",
+    has_float32_activations=True,
+)
+
+TARGETS = Registry(
+    "target",
+    {
+        "onnxruntime": "engines.targets:ONNX_RUNTIME",
+        "tensorrt": "engines.targets:TENSORRT",
+        "tensorrt-rtx": "engines.targets:TENSORRT_RTX",
+        "canonical": "engines.targets:CANONICAL",
+        "skipdec": "engines.targets:SKIPDEC",
+    },
+)
 
 
 def target_of(name: str) -> Target:
