@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
@@ -244,11 +243,9 @@ def _joined(folder: Path, sources: list[Path]) -> str:
 
 def _processors() -> int:
     """Return the number of usable processors, by affinity and control groups."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    cgroups = run_path("src/skipdec/engines/host/cgroups.py")  # the package can't be imported yet
-    quota = cgroups["processor_quota"]()
-    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+    # The package can't be imported yet.
+    cores: int = run_path("src/skipdec/engines/host/processor.py")["available_cores"]()
+    return cores
 
 
 def _include_json() -> list[str] | None:

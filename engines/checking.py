@@ -42,14 +42,12 @@ _TEXTS: Mapping[str, str] = {  # by pydantic's error type; the rest keep pydanti
 class Option:
     """Command-line form of a field: ``Annotated[Path | None, Option("-o", metavar="DIR")]``.
 
-    Fields without an Option have no command-line option. The fields of a nested configuration
-    become options in its ``panel``, unless it has a ``metavar``: then one text is parsed. The help
-    text is the field's description.
-
-    ``flag``: a short flag is added to ``--field-name``; a long one, or both as in ``-p --prompt``,
-    replaces it, and messages use the first. ``help``: replaces the description. ``null``: the text
-    that means None. ``only`` names the fields of a nested configuration that are options of this
-    command; None: all of them.
+    Fields without an Option have none. The fields of a nested configuration become options in
+    its ``panel``, unless it has a ``metavar``: then one text is parsed. A short ``flag`` is
+    added to ``--field-name``; a long one, or both as in ``-p --prompt``, replaces it, and
+    messages use the first. ``help`` replaces the field's description, ``null`` is the text that
+    means None, and ``only`` names the fields of a nested configuration that are options of this
+    command.
     """
 
     flag: str = ""
@@ -72,12 +70,11 @@ class FrozenModel(BaseModel):
 class ValidatedConfig(BaseModel):
     """A frozen value with a JSON round trip: ``T.from_json(config.to_json()) == config``.
 
-    Raises UsageError, with every problem at once, for unknown fields, values that are not allowed,
-    and conflicts between fields that ``_problems`` finds. Problems put field names in backticks,
-    which a command replaces by its options (`ConfigurationError`).
-
-    Each field has at most one problem, values are shortened, and only the first unknown fields are
-    named: neither the message nor its cost grows with what a client sends.
+    Raises UsageError, with every problem at once, for unknown fields, values that are not
+    allowed, and conflicts between fields that ``_problems`` finds. Problems put field names in
+    backticks, which a command replaces by its options. Each field has at most one problem,
+    values are shortened, and only the first unknown fields are named, so that neither the
+    message nor its cost grows with what a client sends.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -96,7 +93,10 @@ class ValidatedConfig(BaseModel):
                 if ignored:
                     problems.append(f"and {len(ignored):,} more unknown fields")
                 problems += self._problems_without(refused | ignored, values)
-                problems = [_cut(problem) for problem in dict.fromkeys(problems)]
+                problems = [
+                    problem if len(problem) <= _MAX_LENGTH else f"{problem[:_MAX_LENGTH]}…"
+                    for problem in dict.fromkeys(problems)
+                ]
                 raise ConfigurationError(name, *problems) from error
             if problems := list(self._problems()):
                 raise ConfigurationError(name, *problems)
@@ -194,15 +194,8 @@ class ValidatedConfig(BaseModel):
         return cls(**document)
 
 
-def _cut(problem: str) -> str:
-    return problem if len(problem) <= _MAX_LENGTH else f"{problem[:_MAX_LENGTH]}…"
-
-
 def plain(value: Any) -> Any:  # noqa: ANN401  (any value)
-    """Convert numpy and torch values to Python's own; anything else is returned unchanged.
-
-    ``np.int64(3)`` and a 0-d tensor become 3, the array [[1, 2]] becomes lists.
-    """
+    """Convert numpy and torch values to Python's own, e.g. ``np.int64(3)`` to 3; keep others."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -229,10 +222,7 @@ def split_at_commas(value: object, *, example: str = "256,1024,2048") -> object:
 
 
 class Problems:
-    """Runs checks one after another and collects the errors they raise.
-
-    ``subject`` names what is being checked, e.g. ``export``.
-    """
+    """Runs checks of ``subject``, e.g. ``export``, and collects the errors they raise."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject

@@ -35,9 +35,7 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 _NO_DIGEST = "0" * 64
-_LINE = (
-    '\n  "digest": "'  # once in the text: deeper keys stand further right, texts hold no newline
-)
+_LINE = '\n  "digest": "'  # unique: deeper keys are indented further, texts contain no newline
 
 
 def read_json(
@@ -48,7 +46,7 @@ def read_json(
     remedy: str = "",
     limit: int = MAX_BYTES,
 ) -> Any:  # noqa: ANN401  (any JSON value)
-    """Return the value of the JSON file ``path``; see ``read_file`` and ``parse_json``.
+    """Return the value of the JSON file ``path``, read by ``read_file`` and ``parse_json``.
 
     Problems are raised as ``raises(subject, "…; remedy")``; the default subject is the path.
     """
@@ -67,7 +65,7 @@ def read_file(
 ) -> bytes:
     """Return the content of ``path``: a regular file of at most ``limit`` bytes, or a link to one.
 
-    Other kinds of files, such as pipes and devices, are rejected unread, so the call can't block.
+    Other kinds of files, such as pipes, are rejected unread, so the call can't block.
     """
     try:
         with open_regular(path) as file:
@@ -105,13 +103,10 @@ def parse_json(
 ) -> Any:  # noqa: ANN401  (any JSON value)
     """Return the value of JSON text in UTF-8.
 
-    ``yields`` lets other threads run between two numbers; parsing a number then takes twice as
-    long.
-
-    Raises for invalid JSON, lone surrogates, numbers of more than 4,300 digits, and nesting deeper
-    than ``MAX_NESTING``, which would end in RecursionError here or later. ``exact`` also rejects
-    what other languages' parsers reject or read differently: numbers that are not finite, integers
-    of more than 64 bits, and duplicate keys.
+    ``yields`` lets other threads run between two numbers, which takes twice as long. ``exact`` also
+    rejects what other languages' parsers reject or read differently: numbers that are not finite,
+    integers of more than 64 bits, and duplicate keys. Raises for invalid JSON, lone surrogates,
+    numbers of more than 4,300 digits, and nesting deeper than ``MAX_NESTING``.
     """
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
@@ -183,21 +178,21 @@ def _advised(problem: str, remedy: str) -> str:
 
 
 def canonical_text(document: Any) -> str:  # noqa: ANN401  (any JSON value)
-    """Canonical key order, two spaces a level, a final newline."""
+    """Return JSON with sorted keys, two spaces per level and a final newline."""
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
 def sealed_text(document: Mapping[str, Any]) -> str:
-    """Canonical text of ``document`` with its digest, in place of the one it has, if any.
+    """Return the canonical text of ``document`` with a new ``digest``.
 
-    The digest is the SHA-256 of this very text with 64 zeros where the digest stands.
+    The digest is the SHA-256 of this text with 64 zeros in place of the digest.
     """
     blank = _blank(document)
     return blank.replace(_LINE + _NO_DIGEST, _LINE + _sha256(blank), 1)
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
-    """Return the digest that `sealed_text` puts there."""
+    """Return the digest that `sealed_text` computes."""
     return _sha256(_blank(document))
 
 
@@ -227,10 +222,7 @@ def naming_file(path: Path) -> Iterator[None]:
 
 @contextmanager
 def naming_full_disk(directory: Path, *libraries: type[Exception]) -> Iterator[None]:
-    """Turn a library's own error into OSError (ENOSPC) if the disk of ``directory`` is full.
-
-    ``libraries``: exception types that report a failed write, such as SafetensorError.
-    """
+    """Turn a library's error, e.g. SafetensorError, into OSError (ENOSPC) if the disk is full."""
     try:
         with naming_file(directory):
             yield

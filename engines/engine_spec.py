@@ -32,7 +32,7 @@ class EngineKind(StrEnum):
 class TensorRole(StrEnum):
     """The meaning of a tensor to the runtime, whatever the graph calls it.
 
-    Shapes: B rows, S tokens a row, E hidden size, N heads, T KV capacity, D head size,
+    Shapes: B rows, S tokens per row, E hidden size, N heads, T KV capacity, D head size,
     R gathered positions, V vocabulary, K candidates. An int8 cache has D + 4 in place of D: the
     codes of a token and head, and their float32 scale in the last four bytes.
     """
@@ -94,8 +94,8 @@ class KVBucket(Record):
 class EngineSpec(Record):
     """One engine: its graph, its weights files and its inputs and outputs by role.
 
-    A TensorRT plan holds its weights, so it is listed both as graph and as weights. Layers of
-    targets with a static T have one plan a capacity in ``buckets``, ascending; ``graph`` is the
+    A TensorRT plan contains its weights, so it is listed both as graph and as weights. Layers of
+    targets with a static T have one plan per capacity in ``buckets``, ascending; ``graph`` is the
     first of them.
     """
 
@@ -123,5 +123,5 @@ class EngineSpec(Record):
 
     @property
     def roles(self) -> frozenset[TensorRole]:
-        """All roles that this engine's inputs and outputs play."""
+        """Return the roles of this engine's inputs and outputs."""
         return frozenset(spec.role for spec in (*self.inputs, *self.outputs))

@@ -73,10 +73,9 @@ Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 class ModelSpec(Record):
     """The structure of a model: what the runtime needs, and what decides which graphs are built.
 
-    The fields are those that every family has. A family's own facts, numbers, flags and texts,
-    stand beside them in the JSON and in ``model_extra``; only the exporter's folder of that family
-    reads them. An OPT of 12 heads, each 64 wide, with as many for keys and values, says
-    ``{"num_heads": 12, "hidden_size": 768, ...}``: facts that follow are left out of the JSON.
+    Every family has these fields. A family's own fields are in ``model_extra``, beside them in the
+    JSON, and only the exporter's folder of that family reads them. Fields with their default value
+    are left out: an OPT of 12 heads, each 64 wide, has ``{"num_heads": 12, "hidden_size": 768}``.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -109,7 +108,7 @@ class ModelSpec(Record):
 
     @model_serializer(mode="wrap")
     def _without_implied(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Bundles were written before these fields were, and are compared byte for byte."""
+        """Leave out defaults: older bundles lack the fields and must keep their bytes."""
         document: dict[str, Any] = serialize(self)
         implied = {
             "family": "opt",
@@ -145,7 +144,7 @@ class PrecisionSpec(Record):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Bundles were written before there was a choice, and are compared byte for byte."""
+        """Leave out ``kv_dtype``: older bundles lack it and must keep their bytes."""
         return _without(serialize(self), "kv_dtype")
 
 
@@ -188,7 +187,7 @@ class FileRecord(Record):
 
 
 class Manifest(Record):
-    """Everything in a bundle, without times, hosts or absolute paths: equal input, equal bytes."""
+    """The content of manifest.json: no times, hosts or absolute paths, so it is reproducible."""
 
     format_version: int = FORMAT_VERSION
     target: str
@@ -222,7 +221,7 @@ class Manifest(Record):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Bundles were written before these fields were, and are compared byte for byte."""
+        """Leave out what is absent: older bundles lack these fields and must keep their bytes."""
         document: dict[str, Any] = serialize(self)
         document["requires"] = document["requires"] or None
         return _without(document, "kernels", "prompt_template", "requires")
@@ -259,42 +258,42 @@ class Manifest(Record):
 
     @property
     def all_engines(self) -> tuple[EngineSpec, ...]:
-        """``engines``, and the one for candidates where there is one."""
+        """Return ``engines`` and the engine for candidates, if any."""
         return self.engines if self.candidates is None else (*self.engines, self.candidates)
 
     @property
     def form(self) -> str:
-        """The entry of ``TARGETS`` that says how graphs were lowered and weights quantised."""
+        """Return the entry of ``TARGETS`` that lowered the graphs and quantised the weights."""
         return self.kernels or self.target
 
     @property
     def hidden_dtype(self) -> FloatType:
-        """The type of the activations between engines."""
+        """Return the type of the activations between engines."""
         return self.precision.dtype if self.kernels is None else "float32"
 
     @property
     def kv_dtype(self) -> KVType:
-        """The type of the elements of the KV cache."""
+        """Return the type of the KV cache's elements."""
         return self.precision.kv_dtype or self.precision.dtype
 
     @property
     def kv_width(self) -> int:
-        """Elements that the cache holds of a token and head."""
+        """Return the number of elements per token and head in the KV cache."""
         return kv_width(self.kv_dtype, self.model)
 
     @property
     def embed(self) -> EngineSpec:
-        """The embedding engine."""
+        """Return the embedding engine."""
         return self.engines[0]
 
     @property
     def layers(self) -> tuple[EngineSpec, ...]:
-        """The decoder layers' engines, lowest first."""
+        """Return the decoder layers' engines, lowest first."""
         return self.engines[1:-1]
 
     @property
     def head(self) -> EngineSpec:
-        """The language-model head's engine."""
+        """Return the language-model head's engine."""
         return self.engines[-1]
 
     def with_digest(self) -> Manifest:
@@ -302,11 +301,11 @@ class Manifest(Record):
         return self.model_copy(update={"digest": self.content_digest()})
 
     def content_digest(self) -> str:
-        """SHA-256 of manifest.json with 64 zeros in place of the ``digest``."""
+        """Return the SHA-256 of manifest.json with 64 zeros in place of the ``digest``."""
         return document_digest(self.model_dump(mode="json"))
 
     def to_json(self) -> str:
-        """The text of manifest.json."""
+        """Return the text of manifest.json."""
         return canonical_text(self.model_dump(mode="json"))
 
     @classmethod
@@ -342,7 +341,7 @@ class Manifest(Record):
 
     @classmethod
     def from_document(cls, document: Any, subject: str) -> Manifest:  # noqa: ANN401  (JSON)
-        """Check the JSON value of a manifest, but for its digest; errors as `from_json`'s."""
+        """Check a manifest's JSON value except for its digest. Raises as `from_json`."""
         _check_features(document, subject)
         try:
             return cls.model_validate_json(json.dumps(document), strict=True)
@@ -369,17 +368,17 @@ def _check_features(document: object, subject: str) -> None:
 
 
 def kv_width(dtype: KVType, model: ModelSpec) -> int:
-    """Elements that a cache of ``dtype`` holds of a token and head: D, and 4 more in int8."""
+    """Return the elements per token and head in a cache of ``dtype``: D, or D + 4 in int8."""
     return model.head_dim + (KV_SCALE_BYTES if dtype == "int8" else 0)
 
 
 def _without(document: dict[str, Any], *fields: str) -> dict[str, Any]:
-    """``document`` without those of ``fields`` that are null."""
+    """Return ``document`` without those of ``fields`` that are null."""
     return {key: value for key, value in document.items() if value is not None or key not in fields}
 
 
 def json_digest(document: Any) -> str:  # noqa: ANN401  (any JSON value)
-    """SHA-256, in hexadecimal, of a JSON value's canonical form (sorted keys, no spaces)."""
+    """Return the SHA-256, in hexadecimal, of JSON with sorted keys and without spaces."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 

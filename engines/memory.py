@@ -1,8 +1,4 @@
-"""Memory for tensors: numpy arrays on the host, addresses on a device.
-
-A backend's ``Memory`` allocates flat buffers and views them as tensors, so pools and KV caches
-don't depend on where the bytes are.
-"""
+"""Memory for tensors: numpy arrays on the host, addresses on a device."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from .errors import CapacityError
-from .host.cgroups import memory_limit
+from .host.processor import memory_limit
 from .manifest import DType
 
 Array = NDArray[Any]
@@ -86,9 +82,9 @@ CacheRow = tuple[Tensor, int]
 
 
 class Memory(ABC):
-    """Memory that the engines of one backend can be bound to.
+    """Memory that the engines of one backend can be bound to: flat buffers, viewed as tensors.
 
-    Copies are ordered with the backend's engines: they see the results of all earlier calls.
+    Copies are ordered with the backend's engines and see the results of all earlier calls.
     """
 
     @abstractmethod
@@ -102,9 +98,9 @@ class Memory(ABC):
     def tensor(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """View the start of ``buffer`` as a C-contiguous tensor."""
 
-    @abstractmethod
     def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
         """Copy ``length`` positions of row ``source`` of a cache [rows, N, T, W] to ``target``."""
+        self.copy_between((cache, target), (cache, source), length)
 
     @abstractmethod
     def copy_between(self, target: CacheRow, source: CacheRow, length: int) -> None:
@@ -135,10 +131,6 @@ class HostMemory(Memory):
     def tensor(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Array:
         nbytes = math.prod(shape) * ITEM_BYTES[dtype]
         return cast(Array, buffer)[:nbytes].view(numpy_dtype(dtype)).reshape(shape)
-
-    @override
-    def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
-        self.copy_between((cache, target), (cache, source), length)
 
     @override
     def copy_between(self, target: CacheRow, source: CacheRow, length: int) -> None:

@@ -37,7 +37,7 @@ class Target:
     """True if activations and all parameters that are vectors are always float32."""
 
     unused_cache: UnusedCache = "any"
-    """Allowed content of the unused positions of a KV cache; see ``KVCacheSpec``."""
+    """Allowed content of the unused positions of a KV cache."""
 
     widens_float16: bool = False
     """True if float16 weights become float32 when a CPU loads them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
@@ -217,20 +218,20 @@ class CudaDevice(Device):
         _call(runtime.cudaSetDevice, self._index)
 
 
+@dataclass(frozen=True)
 class _CudaGraph(DeviceGraph):
     """An executable graph; CUDA keeps it until its last launch has finished."""
 
-    def __init__(self, device: CudaDevice, executable: Any) -> None:  # noqa: ANN401
-        self._device = device
-        self._executable = executable
+    device: CudaDevice
+    executable: Any
 
     @override
     def launch(self) -> None:
-        self._device._enqueue(runtime.cudaGraphLaunch, self._executable)
+        self.device._enqueue(runtime.cudaGraphLaunch, self.executable)
 
     @override
     def destroy(self) -> None:
-        self._device._call(runtime.cudaGraphExecDestroy, self._executable)
+        self.device._call(runtime.cudaGraphExecDestroy, self.executable)
 
 
 def _require_device(index: int) -> None:

@@ -1,7 +1,4 @@
-"""Interface to an accelerator for backends and runtime: memory, copies and one ordered stream.
-
-``cuda.py`` implements it with CUDA, ``rehearsal.py`` on host memory.
-"""
+"""Interface to an accelerator: memory, copies and one stream on which work runs in order."""
 
 from __future__ import annotations
 
@@ -45,8 +42,7 @@ class DeviceGraph(ABC):
 class Device(ABC):
     """A device with one stream: enqueued work runs in order, asynchronously.
 
-    Every method raises DeviceError if the driver fails, including because of earlier work on the
-    stream.
+    Every method raises DeviceError if the driver fails, also because of earlier work.
     """
 
     @property
@@ -71,10 +67,7 @@ class Device(ABC):
 
     @abstractmethod
     def allocate(self, nbytes: int) -> int:
-        """Allocate device memory, aligned to 256 bytes; return its address.
-
-        Raises CapacityError, with the free memory, if there is not enough.
-        """
+        """Return the address of new memory, aligned to 256 bytes. Raises CapacityError."""
 
     @abstractmethod
     def free(self, address: int) -> None:
@@ -108,7 +101,7 @@ class Device(ABC):
     ) -> None:
         """Enqueue a copy of ``height`` runs of ``width`` bytes, ``pitch`` bytes apart.
 
-        ``source_pitch``: the distance of runs in the source; None: as in the target.
+        ``source_pitch`` is the distance of runs in the source; None means ``pitch``.
         """
 
     @abstractmethod
@@ -188,10 +181,6 @@ class DeviceMemory(Memory):
         """Allocate a tensor with a buffer of its own, contents undefined."""
         nbytes = int(np.prod(shape)) * ITEM_BYTES[dtype]
         return self.tensor(self.allocate(nbytes), shape, dtype)
-
-    @override
-    def copy_positions(self, cache: Tensor, source: int, target: int, length: int) -> None:
-        self.copy_between((cache, target), (cache, source), length)
 
     def copy_between(self, target: CacheRow, source: CacheRow, length: int) -> None:
         """Copy ``length`` positions of each head by one strided copy."""

@@ -71,13 +71,11 @@ _process_wide = _ProcessWide()
 def use_shared_thread_pool(threads: int) -> None:
     """Give all ONNX Runtime sessions of this process one pool of ``threads`` threads.
 
-    For applications: call it once, before opening the first bundle. Afterwards other sessions of
-    the process need ``SessionOptions.use_per_session_threads = False``. Repeating the call with the
-    same number does nothing.
-
-    Raises UsageError if the number differs from the first or is not between 1 and the number of
-    processors that this process may use, and EnvironmentMismatchError if ONNX Runtime's pool was
-    set by other code.
+    For applications: call it once, before opening the first bundle. Afterwards other sessions
+    of the process need ``SessionOptions.use_per_session_threads = False``. Repeating the call
+    with the same number does nothing. Raises UsageError for another number or one that is not
+    between 1 and the number of usable processors, and EnvironmentMismatchError if other code
+    has set ONNX Runtime's pool.
     """
     if _process_wide.threads == threads:
         return
@@ -135,10 +133,7 @@ class OrtBinding(Binding):
             self._io_binding.bind_ortvalue_output(tensor.name, value)
 
     def run(self) -> None:
-        """Run the session on the bound memory, with about 3 us of overhead.
-
-        Raises SkipDecError, with ONNX Runtime's message, if a kernel rejects its inputs.
-        """
+        """Run the session. Raises SkipDecError, with ONNX Runtime's message, if a kernel fails."""
         run_bound(self._session.native, self._io_binding, self._session.spec.name)
 
     def release(self) -> None:
@@ -174,11 +169,10 @@ class OrtSession(EngineSession):
 class OrtBackend(EngineBackend):
     """Engines on ONNX Runtime's CPU execution provider.
 
-    ``threads``: size of each session's pool if no pool is shared; None lets ONNX Runtime choose
-    within the CPU quota of this process. ``weights``: mapped, or copied into this process's memory
-    except for the embedding's, of which each token reads one row.
-
-    Raises UsageError for more threads than processors, or a number other than the shared pool's.
+    ``threads`` is the size of each session's pool if no pool is shared; None lets ONNX Runtime
+    choose within this process's CPU quota. ``weights`` are mapped, or copied except for the
+    embedding's, of which each token reads one row. Raises UsageError for more threads than
+    processors, or a number other than the shared pool's.
     """
 
     def __init__(self, threads: int | None = None, weights: WeightsPlace = "mapped") -> None:
@@ -200,8 +194,8 @@ class OrtBackend(EngineBackend):
         """Load one engine.
 
         Raises BundleError, with ONNX Runtime's message, if its graph can't be loaded;
-        EnvironmentMismatchError, before loading, if required kernels are missing; and UsageError
-        for weights that would be copied twice.
+        EnvironmentMismatchError if required kernels are missing; and UsageError for weights
+        that would be copied twice.
         """
         options = cpu_session_options(self._threads, bundle)
         if self._weights == "copied" and bundle.manifest.kernels is None:
@@ -219,7 +213,7 @@ class OrtBackend(EngineBackend):
         return self._copies(spec)
 
     def close(self) -> None:
-        """Do nothing: sessions free their own memory."""
+        """Do nothing, as sessions free their own memory."""
 
     def _copies(self, spec: EngineSpec) -> bool:
         return self._weights == "copied" and spec.kind is not EngineKind.EMBED
@@ -233,9 +227,7 @@ def open_session(
     *,
     graph: bytes | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Load an engine's graph on exactly the given execution providers.
-
-    ``graph``: a serialised graph to load instead, with the engine's weights.
+    """Load an engine's graph, or the serialised ``graph``, on exactly these execution providers.
 
     Raises BundleError, with ONNX Runtime's message, if the graph can't be loaded.
     """
@@ -275,7 +267,7 @@ def run_bound(
 
 
 def _share_arena() -> None:
-    """Let all sessions allocate activations from one arena, so engines reuse each other's memory.
+    """Let all sessions allocate activations from one arena.
 
     With an arena per session, 12 layers of opt-125m use 1.0 GB more after a prompt of 8 x 512.
     """

@@ -1,20 +1,19 @@
 """ONNX Runtime on a device: all engines run on one stream and are bound by address.
 
-``OrtCudaBackend`` uses the CUDA execution provider. ``OrtRehearsalBackend`` takes the same path,
-including device memory, deferred work and graphs, with the CPU provider on host memory.
+``OrtRehearsalBackend`` takes the path of ``OrtCudaBackend`` with the CPU provider on host memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import onnxruntime
+from typing_extensions import override
 
 from ..errors import BundleError, EnvironmentMismatchError
 from ..host.gpus import survey_gpus
@@ -42,10 +41,7 @@ _NO_KERNEL = "default CPU EP"  # part of ONNX Runtime's message for an operator 
 
 
 class OrtDeviceBinding(Binding):
-    """An IOBinding to addresses; ``run`` enqueues.
-
-    Host scalars are copied when bound.
-    """
+    """An IOBinding to addresses, whose ``run`` enqueues. Host scalars are copied when bound."""
 
     def __init__(
         self, session: OrtDeviceSession, tensors: Mapping[TensorRole, Tensor], memory_kind: str
@@ -59,8 +55,8 @@ class OrtDeviceBinding(Binding):
         for spec in session.spec.outputs:
             self._io_binding.bind_output(*self._address(spec, tensors[spec.role]))
 
+    @override
     def run(self) -> None:
-        """Enqueue the engine. Raises SkipDecError, with ONNX Runtime's message, if that fails."""
         assert self._io_binding is not None, "the binding was released"
         self._session.enqueue(self._io_binding)
 
@@ -131,14 +127,8 @@ class _OrtDeviceBackend(EngineBackend):
         self.device = device
         self.memory = DeviceMemory(device)
 
-    @abstractmethod
-    def load(
-        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
-    ) -> OrtDeviceSession:
-        """Load one engine. Raises BundleError, with ONNX Runtime's message, for a broken graph."""
-
+    @override
     def close(self) -> None:
-        """Close the device, waiting for its work."""
         self.device.close()
 
 
@@ -155,8 +145,7 @@ def _require_gpu(index: int) -> None:
 class OrtCudaBackend(_OrtDeviceBackend):
     """Engines on ONNX Runtime's CUDA execution provider, on one stream.
 
-    Raises EnvironmentMismatchError, naming what is there and what is needed, if the installed ONNX
-    Runtime was built without CUDA or there is no GPU.
+    Raises EnvironmentMismatchError if ONNX Runtime was built without CUDA or there is no GPU.
     """
 
     def __init__(self, device_index: int = 0) -> None:

@@ -52,11 +52,10 @@ class RecordingIndex(FrozenModel):
 class RecordingBackend(EngineBackend):
     """A wrapper that saves the inputs of another backend's engines in ``directory`` on every run.
 
-    Arrays of up to ``limit`` bytes in total are saved; from the first call beyond it, calls are
-    dropped. Caches are saved up to the last position that the call reaches. ``close`` completes
-    the recording; before that ``directory`` can't be opened as one.
-
-    Raises UsageError if ``directory`` is not empty, or for engines that run on a device.
+    From the call on that would exceed ``limit`` bytes of arrays in total, calls are dropped.
+    Caches are saved up to the last position that the call reaches. ``close`` completes the
+    recording. Raises UsageError if ``directory`` is not empty, or for engines that run on a
+    device.
     """
 
     def __init__(self, backend: EngineBackend, directory: Path, limit: int) -> None:
@@ -156,33 +155,28 @@ class RecordingSession(EngineSession):
         self._recorder = recorder
 
     def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
-        return RecordingBinding(self._session.bind(tensors), self.spec, tensors, self._recorder)
+        binding = self._session.bind(tensors)
+        return RecordingBinding(binding, self.spec, dict(tensors), self._recorder)
 
 
+@dataclass(frozen=True)
 class RecordingBinding(Binding):
     """A wrapper around a binding that saves the arrays before each run."""
 
-    def __init__(
-        self,
-        binding: Binding,
-        spec: EngineSpec,
-        tensors: Mapping[TensorRole, Tensor],
-        recorder: Recorder,
-    ) -> None:
-        self._binding = binding
-        self._spec = spec
-        self._tensors = dict(tensors)
-        self._recorder = recorder
+    binding: Binding
+    spec: EngineSpec
+    tensors: dict[TensorRole, Tensor]
+    recorder: Recorder
 
     @override
     def run(self) -> None:
-        self._recorder.record(self._spec, self._tensors)
-        self._binding.run()
+        self.recorder.record(self.spec, self.tensors)
+        self.binding.run()
 
     @override
     def release(self) -> None:
-        self._tensors.clear()
-        self._binding.release()
+        self.tensors.clear()
+        self.binding.release()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A device made of host memory that runs the GPU code paths on a machine without a GPU.
 
-As on a GPU, enqueued work is deferred, here until ``synchronize``, and addresses become invalid
-when freed: missing waits and use after free go wrong here, too. Its speed is meaningless.
+Enqueued work is deferred until ``synchronize``, and addresses become invalid when freed, so missing
+waits and use after free fail here, too. Its speed is meaningless.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ _streams: Iterator[int] = count(1)  # 0 is CUDA's default stream
 
 
 class RehearsalDevice(Device):
-    """Host memory whose copies, fills and engines run in order at ``synchronize``.
-
-    Addresses are host addresses, so CPU libraries can use them.
-    """
+    """Host memory, by host address, whose copies, fills and engines run at ``synchronize``."""
 
     def __init__(self, *, compute_capability: str = "8.9", limit: int | None = None) -> None:
         self._compute_capability = compute_capability
@@ -192,10 +189,6 @@ class RehearsalDevice(Device):
     def _copy(self, target: int, source: int, nbytes: int) -> None:
         np.copyto(self.bytes_at(target, nbytes), self.bytes_at(source, nbytes))
 
-    def _remove(self, address: int) -> None:
-        del self._blocks[address]
-        self._addresses.remove(address)
-
     def _refuse_during_capture(self, action: str) -> None:
         if self._recorded is not None:
             raise DeviceError(self.name, f"can't {action} during a capture; do it before")
@@ -209,23 +202,24 @@ class _Free:
     address: int
 
     def __call__(self) -> None:
-        self.device._remove(self.address)
+        del self.device._blocks[self.address]
+        self.device._addresses.remove(self.address)
 
 
+@dataclass
 class _RecordedGraph(DeviceGraph):
     """Work that was enqueued during a capture."""
 
-    def __init__(self, device: RehearsalDevice, work: list[Work]) -> None:
-        self._device = device
-        self._work: list[Work] | None = work
+    device: RehearsalDevice
+    work: list[Work] | None
 
     @override
     def launch(self) -> None:
-        if self._work is None:
-            raise DeviceError(self._device.name, "the graph was destroyed; capture it again")
-        for work in self._work:
-            self._device.enqueue(work)
+        if self.work is None:
+            raise DeviceError(self.device.name, "the graph was destroyed; capture it again")
+        for work in self.work:
+            self.device.enqueue(work)
 
     @override
     def destroy(self) -> None:
-        self._work = None
+        self.work = None

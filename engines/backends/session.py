@@ -1,9 +1,9 @@
 """The session protocol that every backend implements, and the choice of a target's backend.
 
 An engine is loaded once and bound often: ``session.bind({role: array, ...})`` fixes the memory of
-every input and output, ``Binding.run()`` executes. Binding the same array as input and output
-(KV cache, hidden states) updates it in place. The caller owns all arrays; a binding keeps them
-alive until ``release()``.
+every input and output, ``Binding.run()`` executes. An array bound as input and output (KV cache,
+hidden states) is updated in place. The caller owns all arrays; a binding references them until
+``release()``.
 """
 
 from __future__ import annotations
@@ -140,9 +140,10 @@ def open_backend(
 ) -> EngineBackend:
     """Create the backend that runs bundles of ``target`` on ``device``.
 
-    ``device``: ``cpu``, ``cuda``, ``cuda:INDEX``, or ``rehearsal``, which runs the GPU code path on
-    host memory; None is the target's default. ``threads`` and ``weights`` only apply to the CPU.
-    Raises UsageError for an invalid combination and EnvironmentMismatchError for a missing device.
+    ``device`` is ``cpu``, ``cuda``, ``cuda:INDEX``, or ``rehearsal``, the GPU code path on host
+    memory; None is the target's default. ``threads`` and ``weights`` only apply to the CPU.
+    Raises UsageError for an invalid combination and EnvironmentMismatchError for a missing
+    device.
     """
     wanted = device or default_device(target)
     match = _DEVICE.fullmatch(wanted) if isinstance(wanted, str) else None

@@ -1,8 +1,7 @@
 """Copies of a graph's weights in this process's memory, in huge pages if available.
 
-ONNX Runtime maps weights files: opening copies nothing, processes share the pages, and the system
-can reclaim them. A copy belongs to one process and takes as long as reading, but its huge pages
-need fewer page-table walks while a step streams gigabytes.
+ONNX Runtime maps weights files, which copies nothing and shares the pages between processes. A copy
+takes as long as reading, but needs fewer page-table walks while a step streams gigabytes.
 """
 
 from __future__ import annotations
@@ -45,11 +44,9 @@ def copy_weights(
 ) -> tuple[onnxruntime.OrtValue, ...]:
     """Read an engine's weights and make a session of ``options`` use them instead of the files.
 
-    They are hashed while they are read if ``bundle.hashes_weights``. The caller must keep the
-    returned values as long as the session.
-
-    Raises BundleError for a file that differs from the manifest or is too short for the graph, and
-    CapacityError if memory is short.
+    They are hashed meanwhile if ``bundle.hashes_weights``. The returned values must outlive the
+    session. Raises BundleError for a file that differs from the manifest or is too short for
+    the graph, and CapacityError if memory is short.
     """
     folder = PurePosixPath(spec.graph).parent
     files = {path: _read(bundle, path) for path in spec.weights}
@@ -118,7 +115,7 @@ class ExternalTensor:
 
 
 def external_tensors(graph: memoryview) -> Iterator[ExternalTensor]:
-    """Yield the initialisers of a serialised ONNX model that are stored in other files.
+    """Yield the initialisers of an ONNX model that are stored in other files.
 
     Raises ValueError or LookupError for an invalid model.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +15,6 @@ from ..errors import BundleError, UsageError
 from ..host.process import NATIVE_WORK
 from ..host.processor import available_cores
 from ..manifest import EngineSpec, FileRecord, Manifest
-from .copies import copy_files, push_files
 from .files import (
     EXPORT_AGAIN,
     HeldDirectory,
@@ -24,6 +24,7 @@ from .files import (
     require_bundle,
     weights_files,
 )
+from .hub import push_files
 from .place import (
     CARD_NAME,
     MANIFEST_NAME,
@@ -86,19 +87,16 @@ class EngineBundle:
 
     @classmethod
     def read_manifest(cls, path: str | Path) -> Manifest:
-        """Read only the manifest of the bundle at ``path``; other files may be damaged.
-
-        Raises BundleError as ``open`` does.
-        """
+        """Read only the manifest, even of a damaged bundle. Raises BundleError as ``open``."""
         return cls._while_replaced(Path(path), read_manifest)
 
     @classmethod
     def load(cls, path: str | Path, use: Callable[[Self], T], *, verify: Verify = "full") -> T:
         """Open the bundle at ``path`` and return ``use(bundle)``, which loads its engines.
 
-        ``verify="full"`` leaves hashing the weights to ``use``: see ``hashes_weights``. If the
-        bundle is replaced meanwhile and engines go missing, the new one is loaded. Raises what
-        ``open`` and ``use`` raise, and ClosedError while the interpreter exits.
+        ``verify="full"`` sets ``hashes_weights``. If the bundle is replaced meanwhile and
+        engines go missing, the new one is loaded. Raises what ``open`` and ``use`` raise,
+        and ClosedError while the interpreter exits.
         """
         hashes_weights = _hashes_weights(verify)
 
@@ -143,9 +141,9 @@ class EngineBundle:
 
     @contextmanager
     def weights_checked(self, engines: Iterable[EngineSpec]) -> Iterator[None]:
-        """Hash the weights of ``engines`` on threads during the block, if ``hashes_weights``.
+        """Hash the weights of ``engines`` during the block, if ``hashes_weights``.
 
-        When the block ends, raises BundleError naming every bad file.
+        Raises BundleError naming every bad file when the block ends.
         """
         if not self.hashes_weights:
             yield
@@ -167,8 +165,8 @@ class EngineBundle:
     def check(self, *, full: bool) -> list[str]:
         """Return one text per file that differs from the manifest, starting with its name.
 
-        ``full`` also hashes the weights. Manifest and schedule are read again: an empty list means
-        that the directory is unchanged, except perhaps for a new schedule.
+        ``full`` also hashes the weights. An empty list means that the directory is
+        unchanged since it was opened, except perhaps for a new schedule.
         """
         problems = []
         try:
@@ -224,11 +222,17 @@ class EngineBundle:
     def save(self, directory: str | Path, *, force: bool = False) -> Self:
         """Copy the bundle with its schedule and card to ``directory`` atomically; open the copy.
 
-        Raises BundleError if the bundle differs from its manifest, and UsageError if ``directory``
-        can't take a bundle; ``force`` replaces an existing one.
+        Raises BundleError if the bundle is damaged, and UsageError if ``directory`` can't
+        take a bundle; ``force`` replaces an existing one.
         """
         self._require_whole()
-        copy_files(self.path, self._names(), bundle_place(Path(directory)), force=force)
+        place = bundle_place(Path(directory))
+        if place.target == self.path:
+            raise UsageError(str(self.path), "can't be copied to itself; choose another directory")
+        with place.replaced(force=force) as partial:
+            for name in self._names():
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(self.path / name, partial / name)
         return type(self).open(directory)
 
     def push_to_hub(
@@ -242,8 +246,8 @@ class EngineBundle:
     ) -> str:
         """Upload the bundle to the Hugging Face hub in one commit and return its URL.
 
-        Arguments are those of huggingface_hub; None selects its default. Raises BundleError before
-        anything is sent if the bundle differs from its manifest, and what ``push_files`` raises.
+        None selects huggingface_hub's default. Raises BundleError if the bundle is damaged,
+        before anything is sent, and what ``push_files`` raises.
         """
         self._require_whole()
         return push_files(

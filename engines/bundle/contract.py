@@ -16,13 +16,23 @@ from ..manifest import (
 )
 
 _Role = TensorRole
-_INPUTS: Mapping[EngineKind, frozenset[TensorRole]] = {
-    EngineKind.EMBED: frozenset({_Role.INPUT_IDS}),
-    EngineKind.LAYER: frozenset({_Role.HIDDEN_STATES, _Role.PAST_KEY, _Role.PAST_VALUE}),
-    EngineKind.HEAD: frozenset({_Role.HIDDEN_STATES, _Role.ROW_POSITIONS}),
-    EngineKind.CANDIDATES: frozenset({_Role.LOGITS}),
+_Roles = frozenset[TensorRole]
+_REQUIRED: Mapping[EngineKind, tuple[_Roles, _Roles]] = {  # inputs and outputs
+    EngineKind.EMBED: (frozenset({_Role.INPUT_IDS}), frozenset({_Role.HIDDEN_STATES_OUT})),
+    EngineKind.LAYER: (
+        frozenset({_Role.HIDDEN_STATES, _Role.PAST_KEY, _Role.PAST_VALUE}),
+        frozenset({_Role.HIDDEN_STATES_OUT, _Role.PRESENT_KEY, _Role.PRESENT_VALUE}),
+    ),
+    EngineKind.HEAD: (
+        frozenset({_Role.HIDDEN_STATES, _Role.ROW_POSITIONS}),
+        frozenset({_Role.LOGITS}),
+    ),
+    EngineKind.CANDIDATES: (
+        frozenset({_Role.LOGITS}),
+        frozenset({_Role.TOP_LOGITS, _Role.TOP_TOKEN_IDS}),
+    ),
 }
-_ALSO: Mapping[EngineKind, frozenset[TensorRole]] = {  # inputs that a target or family may add
+_OPTIONAL: Mapping[EngineKind, _Roles] = {  # inputs that a target or family may add
     EngineKind.EMBED: frozenset({_Role.POSITION_IDS}),
     EngineKind.LAYER: frozenset(
         {
@@ -33,12 +43,6 @@ _ALSO: Mapping[EngineKind, frozenset[TensorRole]] = {  # inputs that a target or
             _Role.TOTAL_SEQUENCE_LENGTH,
         }
     ),
-}
-_OUTPUTS: Mapping[EngineKind, frozenset[TensorRole]] = {
-    EngineKind.EMBED: frozenset({_Role.HIDDEN_STATES_OUT}),
-    EngineKind.LAYER: frozenset({_Role.HIDDEN_STATES_OUT, _Role.PRESENT_KEY, _Role.PRESENT_VALUE}),
-    EngineKind.HEAD: frozenset({_Role.LOGITS}),
-    EngineKind.CANDIDATES: frozenset({_Role.TOP_LOGITS, _Role.TOP_TOKEN_IDS}),
 }
 _TENSORS: Mapping[TensorRole, tuple[DType | None, str]] = {  # None: the bundle's own dtype
     _Role.INPUT_IDS: ("int64", "BS"),
@@ -68,16 +72,22 @@ def check_contract(manifest: Manifest) -> None:
     static KV capacities.
     """
     problems = [text for spec in manifest.all_engines for text in _engine_problems(spec, manifest)]
-    problems += _bucket_problems(manifest)
+    built = manifest.build.kv_buckets if manifest.build is not None else ()
+    for spec in manifest.layers:
+        capacities = tuple(bucket.capacity for bucket in spec.buckets)
+        if capacities and capacities != built:
+            problems.append(
+                f"engine {spec.name} has plans for KV capacities {capacities}; built: {built}"
+            )
     if problems:
         raise BundleError("manifest.json", *problems, "export the model again")
 
 
 def _engine_problems(spec: EngineSpec, manifest: Manifest) -> Iterator[str]:
-    also = _ALSO.get(spec.kind, frozenset())
+    inputs, outputs = _REQUIRED[spec.kind]
     for direction, tensors, needed, allowed in (
-        ("inputs", spec.inputs, _INPUTS[spec.kind], _INPUTS[spec.kind] | also),
-        ("outputs", spec.outputs, _OUTPUTS[spec.kind], _OUTPUTS[spec.kind]),
+        ("inputs", spec.inputs, inputs, inputs | _OPTIONAL.get(spec.kind, frozenset())),
+        ("outputs", spec.outputs, outputs, outputs),
     ):
         roles = [tensor.role for tensor in tensors]
         names = {tensor.name for tensor in tensors}
@@ -112,11 +122,3 @@ def _tensor_problems(spec: EngineSpec, tensor: TensorSpec, manifest: Manifest) -
     )
     if not fits:
         yield f"engine {spec.name}: {tensor.name} is {tensor.shape}; expected {expected}"
-
-
-def _bucket_problems(manifest: Manifest) -> Iterator[str]:
-    built = manifest.build.kv_buckets if manifest.build is not None else ()
-    for spec in manifest.layers:
-        capacities = tuple(bucket.capacity for bucket in spec.buckets)
-        if capacities and capacities != built:
-            yield f"engine {spec.name} has plans for KV capacities {capacities}; built: {built}"

@@ -22,7 +22,7 @@ from ..documents import (
 )
 from ..errors import BundleError
 from ..manifest import EngineSpec, FileRecord, Manifest
-from .place import MANIFEST_NAME, SCHEDULE_NAME, is_at, open_own, partial_path, sync_directory
+from .place import MANIFEST_NAME, SCHEDULE_NAME, is_at, open_own, partial_path, sync
 
 _DESCRIPTORS = Path("/proc/self/fd")
 EXPORT_AGAIN = "export the model again"
@@ -32,9 +32,9 @@ _SCHEDULE_KEYS = frozenset({"digest", "plan", "presets", "schedule"})
 class HeldDirectory:
     """The directory at ``path`` when this object was made, even if the path is replaced later.
 
-    ``locate`` returns paths through a file descriptor, valid in this process while this object
-    lives. They find the files of a renamed or exchanged directory; those of a deleted one are gone.
-    Raises BundleError if there is no readable directory.
+    ``locate`` returns paths through a file descriptor, valid while this object lives. They find
+    the files of a renamed directory; those of a deleted one are gone. Raises BundleError if
+    there is no readable directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,10 +77,9 @@ def file_record(directory: Path, relative: str) -> FileRecord:
 
 
 def write_schedule(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace the schedule of the bundle directory ``path`` by ``document`` atomically.
+    """Replace the schedule of the bundle ``path`` atomically; no engine changes.
 
-    ``document`` is built by ``runtime.schedule.document``; the caller has checked that it fits the
-    model. No engine changes.
+    ``document`` is built by ``runtime.schedule.document`` and checked by the caller.
     """
     replace_file(path / SCHEDULE_NAME, sealed_text(document).encode())
 
@@ -102,7 +101,7 @@ def replace_file(path: Path, content: bytes) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def _locked(path: Path) -> BinaryIO:
@@ -143,10 +142,9 @@ def read_manifest(root: HeldDirectory) -> Manifest:
 
 
 def read_schedule(root: HeldDirectory) -> dict[str, Any]:
-    """Read ``root``'s schedule.json and check its digest: its plan, presets and schedule.
+    """Read ``root``'s schedule.json, whose digest it checks: its plan, presets and schedule.
 
-    Raises BundleError. ``runtime.schedule.document`` checks that plan and presets match the
-    schedule.
+    Raises BundleError. ``runtime.schedule.document`` checks that they match each other.
     """
     path, subject = root.locate(SCHEDULE_NAME), str(root.path / SCHEDULE_NAME)
     remedy = "write it with 'skipdec schedule set'"

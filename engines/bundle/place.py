@@ -48,17 +48,8 @@ def partial_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.partial")
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the names in ``directory`` durable (fsync)."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_file(path: Path) -> None:
-    """Make the content of ``path`` durable (fsync)."""
+def sync(path: Path) -> None:
+    """Make the content of a file, or the names in a directory, durable (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -69,8 +60,8 @@ def sync_file(path: Path) -> None:
 def sync_tree(directory: Path) -> None:
     """Make everything in ``directory`` durable (fsync)."""
     for path in directory.rglob("*"):
-        (sync_directory if path.is_dir() else sync_file)(path)
-    sync_directory(directory)
+        sync(path)
+    sync(directory)
 
 
 @dataclass(frozen=True)
@@ -112,7 +103,7 @@ class Place:
 
     @contextmanager
     def replaced(self, *, force: bool) -> Iterator[Path]:
-        """Yield a new directory, ``partial``, published here when the block ends; locks.
+        """Yield a new directory, ``partial``, and publish it here when the block ends; locks.
 
         The existing result stays until then. After an error the new directory is deleted.
         """
@@ -132,7 +123,7 @@ class Place:
         if self.is_interrupted:
             require_own_directory(self.old)
             self.old.rename(self.target)
-            sync_directory(self.target.parent)
+            sync(self.target.parent)
         self.delete(self.old)
 
     def take(self, directory: Path) -> None:
@@ -145,14 +136,14 @@ class Place:
         sync_tree(directory)
         if not self.target.exists() or is_empty_directory(self.target):
             directory.rename(self.target)
-            sync_directory(self.target.parent)
+            sync(self.target.parent)
             return
         directory.rename(self.old)
         if not _exchange(self.old, self.target):
             self.old.rename(directory)
             self.target.rename(self.old)
             directory.rename(self.target)
-        sync_directory(self.target.parent)
+        sync(self.target.parent)
         self.delete(self.old)
 
     def delete(self, directory: Path) -> None:
@@ -166,10 +157,7 @@ class Place:
             shutil.rmtree(directory)
 
     def check(self, *, force: bool) -> None:
-        """Raise UsageError if no result may be written here; see ``problems``.
-
-        Deletes what a writer killed after publication left beside its result.
-        """
+        """Raise UsageError with all ``problems``, if any, after deleting leftovers by ``sweep``."""
         if problems := self.problems(force=force):
             self.sweep()
             raise UsageError(str(self.target), *problems)
@@ -185,8 +173,7 @@ class Place:
     def problems(self, *, force: bool) -> list[str]:
         """Return the reasons why no result may be written here; changes nothing.
 
-        Allowed are a free name, an empty directory and, with ``force``, another result, which has
-        the mark. A directory of other files is never replaced.
+        Allowed are a free name, an empty directory and, with ``force``, another result.
         """
         target = self.target
         problems = []
@@ -232,8 +219,8 @@ def bundle_place(target: Path) -> Place:
 class WriterLock:
     """An exclusive ``flock`` on ``.<name>.lock`` beside the result ``target``; never waits.
 
-    The kernel drops the lock when its process ends, so a killed writer blocks nobody. The file
-    contains the writer's process id, for the error message, and is removed on release.
+    The kernel drops it when its process ends. The file contains the writer's process id, for
+    the error message, and is removed on release.
     """
 
     def __init__(self, target: Path) -> None:
@@ -287,8 +274,8 @@ def is_empty_directory(path: Path) -> bool:
 def share_weights(checkpoint: Path) -> None:
     """Give the weights files in ``checkpoint`` the permissions of its config.json.
 
-    safetensors 0.8 makes them readable by their owner alone, whatever the umask, but a model is
-    often exported or served by another user than the one who tuned it.
+    safetensors 0.8 lets only their owner read them, whatever the umask, but a model is often
+    exported or served by another user.
     """
     for path in checkpoint.glob("*.safetensors"):
         shutil.copymode(checkpoint / "config.json", path)

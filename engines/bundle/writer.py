@@ -23,21 +23,17 @@ from .place import (
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Raise UsageError if no bundle may be written to ``target``; see ``Place.problems``."""
+    """Raise UsageError, with all ``Place.problems``, if no bundle may be written to ``target``."""
     bundle_place(target).check(force=force)
 
 
 class BundleWriter:
     """Builds a bundle in ``.<name>.partial`` beside ``target`` and publishes it by rename.
 
-    A context manager. Entering takes the lock (BundleError if another process writes the same
-    bundle), repairs an interrupted swap, and makes ``directory``, which is empty unless ``resume``
-    finds one from an interrupted run. Leaving without ``publish`` keeps it for the next run.
-        with BundleWriter(target, force=False, resume=True) as writer:
-            ...                                     # write engines below writer.directory
-            writer.stage(manifest, schedule, tokenizer)     # complete, but not visible yet
-            ...                                     # verify writer.directory
-            writer.publish(manifest, schedule, tokenizer)
+    A context manager: entering takes the lock (BundleError if another process holds it),
+    repairs an interrupted swap, and makes ``directory``, empty unless ``resume`` finds one from
+    an interrupted run. Write the engines there, ``stage`` to verify the result before it is
+    visible, then ``publish``. Leaving without ``publish`` keeps the directory for the next run.
     """
 
     def __init__(self, target: Path, *, force: bool = False, resume: bool = True) -> None:
@@ -68,11 +64,11 @@ class BundleWriter:
     def stage(
         self, manifest: Manifest, schedule_file: Mapping[str, Any], tokenizer: bytes | None
     ) -> EngineBundle:
-        """Write manifest, schedule and tokenizer, so that ``directory`` opens as a bundle.
+        """Write manifest, schedule and tokenizer; return the opened, still unpublished bundle.
 
-        ``schedule_file``: see ``write_schedule``. The manifest lists every other file, including
-        the tokenizer; its digest is computed here. Returns the opened, still unpublished bundle.
-        Raises BundleError if a file is missing or differs from the manifest (weights by size only).
+        ``schedule_file`` is what ``write_schedule`` takes. The manifest lists every other file; its
+        digest is computed here. Raises BundleError if a file is missing or differs from the
+        manifest (weights by size only).
         """
         if (manifest.tokenizer is None) != (tokenizer is None):
             raise BundleError(str(self.target), "the manifest and the writer differ on a tokenizer")
@@ -85,10 +81,7 @@ class BundleWriter:
     def publish(
         self, manifest: Manifest, schedule_file: Mapping[str, Any], tokenizer: bytes | None
     ) -> EngineBundle:
-        """Stage, delete unlisted files, make everything durable, and replace the target.
-
-        Returns the published bundle. ``target`` changes only in the last step.
-        """
+        """Stage, delete unlisted files, then replace the target; return the published bundle."""
         self.stage(manifest, schedule_file, tokenizer)
         self._remove_strays({record.path for record in manifest.files})
         self._place.check(force=self._force)

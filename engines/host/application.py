@@ -76,7 +76,7 @@ def _argument(parameter: Any) -> str:  # noqa: ANN401
 def _option(name: str) -> str:
     """Return typer's ``name`` as ``-q, --quiet`` or ``--host TEXT``."""
     name = re.sub(r"<(str|int|float|path)(?: range)?>", lambda match: _TYPES[match[1]], name)
-    return name.strip(" /")  # of a flag that only has a name for off
+    return name.strip(" /")  # a flag may only have a name for off
 
 
 def _panels(command: Any, context: Any) -> dict[str, Rows]:  # noqa: ANN401
@@ -145,8 +145,9 @@ def _paragraphs(text: str) -> list[str]:
 class Application(typer.Typer):
     """A typer.Typer with its own help layout.
 
-    `print_help` shows the options. In the epilog below, commands are never soft-wrapped: long ones
-    are continued with backslashes. Other lines form paragraphs, indented like their first line.
+    Below the options that `print_help` shows, the epilog's commands are continued with
+    backslashes, never soft-wrapped. Other lines form paragraphs, indented like their first
+    line.
     """
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  (typer's)

@@ -265,9 +265,9 @@ def interval(value: float, low: float, high: float, digits: int, *, signed: bool
 def prepare_streams() -> None:
     """Make the standard streams safe to use: once, at the start of a command.
 
-    Where one is closed, /dev/null takes its number: the next file that is opened would get it, and
-    results would go there. Reading stdin and writing to stdout stay errors, stderr loses its texts.
-    Characters that the encoding of a terminal does not have are written as ``\\x..``.
+    /dev/null takes the number of a closed one, as the next file that is opened would get it and
+    receive results. Reading stdin and writing to stdout stay errors, texts to stderr are lost.
+    Characters that a terminal's encoding lacks are written as ``\\x..``.
     """
     streams = (
         ("stdin", "r", os.O_WRONLY),

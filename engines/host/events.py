@@ -8,9 +8,8 @@ from collections.abc import Sequence
 class Events:
     """Receives the progress of a call and ignores it; override the methods that you need.
 
-    One object serves ``export``, ``build_bundle``, ``tune``, ``calibrate``, ``round_weights``,
-    ``evaluate``, ``fit`` and ``run_benchmark``. All methods but ``part`` are called from the
-    calling thread. An exception from a method, KeyboardInterrupt included, ends the work.
+    All methods but ``part`` are called from the calling thread. An exception from a method,
+    KeyboardInterrupt included, ends the work.
     """
 
     def planned(self, summary: str, warnings: Sequence[str] = ()) -> None:
@@ -23,17 +22,14 @@ class Events:
         """
 
     def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
-        """Report finished steps of the stage; ``item`` names the work, ``detail`` its outcome.
-
-        In an export: ``("layer_007", detail="50.4 MB    1.23 s")``.
-        """
+        """Report finished steps, in an export ``("layer_007", detail="50.4 MB    1.23 s")``."""
 
     def part(self, name: str, phase: str, step: int, total: int) -> None:
         """Report step ``step`` of ``total`` of a phase of one part of an item; parts run at once.
 
-        In an export, a TensorRT plan: ``("layer_007.t256", "Tactic selection", 3, 10)``. The
-        part's name begins with the item's, and ``advance`` with that item ends it. Called
-        concurrently by the threads that wait for the builders.
+        In an export, a TensorRT plan: ``("layer_007.t256", "Tactic selection", 3, 10)``,
+        which ends when ``advance`` names the item. Called concurrently by the threads that
+        wait for the builders.
         """
 
     def status(self, text: str) -> None:

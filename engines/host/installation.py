@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import tomllib
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,10 @@ def install_command(extra: str, *options: str) -> str:
 
 
 def _requirement(extra: str) -> list[str]:
+    origin: dict[str, Any]  # pip's record of where a distribution came from; {} if from an index
     try:
-        origin = _origin(distribution("skipdec"))
+        record = distribution("skipdec").read_text("direct_url.json")
+        origin = json.loads(record) if record else {}
     except PackageNotFoundError:
         origin = {"url": _ROOT.as_uri(), "dir_info": {"editable": True}}
     address = str(origin.get("url", ""))
@@ -49,13 +51,6 @@ def _requirement(extra: str) -> list[str]:
     path = unquote(parts.path)
     editable = ["-e"] if origin.get("dir_info", {}).get("editable") else []
     return [*editable, f"{path}[{extra}]"] if Path(path).exists() else [f".[{extra}]"]
-
-
-def _origin(installed: Distribution) -> dict[str, Any]:
-    """Return pip's record of where a distribution came from; {} if from an index."""
-    text = installed.read_text("direct_url.json")
-    found: dict[str, Any] = json.loads(text) if text else {}
-    return found
 
 
 _EXPORT = (

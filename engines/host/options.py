@@ -183,10 +183,7 @@ def _fields_of(
     is_required: bool = True,
     only: tuple[str, ...] | None = None,
 ) -> Iterator[_Field]:
-    """Yield the options of a configuration and of nested ones, or ``only`` the named fields.
-
-    ``panel`` is the default panel.
-    """
+    """Yield the options of a configuration and of nested ones, or ``only`` the named fields."""
     for name, info in config.model_fields.items():
         if only is not None and name not in only:
             continue
@@ -205,7 +202,12 @@ def _fields_of(
 def _given(config: type[C], typed: Mapping[_Field, Any], context: typer.Context) -> Given[C]:
     """Return the command line's values in the form ``config`` takes, and what is missing."""
     values: dict[str, Any] = {}
-    given = [field for field in typed if _was_given(field, context)]
+    given = [
+        field
+        for field in typed
+        if (source := context.get_parameter_source(field.parameter_name)) is not None
+        and source.name != "DEFAULT"
+    ]
     for field in given:
         place = values
         for name in field.path[:-1]:
@@ -219,11 +221,6 @@ def _given(config: type[C], typed: Mapping[_Field, Any], context: typer.Context)
             del values[field.path[0]]
     names = {".".join(field.path): field.name for field in typed}
     return Given(config, str(context.info_name), values, names, tuple(problems))
-
-
-def _was_given(field: _Field, context: typer.Context) -> bool:
-    source = context.get_parameter_source(field.parameter_name)
-    return source is not None and source.name != "DEFAULT"
 
 
 def _without_none(annotation: Any) -> Any:  # noqa: ANN401  (any annotation)

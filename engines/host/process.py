@@ -17,10 +17,10 @@ from ..errors import ClosedError, SkipDecError
 
 
 class HomeProcess:
-    """The process that made ``owner``, which alone can use it.
+    """The only process that can use ``owner``: the one that made it.
 
-    A fork copies memory, locks in whatever state, but no threads: check before any lock is taken.
-    ``remedy`` says what a child should do instead.
+    A fork copies memory, including locks in any state, but no threads: check before any lock is
+    taken. ``remedy`` says what a child should do instead.
     """
 
     def __init__(self, owner: str, remedy: str) -> None:
@@ -30,12 +30,12 @@ class HomeProcess:
 
     @property
     def is_left(self) -> bool:
-        """Whether this process is a fork of the one that made the owner."""
+        """Return True in a fork of the process that made the owner."""
         return self._id != os.getpid()
 
     @property
     def refusal(self) -> str:
-        """Why a forked child is refused; the end of a sentence that begins with the owner."""
+        """Return the reason for refusing a fork, without the owner as its subject."""
         return (
             f"was opened by process {self._id}, of which this one, {os.getpid()}, is a fork: "
             f"threads and devices don't survive one; {self._remedy}, or start processes by 'spawn'"
@@ -51,7 +51,7 @@ _LISTED = Path("/proc/self/fd")
 
 
 def open_descriptors() -> int:
-    """Count the descriptors that are open (Linux; elsewhere 0)."""
+    """Return the number of open descriptors (Linux; elsewhere 0)."""
     try:
         return len(list(_LISTED.iterdir())) - 1  # without the directory's own
     except OSError:
@@ -59,10 +59,7 @@ def open_descriptors() -> int:
 
 
 def raise_descriptor_limit(wanted: int) -> int:
-    """Raise the soft limit (``ulimit -n``) towards ``wanted`` and return what it is then.
-
-    It goes no higher than the hard limit and is never lowered.
-    """
+    """Raise the soft limit (``ulimit -n``) towards ``wanted``, up to the hard one; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted if soft == resource.RLIM_INFINITY else soft
@@ -78,10 +75,10 @@ def raise_descriptor_limit(wanted: int) -> int:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Collect no reference cycles in the ``with`` block; afterwards as before it.
+    """Collect no reference cycles in the ``with`` block.
 
-    Importing torch and tracing make a million objects that mostly stay: looking through them again
-    and again for cycles is a quarter of their time.
+    Importing torch and tracing make a million objects that mostly stay, and searching them for
+    cycles takes a quarter of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -137,10 +134,7 @@ class NativeWork:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Refuse work of other threads, wait for work in progress, then briefly for its threads.
-
-        The last wait lets a refused thread print its traceback.
-        """
+        """Refuse work of other threads, wait for work in progress, then for refused threads."""
         with self._changed:
             self._exiting, running = get_ident(), self._running
             self._changed.wait_for(lambda: self._running <= 0, self._patience)

@@ -1,4 +1,7 @@
-"""This machine's processor: instruction sets, available cores, huge pages for weights."""
+"""This machine's processor, and the cores, memory and huge pages that this process may use.
+
+It imports only the standard library: setup.py runs it by its path.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,9 @@ from collections.abc import Iterator
 from numbers import Integral
 from pathlib import Path
 
-from .cgroups import processor_quota
-
 _EXACT_INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni"})
 _HUGE_PAGES = "glibc.malloc.hugetlb"
+_PROCESS = Path("/proc/self")
 
 
 def processor_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -54,7 +56,7 @@ def quota_cores() -> int | None:
 def thread_problems(threads: int | None) -> Iterator[str]:
     """Yield the problem with a number of threads; None lets the machine decide.
 
-    Threads in excess of processors spin, waiting for each other, at every product of every layer.
+    Threads in excess of processors spin, waiting for each other, at every product.
     """
     cores = available_cores()
     is_number = isinstance(threads, Integral) and not isinstance(threads, bool)
@@ -70,6 +72,60 @@ def _cpuinfo_value(cpuinfo: Path, keys: tuple[str, ...]) -> str:
         if name.strip() in keys:
             return value.strip()
     return ""
+
+
+def memory_limit(process: Path = _PROCESS) -> int | None:
+    """Return the bytes that the control groups of ``process`` may use, or None without a limit."""
+    limits = [
+        int(text)
+        for group in _groups("memory", process)
+        for name in ("memory.max", "memory.limit_in_bytes")
+        if (text := _read(group / name).strip()).isdecimal()  # "max": no limit
+    ]
+    return min(limits, default=None)
+
+
+def processor_quota(process: Path = _PROCESS) -> float | None:
+    """Return the CPU quota of the control groups of ``process`` in processors, or None."""
+    quotas = []
+    for group in _groups("cpu", process):
+        times = _read(group / "cpu.max") or (
+            f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"
+        )
+        match times.split():  # microseconds; "max" and -1: no quota
+            case [quota, period] if quota.isdecimal() and period.isdecimal():
+                quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def _groups(controller: str, process: Path) -> Iterator[Path]:
+    """Yield the control groups (v1 and v2) that bind ``process``: its own and their ancestors."""
+    paths: dict[str, str] = {}  # by controller; cgroup v2 uses ""
+    for line in _read(process / "cgroup").splitlines():  # 4:memory:/user, or 0::/user
+        _, controllers, path = line.split(":", 2)
+        paths |= dict.fromkeys(controllers.split(","), path)
+    for line in _read(process / "mountinfo").splitlines():
+        mount, _, system = line.partition(" - ")
+        root, place = mount.split()[3:5]
+        kind, _, options = system.split(" ", 2)
+        if kind == "cgroup2":
+            own = paths.get("")
+        elif kind == "cgroup" and controller in options.split(","):
+            own = paths.get(controller)
+        else:
+            continue
+        if own is not None:
+            # A container may see its own group at the mount, under a path of the host.
+            inside = Path(own).relative_to(root) if Path(own).is_relative_to(root) else Path()
+            group = Path(place) / inside
+            yield from (one for one in (group, *group.parents) if one.is_relative_to(place))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def restart_with_huge_pages() -> None:

@@ -55,10 +55,10 @@ def raise_if_interrupted() -> None:
 
 
 class Interruption:
-    """A context in which the first of ``SIGNALS`` only sets ``requested``; a second interrupts.
+    """A context in which the first of ``SIGNALS`` only sets ``is_requested``; a second interrupts.
 
-    ``tell`` is called on the first signal. Signals that end the process without Python's help still
-    do. Does nothing in threads other than the main one, which receive no signals.
+    ``tell`` is called on the first signal. Does nothing in threads other than the main one,
+    which receive no signals.
     """
 
     def __init__(self, tell: Callable[[], object] | None = None) -> None:
@@ -79,14 +79,9 @@ class Interruption:
     def __exit__(self, *_: object) -> None:
         self._restore()
 
-    @property
-    def requested(self) -> bool:
-        """Return True if a signal was received."""
-        return self._number is not None
-
     def is_requested(self) -> bool:
-        """Return ``requested``; the ``cancelled`` callback of a generator."""
-        return self.requested
+        """Return True if a signal was received; the ``cancelled`` callback of a generator."""
+        return self._number is not None
 
     def raise_again(self) -> None:
         """Deliver the received signal, if any, to the previous handler; call after the context."""
@@ -106,10 +101,7 @@ class Interruption:
 
 @contextmanager
 def interrupts_deferred(tell: Callable[[], object] | None = None) -> Iterator[None]:
-    """Defer the first of ``SIGNALS`` to the end of the ``with`` block, but not a second one.
-
-    ``tell`` is called on the first signal.
-    """
+    """Defer the first of ``SIGNALS``, on which ``tell`` is called, to the end of the block."""
     with Interruption(tell) as interruption:
         yield
     interruption.raise_again()

@@ -1,8 +1,7 @@
-"""Work in a separate process: a JSON request on stdin, JSON lines on stdout.
+"""Work in a separate process, whose crash the parent survives.
 
-    {"progress": …} …   then   {"report": …}   or   {"error": {"kind", "subject", "problems"}}
-
-The parent stays small and survives a crash of the worker.
+The worker gets a JSON request on stdin and writes lines on stdout: ``{"progress": …}``, then
+``{"report": …}`` or ``{"error": {"kind", "subject", "problems"}}``.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Self
 
 from .. import errors
@@ -54,8 +53,8 @@ def run_worker(
 class Worker:
     """A started ``python -m module``, which imports its dependencies before it gets a request.
 
-    ``environment`` is added to this process's. A context manager: leaving it without a report kills
-    the process, as does the end of the thread that made it.
+    ``environment`` is added to this process's. Leaving the context without a report kills the
+    process, as does the end of the thread that made it.
     """
 
     def __init__(
@@ -82,20 +81,38 @@ class Worker:
             pass
 
     def run(self, request: str, on_progress: Callable[[Any], None]) -> Any:  # noqa: ANN401
-        """Send the one request and return the content of its report; see ``run_worker``."""
-        report = _follow(self._process, request, on_progress)
-        if report is None:
-            code = self._process.wait()
-            self._stderr.seek(0)
-            raise WorkerCrashError(code, self._stderr.read()[-_STDERR_SHOWN:].strip())
-        self._has_reported = True
-        return report
+        """Send the one request and return the content of its report, as ``run_worker`` does."""
+        for kind, content in self._lines(request):
+            if kind == "progress":
+                on_progress(content)
+            elif kind == "error":
+                error_type: type[SkipDecError] = getattr(errors, content["kind"])
+                raise error_type(content["subject"], *content["problems"])
+            else:
+                self._has_reported = True
+                return content
+        code = self._process.wait()
+        self._stderr.seek(0)
+        raise WorkerCrashError(code, self._stderr.read()[-_STDERR_SHOWN:].strip())
+
+    def _lines(self, request: str) -> Iterator[tuple[str, Any]]:
+        """Send the request and yield the kind and content of each line."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            with self._process.stdin as stdin:
+                stdin.write(request)
+        except BrokenPipeError:
+            return
+        for line in self._process.stdout:
+            ((kind, content),) = json.loads(line).items()
+            yield kind, content
 
 
 class WorkerLines:
-    """The worker's output: reserves stdout for JSON lines; other prints go to stderr.
+    """The worker's side: thread-safe JSON lines on stdout; other prints go to stderr.
 
-    Thread-safe. ``is_read`` is False once the parent has stopped reading.
+    ``is_read`` is False once the parent has stopped reading.
     """
 
     def __init__(self) -> None:
@@ -117,26 +134,3 @@ class WorkerLines:
         """Write ``error`` for the parent to raise."""
         content = {"kind": type(error).__name__, "subject": error.subject}
         self.write("error", content | {"problems": error.problems})
-
-
-def _follow(
-    process: subprocess.Popen[str], request: str, on_progress: Callable[[Any], None]
-) -> Any:  # noqa: ANN401
-    """Send the request, pass progress on, and return the report; None without one."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        with process.stdin as stdin:
-            stdin.write(request)
-    except BrokenPipeError:
-        return None
-    for line in process.stdout:
-        ((kind, content),) = json.loads(line).items()
-        if kind == "progress":
-            on_progress(content)
-        elif kind == "error":
-            error_type: type[SkipDecError] = getattr(errors, content["kind"])
-            raise error_type(content["subject"], *content["problems"])
-        else:
-            return content
-    return None

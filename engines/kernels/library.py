@@ -1,4 +1,4 @@
-"""The compiled library of kernels: its location and the instruction sets it can use.
+"""The compiled library of kernels: where it is, its instruction sets, and its sampler.
 
 ``pip install`` compiles it if there is a C++ compiler. Without it everything else works, on ONNX
 Runtime's own operators.
@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from ..errors import EnvironmentMismatchError, did_you_mean
+from ..errors import EnvironmentMismatchError, UsageError, did_you_mean
 from ..manifest import Manifest
+from ..memory import Array
 
 DOMAIN = "skipdec"  # of the operators in ONNX graphs
 INSTRUCTION_SET_VARIABLE = "SKIPDEC_INSTRUCTION_SET"
 
 _PATTERN = "_native*.so"
+_NOT_FINITE, _FAILED = -1, -2  # results of skipdec_draw_token
+_MAX_INT64 = 2**63 - 1  # ctypes wraps larger integers around
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class KernelLibrary:
     """A loaded library of kernels; it stays loaded until the process ends."""
 
     path: Path
-    _library: ctypes.CDLL
+    handle: ctypes.CDLL = field(repr=False)
 
     @property
     def instruction_set(self) -> str:
@@ -35,7 +37,7 @@ class KernelLibrary:
 
         Raises EnvironmentMismatchError if SKIPDEC_INSTRUCTION_SET names one that can't run here.
         """
-        name: bytes | None = self._library.skipdec_instruction_set()
+        name: bytes | None = self.handle.skipdec_instruction_set()
         if name is None:
             forced, allowed = os.environ[INSTRUCTION_SET_VARIABLE], self.instruction_sets
             raise EnvironmentMismatchError(
@@ -48,14 +50,8 @@ class KernelLibrary:
     @property
     def instruction_sets(self) -> tuple[str, ...]:
         """Return the sets that can run here, best first."""
-        names: bytes = self._library.skipdec_instruction_sets()
+        names: bytes = self.handle.skipdec_instruction_sets()
         return tuple(names.decode().split())
-
-    @property
-    def draw_token(self) -> Callable[[object, int, int], int]:
-        """Return the C function that `KernelDraw` calls."""
-        function: Callable[[object, int, int], int] = self._library.skipdec_draw_token
-        return function
 
 
 def find_library() -> KernelLibrary | None:
@@ -110,3 +106,48 @@ def _load(directory: Path) -> KernelLibrary | None:
             str(found[0]), f"can't be loaded ({error}); install skipdec again on this machine"
         ) from error
     return KernelLibrary(found[0], library)
+
+
+class _Draw(ctypes.Structure):
+    """``skipdec::Draw`` in native/sampling/draw.h."""
+
+    _fields_ = (
+        ("inverse_temperature", ctypes.c_float),
+        ("margin", ctypes.c_float),
+        ("top_k", ctypes.c_int64),
+        ("top_p", ctypes.c_double),
+        ("uniform", ctypes.c_double),
+    )
+
+
+class KernelDraw:
+    """Sampler with the parameters of one request, described in native/sampling/draw.h."""
+
+    def __init__(
+        self,
+        library: KernelLibrary,
+        inverse_temperature: float,
+        margin: float,
+        top_k: int,
+        top_p: float,
+    ) -> None:
+        self._library = library
+        self._draw_token = library.handle.skipdec_draw_token
+        self._draw = _Draw(inverse_temperature, margin, min(max(0, top_k), _MAX_INT64), top_p, 0.0)
+        self._reference = ctypes.byref(self._draw)
+
+    def draw(self, logits: Array, uniform: float) -> int | None:
+        """Return the index that ``uniform`` selects in contiguous float32 [V]; None if not finite.
+
+        Not thread-safe. Raises MemoryError, and EnvironmentMismatchError as
+        ``instruction_set``.
+        """
+        if logits.dtype.char != "f" or not logits.flags.c_contiguous:
+            raise UsageError("logits", f"are {logits.dtype}, strides {logits.strides}")
+        self._draw.uniform = uniform
+        address: int = logits.__array_interface__["data"][0]
+        place: int = self._draw_token(self._reference, address, logits.size)
+        if place == _FAILED:
+            assert self._library.instruction_set
+            raise MemoryError("a token can't be drawn")
+        return None if place == _NOT_FINITE else place

@@ -1,8 +1,4 @@
-"""The TensorRT backend: one plan per engine, all on one stream, in preallocated memory.
-
-The engines share one scratch buffer because they run one after another. Execution contexts are
-reused: a released binding's context serves the next one.
-"""
+"""The TensorRT backend: one plan per engine, all on one stream, in preallocated memory."""
 
 from __future__ import annotations
 
@@ -16,8 +12,15 @@ from ..backends.session import Binding, EngineBackend, EngineSession
 from ..errors import BundleError, UsageError
 from ..manifest import EngineSpec, KVBucket, TensorRole, TensorSpec
 from ..memory import DeviceBuffer, DeviceTensor, Tensor
-from .checks import EngineErrors, check_engine, check_environment, error_recorder
-from .library import TensorRtLibrary, TensorRtTarget, load_library, logger
+from .checks import check_engine, check_environment
+from .library import (
+    EngineErrors,
+    TensorRtLibrary,
+    TensorRtTarget,
+    error_recorder,
+    load_library,
+    logger,
+)
 
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
@@ -32,8 +35,8 @@ _DECODE_PROFILE = 0
 class ScratchBuffer:
     """Device memory for activations, sized for the most demanding engine loaded so far.
 
-    When it grows, existing bindings keep the old memory, so captured graphs stay valid; it is freed
-    with the last such binding. All runs are on one stream and never overlap.
+    Runs never overlap. When it grows, existing bindings keep the old memory, so captured graphs
+    stay valid.
     """
 
     def __init__(self, memory: DeviceMemory) -> None:
@@ -229,8 +232,8 @@ class TensorRtBackend(EngineBackend):
     ) -> TensorRtSession:
         """Deserialise one plan and reserve its scratch memory.
 
-        Raises EnvironmentMismatchError if it was built for another TensorRT or GPU, BundleError
-        if it is broken or differs from the manifest, and CapacityError if memory is short.
+        Raises EnvironmentMismatchError for another TensorRT or GPU, BundleError if the plan
+        is broken or differs from the manifest, and CapacityError if memory is short.
         """
         check_environment(bundle, self.library, self.device.compute_capability)
         build = bundle.manifest.build
@@ -267,11 +270,7 @@ class TensorRtRtxBackend(TensorRtBackend):
     target: ClassVar[TensorRtTarget] = "tensorrt-rtx"
 
     def context_settings(self, engine: Any, profile: int) -> Any:  # noqa: ANN401
-        """Compile decode kernels eagerly and prompt kernels lazily.
-
-        Decode steps are captured, so they need their final kernels from the start. Prompts vary in
-        length and use generic kernels until specialised ones are ready.
-        """
+        """Compile decode kernels, which are captured, eagerly and prompt kernels lazily."""
         trt = self.library.module
         settings = engine.create_runtime_config()
         strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED

@@ -1,8 +1,4 @@
-"""Compilation and checking of a TensorRT plan in a child process.
-
-The builder may crash on a graph. In a process of its own, a crash fails one engine, by name, and
-the builder's memory is released after each engine.
-"""
+"""Compilation and checking of a TensorRT plan in a child process, as the builder may crash."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import override
 
@@ -17,8 +17,9 @@ from ..bundle import replace_file
 from ..bundle.place import open_own
 from ..documents import naming_file
 from ..errors import EngineBuildError, EnvironmentMismatchError
+from ..host.worker import WorkerLines
 from .build import BuildOptions, PlanReport, PlanRequest
-from .inspection import (
+from .checks import (
     failure_hint,
     layer_counts,
     network_problems,
@@ -28,21 +29,35 @@ from .inspection import (
 from .library import LOGGER_NAME, TensorRtLibrary, logger
 
 
-class BuildProgress(Protocol):
-    """A listener for the builder's steps; called from the builder's threads."""
+class BuildProgress:
+    """Reports the builder's steps and cancels it on request; called from the builder's threads."""
+
+    def __init__(self, lines: WorkerLines) -> None:
+        self._is_cancelled = False
+        self._lines = lines
+        self._steps: dict[str, int] = {}  # of each phase in progress
 
     @property
     def is_cancelled(self) -> bool:
-        """Return True if the build should stop."""
+        """Return True if a signal arrived or the parent no longer reads."""
+        return self._is_cancelled or not self._lines.is_read
+
+    def cancel(self, *_: object) -> None:
+        """Stop at the next step; also a signal handler."""
+        self._is_cancelled = True
 
     def start(self, phase: str, steps: int) -> None:
         """Begin a phase of ``steps`` steps."""
+        self._steps[phase] = steps
 
     def step(self, phase: str, step: int) -> bool:
         """Report that step ``step`` of ``phase``, from 0, has finished; return False to stop."""
+        self._lines.write("progress", [phase, step + 1, self._steps.get(phase, step + 1)])
+        return not self.is_cancelled
 
     def finish(self, phase: str) -> None:
         """End a phase, possibly early."""
+        self._steps.pop(phase, None)
 
 
 class Messages(logging.Handler):
@@ -56,7 +71,7 @@ class Messages(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self._records.append(record)
 
-    def of(self, *levels: int) -> tuple[str, ...]:
+    def _at(self, *levels: int) -> tuple[str, ...]:
         """Return the distinct messages of ``levels`` in order."""
         return tuple(
             dict.fromkeys(
@@ -67,12 +82,12 @@ class Messages(logging.Handler):
     @property
     def errors(self) -> tuple[str, ...]:
         """Return TensorRT's error messages."""
-        return self.of(logging.ERROR, logging.CRITICAL)
+        return self._at(logging.ERROR, logging.CRITICAL)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return TensorRT's warnings that are worth reporting."""
-        return tuple(filter(worth_reporting, self.of(logging.WARNING)))
+        return tuple(filter(worth_reporting, self._at(logging.WARNING)))
 
 
 class PlanBuilder:
@@ -128,7 +143,9 @@ class PlanBuilder:
     def _check(self, network: Any) -> None:  # noqa: ANN401
         request = self._request
         problems = [
-            *network_problems(network, request.inputs, request.outputs, request.expected_layers),
+            *network_problems(
+                network, request.inputs, request.outputs, request.expected_layers, self._library
+            ),
             *warning_problems(self._messages.warnings),
         ]
         if problems:
@@ -204,21 +221,19 @@ def _progress_monitor(trt: Any, progress: BuildProgress) -> Any:  # noqa: ANN401
     """Return an ``IProgressMonitor`` that forwards to ``progress``."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
-        """Forwards TensorRT's calls to ``progress``."""
-
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
 
+        @override
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            """Forward to ``start``."""
             progress.start(phase_name, num_steps)
 
+        @override
         def step_complete(self, phase_name: str, step: int) -> bool:
-            """Forward to ``step``; False cancels the build."""
             return progress.step(phase_name, step)
 
+        @override
         def phase_finish(self, phase_name: str) -> None:
-            """Forward to ``finish``."""
             progress.finish(phase_name)
 
     return Monitor()
@@ -236,11 +251,7 @@ def attach_timing_cache(path: Path, config: Any) -> Any:  # noqa: ANN401  (trt.I
 
 
 def merge_timing_cache(path: Path, config: Any, cache: Any) -> None:  # noqa: ANN401
-    """Merge this build's measurements into ``path``, which is replaced atomically.
-
-    Concurrent builds in other processes have copies of their own: the entries are merged with what
-    those have written in the meantime.
-    """
+    """Merge this build's measurements into what other processes have written to ``path``."""
     with _locked(path):
         merged = _timing_cache(path, config)
         if not merged.combine(cache, ignore_mismatch=False):

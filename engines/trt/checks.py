@@ -1,11 +1,13 @@
-"""Checks of a plan against this machine and its manifest, and TensorRT's error messages."""
+"""Checks of parsed networks against requests, and of plans against the manifest and machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ..errors import BundleError, EnvironmentMismatchError, SkipDecError
+from ..errors import BundleError, EnvironmentMismatchError
 from ..manifest import BuildSpec, EngineSpec, KVBucket, TensorRole, TensorSpec
 from .library import TensorRtLibrary
 
@@ -17,7 +19,20 @@ _ALIASES = {
     TensorRole.PRESENT_KEY: TensorRole.PAST_KEY,
     TensorRole.PRESENT_VALUE: TensorRole.PAST_VALUE,
 }
-_MAX_RECORDS = 32  # the first ones reveal the cause
+# The parser drops unknown inputs, such as Attention's nonpad_kv_seqlen, with only a warning; the
+# engine would compute something else than the graph.
+_UNUSED = re.compile(r"\bunused\b", re.IGNORECASE)
+# Logged for every int64 input and output, which are intended and checked.
+_INT64_BINDING = re.compile(r"Make sure (input|output) \S+ has Int64 binding")
+_HINTS: Mapping[str, str] = {
+    "not supported by a dedicated kernel": (
+        "this TensorRT has no fused attention for this head size, number of heads and dtype; "
+        "float32 engines do without it: use --dtype float32"
+    ),
+    "HW-specific datatypes": "choose a --dtype and --quantize that the GPU knows",
+    "FP32 GEMM is not supported": "this GPU has no float32 products here; use --fp16",
+    "no tactics to implement the operation within workspace": "allow more with --workspace",
+}
 
 
 def check_environment(
@@ -25,9 +40,9 @@ def check_environment(
 ) -> None:
     """Raise EnvironmentMismatchError unless this library and GPU run the bundle's plans.
 
-    A plan runs on the TensorRT version and compute capability that it was built with. A
-    version-compatible plan also runs on later versions with the same major version, and a
-    hardware-compatible plan on any GPU of compute capability 8.0 and above.
+    A plan runs on the TensorRT version and compute capability that it was built with; a
+    version-compatible one also on later minor versions, and a hardware-compatible one on any
+    GPU of compute capability 8.0 and above.
     """
     build = bundle.manifest.build
     if build is None:
@@ -145,75 +160,87 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-class ErrorRecorder(Protocol):
-    """A ``trt.IErrorRecorder`` whose records can be taken."""
-
-    def take(self) -> str:
-        """Return all records since the last call as one text, and clear them."""
-        ...
+"""Remedies by a part of the builder's message."""
 
 
-def error_recorder(library: TensorRtLibrary) -> ErrorRecorder:
-    """Create a recorder for TensorRT's objects, which collects every error."""
-    trt = library.module
-
-    class Recorder(trt.IErrorRecorder):  # type: ignore[misc, name-defined]
-        """A recorder that TensorRT calls from any of its threads."""
-
-        def __init__(self) -> None:
-            trt.IErrorRecorder.__init__(self)
-            self._records: list[tuple[Any, str]] = []
-            self._has_overflowed = False
-
-        def report_error(self, code: Any, description: str) -> bool:  # noqa: ANN401
-            """Keep one error; the result False lets TensorRT continue if it can."""
-            self._has_overflowed |= len(self._records) >= _MAX_RECORDS
-            if not self._has_overflowed:
-                self._records.append((code, description))
-            return False
-
-        def num_errors(self) -> int:
-            """Return the number of errors kept."""
-            return len(self._records)
-
-        def get_error_code(self, index: int) -> Any:  # noqa: ANN401  (trt.ErrorCodeTRT)
-            """Return the code of error ``index``."""
-            return self._records[index][0]
-
-        def get_error_desc(self, index: int) -> str:
-            """Return the message of error ``index``."""
-            return self._records[index][1]
-
-        def has_overflowed(self) -> bool:
-            """Return True if errors were dropped."""
-            return self._has_overflowed
-
-        def clear(self) -> None:
-            """Forget all errors."""
-            self._records.clear()
-            self._has_overflowed = False
-
-        def take(self) -> str:
-            """Return all errors as one text, and clear them."""
-            texts = [f"{code.name}: {description}" for code, description in self._records]
-            if self._has_overflowed:
-                texts.append("and more")
-            self.clear()
-            return "; ".join(texts) or "TensorRT gave no reason"
-
-    return Recorder()
+def layer_counts(network: Any) -> dict[str, int]:  # noqa: ANN401  (trt.INetworkDefinition)
+    """Return the number of layers by type, with the names of ``trt.LayerType``."""
+    types = (network.get_layer(index).type.name for index in range(network.num_layers))
+    return dict(sorted(Counter(types).items()))
 
 
-class EngineErrors:
-    """Turns failed calls of one engine into errors with its name and TensorRT's message."""
-
-    def __init__(self, engine: str, recorder: ErrorRecorder) -> None:
-        self._engine = engine
-        self._recorder = recorder
-
-    def check(self, succeeded: bool, action: str) -> None:
-        """Raise SkipDecError unless TensorRT ``succeeded`` to do ``action``."""
-        if not succeeded:
-            raise SkipDecError(
-                f"engine {self._engine}", f"TensorRT failed to {action}: {self._recorder.take()}"
+def network_problems(
+    network: Any,  # noqa: ANN401
+    inputs: Iterable[TensorSpec],
+    outputs: Iterable[TensorSpec],
+    expected_layers: Mapping[str, int],
+    library: TensorRtLibrary,
+) -> Iterator[str]:
+    """Yield the differences between ``network`` and the request."""
+    seen_inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    seen_outputs = [network.get_output(index) for index in range(network.num_outputs)]
+    yield from _interface_problems("input", seen_inputs, inputs, library)
+    yield from _interface_problems("output", seen_outputs, outputs, library)
+    counts = layer_counts(network)
+    for layer_type, expected in expected_layers.items():
+        if (seen := counts.get(layer_type, 0)) != expected:
+            yield (
+                f"has {seen} {layer_type} layers; expected: {expected}; the parser split the graph "
+                "in another way, which would run slower or need copies of the KV cache"
             )
+
+
+def worth_reporting(warning: str) -> bool:
+    """Return False for warnings that are expected."""
+    return _INT64_BINDING.search(warning) is None
+
+
+def warning_problems(warnings: Iterable[str]) -> list[str]:
+    """Return problems for those ``warnings`` that say that part of the graph was ignored."""
+    return [
+        f"TensorRT ignores part of the graph ({warning}); an engine without it would compute "
+        "something else"
+        for warning in warnings
+        if _UNUSED.search(warning)
+    ]
+
+
+def failure_hint(messages: Iterable[str]) -> str | None:
+    """Return a remedy for the builder's error ``messages``, if one is known."""
+    text = "\n".join(messages)
+    return next((hint for part, hint in _HINTS.items() if part in text), None)
+
+
+def _interface_problems(
+    direction: str,
+    tensors: Iterable[Any],  # trt.ITensor
+    specs: Iterable[TensorSpec],
+    library: TensorRtLibrary,
+) -> Iterator[str]:
+    seen = {tensor.name: tensor for tensor in tensors}
+    wanted = {spec.name: spec for spec in specs}
+    for name in sorted(seen.keys() | wanted.keys()):
+        if name not in seen:
+            yield f"{direction} {name} is missing from the network"
+        elif name not in wanted:
+            yield f"{direction} {name} was not requested"
+        else:
+            yield from _differences(f"{direction} {name}", seen[name], wanted[name], library)
+
+
+def _differences(
+    subject: str,
+    tensor: Any,  # noqa: ANN401  (trt.ITensor)
+    spec: TensorSpec,
+    library: TensorRtLibrary,
+) -> Iterator[str]:
+    if tensor.dtype != data_types(library)[spec.dtype]:
+        names = {dtype: name for name, dtype in data_types(library).items()}
+        seen = names.get(tensor.dtype, tensor.dtype.name)
+        yield f"{subject} is {seen}; requested: {spec.dtype}"
+    shape = tuple(tensor.shape)  # -1 for a dynamic dimension
+    if len(shape) != len(spec.shape) or any(
+        isinstance(wanted, int) and wanted != size
+        for wanted, size in zip(spec.shape, shape, strict=True)
+    ):
+        yield f"{subject} has shape {shape}; requested: {spec.shape}"

@@ -1,4 +1,4 @@
-"""The TensorRT library of a target: import, version check and logging.
+"""The TensorRT library of a target: import, version check, log and errors.
 
 ``tensorrt`` is the full library, ``tensorrt_rtx`` the one for workstation GPUs. Their Python APIs
 have the same names; tests/engines checks every name that is used against both.
@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from ..errors import EnvironmentMismatchError
+from ..errors import EnvironmentMismatchError, SkipDecError
 from ..host.installation import install_command, require_extra
 
 TensorRtTarget = Literal["tensorrt", "tensorrt-rtx"]
 
 LOGGER_NAME = "skipdec.tensorrt"
+_MAX_RECORDS = 32  # of errors; the first ones reveal the cause
 
 _MODULES: Mapping[str, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 # First version with in-place KV-cache updates and get_aliased_input_tensor.
@@ -61,8 +62,8 @@ class TensorRtLibrary:
 def load_library(target: TensorRtTarget) -> TensorRtLibrary:
     """Import the library of ``target``.
 
-    Raises MissingExtraError, with the pip command, if it is not installed, and
-    EnvironmentMismatchError if it can't be loaded or is too old for in-place KV caches.
+    Raises MissingExtraError if it is not installed, and EnvironmentMismatchError if it can't be
+    loaded or is too old for in-place KV caches.
     """
     require_extra(target, f"target {target}")
     name = _MODULES[target]
@@ -113,3 +114,77 @@ def logger(library: TensorRtLibrary) -> Any:  # noqa: ANN401  (trt.ILogger)
             target.log(levels[severity], "%s", message)
 
     return PythonLogger()
+
+
+class ErrorRecorder(Protocol):
+    """A ``trt.IErrorRecorder`` whose records can be taken."""
+
+    def take(self) -> str:
+        """Return all records since the last call as one text, and clear them."""
+        ...
+
+
+def error_recorder(library: TensorRtLibrary) -> ErrorRecorder:
+    """Create a recorder for TensorRT's objects, which collects every error."""
+    trt = library.module
+
+    class Recorder(trt.IErrorRecorder):  # type: ignore[misc, name-defined]
+        """A recorder that TensorRT calls from any of its threads."""
+
+        def __init__(self) -> None:
+            trt.IErrorRecorder.__init__(self)
+            self._records: list[tuple[Any, str]] = []
+            self._has_overflowed = False
+
+        def report_error(self, code: Any, description: str) -> bool:  # noqa: ANN401
+            """Keep one error; the result False lets TensorRT continue if it can."""
+            self._has_overflowed |= len(self._records) >= _MAX_RECORDS
+            if not self._has_overflowed:
+                self._records.append((code, description))
+            return False
+
+        def num_errors(self) -> int:
+            """Return the number of errors kept."""
+            return len(self._records)
+
+        def get_error_code(self, index: int) -> Any:  # noqa: ANN401  (trt.ErrorCodeTRT)
+            """Return the code of error ``index``."""
+            return self._records[index][0]
+
+        def get_error_desc(self, index: int) -> str:
+            """Return the message of error ``index``."""
+            return self._records[index][1]
+
+        def has_overflowed(self) -> bool:
+            """Return True if errors were dropped."""
+            return self._has_overflowed
+
+        def clear(self) -> None:
+            """Forget all errors."""
+            self._records.clear()
+            self._has_overflowed = False
+
+        def take(self) -> str:
+            """Return all errors as one text, and clear them."""
+            texts = [f"{code.name}: {description}" for code, description in self._records]
+            if self._has_overflowed:
+                texts.append("and more")
+            self.clear()
+            return "; ".join(texts) or "TensorRT gave no reason"
+
+    return Recorder()
+
+
+class EngineErrors:
+    """Turns failed calls of one engine into errors with its name and TensorRT's message."""
+
+    def __init__(self, engine: str, recorder: ErrorRecorder) -> None:
+        self._engine = engine
+        self._recorder = recorder
+
+    def check(self, succeeded: bool, action: str) -> None:
+        """Raise SkipDecError unless TensorRT ``succeeded`` to do ``action``."""
+        if not succeeded:
+            raise SkipDecError(
+                f"engine {self._engine}", f"TensorRT failed to {action}: {self._recorder.take()}"
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...engines.bundle.copies import push_files
+from ...engines.bundle.hub import push_files
 from ..config import CheckpointSource
 from .checkpoint import open_checkpoint
 

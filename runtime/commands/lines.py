@@ -116,7 +116,7 @@ def _run(
         console.print(progress.summary_text(options.params), soft_wrap=True)
     if options.as_json and file is not None:
         print_json(progress.summary() | {"errors": num_errors})
-    if num_errors and not interruption.requested:
+    if num_errors and not interruption.is_requested():
         console.print(f"{num_errors} of {len(records)} lines could not be run; see their errors")
     return interruption, num_errors
 

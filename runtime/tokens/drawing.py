@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.errors import EnvironmentMismatchError
-from ...engines.kernels.drawing import KernelDraw
-from ...engines.kernels.library import find_library
+from ...engines.kernels.library import KernelDraw, find_library
 from .sampling import SamplingParams
 
 Logits = NDArray[np.float32]

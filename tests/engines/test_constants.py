@@ -14,6 +14,7 @@ import pytest
 from skipdec.engines import constants
 from skipdec.engines.engine_spec import DType, EngineKind, TensorRole
 from skipdec.engines.manifest import FloatType, KVType, Quantization, UnusedCache
+from skipdec.runtime.tokens.outputs import FinishReason
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "engines" / "constants" / "constants.json"
@@ -25,6 +26,7 @@ SPELLED_OUT = {  # for type checkers
     "unused_caches": get_args(UnusedCache),
     "engine_kinds": tuple(EngineKind),
     "tensor_roles": tuple(TensorRole),
+    "finish_reasons": get_args(FinishReason),
 }
 
 

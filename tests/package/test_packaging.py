@@ -27,6 +27,7 @@ def package_files() -> set[str]:
         *(file for folder in folders for file in folder.rglob("*.py")),
     ]
     return {file.relative_to(PACKAGE.parent).as_posix() for file in sources} | {
+        "skipdec/engines/backends/row_copy.ptx",
         "skipdec/engines/constants/constants.json",
         "skipdec/py.typed",
         "skipdec/runtime/serving/http/playground.html",

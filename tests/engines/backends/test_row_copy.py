@@ -45,7 +45,7 @@ class Thread:
         self.values |= {"%ctaid.x": block, "%tid.x": number, "%ntid.x": threads}
 
     def run(self) -> None:
-        body = row_copy.PTX.decode().split("{", 1)[1].rsplit("}", 1)[0]
+        body = row_copy.PTX.decode().split("\n{", 1)[1].rsplit("}", 1)[0]
         lines = [line.strip().rstrip(";") for line in body.splitlines()]
         lines = [line for line in lines if line and not line.startswith(".reg")]
         at = 0

@@ -8,7 +8,7 @@ import pytest
 
 from skipdec.engines import memory
 from skipdec.engines.errors import CapacityError
-from skipdec.engines.host.cgroups import memory_limit, processor_quota
+from skipdec.engines.host.processor import memory_limit, processor_quota
 from skipdec.engines.memory import HostMemory
 
 NO_LIMIT = 9223372036854771712  # of version 1

@@ -1,11 +1,13 @@
 #include "tokens/stopping.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
+#include "constants.h"
 #include "errors.h"
 #include "json/shown.h"
 
@@ -15,17 +17,7 @@ namespace skipdec::runtime {
 // another, so texts contain, begin and end the same either way.
 
 const char* name_of(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kAbort:
-      return "abort";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "";
+  return constants::kFinishReasons.at(static_cast<std::size_t>(reason)).data();  // ends with a NUL
 }
 
 StopChecker::StopChecker(StopRules rules, const Tokenizer* tokenizer) : rules_(std::move(rules)) {

@@ -13,6 +13,7 @@
 
 namespace skipdec::runtime {
 
+// In the order of constants.json.
 enum class FinishReason {
   kStop,    // end of text, a stop token or a stop string
   kLength,  // max_tokens

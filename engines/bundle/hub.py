@@ -1,27 +1,12 @@
-"""Functions that copy a directory's files to another directory or to the Hugging Face hub."""
+"""Upload of a directory's files to the Hugging Face hub."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import MissingExtraError, SkipDecError, UsageError
-from .place import Place
-
-
-def copy_files(directory: Path, files: Sequence[str], place: Place, *, force: bool) -> None:
-    """Copy ``files`` of ``directory``, relative paths, to ``place`` atomically.
-
-    Raises UsageError as ``Place.check`` does, and if ``place`` is ``directory`` itself.
-    """
-    if place.target == directory:
-        raise UsageError(str(directory), "can't be copied to itself; choose another directory")
-    with place.replaced(force=force) as partial:
-        for name in files:
-            (partial / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(directory / name, partial / name)
 
 
 def push_files(
@@ -68,13 +53,10 @@ def push_files(
             repo_id, f"is not a hub id; allowed: e.g. me/my-model ({error})"
         ) from error
     except (httpx.HTTPError, OSError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise SkipDecError(
             repo_id,
-            f"could not be pushed ({_first_line(error)}); log in with: hf auth login, or set "
+            f"could not be pushed ({reason}); log in with: hf auth login, or set "
             "HF_TOKEN, and check that the hub can be reached",
         ) from error
     return str(commit.commit_url)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
