@@ -85,12 +85,12 @@ class ModelSpec(Record):
     name: str = Field(description="hub id or directory name, for people")
     num_layers: int = Field(ge=1, le=MAX_LAYERS)
     hidden_size: int = Field(ge=1, le=MAX_WIDTH)
-    num_heads: int = Field(ge=1, le=MAX_WIDTH, description="of queries")
+    num_heads: int = Field(ge=1, le=MAX_WIDTH, description="number of query heads")
     num_kv_heads: int = Field(
         default_factory=lambda known: known["num_heads"],
         ge=1,
         le=MAX_WIDTH,
-        description="of keys and values; absent: num_heads",
+        description="number of key and value heads; absent: num_heads",
     )
     head_dim: int = Field(
         default_factory=lambda known: known["hidden_size"] // known["num_heads"],
@@ -99,7 +99,9 @@ class ModelSpec(Record):
         description="width of one head; absent: hidden_size / num_heads",
     )
     vocab_size: int = Field(ge=1, le=MAX_TOKENS)
-    max_position_embeddings: Capacity = Field(description="positions that the model was made for")
+    max_position_embeddings: Capacity = Field(
+        description="positions that the model was trained for"
+    )
     max_seq_len: Capacity = Field(description="longest prompt + completion that is accepted")
     tie_word_embeddings: bool = True
     bos_token_id: Integer | None = None
@@ -133,13 +135,13 @@ class PrecisionSpec(Record):
     head_quantize: Quantization = "none"
     block_size: Integer | None = Field(default=None, description="int4 and int8-block only")
     accuracy_level: Integer | None = Field(
-        default=None, description="of MatMulNBits: 0 exact, 4 int8"
+        default=None, description="accuracy_level of MatMulNBits: 0 exact, 4 int8"
     )
     activation_ranges: Sha256 | None = Field(
         default=None, description="TensorRT int8 and fp8: digest of the ranges of activations"
     )
     kv_dtype: KVType | None = Field(
-        default=None, description="of the KV cache, skipdec's kernels only; absent: dtype"
+        default=None, description="type of the KV cache, skipdec's kernels only; absent: dtype"
     )
 
     @model_serializer(mode="wrap")
@@ -155,7 +157,7 @@ class KVCacheSpec(Record):
         default=True, description="past and present are one buffer, to which a layer appends"
     )
     unused: UnusedCache = Field(
-        description="what positions may hold that no token has written: any bytes, as they are "
+        description="allowed content of positions without a token: any bytes, as they are "
         "never read; or finite numbers, as they are read and multiplied by 0"
     )
 
@@ -163,11 +165,11 @@ class KVCacheSpec(Record):
 class BuildSpec(Record):
     """Settings with which TensorRT compiled the engines, and the limits that follow from them."""
 
-    version: str = Field(description="of the TensorRT library, e.g. 10.16.1.11")
-    compute_capability: str = Field(description="of the GPU that the plans are for, e.g. 8.9")
+    version: str = Field(description="version of the TensorRT library, e.g. 10.16.1.11")
+    compute_capability: str = Field(description="compute capability of the plans' GPU, e.g. 8.9")
     driver: str | None = Field(description="CUDA version of the driver; None: built without a GPU")
     max_batch_size: int = Field(ge=1, le=MAX_WIDTH, description="rows of a decode step")
-    max_prompt_len: Capacity = Field(description="tokens a row of a prefill call")
+    max_prompt_len: Capacity = Field(description="tokens per row of a prefill call")
     max_prefill_rows: int = Field(ge=1, le=MAX_WIDTH, description="rows of a prefill call")
     kv_buckets: tuple[Capacity, ...] = Field(min_length=1, description="KV capacities T, ascending")
     optimization_level: int = Field(ge=0, le=5)
@@ -201,8 +203,12 @@ class Manifest(Record):
     candidates: EngineSpec | None = Field(
         default=None, description="picks the most probable tokens on a device"
     )
-    canonical: tuple[EngineSpec, ...] = Field(default=(), description="of --keep-canonical")
-    build: BuildSpec | None = Field(default=None, description="of targets compiled by TensorRT")
+    canonical: tuple[EngineSpec, ...] = Field(
+        default=(), description="engines stored by --keep-canonical"
+    )
+    build: BuildSpec | None = Field(
+        default=None, description="settings of TensorRT, for targets that it compiles"
+    )
     tokenizer: RelativePath | None = None
     prompt_template: PromptTemplate | None = Field(
         default=None, description="template of prompts in tuning; absent: none"

@@ -6,6 +6,7 @@ import ctypes
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from threading import RLock
 from typing import Any
 
@@ -18,14 +19,16 @@ from ..memory import Array
 from .device import Device, DeviceGraph
 
 try:
-    from cuda.bindings import runtime
-
-    from .row_copy import RowCopy
+    from cuda.bindings import driver, runtime
 except ImportError as error:
     raise MissingExtraError(
         "a CUDA device",
         "needs cuda.bindings, not installed here; run: pip install 'cuda-bindings>=13.0'",
     ) from error
+
+
+PTX = Path(__file__).with_name("row_copy.ptx").read_bytes()  # skipdec's only CUDA kernel
+_THREADS = 256  # per block; a block copies one row
 
 
 class CudaDevice(Device):
@@ -280,3 +283,35 @@ def _error_text(error: runtime.cudaError_t) -> str:
     _, name = runtime.cudaGetErrorName(error)
     _, text = runtime.cudaGetErrorString(error)
     return f"{name.decode()} ({text.decode()})"
+
+
+class RowCopy:
+    """A kernel that gathers rows by an index in device memory, for the thread's current GPU.
+
+    CUDA's own copies take addresses when they are enqueued, so a captured copy would always read
+    the same rows. Loading is not allowed during a capture; DeviceError if the driver rejects it.
+    """
+
+    def __init__(self) -> None:
+        module = _call_driver(driver.cuModuleLoadData, PTX + b"\0")
+        self._kernel = _call_driver(driver.cuModuleGetFunction, module, b"copy_rows")
+
+    def launch(
+        self, stream: int, target: int, source: int, index: int, *, rows: int, row_bytes: int
+    ) -> None:
+        """Enqueue on ``stream`` what `Device.copy_rows` describes."""
+        arguments = (
+            (target, source, index, row_bytes),
+            (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong),
+        )
+        grid, block = (rows, 1, 1), (_THREADS, 1, 1)
+        _call_driver(driver.cuLaunchKernel, self._kernel, *grid, *block, 0, stream, arguments, 0)
+
+
+def _call_driver(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
+    """Call a function of the CUDA driver and return its value, if any."""
+    error, *values = function(*arguments)
+    if error != driver.CUresult.CUDA_SUCCESS:
+        _, name = driver.cuGetErrorName(error)
+        raise DeviceError(f"CUDA call {function.__name__}", f"failed with {name.decode()}")
+    return values[0] if values else None

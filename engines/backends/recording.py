@@ -42,10 +42,10 @@ class RecordedCall(FrozenModel):
 class RecordingIndex(FrozenModel):
     """The content of ``recording.json``."""
 
-    digest: str = Field(description="of the bundle's manifest")
+    digest: str = Field(description="digest of the bundle's manifest")
     target: str
     complete: bool = Field(description="False: calls beyond the size limit are missing")
-    nbytes: int = Field(ge=0, description="of all arrays")
+    nbytes: int = Field(ge=0, description="size of all arrays")
     calls: tuple[RecordedCall, ...]
 
 

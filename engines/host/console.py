@@ -20,6 +20,7 @@ from ..errors import SkipDecError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 P = ParamSpec("P")
 
@@ -73,8 +74,6 @@ def print_table(
     ``texts``: indices of columns that wrap on a narrow console. If even the other columns don't
     fit, rows and columns are swapped. ``bold``: indices of rows.
     """
-    from rich.table import Table
-
     cells = [list(row) for row in rows]
     widths = [max(map(_width, column)) for column in zip(headings, *cells, strict=True)]
     minimums = [
@@ -83,7 +82,7 @@ def print_table(
     if sum(minimums) + _GAP * (len(minimums) - 1) > console.width:
         _print_sideways(console, headings, cells, texts=texts, title=title, bold=bold)
         return
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1), pad_edge=False)
+    table = _plain_table(title=title)
     for place, (heading, width) in enumerate(zip(headings, minimums, strict=True)):
         if place in texts:
             table.add_column(heading, overflow="fold", min_width=width)
@@ -96,20 +95,31 @@ def print_table(
 
 def print_facts(console: Console, facts: Sequence[tuple[str, str, str]]) -> None:
     """Print (name, text, style) rows; texts wrap on a terminal, but not in a pipe."""
-    from rich.table import Table
-
     if console.width >= _PIPE_WIDTH:
         longest = max(len(name) for name, _, _ in facts)
         for name, text, _ in facts:
             lines = text.replace("\n", "\n" + " " * (longest + 2))
             console.print(f"{name:<{longest}}  {lines}")
         return
-    table = Table(show_header=False, box=None, padding=(0, 1), pad_edge=False)
+    table = _plain_table(show_header=False)
     table.add_column(overflow="fold", min_width=_MIN_TEXT)
     table.add_column(overflow="fold")
     for name, text, style in facts:
         table.add_row(name, text, style=style)
     console.print(table)
+
+
+def _plain_table(*, title: str = "", show_header: bool = True) -> Table:
+    from rich.table import Table
+
+    return Table(
+        title=title,
+        title_justify="left",
+        show_header=show_header,
+        box=None,
+        padding=(0, 1),
+        pad_edge=False,
+    )
 
 
 def _print_sideways(
@@ -122,20 +132,11 @@ def _print_sideways(
     bold: Collection[int],
 ) -> None:
     """Print one line per heading and one column per row, in blocks that fit the console."""
-    from rich.table import Table
-
     names = [" ".join(heading.replace("-\n", "").split()) for heading in headings]
     widths = [_min_width(row, texts) for row in rows]
     name_width = max(map(_width, names))
     for place, shown in enumerate(_fitting(widths, console.width - name_width)):
-        table = Table(
-            title="" if place else title,
-            title_justify="left",
-            show_header=False,
-            box=None,
-            padding=(0, 1),
-            pad_edge=False,
-        )
+        table = _plain_table(title="" if place else title, show_header=False)
         table.add_column(overflow="fold")
         for row in shown:
             style = "bold" if row in bold else ""

@@ -37,7 +37,7 @@ class BuildOptions(_Model):
 
     target: TensorRtTarget
     compute_capability: str | None = Field(
-        default=None, description="of the GPU to build for, e.g. 8.9; None: this machine's"
+        default=None, description="GPU to build for, e.g. 8.9; None: this machine's"
     )
     optimization_level: int = Field(default=3, ge=0, le=5)
     workspace: int | None = Field(default=None, ge=0, description="bytes of scratch allowed")

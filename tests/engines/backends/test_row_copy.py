@@ -20,7 +20,7 @@ pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not install
 
 from cuda.bindings import driver
 
-from skipdec.engines.backends import row_copy
+from skipdec.engines.backends import cuda
 
 _SIZES = {"u8": 1, "u32": 4, "u64": 8}
 _OPERATIONS = {
@@ -45,7 +45,7 @@ class Thread:
         self.values |= {"%ctaid.x": block, "%tid.x": number, "%ntid.x": threads}
 
     def run(self) -> None:
-        body = row_copy.PTX.decode().split("\n{", 1)[1].rsplit("}", 1)[0]
+        body = cuda.PTX.decode().split("\n{", 1)[1].rsplit("}", 1)[0]
         lines = [line.strip().rstrip(";") for line in body.splitlines()]
         lines = [line for line in lines if line and not line.startswith(".reg")]
         at = 0
@@ -123,7 +123,7 @@ def test_the_kernel_is_assembled_for_old_and_new_gpus(architecture: str, tmp_pat
     if assembler is None:
         pytest.skip("there is no ptxas; it comes with nvidia-cuda-nvcc")
     source = tmp_path / "kernel.ptx"
-    source.write_bytes(row_copy.PTX)
+    source.write_bytes(cuda.PTX)
     command = [assembler, "-arch", architecture, str(source), "-o", str(tmp_path / "kernel")]
     subprocess.run(command, check=True)
 
@@ -152,14 +152,14 @@ def test_a_launch_has_one_block_per_row_on_the_given_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fake = FakeDriver()
-    monkeypatch.setattr(row_copy, "driver", fake)
-    row_copy.RowCopy().launch(5, 256, 512, 768, rows=3, row_bytes=64)
+    monkeypatch.setattr(cuda, "driver", fake)
+    cuda.RowCopy().launch(5, 256, 512, 768, rows=3, row_bytes=64)
     _, rows, _, _, threads, _, _, _, stream, (values, types), _ = fake.calls["cuLaunchKernel"]
     assert (rows, threads, stream, values) == (3, 256, 5, (256, 512, 768, 64))
     assert [ctypes.sizeof(one) for one in types] == [8, 8, 8, 8]
 
 
 def test_driver_errors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_copy, "driver", FakeDriver("cuModuleLoadData"))
+    monkeypatch.setattr(cuda, "driver", FakeDriver("cuModuleLoadData"))
     with pytest.raises(DeviceError, match=r"cuModuleLoadData \| failed with CUDA_ERROR_UNKNOWN"):
-        row_copy.RowCopy()
+        cuda.RowCopy()
