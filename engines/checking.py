@@ -42,12 +42,11 @@ _TEXTS: Mapping[str, str] = {  # by pydantic's error type; the rest keep pydanti
 class Option:
     """Command-line form of a field: ``Annotated[Path | None, Option("-o", metavar="DIR")]``.
 
-    Fields without an Option have none. The fields of a nested configuration become options in
-    its ``panel``, unless it has a ``metavar``: then one text is parsed. A short ``flag`` is
-    added to ``--field-name``; a long one, or both as in ``-p --prompt``, replaces it, and
-    messages use the first. ``help`` replaces the field's description, ``null`` is the text that
-    means None, and ``only`` names the fields of a nested configuration that are options of this
-    command.
+    Fields without an Option have none. The fields of a nested configuration become options in its
+    ``panel``, unless it has a ``metavar``: then one text is parsed. A short ``flag`` is added to
+    ``--field-name``; a long one, or both as in ``-p --prompt``, replaces it, and messages use the
+    first. ``help`` replaces the field's description, ``null`` is the text that means None, and
+    ``only`` names the fields of a nested configuration that are options of this command.
     """
 
     flag: str = ""
@@ -70,11 +69,11 @@ class FrozenModel(BaseModel):
 class ValidatedConfig(BaseModel):
     """A frozen value with a JSON round trip: ``T.from_json(config.to_json()) == config``.
 
-    Raises UsageError, with every problem at once, for unknown fields, values that are not
-    allowed, and conflicts between fields that ``_problems`` finds. Problems put field names in
-    backticks, which a command replaces by its options. Each field has at most one problem,
-    values are shortened, and only the first unknown fields are named, so that neither the
-    message nor its cost grows with what a client sends.
+    Raises UsageError, with every problem at once, for unknown fields, values that are not allowed,
+    and conflicts between fields that ``_problems`` finds. Problems put field names in backticks,
+    which a command replaces by its options. Each field has at most one problem, values are
+    shortened, and only the first unknown fields are named, so that neither the message nor its cost
+    grows with what a client sends.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

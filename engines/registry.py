@@ -46,8 +46,8 @@ class Registry(Mapping[str, str]):
     def load(self, name: str) -> Any:  # noqa: ANN401  (each registry documents its values)
         """Import and return the attribute registered under ``name``.
 
-        Raises UsageError for an unknown name, and EnvironmentMismatchError for an entry
-        point that can't be imported or has another type.
+        Raises UsageError for an unknown name, and EnvironmentMismatchError for an entry point that
+        can't be imported or has another type.
         """
         if name in self._own:
             return load(self._own[name])

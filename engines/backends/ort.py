@@ -71,11 +71,11 @@ _process_wide = _ProcessWide()
 def use_shared_thread_pool(threads: int) -> None:
     """Give all ONNX Runtime sessions of this process one pool of ``threads`` threads.
 
-    For applications: call it once, before opening the first bundle. Afterwards other sessions
-    of the process need ``SessionOptions.use_per_session_threads = False``. Repeating the call
-    with the same number does nothing. Raises UsageError for another number or one that is not
-    between 1 and the number of usable processors, and EnvironmentMismatchError if other code
-    has set ONNX Runtime's pool.
+    For applications: call it once, before opening the first bundle. Afterwards other sessions of
+    the process need ``SessionOptions.use_per_session_threads = False``. Repeating the call with the
+    same number does nothing. Raises UsageError for another number or one that is not between 1 and
+    the number of usable processors, and EnvironmentMismatchError if other code has set ONNX
+    Runtime's pool.
     """
     if _process_wide.threads == threads:
         return
@@ -194,8 +194,8 @@ class OrtBackend(EngineBackend):
         """Load one engine.
 
         Raises BundleError, with ONNX Runtime's message, if its graph can't be loaded;
-        EnvironmentMismatchError if required kernels are missing; and UsageError for weights
-        that would be copied twice.
+        EnvironmentMismatchError if required kernels are missing; and UsageError for weights that
+        would be copied twice.
         """
         options = cpu_session_options(self._threads, bundle)
         if self._weights == "copied" and bundle.manifest.kernels is None:

@@ -52,10 +52,9 @@ class RecordingIndex(FrozenModel):
 class RecordingBackend(EngineBackend):
     """A wrapper that saves the inputs of another backend's engines in ``directory`` on every run.
 
-    From the call on that would exceed ``limit`` bytes of arrays in total, calls are dropped.
-    Caches are saved up to the last position that the call reaches. ``close`` completes the
-    recording. Raises UsageError if ``directory`` is not empty, or for engines that run on a
-    device.
+    From the call on that would exceed ``limit`` bytes of arrays in total, calls are dropped. Caches
+    are saved up to the last position that the call reaches. ``close`` completes the recording.
+    Raises UsageError if ``directory`` is not empty, or for engines that run on a device.
     """
 
     def __init__(self, backend: EngineBackend, directory: Path, limit: int) -> None:

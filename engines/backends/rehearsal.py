@@ -189,6 +189,10 @@ class RehearsalDevice(Device):
     def _copy(self, target: int, source: int, nbytes: int) -> None:
         np.copyto(self.bytes_at(target, nbytes), self.bytes_at(source, nbytes))
 
+    def _remove(self, address: int) -> None:
+        del self._blocks[address]
+        self._addresses.remove(address)
+
     def _refuse_during_capture(self, action: str) -> None:
         if self._recorded is not None:
             raise DeviceError(self.name, f"can't {action} during a capture; do it before")
@@ -202,8 +206,7 @@ class _Free:
     address: int
 
     def __call__(self) -> None:
-        del self.device._blocks[self.address]
-        self.device._addresses.remove(self.address)
+        self.device._remove(self.address)
 
 
 @dataclass

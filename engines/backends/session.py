@@ -141,9 +141,8 @@ def open_backend(
     """Create the backend that runs bundles of ``target`` on ``device``.
 
     ``device`` is ``cpu``, ``cuda``, ``cuda:INDEX``, or ``rehearsal``, the GPU code path on host
-    memory; None is the target's default. ``threads`` and ``weights`` only apply to the CPU.
-    Raises UsageError for an invalid combination and EnvironmentMismatchError for a missing
-    device.
+    memory; None is the target's default. ``threads`` and ``weights`` only apply to the CPU. Raises
+    UsageError for an invalid combination and EnvironmentMismatchError for a missing device.
     """
     wanted = device or default_device(target)
     match = _DEVICE.fullmatch(wanted) if isinstance(wanted, str) else None

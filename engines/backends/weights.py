@@ -45,8 +45,8 @@ def copy_weights(
     """Read an engine's weights and make a session of ``options`` use them instead of the files.
 
     They are hashed meanwhile if ``bundle.hashes_weights``. The returned values must outlive the
-    session. Raises BundleError for a file that differs from the manifest or is too short for
-    the graph, and CapacityError if memory is short.
+    session. Raises BundleError for a file that differs from the manifest or is too short for the
+    graph, and CapacityError if memory is short.
     """
     folder = PurePosixPath(spec.graph).parent
     files = {path: _read(bundle, path) for path in spec.weights}

@@ -94,9 +94,9 @@ class EngineBundle:
     def load(cls, path: str | Path, use: Callable[[Self], T], *, verify: Verify = "full") -> T:
         """Open the bundle at ``path`` and return ``use(bundle)``, which loads its engines.
 
-        ``verify="full"`` sets ``hashes_weights``. If the bundle is replaced meanwhile and
-        engines go missing, the new one is loaded. Raises what ``open`` and ``use`` raise,
-        and ClosedError while the interpreter exits.
+        ``verify="full"`` sets ``hashes_weights``. If the bundle is replaced meanwhile and engines
+        go missing, the new one is loaded. Raises what ``open`` and ``use`` raise, and ClosedError
+        while the interpreter exits.
         """
         hashes_weights = _hashes_weights(verify)
 
@@ -165,8 +165,8 @@ class EngineBundle:
     def check(self, *, full: bool) -> list[str]:
         """Return one text per file that differs from the manifest, starting with its name.
 
-        ``full`` also hashes the weights. An empty list means that the directory is
-        unchanged since it was opened, except perhaps for a new schedule.
+        ``full`` also hashes the weights. An empty list means that the directory is unchanged since
+        it was opened, except perhaps for a new schedule.
         """
         problems = []
         try:
@@ -222,8 +222,8 @@ class EngineBundle:
     def save(self, directory: str | Path, *, force: bool = False) -> Self:
         """Copy the bundle with its schedule and card to ``directory`` atomically; open the copy.
 
-        Raises BundleError if the bundle is damaged, and UsageError if ``directory`` can't
-        take a bundle; ``force`` replaces an existing one.
+        Raises BundleError if the bundle is damaged, and UsageError if ``directory`` can't take a
+        bundle; ``force`` replaces an existing one.
         """
         self._require_whole()
         place = bundle_place(Path(directory))
@@ -246,8 +246,8 @@ class EngineBundle:
     ) -> str:
         """Upload the bundle to the Hugging Face hub in one commit and return its URL.
 
-        None selects huggingface_hub's default. Raises BundleError if the bundle is damaged,
-        before anything is sent, and what ``push_files`` raises.
+        None selects huggingface_hub's default. Raises BundleError if the bundle is damaged, before
+        anything is sent, and what ``push_files`` raises.
         """
         self._require_whole()
         return push_files(

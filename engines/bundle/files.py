@@ -32,9 +32,9 @@ _SCHEDULE_KEYS = frozenset({"digest", "plan", "presets", "schedule"})
 class HeldDirectory:
     """The directory at ``path`` when this object was made, even if the path is replaced later.
 
-    ``locate`` returns paths through a file descriptor, valid while this object lives. They find
-    the files of a renamed directory; those of a deleted one are gone. Raises BundleError if
-    there is no readable directory.
+    ``locate`` returns paths through a file descriptor, valid while this object lives. They find the
+    files of a renamed directory; those of a deleted one are gone. Raises BundleError if there is no
+    readable directory.
     """
 
     def __init__(self, path: Path) -> None:

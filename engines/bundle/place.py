@@ -219,8 +219,8 @@ def bundle_place(target: Path) -> Place:
 class WriterLock:
     """An exclusive ``flock`` on ``.<name>.lock`` beside the result ``target``; never waits.
 
-    The kernel drops it when its process ends. The file contains the writer's process id, for
-    the error message, and is removed on release.
+    The kernel drops it when its process ends. The file contains the writer's process id, for the
+    error message, and is removed on release.
     """
 
     def __init__(self, target: Path) -> None:

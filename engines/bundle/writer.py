@@ -30,10 +30,10 @@ def check_target(target: Path, *, force: bool) -> None:
 class BundleWriter:
     """Builds a bundle in ``.<name>.partial`` beside ``target`` and publishes it by rename.
 
-    A context manager: entering takes the lock (BundleError if another process holds it),
-    repairs an interrupted swap, and makes ``directory``, empty unless ``resume`` finds one from
-    an interrupted run. Write the engines there, ``stage`` to verify the result before it is
-    visible, then ``publish``. Leaving without ``publish`` keeps the directory for the next run.
+    A context manager: entering takes the lock (BundleError if another process holds it), repairs an
+    interrupted swap, and makes ``directory``, empty unless ``resume`` finds one from an interrupted
+    run. Write the engines there, ``stage`` to verify the result before it is visible, then
+    ``publish``. Leaving without ``publish`` keeps the directory for the next run.
     """
 
     def __init__(self, target: Path, *, force: bool = False, resume: bool = True) -> None:

@@ -145,9 +145,8 @@ def _paragraphs(text: str) -> list[str]:
 class Application(typer.Typer):
     """A typer.Typer with its own help layout.
 
-    Below the options that `print_help` shows, the epilog's commands are continued with
-    backslashes, never soft-wrapped. Other lines form paragraphs, indented like their first
-    line.
+    Below the options that `print_help` shows, the epilog's commands are continued with backslashes,
+    never soft-wrapped. Other lines form paragraphs, indented like their first line.
     """
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  (typer's)

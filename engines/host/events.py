@@ -22,14 +22,14 @@ class Events:
         """
 
     def advance(self, item: str = "", steps: int = 1, *, detail: str = "") -> None:
-        """Report finished steps, in an export ``("layer_007", detail="50.4 MB    1.23 s")``."""
+        """Report finished steps and their item: ``("layer_007", detail="50.4 MB    1.23 s")``."""
 
     def part(self, name: str, phase: str, step: int, total: int) -> None:
         """Report step ``step`` of ``total`` of a phase of one part of an item; parts run at once.
 
-        In an export, a TensorRT plan: ``("layer_007.t256", "Tactic selection", 3, 10)``,
-        which ends when ``advance`` names the item. Called concurrently by the threads that
-        wait for the builders.
+        In an export, a TensorRT plan: ``("layer_007.t256", "Tactic selection", 3, 10)``, named
+        after its item, which ``advance`` ends. Called concurrently by the threads that wait for the
+        builders.
         """
 
     def status(self, text: str) -> None:

@@ -55,10 +55,10 @@ def raise_if_interrupted() -> None:
 
 
 class Interruption:
-    """A context in which the first of ``SIGNALS`` only sets ``is_requested``; a second interrupts.
+    """A context in which the first of ``SIGNALS`` only sets ``requested``; a second interrupts.
 
-    ``tell`` is called on the first signal. Does nothing in threads other than the main one,
-    which receive no signals.
+    ``tell`` is called on the first signal. Does nothing in threads other than the main one, which
+    receive no signals.
     """
 
     def __init__(self, tell: Callable[[], object] | None = None) -> None:

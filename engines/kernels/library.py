@@ -139,8 +139,7 @@ class KernelDraw:
     def draw(self, logits: Array, uniform: float) -> int | None:
         """Return the index that ``uniform`` selects in contiguous float32 [V]; None if not finite.
 
-        Not thread-safe. Raises MemoryError, and EnvironmentMismatchError as
-        ``instruction_set``.
+        Not thread-safe. Raises MemoryError, and EnvironmentMismatchError as ``instruction_set``.
         """
         if logits.dtype.char != "f" or not logits.flags.c_contiguous:
             raise UsageError("logits", f"are {logits.dtype}, strides {logits.strides}")

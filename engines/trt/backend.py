@@ -232,8 +232,8 @@ class TensorRtBackend(EngineBackend):
     ) -> TensorRtSession:
         """Deserialise one plan and reserve its scratch memory.
 
-        Raises EnvironmentMismatchError for another TensorRT or GPU, BundleError if the plan
-        is broken or differs from the manifest, and CapacityError if memory is short.
+        Raises EnvironmentMismatchError for another TensorRT or GPU, BundleError if the plan is
+        broken or differs from the manifest, and CapacityError if memory is short.
         """
         check_environment(bundle, self.library, self.device.compute_capability)
         build = bundle.manifest.build

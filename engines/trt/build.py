@@ -87,26 +87,20 @@ class BuilderFacts:
     compute_capabilities: tuple[str, ...]  # that plans can be built for without such a GPU
 
 
-def builder_facts(target: TensorRtTarget) -> BuilderFacts:
-    """Query the library, the driver and the first GPU. Raises as ``load_library``."""
-    library = load_library(target)
-    survey = survey_gpus()
+def check_options(options: BuildOptions) -> BuilderFacts:
+    """Check that this machine can build with ``options``, before anything is built.
+
+    Raises EnvironmentMismatchError listing everything unsupported, and as ``load_library``.
+    """
+    library, survey = load_library(options.target), survey_gpus()
     gpu = survey.gpus[0] if survey.gpus else None
-    return BuilderFacts(
+    facts = BuilderFacts(
         version=library.version,
         gpu=gpu.name if gpu else None,
         compute_capability=gpu.compute_capability if gpu else None,
         driver=survey.cuda,
         compute_capabilities=library.compute_capabilities,
     )
-
-
-def check_options(options: BuildOptions) -> BuilderFacts:
-    """Check that this machine can build with ``options``, before anything is built.
-
-    Raises EnvironmentMismatchError listing everything unsupported, and as ``load_library``.
-    """
-    facts = builder_facts(options.target)
     if problems := [*_gpu_problems(options, facts), *_compatibility_problems(options)]:
         raise EnvironmentMismatchError(f"target {options.target}", *problems)
     return facts

@@ -41,8 +41,8 @@ def check_environment(
     """Raise EnvironmentMismatchError unless this library and GPU run the bundle's plans.
 
     A plan runs on the TensorRT version and compute capability that it was built with; a
-    version-compatible one also on later minor versions, and a hardware-compatible one on any
-    GPU of compute capability 8.0 and above.
+    version-compatible one also on later minor versions, and a hardware-compatible one on any GPU of
+    compute capability 8.0 and above.
     """
     build = bundle.manifest.build
     if build is None:

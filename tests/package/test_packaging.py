@@ -9,6 +9,7 @@ import sys
 import zipfile
 from pathlib import Path
 from runpy import run_path
+from typing import Any
 
 import pytest
 
@@ -126,11 +127,14 @@ def test_a_switch_that_is_neither_on_nor_off_is_refused() -> None:
 def test_compilers_are_as_many_as_processors_may_be_used(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, processors: int
 ) -> None:
-    setup = run_path(str(ROOT / "setup.py"))
-    allowed = setup["_processors"]
-    monkeypatch.setitem(
-        allowed.__globals__, "run_path", lambda _: {"processor_quota": lambda: quota}
-    )
+    allowed = run_path(str(ROOT / "setup.py"))["_processors"]
+
+    def run_processor(path: str) -> dict[str, Any]:
+        found = run_path(str(ROOT / path))
+        found["available_cores"].__globals__["processor_quota"] = lambda: quota
+        return found
+
+    monkeypatch.setitem(allowed.__globals__, "run_path", run_processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 5}, raising=False)
     assert allowed() == processors
 
