@@ -13,9 +13,8 @@ from ..engines.backends.session import EngineBackend
 from ..engines.bundle import EngineBundle
 from ..engines.bundle.contract import check_contract
 from ..engines.kernels.library import kernels_in_use
-from .kv.pool import KVMemory
-from .kv.prefix_sharing import PrefixSharing
-from .opening import OpenKeywords, OpenOptions
+from .kv.buffers import KVMemory
+from .opening import OpenKeywords, OpenOptions, PrefixSharing
 from .requests.prompts import Prompts
 from .requests.request import Request, make_requests
 from .requests.scoring import make_score_requests

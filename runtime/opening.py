@@ -12,7 +12,6 @@ from ..engines.bundle import Verify, WeightsPlace
 from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.constants import integer
 from ..engines.host.processor import available_cores, thread_problems
-from .kv.prefix_sharing import PrefixSharing
 from .schedule import ExitSchedule
 
 if TYPE_CHECKING:
@@ -21,6 +20,11 @@ if TYPE_CHECKING:
     ScheduleChoice = str | ExitSchedule | None
 else:
     ScheduleChoice = Any  # checked against the depth of a bundle, which is not known here
+
+
+from typing import Literal
+
+from pydantic import BeforeValidator
 
 ENGINE_OPTIONS = ("device", "threads", "weights", "verify")
 """Options of a command that chooses schedules and batch sizes itself."""
@@ -170,3 +174,17 @@ class OpenOptions(ValidatedConfig):
     def process_threads(self) -> int:
         """The size of the process's one thread pool."""
         return self.threads or available_cores()
+
+
+_SHARING_BY_BOOLEAN = {"true": "shared", "false": "off"}  # also as texts, for Triton
+
+
+def _from_boolean(value: object) -> object:
+    return _SHARING_BY_BOOLEAN.get(str(value).lower(), value)
+
+
+PrefixSharing = Annotated[Literal["shared", "client", "off"], BeforeValidator(_from_boolean)]
+"""Who finds kept prefixes: all clients, each client only its own, or nobody.
+
+True is "shared", False is "off".
+"""

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...engines.memory import Tensor
-from .layout import KVLayout
-from .pair import CachePair, pair_bytes
-from .pool import BufferPool
-from .reservation import Reservation, SlotSizes
+from .buffers import BufferPool, CachePair, KVLayout, pair_bytes
+from .cache import Reservation, SlotSizes
 
 
 @dataclass

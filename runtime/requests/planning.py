@@ -9,7 +9,7 @@ from typing import Self
 from ...engines.constants import integer
 from ...engines.errors import UsageError
 from ...engines.manifest import Manifest
-from ..kv.reservation import capacity_class, row_class
+from ..kv.cache import capacity_class, row_class
 from ..stitching.protocol import SlotLimits
 from .request import Request
 

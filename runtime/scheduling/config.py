@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from ...engines.checking import ValidatedConfig
-from ..kv.prefix_sharing import PrefixSharing
+from ..opening import PrefixSharing
 from ..requests.planning import MAX_PREFILL_TOKENS
 
 

@@ -9,8 +9,7 @@ from typing import Self
 from ...engines.backends.session import EngineBackend
 from ...engines.bundle import EngineBundle
 from ...engines.manifest import ModelSpec, TensorRole
-from ..kv.layout import KVLayout
-from ..kv.pool import BufferPool
+from ..kv.buffers import BufferPool, KVLayout
 from ..opening import OpenOptions
 from ..requests.planning import BatchLimits
 from ..requests.request import Request

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from ..kv.layout import KVLayout
-from ..kv.reservation import Reservation
+from ..kv.buffers import KVLayout
+from ..kv.cache import Reservation
 from ..requests.request import Request
 from ..requests.results import request_output
 from ..requests.row import Row

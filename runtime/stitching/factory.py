@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from ..kv.layout import KVLayout
-from ..kv.pool import BufferPool
+from ..kv.buffers import BufferPool, KVLayout
+from ..kv.cache import SlotSizes
 from ..kv.prefixes import PrefixCache
-from ..kv.reservation import SlotSizes
 from ..kv.slot_cache import SlotCache
 from .device.slot_stitcher import DeviceSlotStitcher, device_slot_cache
 from .device.stitcher import DeviceStitcher

@@ -13,7 +13,7 @@ from ...engines.backends.session import EngineBackend
 from ...engines.errors import CapacityError, ClosedError, SkipDecError
 from ...engines.host.exits import NATIVE_WORK
 from ...engines.host.process import HomeProcess
-from ..kv.pool import BufferPool, KVMemory
+from ..kv.buffers import BufferPool, KVMemory
 from .protocol import SlotStitcher, Stitcher
 
 

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...engines.memory import Array, Tensor
-from ..kv.cache import KVCache, KVPlan
-from ..kv.layout import KVLayout
-from ..kv.pair import pair_bytes
-from ..kv.reservation import Reservation, SlotSizes
+from ..kv.buffers import KVLayout, pair_bytes
+from ..kv.cache import KVCache, KVPlan, Reservation, SlotSizes
 from ..schedule import ExitSchedule, LayerPlan
 from ..tokens.logits import StepLogits
 

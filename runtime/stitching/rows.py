@@ -9,10 +9,9 @@ from contextlib import ExitStack, contextmanager
 from ...engines.constants import integer
 from ...engines.errors import UsageError
 from ...engines.memory import Array, Tensor
-from ..kv.cache import KVCache, KVPlan
-from ..kv.pool import BufferPool
+from ..kv.buffers import BufferPool
+from ..kv.cache import KVCache, KVPlan, Reservation
 from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
-from ..kv.reservation import Reservation
 from ..kv.slot_cache import SlotCache
 from ..schedule import LayerPlan
 from .protocol import LayerCaches, PromptRow, SlotLimits, SlotMemory, SlotStitcher, StepRow

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 
 from ....engines.errors import UsageError
 from ....engines.memory import Array
-from ...kv.layout import KVLayout
-from ...kv.pool import BufferPool, pooled_size
-from ...kv.reservation import SlotSizes
+from ...kv.buffers import BufferPool, KVLayout, pooled_size
+from ...kv.cache import SlotSizes
 from ...kv.slot_cache import SlotCache
 from ...tokens.logits import CandidateLogits
 from ..protocol import LayerCaches, SlotLimits, StepRow

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....engines.backends.session import Binding
 from ....engines.memory import Array
-from ...kv.pool import BufferPool
+from ...kv.buffers import BufferPool
 from ...kv.prefixes import PrefixCache
 from ...kv.slot_cache import SlotCache
 from ...tokens.logits import HostLogits

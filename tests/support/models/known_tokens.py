@@ -12,9 +12,8 @@ from typing import Any
 from skipdec.engines.backends.session import open_backend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.manifest import TensorRole
-from skipdec.runtime.kv.layout import KVLayout
-from skipdec.runtime.kv.pool import BufferPool
-from skipdec.runtime.kv.reservation import Reservation
+from skipdec.runtime.kv.buffers import BufferPool, KVLayout
+from skipdec.runtime.kv.cache import Reservation
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.stitching.factory import make_slots
