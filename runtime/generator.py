@@ -15,17 +15,14 @@ from ..engines.bundle.contract import check_contract
 from ..engines.kernels.library import kernels_in_use
 from .kv.buffers import KVMemory
 from .opening import OpenKeywords, OpenOptions, PrefixSharing
-from .requests.prompts import Prompts
-from .requests.request import Request, make_requests
-from .requests.scoring import make_score_requests
+from .requests.request import Prompts, Request, make_requests, make_score_requests
 from .schedule import ExitSchedule
 from .schedule.bundle import UntunedWarning, bundle_schedule
 from .schedule.request_schedules import ScheduleResolver
 from .scheduling.call import Call
-from .scheduling.config import RunningBatchConfig
 from .scheduling.loaded_bundle import LoadedBundle
-from .scheduling.running_batch import RunningBatch, open_running_batch
-from .scheduling.scorer import Scorer
+from .scheduling.running_batch import RunningBatch, RunningBatchConfig, open_running_batch
+from .scheduling.scoring import Scorer
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer

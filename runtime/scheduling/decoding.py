@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
 
-from ..requests.row import Row
 from ..stitching.protocol import StepRow
 from ..tokens.logits import StepLogits
 from ..tokens.outputs import StreamDelta
+from .running_request import Row
 
 
 class Decoding(ABC):

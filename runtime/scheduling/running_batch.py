@@ -7,25 +7,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
+from typing import Literal
 
+from pydantic import Field
+
+from ...engines.checking import ValidatedConfig
 from ...engines.constants import integer
 from ...engines.errors import ClosedError, SkipDecError, UsageError
 from ...engines.memory import Array
-from ..requests.prompts import Prompt
-from ..requests.request import Request, make_request
-from ..requests.row import Row
+from ..opening import PrefixSharing
+from ..requests.request import Prompt, Request, make_request
 from ..schedule import ExitSchedule
 from ..stitching.protocol import SlotStitcher
 from ..tokens.logits import HostLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
-from .admission import parse_admission
-from .config import RunningBatchConfig
 from .decoding import Decoding, OrdinaryDecoding
-from .loaded_bundle import LoadedBundle
-from .request_limits import RequestLimits
-from .running_request import RunningRequest
-from .scheduler import Action, Chunk, Decode, Prefill, Scheduler, Wait
+from .loaded_bundle import MAX_PREFILL_TOKENS, LoadedBundle, RequestLimits
+from .running_request import Row, RunningRequest
+from .scheduler import Action, Chunk, Decode, Prefill, Scheduler, Wait, parse_admission
 from .scoring import BatchScoring
 from .stats import Counters, EngineStats
 
@@ -385,3 +385,21 @@ def open_running_batch(
     slots = loaded.batch_slots(max_model_len, keeps_prefixes=keeps_prefixes)
     with loaded.engines.hold(slots, lasts=True):
         yield RunningBatch(loaded, slots, config)
+
+
+class RunningBatchConfig(ValidatedConfig):
+    """Options of a running batch.
+
+    ``max_prefill_tokens`` bounds one call for prompts, and so the gap between two tokens of other
+    texts; longer prompts run in chunks of that length. ``admission`` is ``fcfs``, the default on a
+    CPU, or ``gang:min_free=2,hold_ms=8``, the default on a device. With ``fills_first`` prompts
+    run while slots are free, without a step between them, for texts that nobody reads token by
+    token. ``failures``: "end" the rows that a failure concerns and go on, or "raise" the failure to
+    the caller of `RunningBatch.step`. ``prefixes`` says whether clients share kept prefixes.
+    """
+
+    max_prefill_tokens: int = Field(default=MAX_PREFILL_TOKENS, ge=16)
+    admission: str | None = None
+    fills_first: bool = False
+    failures: Literal["end", "raise"] = "end"
+    prefixes: PrefixSharing = "shared"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ...engines.memory import Array, Tensor
 from ..kv.buffers import KVLayout, pair_bytes
@@ -40,6 +40,21 @@ class PromptRow:
     reservation: Reservation
     copies: tuple[int, ...] = ()
     owner: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        tokens: tuple[int, ...],
+        schedule: ExitSchedule,
+        max_tokens: int,
+        layout: KVLayout,
+        *,
+        rows: range,
+        owner: str = "",
+    ) -> Self:
+        """Make the rows that continue a prompt by up to ``max_tokens`` tokens each."""
+        reservation = Reservation.of(layout, schedule, len(tokens), max_tokens)
+        return cls(rows[0], tokens, schedule, reservation, tuple(rows[1:]), owner)
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from skipdec.engines.errors import (
     SkipDecError,
     UsageError,
 )
-from skipdec.runtime.scheduling.config import RunningBatchConfig
+from skipdec.runtime.scheduling.running_batch import RunningBatchConfig
 from skipdec.runtime.stitching.host.prompts import HostPrompts
 
 STRUCTURE = "pre_norm"
