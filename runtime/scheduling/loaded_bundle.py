@@ -17,10 +17,9 @@ from ..opening import OpenOptions
 from ..requests.request import Request
 from ..schedule import ExitSchedule
 from ..schedule.request_schedules import ScheduleResolver
-from ..stitching.factory import make_slots
-from ..stitching.loaded import LoadedEngines
-from ..stitching.loading import load_stitcher
-from ..stitching.protocol import PromptRow, SlotLimits, SlotMemory, SlotStitcher
+from ..stitching.loaded import LoadedEngines, load_stitcher, make_slots
+from ..stitching.protocol import PromptRow, SlotLimits, SlotMemory
+from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.tokenizer import Tokenizer
 
 # Enough tokens for matrix products to run at full speed; more would only cost activation memory.

@@ -82,12 +82,6 @@ class Row:
         """The number of KV-cache positions in use; the last token has not been fed back yet."""
         return len(self.request.prompt_token_ids) + len(self.token_ids) - 1
 
-    @property
-    def first_depth(self) -> int:
-        """The number of layers that the prompt's last token runs, which yields the first token."""
-        length = len(self.request.prompt_token_ids)
-        return self.schedule.prompt_budget(length - 1, length)
-
     def accept(
         self, token: SampledToken, layers: int, *, step_start: float | None = None
     ) -> StreamDelta:

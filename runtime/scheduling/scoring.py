@@ -15,7 +15,7 @@ from ..kv.cache import KVCache, KVPlan
 from ..requests.request import Request, ScoreRequest
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
-from ..stitching.protocol import SlotStitcher
+from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.logits import HostLogits
 from ..tokens.logprobs import row_logprobs
 from ..tokens.outputs import CompletionOutput, Logprob, ScoreOutput

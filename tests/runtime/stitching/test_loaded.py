@@ -16,7 +16,8 @@ from skipdec.engines.memory import HostMemory
 from skipdec.runtime.kv.buffers import BufferPool
 from skipdec.runtime.stitching import loaded
 from skipdec.runtime.stitching.loaded import LoadedEngines
-from skipdec.runtime.stitching.protocol import SlotStitcher, Stitcher
+from skipdec.runtime.stitching.protocol import Stitcher
+from skipdec.runtime.stitching.slot_stitcher import SlotStitcher
 
 SECONDS = 30  # after which a test that hangs fails
 
