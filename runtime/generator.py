@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Unpack, cast
+
+from typing_extensions import deprecated
 
 from ..engines.backends.device import Device
 from ..engines.backends.session import EngineBackend
@@ -323,27 +324,10 @@ class Generator:
         with open_running_batch(self._loaded, config, max_model_len=max_model_len) as batch:
             yield batch
 
-    def engine(
-        self,
-        *,
-        max_prefill_tokens: int | None = None,
-        max_model_len: int | None = None,
-        admission: str | None = None,
-        prefix_cache: bool | PrefixSharing = "shared",
-    ) -> AbstractContextManager[RunningBatch]:
-        """Call `running_batch`, the new name of this method; the next release removes this one."""
-        warnings.warn(
-            "Generator.engine() is now Generator.running_batch(); the old name goes with the next "
-            "release",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.running_batch(
-            max_prefill_tokens=max_prefill_tokens,
-            max_model_len=max_model_len,
-            admission=admission,
-            prefix_cache=prefix_cache,
-        )
+    engine = deprecated(
+        "Generator.engine() is now Generator.running_batch(); the old name goes with the next "
+        "release"
+    )(running_batch)
 
     def score(
         self,
