@@ -300,20 +300,12 @@ class Generator:
     ) -> Iterator[RunningBatch]:
         """Hold this generator for requests that come at any time and run together.
 
-        Up to ``max_batch_size`` rows run at once; see `RunningBatch`.
-
-        ``max_prefill_tokens`` bounds one call for prompts, None for 2,048; with a smaller number
-        running texts wait less. ``max_model_len`` bounds the positions of a request, prompt and
-        text, None for as many as the bundle holds. On a device each slot has memory for that many,
-        and TensorRT runs the engines of the smallest KV bucket that holds them. ``admission`` is
-        ``fcfs``, the default on a CPU, or ``gang:min_free=2,hold_ms=8``, the default on a device.
-
-        ``prefix_cache``: on a CPU, keep the keys and values of prompts' beginnings in up to a
-        quarter of the KV memory, so that a prompt which begins like an earlier one runs only its
-        rest. The texts stay the same. With "shared" all clients share them; with "client" a prompt
-        uses only those of the same ``client`` (`RunningBatch.add`), since others could learn from
-        the time to a first token what was sent before; "off" keeps nothing. True and False mean
-        "shared" and "off".
+        Up to ``max_batch_size`` rows run at once; see `RunningBatch`. The options are those of
+        `OpenOptions`: ``max_prefill_tokens`` is 2,048 by default and ``max_model_len`` what the
+        bundle holds; TensorRT runs the engines of the smallest KV bucket that holds so many
+        positions. ``admission`` is ``fcfs``, the default on a CPU, or
+        ``gang:min_free=2,hold_ms=8``, the default on a device. With ``prefix_cache`` a prompt on a
+        CPU that begins like an earlier one runs only its rest, and its text stays the same.
 
         Other calls are refused while the batch is open. Raises UsageError for an invalid value, and
         SkipDecError inside another running batch or this thread's open stream.
