@@ -47,7 +47,7 @@ class Generator:
     a generator can use it; a forked child must open its own.
 
     ``kernels`` names the kernels that run its engines, e.g. ``skipdec avx512vnni`` or
-    ``onnxruntime``.
+    ``onnxruntime``; ``schedules`` resolves the schedules of its calls.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class Generator:
             self._untuned = UntunedWarning(bundle.manifest, self.bundle_schedule)
             self.model = bundle.manifest.model
             self.kernels = kernels_in_use(bundle.manifest)
-            self._schedules = ScheduleResolver(
+            self.schedules = ScheduleResolver(
                 self.model.num_layers,
                 self.bundle_schedule,
                 options.schedule,
                 self.model.max_seq_len,
             )
-            self._schedules.resolve(None, 1)
+            self.schedules.resolve(None, 1)
             template = None if options.raw_prompts else bundle.manifest.prompt_template
             self.tokenizer = Tokenizer.of(bundle, template)
             self._loaded = LoadedBundle.load(
-                bundle, backend, options, self.tokenizer, self._schedules
+                bundle, backend, options, self.tokenizer, self.schedules
             )
             self._engines = self._loaded.engines
             on_failure.pop_all()
@@ -181,11 +181,6 @@ class Generator:
         self._engines.trim()
 
     @property
-    def schedules(self) -> ScheduleResolver:
-        """The resolver of its calls' schedules."""
-        return self._schedules
-
-    @property
     def kv_memory(self) -> KVMemory:
         """The KV-cache memory of the last call: planned against actual."""
         return self._engines.kv_memory
@@ -201,13 +196,13 @@ class Generator:
 
         Raises ScheduleError for an invalid text, and for a schedule of another depth.
         """
-        return self._schedules.resolve(schedule, max_tokens)
+        return self.schedules.resolve(schedule, max_tokens)
 
     def resolve_schedules(
         self, requests: Sequence[Request], schedule: str | ExitSchedule | None = None
     ) -> list[ExitSchedule]:
         """Return the schedule of each request of a call, as `resolve_schedule` does for one."""
-        return self._schedules.resolve_all(schedule, [request.max_tokens for request in requests])
+        return self.schedules.resolve_all(schedule, [request.max_tokens for request in requests])
 
     def generate(
         self,
@@ -335,7 +330,7 @@ class Generator:
         """
         requests = make_score_requests(prompts, continuations, self.model, self.tokenizer)
         lengths = [len(request.token_ids) for request in requests]
-        schedules = self._schedules.resolve_all(schedule, lengths)
+        schedules = self.schedules.resolve_all(schedule, lengths)
         return Scorer(self._loaded).score_all(requests, schedules)
 
 

@@ -96,8 +96,9 @@ def run_all(batch: RunningBatch) -> None:
         batch.step()
 
 
+@pytest.mark.parametrize("steps", [0, 1], ids=["first token", "later token"])
 def test_only_the_row_with_nan_logits_ends(
-    generator: Generator, monkeypatch: pytest.MonkeyPatch
+    generator: Generator, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     sample = Sampler.sample
@@ -107,7 +108,8 @@ def test_only_the_row_with_nan_logits_ends(
 
     with generator.running_batch() as batch:
         numbers = [batch.add(prompt, params) for prompt in ([5, 6], [7, 8, 9])]
-        batch.step()
+        for _ in range(steps):
+            batch.step()
         sick = batch._requests[numbers[0]].rows[0].sampler
         monkeypatch.setattr(Sampler, "sample", spoiled)
         run_all(batch)
