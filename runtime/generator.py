@@ -21,8 +21,8 @@ from .schedule import ExitSchedule
 from .schedule.bundle import UntunedWarning, bundle_schedule
 from .schedule.request_schedules import ScheduleResolver
 from .scheduling.call import Call
-from .scheduling.loaded_bundle import LoadedBundle
-from .scheduling.running_batch import RunningBatch, RunningBatchConfig, open_running_batch
+from .scheduling.loaded_bundle import LoadedBundle, RunningBatchConfig
+from .scheduling.running_batch import RunningBatch, open_running_batch
 from .scheduling.scoring import Scorer
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams

@@ -12,7 +12,7 @@ from ..requests.request import Request
 from ..schedule import ExitSchedule
 from ..tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
 from .loaded_bundle import LoadedBundle
-from .running_batch import RunningBatch, RunningBatchConfig
+from .running_batch import RunningBatch
 from .running_request import RunningRequest, request_output
 
 _LOOKAHEAD = 3  # rows that the batch knows of, per slot, to find prompts of similar length
@@ -47,10 +47,7 @@ class Call:
         self._schedules = schedules
         self._engines = loaded.engines
         self._slots = loaded.call_slots(requests)
-        config = RunningBatchConfig(
-            fills_first=True, failures="raise", admission=loaded.limits.call_admission
-        )
-        self._batch = RunningBatch(loaded, self._slots, config)
+        self._batch = RunningBatch(loaded, self._slots, loaded.call_config)
         self._start = perf_counter()
         parts = [
             part

@@ -8,15 +8,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
-from typing import Literal
 
-from pydantic import Field
-
-from ...engines.checking import ValidatedConfig
 from ...engines.constants import integer
 from ...engines.errors import ClosedError, SkipDecError, UsageError
 from ...engines.memory import Array
-from ..opening import PrefixSharing
 from ..requests.request import Prompt, Request, make_request
 from ..schedule import ExitSchedule
 from ..stitching.protocol import StepRow
@@ -25,7 +20,7 @@ from ..tokens.logits import HostLogits, StepLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
 from .decoding import Decoding, OrdinaryDecoding, prompt_end
-from .loaded_bundle import MAX_PREFILL_TOKENS, LoadedBundle, RequestLimits
+from .loaded_bundle import LoadedBundle, RequestLimits, RunningBatchConfig
 from .running_request import Row, RunningRequest
 from .scheduler import Action, Chunk, Decode, Prefill, Scheduler, Wait, parse_admission
 from .scoring import BatchScoring
@@ -35,22 +30,6 @@ _LOGGER = logging.getLogger(__name__)
 
 # Failed calls in a row, after which the engines are not expected to recover.
 _MAX_FAILURES = integer("max_failures")
-
-
-class RunningBatchConfig(ValidatedConfig):
-    """Options of a running batch.
-
-    ``max_prefill_tokens`` bounds one call for prompts, and so the gap between two tokens of other
-    texts; longer prompts run in chunks of that length. With ``fills_first`` prompts run while slots
-    are free, without a step between them, for texts that nobody reads token by token.
-    ``failures``: "end" the rows that a failure concerns, or "raise" it from `RunningBatch.step`.
-    """
-
-    max_prefill_tokens: int = Field(default=MAX_PREFILL_TOKENS, ge=16)
-    admission: str | None = None
-    fills_first: bool = False
-    failures: Literal["end", "raise"] = "end"
-    prefixes: PrefixSharing = "shared"
 
 
 class RunningBatch:

@@ -24,7 +24,7 @@ from skipdec.engines.errors import (
     SkipDecError,
     UsageError,
 )
-from skipdec.runtime.scheduling.running_batch import RunningBatchConfig
+from skipdec.runtime.scheduling.loaded_bundle import RunningBatchConfig
 from skipdec.runtime.stitching.host.stitcher import HostStitcher
 
 STRUCTURE = "pre_norm"
@@ -120,7 +120,7 @@ def test_prompts_of_many_lengths_with_several_completions_each_run(
     exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
     config = partial(RunningBatchConfig, max_prefill_tokens=40)
-    monkeypatch.setattr("skipdec.runtime.scheduling.call.RunningBatchConfig", config)
+    monkeypatch.setattr("skipdec.runtime.scheduling.loaded_bundle.RunningBatchConfig", config)
     prompts = [[5] * 20, [6] * 20, *([7, index] * 4 for index in range(5))]
     params = [SAMPLED.updated(n=n, max_tokens=4) for n in (2, 1, 1, 1, 1, 1, 1)]
     with Generator.open(exported(STRUCTURE), threads=1) as generator:

@@ -14,7 +14,8 @@ from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.scheduling.decoding import Decoding, fed
-from skipdec.runtime.scheduling.running_batch import RunningBatch, RunningBatchConfig
+from skipdec.runtime.scheduling.loaded_bundle import RunningBatchConfig
+from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.stitching.protocol import StepRow
 from skipdec.runtime.tokens.outputs import RequestOutput
