@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Unpack, cast
+
+from typing_extensions import deprecated
 
 from ..engines.backends.device import Device
 from ..engines.backends.session import EngineBackend
 from ..engines.bundle import EngineBundle
 from ..engines.bundle.contract import check_contract
 from ..engines.kernels.library import kernels_in_use
-from .kv.pool import KVMemory
-from .kv.prefix_sharing import PrefixSharing
-from .opening import OpenKeywords, OpenOptions
-from .requests.prompts import Prompts
-from .requests.request import Request, make_requests
-from .requests.scoring import make_score_requests
+from .kv.buffers import KVMemory
+from .opening import OpenKeywords, OpenOptions, PrefixSharing
+from .requests.request import Prompts, Request, make_requests, make_score_requests
 from .schedule import ExitSchedule
 from .schedule.bundle import UntunedWarning, bundle_schedule
 from .schedule.request_schedules import ScheduleResolver
 from .scheduling.call import Call
-from .scheduling.config import RunningBatchConfig
-from .scheduling.loaded_bundle import LoadedBundle
+from .scheduling.loaded_bundle import LoadedBundle, RunningBatchConfig
 from .scheduling.running_batch import RunningBatch, open_running_batch
-from .scheduling.scorer import Scorer
+from .scheduling.scoring import Scorer
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer
@@ -50,7 +47,7 @@ class Generator:
     a generator can use it; a forked child must open its own.
 
     ``kernels`` names the kernels that run its engines, e.g. ``skipdec avx512vnni`` or
-    ``onnxruntime``.
+    ``onnxruntime``; ``schedules`` resolves the schedules of its calls.
     """
 
     def __init__(
@@ -74,17 +71,17 @@ class Generator:
             self._untuned = UntunedWarning(bundle.manifest, self.bundle_schedule)
             self.model = bundle.manifest.model
             self.kernels = kernels_in_use(bundle.manifest)
-            self._schedules = ScheduleResolver(
+            self.schedules = ScheduleResolver(
                 self.model.num_layers,
                 self.bundle_schedule,
                 options.schedule,
                 self.model.max_seq_len,
             )
-            self._schedules.resolve(None, 1)
+            self.schedules.resolve(None, 1)
             template = None if options.raw_prompts else bundle.manifest.prompt_template
             self.tokenizer = Tokenizer.of(bundle, template)
             self._loaded = LoadedBundle.load(
-                bundle, backend, options, self.tokenizer, self._schedules
+                bundle, backend, options, self.tokenizer, self.schedules
             )
             self._engines = self._loaded.engines
             on_failure.pop_all()
@@ -184,11 +181,6 @@ class Generator:
         self._engines.trim()
 
     @property
-    def schedules(self) -> ScheduleResolver:
-        """The resolver of its calls' schedules."""
-        return self._schedules
-
-    @property
     def kv_memory(self) -> KVMemory:
         """The KV-cache memory of the last call: planned against actual."""
         return self._engines.kv_memory
@@ -204,13 +196,13 @@ class Generator:
 
         Raises ScheduleError for an invalid text, and for a schedule of another depth.
         """
-        return self._schedules.resolve(schedule, max_tokens)
+        return self.schedules.resolve(schedule, max_tokens)
 
     def resolve_schedules(
         self, requests: Sequence[Request], schedule: str | ExitSchedule | None = None
     ) -> list[ExitSchedule]:
         """Return the schedule of each request of a call, as `resolve_schedule` does for one."""
-        return self._schedules.resolve_all(schedule, [request.max_tokens for request in requests])
+        return self.schedules.resolve_all(schedule, [request.max_tokens for request in requests])
 
     def generate(
         self,
@@ -303,20 +295,12 @@ class Generator:
     ) -> Iterator[RunningBatch]:
         """Hold this generator for requests that come at any time and run together.
 
-        Up to ``max_batch_size`` rows run at once; see `RunningBatch`.
-
-        ``max_prefill_tokens`` bounds one call for prompts, None for 2,048; with a smaller number
-        running texts wait less. ``max_model_len`` bounds the positions of a request, prompt and
-        text, None for as many as the bundle holds. On a device each slot has memory for that many,
-        and TensorRT runs the engines of the smallest KV bucket that holds them. ``admission`` is
-        ``fcfs``, the default on a CPU, or ``gang:min_free=2,hold_ms=8``, the default on a device.
-
-        ``prefix_cache``: on a CPU, keep the keys and values of prompts' beginnings in up to a
-        quarter of the KV memory, so that a prompt which begins like an earlier one runs only its
-        rest. The texts stay the same. With "shared" all clients share them; with "client" a prompt
-        uses only those of the same ``client`` (`RunningBatch.add`), since others could learn from
-        the time to a first token what was sent before; "off" keeps nothing. True and False mean
-        "shared" and "off".
+        Up to ``max_batch_size`` rows run at once; see `RunningBatch`. The options are those of
+        `OpenOptions`: ``max_prefill_tokens`` is 2,048 by default and ``max_model_len`` what the
+        bundle holds; TensorRT runs the engines of the smallest KV bucket that holds so many
+        positions. ``admission`` is ``fcfs``, the default on a CPU, or
+        ``gang:min_free=2,hold_ms=8``, the default on a device. With ``prefix_cache`` a prompt on a
+        CPU that begins like an earlier one runs only its rest, and its text stays the same.
 
         Other calls are refused while the batch is open. Raises UsageError for an invalid value, and
         SkipDecError inside another running batch or this thread's open stream.
@@ -327,27 +311,10 @@ class Generator:
         with open_running_batch(self._loaded, config, max_model_len=max_model_len) as batch:
             yield batch
 
-    def engine(
-        self,
-        *,
-        max_prefill_tokens: int | None = None,
-        max_model_len: int | None = None,
-        admission: str | None = None,
-        prefix_cache: bool | PrefixSharing = "shared",
-    ) -> AbstractContextManager[RunningBatch]:
-        """Call `running_batch`, the new name of this method; the next release removes this one."""
-        warnings.warn(
-            "Generator.engine() is now Generator.running_batch(); the old name goes with the next "
-            "release",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.running_batch(
-            max_prefill_tokens=max_prefill_tokens,
-            max_model_len=max_model_len,
-            admission=admission,
-            prefix_cache=prefix_cache,
-        )
+    engine = deprecated(
+        "Generator.engine() is now Generator.running_batch(); the old name goes with the next "
+        "release"
+    )(running_batch)
 
     def score(
         self,
@@ -363,7 +330,7 @@ class Generator:
         """
         requests = make_score_requests(prompts, continuations, self.model, self.tokenizer)
         lengths = [len(request.token_ids) for request in requests]
-        schedules = self._schedules.resolve_all(schedule, lengths)
+        schedules = self.schedules.resolve_all(schedule, lengths)
         return Scorer(self._loaded).score_all(requests, schedules)
 
 

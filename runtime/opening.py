@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
-from pydantic import Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from ..engines.bundle import Verify, WeightsPlace
 from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.constants import integer
 from ..engines.host.processor import available_cores, thread_problems
-from .kv.prefix_sharing import PrefixSharing
 from .schedule import ExitSchedule
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 else:
     ScheduleChoice = Any  # checked against the depth of a bundle, which is not known here
 
+
 ENGINE_OPTIONS = ("device", "threads", "weights", "verify")
 """Options of a command that chooses schedules and batch sizes itself."""
 GENERATOR_OPTIONS = (*ENGINE_OPTIONS, "schedule", "max_batch_size", "kv_memory", "raw_prompts")
@@ -30,12 +30,21 @@ GENERATOR_OPTIONS = (*ENGINE_OPTIONS, "schedule", "max_batch_size", "kv_memory",
 _MAX_ROWS = integer("max_rows")  # the plan of a batch takes memory for each row before it runs
 _RUNNING = Option(panel="Running")
 _LIMITS = Option(panel="Limits")
+_SHARING_BY_BOOLEAN = {"true": "shared", "false": "off"}  # also as texts, for Triton
 
 
 def _schedule_text(schedule: str | ExitSchedule | None) -> str | None:
     if not isinstance(schedule, ExitSchedule):
         return schedule
     return json.dumps({"schedule": schedule.to_document()})
+
+
+def _from_boolean(value: object) -> object:
+    return _SHARING_BY_BOOLEAN.get(str(value).lower(), value)
+
+
+PrefixSharing = Annotated[Literal["shared", "client", "off"], BeforeValidator(_from_boolean)]
+"""Who finds kept prefixes: all clients (also True), each client its own, or nobody (False)."""
 
 
 class OpenKeywords(TypedDict, total=False):

@@ -13,7 +13,7 @@ from typing_extensions import override
 from ...engines.backends.session import EngineSession
 from ...engines.manifest import TensorRole
 from ...engines.memory import Array
-from ...runtime.stitching.bindings import cache_tensors, run_once
+from ...runtime.stitching.protocol import cache_tensors, run_once
 from ..architecture.modules import call_by_role
 from .caches import placing
 

@@ -16,8 +16,8 @@ from ...engines.errors import EnvironmentMismatchError
 from ...engines.host.gpus import survey_gpus
 from ...engines.manifest import BuildSpec, DType, EngineSpec, KVBucket, TensorRole
 from ...engines.memory import Array, Tensor
-from ...runtime.stitching.bindings import cache_tensors, run_once
 from ...runtime.stitching.device.buffers import Field, Staging
+from ...runtime.stitching.protocol import cache_tensors, run_once
 from .caches import placing
 from .calls import EngineCalls
 

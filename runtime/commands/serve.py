@@ -86,7 +86,7 @@ def register(app: typer.Typer) -> None:
 def serve(options: ServeOptions) -> None:
     """Serve bundles over HTTP, many requests in one running batch, each at its own depth."""
     require_extra("serve", "skipdec serve")
-    from ..scheduling.admission import parse_admission
+    from ..scheduling.scheduler import parse_admission
     from ..serving.http.server import HttpServer, ServedBundle
     from ..serving.http.watch.logs import log_to_stderr
     from ..serving.process.replicas import open_workers

@@ -9,8 +9,7 @@ from typing import cast
 
 from ...engines.constants import integer
 from ...engines.memory import Array, Buffer, Tensor
-from .layout import KVLayout
-from .pool import BufferPool, pooled_size
+from .buffers import BufferPool, KVLayout, pooled_size
 
 # Prefixes are kept and found in whole blocks of this many tokens.
 BLOCK_TOKENS = integer("prefix_block_tokens")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...engines.manifest import EngineKind, EngineSpec, Manifest, TensorRole
 from ...engines.memory import ITEM_BYTES
 from ...engines.targets import target_of
-from ..kv.layout import KVLayout
+from ..kv.buffers import KVLayout
 from ..schedule import ExitSchedule, LayerPlan
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from ...engines.bundle import EngineBundle, Verify
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import EngineSpec, TensorRole, TensorSpec
+from ..kv.buffers import KVLayout
 from ..kv.cache import plan_kv_cache
-from ..kv.layout import KVLayout
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
 from ..schedule.presets import fitting_presets

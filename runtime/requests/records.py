@@ -17,7 +17,7 @@ from ...engines.documents import parse_json
 from ...engines.errors import UsageError, shown
 from ..schedule.notation import beyond_notation
 from ..tokens.sampling import SamplingParams
-from .prompts import Prompt
+from .request import Prompt
 
 RecordId = str | int
 

@@ -1,15 +1,130 @@
-"""Request: one prompt and its parameters, checked completely before any work starts."""
+"""Requests: the forms of prompts, and requests to generate or score, checked before work starts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sized
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, SupportsIndex, TypedDict
 
+from ...engines.checking import plain
 from ...engines.errors import UsageError, shown
 from ...engines.manifest import ModelSpec
+from ..schedule import ExitSchedule
 from ..tokens.sampling import MAX_LOGPROBS, SamplingParams
 from ..tokens.tokenizer import Tokenizer
-from .prompts import Prompt, Prompts, as_prompt_list, checked_token_ids, prompt_text
+
+MAX_PROMPTS = 2**20  # of one call
+_FORMS = 'a text, token ids, {"prompt": text} or {"prompt_token_ids": ids}'
+
+
+class TextPrompt(TypedDict):
+    """A text in vLLM's form."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """Token ids in vLLM's form."""
+
+    prompt_token_ids: Iterable[SupportsIndex]
+
+
+Prompt = str | Iterable[SupportsIndex] | TextPrompt | TokensPrompt
+"""Token ids are integers, or an array of numpy or torch: int, [S]."""
+Prompts = Prompt | Iterable[Prompt]
+
+
+def as_prompt_list(prompts: Prompts) -> list[Prompt]:
+    """Return the prompts of a call as a list; a single text or mapping becomes a list of one.
+
+    >>> as_prompt_list("Hello"), as_prompt_list([{"prompt": "Hello"}, [5, 7]])
+    (['Hello'], [{'prompt': 'Hello'}, [5, 7]])
+
+    Raises UsageError for anything else, for example a flat list of token ids.
+    """
+    given: Any = plain(prompts)
+    if isinstance(given, str) or _is_mapping(given):
+        return [given]
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise UsageError("prompts", f"is {shown(given)}; allowed: {_FORMS}, or a list of such")
+    prompt_list = list(islice(given, MAX_PROMPTS + 1))
+    if len(prompt_list) > MAX_PROMPTS:
+        raise UsageError("prompts", f"are more than {MAX_PROMPTS:,}; give fewer in one call")
+    if any(isinstance(plain(prompt), int) for prompt in prompt_list):
+        raise UsageError(
+            "prompts", "is a flat list of token ids; allowed: a list of prompts, e.g. [[2, 5, 7]]"
+        )
+    return prompt_list
+
+
+def prompt_text(prompt: Prompt) -> str | None:
+    """Return a text prompt's text, or None for token ids."""
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    return text if isinstance(text, str) else None
+
+
+def checked_token_ids(
+    prompt: Prompt,
+    subject: str,
+    model: ModelSpec,
+    tokenizer: Tokenizer | None,
+    *,
+    is_continuation: bool = False,
+) -> tuple[list[str], tuple[int, ...]]:
+    """Return the problems of a prompt, if any, and its token ids.
+
+    A text is put into the tokenizer's prompt template and gets its special tokens, unless it is a
+    continuation; token ids are used as given. A text that is too long for the model whatever its
+    tokens are is refused without tokenizing it, which would take half a minute for 10 MB.
+    """
+    ids: Any = plain(prompt)
+    if _is_mapping(ids):
+        if tuple(ids.keys()) not in (("prompt",), ("prompt_token_ids",)):
+            keys = ", ".join(map(str, islice(ids.keys(), 10))) or "none"
+            return [f"{subject} is a mapping with the keys {keys:.200}; allowed: {_FORMS}"], ()
+        (key,) = ids.keys()
+        ids = plain(ids[key])
+        if isinstance(ids, str) != (key == "prompt"):
+            return [f"{subject} has {shown(ids)} under {key!r}; allowed: {_FORMS}"], ()
+    if isinstance(ids, str):
+        if tokenizer is None:
+            return [f"{subject} is text, but the bundle has no tokenizer; give token ids"], ()
+        if (least := tokenizer.least_tokens(ids)) > model.max_seq_len:
+            return [_too_long(subject, f"at least {least} tokens", model)], ()
+        if is_continuation:
+            ids = tokenizer.encode(ids, add_special_tokens=False)
+        else:
+            ids = tokenizer.encode_prompt(ids)
+    elif isinstance(ids, bytes) or not isinstance(ids, Iterable):
+        return [f"{subject} is {shown(ids)}; allowed: {_FORMS}"], ()
+    token_ids = tuple(map(plain, islice(ids, model.max_seq_len + 1)))
+    if not token_ids:
+        return [f"{subject} has no tokens; give at least one"], ()
+    for position, token_id in enumerate(token_ids):
+        if isinstance(token_id, bool) or not isinstance(token_id, int):
+            return [f"{subject} has {shown(token_id)} at {position}; allowed: integers"], ()
+        if not 0 <= token_id < model.vocab_size:
+            return [
+                f"{subject} has token id {shown(token_id)} at {position}; "
+                f"allowed: 0 to {model.vocab_size - 1}"
+            ], ()
+    if len(token_ids) > model.max_seq_len:
+        count = len(ids) if isinstance(ids, Sized) else f"more than {model.max_seq_len}"
+        return [_too_long(subject, f"{count} tokens", model)], ()
+    return [], token_ids
+
+
+def _is_mapping(value: object) -> bool:
+    """Return whether iteration yields keys instead of prompts, as a table of pandas does."""
+    return isinstance(value, Mapping) or hasattr(value, "keys")
+
+
+def _too_long(subject: str, length: str, model: ModelSpec) -> str:
+    return (
+        f"{subject} has {length}; the bundle holds {model.max_seq_len} positions; shorten the "
+        "prompt"
+    )
 
 
 @dataclass(frozen=True)
@@ -114,3 +229,129 @@ def _no_params(subject: str, value: object) -> UsageError:
     return UsageError(
         subject, f"is {shown(value)}; allowed: a SamplingParams, or a list of such; {remedy}"
     )
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """One prompt and the continuation to score, as token ids.
+
+    With ``is_prompt`` the continuation is the rest of the prompt, so its tokens run at the depth of
+    prompt tokens. ``top_logprobs`` is the number of most probable tokens to report beside each.
+    ``followed_by`` asks for the one token after the continuation, at the same depth. ``client``
+    names who asks; clients take turns.
+    """
+
+    index: int
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    is_prompt: bool = False
+    top_logprobs: int | None = None
+    followed_by: Request | None = None
+    client: str = ""
+
+    @property
+    def fed(self) -> tuple[int, ...]:
+        """The tokens that the engines read; a continuation's last token only if one follows it."""
+        is_whole = self.is_prompt or self.followed_by is not None
+        read = self.token_ids if is_whole else self.token_ids[:-1]
+        return (*self.prompt_token_ids, *read)
+
+    @property
+    def positions(self) -> range:
+        """The positions before each scored token and before the one that follows."""
+        first = len(self.prompt_token_ids) - 1
+        return range(first, first + len(self.token_ids) + (self.followed_by is not None))
+
+    def active_lengths(self, schedule: ExitSchedule) -> list[int]:
+        """Return for each layer the number of tokens, from the first on, that run it."""
+        fed = len(self.fed)
+        prompt_length = fed if self.is_prompt else len(self.prompt_token_ids)
+        return schedule.active_lengths(prompt_length, fed - prompt_length)
+
+    def depths(self, schedule: ExitSchedule) -> list[int]:
+        """Return the number of layers that the token at each of `positions` runs."""
+        prompt_length = len(self.prompt_token_ids)
+        if self.is_prompt:
+            return [schedule.prompt_budget(place, len(self.fed)) for place in self.positions]
+        first = schedule.prompt_budget(prompt_length - 1, prompt_length)
+        return [first, *(schedule.budget(index) for index in range(len(self.positions) - 1))]
+
+
+def make_score_requests(
+    prompts: Prompts,
+    continuations: Prompts,
+    model: ModelSpec,
+    tokenizer: Tokenizer | None,
+) -> list[ScoreRequest]:
+    """Pair prompts with continuations, tokenize and check them.
+
+    Raises UsageError with the problems of all of them.
+    """
+    prompt_list = as_prompt_list(prompts)
+    continuation_list = as_prompt_list(continuations)
+    if len(prompt_list) != len(continuation_list):
+        raise UsageError(
+            "score",
+            f"there are {len(prompt_list)} prompts and {len(continuation_list)} continuations; "
+            "give one continuation per prompt",
+        )
+    requests = []
+    problems: list[str] = []
+    for index, (prompt, continuation) in enumerate(
+        zip(prompt_list, continuation_list, strict=True)
+    ):
+        found, prompt_ids = checked_token_ids(prompt, f"prompt {index}", model, tokenizer)
+        more, token_ids = checked_token_ids(
+            continuation, f"continuation {index}", model, tokenizer, is_continuation=True
+        )
+        found += more
+        length = len(prompt_ids) + len(token_ids)
+        if not found and length > model.max_seq_len:
+            found.append(
+                f"prompt {index} and its continuation have {length} tokens; the bundle holds "
+                f"{model.max_seq_len} positions"
+            )
+        problems += found
+        requests.append(ScoreRequest(index, prompt_ids, token_ids))
+    if problems:
+        raise UsageError("score", *problems)
+    return requests
+
+
+def make_score_request(
+    prompt: Prompt,
+    continuation: Prompt | None,
+    model: ModelSpec,
+    tokenizer: Tokenizer | None,
+    *,
+    top_logprobs: int | None = None,
+    followed_by: SamplingParams | None = None,
+    client: str = "",
+    subject: str = "prompt",
+) -> ScoreRequest:
+    """Tokenize and check one text; without a continuation, score the prompt's own tokens.
+
+    ``subject`` names the prompt in errors. ``followed_by``: how one token behind all of these is
+    sampled. Raises UsageError.
+    """
+    if top_logprobs is not None and not 0 <= top_logprobs <= model.vocab_size:
+        allowed = f"0 to {model.vocab_size}"
+        raise UsageError("top_logprobs", f"is {top_logprobs}; allowed: {allowed}, or None")
+    if continuation is None:
+        problems, token_ids = checked_token_ids(prompt, subject, model, tokenizer)
+        if problems:
+            raise UsageError("score", *problems)
+        made = ScoreRequest(0, token_ids[:1], token_ids[1:], is_prompt=True)
+    else:
+        (made,) = make_score_requests([prompt], [continuation], model, tokenizer)
+    following = None
+    if followed_by is not None:
+        if (followed_by.n, followed_by.max_tokens) != (1, 1):
+            raise UsageError(
+                "followed_by",
+                f"has n {followed_by.n} and max_tokens {followed_by.max_tokens}; allowed: 1 and "
+                "1; for more tokens, send a request",
+            )
+        token_ids = (*made.prompt_token_ids, *made.token_ids)
+        following = make_request(0, token_ids, followed_by, model, tokenizer, subject)
+    return replace(made, top_logprobs=top_logprobs, followed_by=following, client=client)

@@ -9,13 +9,11 @@ from time import perf_counter
 
 from ...engines.errors import CapacityError
 from ..requests.request import Request
-from ..requests.results import request_output
 from ..schedule import ExitSchedule
 from ..tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
-from .config import RunningBatchConfig
 from .loaded_bundle import LoadedBundle
 from .running_batch import RunningBatch
-from .running_request import RunningRequest
+from .running_request import RunningRequest, request_output
 
 _LOOKAHEAD = 3  # rows that the batch knows of, per slot, to find prompts of similar length
 
@@ -49,10 +47,7 @@ class Call:
         self._schedules = schedules
         self._engines = loaded.engines
         self._slots = loaded.call_slots(requests)
-        config = RunningBatchConfig(
-            fills_first=True, failures="raise", admission=loaded.limits.call_admission
-        )
-        self._batch = RunningBatch(loaded, self._slots, config)
+        self._batch = RunningBatch(loaded, self._slots, loaded.call_config)
         self._start = perf_counter()
         parts = [
             part

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
 
-from ..requests.row import Row
 from ..stitching.protocol import StepRow
 from ..tokens.logits import StepLogits
 from ..tokens.outputs import StreamDelta
+from .running_request import Row
 
 
 class Decoding(ABC):
@@ -34,14 +34,15 @@ class Decoding(ABC):
         fed: StepRow,
         logits: StepLogits,
         first: int,
-        step_start: float,
+        step_start: float | None,
         deltas: list[StreamDelta],
     ) -> None:
         """Draw the row's next tokens until it ends or one differs from the guess that was fed.
 
         ``logits`` holds those of the row's tokens from place ``first`` on. Adds a delta to
         ``deltas`` for each token; raises what the sampler raises, and deltas of the tokens before
-        stay. The first token takes the step's time, later ones that of their drawing.
+        stay. The first token takes the step's time, later ones that of their drawing;
+        ``step_start`` is None behind a prompt.
         """
         for index, plan in enumerate(fed.plans):
             token = logits.sample(first + index, row.sampler)
@@ -77,3 +78,10 @@ def fed(row: Row, guesses: Sequence[int] = ()) -> StepRow:
     kept = (tokens[-1], *guesses[: max(0, needed)])
     plans = tuple(row.schedule.plan(index + offset) for offset in range(len(kept)))
     return StepRow(row.number, kept, row.num_positions, plans)
+
+
+def prompt_end(row: Row) -> StepRow:
+    """Return the last token of the row's prompt, whose logits yield the row's first token."""
+    prompt, plans = row.request.prompt_token_ids, row.schedule.prompt_plans
+    plan = plans[0 if len(prompt) == 1 else -1]  # a prompt's first token runs all layers
+    return StepRow(row.number, prompt[-1:], len(prompt) - 1, (plan,))

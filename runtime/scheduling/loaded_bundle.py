@@ -1,25 +1,217 @@
-"""LoadedBundle: all that running batches, calls and scoring share of one opened bundle."""
+"""LoadedBundle: a bundle whose engines are loaded, and the limits of what they run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from functools import cached_property
+from typing import Literal, Self
+
+from pydantic import Field
 
 from ...engines.backends.session import EngineBackend
 from ...engines.bundle import EngineBundle
-from ...engines.manifest import ModelSpec, TensorRole
-from ..kv.layout import KVLayout
-from ..kv.pool import BufferPool
-from ..opening import OpenOptions
-from ..requests.planning import BatchLimits
+from ...engines.checking import ValidatedConfig
+from ...engines.constants import integer
+from ...engines.errors import CapacityError, UsageError
+from ...engines.manifest import Manifest, ModelSpec, TensorRole
+from ..kv.buffers import BufferPool, KVLayout
+from ..kv.cache import capacity_class, row_class
+from ..opening import OpenOptions, PrefixSharing
 from ..requests.request import Request
+from ..schedule import ExitSchedule
 from ..schedule.request_schedules import ScheduleResolver
-from ..stitching.factory import make_slots
-from ..stitching.loaded import LoadedEngines
-from ..stitching.loading import load_stitcher
-from ..stitching.protocol import SlotLimits, SlotStitcher
+from ..stitching.loaded import LoadedEngines, load_stitcher, make_slots
+from ..stitching.protocol import PromptRow, SlotLimits, SlotMemory
+from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.tokenizer import Tokenizer
+
+# Enough tokens for matrix products to run at full speed; more would only cost activation memory.
+MAX_PREFILL_TOKENS = integer("default_max_prefill_tokens")
+
+
+class RunningBatchConfig(ValidatedConfig):
+    """Options of a running batch.
+
+    ``max_prefill_tokens`` bounds one call for prompts, and so the gap between two tokens of other
+    texts; longer prompts run in chunks of that length. With ``fills_first`` prompts run while slots
+    are free, without a step between them, for texts that nobody reads token by token.
+    ``failures``: "end" the rows that a failure concerns, or "raise" it from `RunningBatch.step`.
+    """
+
+    max_prefill_tokens: int = Field(default=MAX_PREFILL_TOKENS, ge=16)
+    admission: str | None = None
+    fills_first: bool = False
+    failures: Literal["end", "raise"] = "end"
+    prefixes: PrefixSharing = "shared"
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """Limits of every batch of a bundle.
+
+    One call for prompts has at most ``max_prefill_rows`` of up to ``max_prompt_tokens`` each, None
+    where only the model bounds them. ``kv_buckets`` are the static capacities of the engines,
+    ascending, or empty where they take any capacity. With ``pads_rows`` steps run on 1, 2, 4, …
+    rows, up to ``max_batch_size``.
+    """
+
+    max_batch_size: int
+    max_prefill_rows: int
+    kv_bytes: int
+    kv_buckets: tuple[int, ...] = ()
+    pads_rows: bool = False
+    max_prompt_tokens: int | None = None
+
+    @classmethod
+    def of(cls, manifest: Manifest, *, max_batch_size: int, kv_bytes: int, on_device: bool) -> Self:
+        """Return the limits of a bundle's engines; TensorRT's were built for limits of their own.
+
+        Raises UsageError if ``max_batch_size`` is more rows than the engines were built for.
+        """
+        build = manifest.build
+        if build is None:
+            return cls(max_batch_size, max_batch_size, kv_bytes, pads_rows=on_device)
+        if max_batch_size > build.max_batch_size:
+            raise UsageError(
+                "max_batch_size",
+                f"is {max_batch_size}; the engines were built for up to {build.max_batch_size} "
+                "rows; lower it, or build them again with --max-batch-size",
+            )
+        return cls(
+            max_batch_size,
+            min(max_batch_size, build.max_prefill_rows),
+            kv_bytes,
+            build.kv_buckets,
+            pads_rows=True,
+            max_prompt_tokens=build.max_prompt_len,
+        )
+
+    def check_prompt(self, subject: str, num_tokens: int) -> Iterator[str]:
+        """Yield a problem if a prompt of ``num_tokens`` is too long for the engines."""
+        if self.max_prompt_tokens is not None and num_tokens > self.max_prompt_tokens:
+            yield (
+                f"{subject} has {num_tokens} tokens; the engines were built for prompts of up to "
+                f"{self.max_prompt_tokens}; shorten it, or build them again with --max-prompt-len"
+            )
+
+    def kv_bucket(self, positions: int) -> int | None:
+        """Return the smallest static capacity that holds ``positions``, or None without any."""
+        return next((bucket for bucket in self.kv_buckets if bucket >= positions), None)
+
+    def slot_limits(self, max_model_len: int | None, longest: int) -> SlotLimits:
+        """Return the limits of a running batch whose rows have up to ``max_model_len`` positions.
+
+        None allows as many as the engines hold, at most ``longest``, the bundle's own number.
+        Raises UsageError for more than that.
+        """
+        most = self._most_positions(longest)
+        positions = most if max_model_len is None else max_model_len
+        if positions > most:
+            raise UsageError(
+                "max_model_len", f"is {positions}; the bundle holds {most} positions; lower it"
+            )
+        return self._slot_limits(self.max_batch_size, positions, positions)
+
+    def call_limits(self, requests: Sequence[Request], longest: int) -> SlotLimits:
+        """Return the limits of a batch that runs ``requests`` and no others.
+
+        Capacities come in few sizes, so that calls of similar lengths reuse the same bindings. The
+        running batch refuses requests that are too long for any capacity.
+        """
+        rows = max(1, min(self.max_batch_size, sum(one.params.n for one in requests)))
+        lengths = (len(one.prompt_token_ids) + one.max_tokens for one in requests)
+        positions = min(max(lengths, default=1), self._most_positions(longest))
+        return self._slot_limits(
+            self.padded_rows(rows), positions, capacity_class(positions, longest)
+        )
+
+    def _most_positions(self, longest: int) -> int:
+        """Return the positions of the longest row; its cache holds one less than its tokens."""
+        return min(longest, self.kv_buckets[-1] + 1) if self.kv_buckets else longest
+
+    def _slot_limits(self, rows: int, positions: int, capacity: int) -> SlotLimits:
+        bucket = self.kv_bucket(max(1, positions - 1))
+        return SlotLimits(
+            max_rows=rows,
+            max_positions=positions,
+            capacity=bucket or capacity,
+            kv_bytes=self.kv_bytes,
+            bucket=bucket,
+            most_prompts=self.max_prefill_rows if self.kv_buckets else None,
+            most_prompt_tokens=self.max_prompt_tokens,
+        )
+
+    def padded_rows(self, rows: int) -> int:
+        """Return the number of rows that a step of ``rows`` rows runs on: 1, 2, 4, … on a device.
+
+        >>> [BatchLimits(6, 6, 1, pads_rows=True).padded_rows(rows) for rows in (2, 3, 5)]
+        [2, 4, 6]
+        """
+        if not self.pads_rows:
+            return rows
+        return row_class(rows, self.max_batch_size)
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """The most that a request may need while nothing else runs; any process can check it.
+
+    Up to ``max_rows`` completions run at once, each with up to ``max_positions`` tokens of prompt
+    and text. A prompt of more than ``max_chunk_tokens`` runs in chunks. ``kv_bytes`` is None where
+    KV memory has no bound.
+    """
+
+    max_rows: int
+    max_positions: int
+    max_chunk_tokens: int
+    kv_bytes: int | None
+    memory: SlotMemory
+
+    def require_possible(self, request: Request, schedule: ExitSchedule) -> None:
+        """Raise CapacityError if the request could not run even alone."""
+        require_rows(request, self.max_rows)
+        self.require_memory(request, schedule, request.params.n, "prompt")
+
+    def require_memory(
+        self, request: Request, schedule: ExitSchedule, rows: int, subject: str
+    ) -> None:
+        """Raise CapacityError if ``rows`` of the request's completions don't fit even alone."""
+        tokens = len(request.prompt_token_ids)
+        asked = f"{tokens} tokens and max_tokens {request.max_tokens}"
+        positions = tokens + request.max_tokens
+        if positions > self.max_positions:
+            raise CapacityError(
+                subject,
+                f"{asked} are {positions:,} positions; max_model_len allows "
+                f"{self.max_positions:,}; raise it, shorten the prompt or lower max_tokens",
+            )
+        prompt = PromptRow.of(
+            request.prompt_token_ids,
+            schedule,
+            request.max_tokens,
+            self.memory.layout,
+            rows=range(rows),
+        )
+        needed = self.memory.alone(prompt, in_chunks=tokens > self.max_chunk_tokens)
+        if self.kv_bytes is not None and needed > self.kv_bytes:
+            raise CapacityError(
+                subject,
+                f"{asked} need {needed:,} bytes of KV cache; kv_memory allows {self.kv_bytes:,}; "
+                "raise it, shorten the prompt, lower max_tokens or use a schedule with fewer "
+                "layers",
+            )
+
+
+def require_rows(request: Request, max_rows: int) -> None:
+    """Raise CapacityError for more completions than run at once."""
+    rows = request.params.n
+    if rows > max_rows:
+        raise CapacityError(
+            "prompt",
+            f"has n {rows}; the engine runs up to {max_rows} rows at once; lower n or raise "
+            "max_batch_size",
+        )
 
 
 @dataclass(frozen=True)
@@ -89,3 +281,18 @@ class LoadedBundle:
             exact=exact,
             keeps_prefixes=keeps_prefixes,
         )
+
+    @cached_property
+    def call_config(self) -> RunningBatchConfig:
+        """The options of the batch of a call, whose texts nobody reads token by token.
+
+        On a CPU two requests start together: their prompts share one read of the weights and run
+        at similar depths, which makes texts of similar length 2 to 7 % faster than one by one, and
+        others no slower. On a device a quarter of the rows start together, or fewer after 50 ms: in
+        a simulation that gave 9 to 14 % more short texts per second than one by one and 7 % fewer
+        long ones; against static batches, 4 % and 60 % more.
+        """
+        admission = "gang:min_free=2,hold_ms=1000000"
+        if self.limits.pads_rows:
+            admission = f"gang:min_free={max(2, self.limits.max_batch_size // 4)},hold_ms=50"
+        return RunningBatchConfig(admission=admission, fills_first=True, failures="raise")

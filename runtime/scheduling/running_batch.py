@@ -6,38 +6,30 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from time import perf_counter
 
 from ...engines.constants import integer
 from ...engines.errors import ClosedError, SkipDecError, UsageError
 from ...engines.memory import Array
-from ..requests.prompts import Prompt
-from ..requests.request import Request, make_request
-from ..requests.row import Row
+from ..requests.request import Prompt, Request, make_request
 from ..schedule import ExitSchedule
-from ..stitching.protocol import SlotStitcher
-from ..tokens.logits import HostLogits
+from ..stitching.protocol import StepRow
+from ..stitching.slot_stitcher import SlotStitcher
+from ..tokens.logits import HostLogits, StepLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampling import SamplingParams
-from .admission import parse_admission
-from .config import RunningBatchConfig
-from .decoding import Decoding, OrdinaryDecoding
-from .loaded_bundle import LoadedBundle
-from .request_limits import RequestLimits
-from .running_request import RunningRequest
-from .scheduler import Action, Chunk, Decode, Prefill, Scheduler, Wait
+from .decoding import Decoding, OrdinaryDecoding, prompt_end
+from .loaded_bundle import LoadedBundle, RequestLimits, RunningBatchConfig
+from .running_request import Row, RunningRequest
+from .scheduler import Action, Chunk, Decode, Prefill, Scheduler, Wait, parse_admission
 from .scoring import BatchScoring
 from .stats import Counters, EngineStats
 
 _LOGGER = logging.getLogger(__name__)
 
-_MAX_FAILURES = integer(
-    "max_failures"
-)  # failed calls in a row, after which the engines are not expected to recover
-
-
-def _ignore(numbers: Sequence[int]) -> None:
-    pass
+# Failed calls in a row, after which the engines are not expected to recover.
+_MAX_FAILURES = integer("max_failures")
 
 
 class RunningBatch:
@@ -81,9 +73,8 @@ class RunningBatch:
         self._failures_in_a_row = 0
         self._in_chunks: int | None = None  # the request whose prompt last ran in chunks
         self._counters = Counters.zero(loaded.model.num_layers)
-        self.scoring = BatchScoring(loaded, slots, self._counters)
         # Called with the numbers of requests that stop waiting, before their prompts run.
-        self.on_admission: Callable[[Sequence[int]], None] = _ignore
+        self.on_admission: Callable[[Sequence[int]], None] = lambda numbers: None
         max_call = slots.limits.most_prompt_tokens or config.max_prefill_tokens
         self.limits = RequestLimits(
             max_rows=loaded.limits.max_batch_size,
@@ -101,6 +92,11 @@ class RunningBatch:
             max_chunk_tokens=self.limits.max_chunk_tokens,
             fills_first=config.fills_first,
         )
+
+    @cached_property
+    def scoring(self) -> BatchScoring:
+        """Scores texts between two steps; most batches score none."""
+        return BatchScoring(self._loaded, self._slots, self._counters)
 
     @property
     def max_rows(self) -> int:
@@ -266,7 +262,6 @@ class RunningBatch:
         return slots.fits([request.prompt for request in requests])
 
     def _announce(self, numbers: Sequence[int]) -> None:
-        """Report that requests no longer wait."""
         now = perf_counter()
         for number in numbers:
             self._counters.histograms.queue_seconds.observe(now - self._requests[number].start)
@@ -300,29 +295,32 @@ class RunningBatch:
         row_logits = [logits[index] for index, request in enumerate(requests) for _ in request.rows]
         self._counters.prompt_tokens += sum(request.prompt_length for request in requests)
         self._rows += rows
-        start, first, deltas = perf_counter(), HostLogits(row_logits), list[StreamDelta]()
-        for index, row in enumerate(rows):
-            try:
-                deltas.append(row.accept(first.sample(index, row.sampler), row.first_depth))
-            except Exception as error:
-                if self._config.failures == "raise":
-                    raise
-                _LOGGER.exception("a row of request %d failed", row.request_number)
-                deltas.append(row.fail(str(error)))
-        self._count_and_remove(rows, deltas, start)
-        return deltas
+        return self._accept(rows, [prompt_end(row) for row in rows], HostLogits(row_logits), None)
 
     def _decode(self) -> list[StreamDelta]:
         start, rows = perf_counter(), self._rows[:]
         fed = self._decoding.feed(rows)
         with self._loaded.engines.step():
             logits = self._slots.step(fed)
-        sampling, first, deltas = perf_counter(), 0, list[StreamDelta]()
-        self._counters.count_step([step.plan for step in fed], sampling - start)
+        self._counters.count_step([step.plan for step in fed], perf_counter() - start)
+        return self._accept(rows, fed, logits, start)
+
+    def _accept(
+        self,
+        rows: Sequence[Row],
+        fed: Sequence[StepRow],
+        logits: StepLogits,
+        step_start: float | None,
+    ) -> list[StreamDelta]:
+        """Draw what follows the tokens that rows fed, fail rows that cannot, and remove ended ones.
+
+        ``logits`` are those of all tokens fed; ``step_start`` is None behind prompts.
+        """
+        start, first, deltas = perf_counter(), 0, list[StreamDelta]()
         for row, step in zip(rows, fed, strict=True):
             before = len(deltas)
             try:
-                self._decoding.accept(row, step, logits, first, start, deltas)
+                self._decoding.accept(row, step, logits, first, step_start, deltas)
             except Exception as error:
                 if self._config.failures == "raise":
                     raise
@@ -331,17 +329,11 @@ class RunningBatch:
             if len(deltas) - before < len(step.tokens) and row.finish_reason is None:
                 self._slots.truncate(row.number, row.num_positions)
             first += len(step.tokens)
-        self._count_and_remove(rows, deltas, sampling)
-        return deltas
-
-    def _count_and_remove(
-        self, rows: Sequence[Row], deltas: Sequence[StreamDelta], start: float
-    ) -> None:
-        """Count the tokens, drawn from time ``start`` on, and remove the rows that ended."""
         self._counters.generated_tokens += len(deltas)
         if ended := [row for row in rows if row.finish_reason is not None]:
             self._remove(ended)
         self._counters.sampling_seconds += perf_counter() - start
+        return deltas
 
     def _remove(self, ended: Sequence[Row]) -> None:
         """Free the slots of rows that have ended, and count the requests that ended with them."""

@@ -1,19 +1,177 @@
-"""RunningRequest: a request inside a running batch, and its rows."""
+"""RunningRequest and Row: a request in flight and its completions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Self
 
-from ..kv.layout import KVLayout
-from ..kv.reservation import Reservation
+from ...engines.manifest import ModelSpec
 from ..requests.request import Request
-from ..requests.results import request_output
-from ..requests.row import Row
 from ..schedule import ExitSchedule
+from ..schedule.text import format_schedule
 from ..stitching.protocol import PromptRow
-from ..tokens.outputs import RequestOutput
+from ..tokens.outputs import (
+    CompletionOutput,
+    FinishReason,
+    Logprob,
+    RequestOutput,
+    StreamDelta,
+    Timings,
+)
+from ..tokens.sampler import SampledToken, Sampler
+from ..tokens.stopping import StopChecker
+from ..tokens.tokenizer import Tokenizer
 from .loaded_bundle import LoadedBundle
+
+
+class Row:
+    """The state of one completion: its tokens and their depths, how it samples, stops, and times.
+
+    ``number`` names the row to the stitcher, and ``request_number`` names its request within the
+    running batch. ``output_index`` says which of the request's ``n`` completions this is. ``start``
+    is the ``perf_counter`` time at which the caller began to wait.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        output_index: int,
+        schedule: ExitSchedule,
+        model: ModelSpec,
+        tokenizer: Tokenizer | None,
+        start: float,
+        *,
+        number: int = 0,
+        request_number: int = 0,
+    ) -> None:
+        self.number = number
+        self.request_number = request_number
+        self.request = request
+        self.output_index = output_index
+        self.schedule = schedule
+        self.token_ids: list[int] = []
+        self.sampler = Sampler(
+            request.params,
+            request.prompt_token_ids,
+            model.vocab_size,
+            output_index,
+            eos_token_id=model.eos_token_id,
+            token_text=tokenizer.token_text if tokenizer else None,
+        )
+        self._stop_checker = StopChecker(
+            request.params,
+            max_tokens=request.max_tokens,
+            eos_token_id=model.eos_token_id,
+            decoder=tokenizer.incremental_decoder(request.params.skip_special_tokens)
+            if tokenizer
+            else None,
+        )
+        self._layers: list[int] = []  # that each token took
+        self._logprobs: list[dict[int, Logprob]] = []
+        self._start = self._first_time = self._last_time = start
+        self._step_seconds: list[float] = []
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the row ended, or None while it runs."""
+        return self._stop_checker.finish_reason
+
+    @property
+    def num_positions(self) -> int:
+        """The number of KV-cache positions in use; the last token has not been fed back yet."""
+        return len(self.request.prompt_token_ids) + len(self.token_ids) - 1
+
+    def accept(
+        self, token: SampledToken, layers: int, *, step_start: float | None = None
+    ) -> StreamDelta:
+        """Append a token that `sampler` drew from the output of ``layers`` layers.
+
+        ``step_start`` is the ``perf_counter`` time at which its step began, None for the first
+        token.
+        """
+        self.token_ids.append(token.token_id)
+        self._layers.append(layers)
+        if token.logprobs is not None:
+            self._logprobs.append(token.logprobs)
+        text = self._stop_checker.push(token.token_id)
+        delta = self._delta((token.token_id,), text, layers, token.logprobs)
+        self._last_time = perf_counter()
+        if step_start is None:
+            self._first_time = self._last_time
+        else:
+            self._step_seconds.append(self._last_time - step_start)
+        return delta
+
+    def abort(self, reason: str | None = None) -> StreamDelta:
+        """End the row as cancelled, with ``reason`` as its stop_reason."""
+        return self._delta((), self._stop_checker.abort(reason), 0)
+
+    def fail(self, reason: str) -> StreamDelta:
+        """End the row with finish_reason "error" and ``reason`` as its stop_reason."""
+        self._stop_checker.fail(reason)
+        return self._delta((), "", 0)
+
+    def output(self) -> CompletionOutput:
+        """Return the completion so far."""
+        chosen = zip(self.token_ids, self._logprobs, strict=False)
+        return CompletionOutput(
+            index=self.output_index,
+            text=self._stop_checker.text,
+            token_ids=tuple(self.token_ids),
+            cumulative_logprob=sum(logprobs[token].logprob for token, logprobs in chosen)
+            if self._logprobs
+            else None,
+            logprobs=tuple(self._logprobs) if self._logprobs else None,
+            finish_reason=self.finish_reason,
+            stop_reason=self._stop_checker.stop_reason,
+            layers_per_token=tuple(self._layers),
+            timings=Timings(
+                time_to_first_token=self._first_time - self._start,
+                step_seconds=tuple(self._step_seconds),
+                decode_seconds=self._last_time - self._first_time,
+            ),
+        )
+
+    def _delta(
+        self,
+        token_ids: tuple[int, ...],
+        text: str,
+        layers: int,
+        logprobs: dict[int, Logprob] | None = None,
+    ) -> StreamDelta:
+        return StreamDelta(
+            request_index=self.request.index,
+            index=self.output_index,
+            token_ids=token_ids,
+            text=text,
+            finish_reason=self.finish_reason,
+            layers=layers,
+            logprobs=None if logprobs is None else (logprobs,),
+            stop_reason=self._stop_checker.stop_reason,
+        )
+
+
+def request_output(
+    request: Request,
+    schedule: ExitSchedule,
+    completions: tuple[CompletionOutput, ...],
+    *,
+    finished: bool = True,
+    request_id: str | None = None,
+) -> RequestOutput:
+    """Return the result of ``request`` at ``schedule``, named by its index without a request_id."""
+    return RequestOutput(
+        request_id=str(request.index) if request_id is None else request_id,
+        prompt=request.prompt,
+        prompt_token_ids=request.prompt_token_ids,
+        outputs=completions,
+        finished=finished,
+        schedule=format_schedule(schedule),
+        layer_ranges=schedule.layer_ranges(
+            {depth for completion in completions for depth in completion.layers_per_token}
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -61,7 +219,14 @@ class RunningRequest:
             )
             for row, output_index in enumerate(outputs, first_row)
         )
-        prompt = prompt_row(loaded.layout, request, schedule, len(rows), first_row, owner)
+        prompt = PromptRow.of(
+            request.prompt_token_ids,
+            schedule,
+            request.max_tokens,
+            loaded.layout,
+            rows=range(first_row, first_row + len(rows)),
+            owner=owner,
+        )
         return cls(number, request, schedule, rows, prompt, start)
 
     @property
@@ -88,18 +253,3 @@ class RunningRequest:
         """Return the result so far."""
         completions = tuple(row.output() for row in self.rows)
         return request_output(self.request, self.schedule, completions, finished=self.is_finished)
-
-
-def prompt_row(
-    layout: KVLayout,
-    request: Request,
-    schedule: ExitSchedule,
-    num_rows: int,
-    first_row: int = 0,
-    owner: str = "",
-) -> PromptRow:
-    """Return the stitcher's view of a prompt: its row, its copies, and what each reserves."""
-    tokens = request.prompt_token_ids
-    reservation = Reservation.of(layout, schedule, len(tokens), request.max_tokens)
-    copies = tuple(range(first_row + 1, first_row + num_rows))
-    return PromptRow(first_row, tokens, schedule, reservation, copies, owner)

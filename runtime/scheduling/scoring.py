@@ -1,17 +1,170 @@
-"""BatchScoring: texts that are scored between two steps of a running batch."""
+"""Scoring: log-probabilities of given tokens, each at the depth of the token before it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 
-from ..requests.scoring import ScoreRequest
+import numpy as np
+
+from ...engines.constants import integer
+from ...engines.errors import CapacityError
+from ...engines.memory import Array
+from ..kv.cache import KVCache, KVPlan
+from ..requests.request import Request, ScoreRequest
 from ..schedule import ExitSchedule
-from ..stitching.protocol import SlotStitcher
-from ..tokens.outputs import ScoreOutput
+from ..schedule.text import format_schedule
+from ..stitching.slot_stitcher import SlotStitcher
+from ..tokens.logits import HostLogits
+from ..tokens.logprobs import row_logprobs
+from ..tokens.outputs import CompletionOutput, Logprob, ScoreOutput
+from ..tokens.sampler import not_finite
+from ..tokens.tokenizer import Tokenizer
 from .loaded_bundle import LoadedBundle
-from .scorer import Scorer
+from .running_request import Row
 from .stats import Counters
+
+_CHUNK = integer("score_rows")  # logits at a time: 64 rows of OPT's vocabulary take 13 MB
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores texts one by one on the engines of a bundle.
+
+    The active tokens of a single row are a prefix in every layer, so one pass scores all of them.
+    """
+
+    loaded: LoadedBundle
+
+    def check(self, requests: Sequence[ScoreRequest]) -> int:
+        """Return the bytes of KV cache that the longest request needs; CapacityError if too many.
+
+        Keys and values of a layer are needed only while it runs: one pair serves all layers.
+        """
+        if not requests:
+            return 0
+        limits = self.loaded.limits
+        longest = max(requests, key=lambda request: len(request.fed))
+        num_fed = len(longest.fed)
+        for problem in limits.check_prompt(f"text {longest.index}", num_fed):
+            raise CapacityError("score", problem)
+        needed = self.nbytes(longest)
+        if needed > limits.kv_bytes:
+            raise CapacityError(
+                f"prompt {longest.index}",
+                f"{num_fed} tokens need {needed:,} bytes of KV cache; kv_memory allows "
+                f"{limits.kv_bytes:,}; raise it or shorten the text",
+            )
+        return needed
+
+    def nbytes(self, request: ScoreRequest) -> int:
+        """Return the bytes of KV cache that a request needs."""
+        return self._plan(len(request.fed)).nbytes
+
+    def score_all(
+        self, requests: Sequence[ScoreRequest], schedules: Sequence[ExitSchedule]
+    ) -> list[ScoreOutput]:
+        """Hold the engines and score one request after another. Raises what `score` raises."""
+        with self.loaded.engines.hold(planned_bytes=self.check(requests)):
+            return [
+                self.score(request, schedule)
+                for request, schedule in zip(requests, schedules, strict=True)
+            ]
+
+    def score(self, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
+        """Score one checked request at ``schedule`` for the holder of the engines.
+
+        Raises LogitsError for logits that are NaN or +inf, and what `LoadedEngines.step` raises.
+        """
+        start = perf_counter()
+        depths = request.depths(schedule)
+        scores = _Scores(request, self.loaded.tokenizer)
+        following = None
+        engines, plan = self.loaded.engines, self._plan(len(request.fed))
+        with engines.step() as stitcher, KVCache(engines.pool, plan) as cache:
+            lengths = request.active_lengths(schedule)
+            for logits in stitcher.score(cache, request.fed, lengths, request.positions, _CHUNK):
+                rest = scores.take(logits)  # of float32 [<= _CHUNK, V]
+                if request.followed_by is not None and len(rest):
+                    following = self._follow(request.followed_by, schedule, rest, depths, start)
+        return ScoreOutput(
+            prompt_token_ids=request.prompt_token_ids,
+            token_ids=request.token_ids,
+            logprobs=tuple(scores.logprobs),
+            layers_per_token=tuple(depths[: len(request.token_ids)]),
+            schedule=format_schedule(schedule),
+            top_logprobs=None if request.top_logprobs is None else tuple(scores.top_logprobs),
+            following=following,
+        )
+
+    def _follow(
+        self,
+        request: Request,
+        schedule: ExitSchedule,
+        logits: Array,
+        depths: Sequence[int],
+        start: float,
+    ) -> CompletionOutput:
+        """Return the token that a request samples from ``logits`` float32 [1, V]."""
+        row = Row(request, 0, schedule, self.loaded.model, self.loaded.tokenizer, start)
+        row.accept(HostLogits(logits).sample(0, row.sampler), depths[-1])
+        return row.output()
+
+    def _plan(self, positions: int) -> KVPlan:
+        """Plan one scratch pair for all layers."""
+        bucket = self.loaded.limits.kv_bucket(positions)
+        return KVPlan(
+            self.loaded.layout,
+            1,
+            (),
+            scratch_rows=1,
+            scratch_capacity=bucket or positions,
+            bucket=bucket,
+        )
+
+
+@dataclass
+class _Scores:
+    """Log-probabilities of a request's tokens, collected chunk by chunk."""
+
+    request: ScoreRequest
+    tokenizer: Tokenizer | None
+    logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[dict[int, Logprob]] = field(default_factory=list)
+
+    def take(self, logits: Array) -> Array:
+        """Read the next tokens' ``logits`` float32 [R, V]; return those after the last token."""
+        request, done = self.request, len(self.logprobs)
+        chosen = request.token_ids[done : done + len(logits)]
+        subject = f"logits of text {request.index} from token {done} on"
+        scored = logits[: len(chosen)]
+        token_text = None if self.tokenizer is None else self.tokenizer.token_text
+        if chosen and request.top_logprobs is None:
+            self.logprobs += _chosen_logprobs(scored, chosen, subject)
+        elif chosen:
+            _require_finite(scored, subject)
+            for row, token_id in zip(scored, chosen, strict=True):
+                entry = row_logprobs(row, token_id, request.top_logprobs or 0, token_text)
+                self.logprobs.append(entry[token_id].logprob)
+                self.top_logprobs.append(entry)
+        return logits[len(chosen) :]
+
+
+def _require_finite(logits: Array, subject: str) -> Array:
+    """Return the largest logit of each row of ``logits`` float32 [R, V]. Raises LogitsError."""
+    best: Array = logits.max(axis=1)  # [R]; NaN if any logit is
+    if not np.isfinite(best).all():
+        raise not_finite(logits, subject)
+    return best
+
+
+def _chosen_logprobs(logits: Array, token_ids: Sequence[int], subject: str) -> list[float]:
+    """Return the log-softmax of each row of ``logits`` float32 [R, V] at its token."""
+    best = _require_finite(logits, subject)
+    log_totals = best + np.log(np.exp(logits - best[:, None]).sum(axis=1, dtype=np.float64))  # [R]
+    chosen = logits[np.arange(len(token_ids)), list(token_ids)]  # [R]
+    return [float(value) for value in chosen - log_totals]
 
 
 @dataclass

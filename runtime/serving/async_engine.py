@@ -17,9 +17,8 @@ from typing_extensions import override
 from ...engines.errors import ClosedError
 from ..generator import Generator
 from ..opening import OpenKeywords, OpenOptions
-from ..requests.request import Request
-from ..requests.scoring import ScoreRequest
-from ..scheduling.admission import parse_admission
+from ..requests.request import Request, ScoreRequest
+from ..scheduling.scheduler import parse_admission
 from ..scheduling.stats import EngineStats
 from .config import hold_engine
 from .engine_loop import Cancellation, EngineLoop

@@ -10,8 +10,7 @@ from functools import partial
 from time import monotonic
 from uuid import uuid4
 
-from ..requests.request import Request
-from ..requests.scoring import ScoreRequest
+from ..requests.request import Request, ScoreRequest
 from ..schedule import ExitSchedule
 from ..tokens.outputs import RequestOutput, ScoreOutput
 

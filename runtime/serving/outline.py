@@ -10,9 +10,7 @@ from ...engines.bundle.contract import check_contract
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import ModelSpec
 from ..generator import Generator
-from ..requests.prompts import Prompt
-from ..requests.request import Request, make_request
-from ..requests.scoring import ScoreRequest, make_score_request
+from ..requests.request import Prompt, Request, ScoreRequest, make_request, make_score_request
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
 from ..schedule.request_schedules import ScheduleResolver

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from ...engines.errors import ClosedError, SkipDecError
-from ..requests.scoring import ScoreRequest
-from ..scheduling.client_queues import ClientQueues
+from ..requests.request import ScoreRequest
 from ..scheduling.running_batch import RunningBatch
+from ..scheduling.scheduler import ClientQueues
 from ..tokens.outputs import RequestOutput, ScoreOutput
 from .open_request import OpenRequest, ServedRequest
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from typing import TypedDict, Unpack
 
-from ..requests.prompts import Prompt
+from ..requests.request import Prompt
 from ..schedule import ExitSchedule
 from ..scheduling.stats import EngineStats
 from ..tokens.outputs import RequestOutput, ScoreOutput

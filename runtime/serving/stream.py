@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import cast
 
 from ..requests.request import Request
-from ..requests.results import request_output
 from ..schedule.text import format_schedule
+from ..scheduling.running_request import request_output
 from ..tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
 from .open_request import OpenRequest, ServedRequest
 

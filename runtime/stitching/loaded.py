@@ -1,19 +1,82 @@
-"""LoadedEngines: the engines of one generator, and the one guard of access to them."""
+"""LoadedEngines: loads the engines of a bundle, guards access to them, and makes slots on them."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from threading import Condition, get_ident
+from typing import cast
 
-from ...engines.backends.device import Device
-from ...engines.backends.session import EngineBackend
-from ...engines.errors import CapacityError, ClosedError, SkipDecError
+from ...engines.backends.device import Device, DeviceMemory
+from ...engines.backends.session import EngineBackend, EngineSession
+from ...engines.bundle import EngineBundle
+from ...engines.errors import BundleError, CapacityError, ClosedError, SkipDecError
 from ...engines.host.process import NATIVE_WORK, HomeProcess
-from ..kv.pool import BufferPool, KVMemory
-from .protocol import SlotStitcher, Stitcher
+from ..kv.buffers import BufferPool, KVLayout, KVMemory
+from ..kv.cache import SlotCache, SlotSizes
+from ..kv.prefixes import PrefixCache
+from .device.slot_stitcher import DeviceSlotStitcher, device_slot_cache
+from .device.stitcher import DeviceStitcher
+from .host.slot_stitcher import HostSlotStitcher
+from .host.stitcher import HostStitcher
+from .protocol import SlotLimits, Stitcher
+from .slot_stitcher import SlotStitcher
+
+
+def load_stitcher(
+    bundle: EngineBundle, backend: EngineBackend, max_rows: int, padded_rows: Callable[[int], int]
+) -> Stitcher:
+    """Load all engines of ``bundle`` into the stitcher that ``backend`` needs.
+
+    Layers with static capacities are loaded in their smallest bucket; the plans of larger buckets
+    when a batch first needs them, and then kept. Weights that the backend does not hash itself are
+    hashed at the same time, where the bundle asks for it. Raises the errors of the backend's
+    ``load``.
+    """
+    manifest = bundle.manifest
+    if backend.device is None and manifest.hidden_dtype == "bfloat16":
+        raise BundleError(
+            str(bundle.path),
+            "computes in bfloat16, which ONNX Runtime's operators can't on a CPU; export the model "
+            "again with --kernels skipdec, which keep such weights as they are",
+        )
+
+    @cache
+    def layers(capacity: int | None) -> Sequence[EngineSession]:
+        """Return the layers' sessions for one static KV capacity, or for any (None)."""
+        return [
+            backend.load(
+                bundle,
+                layer,
+                next((one for one in layer.buckets if one.capacity == capacity), None),
+            )
+            for layer in manifest.layers
+        ]
+
+    unchecked = (spec for spec in manifest.all_engines if not backend.hashes_weights(spec))
+    with bundle.weights_checked(unchecked):
+        embed, head = backend.load(bundle, manifest.embed), backend.load(bundle, manifest.head)
+        if backend.device is None:
+            return HostStitcher(embed, layers(None), head, max_rows)
+        if manifest.candidates is None:
+            raise BundleError(
+                str(bundle.path),
+                "has no engine for candidates, which devices need; export it again",
+            )
+        buckets = manifest.layers[0].buckets
+        layers(buckets[0].capacity if buckets else None)
+        return DeviceStitcher(
+            cast(DeviceMemory, backend.memory),
+            embed,
+            layers,
+            head,
+            backend.load(bundle, manifest.candidates),
+            max_rows,
+            padded_rows,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +218,9 @@ class LoadedEngines:
         self._require_end_of_wait(holder)
         self._queue.append(holder)
         try:
-            self._changed.wait_for(lambda: self._is_closed or self._is_turn_of(holder))
+            self._changed.wait_for(
+                lambda: self._is_closed or (self._holder is None and self._queue[0] is holder)
+            )
             self.require_usable()
         finally:
             self._queue.remove(holder)
@@ -176,9 +241,6 @@ class LoadedEngines:
                 "is busy: a running batch holds it; send requests to the batch, close it, or open "
                 "a second generator",
             )
-
-    def _is_turn_of(self, holder: _Holder) -> bool:
-        return self._holder is None and self._queue[0] is holder
 
     @contextmanager
     def _between_steps(self) -> Iterator[bool]:
@@ -205,3 +267,27 @@ class LoadedEngines:
             self._stitcher = None
             self.pool.trim()
             self._backend.close()
+
+
+def make_slots(
+    stitcher: Stitcher,
+    pool: BufferPool,
+    layout: KVLayout,
+    num_layers: int,
+    limits: SlotLimits,
+    *,
+    exact: bool = False,
+    keeps_prefixes: bool = False,
+) -> SlotStitcher:
+    """Make slots in memory of ``pool`` for rows that run on the engines of ``stitcher``.
+
+    On the host, ``exact`` slots take no more memory than is reserved, and ``keeps_prefixes`` adds a
+    `PrefixCache`.
+    """
+    if isinstance(stitcher, DeviceStitcher):
+        cache = device_slot_cache(pool, layout, num_layers, limits)
+        return DeviceSlotStitcher(stitcher, cache, pool, limits)
+    sizes = SlotSizes(limits.max_rows, limits.max_positions, exact=exact)
+    cache = SlotCache(pool, layout, num_layers=num_layers, limit=limits.kv_bytes, sizes=sizes)
+    prefixes = PrefixCache(pool, layout, num_layers) if keeps_prefixes else None
+    return HostSlotStitcher(cast(HostStitcher, stitcher), cache, pool, limits, prefixes)

@@ -1,4 +1,4 @@
-"""The protocol between a running batch and the engines of a bundle, and what it passes to them.
+"""The engines of a bundle as a running batch sees them, and what it passes to them.
 
 `Stitcher` holds the engines: embedding, layers, head. `SlotStitcher` runs prompts and passes of a
 running batch through them; ``host/`` has both for engines that run at once on numpy arrays,
@@ -8,29 +8,24 @@ running batch through them; ``host/`` has both for engines that run at once on n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from ...engines.backends.session import Binding, EngineSession
+from ...engines.manifest import TensorRole
 from ...engines.memory import Array, Tensor
-from ..kv.cache import KVCache, KVPlan
-from ..kv.layout import KVLayout
-from ..kv.pair import pair_bytes
-from ..kv.reservation import Reservation, SlotSizes
+from ..kv.buffers import KVLayout, pair_bytes
+from ..kv.cache import Capacities, KVCache, KVPlan, SlotSizes, plan_kv_cache
 from ..schedule import ExitSchedule, LayerPlan
-from ..tokens.logits import StepLogits
 
 LayerCaches = Callable[[int], tuple[Tensor, Tensor]]
 """Returns the key and value [rows, N, T, W] that a layer writes."""
 
 
-def do_nothing(layer: int) -> None:
-    """Ignore that ``layer`` has run; the default where a callback follows each layer."""
-
-
 @dataclass(frozen=True)
 class PromptRow:
-    """A row that begins: its number, its prompt, and the KV memory that it reserves.
+    """A row that begins: its number, its prompt, and the KV positions that it reserves per layer.
 
     ``copies`` are the numbers of rows that continue the same prompt (its further completions).
     ``owner`` names whose prefixes the prompt may use, see `PrefixCache`.
@@ -39,9 +34,24 @@ class PromptRow:
     row: int
     tokens: tuple[int, ...]
     schedule: ExitSchedule
-    reservation: Reservation
+    capacities: Capacities
     copies: tuple[int, ...] = ()
     owner: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        tokens: tuple[int, ...],
+        schedule: ExitSchedule,
+        max_tokens: int,
+        layout: KVLayout,
+        *,
+        rows: range,
+        owner: str = "",
+    ) -> Self:
+        """Make the rows that continue a prompt by up to ``max_tokens`` tokens each."""
+        plan = plan_kv_cache(layout, schedule, [len(tokens)], [max_tokens], scratch_rows=1)
+        return cls(rows[0], tokens, schedule, plan.capacities, tuple(rows[1:]), owner)
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -51,7 +61,7 @@ class PromptRow:
     @property
     def runs_whole(self) -> bool:
         """True if every layer runs the whole prompt."""
-        layers = range(len(self.reservation.capacities))
+        layers = range(len(self.capacities))
         return all(self.active_length(layer) == len(self.tokens) for layer in layers)
 
     def active_length(self, layer: int) -> int:
@@ -60,7 +70,7 @@ class PromptRow:
 
     def keeps(self, layer: int) -> bool:
         """Return True if the row runs ``layer`` after its prompt."""
-        return self.reservation.capacities[layer] > 0
+        return self.capacities[layer] > 0
 
 
 class StepRow(NamedTuple):
@@ -114,7 +124,7 @@ class SlotMemory:
     def alone(self, row: PromptRow, *, in_chunks: bool) -> int:
         """Return the bytes that the row and its copies need if nothing else runs."""
         plan = self.chunk_plan(row) if in_chunks else self.scratch_plan([row])
-        capacities = filter(None, row.reservation.capacities)
+        capacities = filter(None, row.capacities)
         sizes = (self.sizes.of(len(row.rows), capacity) for capacity in capacities)
         return sum(pair_bytes(self.layout, size) for size in sizes) + plan.nbytes
 
@@ -149,7 +159,45 @@ class SlotMemory:
 
 
 class Stitcher(ABC):
-    """All engines of a bundle."""
+    """All engines of a bundle; runs prompts and scored texts, whose logits are float32.
+
+    The plain causal mask is exact everywhere: depth never grows along a row, so the tokens that run
+    layer l are the first ``active_lengths[l]``. ``bucket`` is the number of positions of the caches
+    where it is static in the engines.
+    """
+
+    @abstractmethod
+    def prefill(
+        self,
+        prompts: Sequence[Sequence[int]],
+        active_lengths: Sequence[Sequence[int]],
+        bucket: int | None,
+        caches: LayerCaches,
+        after: Callable[[int], None],
+    ) -> Array:
+        """Run prompts into empty caches, of row r ``active_lengths[l][r]`` tokens in layer l.
+
+        A layer writes to ``caches(layer)``; ``after(layer)`` is called when it has. Returns logits
+        [rows, V] of each prompt's last token, newly allocated.
+        """
+
+    @abstractmethod
+    def chunk(
+        self,
+        tokens: Sequence[int],
+        start: int,
+        active_lengths: Sequence[int],
+        bucket: int | None,
+        caches: LayerCaches,
+        *,
+        is_last: bool,
+    ) -> Array | None:
+        """Run ``tokens`` of one prompt, from position ``start`` on, on its caches.
+
+        Layer l runs the prompt's first ``active_lengths[l]`` tokens. With int8 products the bits
+        are those of the whole prompt at once. Returns logits [1, V] of the last token if this is
+        the prompt's last chunk.
+        """
 
     @abstractmethod
     def score(
@@ -162,9 +210,8 @@ class Stitcher(ABC):
     ) -> Iterator[Array]:
         """Teacher-force one row, each layer on the prefix of tokens that are active in it.
 
-        The plain causal mask is exact: depth never grows along a row, so the tokens that run layer
-        l are the first ``active_lengths[l]``. All layers write the cache's scratch pair of at least
-        len(tokens) positions. Yields logits float32 [<= chunk, V] of ``positions``.
+        All layers write the cache's scratch pair of at least len(tokens) positions. Yields logits
+        [<= chunk, V] of ``positions``.
         """
 
     @abstractmethod
@@ -172,108 +219,24 @@ class Stitcher(ABC):
         """Free all bindings and graphs; nothing may be run afterwards."""
 
 
-class SlotStitcher(ABC):
-    """Runs the engines of a bundle over rows that come and go; see `SlotCache`.
+def bind(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> Binding:
+    """Bind those of ``tensors`` whose roles the engine has."""
+    wanted = session.spec.roles
+    return session.bind({role: tensor for role, tensor in tensors.items() if role in wanted})
 
-    Depth never grows along a row, so a row never again runs the layers that its plan bypasses: its
-    slots in these layers are free at once, and its hidden state passes them untouched.
-    """
 
-    @abstractmethod
-    def fits(self, rows: Sequence[PromptRow]) -> bool:
-        """Return True if the KV memory holds these rows until they end, beside those that run."""
+def run_once(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> None:
+    """Bind those of ``tensors`` whose roles the engine has, run it once and release them."""
+    binding = bind(session, tensors)
+    binding.run()
+    binding.release()
 
-    @abstractmethod
-    def fits_in_chunks(self, row: PromptRow) -> bool:
-        """Return the same for one row whose prompt runs in chunks."""
 
-    @abstractmethod
-    def kept_tokens(self, row: PromptRow) -> int:
-        """Return how many of the prompt's first tokens the prefix cache holds.
-
-        If there are some, the prompt runs in chunks, and the first chunk begins behind them.
-        """
-
-    @abstractmethod
-    def prefill(self, rows: Sequence[PromptRow]) -> Array:
-        """Reserve KV memory for rows that `fits` accepted and run their prompts in one call.
-
-        Returns logits float32 [rows, V] of each prompt's last token, newly allocated.
-        """
-
-    @abstractmethod
-    def begin_chunks(self, row: PromptRow) -> int:
-        """Reserve KV memory for a row that `fits_in_chunks` accepted; `chunk` runs its prompt.
-
-        Returns how many of the prompt's first tokens need not run.
-        """
-
-    @abstractmethod
-    def chunk(self, stop: int) -> Array | None:
-        """Run the begun prompt up to token ``stop``.
-
-        Returns logits float32 [1, V] at the prompt's end, None before.
-        """
-
-    @abstractmethod
-    def step(self, rows: Sequence[StepRow]) -> StepLogits:
-        """Run one pass of all rows that run, each over the tokens that it feeds.
-
-        A layer runs on exactly the tokens whose plan names it, and a token attends to all before
-        it. Returns the logits of every token, row after row in the given order, valid until the
-        next call. With several tokens in a row, results have the bits of one token at a time
-        where products are int8 or int4 on skipdec's kernels.
-
-        Raises UsageError, before anything has changed, for tokens that cannot be fed, and where
-        the engines take one token per row only.
-        """
-
-    @abstractmethod
-    def truncate(self, row: int, length: int) -> None:
-        """Roll a row back to its first ``length`` positions; later ones are fed again.
-
-        It goes back to the position where the row last left a layer at most, since that layer's
-        keys and values are gone: ``length`` may always be the first position of the last pass.
-        Raises UsageError for any other length.
-        """
-
-    @abstractmethod
-    def give_up_prefixes(self, nbytes: int) -> None:
-        """Evict prefixes until ``nbytes`` of KV memory are free, or no prefix is left."""
-
-    @abstractmethod
-    def release(self, row: int) -> None:
-        """Free the slots of a row that has ended, or whose prompt is given up."""
-
-    @abstractmethod
-    def reset(self) -> None:
-        """Free all rows after a failure: their keys and values may be wrong."""
-
-    @property
-    @abstractmethod
-    def limits(self) -> SlotLimits:
-        """The limits of rows, positions and KV memory."""
-
-    @property
-    @abstractmethod
-    def memory(self) -> SlotMemory:
-        """Computes the KV memory that rows need."""
-
-    @property
-    @abstractmethod
-    def reserved_bytes(self) -> int:
-        """Bytes of KV memory that rows and prompts in progress hold."""
-
-    @property
-    @abstractmethod
-    def prefix_bytes(self) -> int:
-        """Bytes of KV memory that the prefix cache holds, beside those reserved."""
-
-    @property
-    @abstractmethod
-    def planned_bytes(self) -> int:
-        """The largest number of bytes that was planned to be in use at once."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free all bindings and slots."""
+def cache_tensors(key: Tensor, value: Tensor) -> dict[TensorRole, Tensor]:
+    """Return one buffer as past and present, so that the engine appends in place."""
+    return {
+        TensorRole.PAST_KEY: key,
+        TensorRole.PRESENT_KEY: key,
+        TensorRole.PAST_VALUE: value,
+        TensorRole.PRESENT_VALUE: value,
+    }

@@ -16,7 +16,7 @@ from transformers import OPTForCausalLM
 
 from skipdec import ExitSchedule, Generator, SamplingParams
 from skipdec.engines.errors import BundleError
-from skipdec.runtime.kv.slot_cache import SlotCache
+from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.bundle import write_schedule
 from skipdec.runtime.schedule.placements.ends import Bottom, Top
 from skipdec.runtime.stitching.host.stitcher import StepBuffers

@@ -18,7 +18,7 @@ from skipdec.engines.backends.ort import OrtSession
 from skipdec.engines.backends.session import Binding
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import Array
-from skipdec.runtime.stitching.host import prompts as host_prompts
+from skipdec.runtime.stitching.host import stitcher as host_stitcher
 
 NUM_TOKENS = 8
 PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 13, 2, 9)]
@@ -147,12 +147,12 @@ def test_the_option_is_visible(exported: Callable[..., Path]) -> None:
 
 def keep_what_is_beyond_a_rows_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return rows cut at the group's longest prefix, writing back all that was computed."""
-    run_prefixes = host_prompts._run_prefixes
+    run_prefixes = host_stitcher._run_prefixes
 
     def surplus(session, hidden, key, value, active, start) -> None:  # noqa: ANN001
         run_prefixes(session, hidden, key, value, np.full_like(active, active.max()), start)
 
-    monkeypatch.setattr(host_prompts, "_run_prefixes", surplus)
+    monkeypatch.setattr(host_stitcher, "_run_prefixes", surplus)
 
 
 def one_prompt_token_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

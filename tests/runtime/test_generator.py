@@ -24,8 +24,8 @@ from skipdec.engines.errors import (
     SkipDecError,
     UsageError,
 )
-from skipdec.runtime.scheduling.config import RunningBatchConfig
-from skipdec.runtime.stitching.host.prompts import HostPrompts
+from skipdec.runtime.scheduling.loaded_bundle import RunningBatchConfig
+from skipdec.runtime.stitching.host.stitcher import HostStitcher
 
 STRUCTURE = "pre_norm"
 PROMPTS = [[5, 9, 11], [7], [4, 8, 15, 16, 23, 42], [9, 9], [100, 3], [12, 50, 8]]
@@ -120,7 +120,7 @@ def test_prompts_of_many_lengths_with_several_completions_each_run(
     exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
     config = partial(RunningBatchConfig, max_prefill_tokens=40)
-    monkeypatch.setattr("skipdec.runtime.scheduling.call.RunningBatchConfig", config)
+    monkeypatch.setattr("skipdec.runtime.scheduling.loaded_bundle.RunningBatchConfig", config)
     prompts = [[5] * 20, [6] * 20, *([7, index] * 4 for index in range(5))]
     params = [SAMPLED.updated(n=n, max_tokens=4) for n in (2, 1, 1, 1, 1, 1, 1)]
     with Generator.open(exported(STRUCTURE), threads=1) as generator:
@@ -152,13 +152,6 @@ def test_cancelling_keeps_what_was_generated(generator: Generator) -> None:
     assert reasons == ["abort"] * len(PROMPTS)
     assert sorted(len(ids) for ids in tokens(results)) == [0, 0, 3, 3, 3, 3]
     assert generator.kv_memory.planned == generator.kv_memory.peak
-
-
-def test_engine_is_a_deprecated_name_of_running_batch(generator: Generator) -> None:
-    with pytest.warns(DeprecationWarning, match=r"is now Generator\.running_batch\(\)"):
-        opened = generator.engine(max_prefill_tokens=16, max_model_len=20, prefix_cache=False)
-    with opened as batch:
-        assert (batch.limits.max_chunk_tokens, batch.limits.max_positions) == (16, 20)
 
 
 def test_closing_a_stream_frees_the_generator(generator: Generator) -> None:
@@ -382,12 +375,12 @@ def test_max_tokens_none_runs_to_the_model_limit(generator: Generator) -> None:
 def test_a_score_of_logits_that_are_no_numbers_is_an_error(
     generator: Generator, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
-    def gather(_: HostPrompts, __: object, rows: np.ndarray) -> np.ndarray:
+    def gather(_: HostStitcher, __: object, rows: np.ndarray) -> np.ndarray:
         logits = np.zeros((len(rows), generator.model.vocab_size), np.float32)
         logits[1, 17] = value
         return logits
 
-    monkeypatch.setattr(HostPrompts, "_gather_logits", gather)
+    monkeypatch.setattr(HostStitcher, "_gather_logits", gather)
     with pytest.raises(SkipDecError, match=r"text 0 .* 1 of 393 are .* token id 17;"):
         generator.score([[5]], [[6, 7, 8]])
 

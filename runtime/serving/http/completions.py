@@ -16,8 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from ....engines.errors import UsageError, few
-from ...requests.request import Request
-from ...requests.scoring import ScoreRequest
+from ...requests.request import Request, ScoreRequest
 from ...schedule import ExitSchedule
 from ...tokens.outputs import RequestOutput
 from ...tokens.sampling import SamplingParams

@@ -14,8 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ...scheduling.histogram import Distribution
-from ...scheduling.stats import EngineStats
+from ...scheduling.stats import Distribution, EngineStats
 from ...tokens.outputs import RequestOutput
 from ..figures import (
     ENGINE_FIGURES,

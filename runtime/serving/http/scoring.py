@@ -13,8 +13,7 @@ from uuid import uuid4
 from starlette.responses import Response
 from starlette.types import Receive
 
-from ...requests.request import Request
-from ...requests.scoring import ScoreRequest
+from ...requests.request import Request, ScoreRequest
 from ...schedule import ExitSchedule
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput
 from ...tokens.tokenizer import Tokenizer

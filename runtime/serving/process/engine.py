@@ -15,7 +15,7 @@ from typing_extensions import override
 from ....engines.errors import BundleError, ClosedError
 from ...opening import OpenKeywords, OpenOptions
 from ...requests.request import Request
-from ...scheduling.request_limits import RequestLimits, require_rows
+from ...scheduling.loaded_bundle import RequestLimits, require_rows
 from ...scheduling.stats import EngineStats
 from ..open_request import OpenRequest
 from ..open_requests import OpenRequests

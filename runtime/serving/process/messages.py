@@ -12,11 +12,10 @@ from pydantic import ConfigDict, TypeAdapter
 
 from ....engines import errors
 from ....engines.errors import SkipDecError
-from ...requests.request import Request
-from ...requests.scoring import ScoreRequest
+from ...requests.request import Request, ScoreRequest
 from ...schedule import ExitSchedule
 from ...schedule.text import format_schedule, parse_schedule
-from ...scheduling.request_limits import RequestLimits
+from ...scheduling.loaded_bundle import RequestLimits
 from ...scheduling.stats import EngineStats
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput, StreamDelta
 from ..engine_loop import Cancellation

@@ -12,7 +12,7 @@ from ....engines.errors import UsageError
 from ....engines.host.processor import available_cores
 from ...generator import Generator
 from ...opening import OpenOptions
-from ...scheduling.admission import parse_admission
+from ...scheduling.scheduler import parse_admission
 from ..outline import BundleOutline
 
 

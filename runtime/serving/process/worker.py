@@ -17,8 +17,7 @@ from time import monotonic
 
 from ....engines.errors import SkipDecError
 from ....engines.host.signals import SIGNALS
-from ...requests.request import Request
-from ...requests.scoring import ScoreRequest
+from ...requests.request import Request, ScoreRequest
 from ...scheduling.running_batch import RunningBatch
 from ..config import hold_engine
 from ..engine_loop import Cancellation, EngineLoop, StepResult

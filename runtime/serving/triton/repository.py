@@ -14,7 +14,7 @@ from ....engines.errors import SkipDecError, UsageError
 from ....engines.targets import target_of
 from ...schedule.bundle import bundle_schedule
 from ...schedule.request_schedules import ScheduleResolver
-from ...scheduling.admission import parse_admission
+from ...scheduling.scheduler import parse_admission
 from .request import input_types
 from .response import OUTPUT_TYPES
 from .settings import BUNDLE_NAME, TritonRepositoryConfig

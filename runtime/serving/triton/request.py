@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from ....engines.checking import ValidatedConfig
 from ....engines.documents import parse_json
 from ....engines.errors import UsageError, shown
-from ...requests.prompts import Prompt
+from ...requests.request import Prompt
 from ...schedule.notation import beyond_notation
 from ...tokens.sampling import SamplingParams
 from .tensors import TensorType

@@ -20,6 +20,67 @@ _ALIGNMENT = 256  # what CUDA gives its own allocations
 Name = TypeVar("Name", bound=Hashable)
 
 
+@dataclass(frozen=True)
+class Field:
+    """Dtype and shape of one tensor."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor, without padding."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+class Staging(Generic[Name]):
+    """Page-locked host memory and as much device memory, laid out alike.
+
+    ``lay_out`` says which tensors they hold; ``host`` views are written or read by the caller,
+    ``device`` ones are bound. Addresses change only where a layout needs more than any before.
+    """
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+        self._pinned: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._buffer = DeviceBuffer(0, 0)
+        self._used = 0
+        self.host: dict[Name, Array] = {}
+        self.device: dict[Name, DeviceTensor] = {}
+
+    def lay_out(self, fields: Mapping[Name, Field]) -> None:
+        """Place ``fields`` one behind the other; earlier contents are lost."""
+        offsets: dict[Name, int] = {}
+        size = 0
+        for name, tensor in fields.items():
+            offsets[name] = size
+            size += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+        if size > self._buffer.nbytes:
+            self._pinned = self._memory.device.pinned(size)
+            self._buffer = self._memory.allocate(size)
+        self._used = size
+        self.host = {
+            name: self._pinned[offsets[name] : offsets[name] + tensor.nbytes]
+            .view(tensor.dtype)
+            .reshape(tensor.shape)
+            for name, tensor in fields.items()
+        }
+        self.device = {
+            name: DeviceTensor(
+                self._buffer.address + offsets[name], tensor.shape, tensor.dtype, self._buffer
+            )
+            for name, tensor in fields.items()
+        }
+
+    def upload(self) -> None:
+        """Enqueue the copy to the device; ``host`` must not change until it has been done."""
+        self._memory.device.copy_to_device(self._buffer.address, self._pinned[: self._used])
+
+    def download(self) -> None:
+        """Enqueue the copy to the host; ``host`` holds the data after ``synchronize``."""
+        self._memory.device.copy_to_host(self._pinned[: self._used], self._buffer.address)
+
+
 class DeviceBuffers:
     """Logits, candidates and the candidates' twins on the host; hidden states of prompts.
 
@@ -96,17 +157,16 @@ class DeviceBuffers:
         return self._fetched
 
 
-class DeviceInputs:
+class DeviceInputs(Staging[TensorRole]):
     """The integer inputs of ``rows`` x ``length`` tokens, uploaded in one copy.
 
     ``capacity``: T of the attention mask, None for engines that take none. ``num_gathered``: R of
     the head. Every query row of the mask has at least one True.
     """
 
-    def __init__(self, memory: DeviceMemory) -> None:
-        self._staging: Staging[TensorRole] = Staging(memory)
-
-    def lay_out(self, rows: int, length: int, num_gathered: int, capacity: int | None) -> None:
+    def lay_out_tokens(
+        self, rows: int, length: int, num_gathered: int, capacity: int | None
+    ) -> None:
         """Allocate memory for the tokens; ``fill`` and ``upload`` follow."""
         role = TensorRole
         fields = {
@@ -118,12 +178,7 @@ class DeviceInputs:
         }
         if capacity is not None:
             fields[role.ATTENTION_MASK] = Field("bool", (rows, 1, length, capacity))
-        self._staging.lay_out(fields)
-
-    @property
-    def tensors(self) -> dict[TensorRole, DeviceTensor]:
-        """Return the tensors on the device, by role."""
-        return self._staging.device
+        self.lay_out(fields)
 
     def fill(
         self,
@@ -136,7 +191,7 @@ class DeviceInputs:
         Rows may be shorter than the layout's length, and fewer than its rows: what remains reads
         token 0 and is never read itself. ``row_positions``: flat indices into rows x length.
         """
-        role, host = TensorRole, self._staging.host
+        role, host = TensorRole, self.host
         rows, length = host[role.INPUT_IDS].shape
         host[role.INPUT_IDS][...] = 0
         for index, row in enumerate(tokens):
@@ -153,68 +208,3 @@ class DeviceInputs:
         if role.ATTENTION_MASK in host:
             mask = host[role.ATTENTION_MASK]  # [rows, 1, length, T]
             np.less_equal(np.arange(mask.shape[-1]), positions[:, None, :, None], out=mask)
-
-    def upload(self) -> None:
-        """Enqueue the copy to the device."""
-        self._staging.upload()
-
-
-@dataclass(frozen=True)
-class Field:
-    """Dtype and shape of one tensor."""
-
-    dtype: DType
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensor, without padding."""
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
-
-
-class Staging(Generic[Name]):
-    """Page-locked host memory and as much device memory, laid out alike.
-
-    ``lay_out`` says which tensors they hold; ``host`` views are written or read by the caller,
-    ``device`` ones are bound. Addresses change only where a layout needs more than any before.
-    """
-
-    def __init__(self, memory: DeviceMemory) -> None:
-        self._memory = memory
-        self._pinned: NDArray[np.uint8] = np.empty(0, np.uint8)
-        self._buffer = DeviceBuffer(0, 0)
-        self._used = 0
-        self.host: dict[Name, Array] = {}
-        self.device: dict[Name, DeviceTensor] = {}
-
-    def lay_out(self, fields: Mapping[Name, Field]) -> None:
-        """Place ``fields`` one behind the other; earlier contents are lost."""
-        offsets: dict[Name, int] = {}
-        size = 0
-        for name, tensor in fields.items():
-            offsets[name] = size
-            size += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
-        if size > self._buffer.nbytes:
-            self._pinned = self._memory.device.pinned(size)
-            self._buffer = self._memory.allocate(size)
-        self._used = size
-        self.host = {
-            name: self._pinned[offsets[name] : offsets[name] + tensor.nbytes]
-            .view(tensor.dtype)
-            .reshape(tensor.shape)
-            for name, tensor in fields.items()
-        }
-        self.device = {
-            name: DeviceTensor(
-                self._buffer.address + offsets[name], tensor.shape, tensor.dtype, self._buffer
-            )
-            for name, tensor in fields.items()
-        }
-
-    def upload(self) -> None:
-        """Enqueue the copy to the device; ``host`` must not change until it has been done."""
-        self._memory.device.copy_to_device(self._buffer.address, self._pinned[: self._used])
-
-    def download(self) -> None:
-        """Enqueue the copy to the host; ``host`` holds the data after ``synchronize``."""
-        self._memory.device.copy_to_host(self._pinned[: self._used], self._buffer.address)

@@ -5,23 +5,22 @@ A step is one upload, one graph and one small download.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+
+from typing_extensions import override
 
 from ....engines.errors import UsageError
-from ....engines.memory import Array
-from ...kv.layout import KVLayout
-from ...kv.pool import BufferPool, pooled_size
-from ...kv.reservation import SlotSizes
-from ...kv.slot_cache import SlotCache
+from ...kv.buffers import BufferPool, KVLayout, pooled_size
+from ...kv.cache import SlotCache, SlotSizes
 from ...tokens.logits import CandidateLogits
-from ..protocol import LayerCaches, SlotLimits, StepRow
-from ..rows import SlotRows
+from ..protocol import SlotLimits, StepRow
+from ..slot_stitcher import SlotStitcher
 from .rows import StepLayout
 from .steps import DeviceSteps
 from .stitcher import DeviceStitcher
 
 
-class DeviceSlotStitcher(SlotRows):
+class DeviceSlotStitcher(SlotStitcher):
     """Runs steps on the engines of a `DeviceStitcher`, which owns them and the steps' graphs."""
 
     def __init__(
@@ -31,8 +30,8 @@ class DeviceSlotStitcher(SlotRows):
         super().__init__(cache, pool, len(engines.layers(limits.bucket)), limits)
         self._layout: tuple[tuple[int, tuple[int, ...]], StepLayout] | None = None
 
+    @override
     def step(self, rows: Sequence[StepRow]) -> CandidateLogits:
-        """See SlotStitcher."""
         for row in rows:
             if len(row.tokens) != 1:
                 raise UsageError(
@@ -47,49 +46,27 @@ class DeviceSlotStitcher(SlotRows):
         return self._engines.buffers.candidate_logits(len(rows))
 
     def reset(self) -> None:
-        """See SlotStitcher. Graphs are dropped, too: they may be wrong."""
+        """Free all rows and graphs after a failure: both may be wrong."""
         super().reset()
         self.steps.clear()
 
+    @override
     def close(self) -> None:
-        """See SlotStitcher."""
         super().reset()
         self._loaded = None  # a stream that nobody reads may hold this for long
 
     @property
     def steps(self) -> DeviceSteps:
         """The steps over slots of this capacity; their graphs outlive the slots."""
-        return self._engines.steps(self._limits.capacity, self._limits.bucket)
+        return self._engines.steps(self.limits.capacity, self.limits.bucket)
 
     @property
+    @override
     def _engines(self) -> DeviceStitcher:
         assert self._loaded is not None, "closed"
         return self._loaded
 
-    def _run_prompts(
-        self,
-        prompts: Sequence[Sequence[int]],
-        active_lengths: Sequence[Sequence[int]],
-        caches: LayerCaches,
-        after: Callable[[int], None],
-    ) -> Array:
-        """See SlotRows."""
-        run = self._engines.prompts.prefill
-        return run(prompts, active_lengths, self._limits.bucket, caches, after)
-
-    def _run_chunk(
-        self,
-        tokens: Sequence[int],
-        start: int,
-        active_lengths: Sequence[int],
-        caches: LayerCaches,
-        *,
-        is_last: bool,
-    ) -> Array | None:
-        """See SlotRows."""
-        run = self._engines.prompts.chunk
-        return run(tokens, start, active_lengths, self._limits.bucket, caches, is_last=is_last)
-
+    @override
     def _unbind(self) -> None:
         """Do nothing: bindings hold addresses, not buffers."""
 

@@ -8,16 +8,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from ....engines.backends.session import Binding, EngineSession
+from ....engines.backends.session import Binding
 from ....engines.errors import UsageError
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array
-from ...kv.slot_cache import SlotCache
+from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.logits import HostLogits
-from ..bindings import bind, cache_tensors
 from ..protocol import StepRow
-from .stitcher import HostStitcher
+from .stitcher import HostBindings, HostStitcher
 
 # Bindings kept for each engine: one per shape of its calls. Beyond it all are bound anew.
 _KEPT_BINDINGS = 64
@@ -41,17 +40,11 @@ class HostPasses:
     """
 
     def __init__(self, engines: HostStitcher, cache: SlotCache) -> None:
-        self._loaded: HostStitcher | None = engines
+        self._engines = engines
         self._cache = cache
         self._all = self._part = engines.buffers.resized(0)
-        self._bound: dict[tuple[int, ...], tuple[int, Binding]] = {}
-        self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of the pass
+        self._bindings = HostBindings(engines, cache, self._all, self._part)
         self._route: _Route | None = None  # of the last pass
-
-    @property
-    def _engines(self) -> HostStitcher:
-        assert self._loaded is not None, "passes after close"
-        return self._loaded
 
     def check(self, rows: Sequence[StepRow]) -> None:
         """Raise UsageError for tokens that cannot be fed; nothing has changed then."""
@@ -87,21 +80,12 @@ class HostPasses:
     def unbind(self) -> None:
         """Drop all bindings to slots, whose buffers are about to be freed."""
         self._route = None
-        for _, binding in self._bound.values():
-            binding.release()
-        self._bound.clear()
+        self._bindings.drop_layers()
 
     def close(self) -> None:
-        """Drop all bindings and the engines."""
-        self._release_bindings()
-        self._loaded = None
-
-    def _release_bindings(self) -> None:
-        self.unbind()
-        for ends in self._ends.values():
-            for binding in ends:
-                binding.release()
-        self._ends.clear()
+        """Drop all bindings; nothing may run afterwards."""
+        self._route = None
+        self._bindings.close()
 
     def _problem(self, row: StepRow) -> str | None:
         if not row.tokens or len(row.tokens) != len(row.plans):
@@ -142,7 +126,7 @@ class HostPasses:
         made_of = [(row.row, row.plans) for row in rows]
         route = self._route
         if route is None or route.version != self._cache.version or route.made_of != made_of:
-            if len(self._bound) > _KEPT_BINDINGS * len(self._engines.layers):
+            if len(self._bindings) > _KEPT_BINDINGS * len(self._engines.layers):
                 self.unbind()
             self._reserve_buffers(rows)
             route = self._route = self._find_route(rows, made_of)
@@ -153,8 +137,9 @@ class HostPasses:
         padded = len(rows) * max(len(row.tokens) for row in rows)
         size = 1 << (padded - 1).bit_length()
         if size > len(self._all.row_positions):
-            self._release_bindings()
+            self._bindings.close()
             self._all, self._part = (self._engines.buffers.resized(size) for _ in range(2))
+            self._bindings = HostBindings(self._engines, self._cache, self._all, self._part)
 
     def _find_route(
         self, rows: Sequence[StepRow], made_of: list[tuple[int, tuple[LayerPlan, ...]]]
@@ -181,8 +166,13 @@ class HostPasses:
                 group = made
             stops.append(_Stop(group, self._layer_bindings(layer, group, firsts, row_by_row)))
         count = int(lengths.sum())
-        embed, head = self._ends_of(count)
-        flat = [first for row in rows for first in self._places(row, firsts, place_of)]
+        embed, head = self._bindings.ends(count)
+        starts = (int(firsts[place_of[row.row]]) for row in rows)
+        flat = [
+            place
+            for start, row in zip(starts, rows, strict=True)
+            for place in range(start, start + len(row.tokens))
+        ]
         return _Route(
             version=self._cache.version,
             made_of=made_of,
@@ -195,50 +185,16 @@ class HostPasses:
             logits=HostLogits([self._all.logits[place] for place in flat]),
         )
 
-    @staticmethod
-    def _places(row: StepRow, firsts: Array, place_of: dict[int, int]) -> range:
-        first = int(firsts[place_of[row.row]])
-        return range(first, first + len(row.tokens))
-
     def _layer_bindings(
         self, layer: int, group: _Group, firsts: Array, row_by_row: bool
     ) -> list[Binding]:
-        session, count = self._engines.layers[layer], len(group.rows)
+        bound, rows = self._bindings.layer, len(group.rows)
         if not row_by_row:
-            return [self._binding(session, layer, 0, count, group.longest, 0, group.is_gathered)]
+            return [bound(layer, rows, group.longest, is_part=group.is_gathered)]
         return [
-            self._binding(session, layer, slot, 1, int(tokens), int(firsts[row]), False)
+            bound(layer, 1, int(tokens), slot=slot, first_token=int(firsts[row]), is_part=False)
             for slot, (row, tokens) in enumerate(zip(group.rows, group.counts, strict=True))
         ]
-
-    def _binding(
-        self,
-        session: EngineSession,
-        layer: int,
-        slot: int,
-        rows: int,
-        tokens: int,
-        first_token: int,
-        is_part: bool,
-    ) -> Binding:
-        generation = self._cache.generation(layer)
-        key = (layer, slot, rows, tokens, first_token, is_part)
-        found = self._bound.get(key)
-        if found is None or found[0] != generation:
-            if found is not None:
-                found[1].release()
-            buffers = self._part if is_part else self._all
-            places = buffers.tensors(rows, tokens, first_row=slot, first_token=first_token)
-            held = self._cache.first(layer, slot + rows)
-            caches = cache_tensors(*(tensor[slot:] for tensor in held))
-            found = self._bound[key] = generation, bind(session, places | caches)
-        return found[1]
-
-    def _ends_of(self, tokens: int) -> tuple[Binding, Binding]:
-        if tokens not in self._ends:
-            tensors, engines = self._all.tensors(tokens), self._engines
-            self._ends[tokens] = (bind(engines.embed, tensors), bind(engines.head, tensors))
-        return self._ends[tokens]
 
 
 def _active_counts(row: StepRow, num_layers: int) -> list[int]:

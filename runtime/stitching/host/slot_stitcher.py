@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from ....engines.backends.session import Binding
 from ....engines.memory import Array
-from ...kv.pool import BufferPool
+from ...kv.buffers import BufferPool
+from ...kv.cache import SlotCache
 from ...kv.prefixes import PrefixCache
-from ...kv.slot_cache import SlotCache
 from ...tokens.logits import HostLogits
-from ..bindings import bind, cache_tensors
-from ..protocol import LayerCaches, SlotLimits, StepRow
-from ..rows import SlotRows
+from ..protocol import SlotLimits, StepRow
+from ..slot_stitcher import SlotStitcher
 from .passes import HostPasses
-from .stitcher import HostStitcher, StepBuffers
+from .stitcher import HostBindings, HostStitcher
 
 
-class HostSlotStitcher(SlotRows):
+class HostSlotStitcher(SlotStitcher):
     """Runs passes on the engines of a `HostStitcher`, which it does not own.
 
     A step's rows stand in the order of the top layer's slots, if all of them run it. A layer whose
@@ -38,27 +38,30 @@ class HostSlotStitcher(SlotRows):
         prefixes: PrefixCache | None,
     ) -> None:
         super().__init__(cache, pool, len(engines.layers), limits, prefixes)
-        self._loaded: HostStitcher | None = engines
         self._all = engines.buffers
-        max_rows = len(self._all.row_positions)
-        self._part = StepBuffers(engines.embed.spec, engines.head.spec, max_rows)
-        self._ends: dict[int, tuple[Binding, Binding]] = {}  # rows -> embed and head
-        self._bound: dict[tuple[int, int, bool], tuple[int, Binding]] = {}
+        self._part = self._all.resized(len(self._all.row_positions))
+        self._loaded: HostBindings | None = HostBindings(engines, cache, self._all, self._part)
         self._route: _Route | None = None  # of the last step
-        self._passes = HostPasses(engines, cache)
+        self._passes: HostPasses | None = None  # made when a row first feeds several tokens
 
     @property
-    def _engines(self) -> HostStitcher:
+    def _bindings(self) -> HostBindings:
         assert self._loaded is not None, "closed"
         return self._loaded
 
+    @property
+    @override
+    def _engines(self) -> HostStitcher:
+        return self._bindings.engines
+
+    @override
     def step(self, rows: Sequence[StepRow]) -> HostLogits:
-        """See SlotStitcher."""
         if any(len(row.tokens) != 1 for row in rows):
-            self._passes.check(rows)
+            passes = self._passes = self._passes or HostPasses(self._engines, self._cache)
+            passes.check(rows)
             for row in rows:
                 self._leave_bypassed(row)
-            return self._passes.run(rows)
+            return passes.run(rows)
         for row in rows:
             self._leave_bypassed(row)
         numbers = [row.row for row in rows]
@@ -75,45 +78,21 @@ class HostSlotStitcher(SlotRows):
         self._cache.set_lengths(numbers, [row.position + 1 for row in rows])
         return route.logits
 
+    @override
     def close(self) -> None:
-        """See SlotStitcher."""
         self.reset()
-        for ends in self._ends.values():
-            for binding in ends:
-                binding.release()
-        self._ends.clear()
-        self._passes.close()
-        self._loaded = None  # a stream that nobody reads may hold this for long
+        self._bindings.close()
+        if self._passes is not None:
+            self._passes.close()
+        self._loaded = self._passes = None  # a stream that nobody reads may hold this for long
 
-    def _run_prompts(
-        self,
-        prompts: Sequence[Sequence[int]],
-        active_lengths: Sequence[Sequence[int]],
-        caches: LayerCaches,
-        after: Callable[[int], None],
-    ) -> Array:
-        """See SlotRows."""
-        return self._engines.prompts.prefill(prompts, active_lengths, caches, after)
-
-    def _run_chunk(
-        self,
-        tokens: Sequence[int],
-        start: int,
-        active_lengths: Sequence[int],
-        caches: LayerCaches,
-        *,
-        is_last: bool,
-    ) -> Array | None:
-        """See SlotRows."""
-        run = self._engines.prompts.chunk
-        return run(tokens, start, active_lengths, caches, is_last=is_last)
-
+    @override
     def _unbind(self) -> None:
         self._route = None
-        for _, binding in self._bound.values():
-            binding.release()
-        self._bound.clear()
-        self._passes.unbind()
+        if self._loaded is not None:
+            self._loaded.drop_layers()
+        if self._passes is not None:
+            self._passes.unbind()
 
     def _run_layers(self, route: _Route, positions: Sequence[int]) -> None:
         whole, part = self._all, self._part
@@ -148,9 +127,11 @@ class HostSlotStitcher(SlotRows):
             if inside != now:
                 now = inside
                 rows = None if now == order else np.array([place[number] for number in now])
-            stops.append(_Stop(rows, self._binding(layer, len(now), is_part=rows is not None)))
+            stops.append(
+                _Stop(rows, self._bindings.layer(layer, len(now), is_part=rows is not None))
+            )
         index = {number: index for index, number in enumerate(numbers)}
-        embed, head = self._ends_of(len(order))
+        embed, head = self._bindings.ends(len(order))
         return _Route(
             version=self._cache.version,
             numbers=list(numbers),
@@ -160,25 +141,6 @@ class HostSlotStitcher(SlotRows):
             head=head,
             logits=HostLogits([self._all.logits[place[number]] for number in numbers]),
         )
-
-    def _binding(self, layer: int, rows: int, *, is_part: bool) -> Binding:
-        generation, key = self._cache.generation(layer), (layer, rows, is_part)
-        found = self._bound.get(key)
-        if found is None or found[0] != generation:
-            if found is not None:
-                found[1].release()
-            buffers = self._part if is_part else self._all
-            caches = cache_tensors(*self._cache.first(layer, rows))
-            binding = bind(self._engines.layers[layer], buffers.tensors(rows) | caches)
-            found = self._bound[key] = generation, binding
-        return found[1]
-
-    def _ends_of(self, rows: int) -> tuple[Binding, Binding]:
-        if rows not in self._ends:
-            tensors = self._all.tensors(rows)
-            engines = self._engines
-            self._ends[rows] = (bind(engines.embed, tensors), bind(engines.head, tensors))
-        return self._ends[rows]
 
 
 @dataclass(frozen=True)

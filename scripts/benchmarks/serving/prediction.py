@@ -16,9 +16,8 @@ import numpy as np
 
 from benchmarks.serving.ways import Requests
 from skipdec import ExitSchedule, Generator, SamplingParams
-from skipdec.runtime.requests.planning import MAX_PREFILL_TOKENS
-from skipdec.runtime.scheduling.admission import parse_admission
-from skipdec.runtime.scheduling.scheduler import Chunk, Decode, Prefill, Scheduler
+from skipdec.runtime.scheduling.loaded_bundle import MAX_PREFILL_TOKENS
+from skipdec.runtime.scheduling.scheduler import Chunk, Decode, Prefill, Scheduler, parse_admission
 
 _STEPS = 48  # timed at each depth and number of rows
 _POSITIONS = 96  # of the preceding prompts: the middle of a request

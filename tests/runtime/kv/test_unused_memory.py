@@ -11,7 +11,7 @@ from random_requests import draw, texts, together
 
 from skipdec import Generator
 from skipdec.engines.kernels.library import find_library
-from skipdec.runtime.kv.pool import BufferPool
+from skipdec.runtime.kv.buffers import BufferPool
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 

@@ -13,8 +13,12 @@ from hollow_bundles import hollow_manifest
 
 from skipdec.engines.errors import UsageError
 from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
-from skipdec.runtime.requests.prompts import as_prompt_list, checked_token_ids, prompt_text
-from skipdec.runtime.requests.request import make_request
+from skipdec.runtime.requests.request import (
+    as_prompt_list,
+    checked_token_ids,
+    make_request,
+    prompt_text,
+)
 from skipdec.runtime.tokens.sampling import SamplingParams
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
@@ -91,7 +95,7 @@ def test_anything_else_is_refused_and_shown(prompt: object, problem: str) -> Non
 def test_what_is_no_list_of_prompts_is_refused(
     prompts: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skipdec.runtime.requests.prompts.MAX_PROMPTS", 100)
+    monkeypatch.setattr("skipdec.runtime.requests.request.MAX_PROMPTS", 100)
     with pytest.raises(UsageError, match=r"prompts \|"):
         as_prompt_list(prompts)
 

@@ -13,10 +13,10 @@ from skipdec import Generator, SamplingParams
 from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
-from skipdec.runtime.requests.row import Row
-from skipdec.runtime.scheduling.config import RunningBatchConfig
 from skipdec.runtime.scheduling.decoding import Decoding, fed
+from skipdec.runtime.scheduling.loaded_bundle import RunningBatchConfig
 from skipdec.runtime.scheduling.running_batch import RunningBatch
+from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.stitching.protocol import StepRow
 from skipdec.runtime.tokens.outputs import RequestOutput
 from skipdec.runtime.tokens.sampler import Sampler

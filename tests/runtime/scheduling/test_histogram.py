@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skipdec.runtime.scheduling.histogram import Distribution, Histogram
+from skipdec.runtime.scheduling.stats import Distribution, Histogram
 
 
 def test_values_are_counted_by_the_first_bound_that_holds_them() -> None:

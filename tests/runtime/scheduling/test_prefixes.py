@@ -14,13 +14,12 @@ from skipdec import Generator, SamplingParams, UsageError
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.engines.errors import DeviceError
 from skipdec.engines.memory import HostMemory
-from skipdec.runtime.kv.layout import KVLayout
-from skipdec.runtime.kv.pool import BufferPool
-from skipdec.runtime.kv.prefix_sharing import PrefixSharing
+from skipdec.runtime.kv.buffers import BufferPool, KVLayout
 from skipdec.runtime.kv.prefixes import BLOCK_TOKENS, PrefixCache, restore
-from skipdec.runtime.requests.scoring import make_score_requests
+from skipdec.runtime.opening import PrefixSharing
+from skipdec.runtime.requests.request import make_score_requests
 from skipdec.runtime.scheduling.running_batch import RunningBatch
-from skipdec.runtime.scheduling.scorer import Scorer
+from skipdec.runtime.scheduling.scoring import Scorer
 from skipdec.runtime.tokens.outputs import RequestOutput
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)

@@ -96,8 +96,9 @@ def run_all(batch: RunningBatch) -> None:
         batch.step()
 
 
+@pytest.mark.parametrize("steps", [0, 1], ids=["first token", "later token"])
 def test_only_the_row_with_nan_logits_ends(
-    generator: Generator, monkeypatch: pytest.MonkeyPatch
+    generator: Generator, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     sample = Sampler.sample
@@ -107,7 +108,8 @@ def test_only_the_row_with_nan_logits_ends(
 
     with generator.running_batch() as batch:
         numbers = [batch.add(prompt, params) for prompt in ([5, 6], [7, 8, 9])]
-        batch.step()
+        for _ in range(steps):
+            batch.step()
         sick = batch._requests[numbers[0]].rows[0].sampler
         monkeypatch.setattr(Sampler, "sample", spoiled)
         run_all(batch)
@@ -226,7 +228,7 @@ def test_a_call_beside_an_open_batch_is_refused(generator: Generator) -> None:
 
 
 def _moves_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    from skipdec.runtime.kv.slot_cache import SlotCache
+    from skipdec.runtime.kv.cache import SlotCache
 
     copy = SlotCache._copy
     monkeypatch.setattr(
@@ -276,3 +278,10 @@ def test_a_wrong_move_gather_length_or_release_changes_texts(
         mutate(patch)
         results = [texts(output) for output in together(generator, wanted)]
     assert results != expected
+
+
+def test_engine_is_a_deprecated_name_of_running_batch(generator: Generator) -> None:
+    with pytest.warns(DeprecationWarning, match=r"is now Generator\.running_batch\(\)"):
+        opened = generator.engine(max_prefill_tokens=16, max_model_len=20, prefix_cache=False)
+    with opened as batch:
+        assert (batch.limits.max_chunk_tokens, batch.limits.max_positions) == (16, 20)

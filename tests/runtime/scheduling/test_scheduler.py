@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipdec import UsageError
-from skipdec.runtime.scheduling.admission import Gang, parse_admission
 from skipdec.runtime.scheduling.scheduler import (
     Action,
     Chunk,
     Decode,
+    Gang,
     Prefill,
     Scheduler,
     Wait,
+    parse_admission,
 )
 
 SLOTS = 4

@@ -234,7 +234,6 @@ def test_the_smallest_bucket_that_holds_the_call_is_taken(
 ) -> None:
     bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm")
     with Generator(bundle, backend) as generator:
-        for max_tokens, bucket in ((3, 16), (4, 16), (5, 32), (40, 64)):
+        for max_tokens, num_buckets in ((3, 1), (4, 1), (5, 2), (40, 3)):  # of 16, 32 and 64
             generator.generate([PROMPTS[2]], SamplingParams(max_tokens=max_tokens, temperature=0))
-            loaded = stitcher(generator).layers._loaded
-            assert max(loaded) == bucket
+            assert stitcher(generator).layers.cache_info().currsize == num_buckets

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from host_device import HostDevice
 
-from skipdec.runtime.stitching.device import graphs as device_graphs
-from skipdec.runtime.stitching.device.graphs import GraphCapture, StepGraphs, StepPart
+from skipdec.runtime.stitching.device import steps as device_graphs
 from skipdec.runtime.stitching.device.rows import StepLayout
+from skipdec.runtime.stitching.device.steps import GraphCapture, StepGraphs, StepPart
 
 ROWS = 4  # at most
 

@@ -21,7 +21,7 @@ from skipdec import CapacityError, Generator, SamplingParams
 from skipdec.engines.backends.device import DeviceMemory
 from skipdec.engines.errors import DeviceError, EnvironmentMismatchError
 from skipdec.engines.memory import DeviceBuffer
-from skipdec.runtime.kv.slot_cache import SlotCache
+from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.stitching.device.rows import StepLayout
 from skipdec.runtime.stitching.device.slot_stitcher import DeviceSlotStitcher

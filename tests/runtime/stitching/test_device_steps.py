@@ -13,7 +13,7 @@ from random_requests import Wanted, draw, run_all, texts, together
 
 from skipdec import CapacityError, Generator, SamplingParams, UsageError
 from skipdec.engines.errors import DeviceError
-from skipdec.runtime.stitching.device import graphs as device_graphs
+from skipdec.runtime.stitching.device import steps as device_graphs
 
 GREEDY = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
 MIXED = ("full", "linear:max=5,min=2,horizon=6", "linear:max=4,min=2,horizon=5,placement=bottom")

@@ -13,10 +13,11 @@ import pytest
 from skipdec.engines.backends.session import EngineBackend
 from skipdec.engines.errors import CapacityError, ClosedError, SkipDecError
 from skipdec.engines.memory import HostMemory
-from skipdec.runtime.kv.pool import BufferPool
+from skipdec.runtime.kv.buffers import BufferPool
 from skipdec.runtime.stitching import loaded
 from skipdec.runtime.stitching.loaded import LoadedEngines
-from skipdec.runtime.stitching.protocol import SlotStitcher, Stitcher
+from skipdec.runtime.stitching.protocol import Stitcher
+from skipdec.runtime.stitching.slot_stitcher import SlotStitcher
 
 SECONDS = 30  # after which a test that hangs fails
 

@@ -12,14 +12,12 @@ from typing import Any
 from skipdec.engines.backends.session import open_backend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.manifest import TensorRole
-from skipdec.runtime.kv.layout import KVLayout
-from skipdec.runtime.kv.pool import BufferPool
-from skipdec.runtime.kv.reservation import Reservation
+from skipdec.runtime.kv.buffers import BufferPool, KVLayout
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
-from skipdec.runtime.stitching.factory import make_slots
-from skipdec.runtime.stitching.loading import load_stitcher
-from skipdec.runtime.stitching.protocol import PromptRow, SlotLimits, SlotStitcher, StepRow
+from skipdec.runtime.stitching.loaded import load_stitcher, make_slots
+from skipdec.runtime.stitching.protocol import PromptRow, SlotLimits, StepRow
+from skipdec.runtime.stitching.slot_stitcher import SlotStitcher
 
 Operation = dict[str, Any]
 Bits = dict[tuple[int, int], str]
@@ -166,8 +164,8 @@ class FedStitcher:
     def prompt_row(self, one: dict[str, Any]) -> PromptRow:
         schedule = self.schedule(one["schedule"])
         tokens = tuple(one["tokens"])
-        reservation = Reservation.of(self._layout, schedule, len(tokens), one["max_tokens"])
-        return PromptRow(one["row"], tokens, schedule, reservation)
+        rows = range(one["row"], one["row"] + 1)
+        return PromptRow.of(tokens, schedule, one["max_tokens"], self._layout, rows=rows)
 
     def step_row(self, one: dict[str, Any]) -> StepRow:
         schedule = self.schedule(one["schedule"])

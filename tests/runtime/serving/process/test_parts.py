@@ -14,12 +14,11 @@ from skipdec.engines.backends.session import open_backend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.memory import HostMemory
 from skipdec.runtime.generator import Generator
-from skipdec.runtime.kv.layout import KVLayout
-from skipdec.runtime.kv.reservation import SlotSizes
+from skipdec.runtime.kv.buffers import KVLayout
+from skipdec.runtime.kv.cache import SlotSizes
 from skipdec.runtime.requests.request import Request
-from skipdec.runtime.scheduling.histogram import Distribution
-from skipdec.runtime.scheduling.request_limits import RequestLimits
-from skipdec.runtime.scheduling.stats import EngineStats
+from skipdec.runtime.scheduling.loaded_bundle import RequestLimits
+from skipdec.runtime.scheduling.stats import Distribution, EngineStats
 from skipdec.runtime.serving.engine_loop import Cancellation, StepResult
 from skipdec.runtime.serving.process import settings as settings_module
 from skipdec.runtime.serving.process.link import Link

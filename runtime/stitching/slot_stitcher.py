@@ -1,21 +1,21 @@
-"""SlotRows: the part of a `SlotStitcher` that is the same on the host and on devices."""
+"""SlotStitcher: runs prompts and passes of rows that come and go."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from ...engines.constants import integer
 from ...engines.errors import UsageError
 from ...engines.memory import Array, Tensor
-from ..kv.cache import KVCache, KVPlan
-from ..kv.pool import BufferPool
+from ..kv.buffers import BufferPool
+from ..kv.cache import Capacities, KVCache, KVPlan, SlotCache
 from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
-from ..kv.reservation import Reservation
-from ..kv.slot_cache import SlotCache
 from ..schedule import LayerPlan
-from .protocol import LayerCaches, PromptRow, SlotLimits, SlotMemory, SlotStitcher, StepRow
+from ..tokens.logits import StepLogits
+from .protocol import PromptRow, SlotLimits, SlotMemory, StepRow, Stitcher
 
 _PREFIX_SHARE = integer("prefix_share")  # prefixes take at most a quarter of the KV memory
 
@@ -24,8 +24,13 @@ _PREFIX_SHARE = integer("prefix_share")  # prefixes take at most a quarter of th
 _MIN_KEPT_TOKENS = integer("min_kept_tokens")
 
 
-class SlotRows(SlotStitcher):
-    """Reserves KV memory, runs prompts, and lets rows leave layers; subclasses run engines."""
+class SlotStitcher(ABC):
+    """Reserves KV memory for rows, runs their prompts and passes, and lets them leave layers.
+
+    Depth never grows along a row, so a row never again runs the layers that its plan bypasses: its
+    slots in these layers are free at once, and its hidden state passes them untouched. Subclasses
+    run the engines; `SlotCache` holds keys and values.
+    """
 
     def __init__(
         self,
@@ -39,71 +44,65 @@ class SlotRows(SlotStitcher):
         self._cache = cache
         self._pool = pool
         self._num_layers = num_layers
-        self._limits = limits
-        self._memory = SlotMemory(cache.layout, num_layers, cache.sizes, limits.bucket)
+        self.limits = limits
+        self.memory = SlotMemory(cache.layout, num_layers, cache.sizes, limits.bucket)
         self._prefixes = prefixes
         self._plans: dict[int, LayerPlan] = {}  # row -> of the first token of its last step
         self._floors: dict[int, int] = {}  # row -> the position at which it last left layers
         self._chunked: _ChunkedPrompt | None = None
 
     @property
-    def limits(self) -> SlotLimits:
-        """See SlotStitcher."""
-        return self._limits
-
-    @property
     def reserved_bytes(self) -> int:
-        """See SlotStitcher."""
+        """Bytes of KV memory that rows and prompts in progress hold."""
         return self._pool.in_use_bytes - self._cache.idle_bytes - self.prefix_bytes
 
     @property
     def prefix_bytes(self) -> int:
-        """See SlotStitcher."""
+        """Bytes of KV memory that the prefix cache holds, beside those reserved."""
         return 0 if self._prefixes is None else self._prefixes.nbytes
 
     @property
     def planned_bytes(self) -> int:
-        """See SlotStitcher."""
+        """The largest number of bytes that was planned to be in use at once."""
         return self._cache.planned_bytes
 
     def fits(self, rows: Sequence[PromptRow]) -> bool:
-        """See SlotStitcher."""
-        most = self._limits.most_prompts
+        """Return True if the KV memory holds these rows until they end, beside those that run."""
+        most = self.limits.most_prompts
         if most is not None and len(rows) > most:
             return False
-        return self._cache.fits(_reservations(rows), self._memory.scratch_plan(rows).nbytes)
+        return self._cache.fits(_capacities(rows), self.memory.scratch_plan(rows).nbytes)
 
     def fits_in_chunks(self, row: PromptRow) -> bool:
-        """See SlotStitcher."""
-        return self._cache.fits(_reservations([row]), self._memory.chunk_plan(row).nbytes)
-
-    @property
-    def memory(self) -> SlotMemory:
-        """See SlotStitcher."""
-        return self._memory
+        """Return the same for one row whose prompt runs in chunks."""
+        return self._cache.fits(_capacities([row]), self.memory.chunk_plan(row).nbytes)
 
     def kept_tokens(self, row: PromptRow) -> int:
-        """See SlotStitcher."""
+        """Return how many of the prompt's first tokens the prefix cache holds.
+
+        If there are some, the prompt runs in chunks, and the first chunk begins behind them.
+        """
         if self._prefixes is None or not row.runs_whole:
             return 0
         kept = len(self._prefixes.find(row.tokens, row.owner)) * BLOCK_TOKENS
         if kept < _MIN_KEPT_TOKENS:
             return 0
-        if self._memory.alone(row, in_chunks=True) > self._cache.limit:
+        if self.memory.alone(row, in_chunks=True) > self._cache.limit:
             return 0  # it would never fit in chunks
         return kept
 
     def prefill(self, rows: Sequence[PromptRow]) -> Array:
-        """See SlotStitcher.
+        """Reserve KV memory for rows that `fits` accepted and run their prompts in one call.
 
         A layer that all rows keep writes their slots; any other writes a scratch pair, from which
-        the rows that keep it are copied.
+        the rows that keep it are copied. Returns logits float32 [rows, V] of each prompt's last
+        token, newly allocated.
         """
-        self._reserve(rows, self._memory.scratch_plan(rows))
+        self._reserve(rows, self.memory.scratch_plan(rows))
         active = [[row.active_length(layer) for row in rows] for layer in range(self._num_layers)]
         written: dict[int, tuple[Tensor, Tensor]] = {}  # by layer, [rows, N, T, W]
         with (
-            KVCache(self._pool, self._memory.scratch_plan(rows)) as scratch,
+            KVCache(self._pool, self.memory.scratch_plan(rows)) as scratch,
             self._recording(rows) as recordings,
         ):
 
@@ -120,15 +119,20 @@ class SlotRows(SlotStitcher):
                 for index, recording in recordings.items():
                     recording.copy(layer, written[layer], index)
 
-            logits = self._run_prompts([row.tokens for row in rows], active, caches, copy)
+            logits = self._engines.prefill(
+                [row.tokens for row in rows], active, self.limits.bucket, caches, copy
+            )
         self._begin(rows)
         return logits
 
     def begin_chunks(self, row: PromptRow) -> int:
-        """See SlotStitcher."""
+        """Reserve KV memory for a row that `fits_in_chunks` accepted; `chunk` runs its prompt.
+
+        Returns how many of the prompt's first tokens need not run.
+        """
         assert self._chunked is None, "one prompt at a time"
-        self._reserve([row], self._memory.chunk_plan(row))
-        chunked = _ChunkedPrompt(row, KVCache(self._pool, self._memory.chunk_plan(row)))
+        self._reserve([row], self.memory.chunk_plan(row))
+        chunked = _ChunkedPrompt(row, KVCache(self._pool, self.memory.chunk_plan(row)))
         self._chunked = chunked
         if self._prefixes is not None and row.runs_whole:
             blocks = self._prefixes.find(row.tokens, row.owner)
@@ -138,15 +142,19 @@ class SlotRows(SlotStitcher):
         return chunked.done
 
     def chunk(self, stop: int) -> Array | None:
-        """See SlotStitcher."""
+        """Run the begun prompt up to token ``stop``.
+
+        Returns logits float32 [1, V] at the prompt's end, None before.
+        """
         chunked = self._chunked
         assert chunked is not None, "begin_chunks first"
         row, cache = chunked.row, chunked.cache
         layers = range(self._num_layers)
-        logits = self._run_chunk(
+        logits = self._engines.chunk(
             row.tokens[chunked.done : stop],
             chunked.done,
             [row.active_length(layer) for layer in layers],
+            self.limits.bucket,
             lambda layer: cache.rows(layer, 0, 1),
             is_last=stop == len(row.tokens),
         )
@@ -154,7 +162,7 @@ class SlotRows(SlotStitcher):
         if logits is not None:
             with self._recording([row]) as recordings:
                 for layer in layers:
-                    if row.reservation.capacities[layer]:
+                    if row.capacities[layer]:
                         self._copy_kept([row], layer, cache.rows(layer, 0, 1))
                     for recording in recordings.values():
                         recording.copy(layer, cache.rows(layer, 0, 1), 0)
@@ -162,8 +170,25 @@ class SlotRows(SlotStitcher):
             self._begin([row])
         return logits
 
+    @abstractmethod
+    def step(self, rows: Sequence[StepRow]) -> StepLogits:
+        """Run one pass of all rows that run, each over the tokens that it feeds.
+
+        A layer runs on exactly the tokens whose plan names it, and a token attends to all before
+        it. Returns the logits of every token, row after row in the given order, valid until the
+        next call. With several tokens in a row, results have the bits of one token at a time
+        where products are int8 or int4 on skipdec's kernels.
+
+        Raises UsageError, before anything has changed, for tokens that cannot be fed, and where
+        the engines take one token per row only.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free all bindings and slots."""
+
     def give_up_prefixes(self, nbytes: int) -> None:
-        """See SlotStitcher."""
+        """Evict prefixes until ``nbytes`` of KV memory are free, or no prefix is left."""
         if self._prefixes is not None:
             others = self._pool.in_use_bytes - self._prefixes.nbytes
             limit = self._cache.limit if self._pool.limit is None else self._pool.limit
@@ -171,7 +196,12 @@ class SlotRows(SlotStitcher):
             self._prefixes.set_limit(min(self._prefixes.nbytes, free))
 
     def truncate(self, row: int, length: int) -> None:
-        """See SlotStitcher."""
+        """Roll a row back to its first ``length`` positions; later ones are fed again.
+
+        It goes back to the position where the row last left a layer at most, since that layer's
+        keys and values are gone: ``length`` may always be the first position of the last pass.
+        Raises UsageError for any other length.
+        """
         low, high = self._floors.get(row, 0), self._cache.length(row)
         if not low <= length <= high:
             raise UsageError(
@@ -180,7 +210,7 @@ class SlotRows(SlotStitcher):
         self._cache.set_lengths([row], [length])
 
     def release(self, row: int) -> None:
-        """See SlotStitcher."""
+        """Free the slots of a row that has ended, or whose prompt is given up."""
         if self._chunked is not None and row in self._chunked.row.rows:
             self._drop_chunked()
         self._plans.pop(row, None)
@@ -188,7 +218,7 @@ class SlotRows(SlotStitcher):
         self._cache.release(row)
 
     def reset(self) -> None:
-        """See SlotStitcher."""
+        """Free all rows after a failure: their keys and values may be wrong."""
         self._drop_chunked()
         self._unbind()
         self._plans.clear()
@@ -197,33 +227,10 @@ class SlotRows(SlotStitcher):
         if self._prefixes is not None:
             self._prefixes.clear()
 
+    @property
     @abstractmethod
-    def _run_prompts(
-        self,
-        prompts: Sequence[Sequence[int]],
-        active_lengths: Sequence[Sequence[int]],
-        caches: LayerCaches,
-        after: Callable[[int], None],
-    ) -> Array:
-        """Run prompts into empty caches; ``after(layer)`` once a layer has written.
-
-        Returns logits float32 [rows, V] of each prompt's last token, newly allocated.
-        """
-
-    @abstractmethod
-    def _run_chunk(
-        self,
-        tokens: Sequence[int],
-        start: int,
-        active_lengths: Sequence[int],
-        caches: LayerCaches,
-        *,
-        is_last: bool,
-    ) -> Array | None:
-        """Run tokens of one prompt from ``start`` on.
-
-        Returns logits float32 [1, V] of the last chunk, None for the others.
-        """
+    def _engines(self) -> Stitcher:
+        """The engines, which their holder owns; never after `close`."""
 
     @abstractmethod
     def _unbind(self) -> None:
@@ -241,12 +248,12 @@ class SlotRows(SlotStitcher):
         self._floors[row.row] = row.position
 
     def _reserve(self, rows: Sequence[PromptRow], prompts: KVPlan) -> None:
-        reservations = {number: row.reservation for row in rows for number in row.rows}
+        capacities = {number: row.capacities for row in rows for number in row.rows}
         if self._prefixes is not None:
-            planned = self._cache.bytes_with(list(reservations.values()), prompts.nbytes)
+            planned = self._cache.bytes_with(list(capacities.values()), prompts.nbytes)
             limit = self._cache.limit
             self._prefixes.set_limit(min(limit // _PREFIX_SHARE, limit - planned))
-        self._cache.reserve(reservations, prompts.nbytes)
+        self._cache.reserve(capacities, prompts.nbytes)
 
     def _begin(self, rows: Sequence[PromptRow]) -> None:
         self._cache.set_lengths([row.row for row in rows], [len(row.tokens) for row in rows])
@@ -272,7 +279,7 @@ class SlotRows(SlotStitcher):
     ) -> None:
         """Enter the rows that keep ``layer``, with the contents of ``source`` [rows, N, T, W]."""
         for index, row in enumerate(rows):
-            if not row.reservation.capacities[layer]:
+            if not row.capacities[layer]:
                 continue
             for target, held in zip(self._cache.enter(layer, [row.row]), source, strict=True):
                 self._pool.memory.copy_between((target, 0), (held, index), len(row.tokens))
@@ -283,9 +290,9 @@ class SlotRows(SlotStitcher):
             self._chunked = None
 
 
-def _reservations(rows: Sequence[PromptRow]) -> list[Reservation]:
-    """Return one reservation for each row and each of its copies."""
-    return [row.reservation for row in rows for _ in row.rows]
+def _capacities(rows: Sequence[PromptRow]) -> list[Capacities]:
+    """Return the capacities of each row and of each of its copies."""
+    return [row.capacities for row in rows for _ in row.rows]
 
 
 def _num_keeping(rows: Sequence[PromptRow], layer: int) -> int:
@@ -293,10 +300,10 @@ def _num_keeping(rows: Sequence[PromptRow], layer: int) -> int:
     return sum(row.keeps(layer) for row in rows)
 
 
+@dataclass
 class _ChunkedPrompt:
     """A prompt that runs in chunks: its caches in all layers and how many tokens are done."""
 
-    def __init__(self, row: PromptRow, cache: KVCache) -> None:
-        self.row = row
-        self.cache = cache
-        self.done = 0
+    row: PromptRow
+    cache: KVCache
+    done: int = 0

@@ -1,11 +1,40 @@
-"""BufferPool: memory for KV caches that is reused from call to call."""
+"""The layout of KV caches, the pool of their memory, and pairs of key and value buffers."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Self
 
-from ...engines.errors import CapacityError
-from ...engines.memory import Buffer, Memory
+from ...engines.errors import BundleError, CapacityError
+from ...engines.manifest import DType, TensorSpec
+from ...engines.memory import ITEM_BYTES, Buffer, Memory, Tensor
+
+
+@dataclass(frozen=True)
+class KVLayout:
+    """Shape of one position of one layer's key (or value) cache, from its engine's spec."""
+
+    num_heads: int
+    width: int  # W, elements of a head: D, and its scale's four bytes beside int8 codes
+    dtype: DType
+
+    @classmethod
+    def of(cls, past_key: TensorSpec) -> KVLayout:
+        """Read ``[B, num_heads, T, width]`` from a past_key; BundleError for another shape."""
+        match past_key.shape:
+            case (_, int(num_heads), _, int(width)):
+                return cls(num_heads, width, past_key.dtype)
+        raise BundleError(
+            f"tensor {past_key.name}", f"is {past_key.shape}; expected (B, num_heads, T, width)"
+        )
+
+    def nbytes(self, rows: int, capacity: int) -> int:
+        """Return the bytes of one key or value buffer [rows, num_heads, capacity, width].
+
+        32 heads of 64 at 1,024 positions: 8 MiB in float32, 4 in float16, 2.125 in int8.
+        """
+        return rows * self.num_heads * capacity * self.width * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -124,3 +153,51 @@ class BufferPool:
         if not own and (has_room or not places):
             return None
         return self._idle.pop((own or places)[0])[0]
+
+
+def pair_bytes(layout: KVLayout, size: tuple[int, int]) -> int:
+    """Return the bytes that a key and a value buffer of ``size`` rows and positions take."""
+    return 2 * pooled_size(layout.nbytes(*size)) if all(size) else 0
+
+
+@dataclass
+class CachePair:
+    """Key and value [rows, N, T, W]; the pool knows their memory by ``user``."""
+
+    user: str
+    key_memory: Buffer
+    value_memory: Buffer
+    key: Tensor
+    value: Tensor
+
+    @classmethod
+    def acquire(
+        cls, pool: BufferPool, layout: KVLayout, rows: int, capacity: int, user: str
+    ) -> Self:
+        """Take both from ``pool``, contents undefined. Raises CapacityError and takes neither."""
+        nbytes = layout.nbytes(rows, capacity)
+        with ExitStack() as on_failure:
+            key_memory = pool.acquire(nbytes, f"{user} key")
+            on_failure.callback(pool.release, key_memory, f"{user} key")
+            value_memory = pool.acquire(nbytes, f"{user} value")
+            on_failure.pop_all()
+        shape = (rows, layout.num_heads, capacity, layout.width)
+        key, value = (
+            pool.memory.tensor(memory, shape, layout.dtype) for memory in (key_memory, value_memory)
+        )
+        return cls(user, key_memory, value_memory, key, value)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and positions."""
+        return self.key.shape[0], self.key.shape[2]
+
+    def release(self, pool: BufferPool) -> None:
+        """Give both back to the pool; nothing may be bound to them any more."""
+        pool.release(self.key_memory, f"{self.user} key")
+        pool.release(self.value_memory, f"{self.user} value")
+
+    def copy_row(self, pool: BufferPool, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` positions of a row over another."""
+        for tensor in (self.key, self.value):
+            pool.memory.copy_positions(tensor, source, target, length)

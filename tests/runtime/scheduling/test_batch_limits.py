@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.requests.planning import BatchLimits
 from skipdec.runtime.requests.request import Request
+from skipdec.runtime.scheduling.loaded_bundle import BatchLimits
 from skipdec.runtime.tokens.sampling import SamplingParams
 
 HOST = BatchLimits(6, 6, 1)
