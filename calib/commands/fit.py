@@ -146,6 +146,6 @@ def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None
 
 
 def _write_schedule(path: Path, schedule: ExitSchedule) -> None:
-    from ...runtime.schedule.document import schedule_file
+    from ...runtime.schedule.bundle import schedule_file
 
     replace_file(path, sealed_text(schedule_file(schedule)).encode())

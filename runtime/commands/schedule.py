@@ -120,7 +120,7 @@ def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitS
 
 def _describe(schedule: ExitSchedule) -> dict[str, Any]:
     """The JSON of ``schedule show``: a file of it is a schedule, in Python and elsewhere."""
-    from ..schedule.document import schedule_file
+    from ..schedule.bundle import schedule_file
     from ..schedule.text import format_schedule
 
     return {

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...engines.errors import EnvironmentMismatchError, SkipDecError, UsageError
 from ..schedule import ExitSchedule
-from ..schedule.document import plan_document
+from ..schedule.bundle import plan_document
 from ..tokens.outputs import CompletionOutput, RequestOutput, Timings
 from ..tokens.sampling import SamplingParams
 from .paths import ONNXRUNTIME_VARIABLE, native_paths

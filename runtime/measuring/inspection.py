@@ -14,8 +14,9 @@ from ..kv.cache import plan_kv_cache
 from ..kv.layout import KVLayout
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
-from ..schedule.presets import fitting_presets
-from ..schedule.text import default_horizon, format_schedule, parse_schedule
+from ..schedule.notation import fitting_presets
+from ..schedule.request_schedules import default_horizon
+from ..schedule.text import format_schedule, parse_schedule
 from .cost import CostModel
 
 PRESETS = ("2x", "3x", "4x", "5x")

@@ -53,19 +53,5 @@ def format_layers(layers: Iterable[int]) -> str:
     return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in ranges)
 
 
-def lent_horizon(schedule: ExitSchedule) -> int | None:
-    """Return the horizon that presets without one borrow of ``schedule``; None: it has none."""
-    return None if schedule.decay == "constant" else schedule.horizon
-
-
-def default_horizon(schedule: ExitSchedule, max_tokens: int) -> int:
-    """Return the horizon of a preset that names none.
-
-    That of the bundle's own ``schedule``, else (constant, full) the request's own ``max_tokens``.
-    """
-    lent = lent_horizon(schedule)
-    return max_tokens if lent is None else lent
-
-
 def _formatted(value: object) -> str:
     return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)

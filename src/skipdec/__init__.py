@@ -73,9 +73,9 @@ if TYPE_CHECKING:
     from .runtime.schedule import ExitSchedule
     from .runtime.schedule.bundle import upgrade_bundle, write_schedule
     from .runtime.schedule.decays import Decay, FallingDecay
-    from .runtime.schedule.fields import ScheduleFields
     from .runtime.schedule.placements import Placement
     from .runtime.schedule.plot import plot_schedule
+    from .runtime.schedule.rule import ScheduleFields
     from .runtime.schedule.text import format_schedule, parse_schedule
     from .runtime.scheduling.running_batch import RunningBatch
     from .runtime.scheduling.stats import EngineStats
@@ -126,7 +126,7 @@ _RUNNING = {  # everything a service needs; no torch, no onnx
     "RunningBatch": ".runtime.scheduling.running_batch",
     "SamplingParams": ".runtime.tokens.sampling",
     "ScheduleError": ".engines.errors",
-    "ScheduleFields": ".runtime.schedule.fields",
+    "ScheduleFields": ".runtime.schedule.rule",
     "ScoreOutput": ".runtime.tokens.outputs",
     "SkipDecError": ".engines.errors",
     "StreamDelta": ".runtime.tokens.outputs",
