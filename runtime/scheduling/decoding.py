@@ -8,8 +8,8 @@ from time import perf_counter
 
 from ..requests.row import Row
 from ..stitching.protocol import StepRow
-from ..tokens.logits import StepLogits
 from ..tokens.outputs import StreamDelta
+from ..tokens.sampler import StepLogits
 
 
 class Decoding(ABC):

@@ -16,8 +16,8 @@ from ..requests.request import Request, make_request
 from ..requests.row import Row
 from ..schedule import ExitSchedule
 from ..stitching.protocol import SlotStitcher
-from ..tokens.logits import HostLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
+from ..tokens.sampler import HostLogits
 from ..tokens.sampling import SamplingParams
 from .admission import parse_admission
 from .config import RunningBatchConfig

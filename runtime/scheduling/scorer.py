@@ -17,10 +17,8 @@ from ..requests.row import Row
 from ..requests.scoring import ScoreRequest
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
-from ..tokens.logits import HostLogits
-from ..tokens.logprobs import row_logprobs
 from ..tokens.outputs import CompletionOutput, Logprob, ScoreOutput
-from ..tokens.sampler import not_finite
+from ..tokens.sampler import HostLogits, not_finite, row_logprobs
 from ..tokens.tokenizer import Tokenizer
 from .loaded_bundle import LoadedBundle
 

@@ -18,7 +18,7 @@ from ..kv.layout import KVLayout
 from ..kv.pair import pair_bytes
 from ..kv.reservation import Reservation, SlotSizes
 from ..schedule import ExitSchedule, LayerPlan
-from ..tokens.logits import StepLogits
+from ..tokens.sampler import StepLogits
 
 LayerCaches = Callable[[int], tuple[Tensor, Tensor]]
 """Returns the key and value [rows, N, T, W] that a layer writes."""

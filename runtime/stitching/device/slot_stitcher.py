@@ -13,7 +13,7 @@ from ...kv.layout import KVLayout
 from ...kv.pool import BufferPool, pooled_size
 from ...kv.reservation import SlotSizes
 from ...kv.slot_cache import SlotCache
-from ...tokens.logits import CandidateLogits
+from ...tokens.sampler import CandidateLogits
 from ..protocol import LayerCaches, SlotLimits, StepRow
 from ..rows import SlotRows
 from .rows import StepLayout

@@ -12,7 +12,7 @@ from ....engines.memory import Array
 from ...kv.pool import BufferPool
 from ...kv.prefixes import PrefixCache
 from ...kv.slot_cache import SlotCache
-from ...tokens.logits import HostLogits
+from ...tokens.sampler import HostLogits
 from ..bindings import bind, cache_tensors
 from ..protocol import LayerCaches, SlotLimits, StepRow
 from ..rows import SlotRows
