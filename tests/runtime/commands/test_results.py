@@ -197,11 +197,11 @@ def test_force_keeps_the_old_file_until_the_first_result(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("missing/out.jsonl", "is no directory; make it first"),
+        ("missing/out.jsonl", "is not a directory; make it"),
         ("file/out.jsonl", "can't be written"),
         ("n" * 250, "has a name of 250 bytes; allowed: "),
         ("n" * 5000, "File name too long"),
-        ("", "is no regular file"),
+        ("", "is not a regular file"),
         ("loop", "loop"),
         ("out\0.jsonl", "null"),
     ],

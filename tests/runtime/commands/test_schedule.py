@@ -62,7 +62,7 @@ def test_a_bundle_shows_its_own_schedule(tmp_path: Path) -> None:
     assert ExitSchedule.from_document(shown["schedule"]) == own
     assert run("plot", str(bundle), "-o", str(tmp_path / "own.svg")).exit_code == 0
     refused = run("show", str(bundle), "--layers", "24")
-    assert (refused.exit_code, "leave out --layers" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "omit --layers" in refused.stderr) == (2, True)
 
 
 def test_a_schedule_without_a_depth_is_refused() -> None:
