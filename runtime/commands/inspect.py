@@ -95,7 +95,7 @@ def _print_sections(document: dict[str, Any]) -> None:
         f"schedule {document['bundle_schedule']}"
     )
     if (template := document["prompt_template"]) is not None:
-        console.print(f"text prompts are inserted into {template!r}", markup=False)
+        console.print(f"text prompts are put into {template!r}", markup=False)
     print_section: dict[Section, Callable[[Console, Any], None]] = {
         Section.ENGINES: _print_engines,
         Section.IO: _print_tensors,

@@ -116,7 +116,7 @@ class GenerateOptions(ValidatedConfig):
             generator = open_bundle(self.bundle, self.opening, wrap=self._wrap)
             if (template := generator.prompt_template) is not None:
                 events.note(
-                    f"text prompts are inserted into {template!r}, as in tuning (--raw-prompt "
+                    f"text prompts are put into {template!r}, as in tuning (--raw-prompt "
                     "disables this)"
                 )
         return generator
