@@ -95,10 +95,10 @@ def test_existing_file_is_refused_unless_replaced(whole: bytes, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"text\n", "line 1 is no result"),
-        (b'{"id": "a"}\n[]\n', "line 2 is no result"),
-        (b'{"name": "a"}\n', "line 1 is no result"),
-        (b'{"id": ["a"]}\n', "line 1 is no result"),
+        (b"text\n", "line 1 is not a result"),
+        (b'{"id": "a"}\n[]\n', "line 2 is not a result"),
+        (b'{"name": "a"}\n', "line 1 is not a result"),
+        (b'{"id": ["a"]}\n', "line 1 is not a result"),
         (b'{"id": "other"}\n', "has id 'other', which the input does not have"),
     ],
 )
