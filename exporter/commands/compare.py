@@ -96,8 +96,8 @@ def _print(report: ComparisonReport, *, histogram: bool) -> None:
 def _figures(tensor: TensorErrors, *, short: bool = False) -> tuple[str, ...]:
     means = () if short else (f"{tensor.mean_absolute:.1e}",)
     cosine = () if short else (number(tensor.cosine_similarity, 6),)
-    departs = "departs" if tensor.departs else ""
-    return (f"{tensor.max_absolute:.1e}", *means, f"{tensor.error:.1e}", *cosine, departs)
+    diverges = "diverges" if tensor.departs else ""
+    return (f"{tensor.max_absolute:.1e}", *means, f"{tensor.error:.1e}", *cosine, diverges)
 
 
 def _shares(histogram: tuple[int, ...]) -> list[str]:
