@@ -9,7 +9,7 @@ from typing import Any
 
 from ...engines.bundle import EngineBundle, Verify
 from ...engines.kernels.library import kernels_in_use
-from ...engines.manifest import EngineSpec, TensorRole, TensorSpec
+from ...engines.manifest import EngineSpec, TensorRole
 from ..kv.cache import plan_kv_cache
 from ..kv.layout import KVLayout
 from ..schedule import ExitSchedule
@@ -105,8 +105,8 @@ def describe_tensors(bundle: EngineBundle) -> list[dict[str, Any]]:
     return [
         {
             "engines": [engine.name for engine in engines],
-            "inputs": [_describe_tensor(tensor) for tensor in engines[0].inputs],
-            "outputs": [_describe_tensor(tensor) for tensor in engines[0].outputs],
+            "inputs": [tensor.model_dump(mode="json") for tensor in engines[0].inputs],
+            "outputs": [tensor.model_dump(mode="json") for tensor in engines[0].outputs],
         }
         for engines in groups.values()
     ]
@@ -152,27 +152,23 @@ def describe_schedules(
     ``workload.slots`` adds `CostModel.mixing_loss`.
     """
     cost = CostModel(bundle.manifest)
-    steps = workload.num_tokens - 1
+    lengths, num_tokens = workload.prompt_lengths, workload.num_tokens
+    steps = num_tokens - 1
     rows = []
     for schedule in schedules:
-        decode = cost.decode(schedule, workload.prompt_lengths, workload.num_tokens)
-        mixing = {}
-        if workload.slots is not None:
-            mixing["mixing_loss"] = cost.mixing_loss(
-                schedule, workload.prompt_length, workload.num_tokens, workload.slots
+        decode = cost.decode(schedule, lengths, num_tokens)
+        row = {
+            "schedule": format_schedule(schedule),
+            "realised_depth": schedule.average_budget(steps),
+            "weight_bytes_per_step": decode.weights // steps,
+            "kv_bytes_per_step": decode.kv // steps,
+            "bytes_ratio": cost.bytes_ratio(schedule, lengths, num_tokens),
+        }
+        if (slots := workload.slots) is not None:
+            row["mixing_loss"] = cost.mixing_loss(
+                schedule, workload.prompt_length, num_tokens, slots
             )
-        rows.append(
-            mixing
-            | {
-                "schedule": format_schedule(schedule),
-                "realised_depth": schedule.average_budget(steps),
-                "weight_bytes_per_step": decode.weights // steps,
-                "kv_bytes_per_step": decode.kv // steps,
-                "bytes_ratio": cost.bytes_ratio(
-                    schedule, workload.prompt_lengths, workload.num_tokens
-                ),
-            }
-        )
+        rows.append(row)
     return rows
 
 
@@ -188,12 +184,3 @@ def schedules_of_interest(
         for text in texts or [preset for preset in PRESETS if preset in fitting_presets(num_layers)]
     ]
     return list(dict.fromkeys([ExitSchedule.full(num_layers), own, *named]))
-
-
-def _describe_tensor(tensor: TensorSpec) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "role": tensor.role.value,
-        "dtype": tensor.dtype,
-        "shape": list(tensor.shape),
-    }

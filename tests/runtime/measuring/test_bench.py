@@ -11,10 +11,9 @@ from hollow_bundles import hollow_manifest
 
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.measuring.bandwidth import PASSES
-from skipdec.runtime.measuring.bench import BenchReport, random_prompts, run_benchmark
+from skipdec.runtime.measuring.bench import BenchReport, disturbance, random_prompts, run_benchmark
 from skipdec.runtime.measuring.config import BenchConfig
 from skipdec.runtime.measuring.cost import CostModel
-from skipdec.runtime.measuring.disturbance import disturbance
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.tokens.outputs import CompletionOutput, RequestOutput, Timings
