@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,15 +142,15 @@ def _describe(schedule: ExitSchedule) -> dict[str, Any]:
 
 
 def _print_table(schedule: ExitSchedule) -> None:
-    from ..schedule.text import format_layers, format_schedule
+    from ..schedule.text import format_schedule
 
     rows = [
-        (name, str(len(plan)), format_layers(plan.layers)) for name, plan in _prompt_rows(schedule)
+        (name, str(len(plan)), _format_layers(plan.layers)) for name, plan in _prompt_rows(schedule)
     ]
     for segment in schedule.segments:
         stop = "" if segment.stop is None else segment.stop - 1
         tokens = str(segment.start) if stop == segment.start else f"{segment.start}–{stop}"
-        rows.append((tokens, str(len(segment.plan)), format_layers(segment.plan.layers)))
+        rows.append((tokens, str(len(segment.plan)), _format_layers(segment.plan.layers)))
     console = result_console()
     console.print(format_schedule(schedule))
     print_table(console, ("token", "layers run", "layers"), rows, texts=(2,))
@@ -159,7 +160,7 @@ def _print_table(schedule: ExitSchedule) -> None:
         f"{schedule.num_layers / mean:.2f}× fewer (without prompt, embedding and head)"
     )
     if prompt_only := _prompt_only(schedule):
-        console.print(f"only in the prompt, no KV cache kept: {format_layers(prompt_only)}")
+        console.print(f"only in the prompt, no KV cache kept: {_format_layers(prompt_only)}")
 
 
 def _prompt_rows(schedule: ExitSchedule) -> list[tuple[str, LayerPlan]]:
@@ -170,3 +171,11 @@ def _prompt_rows(schedule: ExitSchedule) -> list[tuple[str, LayerPlan]]:
 
 def _prompt_only(schedule: ExitSchedule) -> list[int]:
     return [layer for layer in range(schedule.num_layers) if schedule.last_index(layer) == -1]
+
+
+def _format_layers(layers: Iterable[int]) -> str:
+    """Return ascending layers as ranges: 0, 9, 10 and 11 are ``0, 9–11``."""
+    from ..schedule import LayerPlan
+
+    ranges = LayerPlan(tuple(layers)).ranges
+    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in ranges)

@@ -44,7 +44,7 @@ def beyond_notation(text: str) -> str | None:
 
 
 def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) -> dict[str, Any]:
-    """Return the arguments of ExitSchedule that ``text`` stands for.
+    """Return the arguments of ExitSchedule that ``text`` means.
 
     ``horizon`` serves presets and decays whose text names none. Forms::
 
@@ -66,7 +66,10 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
         raise ScheduleError("schedule", f"is {shown(text)}; allowed: a text, e.g. {EXAMPLES}")
     name, _, rest = text.strip().partition(":")
     if text.strip().endswith(".json"):
-        return read_document(Path(text.strip()), num_layers=num_layers)
+        path = Path(text.strip())
+        subject = f"schedule {path}"
+        document = read_json(path, ScheduleError, subject=subject)
+        return _document_arguments(document, subject, num_layers)
     if text.lstrip().startswith("{"):
         document = parse_json(text, ScheduleError, subject="schedule")
         return _document_arguments(document, "schedule", num_layers)
@@ -108,21 +111,13 @@ def full_arguments(num_layers: int) -> dict[str, Any]:
     }
 
 
-def read_document(path: Path, *, num_layers: int) -> dict[str, Any]:
-    """Read a JSON file: an ExitSchedule's object, or one that holds it under "schedule".
-
-    Such files are a bundle's schedule.json, whose digest is checked, and the output of
-    ``skipdec schedule show --json``. Everything else in them follows from the schedule.
-
-    Raises ScheduleError for a file that can't be read, a digest that does not match, or a
-    schedule of another depth.
-    """
-    subject = f"schedule {path}"
-    return _document_arguments(read_json(path, ScheduleError, subject=subject), subject, num_layers)
-
-
 def _document_arguments(document: object, subject: str, num_layers: int) -> dict[str, Any]:
-    """Return the arguments that a JSON value holds, as ``read_document`` does."""
+    """Return the arguments in a JSON value: an ExitSchedule's object, or that under "schedule".
+
+    A bundle's schedule.json, whose digest is checked, and the output of ``skipdec schedule show
+    --json`` have "schedule"; everything else in them follows from it. Raises ScheduleError for a
+    wrong digest or a schedule of another depth.
+    """
     if isinstance(document, dict) and "schedule" in document:
         _check_digest(document, subject)
         document = document["schedule"]

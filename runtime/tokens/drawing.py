@@ -9,9 +9,8 @@ numpy (except where the last bit of numpy's exp, wrong about once in 10⁸, meet
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ Logits = NDArray[np.float32]
 _BLOCK = 256  # weights summed at once
 
 
-class Drawer(ABC):
+class Drawer(Protocol):
     """Draws tokens by one request's parameters: min_p, top_k, top_p, softmax, draw.
 
     Worked example, logits [2, 1, 0, -1], temperature 1, top_k 3, top_p 0.9: top_k leaves
@@ -34,7 +33,6 @@ class Drawer(ABC):
     first two, drawn with 0.731 and 0.269.
     """
 
-    @abstractmethod
     def draw(self, logits: Logits, uniform: float) -> int | None:
         """Return the place in ``logits`` (float32 [V], unchanged) that ``uniform`` in [0, 1) draws.
 
@@ -50,19 +48,10 @@ def drawer_of(params: SamplingParams) -> Drawer:
         if library is not None and library.instruction_set:
             margin = float(min_p_margin(params))
             inverse = float(_inverse_temperature(params))
-            return _CompiledDrawer(KernelDraw(library, inverse, margin, params.top_k, params.top_p))
+            return KernelDraw(library, inverse, margin, params.top_k, params.top_p)
     except EnvironmentMismatchError:
         pass  # loading engines that need the library reports it
     return NumpyDrawer(params)
-
-
-@dataclass(frozen=True)
-class _CompiledDrawer(Drawer):
-    kernel: KernelDraw
-
-    @override
-    def draw(self, logits: Logits, uniform: float) -> int | None:
-        return self.kernel.draw(logits, uniform)
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ class _WindowDecoder:
 def _byte_of_character() -> dict[str, int]:
     """Map the printable stand-ins of byte-level BPE back to bytes.
 
-    Printable bytes of Latin-1 stand for themselves; the others, in order, for U+0100, U+0101, …
+    Printable bytes of Latin-1 represent themselves; the others, in order, are U+0100, U+0101, …
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -113,7 +113,7 @@ def export_main() -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """Run a command and exit with its code, whatever happens to stdout and signals.
+    """Run a command and exit with its code, even if stdout fails or a signal arrives.
 
     An export exits without tearing down torch, which would take a second or two.
     """

@@ -104,7 +104,7 @@ def test_plot_writes_the_same_picture_twice(tmp_path: Path, ending: str, magic: 
 
 
 @pytest.mark.parametrize(
-    ("picture", "text"), [("picture.bmp", ".png, .svg"), ("none/picture.png", "is no directory")]
+    ("picture", "text"), [("picture.bmp", ".png, .svg"), ("none/picture.png", "is not a directory")]
 )
 def test_plot_refuses_other_formats_and_missing_folders(
     tmp_path: Path, picture: str, text: str
