@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING
 
-import typer
-
 from ...engines.host.console import print_json, print_table, reporting, result_console
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
@@ -28,7 +26,7 @@ _HEADINGS = (
     "int8 error\nof output",
     "engine's loss,\nalone in int8",
 )
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec calibrate ./opt-e2e-2x --data train.csv --preset e2e -o ranges.json
@@ -52,11 +50,6 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 environment, 130 interrupted.
 
 Values in parentheses are the defaults.
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``calibrate`` to ``app``."""
-    app.command("calibrate", epilog=_EXAMPLES)(calibrate)
 
 
 @from_options

@@ -23,7 +23,7 @@ from ..evaluation.config import EvaluationConfig
 if TYPE_CHECKING:
     from ..evaluation.evaluation import Evaluation
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec evaluate opt-e2e --data dev.csv --preset e2e --schedule 2x --schedule 4x --lowercase
@@ -48,11 +48,6 @@ Rows with equal prompts are grouped: they are several references of one prompt.
 
 Values in parentheses are the defaults.
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``evaluate`` to ``app``."""
-    app.command("evaluate", epilog=_EXAMPLES)(evaluate)
 
 
 @from_options

@@ -20,7 +20,7 @@ from ..fitting.options import ModelOptions, choose_goal, choose_source
 if TYPE_CHECKING:
     from ...runtime.schedule import ExitSchedule
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --target-speedup 1.5 -o schedule.json
@@ -60,11 +60,6 @@ Values in parentheses are the defaults.
 """
 
 _GOAL = "Goal, one of"
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``fit`` to ``app``."""
-    app.command("fit", epilog=_EXAMPLES)(fit)
 
 
 @from_options
@@ -146,6 +141,6 @@ def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None
 
 
 def _write_schedule(path: Path, schedule: ExitSchedule) -> None:
-    from ...runtime.schedule.document import schedule_file
+    from ...runtime.schedule.bundle import schedule_file
 
     replace_file(path, sealed_text(schedule_file(schedule)).encode())

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import typer
-
 from ...engines.host.console import print_json, reporting, result_console
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
@@ -15,7 +13,7 @@ from ..tuning.config import TuneConfig
 if TYPE_CHECKING:
     from ..tuning.report import TuningReport
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec tune opt-125m --data train.csv --preset e2e --schedule 2x -o opt-e2e-2x
@@ -41,11 +39,6 @@ Exit codes: 0 tuned, 1 failed, 2 usage, 3 environment, 130 interrupted.
 
 Values in parentheses are the defaults.
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``tune`` to ``app``."""
-    app.command("tune", epilog=_EXAMPLES)(tune)
 
 
 @from_options

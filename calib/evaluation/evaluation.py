@@ -10,8 +10,8 @@ from statistics import mean
 
 from ...engines.host.events import Events
 from ...runtime.generator import Generator, OpenGenerator
+from ...runtime.measuring.bench import disturbance
 from ...runtime.measuring.cost import CostModel
-from ...runtime.measuring.disturbance import disturbance
 from ...runtime.schedule import ExitSchedule
 from .bootstrap import Bootstrap, Estimate
 from .config import EvaluationConfig, MetricOptions

@@ -12,7 +12,8 @@ from ...engines.checking import Problems
 from ...engines.errors import ScheduleError, UsageError
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.bundle import bundle_schedule
-from ...runtime.schedule.text import default_horizon, format_schedule, parse_schedule
+from ...runtime.schedule.request_schedules import default_horizon
+from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.rows import raise_problems
 from ..data.templates import PromptTemplate
 from .config import BundleChoice, EvaluationConfig

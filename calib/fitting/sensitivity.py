@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...engines.errors import ScheduleError
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.fields import PROMPT_DEPTHS
+from ...runtime.schedule.rule import PROMPT_DEPTHS
 from .loss import LossDifference, ScoredSchedule, loss_difference
 from .speed import Speedups
 

@@ -17,8 +17,7 @@ from ...engines.host.installation import require_extra
 from ...engines.manifest import ModelSpec
 from ...exporter.config import ExportConfig
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.bundle import bundle_schedule
-from ...runtime.schedule.document import schedule_file
+from ...runtime.schedule.bundle import bundle_schedule, schedule_file
 from ...runtime.tokens.tokenizer import Tokenizer
 
 _PREFIX = ".skipdec-fit-"

@@ -15,8 +15,8 @@ from ...engines.errors import ScheduleError, did_you_mean
 from ...engines.registry import Registry
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.decays import DECAYS as ALL_DECAYS
-from ...runtime.schedule.fields import PROMPT_DEPTHS
 from ...runtime.schedule.placements import PLACEMENTS as ALL_PLACEMENTS
+from ...runtime.schedule.rule import PROMPT_DEPTHS
 from ...runtime.schedule.text import parse_schedule
 
 T = TypeVar("T")

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from ...runtime.generator import Generator
-from ...runtime.measuring.bench import Run, timed_run
+from ...runtime.measuring.bench import BEYOND_BYTES, Run, disturbance, spread, timed_run
 from ...runtime.measuring.cost import CostModel
-from ...runtime.measuring.disturbance import BEYOND_BYTES, disturbance, spread
 from ...runtime.schedule import ExitSchedule
 from .goal import SpeedupOf
 

@@ -18,7 +18,7 @@ from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, ModelSpec
 from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
-from ...runtime.schedule.document import schedule_file
+from ...runtime.schedule.bundle import schedule_file
 from ..layerwise.engines import load_engine
 from ..layerwise.plan import LayerwisePlan, open_texts
 from ..layerwise.texts import HiddenStates, PackedTexts

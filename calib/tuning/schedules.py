@@ -9,7 +9,7 @@ from functools import cache
 from typing import Protocol
 
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.fields import round_half_up
+from ...runtime.schedule.rule import round_half_up
 
 
 class StepSchedules(Protocol):

@@ -16,7 +16,7 @@ from ...engines.host.events import Events
 from ...engines.host.installation import missing_modules
 from ...exporter.checkpoint.template import template_files
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.document import schedule_file
+from ...runtime.schedule.bundle import schedule_file
 from .config import TuneConfig
 from .family import load_skip_model
 from .plan import TuningPlan, plan_tuning

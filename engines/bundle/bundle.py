@@ -47,7 +47,7 @@ class EngineBundle:
 
     The directory is held open: ``locate`` keeps finding the files that were checked even after
     another directory takes the name. ``schedule_file`` is the content of schedule.json, its digest
-    checked, which ``runtime.schedule.document`` parses. ``hashes_weights``: the loader of the
+    checked, which ``runtime.schedule.bundle`` parses. ``hashes_weights``: the loader of the
     engines hashes their weights meanwhile (``weights_checked``).
     """
 

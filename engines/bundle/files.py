@@ -79,7 +79,7 @@ def file_record(directory: Path, relative: str) -> FileRecord:
 def write_schedule(path: Path, document: Mapping[str, Any]) -> None:
     """Replace the schedule of the bundle ``path`` atomically; no engine changes.
 
-    ``document`` is built by ``runtime.schedule.document`` and checked by the caller.
+    ``document`` is built by ``runtime.schedule.bundle`` and checked by the caller.
     """
     replace_file(path / SCHEDULE_NAME, sealed_text(document).encode())
 
@@ -144,7 +144,7 @@ def read_manifest(root: HeldDirectory) -> Manifest:
 def read_schedule(root: HeldDirectory) -> dict[str, Any]:
     """Read ``root``'s schedule.json, whose digest it checks: its plan, presets and schedule.
 
-    Raises BundleError. ``runtime.schedule.document`` checks that they match each other.
+    Raises BundleError. ``runtime.schedule.bundle`` checks that they match each other.
     """
     path, subject = root.locate(SCHEDULE_NAME), str(root.path / SCHEDULE_NAME)
     remedy = "write it with 'skipdec schedule set'"

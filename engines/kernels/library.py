@@ -14,7 +14,9 @@ from pathlib import Path
 
 from ..errors import EnvironmentMismatchError, UsageError, did_you_mean
 from ..manifest import Manifest
-from ..memory import Array
+
+if TYPE_CHECKING:
+    from ..memory import Array  # imports NumPy
 
 DOMAIN = "skipdec"  # of the operators in ONNX graphs
 INSTRUCTION_SET_VARIABLE = "SKIPDEC_INSTRUCTION_SET"

@@ -10,7 +10,7 @@ import typer
 from ...engines.host.options import AsJson, Quiet, from_options
 from ..config import BuildConfig
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec export opt-1.3b --fp16 --keep-canonical
@@ -30,11 +30,6 @@ Exit codes: 0 built, 1 failed, 2 usage, 3 environment, 130 interrupted.
 
 Values in round brackets are the defaults.
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``build`` to ``app``."""
-    app.command("build", epilog=_EXAMPLES)(build)
 
 
 @from_options

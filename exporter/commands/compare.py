@@ -13,7 +13,7 @@ from ..comparison.config import CompareConfig
 if TYPE_CHECKING:
     from ..comparison.report import ComparisonReport, TensorErrors
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec compare opt-1.3b-int8.skipdec
@@ -35,11 +35,6 @@ Exit codes: 0 all outputs agree, 1 some diverge, 2 usage, 3 environment.
 
 Values in round brackets are the defaults.
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``compare`` to ``app``."""
-    app.command("compare", epilog=_EXAMPLES)(compare)
 
 
 @from_options
@@ -96,8 +91,8 @@ def _print(report: ComparisonReport, *, histogram: bool) -> None:
 def _figures(tensor: TensorErrors, *, short: bool = False) -> tuple[str, ...]:
     means = () if short else (f"{tensor.mean_absolute:.1e}",)
     cosine = () if short else (number(tensor.cosine_similarity, 6),)
-    departs = "departs" if tensor.departs else ""
-    return (f"{tensor.max_absolute:.1e}", *means, f"{tensor.error:.1e}", *cosine, departs)
+    diverges = "diverges" if tensor.departs else ""
+    return (f"{tensor.max_absolute:.1e}", *means, f"{tensor.error:.1e}", *cosine, diverges)
 
 
 def _shares(histogram: tuple[int, ...]) -> list[str]:

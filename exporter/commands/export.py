@@ -12,7 +12,7 @@ from ...engines.host.console import stderr_console
 from ...engines.host.options import AsJson, Given, Quiet, from_options
 from ..config import ExportConfig, chosen_dtype
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec export opt-1.3b --quantize int8
@@ -31,11 +31,6 @@ Exit codes: 0 exported and verified, 1 failed, 2 usage, 3 environment, 130 inter
 
 Values in round brackets are the defaults.
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``export`` to ``app``."""
-    app.command("export", epilog=_EXAMPLES)(export)
 
 
 @from_options

@@ -11,7 +11,7 @@ from ...engines.errors import UsageError
 from ...engines.host.console import print_json, reports_errors, result_console, stderr_console
 from ...engines.host.options import AsJson
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec push opt-e2e.skipdec me/opt-e2e-int8 --private
@@ -25,11 +25,6 @@ own settings apply: HF_TOKEN or `hf auth login`, HF_ENDPOINT.
 
 Exit codes: 0 pushed, 1 failed, 2 usage, 3 environment, 130 interrupted.
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``push`` to ``app``."""
-    app.command("push", epilog=_EXAMPLES)(push)
 
 
 @reports_errors

@@ -67,7 +67,7 @@ class ReferenceOptions(ValidatedConfig):
         )
 
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec verify opt-1.3b-int8.skipdec
@@ -78,11 +78,6 @@ skipdec verify opt-1.3b.skipdec --reference opt-1.3b --load-format dummy --seed 
 
 Values in round brackets are the defaults.
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``verify`` to ``app``."""
-    app.command("verify", epilog=_EXAMPLES)(verify)
 
 
 @from_options

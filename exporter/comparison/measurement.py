@@ -52,7 +52,7 @@ class _Measure:
         return {each.tensor: not each.departs for each in found}
 
 
-@np.errstate(all="ignore")  # what is no number departs
+@np.errstate(all="ignore")  # NaN and infinities diverge
 def tensor_errors(
     name: str, step: int, own: Array, reference: Array, tolerance: Tolerance
 ) -> TensorErrors:

@@ -1,4 +1,4 @@
-"""What a comparison found: errors of each tensor of each call, and where the first departs."""
+"""Report of a comparison: errors of each tensor of each call, and the first that diverges."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..verification.report import MeasuredModel
 class TensorErrors(MeasuredModel):
     """One tensor of one call on both sides. Relative errors are those of single elements.
 
-    A tensor departs if its largest error is above ``tolerance`` of the largest value, or its median
-    error above ``median_tolerance``. Worked: values up to 20, an error of 0.003, tolerance 0.0001:
-    0.003 / 20 = 0.00015 departs.
+    A tensor diverges if its largest error is above ``tolerance`` of the largest value, or its
+    median error above ``median_tolerance``. Worked: values up to 20, an error of 0.003, tolerance
+    0.0001: 0.003 / 20 = 0.00015 diverges.
     """
 
     tensor: str
@@ -57,12 +57,12 @@ class EngineComparison(MeasuredModel):
 
     @property
     def worst(self) -> TensorErrors | None:
-        """The output that is worst, those that depart first; None if the engine was not called."""
+        """The output that is worst, diverging ones first; None if the engine was not called."""
         return max(self.outputs, key=lambda each: (each.departs, each.error), default=None)
 
     @property
     def first_departing(self) -> TensorErrors | None:
-        """The first tensor that departs, of the first call in which an output does."""
+        """The first tensor that diverges, of the first call in which an output does."""
         outputs = [each for each in self.outputs if each.departs]
         if not outputs:
             return None
@@ -82,7 +82,7 @@ class ComparisonReport(MeasuredModel):
 
     @property
     def first_departure(self) -> tuple[str, TensorErrors] | None:
-        """Engine and tensor that depart first along a step's way; None if nothing does."""
+        """The first engine and tensor of a step that diverge; None if none does."""
         for engine in self.engines:
             if (tensor := engine.first_departing) is not None:
                 return engine.engine, tensor
@@ -101,12 +101,12 @@ class ComparisonReport(MeasuredModel):
         made_by = f" ({tensor.made_by})" if tensor.made_by else ""
         departing = sum(each.first_departing is not None for each in self.engines)
         return (
-            f"departs first in {engine}, tensor {tensor.tensor}{made_by}, step {tensor.step}: "
+            f"diverges first in {engine}, tensor {tensor.tensor}{made_by}, step {tensor.step}: "
             f"{seen} error {error:.2g} of the largest value; allowed: {allowed:.2g} ({departing} "
-            f"of {len(self.engines)} engines depart)"
+            f"of {len(self.engines)} engines diverge)"
         )
 
     def raise_if_departed(self) -> None:
-        """Raise VerificationError that names engine and tensor if any output departs."""
+        """Raise VerificationError that names engine and tensor if any output diverges."""
         if (problem := self.problem) is not None:
             raise VerificationError(self.subject, problem)

@@ -115,7 +115,7 @@ class Comparison:
         first = next((engine for engine in engines if engine.first_departing), None)
         if first is not None and first.inner and not any(each.departs for each in first.inner):
             yield (
-                f"{first.engine} departs only while its inner tensors are not outputs: a fusion "
+                f"{first.engine} diverges only while its inner tensors are not outputs: a fusion "
                 "of ONNX Runtime's is to be suspected"
             )
         if first is not None:

@@ -19,7 +19,7 @@ from ...engines.host.signals import Interruption
 from ...engines.host.worker import Worker
 from ...engines.manifest import EngineKind, FileRecord, KVCacheSpec, Manifest, PrecisionSpec
 from ...engines.targets import target_of
-from ...runtime.schedule.document import schedule_file
+from ...runtime.schedule.bundle import schedule_file
 from ...runtime.schedule.text import format_schedule
 from ..building.compile import Compiler, OnPlanProgress
 from ..building.engine import BuiltEngine

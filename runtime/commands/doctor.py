@@ -1,4 +1,4 @@
-"""``skipdec doctor``: versions, hardware, bandwidth, and how to get what is missing."""
+"""``skipdec doctor``: versions, hardware, bandwidth, and remedies for missing parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from ...engines.host.console import print_facts, print_json, reports_errors, result_console
 from ...engines.host.options import AsJson
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec doctor
@@ -19,22 +19,18 @@ skipdec doctor --threads 2 --json
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add ``doctor`` to ``app``."""
-    app.command("doctor", epilog=_EXAMPLES)(doctor)
-
-
 @reports_errors
 def doctor(
     threads: Annotated[
-        int | None, typer.Option(min=1, help="of the bandwidth measurement; default: all cores")
+        int | None,
+        typer.Option(min=1, help="threads that measure bandwidth; default: all cores"),
     ] = None,
     bandwidth: Annotated[
-        bool, typer.Option(help="measure memory bandwidth: a second or two, 1 GiB")
+        bool, typer.Option(help="measure memory bandwidth; takes 1 to 2 seconds and 1 GiB")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Show what this machine and installation can do, and how to get what is missing."""
+    """Show what works on this machine, and how to install the rest."""
     from ..measuring.doctor import examine_machine
 
     report = examine_machine(threads=threads, bandwidth=bandwidth)
@@ -51,7 +47,7 @@ def _print_report(report: dict[str, Any]) -> None:
         ("packages", ", ".join(installed), ""),
         ("execution providers", ", ".join(report["execution_providers"]) or "none", ""),
         ("processor", f"{report['processor']}, {report['cores']} cores usable", ""),
-        ("instruction sets", ", ".join(report["instruction_sets"]) or "not known", ""),
+        ("instruction sets", ", ".join(report["instruction_sets"]) or "unknown", ""),
     ]
     kernels = report["kernels"]
     chosen = f"skipdec's, compiled; run on {kernels['instruction_set']}"
@@ -92,5 +88,5 @@ def _gpu_facts(report: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for backend, state in report["gpu_backends"].items():
         if state["version"]:
             yield backend, state["version"], ""
-        elif found["gpus"]:  # of no use elsewhere
+        elif found["gpus"]:  # useless elsewhere
             yield backend, state["problem"], "yellow"

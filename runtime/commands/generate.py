@@ -1,13 +1,11 @@
-"""``skipdec generate``: text from prompts, or lines of JSON from lines of JSON."""
+"""``skipdec generate``: text for prompts, or lines of JSON for lines of JSON."""
 
 from __future__ import annotations
-
-import typer
 
 from ...engines.host.options import from_options
 from .options import GenerateOptions
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec generate opt-1.3b.skipdec "The capital of France is" --temperature 0
@@ -20,32 +18,26 @@ skipdec generate opt-1.3b.skipdec --input prompts.jsonl --output texts.jsonl --r
 
 head -3 prompts.jsonl | skipdec generate opt-1.3b.skipdec --input - --top-p 0.9 --seed 1
 
-A pipe whose first line is no JSON object is one prompt, without its last line feed.
+A pipe whose first line is not a JSON object is one prompt, without its last line feed.
 
-[bold]Lines in[/bold]: {"id": "a", "prompt": "Hello", "max_tokens": 8}. Only the prompt is needed, a
-text or token ids. A line may have a "schedule" and every sampling option, with _ for -; a line
-without an id has its number.
+[bold]Lines in[/bold]: {"id": "a", "prompt": "Hello", "max_tokens": 8}. Only the prompt, a text or
+token ids, is required. A line may have a "schedule" and every sampling option, with _ for -; its
+default id is its number.
 
 [bold]Lines out[/bold], in the same order: {"id", "text", "token_ids", "finish_reason",
 "layers_per_token", "layer_ranges"}; for n above 1 {"id", "outputs", "layer_ranges"}; for a bad line
-{"id", "line", "error"}, and the exit code is 1. Ctrl-C keeps what was finished; --resume goes on
+{"id", "line", "error"}, and the exit code is 1. Ctrl-C keeps finished lines; --resume continues
 from there.
 
 Values in round brackets are the defaults.
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add ``generate`` to ``app``."""
-    app.command("generate", epilog=_EXAMPLES)(generate)
-
-
 @from_options
 def generate(options: GenerateOptions) -> None:
     """Continue prompts with the engines and the exit schedule of a bundle."""
     from .lines import open_lines, run_lines
-    from .prompts import run_prompts
-    from .stdin import read_pipe, read_prompt
+    from .prompts import read_pipe, read_prompt, run_prompts
 
     if options.input is not None:
         with open_lines(options) as lines:

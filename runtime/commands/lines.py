@@ -1,4 +1,4 @@
-"""``skipdec generate --input``: lines of JSON in, lines of JSON out, in the same order."""
+"""``skipdec generate --input``: answer lines of JSON with lines of JSON, in the same order."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from ..schedule import ExitSchedule
 from ..tokens.outputs import RequestOutput, StreamDelta
 from .options import GenerateOptions
 from .progress import GenerationProgress
+from .prompts import stdin
 from .results import ResultFile, result_line, run_parameters, to_bytes
-from .stdin import stdin
 
 Records = Sequence[Record | BadRecord]
 Progress = Callable[[Sequence[StreamDelta]], None]
-BATCHES_PER_CHUNK = 8  # more: better batches of like length; fewer: less is lost by a kill
+BATCHES_PER_CHUNK = 8  # more give batches of more even length, fewer lose less if killed
 
 
 def run_lines(options: GenerateOptions, lines: Iterable[bytes]) -> None:
-    """Run all records in ``lines`` that have no result yet; exit with 1 if some of them were bad.
+    """Run all records in ``lines`` that have no result yet; exit with 1 if some of them failed.
 
-    Ctrl-C writes what is finished and exits with 130.
+    Ctrl-C writes finished results and exits with 130.
     """
     records = list(read_records(lines, options.params))
     if options.output is None:
@@ -47,7 +47,7 @@ def run_lines(options: GenerateOptions, lines: Iterable[bytes]) -> None:
         return
     assert options.input is not None
     if _is_input(options.output, options.input):
-        raise UsageError("--output", f"{options.output} is the input too; name another file")
+        raise UsageError("--output", f"{options.output} is also the input; name another file")
     line_of: dict[RecordId, int] = {
         record.record_id: record.line for record in records if isinstance(record, Record)
     }
@@ -66,7 +66,7 @@ def run_lines(options: GenerateOptions, lines: Iterable[bytes]) -> None:
 
 @contextmanager
 def open_lines(options: GenerateOptions) -> Iterator[Iterable[bytes]]:
-    """Open ``--input``. Raises UsageError where it can't be read."""
+    """Open ``--input``. Raises UsageError if it can't be read."""
     assert options.input is not None
     if options.input == "-":
         yield split_lines(stdin())
@@ -86,7 +86,7 @@ def open_lines(options: GenerateOptions) -> Iterator[Iterable[bytes]]:
 def _run(
     options: GenerateOptions, records: Records, file: ResultFile | None
 ) -> tuple[Interruption, int]:
-    """Run and write what is to do; return what interrupted it, if anything did, and the errors."""
+    """Run the records, write their lines; return the interruption and the number of errors."""
     from ...engines.host.progress import ConsoleProgress
 
     console = stderr_console()
@@ -134,7 +134,7 @@ def _is_input(output: Path, source: str) -> bool:
         status = os.fstat(stdin().fileno()) if source == "-" else Path(source).stat()
         return os.path.samestat(status, output.stat())
     except OSError:
-        return False  # one of them is not there, or standard input is no file
+        return False  # one of them is missing, or standard input is not a file
 
 
 def _write(lines: Sequence[dict[str, Any]], file: ResultFile | None) -> None:
@@ -153,19 +153,14 @@ class Checked:
     request: Request
     schedule: ExitSchedule
 
-    @property
-    def num_completions(self) -> int:
-        """Completions to come."""
-        return self.request.params.n
-
 
 class RecordRunner:
     """Runs records in chunks and yields their lines, results and errors, in the input's order.
 
-    A chunk ends with ``chunk_size`` completions or a few more. Records whose ids are in ``done``
-    are left out. ``schedule`` is for records that name none; what a record runs depends neither on
-    other records nor on resuming.
-    ``cancelled`` ends the running chunk between two steps; what it has finished is still yielded.
+    A chunk ends at ``chunk_size`` completions or a few more. Records whose ids are in ``done`` are
+    skipped. ``schedule`` is for records that name none; neither other records nor resuming change a
+    record's schedule. ``cancelled`` ends the running chunk between two steps; finished records are
+    still yielded.
     """
 
     def __init__(
@@ -184,17 +179,17 @@ class RecordRunner:
         self._schedule = schedule
         self._resolved: dict[tuple[str | ExitSchedule | None, int], ExitSchedule] = {}
         own = self._resolve(schedule, 1)
-        self._todo = [self._check(record) for record in records if not _is_done(record, done)]
-        schedules = [item.schedule for item in self._todo if isinstance(item, Checked)]
-        self.schedules = schedules or [own]
-
-    @property
-    def num_completions(self) -> int:
-        """Completions to come."""
-        return sum(item.num_completions for item in self._todo if isinstance(item, Checked))
+        self._todo = [
+            self._check(record)
+            for record in records
+            if isinstance(record, BadRecord) or record.record_id not in done
+        ]
+        good = [item for item in self._todo if isinstance(item, Checked)]
+        self.schedules = [item.schedule for item in good] or [own]
+        self.num_completions = sum(item.request.params.n for item in good)
 
     def run(self, on_progress: Progress) -> Iterator[list[dict[str, Any]]]:
-        """Yield the lines of each chunk. ``on_progress`` gets the deltas of each step."""
+        """Yield the lines of each chunk; call ``on_progress`` with the deltas of each step."""
         for chunk in self._chunks():
             if self._cancelled():
                 return
@@ -204,12 +199,12 @@ class RecordRunner:
             yield [line for line in lines if line is not None]
 
     def _chunks(self) -> Iterator[list[Checked | BadRecord]]:
-        """Cut what is to do after ``chunk_size`` completions, bad records counting as one."""
+        """Yield the records in chunks; a bad record counts as one completion."""
         chunk: list[Checked | BadRecord] = []
         size = 0
         for item in self._todo:
             chunk.append(item)
-            size += item.num_completions if isinstance(item, Checked) else 1
+            size += item.request.params.n if isinstance(item, Checked) else 1
             if size >= self._chunk_size:
                 yield chunk
                 chunk, size = [], 0
@@ -241,7 +236,7 @@ class RecordRunner:
         return Checked(record, request, schedule)
 
     def _resolve(self, schedule: str | ExitSchedule | None, max_tokens: int) -> ExitSchedule:
-        """Return the schedule of a request; resolving one takes as long as reading a line."""
+        """Return the schedule of a request, cached: resolving takes as long as reading a line."""
         key = schedule, max_tokens
         if key not in self._resolved:
             self._resolved[key] = self._generator.resolve_schedule(schedule, max_tokens=max_tokens)
@@ -250,10 +245,10 @@ class RecordRunner:
     def _generate(
         self, items: Sequence[Checked], on_progress: Progress
     ) -> dict[int, RequestOutput | BadRecord]:
-        """Return by input line what each record gave.
+        """Return each record's output or error by its input line.
 
         A row that is too large for the KV memory, or whose logits allow no token, ends its whole
-        call, so the call is cut in halves until that row stands alone.
+        call, so the call is halved until that row is alone.
         """
         if not items:
             return {}
@@ -276,21 +271,15 @@ class RecordRunner:
         return {item.record.line: output for item, output in pairs}
 
 
-def _is_done(record: Record | BadRecord, done: Set[RecordId]) -> bool:
-    return isinstance(record, Record) and record.record_id in done
-
-
 def _line_of(
     item: Checked | BadRecord, outputs: dict[int, RequestOutput | BadRecord]
 ) -> dict[str, Any] | None:
-    """Return the line of one record, None if it was cancelled."""
+    """Return the line of one record, or None if it was cancelled."""
     if isinstance(item, BadRecord):
         return item.to_dict()
     output = outputs[item.record.line]
     if isinstance(output, BadRecord):
         return output.to_dict()
-    return result_line(item.record.record_id, output) if _is_finished(output) else None
-
-
-def _is_finished(output: RequestOutput) -> bool:
-    return all(completion.finish_reason != "abort" for completion in output.outputs)
+    if any(completion.finish_reason == "abort" for completion in output.outputs):
+        return None
+    return result_line(item.record.record_id, output)

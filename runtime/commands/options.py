@@ -1,4 +1,4 @@
-"""Options that commands share, and those of ``skipdec generate``."""
+"""Options that commands share, and the options of ``skipdec generate``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def open_bundle(
 ) -> Generator:
     """Open a command's bundle with one thread pool for the whole process.
 
-    Raises what `Generator.open` raises; a UsageError about an option names it as on the command
-    line, for example ``--threads`` where engines run on a GPU.
+    Raises what `Generator.open` raises, with options named as on the command line, for example
+    ``--threads`` for engines on a GPU.
     """
     from ..generator import Generator
 
@@ -57,32 +57,32 @@ class GenerateOptions(ValidatedConfig):
         description="a bundle's directory"
     )
     prompt: Annotated[str | None, Option(metavar="TEXT|-", is_argument=True)] = Field(
-        default=None, description="a prompt; - and a pipe: all of stdin"
+        default=None, description="a prompt; - reads all of stdin"
     )
     prompts: Annotated[tuple[str, ...], Option("-p --prompt", metavar="TEXT|-")] = Field(
         default=(), description="may be repeated"
     )
     input: Annotated[str | None, Option(metavar="FILE.jsonl|-")] = Field(
-        default=None, description="lines; - is stdin"
+        default=None, description="lines of JSON; - is stdin"
     )
     output: Annotated[Path | None, Option(metavar="FILE.jsonl")] = Field(
-        default=None, description="else stdout"
+        default=None, description="file for results; default: stdout"
     )
     resume: Annotated[bool, Option()] = Field(
-        default=False, description="skip ids that --output already holds"
+        default=False, description="skip ids that are in --output already"
     )
     force: Annotated[bool, Option()] = Field(default=False, description="replace --output")
-    stream: Annotated[bool, Option()] = Field(default=False, description="text of -p as it comes")
+    stream: Annotated[bool, Option()] = Field(default=False, description="print text as it comes")
     as_json: Annotated[bool, Option("--json")] = Field(
         default=False, description="results of -p, or figures of --output, as JSON"
     )
-    quiet: Annotated[bool, Option("-q")] = Field(default=False, description="on stderr only errors")
+    quiet: Annotated[bool, Option("-q")] = Field(default=False, description="report only errors")
     opening: Annotated[OpenOptions, Option(only=GENERATOR_OPTIONS)] = OpenOptions()
     record: Annotated[Path | None, Option(panel="Running", metavar="DIR")] = Field(
         default=None, description="keep the inputs of all engine calls in a new DIR, for compare"
     )
     record_limit: Annotated[MemorySize, Option(panel="Running")] = Field(
-        default=256 << 20, ge=1, description="most that --record keeps"
+        default=256 << 20, ge=1, description="maximum size of --record"
     )
     params: Annotated[SamplingParams, Option(panel="Sampling")] = SamplingParams()
 
@@ -90,7 +90,7 @@ class GenerateOptions(ValidatedConfig):
         if self.texts and self.input is not None:
             yield "give either `prompts` or `input`"
         if self.texts.count("-") > 1:
-            yield "give - only once: stdin can be read once"
+            yield "give - only once, because stdin can be read only once"
         if self.output is not None and self.input is None:
             yield "`output` needs `input`"
         if self.output is None and (self.resume or self.force):
@@ -116,8 +116,8 @@ class GenerateOptions(ValidatedConfig):
             generator = open_bundle(self.bundle, self.opening, wrap=self._wrap)
             if (template := generator.prompt_template) is not None:
                 events.note(
-                    f"text prompts are put into {template!r}, as in tuning (--raw-prompt disables "
-                    "this)"
+                    f"text prompts are put into {template!r}, as in tuning (--raw-prompt "
+                    "disables this)"
                 )
         return generator
 

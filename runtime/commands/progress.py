@@ -1,4 +1,4 @@
-"""Progress and summary of ``skipdec generate``, and its reaction to Ctrl-C."""
+"""Progress and summary of ``skipdec generate``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 
 
 class GenerationProgress:
-    """Counts tokens, layers and completions, ``total`` of which are to come, and tells ``events``.
+    """Counts tokens, layers and ``total`` completions, and reports them to ``events``.
 
-    ``schedules``: what the requests run. A context manager: the time between its two ends is what
-    speeds are taken from.
+    ``schedules`` are those of the requests. As a context manager it measures the time for speeds.
     """
 
     def __init__(
@@ -31,7 +30,7 @@ class GenerationProgress:
         self._longest_horizon = max(schedule.horizon for schedule in different)
         self._num_schedules = len({_without_horizon(schedule) for schedule in different})
         self._events = events
-        self._num_told = 0  # completions
+        self._num_reported = 0  # completions
         events.stage("generating", total)
         self._start = perf_counter()
         self._last_update = 0.0
@@ -57,8 +56,8 @@ class GenerationProgress:
         now = perf_counter()
         if now - self._last_update >= _SECONDS_BETWEEN_UPDATES:
             self._last_update = now
-            new = self.num_finished - self._num_told
-            self._num_told = self.num_finished
+            new = self.num_finished - self._num_reported
+            self._num_reported = self.num_finished
             self._events.advance(f"{self.tokens_per_second:.1f} tokens/s", new)
 
     def _count(self, delta: StreamDelta) -> None:
@@ -77,7 +76,7 @@ class GenerationProgress:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock time from the beginning of work, prompts included."""
+        """Wall-clock time since the start, prompts included."""
         return (self._end or perf_counter()) - self._start
 
     @property
@@ -94,7 +93,7 @@ class GenerationProgress:
 
     @property
     def _horizon_text(self) -> str:
-        """``64``, or ``16…64`` where requests have horizons of their own."""
+        """``64``, or ``16…64`` if the requests' horizons differ."""
         first, last = self._schedule.horizon, self._longest_horizon
         return f"{first}" if first == last else f"{first}…{last}"
 
@@ -107,10 +106,7 @@ class GenerationProgress:
         return text.replace(f"horizon={self._schedule.horizon}", f"horizon={self._horizon_text}")
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures as a JSON object.
-
-        ``schedule`` and ``horizon`` are null where requests differ in them.
-        """
+        """Return the figures as a JSON object; fields in which requests differ are null."""
         horizon = self._schedule.horizon
         return {
             "schedule": self._schedule_text,
@@ -125,14 +121,14 @@ class GenerationProgress:
         }
 
     def summary_text(self, params: SamplingParams) -> str:
-        """Return the figures in two lines, and in another what ``params`` leave to a default."""
+        """Return the figures in two lines, and a hint if the default of max_tokens cut texts."""
         depth = self.realised_depth
         num_layers = self._schedule.num_layers
         hint = ""
         if self._num_cut and "max_tokens" not in params.model_fields_set:
             hint = (
-                f"\n{self._num_cut} of {self.num_finished} texts end at --max-tokens, which is "
-                f"{params.max_tokens} unless given; 0 is as many as fit"
+                f"\n{self._num_cut} of {self.num_finished} texts end at --max-tokens, by default "
+                f"{params.max_tokens}; 0 is as many as fit"
             )
         realised = "" if depth is None else f", realised depth {depth:.2f} of {num_layers} layers"
         schedule = self._schedule_text

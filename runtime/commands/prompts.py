@@ -1,24 +1,29 @@
-"""``skipdec generate -p``: completions of a few prompts, for people or as one JSON value."""
+"""``skipdec generate -p``: completions of a few prompts, as text or as one JSON value."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from itertools import chain
+from typing import IO
 
+from ...engines.errors import UsageError
 from ...engines.host.console import print_json, stderr_console
 from ...engines.host.signals import Interruption
+from ..requests.records import json_object, split_lines
 from ..tokens.outputs import RequestOutput, StreamDelta
 from .options import GenerateOptions
 from .progress import GenerationProgress
 from .results import result_line, to_bytes
 
+_MAX_PROMPT = 16 * 2**20  # bytes
+
 
 def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
     """Continue ``prompts``, print the results on stdout and the figures on stderr.
 
-    Ctrl-C prints what there is so far and exits with 130.
+    Ctrl-C prints the results so far and exits with 130.
     """
     from ...engines.host.progress import ConsoleProgress
 
@@ -46,7 +51,8 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
                     on_progress=progress.update,
                 )
         if outputs and options.as_json:
-            print_json(_document(outputs, progress))
+            results = [result_line(place, output) for place, output in enumerate(outputs)]
+            print_json(progress.summary() | {"results": results})
         elif outputs:
             _print_texts(outputs)
         if not options.quiet:
@@ -61,7 +67,9 @@ def _print_deltas(
         for delta in deltas:
             progress.update([delta])
             if as_json:
-                sys.stdout.buffer.write(to_bytes(_delta_line(delta)))
+                fields = ("index", "text", "token_ids", "finish_reason", "layers")
+                line = {"id": delta.request_index} | {name: getattr(delta, name) for name in fields}
+                sys.stdout.buffer.write(to_bytes(line))
                 sys.stdout.buffer.flush()
             elif delta.text:
                 sys.stdout.write(delta.text)
@@ -70,24 +78,8 @@ def _print_deltas(
         sys.stdout.write("\n")
 
 
-def _delta_line(delta: StreamDelta) -> dict[str, Any]:
-    return {
-        "id": delta.request_index,
-        "index": delta.index,
-        "text": delta.text,
-        "token_ids": delta.token_ids,
-        "finish_reason": delta.finish_reason,
-        "layers": delta.layers,
-    }
-
-
-def _document(outputs: Sequence[RequestOutput], progress: GenerationProgress) -> dict[str, Any]:
-    results = [result_line(place, output) for place, output in enumerate(outputs)]
-    return progress.summary() | {"results": results}
-
-
 def _print_texts(outputs: Sequence[RequestOutput]) -> None:
-    """One completion as it is; several under a heading each."""
+    """Print one completion as it is, several under a heading each."""
     if len(outputs) == 1 and len(outputs[0].outputs) == 1:
         print(outputs[0].outputs[0].text)
         return
@@ -95,3 +87,50 @@ def _print_texts(outputs: Sequence[RequestOutput]) -> None:
         for completion in request.outputs:
             number = f" [{completion.index}]" if len(request.outputs) > 1 else ""
             print(f"# {request.prompt}{number}\n{completion.text}\n")
+
+
+def stdin() -> IO[bytes]:
+    """Return standard input as bytes. Raises UsageError if it is closed."""
+    if sys.stdin is None:
+        raise UsageError("stdin", "is closed; name a file or give prompts")
+    return sys.stdin.buffer
+
+
+def _prompt_of(content: bytes) -> str:
+    """Return the prompt in a pipe: all of it except one line feed at its end.
+
+    Raises UsageError if it is empty, not UTF-8 or longer than 16 MiB.
+    """
+    if len(content) > _MAX_PROMPT:
+        raise UsageError("stdin", f"is longer than {_MAX_PROMPT:,} bytes; give lines by --input -")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError("stdin", f"is not UTF-8 at byte {error.start}") from error
+    prompt = text.removesuffix("\n").removesuffix("\r")
+    if not prompt:
+        raise UsageError("stdin", "is empty; give a prompt, by -p or after the bundle, or --input")
+    return prompt
+
+
+def read_prompt() -> str:
+    """Return all of standard input as one prompt; raises as ``_prompt_of``."""
+    return _prompt_of(stdin().read(_MAX_PROMPT + 1))
+
+
+def read_pipe() -> str | Iterator[bytes]:
+    """Read a pipe: lines of JSON if the first is an object, else one prompt.
+
+    Raises UsageError for a terminal, because the user was not asked to type.
+    """
+    file = stdin()
+    if file.isatty():
+        raise UsageError("generate", "give a prompt, by -p or after the bundle, or --input")
+    begin: list[bytes] = []
+    for line in (lines := split_lines(file)):
+        begin.append(line)
+        if line.strip():
+            break
+    if begin and json_object(begin[-1]) is not None:
+        return chain(begin, lines)
+    return _prompt_of(b"".join(begin) + file.read(_MAX_PROMPT + 1))

@@ -1,4 +1,4 @@
-"""Results of ``skipdec generate`` as lines of JSON, and the file that ``--output`` keeps them in.
+"""Results of ``skipdec generate`` as lines of JSON, and the file of ``--output``.
 
 {"id": "a1", "text": "French], area", "token_ids": [84, 269, 12], "finish_reason": "length",
  "layers_per_token": [12, 8, 8], "layer_ranges": {"8": [[0, 0], [5, 11]], "12": [[0, 11]]}}
@@ -20,8 +20,8 @@ from ...engines.errors import BundleError, SkipDecError, UsageError
 from ..requests.records import RecordId, json_object
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
-from ..schedule.text import format_schedule, parse_schedule
-from ..tokens.outputs import CompletionOutput, Logprob, RequestOutput
+from ..schedule.text import format_schedule
+from ..tokens.outputs import CompletionOutput, RequestOutput
 from ..tokens.sampling import SamplingParams
 from .options import GenerateOptions
 
@@ -29,18 +29,18 @@ from .options import GenerateOptions
 def run_parameters(options: GenerateOptions) -> dict[str, Any]:
     """Return the parameters that all texts of a run share, as a JSON object.
 
-    ``schedule`` is the text of the option; a file's name is replaced by the text of its schedule,
-    and a missing option by that of the bundle's own.
+    ``schedule`` is the option's text, the text of the schedule in a file that the option names, or
+    by default that of the bundle's own.
     """
     bundle = EngineBundle.open(options.bundle)
-    num_layers = bundle.manifest.model.num_layers
     schedule = options.opening.schedule
     if schedule is None:
         schedule = bundle_schedule(bundle)
+    elif isinstance(schedule, str) and schedule.strip().endswith(".json"):
+        num_layers = bundle.manifest.model.num_layers
+        schedule = ExitSchedule.parse(schedule, num_layers=num_layers)
     if isinstance(schedule, ExitSchedule):
         schedule = format_schedule(schedule)
-    elif schedule.strip().endswith(".json"):
-        schedule = format_schedule(parse_schedule(schedule, num_layers=num_layers))
     return {
         "bundle": bundle.manifest.digest,
         "schedule": schedule,
@@ -50,22 +50,20 @@ def run_parameters(options: GenerateOptions) -> dict[str, Any]:
 
 
 class ResultFile:
-    """A JSON-lines file that grows by whole flushed chunks; ``.NAME.run.json`` lies beside it.
+    """A JSON-lines file that grows by whole flushed chunks, with ``.NAME.run.json`` beside it.
 
-    Without ``resume`` the file must not exist, unless ``force`` replaces it. With ``resume``,
-    results that it holds are in ``done`` and stay. A half-written last line and lines of errors
-    are dropped, so that their records run again. Nothing is changed before the first ``write``,
-    or the end.
+    Without ``resume`` the file must not exist, unless ``force`` replaces it. With ``resume``, its
+    results stay and their ids are in ``done``. A half-written last line and lines of errors are
+    dropped, so that their records run again. Nothing changes before the first ``write`` or the end.
 
-    A context manager, inside which no other process writes the file. Its end puts the lines in the
-    order of the input, if interruptions left them in another: the file ends as if it had been
-    written at once.
+    As a context manager it locks out other writers. At its end it sorts the lines into the order of
+    the input, in case interruptions left another, as if the file had been written at once.
 
-    ``line_of``: the input's line number of each id. ``parameters``: see `run_parameters`; kept
-    in ``.NAME.run.json``, and with ``resume`` compared with those.
+    ``line_of`` maps ids to line numbers of the input. ``parameters`` are those of `run_parameters`;
+    ``.NAME.run.json`` holds them, and ``resume`` compares them.
 
-    Raises UsageError if the file exists and neither was asked, can't be written, does not belong
-    to this input, or holds results of other parameters; BundleError while another process writes.
+    Raises UsageError if the file exists without ``resume`` or ``force``, can't be written, does not
+    belong to this input, or has results of other parameters; BundleError if another process writes.
     """
 
     def __init__(
@@ -110,35 +108,37 @@ class ResultFile:
         return self
 
     def check_bundle(self, digest: str) -> None:
-        """Raise BundleError unless ``digest`` is the one in ``parameters``."""
+        """Raise BundleError unless ``digest`` equals that in ``parameters``."""
         if digest != self._parameters["bundle"]:
             raise BundleError(
                 self._shown, "the bundle was replaced while it was being opened; run it again"
             )
 
     def write(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Append results and errors: they survive the end of this process.
+        """Append results and errors, which survive the end of this process.
 
-        Raises SkipDecError where the disk is full or gone; what was written before stays.
+        Raises SkipDecError if the disk is full or gone; earlier lines stay.
         """
-        with _named_errors(self._shown, SkipDecError, "; what it holds stays: --resume goes on"):
-            file = self._begun()
+        with _named_errors(self._shown, SkipDecError, "; its lines stay: --resume continues it"):
+            file = self._opened()
             content = memoryview(b"".join(map(to_bytes, lines)))
-            while content:  # of an unbuffered file, which may take a part
+            while content:  # an unbuffered file may write only a part
                 content = content[file.write(content) :]
-        self._numbers += map(self._number, lines)
+        self._numbers += (
+            line["line"] if "error" in line else self._line_of[line["id"]] for line in lines
+        )
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         with self._held, _named_errors(self._shown, SkipDecError):
             if kind is None:
-                self._begun()
+                self._opened()
             if kind is None and self._numbers != sorted(self._numbers):
                 lines = self._path.read_bytes().splitlines(keepends=True)
                 ordered = sorted(zip(self._numbers, lines, strict=True))
                 replace_file(self._path, b"".join(line for _, line in ordered))
 
-    def _begun(self) -> IO[bytes]:
-        """The file, open; the first time, what it holds is decided, and then what that is."""
+    def _opened(self) -> IO[bytes]:
+        """Return the open file; the first call truncates it, or not, and writes the parameters."""
         if self._file is None:
             mode = "ab" if self._resume else "wb"
             self._file = self._held.enter_context(self._path.open(mode, buffering=0))
@@ -148,7 +148,7 @@ class ResultFile:
         return self._file
 
     def _continue(self) -> None:
-        """Take over the results that the file holds."""
+        """Take over the results in the file."""
         content = self._path.read_bytes()
         kept = self._kept_results(content)
         if kept:
@@ -160,13 +160,13 @@ class ResultFile:
         self._numbers = [self._line_of[line["id"]] for line in kept]
 
     def _check_parameters(self) -> None:
-        """Raise UsageError with what differs; a file without ``.NAME.run.json`` passes."""
+        """Raise UsageError if parameters differ; a file without ``.NAME.run.json`` passes."""
         if not self._run.exists():
             return
-        remedy = "remove it to resume whatever the results were made with"
+        remedy = "remove it to resume without comparing parameters"
         recorded = read_json(self._run, UsageError, remedy=remedy)
         if not isinstance(recorded, dict):
-            raise UsageError(str(self._run), f"is no JSON object; {remedy}")
+            raise UsageError(str(self._run), f"is not a JSON object; {remedy}")
         defaults = SamplingParams().to_dict() | {"raw_prompt": False}
         before, now = defaults | recorded, defaults | self._parameters
         if problems := [
@@ -177,23 +177,20 @@ class ResultFile:
             raise UsageError(
                 self._shown,
                 *problems,
-                "its results were made with other parameters; --resume with those, "
-                "--force begins anew, or name another file",
+                "its results have other parameters; --resume with those, --force to start again, "
+                "or name another file",
             )
 
-    def _number(self, line: dict[str, Any]) -> int:
-        number: int = line["line"] if "error" in line else self._line_of[line["id"]]
-        return number
-
     def _kept_results(self, content: bytes) -> list[dict[str, Any]]:
-        """Return the results in ``content`` that stay."""
+        """Return the results in ``content``, without lines of errors."""
         whole = content[: content.rfind(b"\n") + 1]
         kept: dict[RecordId, dict[str, Any]] = {}
         for number, line in enumerate(whole.splitlines(), start=1):
             document = json_object(line)
-            if document is None or not ("error" in document or _has_id(document)):
+            has_id = document is not None and isinstance(document.get("id"), str | int)
+            if document is None or not ("error" in document or has_id):
                 raise UsageError(
-                    self._shown, f"line {number} is no result of skipdec generate; remove it"
+                    self._shown, f"line {number} is not a result of skipdec generate; remove it"
                 )
             if "error" in document:
                 continue
@@ -201,7 +198,7 @@ class ResultFile:
                 raise UsageError(
                     self._shown,
                     f"line {number} has id {document['id']!r}, which the input does not have; "
-                    "resume with the input that it was made from",
+                    "resume with the input of its results",
                 )
             kept[document["id"]] = document
         return list(kept.values())
@@ -219,9 +216,9 @@ def _named_errors(subject: str, raises: type[SkipDecError], advice: str = "") ->
 def _check_place(path: Path, shown: str) -> None:
     """Raise UsageError unless a file may be written there."""
     if path.exists() and not path.is_file():
-        raise UsageError(shown, "is no regular file; name one, or leave --output out for stdout")
+        raise UsageError(shown, "is not a regular file; name one, or omit --output for stdout")
     if not path.parent.is_dir():
-        raise UsageError(shown, f"can't be written: {path.parent} is no directory; make it first")
+        raise UsageError(shown, f"can't be written: {path.parent} is not a directory; make it")
     longest = os.pathconf(path.parent, "PC_NAME_MAX") - len("..") - len(".run.json.1234567")
     if (length := len(os.fsencode(path.name))) > longest:
         raise UsageError(shown, f"has a name of {length} bytes; allowed: {longest}")
@@ -235,14 +232,10 @@ def _shown(parameters: Mapping[str, Any], name: str) -> str:
     return f"{str(value)[:12]}…" if name == "bundle" else f"{value!r:.80}"
 
 
-def _has_id(document: dict[str, Any]) -> bool:
-    return isinstance(document.get("id"), str | int)
-
-
 def result_line(record_id: RecordId, request: RequestOutput) -> dict[str, Any]:
     """Return the line of one record.
 
-    The fields of a single completion are at the top level, those of several in a list ``outputs``.
+    A single completion's fields are at the top level, those of several in a list ``outputs``.
     """
     ranges = {"layer_ranges": dict(sorted(request.layer_ranges.items()))}
     if len(request.outputs) == 1:
@@ -267,18 +260,8 @@ def _completion(output: CompletionOutput) -> dict[str, Any]:
         fields["stop_reason"] = output.stop_reason
     if output.logprobs is not None:
         fields["cumulative_logprob"] = output.cumulative_logprob
-        fields["logprobs"] = [_logprobs(token) for token in output.logprobs]
+        fields["logprobs"] = [  # per token its candidates, the chosen one first
+            [{"token_id": token_id} | entry.to_dict() for token_id, entry in token.items()]
+            for token in output.logprobs
+        ]
     return fields
-
-
-def _logprobs(token: dict[int, Logprob]) -> list[dict[str, Any]]:
-    """Return the candidates for one token, the chosen one first."""
-    return [
-        {
-            "token_id": token_id,
-            "logprob": entry.logprob,
-            "rank": entry.rank,
-            "decoded_token": entry.decoded_token,
-        }
-        for token_id, entry in token.items()
-    ]

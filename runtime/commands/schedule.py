@@ -1,8 +1,9 @@
-"""``skipdec schedule show | plot | set``."""
+"""``skipdec schedule``: show, draw or change an exit schedule."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +28,7 @@ _EPILOG = """
 linear:max=16,min=8,warmup=1,horizon=64 | power:…,power=2 | exponential:…,rate=3 |
 cosine:… | step:…,steps=4 | d3:max=24,min=8,alpha=0.98 | constant:max=12 |
 table:table=16/12/8 | a file.json. Placements: top, bottom, unified (constant only),
-unified-nested, hierarchical, d3 (with tail=). prompt=decay: the prompt too falls, to max
+unified-nested, hierarchical, d3 (with tail=). prompt=decay: the prompt falls to max, too
 """
 _HORIZON = 64
 
@@ -43,7 +44,7 @@ Layers = Annotated[
 Horizon = Annotated[
     int | None,
     typer.Option(
-        "--horizon", min=1, help=f"tokens of the decay, where SCHEDULE names none ({_HORIZON})"
+        "--horizon", min=1, help=f"tokens of the decay if SCHEDULE names none ({_HORIZON})"
     ),
 ]
 
@@ -90,7 +91,7 @@ def plot(
 
 @reports_errors
 def set_schedule(bundle: BundlePath, schedule: Spec, horizon: Horizon = None) -> None:
-    """Change the schedule that a bundle runs by default; no engine is rebuilt."""
+    """Change the schedule that a bundle runs by default, without rebuilding engines."""
     from ..schedule.bundle import write_schedule
     from ..schedule.text import format_schedule
 
@@ -98,11 +99,11 @@ def set_schedule(bundle: BundlePath, schedule: Spec, horizon: Horizon = None) ->
 
 
 def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitSchedule:
-    """The schedule that ``text`` is, or the own one of the bundle there."""
+    """Return the schedule of ``text``, or of the bundle at that path."""
     from ..schedule.bundle import bundle_schedule
     from ..schedule.text import parse_schedule
 
-    # Path.is_dir raises where a name is too long
+    # Path.is_dir raises for a name that is too long
     is_document = text.lstrip().startswith("{")
     if is_document or not os.path.isdir(expanded(text)):  # noqa: PTH112
         if layers is None:
@@ -114,13 +115,13 @@ def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitS
 
     given = {"--layers": layers, "--horizon": horizon}
     if unused := [name for name, value in given.items() if value is not None]:
-        raise UsageError(text, f"is a bundle, with a schedule; leave out {', '.join(unused)}")
+        raise UsageError(text, f"is a bundle, which has a schedule; omit {', '.join(unused)}")
     return bundle_schedule(EngineBundle.open(text))
 
 
 def _describe(schedule: ExitSchedule) -> dict[str, Any]:
-    """The JSON of ``schedule show``: a file of it is a schedule, in Python and elsewhere."""
-    from ..schedule.document import schedule_file
+    """Return the JSON of ``schedule show``, which is also a schedule file for every runtime."""
+    from ..schedule.bundle import schedule_file
     from ..schedule.text import format_schedule
 
     return {
@@ -141,25 +142,25 @@ def _describe(schedule: ExitSchedule) -> dict[str, Any]:
 
 
 def _print_table(schedule: ExitSchedule) -> None:
-    from ..schedule.text import format_layers, format_schedule
+    from ..schedule.text import format_schedule
 
     rows = [
-        (name, str(len(plan)), format_layers(plan.layers)) for name, plan in _prompt_rows(schedule)
+        (name, str(len(plan)), _format_layers(plan.layers)) for name, plan in _prompt_rows(schedule)
     ]
     for segment in schedule.segments:
         stop = "" if segment.stop is None else segment.stop - 1
         tokens = str(segment.start) if stop == segment.start else f"{segment.start}–{stop}"
-        rows.append((tokens, str(len(segment.plan)), format_layers(segment.plan.layers)))
+        rows.append((tokens, str(len(segment.plan)), _format_layers(segment.plan.layers)))
     console = result_console()
     console.print(format_schedule(schedule))
-    print_table(console, ("token", "layers run", "which"), rows, texts=(2,))
+    print_table(console, ("token", "layers run", "layers"), rows, texts=(2,))
     mean = schedule.average_budget()
     console.print(
         f"mean over {schedule.horizon} tokens: {mean:.2f} of {schedule.num_layers} layers, "
-        f"{schedule.num_layers / mean:.2f}× fewer (prompt, embedding and head left out)"
+        f"{schedule.num_layers / mean:.2f}× fewer (without prompt, embedding and head)"
     )
     if prompt_only := _prompt_only(schedule):
-        console.print(f"only in the prompt, no KV cache kept: {format_layers(prompt_only)}")
+        console.print(f"only in the prompt, no KV cache kept: {_format_layers(prompt_only)}")
 
 
 def _prompt_rows(schedule: ExitSchedule) -> list[tuple[str, LayerPlan]]:
@@ -170,3 +171,11 @@ def _prompt_rows(schedule: ExitSchedule) -> list[tuple[str, LayerPlan]]:
 
 def _prompt_only(schedule: ExitSchedule) -> list[int]:
     return [layer for layer in range(schedule.num_layers) if schedule.last_index(layer) == -1]
+
+
+def _format_layers(layers: Iterable[int]) -> str:
+    """Return ascending layers as ranges: 0, 9, 10 and 11 are ``0, 9–11``."""
+    from ..schedule import LayerPlan
+
+    ranges = LayerPlan(tuple(layers)).ranges
+    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in ranges)

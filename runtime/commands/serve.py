@@ -1,4 +1,4 @@
-"""``skipdec serve``: bundles behind OpenAI's completions protocol."""
+"""``skipdec serve``: serve bundles over OpenAI's completions API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from pydantic import Field
 
 from ...engines.checking import Option, ValidatedConfig
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 _SWITCH_SECONDS = 0.001
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec serve opt-1.3b.skipdec
@@ -35,10 +34,10 @@ skipdec serve small=opt-125m-int8 large=opt-1.3b-int8 --host 0.0.0.0 --api-key-f
 skipdec serve opt-1.3b.skipdec --replicas 2 --threads 16 --kv-memory 8GiB
 
 Clients: POST /v1/completions as OpenAI's, GET /v1/models, /v1/schedules, /health/live,
-/health/ready, /metrics, /version. SIGTERM and Ctrl-C let running texts end; a second one does not.
-All workers together share --threads and --kv-memory; --max-batch-size is each worker's.
-Each bundle runs in worker processes, which are started again when they die; exit code 1 if one
-dies again and again.
+/health/ready, /metrics, /version. SIGTERM and Ctrl-C let running texts end; a second one aborts.
+All workers together share --threads and --kv-memory; --max-batch-size is for each worker.
+Each bundle runs in worker processes, which are restarted when they die; the exit code is 1 if one
+dies repeatedly.
 
 Values in round brackets are the defaults.
 """
@@ -48,7 +47,7 @@ class ServeOptions(ValidatedConfig):
     """The options of ``skipdec serve``."""
 
     bundles: Annotated[tuple[str, ...], Option(metavar="BUNDLE...", is_argument=True)] = Field(
-        min_length=1, description="bundles' directories, or NAME=DIRECTORY"
+        min_length=1, description="directories of bundles, or NAME=DIRECTORY"
     )
     opening: Annotated[OpenOptions, Option()] = OpenOptions()
     replicas: Annotated[int, Option(panel="Running")] = Field(
@@ -58,7 +57,7 @@ class ServeOptions(ValidatedConfig):
     restarts: Annotated[RestartPolicy, Option(panel="Limits")] = RestartPolicy()
 
     def workers(self, bundles: Sequence[ServedBundle]) -> dict[str, list[WorkerSettings]]:
-        """Return the settings of each bundle's workers, by its name; all share one machine."""
+        """Return the settings of each bundle's workers by its name; all share one machine."""
         from ..serving.process.settings import WorkerSettings
 
         return {
@@ -77,11 +76,6 @@ class ServeOptions(ValidatedConfig):
         }
 
 
-def register(app: typer.Typer) -> None:
-    """Add ``serve`` to ``app``."""
-    app.command("serve", epilog=_EXAMPLES)(serve)
-
-
 @from_options
 def serve(options: ServeOptions) -> None:
     """Serve bundles over HTTP, many requests in one running batch, each at its own depth."""
@@ -91,7 +85,7 @@ def serve(options: ServeOptions) -> None:
     from ..serving.http.watch.logs import log_to_stderr
     from ..serving.process.replicas import open_workers
 
-    # A body that is read in a thread keeps the event loop waiting so long for the interpreter.
+    # A thread that reads a body delays the event loop by at most this long.
     sys.setswitchinterval(_SWITCH_SECONDS)
     parse_admission(options.opening.admission)
     log_to_stderr(options.server.log_format)
@@ -104,8 +98,8 @@ def serve(options: ServeOptions) -> None:
         workers=sum(map(len, workers.values())),
     )
     for settings in workers.values():
-        settings[0].outline()  # that all bundles are whole is known before one is loaded
-    # What is there now stays: without it a full collection, during which no thread runs, is short.
+        settings[0].outline()  # refuses a damaged bundle before any is loaded
+    # Keeps a full collection, which stops all threads, short: objects so far live to the end.
     gc.collect()
     gc.freeze()
     server.run()

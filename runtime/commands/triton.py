@@ -1,4 +1,4 @@
-"""``skipdec triton``: a model repository for Triton Inference Server, and a liveness check."""
+"""``skipdec triton``: write a model repository for Triton Inference Server; check liveness."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ skipdec triton check http://localhost:8000 --model opt-1.3b --timeout 5
 
 
 class _Commands(TyperGroup):
-    """``skipdec triton BUNDLE -o DIR`` is ``skipdec triton repository BUNDLE -o DIR``."""
+    """Makes ``repository`` the default command: ``skipdec triton BUNDLE -o DIR``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (typer's own)
         if args and args[0] not in (*self.commands, "--help"):
@@ -48,15 +48,15 @@ def register(app: typer.Typer) -> None:
         commands,
         name="triton",
         cls=_Commands,
-        help="Make bundles models of Triton Inference Server; check that they live.",
+        help="Set up bundles as models of Triton Inference Server; check that they answer.",
     )
 
 
 @from_options
 def repository(config: TritonRepositoryConfig) -> None:
-    """Write a model repository for Triton Inference Server, a model for each BUNDLE.
+    """Write a model repository for Triton Inference Server, with one model per BUNDLE.
 
-    The word repository may be left out: skipdec triton BUNDLE -o DIR.
+    The word repository is optional: skipdec triton BUNDLE -o DIR.
     """
     from ..serving.triton.repository import write_triton_repository
 
@@ -71,10 +71,10 @@ def check(
         list[str] | None,
         typer.Option("--model", metavar="<str>", help="repeat for several; default: all ready"),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds, of each model")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds per model")] = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Let each model make one token: exit code 0 if all can, for a liveness probe."""
+    """Generate one token with each model; the exit code is 0 if all can, for liveness probes."""
     from ..serving.triton.check import check_triton_models
 
     found = check_triton_models(url, model or (), timeout=timeout)
@@ -84,4 +84,4 @@ def check(
         for one in found:
             typer.echo(f"{one.model}: {one.problem or f'alive, {1e3 * one.seconds:.0f} ms'}")
     if dead := [one.model for one in found if one.problem is not None]:
-        raise SkipDecError(url, f"{', '.join(dead)} can't make a token; load again, or restart")
+        raise SkipDecError(url, f"{', '.join(dead)} can't generate a token; reload or restart")

@@ -1,4 +1,4 @@
-"""``skipdec upgrade``: bundles of an older format are brought to the present one."""
+"""``skipdec upgrade``: convert bundles of an older format to the current one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from ...engines.host.console import reports_errors
 
-_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/bold]
 
 skipdec upgrade opt-1.3b.skipdec
@@ -18,18 +18,13 @@ skipdec upgrade bundles/*
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add ``upgrade`` to ``app``."""
-    app.command("upgrade", epilog=_EXAMPLES)(upgrade)
-
-
 @reports_errors
 def upgrade(
     bundles: Annotated[
         list[Path], typer.Argument(metavar="BUNDLE...", help="directories of bundles")
     ],
 ) -> None:
-    """Bring bundles to the present format: two small files are written, no engine is touched."""
+    """Convert bundles to the current format: rewrites two small files and no engine."""
     from ...engines.checking import Problems
     from ...engines.manifest import FORMAT_VERSION
     from ..schedule.bundle import upgrade_bundle

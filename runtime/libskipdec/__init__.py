@@ -1,1 +1,1 @@
-"""libskipdec, the runtime in C++: where it is installed, and what runs it from Python."""
+"""libskipdec, the C++ runtime: its installed files, and programs that run it from Python."""

@@ -1,4 +1,4 @@
-"""libskipdec in a process of its own, which runs a benchmark's calls."""
+"""libskipdec in its own process, which runs a benchmark's calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from ...engines.errors import EnvironmentMismatchError, SkipDecError, UsageError
 from ..schedule import ExitSchedule
-from ..schedule.document import plan_document
+from ..schedule.bundle import plan_document
 from ..tokens.outputs import CompletionOutput, RequestOutput, Timings
 from ..tokens.sampling import SamplingParams
 from .paths import ONNXRUNTIME_VARIABLE, native_paths
@@ -22,14 +22,13 @@ _PROGRAM = "skipdec-calls"
 
 
 class NativeCalls:
-    """A bundle that the program ``skipdec-calls`` has opened; `generate` as `Generator`'s, greedy.
+    """A bundle opened by the program ``skipdec-calls``, with a greedy `Generator.generate`.
 
-    ``description`` says what it runs on. Its own process: ONNX Runtime has one pool of threads a
-    process, which belongs to Python's engines here.
+    ``description`` names its kernels and threads. It has its own process because ONNX Runtime has
+    one thread pool per process, which belongs to Python's engines here.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        """Raises EnvironmentMismatchError, with its words, if it can't open the bundle."""
         self._process = process
         self.description = str(self._answer()["description"])
 
@@ -40,7 +39,7 @@ class NativeCalls:
     ) -> Iterator[NativeCalls]:
         """Start the program on ``bundle``; it ends with the block.
 
-        Raises EnvironmentMismatchError where it was not compiled.
+        Raises EnvironmentMismatchError if it was not compiled or can't open the bundle.
         """
         from ...engines.backends.ort import onnxruntime_library
 
@@ -58,14 +57,14 @@ class NativeCalls:
             try:
                 yield cls(process)
             finally:
-                process.kill()  # it holds nothing that could be lost
+                process.kill()  # it has no state to lose
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, schedule: ExitSchedule
     ) -> list[RequestOutput]:
-        """Continue each prompt by ``params.max_tokens``, together.
+        """Continue each prompt by ``params.max_tokens`` tokens, in one batch.
 
-        Raises UsageError for what it can't do: anything but greedily, past the end of text.
+        Raises UsageError unless ``params`` are greedy and ignore the end of text.
         """
         if not (params.greedy and params.ignore_eos and params.max_tokens):
             raise UsageError("native calls", "are greedy, with ignore_eos and max_tokens")
@@ -88,8 +87,8 @@ class NativeCalls:
         assert self._process.stderr is not None
         line = self._process.stdout.readline()
         if not line:
-            words = self._process.stderr.read().strip() or "has ended"
-            raise EnvironmentMismatchError(_PROGRAM, words)
+            message = self._process.stderr.read().strip() or "has ended"
+            raise EnvironmentMismatchError(_PROGRAM, message)
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise SkipDecError(_PROGRAM, str(answer["error"]))

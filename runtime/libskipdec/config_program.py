@@ -1,4 +1,4 @@
-"""``skipdec-config``: what a compiler and CMake need to know of libskipdec."""
+"""``skipdec-config``: flags of libskipdec for compilers and CMake."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from ...engines.errors import EnvironmentMismatchError
 from ...engines.host.installation import own_version
 from .paths import NativePaths, native_paths
 
-_FACTS: dict[str, tuple[str, Callable[[NativePaths], str]]] = {  # option → help, its words
+_FACTS: dict[str, tuple[str, Callable[[NativePaths], str]]] = {  # option → help, output
     "cflags": ("for compiling", lambda paths: shlex.quote(f"-I{paths.include_directory}")),
-    "libs": ("for linking; programs find the library where it is", lambda paths: _libs(paths)),
-    "cmakedir": (
-        "for cmake -Dskipdec_DIR=",
-        lambda paths: str(paths.cmake_directory),
-    ),
+    "libs": ("for linking, with an rpath to the library", lambda paths: _libs(paths)),
+    "cmakedir": ("for cmake -Dskipdec_DIR=", lambda paths: str(paths.cmake_directory)),
     "includedir": ("folder of skipdec/skipdec.h", lambda paths: str(paths.include_directory)),
     "libdir": ("folder of libskipdec.so.1", lambda paths: str(paths.library.parent)),
     "pkgconfigdir": ("for PKG_CONFIG_PATH", lambda paths: str(paths.pkg_config_directory)),
@@ -26,7 +23,7 @@ _FACTS: dict[str, tuple[str, Callable[[NativePaths], str]]] = {  # option → he
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of ``skipdec-config``: prints what was asked for, in that order, on one line."""
+    """Print the requested flags in order on one line; entry point of ``skipdec-config``."""
     parser = argparse.ArgumentParser(
         "skipdec-config",
         description="Flags and folders of libskipdec, e.g. c++ a.cpp $(skipdec-config --cflags "

@@ -1,6 +1,6 @@
-"""libskipdec, the runtime for C++ programs: where its library, headers and build files are.
+"""Paths of libskipdec, the runtime for C++ programs: library, headers and build files.
 
-``pip install`` compiles it where there is a C++ compiler; Python does without it.
+``pip install`` compiles it if there is a C++ compiler; Python works without it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class NativePaths:
 
 
 def native_paths() -> NativePaths:
-    """Where libskipdec is.
+    """Return the paths of libskipdec.
 
-    Raises EnvironmentMismatchError, with how to get it, where it was not compiled.
+    Raises EnvironmentMismatchError with the remedy if it was not compiled.
 
     >>> native_paths().library.name
     'libskipdec.so.1'
@@ -50,9 +50,9 @@ def native_paths() -> NativePaths:
         again = install_command("cpu", "--force-reinstall", "--no-deps")
         raise EnvironmentMismatchError(
             SUBJECT,
-            "was not compiled with this installation, for want of a C++ compiler or because of "
-            "SKIPDEC_LIBSKIPDEC=0; Python does without. For C++ programs install g++ or clang++, "
-            f"unset SKIPDEC_LIBSKIPDEC, then run: {again}",
+            "was not compiled with this installation, because there was no C++ compiler or "
+            "SKIPDEC_LIBSKIPDEC was 0; Python works without it. For C++ programs install g++ or "
+            f"clang++, unset SKIPDEC_LIBSKIPDEC, then run: {again}",
         )
     return NativePaths(
         library=lib / _LIBRARY,
@@ -64,14 +64,14 @@ def native_paths() -> NativePaths:
 
 
 def native_abi_version() -> int:
-    """``skipdec_abi_version()`` of the library, which this loads.
+    """Load the library and return its ``skipdec_abi_version()``.
 
-    Raises EnvironmentMismatchError where there is none, or it can't be loaded here.
+    Raises EnvironmentMismatchError if it is missing or can't be loaded.
     """
     path = native_paths().library
     try:
         function = ctypes.CDLL(str(path)).skipdec_abi_version
-    except (OSError, AttributeError) as error:  # of another system, processor or version
+    except (OSError, AttributeError) as error:  # built for another system, processor or version
         raise EnvironmentMismatchError(
             str(path), f"can't be loaded ({error}); install skipdec again on this machine"
         ) from error

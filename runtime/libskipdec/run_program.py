@@ -1,4 +1,4 @@
-"""``skipdec-run`` on PATH: starts the C++ program that was compiled with this installation."""
+"""``skipdec-run`` on PATH: start the C++ program that was compiled with this installation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .paths import ONNXRUNTIME_VARIABLE, native_paths
 def main() -> None:
     """Replace this process by ``skipdec-run``, with the same arguments.
 
-    It runs on this environment's ONNX Runtime unless SKIPDEC_ONNXRUNTIME names another. Exits with
-    3, and the command that helps, where libskipdec was not compiled.
+    It uses this environment's ONNX Runtime unless SKIPDEC_ONNXRUNTIME names another. If libskipdec
+    was not compiled, it exits with 3 and names the remedy.
     """
     try:
         program = native_paths().executable

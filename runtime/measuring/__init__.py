@@ -1,1 +1,1 @@
-"""Yardsticks: bandwidth, cost, benchmarks, and what a machine and a bundle are."""
+"""Measurements: bandwidth, cost, benchmarks, and reports on a machine and on a bundle."""

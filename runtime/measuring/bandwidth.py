@@ -1,13 +1,13 @@
 """The memory bandwidth of this machine, which bounds decode steps at small batches.
 
-A probe that is too weak makes every engine look good. This one reads 1 GiB, far more than any
-cache, with as many threads as the engine has, by the strongest of two readers: numpy's int32
-maximum, which uses the widest vectors the CPU has, and the C library's memcmp, which follows two
-streams at a time. Which one wins depends on the machine and its page sizes.
+A weak probe makes every engine look good. This one reads 1 GiB, far more than any cache, with as
+many threads as the engine has, by the faster of two readers: numpy's int32 maximum, which uses the
+CPU's widest vectors, and the C library's memcmp, which reads two streams at a time. The machine and
+its page sizes decide which one wins.
 
-Memory bandwidth drifts, most of all on shared hosts (80 and 50 GB/s were seen a minute apart), so
-a comparison takes the best of at least ten passes that are interleaved with what is measured.
-A fraction of the bandwidth above 1.0 says that the probe, not the engine, needs work.
+Memory bandwidth drifts, above all on shared hosts (80 and 50 GB/s were measured a minute apart), so
+a comparison takes the best of at least ten passes, interleaved with the measured work. A fraction
+of the bandwidth above 1.0 means that the probe is too slow.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 import numpy as np
+from typing_extensions import override
 
 from ...engines.backends.device import Device, DeviceMemory
 from ...engines.errors import CapacityError, UsageError
@@ -29,14 +30,14 @@ from ...engines.host.processor import available_cores
 PROBE_BYTES = 2**30
 PASSES = 10
 _HUGE_PAGE = 2**21
-_COPIES = 8  # a pass: long enough that starting it and waiting for it don't count
-_RUN_BYTES = 2**20  # a run of the strided copy, which then is one contiguous piece
+_COPIES = 8  # per pass, so that starting it and waiting for it don't count
+_RUN_BYTES = 2**20  # rows of the strided copy, which is contiguous
 
 Reader = Callable[[int, int], None]
 
 
 class Probe(ABC):
-    """A context manager that measures a bandwidth pass by pass, between what it is held against.
+    """Context manager that measures a bandwidth in passes, interleaved with other work.
 
     >>> with BandwidthProbe(threads=2) as probe:
     ...     for _ in range(PASSES):
@@ -47,7 +48,7 @@ class Probe(ABC):
     """
 
     def __init__(self) -> None:
-        self.samples: list[float] = []  # bytes a second, one a pass
+        self.samples: list[float] = []  # bytes per second of each pass
 
     def __enter__(self) -> Self:
         return self
@@ -57,33 +58,33 @@ class Probe(ABC):
 
     @property
     def best(self) -> float:
-        """The highest bandwidth of all passes so far, bytes a second."""
+        """The highest bandwidth of all passes so far, in bytes per second."""
         assert self.samples, "measure() first"
         return max(self.samples)
 
     def best_of_passes(self) -> float:
-        """Run ten passes in a row and return the best of all."""
+        """Run ten passes in a row and return the best of all passes."""
         for _ in range(PASSES):
             self.measure()
         return self.best
 
     @abstractmethod
     def measure(self) -> float:
-        """Run one pass and return its bytes a second."""
+        """Run one pass and return its bytes per second."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the probe holds."""
+        """Free the probe's memory."""
 
 
 class BandwidthProbe(Probe):
-    """Reads ``nbytes`` of memory with ``threads`` threads as often as it is asked to.
+    """Reads ``nbytes`` of memory with ``threads`` threads in each pass.
 
     Each pass first waits ``settle_seconds``: an engine's threads spin for a while after a run, and
-    on two cores a pass right behind them read 42 GB/s where 83 were to be had.
+    on two cores a pass right after them measured 42 GB/s instead of 83.
 
-    Holds ``nbytes`` until closed. Raises UsageError for a size below 64 KiB a thread or no
-    threads, CapacityError if the memory can't be had.
+    Holds ``nbytes`` until closed. Raises UsageError for less than 64 KiB per thread or no threads,
+    CapacityError if the memory can't be allocated.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class BandwidthProbe(Probe):
             raise UsageError(
                 "bandwidth probe",
                 f"threads is {threads} and nbytes {nbytes:,}; allowed: 1 thread or more, "
-                "65,536 bytes a thread or more",
+                "65,536 bytes per thread or more",
             )
         super().__init__()
         self.threads = threads
@@ -103,16 +104,16 @@ class BandwidthProbe(Probe):
         self._readers = _readers(self._memory)
         self._executor = ThreadPoolExecutor(threads)
 
+    @override
     def measure(self) -> float:
-        """Read all the memory once with each reader; return the faster one's bytes a second."""
         time.sleep(self._settle_seconds)
         total = sum(size for _, size in self._slices)
         seconds = min(self._pass_seconds(reader) for reader in self._readers)
         self.samples.append(total / seconds)
         return self.samples[-1]
 
+    @override
     def close(self) -> None:
-        """Stop the threads and free the memory."""
         self._executor.shutdown()
         self._readers = ()
         self._memory = np.empty(0, np.uint8)
@@ -125,19 +126,19 @@ class BandwidthProbe(Probe):
 
 
 def measure_bandwidth(threads: int, nbytes: int = PROBE_BYTES) -> float:
-    """Return the best of ten passes over ``nbytes`` with ``threads`` threads, bytes a second."""
+    """Return the best of ten passes over ``nbytes`` with ``threads``, in bytes per second."""
     with BandwidthProbe(threads, nbytes) as probe:
         return probe.best_of_passes()
 
 
 def _resident_memory(nbytes: int) -> np.ndarray:
-    """Equal bytes in fresh memory, uint8 [nbytes]: in huge pages where allowed, all touched."""
+    """Allocate equal bytes, uint8 [nbytes], all touched, in huge pages if the system allows."""
     try:
-        # Private: systems give huge pages to that before they give them to memory that is shared.
+        # private: systems give huge pages to private memory before shared memory
         mapping = mmap.mmap(-1, nbytes + _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise CapacityError(
-            "bandwidth probe", f"can't get {nbytes:,} bytes ({error}); free some memory"
+            "bandwidth probe", f"can't allocate {nbytes:,} bytes ({error}); free some memory"
         ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         mapping.madvise(mmap.MADV_HUGEPAGE)
@@ -149,13 +150,13 @@ def _resident_memory(nbytes: int) -> np.ndarray:
 
 
 def _thread_slices(nbytes: int, threads: int) -> list[tuple[int, int]]:
-    """(offset, size) of each thread's part: equal sizes, multiples of 4 KiB."""
+    """Return (offset, size) of each thread's part: equal sizes, multiples of 4 KiB."""
     size = nbytes // threads // 4096 * 4096
     return [(thread * size, size) for thread in range(threads)]
 
 
 def _readers(memory: np.ndarray) -> tuple[Reader, ...]:
-    """Functions that read ``size`` bytes at ``offset`` without holding Python's lock."""
+    """Return functions that read ``size`` bytes at ``offset`` without holding the GIL."""
 
     def maximum(offset: int, size: int) -> None:
         memory[offset : offset + size].view(np.int32).max()
@@ -174,29 +175,25 @@ def _readers(memory: np.ndarray) -> tuple[Reader, ...]:
 
 
 def _memcmp() -> Callable[[int, int, int], int] | None:
-    """The C library's memcmp(left, right, size), or None where it can't be loaded."""
+    """Return the C library's memcmp(left, right, size), or None if it can't be loaded."""
     try:
         function = ctypes.CDLL(None).memcmp
     except (OSError, TypeError, AttributeError):  # Windows has no library of the process itself
         return None
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     function.restype = ctypes.c_int
-
-    def memcmp(left: int, right: int, size: int) -> int:
-        return int(function(left, right, size))
-
-    return memcmp
+    return lambda left, right, size: int(function(left, right, size))
 
 
 class DeviceBandwidthProbe(Probe):
-    """Copies ``nbytes`` from one half of a device buffer to the other as often as it is asked to.
+    """Copies ``nbytes`` from one half of a device buffer to the other in each pass.
 
-    Counts the bytes read and the bytes written: a copy of 1 GiB in 0.5 ms is 4.3e12 bytes a
-    second. Decode steps read far more than they write; that the two directions share the device's
-    bandwidth makes the sum the fair comparison. Holds twice ``nbytes`` of device memory until
-    closed; ``nbytes`` is rounded down to whole MiB.
+    It counts bytes read and bytes written: a copy of 1 GiB in 0.5 ms is 4.3e12 bytes per second.
+    Decode steps read far more than they write; the sum is the fair comparison, because the two
+    directions share the device's bandwidth. Holds twice ``nbytes`` of device memory until closed;
+    ``nbytes`` is rounded down to whole MiB.
 
-    Raises CapacityError if the device has not got them.
+    Raises CapacityError if the device has too little memory.
     """
 
     def __init__(self, device: Device, nbytes: int = PROBE_BYTES) -> None:
@@ -208,13 +205,13 @@ class DeviceBandwidthProbe(Probe):
         device.fill(self._memory.address, 2 * self._nbytes, 1)
         self._pass_seconds()  # the first pass also wakes the device up
 
+    @override
     def measure(self) -> float:
-        """Wait for the device, run one pass, return its bytes a second."""
         self.samples.append(2 * self._nbytes * _COPIES / self._pass_seconds())
         return self.samples[-1]
 
+    @override
     def close(self) -> None:
-        """Free the memory."""
         del self._memory
 
     def _pass_seconds(self) -> float:
@@ -233,13 +230,13 @@ class DeviceBandwidthProbe(Probe):
 
 
 def open_probe(device: Device | None, threads: int | None = None) -> Probe:
-    """The yardstick of where engines run; ``threads``: of theirs on a CPU, None for all cores."""
+    """Return the probe for engines on ``device``, or on a CPU with ``threads``, None: all cores."""
     if device is None:
         return BandwidthProbe(threads or available_cores(), settle_seconds=0.1)
     return DeviceBandwidthProbe(device)
 
 
 def measure_device_bandwidth(device: Device, nbytes: int = PROBE_BYTES) -> float:
-    """Return the best of ten passes over ``nbytes``, bytes read and written a second."""
+    """Return the best of ten passes over ``nbytes``, in bytes read and written per second."""
     with DeviceBandwidthProbe(device, nbytes) as probe:
         return probe.best_of_passes()

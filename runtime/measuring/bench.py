@@ -1,16 +1,16 @@
-"""Measures generation as a user calls it: schedules side by side, repetitions interleaved.
+"""Benchmark of generation as a user calls it: schedules side by side, repetitions interleaved.
 
-Speed drifts while a benchmark runs, so each repetition runs every schedule once and reads memory
-once; ratios are taken within a repetition.
+Speed drifts while a benchmark runs, so each repetition runs every schedule once and one pass of the
+bandwidth probe after each; ratios are taken within a repetition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -24,14 +24,15 @@ from ..tokens.sampling import SamplingParams
 from .bandwidth import PASSES, Probe, open_probe
 from .config import BenchConfig
 from .cost import CostModel
-from .disturbance import disturbance
 
+MAX_SPREAD = 0.25
+BEYOND_BYTES = 2.5  # 1.8 to 2.2 were measured if only the fewer layers fit into a cache
 _WARMUP_TOKENS = 4
 _SPECIAL_TOKENS = 4  # ids 0 … 3 of OPT's tokenizers: pad, bos, eos, unk
 
 
 class Generates(Protocol):
-    """A runtime that is timed: a `Generator`, or libskipdec behind `NativeCalls`."""
+    """A measured runtime: a `Generator`, or libskipdec behind `NativeCalls`."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, schedule: ExitSchedule
@@ -56,14 +57,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One schedule at one batch size. Speed-ups are over full depth, medians of repetitions.
+    """One schedule at one batch size.
 
-    A speed-up is of whole calls unless its name says otherwise.
+    Speed-ups are over full depth and medians of repetitions, of whole calls unless named otherwise.
     """
 
     batch_size: int
-    name: str  # the schedule as it was asked for
-    schedule: str  # its text in full
+    name: str  # the schedule as requested
+    schedule: str  # its full text
     realised_depth: float
     time_to_first_token: float  # median, seconds
     step_milliseconds_p50: float  # over all steps of all repetitions
@@ -72,13 +73,13 @@ class Measurement:
     wall_seconds: float  # whole call, median
     speedup: float  # whole call, prompt included
     decode_speedup: float  # steps after the prompt
-    bytes_ratio: float  # that those steps read, full depth ÷ this schedule
-    runtime: str  # python, native
-    of_python: float | None  # native: steps' seconds over those of Python's run just before
-    disturbed: str  # what shows that the machine did other work meanwhile; "" if nothing
+    bytes_ratio: float  # bytes that those steps read, full depth ÷ this schedule
+    runtime: str  # python or native
+    of_python: float | None  # native only: seconds of steps over those of Python's run before
+    disturbed: str  # evidence that the machine did other work, or ""
     bytes_per_step: int  # mean, weights, scales and KV
-    bandwidth_fraction: float  # bytes a second of a repetition's steps / of the probe pass after it
-    best_bandwidth_fraction: float  # the fastest twentieth of all steps / the best pass
+    bandwidth_fraction: float  # bytes per second of a repetition's steps / of the pass after it
+    best_bandwidth_fraction: float  # the same of the fastest twentieth of steps / the best pass
 
 
 @dataclass(frozen=True)
@@ -86,19 +87,19 @@ class BenchReport:
     """All measurements of one run, and the bandwidth that was measured in between."""
 
     measurements: tuple[Measurement, ...]
-    bandwidth: float  # bytes a second, best pass
+    bandwidth: float  # bytes per second, best pass
     bandwidth_passes: int
 
     @property
     def probe_is_valid(self) -> bool:
-        """False if a measurement beat the probe, which makes all fractions meaningless."""
+        """False if a measurement exceeds the probe's, which makes all fractions meaningless."""
         return all(
             max(entry.bandwidth_fraction, entry.best_bandwidth_fraction) <= 1
             for entry in self.measurements
         )
 
 
-# Each run of a schedule, with the bandwidth, bytes a second, of the probe pass after it.
+# Each run of a schedule, with the bandwidth in bytes per second of the probe pass after it.
 _Runs = dict[ExitSchedule, list[tuple[Run, float]]]
 _RunsBy = dict[str, _Runs]  # by runtime
 
@@ -112,10 +113,10 @@ def run_benchmark(
 ) -> BenchReport:
     """Measure every schedule of ``config`` at every batch size, and the bandwidth in between.
 
-    ``probe`` should have as many threads as the engines; None: one of the device, or of all
-    cores. ``events`` is told of each run. ``native``: what runs each call again, behind
-    ``generator``, for comparison. Raises what ``Generator.generate`` raises, e.g.
-    UsageError for a prompt that is too long.
+    ``probe`` should have as many threads as the engines; None opens one for the device or for all
+    cores. ``events`` gets each run. ``native`` runs each call again after ``generator``, for
+    comparison. Raises what ``Generator.generate`` raises, e.g. UsageError for a prompt that is too
+    long.
     """
     if probe is None:
         with open_probe(generator.device) as own:
@@ -152,13 +153,10 @@ def run_benchmark(
 def random_prompts(
     vocab_size: int, *, batch_size: int, prompt_length: int, seed: int
 ) -> list[list[int]]:
-    """Token ids [batch_size][prompt_length] without OPT's special tokens, by ``seed``."""
+    """Return token ids [batch_size][prompt_length] without OPT's special tokens."""
     low = min(_SPECIAL_TOKENS, vocab_size - 1)
-    generator = np.random.default_rng(seed)
-    rows: list[list[int]] = generator.integers(
-        low, vocab_size, size=(batch_size, prompt_length)
-    ).tolist()
-    return rows
+    rows = np.random.default_rng(seed).integers(low, vocab_size, (batch_size, prompt_length))
+    return cast("list[list[int]]", rows.tolist())
 
 
 def timed_run(
@@ -180,7 +178,7 @@ def timed_run(
 
 
 def _schedules(generator: Generator, config: BenchConfig) -> dict[ExitSchedule, str]:
-    """Full depth first, then what was asked for, each once, under the name that was given."""
+    """Return full depth, then the requested schedules, each once, with their names."""
     schedules = {ExitSchedule.full(generator.model.num_layers): "full"}
     if not config.schedules:
         own = generator.bundle_schedule
@@ -206,7 +204,7 @@ def _measure_batch(
         prompt_length=config.prompt_length,
         seed=config.seed,
     )
-    for schedule in schedules:  # on a device all plans, whose graphs are captured on the way
+    for schedule in schedules:  # on a device all plans, so that their graphs are captured
         warmup = _WARMUP_TOKENS if generator.device is None else config.num_tokens
         for engine in timed.values():
             timed_run(engine, prompts, schedule, warmup)
@@ -285,3 +283,31 @@ def _summarise(
 def _percentile(values: Sequence[float], percent: float) -> float:
     result: Any = np.percentile(values, percent)
     return float(result)
+
+
+def spread(seconds: Sequence[float]) -> float:
+    """Return the distance of the quartiles ÷ the median; 0 for one value.
+
+    >>> spread([1.0, 2.0, 2.0, 2.0, 4.0]), spread([1.0, 2.0, 3.0])
+    (0.0, 0.5)
+    """
+    if len(seconds) < 2:
+        return 0.0
+    low, _, high = quantiles(seconds, n=4, method="inclusive")
+    return (high - low) / median(seconds)
+
+
+def disturbance(full_depth_seconds: Sequence[float], speedup: float, allowed: float) -> str:
+    """Return the evidence that other work disturbed a timing, or "".
+
+    ``full_depth_seconds`` are those of repetitions. ``allowed`` is the speed-up that bytes predict;
+    only caches allow more (`BEYOND_BYTES`).
+    """
+    reasons = []
+    if (seen := spread(full_depth_seconds)) > MAX_SPREAD:
+        reasons.append(
+            f"the times of full depth vary by {seen:.0%}; up to {MAX_SPREAD:.0%} is normal"
+        )
+    if speedup > BEYOND_BYTES * allowed:
+        reasons.append(f"a speed-up of {speedup:.2f}× is implausible, bytes allow {allowed:.2f}×")
+    return "; ".join(reasons)

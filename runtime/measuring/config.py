@@ -1,4 +1,4 @@
-"""The configuration of a benchmark."""
+"""Configuration of a benchmark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...engines.checking import Option, ValidatedConfig, split_at_commas
 
 
 class BenchConfig(ValidatedConfig):
-    """Measurements to make. ``schedules`` are texts; full depth is always measured, as reference.
+    """Measurements of a benchmark.
 
-    Without any, the bundle's own is measured.
+    ``schedules`` are texts, by default the bundle's own; full depth is always measured, too.
     """
 
     batch_sizes: Annotated[
@@ -34,7 +34,7 @@ class BenchConfig(ValidatedConfig):
     repetitions: Annotated[int, Option()] = Field(
         default=5, ge=1, description="each runs every schedule once, in turn"
     )
-    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="of the random prompts")
+    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="for the random prompts")
     runtime: Annotated[Literal["python", "native"], Option()] = Field(
-        default="python", description="native: libskipdec, too, each run after Python's"
+        default="python", description="native runs libskipdec, too, after each of Python's runs"
     )

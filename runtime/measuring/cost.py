@@ -1,4 +1,4 @@
-"""The cost of decoding: bytes of a step at small batches, multiply-adds of a prompt."""
+"""Cost of decoding: bytes per step at small batches, multiply-adds per prompt."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class StepCost:
 
     @property
     def total(self) -> int:
-        """Both together."""
+        """The sum of both."""
         return self.weights + self.kv
 
 
 @dataclass(frozen=True)
 class RunningStep:
-    """Bytes that a step of a running batch reads, expected over where its rows stand."""
+    """Bytes that a step of a running batch reads, expected over the positions of its rows."""
 
-    weights: float  # embedding, head, and each layer that any row runs
-    shared: float  # the same, if a layer's took as large a part as the rows that run it
+    weights: float  # of embedding, head, and each layer that any row runs
+    shared: float  # the same, with each layer's bytes scaled by the share of rows that run it
     kv: float  # of all rows
 
 
@@ -40,7 +40,7 @@ class CostModel:
 
     At batch 1 every kernel runs at about memory bandwidth, so bytes predict time: 24 layers of
     50 MB and a head of 100 MB against 6 such layers and the head are 1300 / 400 = 3.25×.
-    Activations are left out: they stay in cache. ``on_device``: the engines run on a GPU.
+    Activations stay in cache and don't count. ``on_device`` is for engines on a GPU.
     """
 
     def __init__(self, manifest: Manifest, *, on_device: bool = False) -> None:
@@ -59,8 +59,8 @@ class CostModel:
     def step(self, plan: LayerPlan, lengths: Sequence[int]) -> StepCost:
         """Return the cost of one step of ``plan``.
 
-        ``lengths``: positions that each row attends to, its own included. Weights are read once
-        for all rows.
+        ``lengths`` are the positions that each row attends to, including its own. Weights are read
+        once for all rows.
         """
         weights = self._ends + sum(self._layers[layer] for layer in plan.layers)
         return StepCost(weights, len(plan) * sum(lengths) * self.kv_bytes_per_position)
@@ -82,18 +82,18 @@ class CostModel:
     def running_step(
         self, schedule: ExitSchedule, prompt_length: int, num_tokens: int, slots: int
     ) -> RunningStep:
-        """Return what a step of ``slots`` rows reads that stand anywhere in their texts.
+        """Return the bytes of a step of ``slots`` rows at any positions in their texts.
 
-        Rows of a running batch stand at independent, uniformly random tokens; a layer's weights are
-        read if any of them runs it: of 2 rows that run it at one token in three, in 1 − (2/3)² =
-        5/9 of all steps. With one slot, the mean step of ``decode``.
+        Rows of a running batch are at independent, uniformly random tokens; a layer's weights are
+        read if any row runs it: with 2 rows that run it at one token in three, in 1 − (2/3)² = 5/9
+        of all steps. With one slot this is the mean step of ``decode``.
         """
         steps = num_tokens - 1
-        counts = [0] * len(self._layers)  # tokens that run a layer
+        counts = [0] * len(self._layers)  # tokens that run each layer
         for index in range(steps):
             for layer in schedule.plan(index).layers:
                 counts[layer] += 1
-        # In whole numbers, so that schedules that run as many layers cost exactly as much.
+        # in integers, so that schedules with equally many layers have exactly equal costs
         ways = steps**slots
         read = sum(
             weights * (ways - (steps - count) ** slots)
@@ -106,23 +106,21 @@ class CostModel:
     def mixing_loss(
         self, schedule: ExitSchedule, prompt_length: int, num_tokens: int, slots: int
     ) -> float:
-        """Bytes of a `running_step` ÷ those of one that shares all reads.
+        """Return the bytes of a `running_step` ÷ those of one that shares all reads.
 
-        1.0 for one slot, and for any number at a constant depth. With many slots and nothing but
-        weights, the largest depth over the mean: 16 layers falling to 8 in a line give 16 / 12 =
-        1.33.
+        It is 1.0 for one slot, and at a constant depth. With many slots and only weights it is the
+        largest depth over the mean: a linear fall from 16 layers to 8 gives 16 / 12 = 1.33.
         """
         step = self.running_step(schedule, prompt_length, num_tokens, slots)
         return (step.weights + step.kv) / (step.shared + step.kv)
 
     def prefill(self, schedule: ExitSchedule, prompt_lengths: Sequence[int]) -> int:
-        """Return the multiply-adds of a prompt pass, padding aside.
+        """Return the multiply-adds of a prompt pass, without padding.
 
-        Each layer costs one for each of its weights and each prompt token that runs it, and 2ND
-        for each pair of a token and one that it attends to; the head one for each of its weights
-        and each row's last token. 12 layers, ``prompt=decay`` to 4: the matrices of 8 layers on
-        average. Unlike a step, a long prompt is bound by arithmetic, so this, not bytes, predicts
-        its time.
+        Each layer costs one per weight and prompt token that runs it, and 2ND per pair of a token
+        and a token that it attends to; the head one per weight and row. 12 layers with
+        ``prompt=decay`` to 4 cost the matrices of 8 layers on average. A long prompt is bound by
+        arithmetic, so this predicts its time, while bytes predict a step's.
         """
         total = len(prompt_lengths) * self._head_weights
         for length in prompt_lengths:
@@ -136,7 +134,7 @@ class CostModel:
     ) -> float:
         """Return the bytes that the steps after the prompt read at full depth ÷ at ``schedule``.
 
-        No speed-up: calls have prompts, and steps have costs that are not bytes. The small model of
+        This is not a speed-up: calls have prompts, and steps have other costs. The small model of
         examples/restaurants reads 3.4 times fewer bytes at ``4x`` and is about 1.9 times as fast.
         """
         full = ExitSchedule.full(schedule.num_layers)
@@ -147,17 +145,14 @@ class CostModel:
 def _widening(manifest: Manifest, engine: EngineSpec) -> int:
     """Return the ratio of the weights of ``engine`` in memory to those on disk, on a CPU.
 
-    ONNX Runtime's CPU provider has no float16 matrix product: such weights become float32. Our own
-    kernels read them as they are.
+    ONNX Runtime's CPU provider has no float16 matrix product, so such weights become float32. Our
+    own kernels read them unchanged.
     """
-    precision = manifest.precision
-    head = engine.kind == EngineKind.HEAD
-    quantize = precision.head_quantize if head else precision.quantize
     widened = (
         target_of(manifest.target).widens_float16
         and manifest.kernels is None
-        and precision.dtype == "float16"
-        and quantize == "none"
+        and manifest.precision.dtype == "float16"
+        and _quantize(manifest, engine) == "none"
         and engine.kind != EngineKind.EMBED
     )
     return 2 if widened else 1
@@ -166,12 +161,15 @@ def _widening(manifest: Manifest, engine: EngineSpec) -> int:
 def _num_weights(manifest: Manifest, engine: EngineSpec) -> int:
     """Return the number of weights that ``engine`` reads per token, from their bytes.
 
-    Biases and norms count as well, below 0.1 % of opt-1.3b.
+    Biases and norms count, too; they are below 0.1 % of opt-1.3b.
     """
-    precision = manifest.precision
-    head = engine.kind == EngineKind.HEAD
-    quantize = precision.head_quantize if head else precision.quantize
+    precision, quantize = manifest.precision, _quantize(manifest, engine)
     stored = {"int4": 0.5, "none": ITEM_BYTES[precision.dtype]}.get(quantize, 1)
     if precision.block_size is not None and quantize in ("int4", "int8-block"):
         stored += ITEM_BYTES["float32"] / precision.block_size  # the block's scale
     return round(engine.step_bytes / stored)
+
+
+def _quantize(manifest: Manifest, engine: EngineSpec) -> str:
+    is_head = engine.kind == EngineKind.HEAD
+    return manifest.precision.head_quantize if is_head else manifest.precision.quantize

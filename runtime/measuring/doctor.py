@@ -1,4 +1,4 @@
-"""A report on this machine and installation: abilities, and what is missing."""
+"""Report on this machine and installation: what works, and what is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .bandwidth import measure_bandwidth
 if TYPE_CHECKING:
     from ...engines.trt.library import TensorRtTarget
 
-# What decides which integer and half-precision kernels run.
+# flags that select integer and half-precision kernels
 _RELEVANT_FLAGS = (
     "avx2",
     "avx_vnni",
@@ -54,16 +54,15 @@ _DISTRIBUTIONS = (
     "huggingface_hub",
     "matplotlib",
 )
-_GPU_EXTRAS = ("gpu", "tensorrt", "tensorrt-rtx")  # of no use where there is none
+_GPU_EXTRAS = ("gpu", "tensorrt", "tensorrt-rtx")  # useless without a GPU
 _TENSORRT_TARGETS: tuple[TensorRtTarget, ...] = ("tensorrt", "tensorrt-rtx")
 
 
 def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> dict[str, Any]:
-    """Return versions, processor, GPUs and what is missing, as a JSON object.
+    """Return versions, processor, GPUs and missing parts as a JSON object.
 
-    ``threads``: of the bandwidth measurement, None for all cores. It takes about a second and
-    1 GiB of memory; ``bandwidth=False`` leaves it out. Raises UsageError for more threads than
-    processors.
+    ``threads`` measure the bandwidth, None: all cores. That takes about a second and 1 GiB of
+    memory; ``bandwidth=False`` omits it. Raises UsageError for more threads than processors.
     """
     for problem in thread_problems(threads):
         raise UsageError("threads", problem)
@@ -115,14 +114,14 @@ def _execution_providers() -> list[str]:
 
 
 def _kernels() -> dict[str, str | None]:
-    """``instruction_set`` that skipdec's own CPU kernels run on, or the ``problem``."""
+    """Return the ``instruction_set`` of skipdec's own CPU kernels, or the ``problem``."""
     try:
         library = find_library()
         if library is not None:
             return {"instruction_set": library.instruction_set, "problem": None}
         problem = (
-            "not compiled: ONNX Runtime's operators do their work, slower; install g++ or clang++, "
-            f"then run: {install_command('cpu', '--force-reinstall', '--no-deps')}"
+            "not compiled, so ONNX Runtime's slower operators run; install g++ or clang++, then "
+            f"run: {install_command('cpu', '--force-reinstall', '--no-deps')}"
         )
     except EnvironmentMismatchError as error:
         problem = f"{error.subject} {'; '.join(error.problems)}"
@@ -130,7 +129,7 @@ def _kernels() -> dict[str, str | None]:
 
 
 def _libskipdec() -> dict[str, str | int | None]:
-    """``path`` of the runtime for C++ programs and its ``abi_version``, or the ``problem``."""
+    """Return ``path`` and ``abi_version`` of the C++ runtime, or the ``problem``."""
     try:
         path, version = str(native_paths().library), native_abi_version()
     except EnvironmentMismatchError as error:
@@ -140,13 +139,13 @@ def _libskipdec() -> dict[str, str | int | None]:
 
 
 def _cuda_provider(providers: list[str], packages: dict[str, str | None]) -> dict[str, str | None]:
-    """``version`` of the ONNX Runtime that has the CUDA execution provider, or the ``problem``."""
+    """Return the ``version`` of ONNX Runtime with the CUDA provider, or the ``problem``."""
     cpu, gpu = packages["onnxruntime"], packages["onnxruntime-gpu"]
     remedy = f"pip uninstall -y onnxruntime onnxruntime-gpu && {install_command('gpu')}"
     if "CUDAExecutionProvider" in providers:
         return {"version": gpu or cpu, "problem": None}
     if cpu and gpu:
-        problem = "onnxruntime and onnxruntime-gpu are the same module and one hides the other"
+        problem = "onnxruntime and onnxruntime-gpu are the same module, so one hides the other"
     elif cpu:
         problem = "this onnxruntime was built for CPUs"
     else:
@@ -155,7 +154,7 @@ def _cuda_provider(providers: list[str], packages: dict[str, str | None]) -> dic
 
 
 def _tensorrt(target: TensorRtTarget) -> dict[str, str | None]:
-    """``version`` of the library that compiles and runs ``target``, or the ``problem``."""
+    """Return the ``version`` of the library that runs ``target``, or the ``problem``."""
     from ...engines.trt.library import load_library
 
     try:

@@ -1,4 +1,4 @@
-"""A description of a bundle as JSON objects: engines, tensors, memory, schedules."""
+"""Description of a bundle as JSON objects: engines, tensors, memory, schedules."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 from ...engines.bundle import EngineBundle, Verify
 from ...engines.kernels.library import kernels_in_use
-from ...engines.manifest import EngineSpec, TensorRole, TensorSpec
+from ...engines.manifest import EngineSpec, TensorRole
 from ..kv.buffers import KVLayout
 from ..kv.cache import plan_kv_cache
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
-from ..schedule.presets import fitting_presets
-from ..schedule.text import default_horizon, format_schedule, parse_schedule
+from ..schedule.notation import fitting_presets
+from ..schedule.request_schedules import default_horizon
+from ..schedule.text import format_schedule, parse_schedule
 from .cost import CostModel
 
 PRESETS = ("2x", "3x", "4x", "5x")
@@ -24,16 +25,16 @@ SECTIONS = ("engines", "io", "memory", "schedule")
 
 @dataclass(frozen=True)
 class Workload:
-    """The batch that memory and speed are predicted for."""
+    """The batch for which memory and speed are predicted."""
 
     batch_size: int = 1
     prompt_length: int = 128
     num_tokens: int = 64
-    slots: int | None = None  # rows of a running batch, each somewhere in its text
+    slots: int | None = None  # rows of a running batch, each at any position of its text
 
     @property
     def prompt_lengths(self) -> list[int]:
-        """One length a row."""
+        """One length per row."""
         return [self.prompt_length] * self.batch_size
 
 
@@ -47,9 +48,9 @@ def inspect_bundle(
 ) -> dict[str, Any]:
     """Describe a bundle and the savings of its schedules, as one JSON object.
 
-    ``schedules``: beside full depth and its own; none named: the common presets. ``sections``:
-    any of engines, io, memory and schedule. ``verify="full"`` hashes the weights too. No engine is
-    loaded. Raises BundleError, ScheduleError.
+    ``schedules`` come after full depth and the bundle's own, by default the common presets.
+    ``sections`` are any of engines, io, memory and schedule. ``verify="full"`` also hashes the
+    weights. No engine is loaded. Raises BundleError, ScheduleError.
     """
     bundle = EngineBundle.open(path, verify=verify)
     chosen = schedules_of_interest(bundle, schedules, workload.num_tokens)
@@ -63,7 +64,7 @@ def inspect_bundle(
 
 
 def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
-    """Model, precision, target, the kernels in use and tool versions."""
+    """Return model, precision, target, the kernels in use and tool versions."""
     manifest = bundle.manifest
     return {
         "path": str(bundle.path),
@@ -80,7 +81,7 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
 
 
 def describe_engines(bundle: EngineBundle) -> list[dict[str, Any]]:
-    """Name, kind, files in bytes and bytes read a token, of each engine in running order."""
+    """Return name, kind, file sizes and bytes read per token of each engine, in running order."""
     sizes = {record.path: record.size for record in bundle.manifest.files}
     return [
         {
@@ -97,15 +98,15 @@ def describe_engines(bundle: EngineBundle) -> list[dict[str, Any]]:
 
 
 def describe_tensors(bundle: EngineBundle) -> list[dict[str, Any]]:
-    """Inputs and outputs by role; engines of equal tensors are one entry."""
+    """Return inputs and outputs by role; engines with equal tensors share an entry."""
     groups: dict[tuple[Any, ...], list[EngineSpec]] = {}
     for engine in bundle.manifest.engines:
         groups.setdefault((engine.kind, engine.inputs, engine.outputs), []).append(engine)
     return [
         {
             "engines": [engine.name for engine in engines],
-            "inputs": [_describe_tensor(tensor) for tensor in engines[0].inputs],
-            "outputs": [_describe_tensor(tensor) for tensor in engines[0].outputs],
+            "inputs": [tensor.model_dump(mode="json") for tensor in engines[0].inputs],
+            "outputs": [tensor.model_dump(mode="json") for tensor in engines[0].outputs],
         }
         for engines in groups.values()
     ]
@@ -114,7 +115,7 @@ def describe_tensors(bundle: EngineBundle) -> list[dict[str, Any]]:
 def describe_memory(
     bundle: EngineBundle, schedules: Sequence[ExitSchedule], workload: Workload
 ) -> dict[str, Any]:
-    """Weights on disk and KV caches of ``workload`` under each schedule, in bytes."""
+    """Return the bytes of weights on disk and of the KV caches of ``workload`` per schedule."""
     sizes = {record.path: record.size for record in bundle.manifest.files}
     weights = {path for engine in bundle.manifest.engines for path in engine.weights}
     layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
@@ -146,39 +147,35 @@ def describe_memory(
 def describe_schedules(
     bundle: EngineBundle, schedules: Sequence[ExitSchedule], workload: Workload
 ) -> list[dict[str, Any]]:
-    """Return mean depth and bytes a step of each schedule, and full depth's bytes over its own.
+    """Return mean depth and bytes per step of each schedule, and full depth's bytes over its own.
 
-    With ``workload.slots`` also `CostModel.mixing_loss`.
+    ``workload.slots`` adds `CostModel.mixing_loss`.
     """
     cost = CostModel(bundle.manifest)
-    steps = workload.num_tokens - 1
+    lengths, num_tokens = workload.prompt_lengths, workload.num_tokens
+    steps = num_tokens - 1
     rows = []
     for schedule in schedules:
-        decode = cost.decode(schedule, workload.prompt_lengths, workload.num_tokens)
-        mixing = {}
-        if workload.slots is not None:
-            mixing["mixing_loss"] = cost.mixing_loss(
-                schedule, workload.prompt_length, workload.num_tokens, workload.slots
+        decode = cost.decode(schedule, lengths, num_tokens)
+        row = {
+            "schedule": format_schedule(schedule),
+            "realised_depth": schedule.average_budget(steps),
+            "weight_bytes_per_step": decode.weights // steps,
+            "kv_bytes_per_step": decode.kv // steps,
+            "bytes_ratio": cost.bytes_ratio(schedule, lengths, num_tokens),
+        }
+        if (slots := workload.slots) is not None:
+            row["mixing_loss"] = cost.mixing_loss(
+                schedule, workload.prompt_length, num_tokens, slots
             )
-        rows.append(
-            mixing
-            | {
-                "schedule": format_schedule(schedule),
-                "realised_depth": schedule.average_budget(steps),
-                "weight_bytes_per_step": decode.weights // steps,
-                "kv_bytes_per_step": decode.kv // steps,
-                "bytes_ratio": cost.bytes_ratio(
-                    schedule, workload.prompt_lengths, workload.num_tokens
-                ),
-            }
-        )
+        rows.append(row)
     return rows
 
 
 def schedules_of_interest(
     bundle: EngineBundle, texts: Sequence[str], num_tokens: int
 ) -> list[ExitSchedule]:
-    """Full depth, the bundle's own schedule, then ``texts``, or the common presets if none."""
+    """Return full depth, the bundle's own schedule, then ``texts`` or the common presets."""
     num_layers = bundle.manifest.model.num_layers
     own = bundle_schedule(bundle)
     horizon = default_horizon(own, num_tokens)
@@ -187,12 +184,3 @@ def schedules_of_interest(
         for text in texts or [preset for preset in PRESETS if preset in fitting_presets(num_layers)]
     ]
     return list(dict.fromkeys([ExitSchedule.full(num_layers), own, *named]))
-
-
-def _describe_tensor(tensor: TensorSpec) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "role": tensor.role.value,
-        "dtype": tensor.dtype,
-        "shape": list(tensor.shape),
-    }

@@ -1,4 +1,9 @@
-"""The schedule that a bundle runs by default: read, replaced, upgraded and checked."""
+"""schedule.json: the schedule that a bundle runs by default, its plan and the presets.
+
+``docs/bundle-format.md`` specifies it. Runtimes without decays and placements run the plan, which
+follows from the schedule, and the presets, which follow from the number of layers. This one reads
+the schedule and compares the rest.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,16 @@ from ...engines.bundle import EngineBundle
 from ...engines.bundle import write_schedule as write_document
 from ...engines.bundle.place import SCHEDULE_NAME, bundle_place
 from ...engines.bundle.upgrading import upgrade
+from ...engines.constants import integer
 from ...engines.documents import canonical_text
 from ...engines.errors import BundleError, ScheduleError
 from ...engines.manifest import TUNED_SCHEDULE, Manifest
-from .document import schedule_file
+from .notation import fitting_presets, preset_budgets, speedup_of
 from .schedule import ExitSchedule
-from .text import format_schedule, lent_horizon
+from .text import format_schedule
+
+MAX_ENTRIES = integer("max_plan_entries")  # in all lists of layers of a plan
+MAX_PRESET_LAYERS = integer("max_preset_layers")  # deeper models have only "full"
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,7 +34,7 @@ def bundle_schedule(bundle: EngineBundle) -> ExitSchedule:
     """Return the schedule that ``bundle`` runs by default.
 
     Raises ScheduleError for an invalid schedule, and BundleError for a plan or presets that do not
-    follow from it: another runtime would run other layers.
+    follow from it, because another runtime would run other layers.
     """
     schedule = ExitSchedule.from_document(bundle.schedule_document)
     expected = schedule_file(schedule)
@@ -45,7 +54,7 @@ def write_schedule(
     *,
     horizon: int | None = None,
 ) -> ExitSchedule:
-    """Make ``schedule`` what the bundle at ``bundle`` runs by default, and return it.
+    """Make ``schedule`` the default of the bundle at ``bundle``, and return it.
 
     ``schedule`` is an ExitSchedule, its JSON object or its text. ``horizon`` completes a text
     without one; None takes the horizon of the previous schedule, if that one decays. The file is
@@ -57,7 +66,7 @@ def write_schedule(
     if isinstance(schedule, Mapping):
         schedule = ExitSchedule.from_document(schedule)
     elif not isinstance(schedule, ExitSchedule):
-        horizon = horizon or _horizon_before(bundle)
+        horizon = horizon or _previous_horizon(bundle)
         schedule = ExitSchedule.parse(schedule, num_layers=num_layers, horizon=horizon)
     if schedule.num_layers != num_layers:
         raise ScheduleError(
@@ -67,19 +76,18 @@ def write_schedule(
     return schedule
 
 
-def _horizon_before(bundle: str | Path) -> int | None:
+def _previous_horizon(bundle: str | Path) -> int | None:
     try:
-        before = bundle_schedule(EngineBundle.open(bundle))
+        return bundle_schedule(EngineBundle.open(bundle)).lent_horizon
     except (BundleError, ScheduleError):
         return None
-    return lent_horizon(before)
 
 
 def upgrade_bundle(bundle: str | Path) -> bool:
     """Convert the bundle at ``bundle`` to the current format; return False if it has that format.
 
-    Only manifest.json and schedule.json are written, each atomically; after an interruption,
-    another call finishes. Raises BundleError for a bundle that is incomplete, of another format
+    It writes only manifest.json and schedule.json, each atomically; after an interruption, another
+    call finishes. Raises BundleError for a bundle that is incomplete, of another format
     than 2 or being written, and ScheduleError for an invalid schedule.
     """
     return upgrade(
@@ -91,11 +99,13 @@ class UntunedWarning:
     """Logs `untuned_warning` once for a bundle."""
 
     def __init__(self, manifest: Manifest, own: ExitSchedule) -> None:
-        self._is_due = not _skips_by_intent(manifest, own)
+        self._manifest = manifest
+        self._own = own
+        self._is_due = True
 
     def log(self, schedules: Iterable[ExitSchedule]) -> None:
         """Log the warning, if there is one and it was not logged yet."""
-        if self._is_due and (warning := _warning(schedules)):
+        if self._is_due and (warning := untuned_warning(self._manifest, self._own, schedules)):
             self._is_due = False
             _LOG.warning(warning)
 
@@ -105,17 +115,10 @@ def untuned_warning(
 ) -> str | None:
     """Return a warning if ``schedules`` skip layers of a model with no record of tuning for it.
 
-    ``own`` is the bundle's schedule. None if all layers run, if the checkpoint was tuned, or if
-    ``own`` skips layers itself, of which ``export`` has warned.
+    ``own`` is the bundle's schedule; if it skips layers itself, ``export`` has warned already.
     """
-    return None if _skips_by_intent(manifest, own) else _warning(schedules)
-
-
-def _skips_by_intent(manifest: Manifest, own: ExitSchedule) -> bool:
-    return own.is_reduced or TUNED_SCHEDULE in manifest.source
-
-
-def _warning(schedules: Iterable[ExitSchedule]) -> str | None:
+    if own.is_reduced or TUNED_SCHEDULE in manifest.source:
+        return None
     reduced = next((schedule for schedule in schedules if schedule.is_reduced), None)
     if reduced is None:
         return None
@@ -124,3 +127,79 @@ def _warning(schedules: Iterable[ExitSchedule]) -> str | None:
         "tuned for that: its texts will be poor; tune it (skipdec tune) and export it again, or "
         "run the schedule full"
     )
+
+
+def schedule_file(schedule: ExitSchedule) -> dict[str, Any]:
+    """Return the contents of schedule.json without its digest.
+
+    Raises ScheduleError for a plan of more than ``MAX_ENTRIES``: over 1,000 layers, in many steps.
+    """
+    return {
+        "plan": plan_document(schedule),
+        "presets": preset_documents(schedule.num_layers),
+        "schedule": schedule.to_document(),
+    }
+
+
+def plan_document(schedule: ExitSchedule) -> dict[str, Any]:
+    """Return the JSON object of the plan: which layers each generated and prompt token runs."""
+    entries = sum(len(segment.plan) for segment in schedule.segments)
+    if entries > MAX_ENTRIES:
+        raise ScheduleError(
+            f"schedule {format_schedule(schedule):.80}",
+            f"its plans list {entries:,} layers altogether; allowed: {MAX_ENTRIES:,}; choose one "
+            "that falls in fewer steps, e.g. step:max=64,min=16,horizon=64,steps=4",
+        )
+    return {
+        "horizon": schedule.lent_horizon,
+        "num_layers": schedule.num_layers,
+        "prompt": _prompt_document(schedule),
+        "segments": [
+            {"layers": list(segment.plan.layers), "start": segment.start}
+            for segment in schedule.segments
+        ],
+        "text": format_schedule(schedule),
+    }
+
+
+def preset_documents(num_layers: int) -> dict[str, Any]:
+    """Return the JSON objects, by name, of full depth and of all presets that fit the model."""
+    full: dict[str, Any] = {
+        "prompt": None,
+        "segments": [{"layers": list(range(num_layers)), "start": 0}],
+        "text": "full",
+    }
+    names = fitting_presets(num_layers) if num_layers <= MAX_PRESET_LAYERS else ()
+    return {"full": full, **{name: _preset_document(name, num_layers) for name in names}}
+
+
+def _prompt_document(schedule: ExitSchedule) -> dict[str, Any] | None:
+    fractions = [schedule.prompt_fraction(layer) for layer in range(schedule.num_layers)]
+    denominators = {denominator for _, denominator in filter(None, fractions)}
+    if not denominators:
+        return None
+    (denominator,) = denominators
+    return {
+        "denominator": denominator,
+        "numerators": [None if fraction is None else fraction[0] for fraction in fractions],
+    }
+
+
+def _preset_document(name: str, num_layers: int) -> dict[str, Any]:
+    """Return each budget from the largest down, and the share of the horizon before it."""
+    largest, smallest = preset_budgets(speedup_of(name.removesuffix("x")), num_layers)
+    fall = largest - smallest
+    horizon = f"horizon={fall + 1}"  # one token a budget
+    falling = ExitSchedule.parse(f"{name}:{horizon}", num_layers=num_layers)
+    first, *others = (list(segment.plan.layers) for segment in falling.segments)
+    return {
+        "prompt": None,
+        "segments": [
+            {"layers": first, "start": 0},
+            *(
+                {"after": [2 * step - 1, 2 * fall], "layers": layers}
+                for step, layers in enumerate(others, 1)
+            ),
+        ],
+        "text": format_schedule(falling).replace(horizon, "horizon={horizon}"),
+    }

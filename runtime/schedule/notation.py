@@ -1,9 +1,10 @@
-"""The text of a schedule, read into the arguments that make it."""
+"""The text of a schedule, read into the arguments that make it, and presets such as ``2x``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from ...engines.manifest import json_digest
 from ...engines.registry import Registry
 from .decays import DECAYS
 from .placements import PLACEMENTS
-from .presets import preset_budgets, speedup_of
-from .rule import INTEGER, NAME, Notation, parameters_of
+from .rule import INTEGER, NAME, Notation, parameters_of, round_half_up
 
 FIELDS = {  # by option; the parameters of decays and placements are options of their own name
     "max": "max_exit_layer",
@@ -26,13 +26,14 @@ FIELDS = {  # by option; the parameters of decays and placements are options of 
 }
 _NAMES = ("placement", "prompt")
 _PRESET = re.compile(r"([0-9]+(?:\.[0-9]+)?)x")
+_MAX_DIGITS = 40  # of a speed-up, which an error shows as a float
 EXAMPLES = "full, 2x, 2x:horizon=64, linear:max=16,min=8,warmup=1,horizon=64, a file.json"
 
 
 def beyond_notation(text: str) -> str | None:
-    """Return what ``text`` is where reading it takes more than the notation; None: it is notation.
+    """Return what else ``text`` is, or None if it is notation.
 
-    Such schedules are for the user of this machine, not for clients of a server.
+    Files and documents are for the user of this machine, not for clients of a server.
 
     >>> beyond_notation("a.json"), beyond_notation('{"schedule": …'), beyond_notation("2x")
     ("a file's name", 'a document', None)
@@ -43,12 +44,12 @@ def beyond_notation(text: str) -> str | None:
 
 
 def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) -> dict[str, Any]:
-    """Return the arguments of ExitSchedule that ``text`` stands for.
+    """Return the arguments of ExitSchedule that ``text`` means.
 
     ``horizon`` serves presets and decays whose text names none. Forms::
 
         full                                         every token runs every layer
-        2x  3x:horizon=64  2x:placement=bottom       presets, see presets.py
+        2x  3x:horizon=64  2x:placement=bottom       presets, see `preset_budgets`
         linear:max=16,min=8,warmup=1,horizon=64      DECAY:max=,min=,warmup=,horizon=[,placement=]
         power:max=16,min=8,horizon=64,power=2        and exponential: rate=, step: steps=
         constant:max=12                              min and horizon are not needed
@@ -57,15 +58,18 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
         2x:placement=d3,tail=2                       a placement with a parameter
         2x:prompt=decay                              the prompt falls from all layers to max
         schedule.json                                an ExitSchedule's JSON, or a bundle's file
-        {"schedule": {…}, …}                         what such a file holds
+        {"schedule": {…}, …}                         the content of such a file
 
-    Raises ScheduleError, all problems of the text at once; the schedule's own are not looked for.
+    Raises ScheduleError with all problems of the text; those of the schedule are not looked for.
     """
     if not isinstance(text, str):
         raise ScheduleError("schedule", f"is {shown(text)}; allowed: a text, e.g. {EXAMPLES}")
     name, _, rest = text.strip().partition(":")
     if text.strip().endswith(".json"):
-        return read_document(Path(text.strip()), num_layers=num_layers)
+        path = Path(text.strip())
+        subject = f"schedule {path}"
+        document = read_json(path, ScheduleError, subject=subject)
+        return _document_arguments(document, subject, num_layers)
     if text.lstrip().startswith("{"):
         document = parse_json(text, ScheduleError, subject="schedule")
         return _document_arguments(document, "schedule", num_layers)
@@ -107,21 +111,13 @@ def full_arguments(num_layers: int) -> dict[str, Any]:
     }
 
 
-def read_document(path: Path, *, num_layers: int) -> dict[str, Any]:
-    """Read a JSON file: an ExitSchedule's object, or one that holds it under "schedule".
-
-    A bundle's schedule.json is such a file, with a digest that is checked; so is what
-    ``skipdec schedule show --json`` prints. What else they hold follows from the schedule.
-
-    Raises ScheduleError for a file that can't be read, a digest that does not match, or a
-    schedule of another depth.
-    """
-    subject = f"schedule {path}"
-    return _document_arguments(read_json(path, ScheduleError, subject=subject), subject, num_layers)
-
-
 def _document_arguments(document: object, subject: str, num_layers: int) -> dict[str, Any]:
-    """Return the arguments that a JSON value holds; see ``read_document``."""
+    """Return the arguments in a JSON value: an ExitSchedule's object, or that under "schedule".
+
+    A bundle's schedule.json, whose digest is checked, and the output of ``skipdec schedule show
+    --json`` have "schedule"; everything else in them follows from it. Raises ScheduleError for a
+    wrong digest or a schedule of another depth.
+    """
     if isinstance(document, dict) and "schedule" in document:
         _check_digest(document, subject)
         document = document["schedule"]
@@ -134,9 +130,9 @@ def _document_arguments(document: object, subject: str, num_layers: int) -> dict
 
 
 def _check_digest(document: dict[str, Any], subject: str) -> None:
-    """Raise ScheduleError where a document has a digest that is not its own.
+    """Raise ScheduleError for a document whose digest does not match its content.
 
-    Without a plan it is of bundle format 2, whose digest was that of the schedule alone.
+    A document without a plan has bundle format 2, whose digest covers the schedule alone.
     """
     if "digest" not in document:
         return
@@ -151,7 +147,7 @@ def _check_digest(document: dict[str, Any], subject: str) -> None:
 
 
 def _notations(fields: tuple[str, ...], *registries: Registry) -> dict[str, Notation]:
-    """Which options a text may have: ``fields``, the parameters of all rules, and prompt."""
+    """Return the options that a text may have: ``fields``, all rules' parameters, and prompt."""
     notations = {key: NAME if key in _NAMES else INTEGER for key in fields}
     return {**notations, **parameters_of(*registries), "prompt": NAME}
 
@@ -189,3 +185,62 @@ def _check_complete(text: str, values: dict[str, Any]) -> None:
             f"schedule {shown(text)}",
             *(f"{key} is missing; add it, e.g. {key}={examples[key]}" for key in missing),
         )
+
+
+def speedup_of(digits: str) -> Fraction:
+    """Return the number before a preset's ``x``.
+
+    Raises ScheduleError for one of more than 40 digits.
+    """
+    if len(digits) > _MAX_DIGITS:
+        raise ScheduleError(
+            f"preset {digits[:_MAX_DIGITS]}…x",
+            f"has {len(digits):,} digits; allowed: {_MAX_DIGITS}, e.g. 2x or 2.5x",
+        )
+    return Fraction(digits)
+
+
+def preset_budgets(speedup: Fraction, num_layers: int) -> tuple[int, int]:
+    """Return (max, min) of skipdec's preset "k×": warm-up 1, mean depth about L/k.
+
+    min = 2·round(L/3k), max = round(2L/k) − min. 24 layers: 2x → (16, 8), 3x → (10, 6),
+    4x → (8, 4), 5x → (6, 4), really 4.8x. k leaves out the prompt, the embedding and the head.
+
+    Raises ScheduleError, naming the largest k, where min ≤ 1, max < min or max > L.
+    """
+    budgets = _preset_formula(speedup, num_layers)
+    if budgets is None:
+        presets = fitting_presets(num_layers)
+        allowed = (
+            f"largest possible: {presets[-1]}, smallest whole one: {presets[0]}"
+            if presets
+            else "no preset fits"
+        )
+        raise ScheduleError(
+            f"preset {float(speedup):g}x",
+            f"does not fit {num_layers} layers; {allowed}; "
+            "or name budgets, e.g. linear:max=4,min=2,horizon=64",
+        )
+    return budgets
+
+
+def fitting_presets(num_layers: int) -> tuple[str, ...]:
+    """Return the whole presets that a model of ``num_layers`` can run.
+
+    >>> fitting_presets(12)
+    ('2x', '3x', '4x', '5x', '6x')
+    """
+    return tuple(
+        f"{speedup}x"
+        for speedup in range(1, num_layers + 1)
+        if _preset_formula(Fraction(speedup), num_layers)
+    )
+
+
+def _preset_formula(speedup: Fraction, num_layers: int) -> tuple[int, int] | None:
+    if speedup <= 0:
+        return None
+    smallest = 2 * round_half_up(num_layers / (3 * speedup))
+    largest = round_half_up(2 * num_layers / speedup) - smallest
+    fits = 1 < smallest <= largest <= num_layers
+    return (largest, smallest) if fits else None

@@ -1,4 +1,4 @@
-"""Which layers a token runs, and whether the next one runs only layers that this one ran."""
+"""Plans: the layers of a token, and checks that later tokens run subsets of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of generated tokens with one plan: ``start`` ≤ i < ``stop``; None: for ever."""
+    """A run of generated tokens with one plan: ``start`` ≤ i < ``stop``, if any."""
 
     start: int
     stop: int | None
@@ -56,7 +56,7 @@ def generated_holes(segments: Sequence[Segment]) -> list[str]:
 
 
 def prompt_holes(plans: Sequence[LayerPlan]) -> list[str]:
-    """The same among prompt tokens, whose positions depend on the prompt's length."""
+    """Return the same for prompt tokens, whose positions depend on the prompt's length."""
     return [
         f"a prompt token of budget {len(after)} runs layer {layer}, which one of budget "
         f"{len(before)} before it did not"
@@ -70,9 +70,9 @@ def _first_missing(before: LayerPlan, after: LayerPlan) -> list[int]:
 
 
 def realised_depth(layers_per_token: Sequence[int]) -> float | None:
-    """Mean layers of all output tokens but the first, which belongs to the prompt.
+    """Return the mean layers of all output tokens but the first, which belongs to the prompt.
 
-    None where there is no second token.
+    None without a second token.
 
     >>> realised_depth([6, 4, 3, 3, 2])
     3.0

@@ -16,7 +16,7 @@ from .text import format_schedule
 FORMATS = (".png", ".svg")
 _PROMPT, _WARMUP, _RUN = 1, 2, 3  # what a cell shows; 0: bypassed
 _COLOURS = ("#ffffff", "#c9ced6", "#f2a65a", "#3b6ea5")
-_MOST_CELLS = 1 << 26  # of a picture: a byte each, and some times that while it is drawn
+_MAX_CELLS = 1 << 26  # of a picture: a byte each, and several while it is drawn
 _TITLE_COLUMNS = 80  # characters that fit the width of a picture
 _LABELS = ("bypassed", "prompt", "warm-up", "runs")
 
@@ -36,18 +36,18 @@ def plot_schedule(
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"picture {path}", f"ends in {path.suffix!r}; allowed: .png, .svg")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"picture {path}", f"{path.absolute().parent} is no directory; make it")
+        raise UsageError(f"picture {path}", f"{path.absolute().parent} is not a directory; make it")
     require_extra("plot", "skipdec schedule plot")
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     count = num_tokens or schedule.horizon + max(1, schedule.horizon // 10)
-    if schedule.num_layers * count > _MOST_CELLS:
+    if schedule.num_layers * count > _MAX_CELLS:
         raise UsageError(
             f"picture {path}",
             f"has {count:,} tokens of {schedule.num_layers:,} layers; allowed: "
-            f"{_MOST_CELLS // schedule.num_layers:,} tokens; draw fewer, or give a shorter horizon",
+            f"{_MAX_CELLS // schedule.num_layers:,} tokens; draw fewer, or give a shorter horizon",
         )
     cells = schedule_cells(schedule, count)  # [L, prompt + count]
     prompt = len(schedule.prompt_plans)

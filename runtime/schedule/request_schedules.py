@@ -1,4 +1,4 @@
-"""Which schedule a request runs: the one asked for, the generator's default, the bundle's own."""
+"""The schedule that a request runs: the requested one, a default or the bundle's own."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from ...engines.errors import ScheduleError, shown
 from .decays import DECAYS
 from .notation import read_arguments
 from .schedule import ExitSchedule
-from .text import default_horizon, parse_schedule
 
-_MOST_RESOLVED = 128  # texts whose schedules are kept
+_MAX_CACHED_TEXTS = 128
 
 
 @dataclass(frozen=True)
 class ScheduleResolver:
-    """Resolves what is asked for, None, a text or a schedule, for one request by its tokens.
+    """Resolves a request's schedule, which is None, a text or a schedule, by its tokens.
 
-    ``own`` is the bundle's, ``default`` stands for None, and None there for ``own``. Where ``own``
-    is of constant depth and so has no horizon to lend, ``2x`` is two schedules for requests of 16
-    and 64 tokens, ``2x:horizon=64`` one. ``positions`` are the model's: a text names no longer
-    horizon, unless the bundle's own is longer; None: no such bound.
+    None stands for ``default``, and a ``default`` of None for ``own``, the bundle's. If ``own`` has
+    constant depth and so no horizon to lend, ``2x`` gives two schedules to requests of 16 and 64
+    tokens, ``2x:horizon=64`` one. ``positions`` are the model's and bound the horizon of a text,
+    unless the bundle's own is longer; None sets no bound.
     """
 
     num_layers: int  # of the bundle
@@ -34,7 +33,7 @@ class ScheduleResolver:
     def resolve(self, wanted: str | ExitSchedule | None, num_tokens: int) -> ExitSchedule:
         """Return the schedule of a request of ``num_tokens``.
 
-        The last schedules made of a text are kept. Raises ScheduleError for an invalid text, a
+        The last schedules read from texts are cached. Raises ScheduleError for an invalid text, a
         horizon beyond the model's positions, and a schedule of another depth.
         """
         chosen = next((one for one in (wanted, self.default) if one is not None), self.own)
@@ -55,20 +54,20 @@ class ScheduleResolver:
     ) -> list[ExitSchedule]:
         """Return the schedule of each request of a call, in order.
 
-        Raises what `resolve` does, for no requests too.
+        Raises what `resolve` raises, even for no requests.
         """
         resolved = {tokens: self.resolve(wanted, tokens) for tokens in set(num_tokens) or {1}}
         return [resolved[tokens] for tokens in num_tokens]
 
     def _parse(self, text: str, horizon: int) -> ExitSchedule:
         if text.rstrip().endswith(".json"):  # a file, which may change
-            return parse_schedule(text, num_layers=self.num_layers, horizon=horizon)
+            return ExitSchedule.parse(text, num_layers=self.num_layers, horizon=horizon)
         return self._parse_once(text, horizon)
 
     @cached_property
     def _parse_once(self) -> Callable[[str, int], ExitSchedule]:
-        """Read a text that names no file, or return the schedule kept of it; from any thread."""
-        return lru_cache(maxsize=_MOST_RESOLVED)(self._parse_text)
+        """`_parse_text` with a cache that any thread may use."""
+        return lru_cache(maxsize=_MAX_CACHED_TEXTS)(self._parse_text)
 
     def _parse_text(self, text: str, horizon: int) -> ExitSchedule:
         arguments = read_arguments(text, num_layers=self.num_layers, horizon=horizon)
@@ -76,17 +75,27 @@ class ScheduleResolver:
         return ExitSchedule.from_document(arguments)
 
     def _require_reachable(self, arguments: Mapping[str, Any]) -> None:
-        """Refuse a horizon that no request gets to, before anything is made of it."""
+        """Refuse a horizon that no request reaches, before the schedule is made."""
         if self.positions is None:
             return
         horizon: int = arguments["horizon"]
-        most = max(self.positions, self.own.horizon)
-        if horizon <= most:
+        longest = max(self.positions, self.own.horizon)
+        if horizon <= longest:
             return
         implied = DECAYS.load(arguments["decay"]).implied(arguments) if "decay" in arguments else {}
         if horizon != implied.get("horizon"):  # d3's follows from its other parameters
             raise ScheduleError(
                 "exit schedule",
-                f"horizon is {shown(horizon)}; allowed: 1 to {most}, "
-                + ("the bundle's positions" if most == self.positions else "the bundle's own"),
+                f"horizon is {shown(horizon)}; allowed: 1 to {longest}, "
+                + ("the bundle's positions" if longest == self.positions else "the bundle's own"),
             )
+
+
+def default_horizon(schedule: ExitSchedule, max_tokens: int) -> int:
+    """Return the horizon of a preset that names none.
+
+    The bundle's own ``schedule`` lends its horizon; if its depth is constant, the request's
+    ``max_tokens`` take its place.
+    """
+    lent = schedule.lent_horizon
+    return max_tokens if lent is None else lent

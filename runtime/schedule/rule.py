@@ -1,14 +1,81 @@
-"""Rules with parameters of their own: the common base of decays and placements."""
+"""Rules: the common base of decays and placements, and the schedule fields that they see."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from functools import cache
 from typing import Any, ClassVar, cast, get_type_hints
 
+from ...engines.constants import integer
+from ...engines.errors import shown
+from ...engines.manifest import MAX_LAYERS
 from ...engines.registry import Registry
-from .fields import ScheduleFields
+
+MAX_HORIZON = integer("max_horizon")
+PROMPT_DEPTHS = ("full", "decay")
+
+_INTEGERS = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon", "warmup_layers")
+_GRID = 2**40
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleFields:
+    """The part of a schedule that rules see: its bounds and the names of its rules, unchecked."""
+
+    num_layers: int
+    max_exit_layer: int
+    min_exit_layer: int
+    warmup_layers: int = 1
+    horizon: int
+    decay: str = "linear"
+    placement: str = "top"
+    prompt: str = "full"
+
+
+def field_problems(schedule: ScheduleFields) -> list[str]:
+    """Return what is wrong with the fields by themselves; bounds are checked for integers only."""
+    problems = []
+    if schedule.prompt not in PROMPT_DEPTHS:
+        problems.append(f"prompt is {shown(schedule.prompt)}; allowed: {', '.join(PROMPT_DEPTHS)}")
+    wrong_types = [
+        f"{name} is {shown(getattr(schedule, name))}; allowed: an integer"
+        for name in _INTEGERS
+        if type(getattr(schedule, name)) is not int
+    ]
+    return [*problems, *(wrong_types or _bound_problems(schedule))]
+
+
+def _bound_problems(schedule: ScheduleFields) -> list[str]:
+    num_layers, largest = schedule.num_layers, schedule.max_exit_layer
+    bounds = (
+        ("num_layers", 1, MAX_LAYERS, f"1 to {MAX_LAYERS}"),
+        ("max_exit_layer", 1, num_layers, f"1 to num_layers, {shown(num_layers)}"),
+        ("min_exit_layer", 1, largest, f"1 to max_exit_layer, {shown(largest)}"),
+        ("warmup_layers", 0, num_layers, f"0 to num_layers, {shown(num_layers)}"),
+        ("horizon", 1, MAX_HORIZON, f"1 to {MAX_HORIZON}"),
+    )
+    return [
+        f"{name} is {shown(value)}; allowed: {allowed}"
+        for name, low, high, allowed in bounds
+        if not low <= (value := getattr(schedule, name)) <= high
+    ]
+
+
+def round_half_up(value: Fraction) -> int:
+    """Round to the nearest integer, ties upward.
+
+    >>> round_half_up(Fraction(25, 2)), round_half_up(Fraction(62, 5))
+    (13, 12)
+    """
+    return math.floor(value + Fraction(1, 2))
+
+
+def snap(value: float) -> Fraction:
+    """Put an irrational value on a grid, so that the last bits of a libm can't move a tie."""
+    return Fraction(round(value * _GRID), _GRID)
 
 
 @dataclass(frozen=True)
@@ -24,16 +91,14 @@ def _number(text: str) -> float:
     return int(number) if number.is_integer() else number
 
 
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(entry) for entry in text.split("/"))
-
-
 INTEGER = Notation("an integer", int)
 NAME = Notation("a name", str)
 _NOTATIONS: Mapping[object, Notation] = {
     int: INTEGER,
     float: Notation("a number", _number),
-    tuple[int, ...]: Notation("integers, e.g. 16/16/12/8", _integers),
+    tuple[int, ...]: Notation(
+        "integers, e.g. 16/16/12/8", lambda text: tuple(map(int, text.split("/")))
+    ),
 }
 
 
@@ -47,7 +112,7 @@ class Rule:
     """
 
     searched: ClassVar[tuple[str, ...]] = ("",)
-    """The options, as text, with which ``skipdec fit`` tries this rule unless told otherwise."""
+    """The options, as text, with which ``skipdec fit`` tries this rule by default."""
 
     @classmethod
     def parameters(cls) -> Mapping[str, Notation]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
 from ...engines.checking import plain
-from ...engines.errors import MOST_PROBLEMS, ScheduleError, few, shown
-from .chosen_rules import choose_rules, unknown_keys
+from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, few, shown
+from ...engines.registry import Registry
 from .decays import DECAYS, Decay
-from .fields import ScheduleFields, round_half_up
 from .notation import full_arguments, read_arguments
 from .placements import PLACEMENTS, Placement
 from .plan import LayerPlan, LayerRanges, Segment, generated_holes, prompt_holes
-from .rule import parameters_of
+from .rule import Rule, ScheduleFields, field_problems, parameters_of, round_half_up
 
 _REQUIRED = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon")
 
@@ -79,7 +78,7 @@ class ExitSchedule(ScheduleFields):
             placement=placement,
             prompt=prompt,
         )
-        decay_rule, placement_rule = choose_rules(self, parameters)
+        decay_rule, placement_rule = _choose_rules(self, parameters)
         object.__setattr__(self, "decay_rule", decay_rule)
         object.__setattr__(self, "placement_rule", placement_rule)
         advice = f"; {placement_rule.hole_advice}" if placement_rule.hole_advice else ""
@@ -96,8 +95,8 @@ class ExitSchedule(ScheduleFields):
         return f"ExitSchedule({values})"
 
     def __getattr__(self, name: str) -> object:
-        """A parameter of a decay or placement; None where another one is chosen."""
-        for rule in ("decay_rule", "placement_rule"):  # not there yet while unpickling
+        """Return a parameter of a decay or placement; None where another one is chosen."""
+        for rule in ("decay_rule", "placement_rule"):  # missing while unpickling
             if name in (values := self.__dict__[rule].values() if rule in self.__dict__ else {}):
                 return values[name]
         if not name.startswith("_") and name in parameters_of(DECAYS, PLACEMENTS):
@@ -127,29 +126,23 @@ class ExitSchedule(ScheduleFields):
         """Build a schedule from its JSON object; unknown and missing keys are refused."""
         if not isinstance(document, Mapping):
             raise ScheduleError("exit schedule", f"is {shown(document)}; allowed: a JSON object")
-        problems = unknown_keys(document)
+        problems = _unknown_keys(document)
         problems += [f"key {key!r} is missing" for key in _REQUIRED if key not in document]
         if problems:
             raise ScheduleError("exit schedule", *problems)
         return cls(**document)
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON object.
-
-        A decay's or placement's own parameter is there only where it has one, ``prompt`` only
-        where it is not "full".
-        """
+        """Return the JSON object: fields and rule parameters; ``prompt`` only if not "full"."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in self._keywords().items()
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object, by the name that outputs and configurations have for theirs."""
-        return self.to_document()
+    to_dict = to_document  # the name that outputs and configurations use
 
     def changed(self, **changes: object) -> ExitSchedule:
-        """Return this schedule with other fields; a rule that is named anew loses its parameters.
+        """Return this schedule with other fields; a rule that changes loses its parameters.
 
         >>> ExitSchedule.full(6).changed(min_exit_layer=4, horizon=9, decay="linear").budget(8)
         4
@@ -161,7 +154,7 @@ class ExitSchedule(ScheduleFields):
         return ExitSchedule(**{**kept, **changes})
 
     def _keywords(self) -> dict[str, Any]:
-        """The arguments that make an equal schedule; ``prompt`` only where it is not "full"."""
+        """Return the arguments that make an equal schedule."""
         named = {field.name: getattr(self, field.name) for field in fields(ScheduleFields)}
         prompt = {"prompt": named.pop("prompt")}
         rules = {**self.decay_rule.values(), **self.placement_rule.values()}
@@ -171,6 +164,16 @@ class ExitSchedule(ScheduleFields):
     def is_reduced(self) -> bool:
         """True if some token runs fewer than all layers."""
         return self.min_exit_layer < self.num_layers
+
+    @property
+    def is_full(self) -> bool:
+        """True if every token runs all layers."""
+        return not self.is_reduced
+
+    @property
+    def lent_horizon(self) -> int | None:
+        """The horizon that presets without one borrow; None if the depth is constant."""
+        return None if self.decay == "constant" else self.horizon
 
     def budget(self, index: int) -> int:
         """Return how many layers generated token ``index`` ≥ 0 runs."""
@@ -183,22 +186,19 @@ class ExitSchedule(ScheduleFields):
         return self.segments[bisect_right(self._starts, index) - 1].plan
 
     def layer_ranges(self, budgets: Iterable[int]) -> dict[int, LayerRanges]:
-        """Return, for each number of layers that a token ran, which ones these were.
-
-        A schedule has one set for each number, wherever in a prompt or a text it stands.
-        """
+        """Return the layers that each number of layers means, in a prompt as in a text."""
         return {budget: self._plan_of(budget).ranges for budget in set(budgets)}
 
     @cached_property
     def full_plan(self) -> LayerPlan:
-        """All layers: what prompt tokens run, with ``prompt="decay"`` the first of them."""
+        """All layers: the plan of prompt tokens, with ``prompt="decay"`` of the first one."""
         return LayerPlan(tuple(range(self.num_layers)))
 
     @cached_property
     def prompt_plans(self) -> tuple[LayerPlan, ...]:
         """The plans of prompt tokens, from all layers for the first down to the last token's.
 
-        One plan with ``prompt="full"``; else one for each budget, of which short prompts skip some.
+        One plan with ``prompt="full"``; else one per budget, some of which short prompts skip.
         """
         last = self.num_layers if self.prompt == "full" else self.max_exit_layer
         return tuple(self._plan_of(budget) for budget in range(self.num_layers, last - 1, -1))
@@ -219,7 +219,7 @@ class ExitSchedule(ScheduleFields):
     def prompt_prefix(self, layer: int, length: int) -> int:
         """Return how many tokens of a prompt of ``length`` run ``layer``: always the first ones.
 
-        Budgets never grow along the prompt and their sets are nested. 12 layers, max 8, warm-up 1,
+        Budgets never grow along the prompt, and their sets are nested. 12 layers, max 8, warm-up 1,
         5 tokens: layers 0 and 5–11 run 5 tokens, layer 4 runs 4 (budget 9 or more), 3 runs 3, 2
         runs 2, and layer 1, which needs the whole budget, 1.
         """
@@ -241,7 +241,7 @@ class ExitSchedule(ScheduleFields):
         return 2 * (self.num_layers - needed) + 1, 2 * fall
 
     def active_lengths(self, prompt_length: int, num_fed: int) -> list[int]:
-        """For each layer, how many tokens of one row run it: always the first ones.
+        """Return, for each layer, how many tokens of one row run it: always the first ones.
 
         The row is a prompt and ``num_fed`` generated tokens that are fed back.
         """
@@ -251,11 +251,6 @@ class ExitSchedule(ScheduleFields):
             steps = num_fed if last is None else min(num_fed, last + 1)
             lengths.append(self.prompt_prefix(layer, prompt_length) + steps)
         return lengths
-
-    @property
-    def is_full(self) -> bool:
-        """True if every token runs all layers."""
-        return self.min_exit_layer == self.num_layers
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
@@ -300,7 +295,7 @@ class ExitSchedule(ScheduleFields):
 
     @cached_property
     def _last_indices(self) -> tuple[int | None, ...]:
-        """For each layer, ``last_index``; the last segment that runs it says."""
+        """For each layer, ``last_index``: the end of the last segment that runs it."""
         last: list[int | None] = [-1] * self.num_layers
         for segment in self.segments:
             for layer in segment.plan.layers:
@@ -318,3 +313,64 @@ class ExitSchedule(ScheduleFields):
 
     def _plan_of(self, budget: int) -> LayerPlan:
         return LayerPlan(self.placement_rule.layers(self, budget))
+
+
+def _choose_rules(
+    schedule: ScheduleFields, parameters: Mapping[str, object]
+) -> tuple[Decay, Placement]:
+    """Return the decay and the placement of ``schedule``, made with ``parameters``.
+
+    A parameter that is None is missing; numbers and arrays of numpy or torch become Python's, lists
+    become tuples. Raises ScheduleError with all problems; a rule checks its parameters and bounds
+    once everything else is sound.
+    """
+    given = {name: _plain(value) for name, value in parameters.items() if value is not None}
+    problems = _unknown_keys(given) if given else []
+    for kind, registry in (("decay", DECAYS), ("placement", PLACEMENTS)):
+        name = getattr(schedule, kind)
+        if not isinstance(name, str) or name not in registry:
+            meant = did_you_mean(name, registry)
+            problems.append(f"{kind} is {shown(name)}; {meant}allowed: {', '.join(registry)}")
+        else:
+            problems += _parameter_problems(f"{kind} {name}", registry, registry.load(name), given)
+    if problems := [*problems, *field_problems(schedule)]:
+        raise ScheduleError("exit schedule", *problems)
+    decay: Decay = _make(DECAYS.load(schedule.decay), given)
+    placement: Placement = _make(PLACEMENTS.load(schedule.placement), given)
+    if problems := [*decay.problems(schedule), *placement.problems(schedule)]:
+        raise ScheduleError("exit schedule", *problems)
+    return decay, placement
+
+
+def _unknown_keys(keys: Collection[object]) -> list[str]:
+    """Return a problem for each key that is neither a field nor a parameter of any rule."""
+    known = [field.name for field in fields(ScheduleFields)]
+    known += parameters_of(DECAYS, PLACEMENTS)
+    unknown = [key for key in keys if key not in known]
+    problems = [
+        f"key {shown(key)} is unknown; {did_you_mean(key, known, among=len(keys))}"
+        f"allowed: {', '.join(known)}"
+        for key in unknown[:MOST_PROBLEMS]
+    ]
+    return few(problems, len(unknown))
+
+
+def _parameter_problems(
+    chosen: str, registry: Registry, rule: type[Rule], given: Mapping[str, object]
+) -> list[str]:
+    own = rule.parameters()
+    others = [name for name in given if name not in own]
+    known = parameters_of(registry) if others else {}
+    return [
+        *(f"{name} is {shown(given[name])}; {chosen} has none" for name in others if name in known),
+        *(f"{name} is missing; {chosen} needs it" for name in own if name not in given),
+    ]
+
+
+def _plain(value: object) -> object:
+    value = plain(value)
+    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
+
+
+def _make(rule: Any, given: Mapping[str, object]) -> Any:  # noqa: ANN401  (any rule's class)
+    return rule(**{name: given[name] for name in rule.parameters()})

@@ -1,25 +1,17 @@
-"""Schedules as text, and texts and files as schedules: ``full``, ``2x``, ``linear:max=16,…``."""
+"""Schedules as text, and texts as schedules: ``full``, ``2x``, ``linear:max=16,…``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from .notation import FIELDS, full_arguments, read_document
-from .plan import LayerPlan
+from .notation import FIELDS, full_arguments
 from .schedule import ExitSchedule
 
 
 def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) -> ExitSchedule:
     """Read a schedule from its text form, as ``ExitSchedule.parse`` does."""
     return ExitSchedule.parse(text, num_layers=num_layers, horizon=horizon)
-
-
-def read_schedule(path: Path, *, num_layers: int) -> ExitSchedule:
-    """Read a schedule from a JSON file, whatever its name; see ``notation.read_document``."""
-    return ExitSchedule.from_document(read_document(path, num_layers=num_layers))
 
 
 @lru_cache(maxsize=256)
@@ -41,30 +33,6 @@ def format_schedule(schedule: ExitSchedule) -> str:
         values["prompt"] = prompt
     options = ",".join(f"{key}={_formatted(value)}" for key, value in values.items())
     return f"{schedule.decay}:{options}"
-
-
-def format_layers(layers: Iterable[int]) -> str:
-    """Return ascending layer indices as ranges.
-
-    >>> format_layers((0, 9, 10, 11))
-    '0, 9–11'
-    """
-    ranges = LayerPlan(tuple(layers)).ranges
-    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in ranges)
-
-
-def lent_horizon(schedule: ExitSchedule) -> int | None:
-    """Return the horizon that presets without one borrow of ``schedule``; None: it has none."""
-    return None if schedule.decay == "constant" else schedule.horizon
-
-
-def default_horizon(schedule: ExitSchedule, max_tokens: int) -> int:
-    """Return the horizon of a preset that names none.
-
-    That of the bundle's own ``schedule``, else (constant, full) the request's own ``max_tokens``.
-    """
-    lent = lent_horizon(schedule)
-    return max_tokens if lent is None else lent
 
 
 def _formatted(value: object) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from ..stitching.protocol import StepRow
-from ..tokens.logits import StepLogits
 from ..tokens.outputs import StreamDelta
+from ..tokens.sampler import StepLogits
 from .running_request import Row
 
 

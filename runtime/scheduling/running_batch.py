@@ -16,8 +16,8 @@ from ..requests.request import Prompt, Request, make_request
 from ..schedule import ExitSchedule
 from ..stitching.protocol import StepRow
 from ..stitching.slot_stitcher import SlotStitcher
-from ..tokens.logits import HostLogits, StepLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
+from ..tokens.sampler import HostLogits, StepLogits
 from ..tokens.sampling import SamplingParams
 from .decoding import Decoding, OrdinaryDecoding, prompt_end
 from .loaded_bundle import LoadedBundle, RequestLimits, RunningBatchConfig

@@ -16,10 +16,8 @@ from ..requests.request import Request, ScoreRequest
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
 from ..stitching.slot_stitcher import SlotStitcher
-from ..tokens.logits import HostLogits
-from ..tokens.logprobs import row_logprobs
 from ..tokens.outputs import CompletionOutput, Logprob, ScoreOutput
-from ..tokens.sampler import not_finite
+from ..tokens.sampler import HostLogits, not_finite, row_logprobs
 from ..tokens.tokenizer import Tokenizer
 from .loaded_bundle import LoadedBundle
 from .running_request import Row

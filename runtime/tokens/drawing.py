@@ -1,20 +1,20 @@
-"""Which token a uniform number draws from a row of logits.
+"""Drawing a token from a row of logits by a uniform number.
 
 A token's weight is e^((logit − best) / temperature), in float32 by one exp whose bits are the same
-everywhere (`weights_of`); sums of weights and all that is compared with them are float64. So equal
+everywhere (`weights_of`); sums of weights, and values compared with them, are float64. So equal
 uniform numbers draw equal tokens from equal logits on every processor, in skipdec's kernels and in
-numpy (but where a last bit of numpy's exp, about one in 10⁸, meets a border).
+numpy (except where the last bit of numpy's exp, wrong about once in 10⁸, meets a border).
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ...engines.errors import EnvironmentMismatchError
 from ...engines.kernels.library import KernelDraw, find_library
@@ -25,43 +25,33 @@ Logits = NDArray[np.float32]
 _BLOCK = 256  # weights summed at once
 
 
-class Drawer(ABC):
-    """Draws tokens as one request's parameters say: min_p, top_k, top_p, softmax, draw.
+class Drawer(Protocol):
+    """Draws tokens by one request's parameters: min_p, top_k, top_p, softmax, draw.
 
     Worked example, logits [2, 1, 0, -1], temperature 1, top_k 3, top_p 0.9: top_k leaves
     [2, 1, 0] with probabilities [0.665, 0.245, 0.090]; 0.665 + 0.245 ≥ 0.9, so top_p leaves the
     first two, drawn with 0.731 and 0.269.
     """
 
-    @abstractmethod
     def draw(self, logits: Logits, uniform: float) -> int | None:
-        """The place in ``logits`` (float32 [V], left unchanged) that ``uniform`` in [0, 1) draws.
+        """Return the place in ``logits`` (float32 [V], unchanged) that ``uniform`` in [0, 1) draws.
 
-        The first, from place 0 on, with which the sum of what is left passes that share of it.
-        None if a logit is NaN or +inf, or none is finite.
+        It is the first place at which the running sum of the kept weights passes that share of
+        their total. None if a logit is NaN or +inf, or none is finite.
         """
 
 
 def drawer_of(params: SamplingParams) -> Drawer:
-    """The compiled one if it can run here, numpy's else."""
+    """Return the compiled drawer if it can run here, else numpy's."""
     try:
         library = find_library()
         if library is not None and library.instruction_set:
             margin = float(min_p_margin(params))
             inverse = float(_inverse_temperature(params))
-            return _CompiledDrawer(KernelDraw(library, inverse, margin, params.top_k, params.top_p))
+            return KernelDraw(library, inverse, margin, params.top_k, params.top_p)
     except EnvironmentMismatchError:
-        pass  # said where engines need the library
+        pass  # loading engines that need the library reports it
     return NumpyDrawer(params)
-
-
-@dataclass(frozen=True)
-class _CompiledDrawer(Drawer):
-    kernel: KernelDraw
-
-    def draw(self, logits: Logits, uniform: float) -> int | None:
-        """See Drawer."""
-        return self.kernel.draw(logits, uniform)
 
 
 @dataclass(frozen=True)
@@ -70,8 +60,8 @@ class NumpyDrawer(Drawer):
 
     params: SamplingParams
 
+    @override
     def draw(self, logits: Logits, uniform: float) -> int | None:
-        """See Drawer."""
         params = self.params
         best = logits.max()  # NaN if there is one
         if not math.isfinite(best):
@@ -82,7 +72,8 @@ class NumpyDrawer(Drawer):
             kept = logits[ids]  # [kept tokens]
         if 0 < params.top_k < kept.size:
             threshold = np.partition(kept, kept.size - params.top_k)[kept.size - params.top_k]
-            ids = _narrowed(ids, np.flatnonzero(kept >= threshold))  # ties with the k-th stay
+            places = np.flatnonzero(kept >= threshold)  # ties with the k-th stay
+            ids = places if ids is None else ids[places]
             kept = logits[ids]
         weights = weights_of((kept - best) * _inverse_temperature(params))  # [kept tokens]
         if params.top_p < 1:
@@ -92,10 +83,10 @@ class NumpyDrawer(Drawer):
 
 
 def weights_of(exponents: Logits) -> Logits:
-    """e^x in float32, by the polynomial of the kernels (simd/functions.inc.h), to its last bit.
+    """Return e^x in float32 by the polynomial of the kernels (simd/functions.inc.h), bit for bit.
 
-    For exponents in [-87.3, 0]; 0 below. With n the integer nearest to x / ln 2 and r the rest,
-    2^n · (1 + r + r²·P(r)).
+    Exponents are in [-87.3, 0]; below, the weight is 0. With n the integer nearest to x / ln 2 and
+    r the rest, 2^n · (1 + r + r²·P(r)).
     """
     limited = np.maximum(exponents, np.float32(-87.3))
     biased = _multiply_add(limited, 1.44269502162933349609375, 12582912.0)
@@ -112,7 +103,7 @@ def weights_of(exponents: Logits) -> Logits:
 
 
 def _multiply_add(a: Logits, b: Logits | float, c: Logits | float) -> Logits:
-    """a · b + c, rounded once: a product of float32 values is exact in float64."""
+    """Return a · b + c, rounded once: a product of float32 values is exact in float64."""
     return (a.astype(np.float64) * b + c).astype(np.float32)
 
 
@@ -121,23 +112,20 @@ def min_p_margin(params: SamplingParams) -> np.float32:
 
     -inf without min_p.
     """
-    least = params.temperature * math.log(params.min_p) if params.min_p > 0 else -math.inf
-    return np.float32(least)
+    return np.float32(
+        params.temperature * math.log(params.min_p) if params.min_p > 0 else -math.inf
+    )
 
 
 def _inverse_temperature(params: SamplingParams) -> np.float32:
     return np.float32(1.0 / params.temperature)
 
 
-def _narrowed(ids: NDArray[np.intp] | None, places: NDArray[np.intp]) -> NDArray[np.intp]:
-    return places if ids is None else ids[places]
-
-
 def place_of_share(weights: Logits, share: float, side: Literal["left", "right"]) -> int:
     """Return the first place where the running sum reaches ("left") or passes ``share``·total.
 
-    Sums blocks first, then only the block that matters: a running sum over 50,000 weights takes
-    twenty times as long. A weight of zero is never returned with "right".
+    It sums blocks, then only the block that matters: a running sum over 50,000 weights takes
+    twenty times as long. With "right" the place never has a weight of zero.
     """
     starts = np.arange(0, weights.size, _BLOCK)
     block_ends = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))  # [blocks]
@@ -153,12 +141,12 @@ def place_of_share(weights: Logits, share: float, side: Literal["left", "right"]
 def keep_nucleus(weights: Logits, top_p: float) -> None:
     """Set to 0 all but the fewest largest weights that hold ``top_p`` of the total.
 
-    Of equal weights at the border the lower places stay. Sorted are only those that the share could
-    need: the others hold less than 1 - top_p of the total, each less than that by their number.
+    Of equal weights at the border the lower places stay. Only weights that the share could need are
+    sorted: each of the others is below the mean of a remainder of 1 - top_p of the total.
     """
     total = float(weights.sum(dtype=np.float64))
-    least = np.float32((1 - top_p) * total / weights.size * (1 - 1e-6))
-    descending = np.sort(weights[weights >= least])[::-1]
+    smallest = np.float32((1 - top_p) * total / weights.size * (1 - 1e-6))
+    descending = np.sort(weights[weights >= smallest])[::-1]
     sums = np.cumsum(descending, dtype=np.float64)
     count = min(int(sums.searchsorted(top_p * total)), sums.size - 1) + 1
     border = descending[count - 1]

@@ -19,7 +19,7 @@ class _Output:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, those of what is inside too, as a dict that ``json.dumps`` takes."""
+        """Return all fields, nested ones too, as a dict that ``json.dumps`` accepts."""
         return asdict(self)  # type: ignore[call-overload,no-any-return]  # all are dataclasses
 
 
@@ -37,7 +37,7 @@ class Timings(_Output):
     """Wall-clock seconds of one completion."""
 
     time_to_first_token: float  # from the call of generate to the first output token
-    step_seconds: tuple[float, ...] = ()  # one for each later token: the step that produced it
+    step_seconds: tuple[float, ...] = ()  # per later token: the step that produced it
     decode_seconds: float = 0.0  # from the first output token to the last
 
     @property
@@ -52,12 +52,12 @@ class CompletionOutput(_Output):
 
     index: int  # 0 … n-1 within its request
     text: str  # "" without a tokenizer
-    token_ids: tuple[int, ...]  # with the end-of-text or stop token, where one was produced
-    cumulative_logprob: float | None = None  # sum over token_ids; None unless logprobs were asked
-    logprobs: tuple[dict[int, Logprob], ...] | None = None  # one dict a token, the chosen one in it
+    token_ids: tuple[int, ...]  # including an end-of-text or stop token
+    cumulative_logprob: float | None = None  # sum over token_ids; None without logprobs
+    logprobs: tuple[dict[int, Logprob], ...] | None = None  # per token, with the chosen one
     finish_reason: FinishReason | None = None  # None while it runs
-    stop_reason: int | str | None = None  # the stop token or string; None for end of text;
-    # of finish_reason "error", what happened
+    # the stop token or string; None for end of text; with finish_reason "error", the error
+    stop_reason: int | str | None = None
     layers_per_token: tuple[int, ...] = ()  # decoder layers run to produce each token
     timings: Timings | None = None
 
@@ -71,8 +71,8 @@ class RequestOutput(_Output):
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
     finished: bool
-    schedule: str = ""  # the exit schedule that it ran, its text in full
-    # for each number in layers_per_token, the layers that ran: first and last of each run
+    schedule: str = ""  # the full text of the exit schedule that it ran
+    # per number in layers_per_token, the layers that ran: first and last of each run
     layer_ranges: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
@@ -86,8 +86,8 @@ class StreamDelta(_Output):
     text: str  # whole characters; "" while a character or a possible stop string is incomplete
     finish_reason: FinishReason | None  # set on the completion's last delta
     layers: int  # decoder layers run to produce the token
-    logprobs: tuple[dict[int, Logprob], ...] | None = None  # one a token, where they were asked for
-    stop_reason: int | str | None = None  # see CompletionOutput
+    logprobs: tuple[dict[int, Logprob], ...] | None = None  # per token, on request
+    stop_reason: int | str | None = None  # as in CompletionOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class ScoreOutput(_Output):
     """Log-probabilities of given tokens: a prompt's continuation, or the prompt's own."""
 
     prompt_token_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]  # that were scored; they stand behind those of the prompt
-    logprobs: tuple[float, ...]  # of each of them, given all tokens before it
+    token_ids: tuple[int, ...]  # the scored tokens, which follow those of the prompt
+    logprobs: tuple[float, ...]  # of each scored token, given all tokens before it
     layers_per_token: tuple[int, ...]
-    schedule: str = ""  # the exit schedule that it ran, its text in full
-    top_logprobs: tuple[dict[int, Logprob], ...] | None = None  # one dict a token, if asked for
-    following: CompletionOutput | None = None  # what comes after the last token, if asked for
+    schedule: str = ""  # the full text of the exit schedule that it ran
+    top_logprobs: tuple[dict[int, Logprob], ...] | None = None  # per token, on request
+    following: CompletionOutput | None = None  # the continuation, on request
 
     @property
     def cumulative_logprob(self) -> float:

@@ -1,24 +1,26 @@
-"""Sampler: one token from one row of logits, with a random stream of its own."""
+"""Sampler: one token from one row of a step's logits, with a random stream of its own."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ...engines.errors import LogitsError, UsageError
+from ...engines.memory import Array
 from .drawing import Logits, drawer_of, min_p_margin
-from .logprobs import row_logprobs
 from .outputs import Logprob
 from .sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """The chosen token and, if asked for, log-probabilities by token id (the chosen one in it)."""
+    """The chosen token and, on request, log-probabilities by token id, the chosen one's first."""
 
     token_id: int
     logprobs: dict[int, Logprob] | None = None
@@ -26,8 +28,10 @@ class SampledToken:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The K most probable tokens of one row: ``logits`` float32 [K], largest first, and their
-    ``token_ids`` int64 [K]. ``complete`` says that there are no others.
+    """The K most probable tokens of one row.
+
+    ``logits`` float32 [K], largest first, and their ``token_ids`` int64 [K]. ``complete`` says that
+    the vocabulary has no others.
     """
 
     logits: Logits
@@ -39,12 +43,11 @@ class Sampler:
     """Chooses the tokens of one running sequence.
 
     In this order, as in vLLM: penalties, ``min_tokens`` mask, temperature, min_p, top_k, top_p,
-    softmax, draw (`Drawer`).
-    Log-probabilities are those of the raw logits. The random stream depends on ``params.seed``
-    and ``output_index`` only and advances by one uniform number a token, so a sequence does not
-    depend on what else runs; without a seed it starts from fresh entropy.
+    softmax, draw (`Drawer`). Log-probabilities are those of the raw logits. The random stream
+    depends on ``params.seed`` and ``output_index`` only and advances by one uniform number per
+    token, so other sequences have no effect; without a seed it starts from fresh entropy.
 
-    ``prompt_token_ids`` matter to the repetition penalty only. ``token_text`` gives the
+    Only the repetition penalty reads ``prompt_token_ids``. ``token_text`` gives the
     ``decoded_token`` of log-probabilities.
 
     Raises UsageError if ``params`` names tokens that the vocabulary does not have.
@@ -94,17 +97,17 @@ class Sampler:
     def sample_candidates(self, candidates: Candidates) -> SampledToken | None:
         """Choose the next token from the most probable ones; None if these don't decide.
 
-        A token that is returned is the one that ``sample`` would return for all logits. They
-        decide if no other token can be chosen: greedily, or where top_k or min_p end above the
-        smallest candidate, a tie with it included. Penalties, log-probabilities, the
-        ``min_tokens`` mask and top_p alone need all logits.
+        A returned token is the one that ``sample`` would return for all logits. Candidates
+        decide if no other token can be chosen: greedily, or if top_k or min_p exclude all logits
+        up to the smallest candidate's. Penalties, log-probabilities, the ``min_tokens`` mask and
+        top_p alone need all logits.
         """
         needs_all = self._penalties is not None or self._params.logprobs is not None
         if needs_all or self._num_sampled < self._params.min_tokens:
             return None
         best, smallest = candidates.logits[0], candidates.logits[-1]
         if not math.isfinite(best):
-            return None  # the error about it names what all logits hold
+            return None  # `sample` raises the error, which counts all logits
         if not candidates.complete and not self._lowest_kept(candidates) > smallest:
             return None
         self._num_sampled += 1
@@ -116,14 +119,14 @@ class Sampler:
         return SampledToken(int(candidates.token_ids[order[place]]))
 
     def _choose(self, logits: Logits) -> int | None:
-        """The place of the chosen one; None if one is NaN or +inf, or none is finite."""
+        """Return the chosen place; None if a logit is NaN or +inf, or none is finite."""
         if self._drawer is not None and self._random is not None:
             return self._drawer.draw(logits, self._random.random())
         best = int(logits.argmax())  # the first NaN, if there is one
         return best if math.isfinite(logits[best]) else None
 
     def _lowest_kept(self, candidates: Candidates) -> np.float32:
-        """The smallest logit that may still be chosen, computed in float32 as a `Drawer` does."""
+        """Return the smallest logit that may be chosen, in float32 as a `Drawer` computes it."""
         params, best = self._params, np.float32(candidates.logits[0])
         if self._random is None:
             return best
@@ -133,7 +136,7 @@ class Sampler:
         return lowest
 
     def _adjust(self, logits: Logits) -> Logits:
-        """Apply what can change the greedy choice; copies only if there is something to apply."""
+        """Apply penalties and the ``min_tokens`` mask to a copy, or return ``logits`` unchanged."""
         masked = self._num_sampled < self._params.min_tokens and self._ending_ids.size > 0
         if self._penalties is None and not masked:
             return logits
@@ -146,7 +149,7 @@ class Sampler:
 
 
 class _Penalties:
-    """Distinct tokens of prompt and output with their output counts, kept up to date by token.
+    """Distinct tokens of prompt and output, with their counts in the output.
 
     ``_ids`` and ``_counts`` grow by doubling; the first ``_size`` places are in use.
     """
@@ -188,8 +191,78 @@ class _Penalties:
         logits[ids] = seen
 
 
+class StepLogits(ABC):
+    """The logits of all rows of one step; valid until the next step."""
+
+    @abstractmethod
+    def sample(self, row: int, sampler: Sampler) -> SampledToken:
+        """Let ``sampler`` choose a token from the logits of ``row``."""
+
+
+@dataclass(frozen=True)
+class HostLogits(StepLogits):
+    """Logits in the host's memory: float32 [rows, V], or [V] per row."""
+
+    logits: Array | Sequence[Array]
+
+    @override
+    def sample(self, row: int, sampler: Sampler) -> SampledToken:
+        return sampler.sample(self.logits[row])
+
+
+@dataclass(frozen=True)
+class CandidateLogits(StepLogits):
+    """The K most probable tokens of each row, as a device chose them.
+
+    All logits of a row are fetched only if its candidates don't decide.
+    ``top_logits`` float32 [rows, K], largest first; ``top_token_ids`` int64 [rows, K];
+    ``fetch(row)`` returns float32 [V].
+    """
+
+    top_logits: Array
+    top_token_ids: Array
+    vocab_size: int
+    fetch: Callable[[int], Array]
+
+    @override
+    def sample(self, row: int, sampler: Sampler) -> SampledToken:
+        candidates = Candidates(
+            self.top_logits[row],
+            self.top_token_ids[row],
+            complete=self.top_logits.shape[1] == self.vocab_size,
+        )
+        token = sampler.sample_candidates(candidates)
+        return sampler.sample(self.fetch(row)) if token is None else token
+
+
+def row_logprobs(
+    logits: Array, token_id: int, count: int, token_text: Callable[[int], str] | None
+) -> dict[int, Logprob]:
+    """Return log-probabilities of ``logits`` float32 [V]: ``token_id``, then the ``count`` best."""
+    best = float(logits.max())
+    log_total = best + math.log(float(np.exp(logits - best).sum(dtype=np.float64)))
+    top: list[int] = []
+    if count > 0:
+        threshold = np.partition(logits, -count)[-count]
+        candidates = np.flatnonzero(logits >= threshold)
+        order = np.argsort(-logits[candidates], kind="stable")  # ties: lower id first
+        top = [int(candidate) for candidate in candidates[order[:count]]]
+    ranks = {candidate: rank for rank, candidate in enumerate(top, start=1)}
+    if token_id not in ranks:
+        ranks[token_id] = int(np.count_nonzero(logits > logits[token_id])) + 1
+    chosen_first = {token_id: ranks[token_id]} | ranks
+    return {
+        candidate: Logprob(
+            logprob=float(logits[candidate]) - log_total,
+            rank=rank,
+            decoded_token=token_text(candidate) if token_text else None,
+        )
+        for candidate, rank in chosen_first.items()
+    }
+
+
 def not_finite(logits: Logits, subject: str) -> LogitsError:
-    """The error about ``logits`` (any shape [..., V]) of which some are not finite."""
+    """Return the error about ``logits`` (any shape [..., V]) of which some are not finite."""
     for name, found in (("NaN", np.isnan(logits)), ("+inf", np.isposinf(logits))):
         if found.any():
             return LogitsError(
@@ -202,9 +275,9 @@ def not_finite(logits: Logits, subject: str) -> LogitsError:
 
 
 def random_stream(seed: int | None, output_index: int) -> np.random.Generator:
-    """Philox 4x64-10, keyed (seed, output index): number t is the first 53 bits of its word t.
+    """Return Philox 4x64-10 keyed (seed, output index), as docs/bundle-format.md specifies.
 
-    docs/bundle-format.md specifies it. Without a seed the key is fresh entropy.
+    Number t is the first 53 bits of its word t. Without a seed the key is fresh entropy.
     """
     key = None if seed is None else np.array([seed, output_index], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

@@ -1,4 +1,4 @@
-"""SamplingParams: how tokens are chosen and when a completion ends, with vLLM's field names."""
+"""SamplingParams: sampling and stopping of a request, with vLLM's field names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOPPING, _RESULTS = "Stopping", "Results"  # panels of options
 
 
 def _as_tuple(value: object) -> object:
-    """One string, a list or None → a tuple; anything else is left to the field's own check."""
+    """Make a tuple of a string, a list or None; the field checks anything else."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -32,7 +32,7 @@ def _as_tuple(value: object) -> object:
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 TokenId = Annotated[int, Field(ge=0)]
-if TYPE_CHECKING:  # what may be given; what is there then is a tuple
+if TYPE_CHECKING:  # accepted values; the fields hold tuples
     StopStrings = Sequence[str]
     TokenIds = Sequence[int]
 else:
@@ -41,10 +41,9 @@ else:
 
 
 class SamplingParams(ValidatedConfig):
-    """Sampling and stopping of one request; immutable, unknown fields refused.
+    """Sampling and stopping of one request; immutable, unknown fields are refused.
 
-    A field's description is also what an error says is allowed. All problems come in one
-    UsageError:
+    Errors name a field's description as the allowed values. One UsageError lists all problems:
 
     >>> SamplingParams(temperature=-1, n=0)
     Traceback (most recent call last):
@@ -82,7 +81,7 @@ class SamplingParams(ValidatedConfig):
         default=0.0,
         ge=0,
         le=1,
-        description="a number from 0 to 1: least probability relative to the best token's",
+        description="a number from 0 to 1: minimum probability relative to the best token's",
     )
     repetition_penalty: Annotated[float, Option()] = Field(
         default=1.0,
@@ -182,12 +181,12 @@ class SamplingParams(ValidatedConfig):
         return self.temperature < GREEDY_TEMPERATURE
 
     def ending_token_ids(self, eos_token_id: int | None) -> frozenset[int]:
-        """The tokens that end a completion; ``eos_token_id`` is the model's own."""
+        """Return the tokens that end a completion; ``eos_token_id`` is the model's own."""
         own = () if eos_token_id is None or self.ignore_eos else (eos_token_id,)
         return frozenset((*self.stop_token_ids, *own))
 
     def vocabulary_problems(self, vocab_size: int, eos_token_id: int | None = None) -> list[str]:
-        """Return what asks for more than a vocabulary of ``vocab_size`` tokens holds."""
+        """Return the fields that a vocabulary of ``vocab_size`` tokens can't satisfy."""
         outside = (token_id for token_id in self.stop_token_ids if token_id >= vocab_size)
         problems = [
             f"stop_token_ids has {shown(token_id)}; "

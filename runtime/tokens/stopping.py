@@ -1,4 +1,4 @@
-"""StopChecker: when a completion ends, and which of its text may be shown."""
+"""StopChecker: the end of a completion, and the text that may be shown."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .tokenizer import IncrementalDecoder
 
 
 class StopChecker:
-    """Follows the output tokens of one sequence and decides where it ends.
+    """Decides where one sequence ends, by its output tokens.
 
     After each ``push``, ``finish_reason`` is None (go on), "stop" (end of text, a stop token or a
     stop string) or "length"; ``stop_reason`` is the stop token or string, None for end of text.
-    The first ``min_tokens`` tokens stop nothing, and a stop string must end after them.
+    The first ``min_tokens`` tokens never stop it, and a stop string must end after them.
 
     Text that may be the beginning of a stop string is held back. Stop string "END", tokens
     "an E", "N", "g END it": push returns "an ", "", "ENg " and the text ends there; with
     ``include_stop_str_in_output`` it returns "an E", "N", "g END".
 
-    A stop token's own text is left out, unless ``include_stop_str_in_output``. Of several stop
-    strings the one that is complete first counts, of those the longest.
+    A stop token's own text is omitted, unless ``include_stop_str_in_output``. Of several stop
+    strings the first to be complete counts, of those the longest.
 
-    ``max_tokens`` is the request's limit after the model's own has been applied. ``decoder`` is
-    None without a tokenizer: text stays empty, and stop strings are refused with a UsageError.
+    ``max_tokens`` is the request's limit or the model's, whichever is lower. Without a tokenizer
+    ``decoder`` is None: text stays empty, and stop strings are refused with a UsageError.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class StopChecker:
         return "".join(self._pieces)
 
     def push(self, token_id: int) -> str:
-        """Take the next output token and return the text that it adds for good; may be ""."""
+        """Take the next output token and return the text that it makes certain; may be ""."""
         assert self.finish_reason is None, "the sequence has ended"
         self._num_tokens += 1
         may_stop = self._num_tokens > self._params.min_tokens
@@ -73,14 +73,14 @@ class StopChecker:
         return self._return(piece, may_stop)
 
     def abort(self, reason: str | None = None) -> str:
-        """End the sequence as cancelled and return the text held back."""
+        """End the sequence as cancelled and return its held-back text."""
         if self.finish_reason is not None:
             return ""
         self.finish_reason, self.stop_reason = "abort", reason
         return self._return(self._decoder.flush() if self._decoder else "", may_stop=False)
 
     def fail(self, reason: str) -> None:
-        """End the sequence because of an error; text that is held back is lost."""
+        """End the sequence because of an error; held-back text is lost."""
         self.finish_reason, self.stop_reason = "error", reason
 
     def _return(self, piece: str, may_stop: bool) -> str:
@@ -119,7 +119,7 @@ class StopChecker:
         return stop, start
 
     def _beginning_length(self, text: str) -> int:
-        """Return how many of the last characters are the longest beginning of a stop string."""
+        """Return the length of the longest ending of ``text`` that begins a stop string."""
         longest = max(map(len, self._params.stop)) - 1
         for length in range(min(longest, len(text)), 0, -1):
             ending = text[-length:]

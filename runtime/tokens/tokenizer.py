@@ -1,47 +1,53 @@
-"""Tokenizer of a bundle, and text from tokens as they come."""
+"""Tokenizer of a bundle: text to token ids, and token ids to text as they come."""
 
 from __future__ import annotations
 
 import codecs
+import json
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import tokenizers
 
+from ...engines.documents import EXACT
 from ...engines.errors import BundleError, UsageError, shown
-from ...engines.manifest import PROMPT_PLACEHOLDER
-from .tokenizer_file import tokenizer_problem
+from ...engines.manifest import MAX_TOKENS, PROMPT_PLACEHOLDER
 
 if TYPE_CHECKING:
     from ...engines.bundle import EngineBundle
 
+_COMPONENTS = ("model", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+_POST_PROCESSORS = (
+    *("BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"),
+)
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # of tokenizers with byte fallback
 _REPLACEMENT = "\ufffd"
 
 
 class IncrementalDecoder(Protocol):
-    """Text of one sequence, token by token.
+    """Decodes one sequence token by token.
 
-    The pieces that ``push`` and the final ``flush`` return, joined, are ``Tokenizer.decode`` of all
+    The pieces that ``push`` and the final ``flush`` return join to ``Tokenizer.decode`` of all
     tokens. ``push`` returns whole characters only: "é" as bytes C3, A9 in two tokens gives "",
     then "é".
     """
 
     def push(self, token_id: int) -> str:
-        """Take the next token and return the text that is certain by now; may be ""."""
+        """Take the next token and return the text that became certain; may be ""."""
 
     def flush(self) -> str:
-        """End the sequence and return what was held back: U+FFFD for an incomplete character."""
+        """End the sequence and return the rest of its text, U+FFFD for an incomplete character."""
 
 
 class Tokenizer:
-    """Text to token ids and back, by a ``tokenizer.json`` of the tokenizers library.
+    """Converts text to token ids and back by a ``tokenizer.json`` of the tokenizers library.
 
-    ``prompt_template``: what ``encode_prompt`` puts a prompt into, in place of ``{prompt}``; None:
-    a prompt stands alone.
+    ``encode_prompt`` puts a prompt in place of ``{prompt}`` in the ``prompt_template``, if there is
+    one.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, prompt_template: str | None = None) -> None:
@@ -55,7 +61,7 @@ class Tokenizer:
             if token.special
         )
         self._byte_level = isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel)
-        self._bytes_of: dict[int, bytes] = {}  # byte-level only, filled as tokens come
+        self._bytes_of: dict[int, bytes] = {}  # a cache, byte-level only
 
     @classmethod
     def load(cls, path: str | Path, prompt_template: str | None = None) -> Tokenizer:
@@ -80,7 +86,7 @@ class Tokenizer:
             tokenizer = tokenizers.Tokenizer.from_buffer(document)
         except ValueError as error:
             raise BundleError(
-                subject, f"is no tokenizer ({error}); export the model again"
+                subject, f"is not a tokenizer ({error}); export the model again"
             ) from error
         if problem := tokenizer_problem(document):
             raise BundleError(subject, f"is damaged: {problem}; export the model again")
@@ -112,10 +118,10 @@ class Tokenizer:
         return self.encode(prompt)
 
     def least_tokens(self, text: str) -> int:
-        """Return how many tokens ``text`` has in any case, from its length alone; in no time.
+        """Return a lower bound on the tokens of ``text`` from its length alone.
 
         Each byte of a byte-level tokenizer's text is in a token, so 1,000 bytes are 8 tokens or
-        more if none is longer than 128. Other tokenizers promise nothing: 0.
+        more if none is longer than 128. Other tokenizers give no bound: 0.
         """
         num_bytes = len(text.encode(errors="replace"))
         return -(-num_bytes // self._longest_token) if self._longest_token else 0
@@ -136,11 +142,11 @@ class Tokenizer:
         return max(len(token.encode()) for token in vocabulary)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of ``token_ids``; ids that are no token are left out."""
+        """Return the text of ``token_ids``; unknown ids are omitted."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:
-        """Return the text of one token alone, also a special one; U+FFFD for half a character."""
+        """Return the text of one token, even a special one; U+FFFD for half a character."""
         return self.decode([token_id], skip_special_tokens=False)
 
     def incremental_decoder(self, skip_special_tokens: bool = True) -> IncrementalDecoder:
@@ -162,7 +168,7 @@ class Tokenizer:
         return token is not None and _BYTE_TOKEN.fullmatch(token) is not None
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return what a token of a byte-level tokenizer stands for; b"" if it is no token."""
+        """Return the bytes of a byte-level tokenizer's token; b"" for an unknown id."""
         known = self._bytes_of.get(token_id)
         if known is None:
             token = self._tokenizer.id_to_token(token_id) or ""
@@ -174,7 +180,7 @@ class Tokenizer:
 
 
 class _ByteLevelDecoder:
-    """Tokens are byte strings, so UTF-8 is decoded as it comes, whatever the length so far."""
+    """Decodes UTF-8 as it comes, because tokens are byte strings; the cost is linear."""
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
@@ -191,9 +197,9 @@ class _ByteLevelDecoder:
 
 
 class _WindowDecoder:
-    """Decodes a short window again and again, since a token's text may depend on those before it.
+    """Decodes a short window repeatedly, since a token's text may depend on the tokens before it.
 
-    A leading space is dropped at the start of a text only, so the window keeps the tokens of the
+    A leading space is dropped only at the start of a text, so the window keeps the tokens of the
     last piece as context. ``▁Hel lo ▁you``: window [▁Hel] "Hel" → [▁Hel, lo] "Hello" gives "lo",
     window becomes [lo] → [lo, ▁you] "lo you" gives " you".
     """
@@ -202,14 +208,14 @@ class _WindowDecoder:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         self._window: list[int] = []  # tokens of the last piece, then tokens held back
-        self._held_from = 0  # first place of the window whose text was not returned
+        self._held_from = 0  # first place of the window whose text is held back
         self._returned = ""  # text of window[:held_from]
 
     def push(self, token_id: int) -> str:
         if self._skip_special_tokens and self._tokenizer.is_special(token_id):
             return ""
         if not self._tokenizer.is_token(token_id):
-            return ""  # decode leaves it out, so it does not end a run of bytes either
+            return ""  # decode omits it, so it does not end a run of bytes either
         self._window.append(token_id)
         if self._tokenizer.is_byte(token_id):
             return ""  # a run of bytes is decoded as a whole
@@ -233,9 +239,76 @@ class _WindowDecoder:
 def _byte_of_character() -> dict[str, int]:
     """Map the printable stand-ins of byte-level BPE back to bytes.
 
-    Printable bytes of Latin-1 stand for themselves; the others, in order, for U+0100, U+0101, …
+    Printable bytes of Latin-1 represent themselves; the others, in order, are U+0100, U+0101, …
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}
     return table | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+def tokenizer_problem(content: bytes) -> str | None:
+    """Return why readers may disagree on the meaning of a tokenizer.json, or None.
+
+    The library takes the last of two equal members, ids or added tokens, guesses the type of a
+    component without one, and omits a template's tokens that are not described. libskipdec refuses
+    all of these.
+    """
+    try:
+        document = json.loads(content, **EXACT)
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return next(_problems(document), None)
+
+
+def _problems(document: Mapping[str, Any]) -> Iterator[str]:
+    for name in _COMPONENTS:
+        component = document.get(name)
+        if not isinstance(component, dict | None):
+            yield f"its {name} is {component!r:.80}; allowed: an object or null"
+        elif component and not isinstance(component.get("type", ""), str):
+            yield f"its {name} has the type {component['type']!r:.80}; allowed: a name"
+    yield from _vocabulary_problems(document["model"].get("vocab"))
+    yield from _repeated_tokens(document.get("added_tokens") or ())
+    if (processor := document.get("post_processor")) is not None:
+        yield from _processor_problems(processor)
+
+
+def _vocabulary_problems(vocabulary: Any) -> Iterator[str]:  # noqa: ANN401  (any JSON value)
+    if not isinstance(vocabulary, dict) or not vocabulary:
+        return
+    if (largest := max(vocabulary.values())) >= MAX_TOKENS:
+        yield f"its vocabulary has the id {largest}; allowed: below {MAX_TOKENS}"
+    if len(set(vocabulary.values())) < len(vocabulary):
+        token_id, _ = Counter(vocabulary.values()).most_common(1)[0]
+        yield f"two tokens of its vocabulary have the id {token_id}"
+
+
+def _repeated_tokens(added: Any) -> Iterator[str]:  # noqa: ANN401  (any JSON value)
+    for content, count in Counter(token["content"] for token in added).items():
+        if count > 1 and content:
+            yield f"its added_tokens have {content!r:.80} twice"
+
+
+def _processor_problems(processor: Any) -> Iterator[str]:  # noqa: ANN401  (any JSON value)
+    kind = processor.get("type") if isinstance(processor, dict) else None
+    if kind not in _POST_PROCESSORS:
+        yield f"a post-processor has the type {kind!r:.80}; allowed: {', '.join(_POST_PROCESSORS)}"
+    elif kind == "Sequence":
+        for inner in processor["processors"]:
+            yield from _processor_problems(inner)
+    elif kind == "TemplateProcessing":
+        yield from _template_problems(processor)
+
+
+def _template_problems(processor: Mapping[str, Any]) -> Iterator[str]:
+    described = processor["special_tokens"]
+    for name in ("single", "pair"):
+        for part in processor[name]:
+            inner = next(iter(part.values())) if isinstance(part, dict) else part
+            if not isinstance(inner, dict):
+                yield f"a part of its template {name!r} is {part!r:.80}; allowed: an object"
+            elif name == "single" and "Sequence" in part and inner["id"] != "A":
+                yield "its template for one text has a second one"
+            elif name == "single" and "SpecialToken" in part and inner["id"] not in described:
+                yield f"its template has the token {inner['id']!r:.80}, which is not described"

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.presets import preset_budgets
+from skipdec.runtime.schedule.notation import preset_budgets
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 
 _LARGEST_GAP = 0.1  # maximum difference of average depth, in layers, between the columns of one row

@@ -31,29 +31,27 @@ if TYPE_CHECKING:
     from .calib.rounding.rounding import round_weights as round_weights
     from .calib.tuning.config import TuneConfig as TuneConfig
     from .calib.tuning.tuning import tune as tune
-    from .engines.backends.ort import use_shared_thread_pool
-    from .engines.bundle import EngineBundle
-    from .engines.errors import (
-        BundleError,
-        CapacityError,
-        CheckpointError,
-        ClosedError,
-        ConfigurationError,
-        DeviceError,
-        EngineBuildError,
-        EnvironmentMismatchError,
-        LogitsError,
-        MissingExtraError,
-        OverloadedError,
-        ScheduleError,
-        SkipDecError,
-        UnsupportedModelError,
-        UsageError,
-        VerificationError,
-        WorkerDiedError,
-    )
-    from .engines.host.events import Events
-    from .engines.host.progress import ConsoleProgress
+    from .engines.backends.ort import use_shared_thread_pool as use_shared_thread_pool
+    from .engines.bundle import EngineBundle as EngineBundle
+    from .engines.errors import BundleError as BundleError
+    from .engines.errors import CapacityError as CapacityError
+    from .engines.errors import CheckpointError as CheckpointError
+    from .engines.errors import ClosedError as ClosedError
+    from .engines.errors import ConfigurationError as ConfigurationError
+    from .engines.errors import DeviceError as DeviceError
+    from .engines.errors import EngineBuildError as EngineBuildError
+    from .engines.errors import EnvironmentMismatchError as EnvironmentMismatchError
+    from .engines.errors import LogitsError as LogitsError
+    from .engines.errors import MissingExtraError as MissingExtraError
+    from .engines.errors import OverloadedError as OverloadedError
+    from .engines.errors import ScheduleError as ScheduleError
+    from .engines.errors import SkipDecError as SkipDecError
+    from .engines.errors import UnsupportedModelError as UnsupportedModelError
+    from .engines.errors import UsageError as UsageError
+    from .engines.errors import VerificationError as VerificationError
+    from .engines.errors import WorkerDiedError as WorkerDiedError
+    from .engines.host.events import Events as Events
+    from .engines.host.progress import ConsoleProgress as ConsoleProgress
     from .exporter.comparison.comparison import compare as compare
     from .exporter.comparison.config import CompareConfig as CompareConfig
     from .exporter.config import BuildConfig as BuildConfig
@@ -63,184 +61,122 @@ if TYPE_CHECKING:
     from .exporter.pipeline.exporting import export as export
     from .exporter.tensorrt import TensorRtConfig as TensorRtConfig
     from .exporter.verification.process import verify_bundle as verify_bundle
-    from .runtime.generator import Generator
-    from .runtime.libskipdec.paths import NativePaths, native_paths
-    from .runtime.measuring.bench import BenchReport, run_benchmark
-    from .runtime.measuring.config import BenchConfig
-    from .runtime.measuring.doctor import examine_machine
-    from .runtime.measuring.inspection import Workload, inspect_bundle
+    from .runtime.generator import Generator as Generator
+    from .runtime.libskipdec.paths import NativePaths as NativePaths
+    from .runtime.libskipdec.paths import native_paths as native_paths
+    from .runtime.measuring.bench import BenchReport as BenchReport
+    from .runtime.measuring.bench import run_benchmark as run_benchmark
+    from .runtime.measuring.config import BenchConfig as BenchConfig
+    from .runtime.measuring.doctor import examine_machine as examine_machine
+    from .runtime.measuring.inspection import Workload as Workload
+    from .runtime.measuring.inspection import inspect_bundle as inspect_bundle
     from .runtime.opening import OpenOptions as OpenOptions
-    from .runtime.schedule import ExitSchedule
-    from .runtime.schedule.bundle import upgrade_bundle, write_schedule
-    from .runtime.schedule.decays import Decay, FallingDecay
-    from .runtime.schedule.fields import ScheduleFields
-    from .runtime.schedule.placements import Placement
-    from .runtime.schedule.plot import plot_schedule
-    from .runtime.schedule.text import format_schedule, parse_schedule
-    from .runtime.scheduling.running_batch import RunningBatch
-    from .runtime.scheduling.stats import EngineStats
-    from .runtime.serving.async_engine import AsyncEngine
-    from .runtime.serving.process.engine import ProcessEngine
-    from .runtime.serving.process.restarts import RestartPolicy
-    from .runtime.serving.stream import RequestStream
-    from .runtime.serving.triton.check import check_triton_models
-    from .runtime.serving.triton.repository import write_triton_repository
-    from .runtime.serving.triton.settings import TritonRepositoryConfig
-    from .runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
-    from .runtime.tokens.sampling import SamplingParams
+    from .runtime.schedule import ExitSchedule as ExitSchedule
+    from .runtime.schedule.bundle import upgrade_bundle as upgrade_bundle
+    from .runtime.schedule.bundle import write_schedule as write_schedule
+    from .runtime.schedule.decays import Decay as Decay
+    from .runtime.schedule.decays import FallingDecay as FallingDecay
+    from .runtime.schedule.placements import Placement as Placement
+    from .runtime.schedule.plot import plot_schedule as plot_schedule
+    from .runtime.schedule.rule import ScheduleFields as ScheduleFields
+    from .runtime.schedule.text import format_schedule as format_schedule
+    from .runtime.schedule.text import parse_schedule as parse_schedule
+    from .runtime.scheduling.running_batch import RunningBatch as RunningBatch
+    from .runtime.scheduling.stats import EngineStats as EngineStats
+    from .runtime.serving.async_engine import AsyncEngine as AsyncEngine
+    from .runtime.serving.process.engine import ProcessEngine as ProcessEngine
+    from .runtime.serving.process.restarts import RestartPolicy as RestartPolicy
+    from .runtime.serving.stream import RequestStream as RequestStream
+    from .runtime.serving.triton.check import check_triton_models as check_triton_models
+    from .runtime.serving.triton.repository import (
+        write_triton_repository as write_triton_repository,
+    )
+    from .runtime.serving.triton.settings import TritonRepositoryConfig as TritonRepositoryConfig
+    from .runtime.tokens.outputs import CompletionOutput as CompletionOutput
+    from .runtime.tokens.outputs import RequestOutput as RequestOutput
+    from .runtime.tokens.outputs import ScoreOutput as ScoreOutput
+    from .runtime.tokens.outputs import StreamDelta as StreamDelta
+    from .runtime.tokens.sampling import SamplingParams as SamplingParams
 
-    Engine = RunningBatch  # renamed, see _RENAMED
+    Engine = RunningBatch  # the old name, as in _RENAMED
     __version__: str
 
-_RUNNING = {  # everything a service needs; no torch, no onnx
-    "AsyncEngine": ".runtime.serving.async_engine",
-    "BenchConfig": ".runtime.measuring.config",
-    "BenchReport": ".runtime.measuring.bench",
-    "BundleError": ".engines.errors",
-    "CapacityError": ".engines.errors",
-    "CheckpointError": ".engines.errors",
-    "ClosedError": ".engines.errors",
-    "CompletionOutput": ".runtime.tokens.outputs",
-    "ConfigurationError": ".engines.errors",
-    "ConsoleProgress": ".engines.host.progress",
-    "Decay": ".runtime.schedule.decays",
-    "FallingDecay": ".runtime.schedule.decays",
-    "DeviceError": ".engines.errors",
-    "EngineBuildError": ".engines.errors",
-    "EngineBundle": ".engines.bundle",
-    "EngineStats": ".runtime.scheduling.stats",
-    "EnvironmentMismatchError": ".engines.errors",
-    "Events": ".engines.host.events",
-    "ExitSchedule": ".runtime.schedule",
-    "Generator": ".runtime.generator",
-    "LogitsError": ".engines.errors",
-    "MissingExtraError": ".engines.errors",
-    "NativePaths": ".runtime.libskipdec.paths",
-    "OpenOptions": ".runtime.opening",
-    "OverloadedError": ".engines.errors",
-    "Placement": ".runtime.schedule.placements",
-    "ProcessEngine": ".runtime.serving.process.engine",
-    "RequestOutput": ".runtime.tokens.outputs",
-    "RequestStream": ".runtime.serving.stream",
-    "RestartPolicy": ".runtime.serving.process.restarts",
-    "RunningBatch": ".runtime.scheduling.running_batch",
-    "SamplingParams": ".runtime.tokens.sampling",
-    "ScheduleError": ".engines.errors",
-    "ScheduleFields": ".runtime.schedule.fields",
-    "ScoreOutput": ".runtime.tokens.outputs",
-    "SkipDecError": ".engines.errors",
-    "StreamDelta": ".runtime.tokens.outputs",
-    "TritonRepositoryConfig": ".runtime.serving.triton.settings",
-    "UnsupportedModelError": ".engines.errors",
-    "UsageError": ".engines.errors",
-    "VerificationError": ".engines.errors",
-    "WorkerDiedError": ".engines.errors",
-    "Workload": ".runtime.measuring.inspection",
-    "check_triton_models": ".runtime.serving.triton.check",
-    "examine_machine": ".runtime.measuring.doctor",
-    "format_schedule": ".runtime.schedule.text",
-    "inspect_bundle": ".runtime.measuring.inspection",
-    "native_paths": ".runtime.libskipdec.paths",
-    "parse_schedule": ".runtime.schedule.text",
-    "plot_schedule": ".runtime.schedule.plot",
-    "run_benchmark": ".runtime.measuring.bench",
-    "upgrade_bundle": ".runtime.schedule.bundle",
-    "use_shared_thread_pool": ".engines.backends.ort",
-    "write_schedule": ".runtime.schedule.bundle",
-    "write_triton_repository": ".runtime.serving.triton.repository",
-}
-_MAKING = {
-    "BuildConfig": ".exporter.config",
-    "BundleChoice": ".calib.evaluation.config",
-    "BundleSource": ".calib.fitting.source",
-    "CalibrationConfig": ".calib.calibration.config",
-    "CheckpointSource": ".exporter.config",
-    "CompareConfig": ".exporter.comparison.config",
-    "DataConfig": ".calib.data.data",
-    "Evaluation": ".calib.evaluation.evaluation",
-    "EvaluationConfig": ".calib.evaluation.config",
-    "ExportConfig": ".exporter.config",
-    "Fit": ".calib.fitting.fitting",
-    "FitConfig": ".calib.fitting.inputs",
-    "MaxLoss": ".calib.fitting.goal",
-    "MetricOptions": ".calib.evaluation.config",
-    "ModelSource": ".calib.fitting.source",
-    "RoundingConfig": ".calib.rounding.config",
-    "SearchConfig": ".calib.fitting.search",
-    "SpaceConfig": ".calib.fitting.space",
-    "TargetSpeedup": ".calib.fitting.goal",
-    "TensorRtConfig": ".exporter.tensorrt",
-    "TuneConfig": ".calib.tuning.config",
-    "build_bundle": ".exporter.pipeline.build",
-    "calibrate": ".calib.calibration.calibration",
-    "compare": ".exporter.comparison.comparison",
-    "evaluate": ".calib.evaluation.evaluation",
-    "export": ".exporter.pipeline.exporting",
-    "fit": ".calib.fitting.fitting",
-    "round_weights": ".calib.rounding.rounding",
-    "tune": ".calib.tuning.tuning",
-    "verify_bundle": ".exporter.verification.process",
-}
+
+def _by_name(names: dict[str, str]) -> dict[str, str]:
+    """Return the module of each name."""
+    return {name: module for module, listed in names.items() for name in listed.split()}
+
+
+_RUNNING = _by_name(
+    # everything that a service needs, without torch and onnx
+    {
+        ".engines.backends.ort": "use_shared_thread_pool",
+        ".engines.bundle": "EngineBundle",
+        ".engines.errors": (
+            "BundleError CapacityError CheckpointError ClosedError ConfigurationError "
+            "DeviceError EngineBuildError EnvironmentMismatchError LogitsError "
+            "MissingExtraError OverloadedError ScheduleError SkipDecError "
+            "UnsupportedModelError UsageError VerificationError WorkerDiedError"
+        ),
+        ".engines.host.events": "Events",
+        ".engines.host.progress": "ConsoleProgress",
+        ".runtime.generator": "Generator",
+        ".runtime.libskipdec.paths": "NativePaths native_paths",
+        ".runtime.measuring.bench": "BenchReport run_benchmark",
+        ".runtime.measuring.config": "BenchConfig",
+        ".runtime.measuring.doctor": "examine_machine",
+        ".runtime.measuring.inspection": "Workload inspect_bundle",
+        ".runtime.opening": "OpenOptions",
+        ".runtime.schedule": "ExitSchedule",
+        ".runtime.schedule.bundle": "upgrade_bundle write_schedule",
+        ".runtime.schedule.decays": "Decay FallingDecay",
+        ".runtime.schedule.placements": "Placement",
+        ".runtime.schedule.plot": "plot_schedule",
+        ".runtime.schedule.rule": "ScheduleFields",
+        ".runtime.schedule.text": "format_schedule parse_schedule",
+        ".runtime.scheduling.running_batch": "RunningBatch",
+        ".runtime.scheduling.stats": "EngineStats",
+        ".runtime.serving.async_engine": "AsyncEngine",
+        ".runtime.serving.process.engine": "ProcessEngine",
+        ".runtime.serving.process.restarts": "RestartPolicy",
+        ".runtime.serving.stream": "RequestStream",
+        ".runtime.serving.triton.check": "check_triton_models",
+        ".runtime.serving.triton.repository": "write_triton_repository",
+        ".runtime.serving.triton.settings": "TritonRepositoryConfig",
+        ".runtime.tokens.outputs": "CompletionOutput RequestOutput ScoreOutput StreamDelta",
+        ".runtime.tokens.sampling": "SamplingParams",
+    }
+)
+_MAKING = _by_name(
+    {
+        ".calib.calibration.calibration": "calibrate",
+        ".calib.calibration.config": "CalibrationConfig",
+        ".calib.data.data": "DataConfig",
+        ".calib.evaluation.config": "BundleChoice EvaluationConfig MetricOptions",
+        ".calib.evaluation.evaluation": "Evaluation evaluate",
+        ".calib.fitting.fitting": "Fit fit",
+        ".calib.fitting.goal": "MaxLoss TargetSpeedup",
+        ".calib.fitting.inputs": "FitConfig",
+        ".calib.fitting.search": "SearchConfig",
+        ".calib.fitting.source": "BundleSource ModelSource",
+        ".calib.fitting.space": "SpaceConfig",
+        ".calib.rounding.config": "RoundingConfig",
+        ".calib.rounding.rounding": "round_weights",
+        ".calib.tuning.config": "TuneConfig",
+        ".calib.tuning.tuning": "tune",
+        ".exporter.comparison.comparison": "compare",
+        ".exporter.comparison.config": "CompareConfig",
+        ".exporter.config": "BuildConfig CheckpointSource ExportConfig",
+        ".exporter.pipeline.build": "build_bundle",
+        ".exporter.pipeline.exporting": "export",
+        ".exporter.tensorrt": "TensorRtConfig",
+        ".exporter.verification.process": "verify_bundle",
+    }
+)
 _PUBLIC_NAMES = _RUNNING | _MAKING
 _RENAMED = {"Engine": "RunningBatch"}  # old names, which the next release removes
 
-__all__ = [  # a star import takes only _RUNNING, as the others would load torch
-    "AsyncEngine",
-    "BenchConfig",
-    "BenchReport",
-    "BundleError",
-    "CapacityError",
-    "CheckpointError",
-    "ClosedError",
-    "CompletionOutput",
-    "ConfigurationError",
-    "ConsoleProgress",
-    "Decay",
-    "DeviceError",
-    "EngineBuildError",
-    "EngineBundle",
-    "EngineStats",
-    "EnvironmentMismatchError",
-    "Events",
-    "ExitSchedule",
-    "FallingDecay",
-    "Generator",
-    "LogitsError",
-    "MissingExtraError",
-    "NativePaths",
-    "OpenOptions",
-    "OverloadedError",
-    "Placement",
-    "ProcessEngine",
-    "RequestOutput",
-    "RequestStream",
-    "RestartPolicy",
-    "RunningBatch",
-    "SamplingParams",
-    "ScheduleError",
-    "ScheduleFields",
-    "ScoreOutput",
-    "SkipDecError",
-    "StreamDelta",
-    "TritonRepositoryConfig",
-    "UnsupportedModelError",
-    "UsageError",
-    "VerificationError",
-    "WorkerDiedError",
-    "Workload",
-    "check_triton_models",
-    "examine_machine",
-    "format_schedule",
-    "inspect_bundle",
-    "native_paths",
-    "parse_schedule",
-    "plot_schedule",
-    "run_benchmark",
-    "upgrade_bundle",
-    "use_shared_thread_pool",
-    "write_schedule",
-    "write_triton_repository",
-]
+__all__ = [*_RUNNING]  # a star import omits the others, which would load torch
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (the module protocol's own signature)

@@ -18,7 +18,9 @@ from .engines.host.installation import own_version
 from .engines.host.processor import restart_with_huge_pages
 from .engines.host.signals import Interrupts
 
-_COMMANDS = {  # name → the module whose `register` adds it, and its purpose
+# Name → the module that has a function of that name and its EXAMPLES, or a `register` that adds the
+# command; and the command's purpose.
+_COMMANDS = {
     "export": ("exporter.commands.export", "Compile an OPT checkpoint to a verified bundle."),
     "build": ("exporter.commands.build", "Compile a bundle's canonical engines with TensorRT."),
     "compare": ("exporter.commands.compare", "Find where two ways to run engines diverge."),
@@ -49,9 +51,12 @@ class _Commands(CommandGroup):
 
 
 def _load(name: str) -> Any:  # noqa: ANN401  (typer's own type of commands)
-    module, _ = _COMMANDS[name]
+    module = import_module(f".{_COMMANDS[name][0]}", __package__)
     app = Application()
-    import_module(f".{module}", __package__).register(app)
+    if hasattr(module, "register"):
+        module.register(app)
+    else:
+        app.command(name, epilog=module.EXAMPLES)(getattr(module, name))
     command = get_command(app)
     return command.commands[name] if isinstance(command, TyperGroup) else command
 
@@ -108,7 +113,7 @@ def export_main() -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """Run a command and exit with its code, whatever happens to stdout and signals.
+    """Run a command and exit with its code, even if stdout fails or a signal arrives.
 
     An export exits without tearing down torch, which would take a second or two.
     """

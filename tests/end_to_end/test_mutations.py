@@ -18,7 +18,7 @@ from skipdec import ExitSchedule, Generator, SamplingParams
 from skipdec.engines.errors import BundleError
 from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.bundle import write_schedule
-from skipdec.runtime.schedule.placements.ends import Bottom, Top
+from skipdec.runtime.schedule.placements import Bottom, Top
 from skipdec.runtime.stitching.host.stitcher import StepBuffers
 
 Array = NDArray[Any]

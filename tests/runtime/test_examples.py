@@ -14,7 +14,7 @@ import pytest
         "requests.planning",
         "kv.pool",
         "tokens.sampling",
-        "schedule.decays.d3",
+        "schedule.decays",
         "schedule.schedule",
         "schedule.text",
     ],

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ....engines.backends.device import DeviceMemory
 from ....engines.manifest import DType, EngineSpec, TensorRole
 from ....engines.memory import ITEM_BYTES, Array, DeviceBuffer, DeviceTensor
-from ...tokens.logits import CandidateLogits
+from ...tokens.sampler import CandidateLogits
 
 _ALIGNMENT = 256  # what CUDA gives its own allocations
 

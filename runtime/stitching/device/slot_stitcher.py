@@ -12,7 +12,7 @@ from typing_extensions import override
 from ....engines.errors import UsageError
 from ...kv.buffers import BufferPool, KVLayout, pooled_size
 from ...kv.cache import SlotCache, SlotSizes
-from ...tokens.logits import CandidateLogits
+from ...tokens.sampler import CandidateLogits
 from ..protocol import SlotLimits, StepRow
 from ..slot_stitcher import SlotStitcher
 from .rows import StepLayout

@@ -14,7 +14,7 @@ from ....engines.manifest import TensorRole
 from ....engines.memory import Array
 from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
-from ...tokens.logits import HostLogits
+from ...tokens.sampler import HostLogits
 from ..protocol import StepRow
 from .stitcher import HostBindings, HostStitcher
 

@@ -13,7 +13,7 @@ from ....engines.memory import Array
 from ...kv.buffers import BufferPool
 from ...kv.cache import SlotCache
 from ...kv.prefixes import PrefixCache
-from ...tokens.logits import HostLogits
+from ...tokens.sampler import HostLogits
 from ..protocol import SlotLimits, StepRow
 from ..slot_stitcher import SlotStitcher
 from .passes import HostPasses

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.text import read_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()"]
 SMALL = ["--placement", "top", "--decay", "linear", "--warmup", "1", "--budget", "8"]
@@ -52,7 +52,7 @@ def test_tables_go_to_stdout(written: Path) -> None:
 
 def test_other_commands_accept_the_written_schedule(written: Path, bundle: Path) -> None:
     path = written / "schedule.json"
-    schedule = read_schedule(path, num_layers=6)
+    schedule = parse_schedule(str(path), num_layers=6)
     generated = run_command(
         "generate", bundle, "-p", "ab", "--schedule", path, "--max-tokens", "3", "--json"
     )
@@ -65,7 +65,7 @@ def test_the_schedule_can_be_set_on_a_bundle(written: Path, bundle: Path, tmp_pa
     copy = shutil.copytree(bundle, tmp_path / "bundle")
     result = CliRunner().invoke(build_app(), ["schedule", "set", str(copy), str(path)])
     assert result.exit_code == 0, result.output
-    fitted = read_schedule(path, num_layers=6)
+    fitted = parse_schedule(str(path), num_layers=6)
     assert ExitSchedule.from_document(EngineBundle.open(copy).schedule_document) == fitted
 
 

@@ -123,7 +123,7 @@ def test_a_speedup_beyond_bytes_is_marked_as_disturbed(config: EvaluationConfig)
     with patch("skipdec.calib.evaluation.evaluation._speedups", side_effect=[(1, 1), (9, 8)]):
         full, skipping = (result := evaluate(config, Generator.open)).rows
     assert full.disturbed == ""
-    assert "8.00× can't be, where bytes allow 2." in skipping.disturbed
+    assert "8.00× is implausible, bytes allow 2." in skipping.disturbed
     assert f"again when it is idle; tiny, {SKIPPING}: {skipping.disturbed}." in tables_markdown(
         result
     )

@@ -28,7 +28,7 @@ from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.opening import OpenOptions
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.text import read_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 ONLY_EXITS = ["--placement", "top", "--decay", "linear", "--warmup", "1", "--budget", "8"]
 QUICK = [*ONLY_EXITS, "--speedup-of", "steps", "--repetitions", "0", "--threads", "1"]
@@ -169,7 +169,7 @@ def test_the_schedule_and_the_kept_bundle_are_what_export_makes(
     export(config)
     bundles = [EngineBundle.open(path) for path in (kept, made)]
     assert len({bundle.manifest.digest for bundle in bundles}) == 1
-    chosen = read_schedule(schedule, num_layers=6).to_document()
+    chosen = parse_schedule(str(schedule), num_layers=6).to_document()
     assert [bundle.schedule_document for bundle in bundles] == [chosen, chosen]
     assert document["chosen"]["schedule"] == chosen
 

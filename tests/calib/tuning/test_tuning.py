@@ -35,7 +35,7 @@ from skipdec.exporter.config import CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.text import read_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.tokens.sampling import SamplingParams
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
@@ -142,7 +142,7 @@ def test_loss_falls_and_the_output_exports_with_its_schedule(
     bundle = tmp_path / "bundle"
     export(ExportConfig(model=str(output), output=bundle, verify=False))
     schedule = ExitSchedule.from_document(EngineBundle.open(bundle).schedule_document)
-    assert schedule == read_schedule(output / "schedule.json", num_layers=4)
+    assert schedule == parse_schedule(str(output / "schedule.json"), num_layers=4)
     params = SamplingParams(temperature=0, max_tokens=20)
     with Generator.open(bundle, threads=1) as generator:
         (result,) = generator.generate(["name[Cat]"], params)

@@ -40,11 +40,11 @@ def test_divergence_is_reported_and_exits_with_1(
     edit_parameters(copy, "layer_002", ("fc1.bias",), lambda bias: (bias + 1,))
     result = run(copy, "--layer", 2, *(["--json", "-q"] if as_json else []))
     assert result.exit_code == 1
-    assert "departs first in layer_002" in result.stderr
+    assert "diverges first in layer_002" in result.stderr
     assert "Add fc1.bias" in result.stderr
     if as_json:
         document = json.loads(result.stdout)
-        assert document["problem"].startswith("departs first in layer_002")
+        assert document["problem"].startswith("diverges first in layer_002")
         assert len(document["engines"]) == 1
     else:
         assert "inside layer_002, step 0:" in result.stdout

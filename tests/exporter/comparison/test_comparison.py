@@ -72,7 +72,7 @@ def test_the_changed_layer_is_named_with_the_first_tensor_and_its_weight(
     assert tensor is not None
     assert (tensor.made_by, tensor.step) == ("MatMul fc2.weight", 0)
     assert tensor.error > tensor.tolerance == 1e-4
-    with pytest.raises(VerificationError, match=r"layer_003.*fc2\.weight.*1 of 8 engines depart"):
+    with pytest.raises(VerificationError, match=r"layer_003.*fc2\.weight.*1 of 8 engines diverge"):
         report.raise_if_departed()
 
 

@@ -130,7 +130,7 @@ def test_untuned_depth_is_warned_about_once(
 
 def test_the_default_max_tokens_is_reported_when_it_cuts(run: Callable[..., Result]) -> None:
     told = run("-p", "ab", "--ignore-eos", "--seed", "1").stderr
-    assert "1 of 1 texts end at --max-tokens, which is 16 unless given" in told
+    assert "1 of 1 texts end at --max-tokens, by default 16" in told
     assert "--max-tokens" not in run("-p", "ab", *GREEDY).stderr
 
 
@@ -193,7 +193,7 @@ def test_the_input_is_never_the_output(
     for output in (source, link):
         for how in ("--force", "--resume"):
             refused = run("--input", str(source), "--output", str(output), how)
-            assert (refused.exit_code, "is the input too" in refused.stderr) == (2, True)
+            assert (refused.exit_code, "is also the input" in refused.stderr) == (2, True)
     assert source.read_bytes() == records(2)
 
 
@@ -227,7 +227,7 @@ def test_figures_of_an_output_file_as_json(run: Callable[..., Result], tmp_path:
         (("-",), "stdin | is empty"),
         (("-", "-p", "-"), "give - only once"),
         (("a", "--input", "-"), "give either -p or --input"),
-        (("--input", "-", "--output", "missing/out.jsonl"), "missing is no directory"),
+        (("--input", "-", "--output", "missing/out.jsonl"), "missing is not a directory"),
         (("--input", "."), "expected a regular file"),
         (("-p", "a", "--input", "-"), "give either -p or --input"),
         (("-p", "a", "--output", "x"), "--output needs --input"),

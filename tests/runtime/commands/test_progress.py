@@ -43,7 +43,7 @@ def test_figures_are_those_of_the_deltas(monkeypatch: pytest.MonkeyPatch) -> Non
     assert summary["realised_depth"] == pytest.approx((4 + 4 + 3) / 3)
     text = counted.summary_text(SamplingParams())
     assert "realised depth 3.67 of 6 layers" in text
-    assert "1 of 2 texts end at --max-tokens, which is 16 unless given" in text
+    assert "1 of 2 texts end at --max-tokens, by default 16" in text
     assert "--max-tokens" not in counted.summary_text(SamplingParams(max_tokens=16))
     assert "prompts included, on skipdec avx2" in text
     assert summary["kernels"] == "skipdec avx2"

@@ -95,10 +95,10 @@ def test_existing_file_is_refused_unless_replaced(whole: bytes, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"text\n", "line 1 is no result"),
-        (b'{"id": "a"}\n[]\n', "line 2 is no result"),
-        (b'{"name": "a"}\n', "line 1 is no result"),
-        (b'{"id": ["a"]}\n', "line 1 is no result"),
+        (b"text\n", "line 1 is not a result"),
+        (b'{"id": "a"}\n[]\n', "line 2 is not a result"),
+        (b'{"name": "a"}\n', "line 1 is not a result"),
+        (b'{"id": ["a"]}\n', "line 1 is not a result"),
         (b'{"id": "other"}\n', "has id 'other', which the input does not have"),
     ],
 )
@@ -197,11 +197,11 @@ def test_force_keeps_the_old_file_until_the_first_result(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("missing/out.jsonl", "is no directory; make it first"),
+        ("missing/out.jsonl", "is not a directory; make it"),
         ("file/out.jsonl", "can't be written"),
         ("n" * 250, "has a name of 250 bytes; allowed: "),
         ("n" * 5000, "File name too long"),
-        ("", "is no regular file"),
+        ("", "is not a regular file"),
         ("loop", "loop"),
         ("out\0.jsonl", "null"),
     ],

@@ -62,7 +62,7 @@ def test_a_bundle_shows_its_own_schedule(tmp_path: Path) -> None:
     assert ExitSchedule.from_document(shown["schedule"]) == own
     assert run("plot", str(bundle), "-o", str(tmp_path / "own.svg")).exit_code == 0
     refused = run("show", str(bundle), "--layers", "24")
-    assert (refused.exit_code, "leave out --layers" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "omit --layers" in refused.stderr) == (2, True)
 
 
 def test_a_schedule_without_a_depth_is_refused() -> None:
@@ -104,7 +104,7 @@ def test_plot_writes_the_same_picture_twice(tmp_path: Path, ending: str, magic: 
 
 
 @pytest.mark.parametrize(
-    ("picture", "text"), [("picture.bmp", ".png, .svg"), ("none/picture.png", "is no directory")]
+    ("picture", "text"), [("picture.bmp", ".png, .svg"), ("none/picture.png", "is not a directory")]
 )
 def test_plot_refuses_other_formats_and_missing_folders(
     tmp_path: Path, picture: str, text: str

@@ -95,7 +95,7 @@ def _foreign() -> None:
 @pytest.mark.parametrize(
     ("find", "told"),
     [
-        (_none, "not compiled: ONNX Runtime's operators"),
+        (_none, "not compiled, so ONNX Runtime's"),
         (_foreign, "_native.abi3.so can't be loaded (wrong ELF class)"),
     ],
 )

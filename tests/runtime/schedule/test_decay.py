@@ -10,9 +10,8 @@ import pytest
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.decays import DECAYS
-from skipdec.runtime.schedule.decays.d3 import d3_horizon
-from skipdec.runtime.schedule.fields import round_half_up
+from skipdec.runtime.schedule.decays import DECAYS, d3_horizon
+from skipdec.runtime.schedule.rule import round_half_up
 
 
 def budgets(decay: str, options: dict[str, Any], horizon: int = 5) -> list[int]:

@@ -14,15 +14,16 @@ from hollow_bundles import write_hollow_bundle
 from skipdec.engines.bundle import EngineBundle, write_schedule
 from skipdec.engines.errors import BundleError, ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.bundle import bundle_schedule
-from skipdec.runtime.schedule.document import (
+from skipdec.runtime.schedule.bundle import (
     MAX_PRESET_LAYERS,
+    bundle_schedule,
     plan_document,
     preset_documents,
     schedule_file,
 )
-from skipdec.runtime.schedule.presets import fitting_presets
-from skipdec.runtime.schedule.text import default_horizon, format_schedule, parse_schedule
+from skipdec.runtime.schedule.notation import fitting_presets
+from skipdec.runtime.schedule.request_schedules import default_horizon
+from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 
 SPECS = [
     "full",

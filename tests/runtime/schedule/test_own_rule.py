@@ -16,8 +16,8 @@ from skipdec import ExitSchedule, Generator, SamplingParams
 from skipdec.calib.fitting.space import Point, SearchSpace, SpaceConfig, default_choices
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule.decays import DECAYS, Decay
-from skipdec.runtime.schedule.fields import ScheduleFields
 from skipdec.runtime.schedule.placements import PLACEMENTS, Placement
+from skipdec.runtime.schedule.rule import ScheduleFields
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 
 TEXT = "hold:max=5,min=2,warmup=1,horizon=4,placement=either,held=2,ends=0/1"

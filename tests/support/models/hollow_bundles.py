@@ -19,7 +19,7 @@ from skipdec.engines.manifest import (
     TensorSpec,
 )
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.document import schedule_file
+from skipdec.runtime.schedule.bundle import schedule_file
 
 NUM_HEADS, HEAD_DIM = 2, 4
 EMBED_BYTES, LAYER_BYTES, HEAD_BYTES = 10, 1000, 2000

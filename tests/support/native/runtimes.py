@@ -15,7 +15,7 @@ from programs import built_program
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.backends.ort import onnxruntime_library
-from skipdec.runtime.schedule.document import plan_document
+from skipdec.runtime.schedule.bundle import plan_document
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.tokens.outputs import CompletionOutput
 

@@ -59,7 +59,7 @@ void Problems::check_numbers() {
   require(params_.top_p > 0 && params_.top_p <= 1, "top_p", shown(params_.top_p),
           "a number above 0 and up to 1: only the most probable tokens with this sum; 1 is off");
   require_number("min_p", params_.min_p, 0, 1,
-                 "a number from 0 to 1: least probability relative to the best token's");
+                 "a number from 0 to 1: minimum probability relative to the best token's");
   require_number("repetition_penalty", params_.repetition_penalty, 0.01, 100,
                  "a number from 0.01 to 100; above 1 makes tokens of prompt and output less "
                  "likely");

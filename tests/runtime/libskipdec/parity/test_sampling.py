@@ -16,8 +16,7 @@ from programs import built_program
 
 from skipdec.engines.errors import SkipDecError
 from skipdec.engines.kernels.library import find_library
-from skipdec.runtime.tokens.logprobs import row_logprobs
-from skipdec.runtime.tokens.sampler import Sampler
+from skipdec.runtime.tokens.sampler import Sampler, row_logprobs
 from skipdec.runtime.tokens.sampling import SamplingParams
 
 
