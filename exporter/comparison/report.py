@@ -1,4 +1,4 @@
-"""What a comparison found: errors of each tensor of each call, and where the first departs."""
+"""The report of a comparison: errors of each tensor of each call, and the first divergence."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..verification.report import MeasuredModel
 class TensorErrors(MeasuredModel):
     """One tensor of one call on both sides. Relative errors are those of single elements.
 
-    A tensor departs if its largest error is above ``tolerance`` of the largest value, or its median
-    error above ``median_tolerance``. Worked: values up to 20, an error of 0.003, tolerance 0.0001:
-    0.003 / 20 = 0.00015 departs.
+    A tensor departs if its largest error exceeds ``tolerance`` of the largest value, or its median
+    error ``median_tolerance``. For example, with values up to 20 and a tolerance of 0.0001, an
+    error of 0.003 departs: 0.003 / 20 = 0.00015.
     """
 
     tensor: str
@@ -48,7 +48,7 @@ class TensorErrors(MeasuredModel):
 
 
 class EngineComparison(MeasuredModel):
-    """One engine. ``inner``: its inner tensors in the order of the graph, where that was asked."""
+    """One engine; ``inner`` has its inner tensors in the order of the graph, if it was examined."""
 
     engine: str
     calls: int
@@ -57,7 +57,7 @@ class EngineComparison(MeasuredModel):
 
     @property
     def worst(self) -> TensorErrors | None:
-        """The output that is worst, those that depart first; None if the engine was not called."""
+        """The worst output, departing ones first; None if the engine was not called."""
         return max(self.outputs, key=lambda each: (each.departs, each.error), default=None)
 
     @property
@@ -73,8 +73,8 @@ class EngineComparison(MeasuredModel):
 class ComparisonReport(MeasuredModel):
     """All engines that were compared, in the order in which a step runs them."""
 
-    subject: str = Field(description="what was compared, and what ran it")
-    reference: str = Field(description="what it was held against")
+    subject: str = Field(description="the engines that were compared, and the target that ran them")
+    reference: str = Field(description="likewise")
     inputs: str
     stitched: bool
     engines: tuple[EngineComparison, ...]
@@ -82,7 +82,7 @@ class ComparisonReport(MeasuredModel):
 
     @property
     def first_departure(self) -> tuple[str, TensorErrors] | None:
-        """Engine and tensor that depart first along a step's way; None if nothing does."""
+        """The engine and tensor that depart first in the order of a step; None if none does."""
         for engine in self.engines:
             if (tensor := engine.first_departing) is not None:
                 return engine.engine, tensor
@@ -90,14 +90,14 @@ class ComparisonReport(MeasuredModel):
 
     @property
     def problem(self) -> str | None:
-        """Where the two sides part, in a sentence; None if they don't."""
-        found = self.first_departure
-        if found is None:
+        """A sentence that says where the two sides diverge; None if they don't."""
+        if self.first_departure is None:
             return None
-        engine, tensor = found
-        allowed = tensor.tolerance if tensor.error > tensor.tolerance else tensor.median_tolerance
-        seen = "largest" if tensor.error > tensor.tolerance else "median"
-        error = tensor.error if seen == "largest" else tensor.median_absolute / tensor.largest_value
+        engine, tensor = self.first_departure
+        seen, error, allowed = "largest", tensor.error, tensor.tolerance
+        if error <= allowed:
+            error = tensor.median_absolute / tensor.largest_value
+            seen, allowed = "median", tensor.median_tolerance
         made_by = f" ({tensor.made_by})" if tensor.made_by else ""
         departing = sum(each.first_departing is not None for each in self.engines)
         return (
