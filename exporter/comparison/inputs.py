@@ -13,12 +13,8 @@ from ...engines.backends.recording import Recording
 from ...engines.errors import UsageError
 from ...engines.manifest import EngineKind, EngineSpec, ModelSpec, TensorRole
 from ...engines.memory import Array
-from ..verification.caches import placing
+from ..verification.caches import PAST_OF, placing
 
-PAST_OF = {
-    TensorRole.PRESENT_KEY: TensorRole.PAST_KEY,
-    TensorRole.PRESENT_VALUE: TensorRole.PAST_VALUE,
-}
 _PROMPT_LENGTHS = (32, 5, 17)  # a ragged prompt, padded on the right, then single tokens
 _DECODE_STEPS = 2
 # Positions of recorded tokens: ONNX Runtime's operators take the first, skipdec's the second.

@@ -27,9 +27,10 @@ from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
 from ...engines.memory import Array
 from ...engines.targets import compiled_targets, target_of
 from ..config import CANONICAL, DEFAULT_TARGET
+from ..verification.caches import PAST_OF
 from ..verification.tolerance import Tolerance, engine_tolerance, plan_tolerance
 from .config import CompareConfig
-from .inputs import PAST_OF, EngineCall
+from .inputs import EngineCall
 
 _COMPARED_CACHES = ("float32", "float16")
 _LEVELS: Mapping[str, onnxruntime.GraphOptimizationLevel] = {

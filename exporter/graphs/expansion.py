@@ -23,8 +23,7 @@ from .attention import attention_node
 from .fusion import ACTIVATION, ACTIVATIONS
 from .lowering import CONTRIB_DOMAIN, LoweredEngine, initializer, replace_value
 from .norms import restore_norms
-from .onnxruntime import GROUP_QUERY_ATTENTION, length_inputs, with_lengths
-from .products import ProductWriter
+from .onnxruntime import GROUP_QUERY_ATTENTION, ProductWriter, length_inputs, with_lengths
 from .skipdec import ATTENTION, CACHES
 
 

@@ -35,7 +35,7 @@ from .attention import replace_attention
 from .fusion import fuse_product
 from .lowering import CONTRIB_DOMAIN, LoweredEngine, products_by_weight, replace_value
 from .norms import replace_norms
-from .products import quantize_products
+from .onnxruntime import quantize_products
 
 ATTENTION = "Attention"
 CACHES = frozenset(

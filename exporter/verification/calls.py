@@ -13,9 +13,9 @@ from typing_extensions import override
 from ...engines.backends.session import EngineSession
 from ...engines.manifest import TensorRole
 from ...engines.memory import Array, numpy_dtype
-from ...runtime.stitching.bindings import cache_tensors, run_once
+from ...runtime.stitching.bindings import run_once
 from ..architecture.modules import call_by_role
-from .caches import placing
+from .caches import PAST_OF, placing
 
 
 class EngineCalls(ABC):
@@ -102,12 +102,11 @@ class SessionCalls(WholeCalls):
         spec = self._session.spec
         sizes: dict[int | str, int] = {}  # of the symbols B, S, T and R
         for tensor in spec.inputs:
-            sizes |= zip(tensor.shape, inputs[tensor.role].shape, strict=True)
+            sizes.update(zip(tensor.shape, inputs[tensor.role].shape, strict=True))
         tensors = dict(inputs)
-        if TensorRole.PAST_KEY in inputs:
-            tensors |= cache_tensors(inputs[TensorRole.PAST_KEY], inputs[TensorRole.PAST_VALUE])
+        tensors |= {role: inputs[past] for role, past in PAST_OF.items() if past in inputs}
         for tensor in spec.outputs:
-            shape = [sizes.get(size, size) for size in tensor.shape]
+            shape = [size if isinstance(size, int) else sizes[size] for size in tensor.shape]
             tensors.setdefault(tensor.role, np.empty(shape, numpy_dtype(tensor.dtype)))
         run_once(self._session, tensors)
         return [tensors[tensor.role] for tensor in spec.outputs]
