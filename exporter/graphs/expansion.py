@@ -22,9 +22,8 @@ from ..quantization.quantize import WeightQuantizer
 from .attention import attention_node
 from .fusion import ACTIVATION, ACTIVATIONS
 from .lowering import CONTRIB_DOMAIN, LoweredEngine, initializer, replace_value
-from .norms import restore_norms
 from .onnxruntime import GROUP_QUERY_ATTENTION, ProductWriter, length_inputs, with_lengths
-from .skipdec import ATTENTION, CACHES
+from .skipdec import ATTENTION, CACHES, restore_norms
 
 
 def expanded_precision(precision: PrecisionSpec) -> PrecisionSpec:

@@ -34,10 +34,10 @@ from ..quantization.quantize import WeightQuantizer
 from .attention import replace_attention
 from .fusion import fuse_product
 from .lowering import CONTRIB_DOMAIN, LoweredEngine, products_by_weight, replace_value
-from .norms import replace_norms
 from .onnxruntime import quantize_products
 
 ATTENTION = "Attention"
+LAYER_NORM = "LayerNorm"  # bitwise equal on every processor, unlike ONNX Runtime's sums
 CACHES = frozenset(
     {
         TensorRole.PAST_KEY,
@@ -129,3 +129,27 @@ def _narrow(graph: ir.Graph, names: Iterator[str], precision: PrecisionSpec) -> 
 
 def _element_type(dtype: str) -> ir.DataType:
     return ir.DataType[dtype.upper().replace("FLOAT32", "FLOAT")]
+
+
+def replace_norms(graph: ir.Graph) -> None:
+    """Replace every float32 LayerNormalization over the last axis in place."""
+    for node in [node for node in graph if node.op_type == "LayerNormalization"]:
+        axis = node.attributes.get_int("axis", -1)
+        assert axis == -1, axis
+        epsilon = node.attributes.get_float("epsilon", 1e-5)
+        own = ir.node(LAYER_NORM, node.inputs, {"epsilon": epsilon}, domain=DOMAIN, name=node.name)
+        _replace_node(graph, node, own)
+
+
+def restore_norms(graph: ir.Graph) -> None:
+    """Undo ``replace_norms``."""
+    for node in [node for node in graph if node.domain == DOMAIN and node.op_type == LAYER_NORM]:
+        attributes = {"axis": -1, "epsilon": node.attributes.get_float("epsilon"), "stash_type": 1}
+        standard = ir.node("LayerNormalization", node.inputs, attributes, name=node.name)
+        _replace_node(graph, node, standard)
+
+
+def _replace_node(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
+    graph.insert_before(old, new)
+    replace_value(old.outputs[0], new.outputs[0])
+    graph.remove(old, safe=True)
