@@ -11,7 +11,7 @@ from torch import nn
 from typing_extensions import override
 
 from ...engines.backends.session import EngineSession
-from ...engines.manifest import TensorRole
+from ...engines.manifest import EngineSpec, TensorRole
 from ...engines.memory import Array, numpy_dtype
 from ...runtime.stitching.bindings import run_once
 from ..architecture.modules import call_by_role
@@ -100,14 +100,12 @@ class SessionCalls(WholeCalls):
     @override
     def _run(self, inputs: Mapping[TensorRole, Array]) -> list[Array]:
         spec = self._session.spec
-        sizes: dict[int | str, int] = {}  # of the symbols B, S, T and R
-        for tensor in spec.inputs:
-            sizes.update(zip(tensor.shape, inputs[tensor.role].shape, strict=True))
         tensors = dict(inputs)
         tensors |= {role: inputs[past] for role, past in PAST_OF.items() if past in inputs}
+        shapes = output_shapes(spec, inputs)
         for tensor in spec.outputs:
-            shape = [size if isinstance(size, int) else sizes[size] for size in tensor.shape]
-            tensors.setdefault(tensor.role, np.empty(shape, numpy_dtype(tensor.dtype)))
+            if tensor.role not in tensors:
+                tensors[tensor.role] = np.empty(shapes[tensor.role], numpy_dtype(tensor.dtype))
         run_once(self._session, tensors)
         return [tensors[tensor.role] for tensor in spec.outputs]
 
@@ -115,3 +113,17 @@ class SessionCalls(WholeCalls):
 def _float32_tensor(array: Array) -> torch.Tensor:
     is_float = array.dtype.kind not in "biu"  # numpy doesn't classify bfloat16 as float
     return torch.from_numpy(array.astype(np.float32, copy=False) if is_float else array)
+
+
+def output_shapes(
+    spec: EngineSpec, inputs: Mapping[TensorRole, Array]
+) -> dict[TensorRole, tuple[int, ...]]:
+    """Return the shape of each output for ``inputs``, which give the symbols B, S, T and R."""
+    sizes: dict[int | str, int] = {}
+    for tensor in spec.inputs:
+        if tensor.role in inputs:
+            sizes.update(zip(tensor.shape, inputs[tensor.role].shape, strict=True))
+    return {
+        tensor.role: tuple(size if isinstance(size, int) else sizes[size] for size in tensor.shape)
+        for tensor in spec.outputs
+    }
