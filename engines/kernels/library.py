@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import EnvironmentMismatchError, UsageError, did_you_mean
 from ..manifest import Manifest

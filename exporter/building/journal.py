@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -40,8 +40,8 @@ _CODE = (
     ),
 )
 
-_COMPILING_TOOLS = ("skipdec", "numpy", "onnx", "onnx-ir")
-_TOOLS = (*_COMPILING_TOOLS, "onnxscript", "onnxruntime", "torch")
+COMPILING_TOOLS = ("skipdec", "numpy", "onnx", "onnx-ir")
+TOOLS = (*COMPILING_TOOLS, "onnxscript", "onnxruntime", "torch")
 
 
 class Journal:
@@ -97,16 +97,9 @@ class Journal:
         )
 
 
-@cache
-def tool_versions() -> dict[str, str]:
-    """Return the versions of all tools that affect an ONNX engine's bytes."""
-    return {tool: version(tool) for tool in _TOOLS}
-
-
-@cache
-def compiling_tool_versions() -> dict[str, str]:
-    """Return the versions of the tools, besides TensorRT, that turn ONNX engines into plans."""
-    return {tool: version(tool) for tool in _COMPILING_TOOLS}
+def tool_versions(tools: Sequence[str] = TOOLS) -> dict[str, str]:
+    """Return the versions of ``tools``: of all that affect the bytes of an ONNX engine."""
+    return {tool: version(tool) for tool in tools}
 
 
 @cache
@@ -173,7 +166,7 @@ def plan_key(
             "precision": compilation.precision.model_dump(mode="json"),
             "build": compilation.build.model_dump(mode="json"),
             "capacity": capacity,
-            "tools": compiling_tool_versions(),
+            "tools": tool_versions(COMPILING_TOOLS),
             "code": _code_digest(),
         }
     )

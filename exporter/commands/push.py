@@ -48,7 +48,7 @@ def push(
         raise UsageError(str(path), "is not a directory; pass a bundle or a checkpoint")
     from ...engines.bundle import EngineBundle
     from ...engines.bundle.place import MANIFEST_NAME
-    from ..checkpoint.upload import push_checkpoint
+    from ..checkpoint.checkpoint import push_checkpoint
 
     if (path / MANIFEST_NAME).exists():
         bundle = EngineBundle.open(path)

@@ -14,7 +14,7 @@ from ...engines.host.progress import ConsoleProgress
 from ...engines.manifest import BuildSpec, Kernels, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
 from ..config import DEFAULT_TARGET
-from ..pipeline.plan import BundlePlan, PlannedEngine
+from ..pipeline.plan import BundlePlan
 from ..pipeline.report import EngineReport, ExportReport
 
 _CHECKED_LAYERS = ("KV_CACHE_UPDATE", "ATTENTION_INPUT")  # TensorRT's, in each decoder layer
@@ -64,7 +64,11 @@ def describe_plan(plan: BundlePlan) -> dict[str, Any]:
         "precision": plan.precision.model_dump(mode="json"),
         "build": None if build is None else build.model_dump(mode="json"),
         "schedule": plan.schedule.to_document(),
-        "engines": [_describe_engine(engine) for engine in plan.engines],
+        "engines": [
+            {"name": engine.name, "size": engine.size}
+            | ({"capacities": list(engine.capacities)} if engine.capacities else {})
+            for engine in plan.engines
+        ],
         "canonical_size": plan.canonical_size,
         "temporary_size": plan.temporary_size,
         "size": plan.size,
@@ -75,74 +79,60 @@ def describe_plan(plan: BundlePlan) -> dict[str, Any]:
     }
 
 
-def _describe_engine(engine: PlannedEngine) -> dict[str, Any]:
-    described = {"name": engine.name, "size": engine.size}
-    return described | ({"capacities": list(engine.capacities)} if engine.capacities else {})
-
-
 def plan_tables(plan: BundlePlan) -> tuple[Table, dict[str, str]]:
     """Return the output of ``--dry-run``: a table of engines, and facts by name."""
-    facts: dict[str, str] = {}
-    facts["model"] = plan.model.name
-    facts["precision"] = describe_precision(plan.precision)
-    facts |= kernel_facts(plan.target, plan.kernels)
-    if plan.compilation is not None:
-        _add_build_rows(facts, plan.target, plan.compilation.build)
-    facts["schedule"] = format_schedule(plan.schedule)
-    if plan.canonical_size:
-        facts["canonical graphs"] = _megabytes(plan.canonical_size)
-    facts["size"] = _megabytes(plan.size)
-    if plan.temporary_size:
-        facts["on the way"] = f"{_megabytes(plan.temporary_size)} more, deleted at the end"
-    facts["KV cache"] = f"{plan.kv_bytes_per_token / 1e3:,.1f} kB per token and row"
-    unverified = "" if plan.verification is None else " without verification"
-    facts["estimated time"] = f"{plan.estimated_seconds:,.0f} s{unverified}"
-    if "source" in plan.origin:
-        facts["source"] = plan.origin["source"]
-    if plan.shortage is not None:
-        facts["lacking"] = plan.shortage
-    facts["output"] = f"{plan.output} (dry run: nothing written)"
-    return _planned_engines(plan.engines), facts
-
-
-def _planned_engines(engines: tuple[PlannedEngine, ...]) -> Table:
-    table = _engine_table("size")
-    for label, members in _grouped(engines):
+    engines = _engine_table("size")
+    for label, members in _grouped(plan.engines):
         capacities = members[0].capacities
         plans = f" x {len(capacities)} plans" if len(capacities) > 1 else ""
-        table.add_row(label + plans, _megabytes(sum(engine.size for engine in members)))
-    return table
+        engines.add_row(label + plans, _megabytes(sum(engine.size for engine in members)))
+    build = None if plan.compilation is None else plan.compilation.build
+    unverified = "" if plan.verification is None else " without verification"
+    temporary = f"{_megabytes(plan.temporary_size)} more, deleted at the end"
+    facts = {
+        "model": plan.model.name,
+        "precision": describe_precision(plan.precision),
+        **kernel_facts(plan.target, plan.kernels),
+        **_build_facts(plan.target, build),
+        "schedule": format_schedule(plan.schedule),
+        "canonical graphs": _megabytes(plan.canonical_size) if plan.canonical_size else "",
+        "size": _megabytes(plan.size),
+        "on the way": temporary if plan.temporary_size else "",
+        "KV cache": f"{plan.kv_bytes_per_token / 1e3:,.1f} kB per token and row",
+        "estimated time": f"{plan.estimated_seconds:,.0f} s{unverified}",
+        "source": plan.origin.get("source", ""),
+        "lacking": plan.shortage or "",
+        "output": f"{plan.output} (dry run: nothing written)",
+    }
+    return engines, {name: text for name, text in facts.items() if text}
 
 
 def report_tables(report: ExportReport) -> tuple[Table, dict[str, str]]:
     """Return the output of a finished export or build: a table of engines, and facts by name."""
     engines = _engine_table("size", "time")
     for label, members in _grouped(report.engines):
-        size, seconds = (
-            sum(engine.size for engine in members),
-            sum(engine.seconds for engine in members),
-        )
         plans = sum(len(engine.plans) for engine in members)
-        notes = [f"{plans} plans"] if plans > len(members) else []
         resumed = sum(engine.resumed for engine in members)
+        notes = [f"{plans} plans"] if plans > len(members) else []
         notes += [f"{resumed} resumed"] if resumed else []
         note = f" ({', '.join(notes)})" if notes else ""
-        engines.add_row(label + note, _megabytes(size), f"{seconds:.1f} s")
-    facts: dict[str, str] = {}
-    facts["model"] = report.model
-    facts["precision"] = describe_precision(report.precision)
-    facts |= kernel_facts(report.target, report.kernels)
-    if report.build is not None:
-        _add_build_rows(facts, report.target, report.build)
-        facts["plans"] = "\n".join(describe_plans(report.engines))
-    facts["schedule"] = report.schedule
-    facts["size"] = _megabytes(report.size)
+        size = _megabytes(sum(engine.size for engine in members))
+        engines.add_row(label + note, size, f"{sum(engine.seconds for engine in members):.1f} s")
     stages = ", ".join(f"{stage} {took:.1f}" for stage, took in report.stage_seconds.items())
-    facts["time"] = f"{report.seconds:.1f} s ({stages})"
-    facts["peak memory"] = _megabytes(report.peak_memory)
-    facts["verification"] = describe_verification(report)
-    facts["bundle"] = str(report.output)
-    return engines, facts
+    facts = {
+        "model": report.model,
+        "precision": describe_precision(report.precision),
+        **kernel_facts(report.target, report.kernels),
+        **_build_facts(report.target, report.build),
+        "plans": "" if report.build is None else "\n".join(describe_plans(report.engines)),
+        "schedule": report.schedule,
+        "size": _megabytes(report.size),
+        "time": f"{report.seconds:.1f} s ({stages})",
+        "peak memory": _megabytes(report.peak_memory),
+        "verification": describe_verification(report),
+        "bundle": str(report.output),
+    }
+    return engines, {name: text for name, text in facts.items() if text}
 
 
 def describe_plans(engines: tuple[EngineReport, ...]) -> Iterator[str]:
@@ -160,18 +150,21 @@ def describe_plans(engines: tuple[EngineReport, ...]) -> Iterator[str]:
             yield f"{named} in each of {number}"
 
 
-def _add_build_rows(facts: dict[str, str], target: str, build: BuildSpec) -> None:
-    facts["target"] = f"{target} {build.version}, compute capability {build.compute_capability}"
-    facts["sizes"] = (
-        f"decode 1 to {build.max_batch_size} rows; prefill 1 to {build.max_prefill_rows} rows of "
-        f"1 to {build.max_prompt_len} tokens; KV buckets {', '.join(map(str, build.kv_buckets))}"
-    )
+def _build_facts(target: str, build: BuildSpec | None) -> dict[str, str]:
+    if build is None:
+        return {}
     flags = [f"optimisation level {build.optimization_level}"]
     if build.workspace is not None:
         flags.append(f"workspace {_megabytes(build.workspace)}")
     flags += ["hardware-compatible"] if build.hardware_compatible else []
     flags += ["version-compatible"] if build.version_compatible else []
-    facts["flags"] = ", ".join(flags)
+    return {
+        "target": f"{target} {build.version}, compute capability {build.compute_capability}",
+        "sizes": f"decode 1 to {build.max_batch_size} rows; prefill 1 to "
+        f"{build.max_prefill_rows} rows of 1 to {build.max_prompt_len} tokens; KV buckets "
+        f"{', '.join(map(str, build.kv_buckets))}",
+        "flags": ", ".join(flags),
+    }
 
 
 def kernel_facts(target: str, kernels: Kernels | None) -> dict[str, str]:

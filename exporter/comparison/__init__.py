@@ -1,1 +1,1 @@
-"""Two ways to run the same engines, held against each other with Polygraphy."""
+"""Comparison of two ways to run the same engines, through Polygraphy."""

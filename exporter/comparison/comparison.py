@@ -1,4 +1,4 @@
-"""`compare`: where two ways to run the same engines part."""
+"""`compare`: find where two ways to run the same engines diverge."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from .report import ComparisonReport
 
 
 def compare(config: CompareConfig, events: Events | None = None) -> ComparisonReport:
-    """Hold the engines of ``config.bundle`` against those of ``config.against``, one by one.
+    """Compare the engines of ``config.bundle`` with those of ``config.against``, one by one.
 
-    Both sides read the same inputs, those that the reference makes on its way through embedding,
-    layers and head, or recorded ones, so that an engine diverges by its own fault; ``stitched``
-    feeds each side with its own. The first engine that diverges is run once more with the inner
-    tensors that both graphs have in common as outputs.
+    Both sides read the same inputs, recorded ones or those that the reference produces, so an
+    engine diverges only by its own fault; with ``stitched`` each side reads its own. The first
+    engine that diverges runs once more with the inner tensors common to both graphs as outputs.
 
-    Raises before any run what ``open_sides`` raises, MissingExtraError without Polygraphy, and
-    UsageError for layers or a recording that are not of the model; SkipDecError if an engine fails
-    to run. Outputs that diverge are in the report, not an exception.
+    Raises, before any run, MissingExtraError without Polygraphy, as ``open_sides``, and UsageError
+    for layers or a recording that don't belong to the model; SkipDecError if an engine fails to
+    run. Outputs that diverge are in the report and raise nothing.
     """
     require_extra("compare", "skipdec compare")
     from .run import Comparison

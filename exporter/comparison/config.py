@@ -1,4 +1,4 @@
-"""What a comparison is asked to do: a frozen value with a JSON round trip."""
+"""The configuration of a comparison: a frozen value with a JSON round trip."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from ...engines.checking import Option, ValidatedConfig
 
 
 class CompareConfig(ValidatedConfig):
-    """Which engines `compare` holds against which, and on what.
+    """The engines that `compare` runs, the reference (``against``), and their inputs.
 
-    ``against`` is the reference. Raises UsageError, with every problem at once, as all
-    configurations do.
+    Raises UsageError, with every problem at once, as all configurations do.
 
     >>> CompareConfig(bundle="opt-1.3b-int8.skipdec", against="opt-1.3b.skipdec").stitched
     False

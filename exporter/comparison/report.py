@@ -48,7 +48,7 @@ class TensorErrors(MeasuredModel):
 
 
 class EngineComparison(MeasuredModel):
-    """One engine. ``inner``: its inner tensors in the order of the graph, where that was asked."""
+    """One engine; ``inner`` has its inner tensors in the order of the graph, if it was examined."""
 
     engine: str
     calls: int
@@ -73,8 +73,8 @@ class EngineComparison(MeasuredModel):
 class ComparisonReport(MeasuredModel):
     """All engines that were compared, in the order in which a step runs them."""
 
-    subject: str = Field(description="what was compared, and what ran it")
-    reference: str = Field(description="what it was held against")
+    subject: str = Field(description="the engines that were compared, and the target that ran them")
+    reference: str = Field(description="likewise")
     inputs: str
     stitched: bool
     engines: tuple[EngineComparison, ...]
@@ -90,14 +90,14 @@ class ComparisonReport(MeasuredModel):
 
     @property
     def problem(self) -> str | None:
-        """Where the two sides part, in a sentence; None if they don't."""
-        found = self.first_departure
-        if found is None:
+        """A sentence that says where the two sides diverge; None if they don't."""
+        if self.first_departure is None:
             return None
-        engine, tensor = found
-        allowed = tensor.tolerance if tensor.error > tensor.tolerance else tensor.median_tolerance
-        seen = "largest" if tensor.error > tensor.tolerance else "median"
-        error = tensor.error if seen == "largest" else tensor.median_absolute / tensor.largest_value
+        engine, tensor = self.first_departure
+        seen, error, allowed = "largest", tensor.error, tensor.tolerance
+        if error <= allowed:
+            error = tensor.median_absolute / tensor.largest_value
+            seen, allowed = "median", tensor.median_tolerance
         made_by = f" ({tensor.made_by})" if tensor.made_by else ""
         departing = sum(each.first_departing is not None for each in self.engines)
         return (

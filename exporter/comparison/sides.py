@@ -1,29 +1,36 @@
-"""The two sides of a comparison: which engines, and which of Polygraphy's runners runs them."""
+"""The two sides of a comparison: engines, and the runners of Polygraphy that run them."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 
+import numpy as np
 import onnxruntime
 from polygraphy.backend.base import BaseRunner
 from polygraphy.backend.onnxrt import OnnxrtRunner
+from polygraphy.exception import PolygraphyException
+from polygraphy.util import check_called_by
+from typing_extensions import override
 
-from ...engines.backends.ort import cpu_session_options, open_session
+from ...engines.backends.ort import RUN_ERRORS, cpu_session_options, open_session
 from ...engines.bundle import EngineBundle, file_record
-from ...engines.errors import EnvironmentMismatchError, UsageError
+from ...engines.errors import EnvironmentMismatchError, SkipDecError, UsageError
 from ...engines.host.gpus import survey_gpus
 from ...engines.host.installation import require_extra
 from ...engines.kernels.library import DOMAIN
 from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
+from ...engines.memory import Array
 from ...engines.targets import compiled_targets, target_of
 from ..config import CANONICAL, DEFAULT_TARGET
+from ..verification.caches import PAST_OF
 from ..verification.tolerance import Tolerance, engine_tolerance, plan_tolerance
 from .config import CompareConfig
-from .in_place import InPlaceRunner
+from .inputs import EngineCall
 
 _COMPARED_CACHES = ("float32", "float16")
 _LEVELS: Mapping[str, onnxruntime.GraphOptimizationLevel] = {
@@ -32,57 +39,63 @@ _LEVELS: Mapping[str, onnxruntime.GraphOptimizationLevel] = {
     "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+_SHAPE = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "vocab_size")
+
+
+Result = tuple[EngineCall, Mapping[str, Array]]
+"""A call and the engine's outputs, by role; inner tensors by name."""
 
 
 @dataclass(frozen=True)
-class Side(ABC):
-    """Engines by name, embed first and head last, of ``precision``; ``name`` is for people."""
+class Side:
+    """Engines by name, embed first and head last, with their ``precision`` and what runs them.
+
+    Plans run on the GPU that they were built for; ONNX graphs, lowered to ``form`` (see
+    ``Manifest``), on ONNX Runtime's CPU provider at its optimisation ``level``.
+    """
 
     name: str
     bundle: EngineBundle
     engines: Mapping[str, EngineSpec]
     precision: PrecisionSpec
-
-    @abstractmethod
-    def runner(self, spec: EngineSpec, positions: int, graph: bytes | None = None) -> BaseRunner:
-        """What runs calls of up to ``positions`` positions of one engine.
-
-        ``graph``: an ONNX graph in place of the engine's own, with its weights.
-        """
-
-    @abstractmethod
-    def tolerance(self, kind: EngineKind) -> Tolerance:
-        """What an engine of ``kind`` may differ by from what its weights stand for."""
-
-    def capacity(self, spec: EngineSpec, positions: int) -> int:
-        """The KV capacity T with which ``spec`` runs calls of up to ``positions`` positions."""
-        return positions
-
-    @abstractmethod
-    def prepare(self, runner: BaseRunner, num_tokens: int) -> None:
-        """Prepare an active runner for a call of ``num_tokens`` tokens a row."""
-
-    @abstractmethod
-    def graph_path(self, spec: EngineSpec) -> Path | None:
-        """The ONNX graph of an engine; None for a plan."""
-
-    def changed_weights(self, name: str) -> Iterator[str]:
-        """Say which weights of an engine are not those of the manifest, which nobody hashed yet."""
-        records = {record.path: record for record in self.bundle.manifest.files}
-        for path in self.engines[name].weights:
-            if file_record(self.bundle.path, path) != records[path]:
-                yield f"{self.name}: {path} was damaged or edited; its manifest has another hash"
-
-
-@dataclass(frozen=True)
-class OnnxRuntimeSide(Side):
-    """ONNX graphs on ONNX Runtime's CPU provider."""
-
+    form: str = DEFAULT_TARGET
     level: onnxruntime.GraphOptimizationLevel = _LEVELS["all"]
-    form: str = DEFAULT_TARGET  # see `Manifest.form`
+
+    @property
+    def is_compiled(self) -> bool:
+        """Return True if the engines are TensorRT plans."""
+        return target_of(self.form).is_compiled
+
+    def results(
+        self, name: str, calls: Iterable[EngineCall], positions: int, graph: bytes | None = None
+    ) -> Iterator[Result]:
+        """Run one engine on ``calls``, which reach up to ``positions`` positions.
+
+        ``graph``: an ONNX graph in place of the engine's own, with its weights. Raises
+        SkipDecError if the engine fails to run.
+        """
+        spec = self.engines[name]
+        roles = {tensor.name: str(tensor.role) for tensor in spec.outputs}
+        capacity = self.capacity(spec, positions)
+        try:
+            with self.runner(spec, positions, graph) as runner:
+                for call in calls:
+                    if self.is_compiled:
+                        runner.set_profile(0 if call.num_tokens == 1 else 1)  # decode, prefill
+                    outputs = runner.infer(call.feed(spec, capacity))
+                    yield call, {roles.get(key, key): array for key, array in outputs.items()}
+        except (PolygraphyException, *RUN_ERRORS) as error:
+            raise SkipDecError(f"engine {name}", f"{self.name} can't run it: {error}") from error
 
     def runner(self, spec: EngineSpec, positions: int, graph: bytes | None = None) -> BaseRunner:
-        """See Side. The session is made with the runtime's own options, when it is activated."""
+        """Return Polygraphy's runner of one engine."""
+        if self.is_compiled:
+            from polygraphy.backend.common import BytesFromPath
+            from polygraphy.backend.trt import EngineFromBytes, TrtRunner
+
+            plan = self._bucket(spec, positions).graph if spec.buckets else spec.graph
+            load_plan = EngineFromBytes(BytesFromPath(str(self.bundle.locate(plan))))
+            return TrtRunner(load_plan, name=self.name)
         options = cpu_session_options(None, self.bundle)
         options.graph_optimization_level = self.level
         providers = ["CPUExecutionProvider"]
@@ -91,47 +104,26 @@ class OnnxRuntimeSide(Side):
             return InPlaceRunner(load, self.name, spec)
         return OnnxrtRunner(load, name=self.name)
 
-    def tolerance(self, kind: EngineKind) -> Tolerance:
-        """See Side."""
-        return engine_tolerance(self.precision, kind, self.form)
-
-    def prepare(self, runner: BaseRunner, num_tokens: int) -> None:
-        """See Side: a session takes calls of any size."""
-
-    def graph_path(self, spec: EngineSpec) -> Path | None:
-        """See Side."""
-        return self.bundle.locate(spec.graph)
-
-
-@dataclass(frozen=True)
-class TensorRtSide(Side):
-    """TensorRT's plans on the GPU that they were built for."""
-
-    def runner(self, spec: EngineSpec, positions: int, graph: bytes | None = None) -> BaseRunner:
-        """See Side; ``graph`` must be None."""
-        from polygraphy.backend.common import BytesFromPath
-        from polygraphy.backend.trt import EngineFromBytes, TrtRunner
-
-        assert graph is None, "a plan's inner tensors can't be marked"
-        plan = self._bucket(spec, positions).graph if spec.buckets else spec.graph
-        load = EngineFromBytes(BytesFromPath(str(self.bundle.locate(plan))))
-        return TrtRunner(load, name=self.name)
-
-    def tolerance(self, kind: EngineKind) -> Tolerance:
-        """See Side."""
-        return plan_tolerance(self.precision, kind)
-
     def capacity(self, spec: EngineSpec, positions: int) -> int:
-        """See Side: that of the plan, which is static."""
+        """Return the KV capacity T for calls that reach ``positions``: a plan's is static."""
         return self._bucket(spec, positions).capacity if spec.buckets else positions
 
-    def prepare(self, runner: BaseRunner, num_tokens: int) -> None:
-        """See Side: the first profile is for decode steps, the second for prompts."""
-        runner.set_profile(0 if num_tokens == 1 else 1)
+    def tolerance(self, kind: EngineKind) -> Tolerance:
+        """Return the errors allowed in an engine of ``kind`` against a reference of its weights."""
+        if self.is_compiled:
+            return plan_tolerance(self.precision, kind)
+        return engine_tolerance(self.precision, kind, self.form)
 
-    def graph_path(self, spec: EngineSpec) -> Path | None:
-        """See Side."""
-        return None
+    def graph_path(self, name: str) -> Path | None:
+        """Return the path of an engine's ONNX graph; None for a plan."""
+        return None if self.is_compiled else self.bundle.locate(self.engines[name].graph)
+
+    def changed_weights(self, name: str) -> Iterator[str]:
+        """Yield a sentence for each weights file whose hash differs from the manifest's."""
+        records = {record.path: record for record in self.bundle.manifest.files}
+        for path in self.engines[name].weights:
+            if file_record(self.bundle.path, path) != records[path]:
+                yield f"{self.name}: {path} was damaged or edited; its manifest has another hash"
 
     def _bucket(self, spec: EngineSpec, positions: int) -> KVBucket:
         for bucket in spec.buckets:
@@ -143,44 +135,71 @@ class TensorRtSide(Side):
         )
 
 
+class InPlaceRunner(OnnxrtRunner):  # type: ignore[misc]  # untyped there
+    """Runs an engine whose past and present caches share memory, as skipdec's Attention requires.
+
+    Polygraphy's own runner can't bind outputs. Given arrays are copied, not changed.
+    """
+
+    def __init__(
+        self, load: Callable[[], onnxruntime.InferenceSession], name: str, spec: EngineSpec
+    ) -> None:
+        super().__init__(load, name=name)
+        self._past = {
+            spec.tensor(present).name: spec.tensor(past).name
+            for present, past in PAST_OF.items()
+            if present in spec.roles
+        }
+
+    @override
+    @check_called_by("infer")  # type: ignore[untyped-decorator]
+    def infer_impl(self, feed_dict: Mapping[str, Array]) -> OrderedDict[str, Array]:
+        arrays = {name: np.array(array) for name, array in feed_dict.items()}  # kept while bound
+        values = {
+            name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()
+        }
+        binding = self.sess.io_binding()
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        names = [node.name for node in self.sess.get_outputs()]
+        for name in names:
+            if name in self._past:
+                binding.bind_ortvalue_output(name, values[self._past[name]])
+            else:
+                binding.bind_output(name)
+        start = perf_counter()
+        self.sess.run_with_iobinding(binding)
+        self.inference_time = perf_counter() - start
+        return OrderedDict(
+            (name, arrays[self._past[name]] if name in self._past else output.numpy())
+            for name, output in zip(names, binding.get_outputs(), strict=True)
+        )
+
+
 def open_sides(config: CompareConfig) -> tuple[Side, Side]:
-    """The bundle's own engines, and the reference that they are held against.
+    """Return the bundle's own engines and the reference.
 
     Raises BundleError, UsageError for sides that don't go together, and EnvironmentMismatchError
-    for plans that can't run here.
+    for engines that can't run here.
     """
     bundle = EngineBundle.open(config.bundle)
-    subject = target_side(bundle)
-    reference = _reference(bundle, config.against)
-    problems = [
-        f"{field} is {ours}; {reference.name} has {theirs}"
-        for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "vocab_size")
-        if (ours := getattr(bundle.manifest.model, field))
-        != (theirs := getattr(reference.bundle.manifest.model, field))
-    ]
-    if problems:
+    subject, reference = target_side(bundle), _reference(bundle, config.against)
+    ours, theirs = (dict(side.bundle.manifest.model) for side in (subject, reference))
+    if problems := [
+        f"{field} is {ours[field]}; {reference.name} has {theirs[field]}"
+        for field in _SHAPE
+        if ours[field] != theirs[field]
+    ]:
         raise UsageError(subject.name, *problems)
     return subject, reference
 
 
 def _reference(bundle: EngineBundle, against: str | None) -> Side:
-    """The side that ``against`` names."""
     manifest = bundle.manifest
     if against is None:
         against = CANONICAL if manifest.canonical else f"{DEFAULT_TARGET}:disabled"
     if against == CANONICAL:
-        if not manifest.canonical:
-            raise UsageError(
-                "against",
-                f"is canonical, but {bundle.path} keeps no canonical engines; export the model "
-                f"again with --keep-canonical, or name {DEFAULT_TARGET}:disabled or another bundle",
-            )
-        return OnnxRuntimeSide(
-            f"{bundle.path.name} (canonical)",
-            bundle,
-            {spec.name: spec for spec in manifest.canonical},
-            PrecisionSpec(dtype=_runs_on_cpu(bundle).dtype),
-        )
+        return _canonical_side(bundle)
     target, _, level = against.partition(":")
     if target in compiled_targets():
         raise UsageError(
@@ -202,54 +221,53 @@ def _reference(bundle: EngineBundle, against: str | None) -> Side:
     return target_side(bundle, level)
 
 
+def _canonical_side(bundle: EngineBundle) -> Side:
+    specs, dtype = bundle.manifest.canonical, bundle.manifest.precision.dtype
+    if not specs:
+        raise UsageError(
+            "against",
+            f"is canonical, but {bundle.path} keeps no canonical engines; export the model "
+            f"again with --keep-canonical, or name {DEFAULT_TARGET}:disabled or another bundle",
+        )
+    if dtype == "bfloat16":
+        raise EnvironmentMismatchError(
+            str(bundle.path), "is bfloat16, for which ONNX Runtime has no products on CPUs"
+        )
+    name = f"{bundle.path.name} (canonical)"
+    return Side(name, bundle, {s.name: s for s in specs}, PrecisionSpec(dtype=dtype))
+
+
 def target_side(bundle: EngineBundle, level: str = "all") -> Side:
-    """The engines that generate, on what they are made for.
+    """Return the engines of ``bundle`` on their own target.
 
     ``level`` is ONNX Runtime's. Raises EnvironmentMismatchError for plans that can't run here.
     """
     manifest = bundle.manifest
-    engines = {spec.name: spec for spec in manifest.engines}
-    name = bundle.path.name
     if target_of(manifest.target).is_compiled:
         _require_tensorrt(bundle)
-        return TensorRtSide(f"{name} ({manifest.target})", bundle, engines, manifest.precision)
-    shown = manifest.target if level == "all" else f"{manifest.target}:{level}"
-    if (kv_dtype := manifest.kv_dtype) not in _COMPARED_CACHES:
+    elif (kv_dtype := manifest.kv_dtype) not in _COMPARED_CACHES:
         raise UsageError(
             str(bundle.path),
             f"has a KV cache of {kv_dtype}, which Polygraphy's runners don't take; compare a "
             f"bundle with {' or '.join(_COMPARED_CACHES)}",
         )
-    return OnnxRuntimeSide(
-        f"{name} ({shown})",
-        bundle,
-        engines,
-        manifest.precision,
-        level=_LEVELS[level],
-        form=manifest.form,
-    )
-
-
-def _runs_on_cpu(bundle: EngineBundle) -> PrecisionSpec:
-    precision = bundle.manifest.precision
-    if precision.dtype == "bfloat16":
-        raise EnvironmentMismatchError(
-            str(bundle.path), "is bfloat16, for which ONNX Runtime has no products on CPUs"
-        )
-    return precision
+    shown = manifest.target if level == "all" else f"{manifest.target}:{level}"
+    engines = {spec.name: spec for spec in manifest.engines}
+    name = f"{bundle.path.name} ({shown})"
+    return Side(name, bundle, engines, manifest.precision, manifest.form, _LEVELS[level])
 
 
 def _require_tensorrt(bundle: EngineBundle) -> None:
-    """Raise EnvironmentMismatchError where the plans of ``bundle`` can't run."""
-    target = bundle.manifest.target
+    """Raise EnvironmentMismatchError if the plans of ``bundle`` can't run here."""
+    target, subject = bundle.manifest.target, str(bundle.path)
     require_extra(target, f"a comparison of {target} engines")
     if not survey_gpus().gpus:
         raise EnvironmentMismatchError(
-            str(bundle.path), f"holds {target} plans, and there is no GPU here; compare it there"
+            subject, f"holds {target} plans, and there is no GPU here; compare it there"
         )
     if bundle.manifest.precision.dtype == "bfloat16":
         raise EnvironmentMismatchError(
-            str(bundle.path), "is bfloat16, which numpy has not, nor so Polygraphy's runners here"
+            subject, "is bfloat16, which neither numpy nor Polygraphy's runners support"
         )
     import polygraphy.config
 

@@ -20,12 +20,9 @@ from ..architecture.architecture import canonical_signature, engine_parameters
 from ..quantization.packed import PackedQuantizer, weight_quantizer
 from ..quantization.quantize import WeightQuantizer
 from .attention import attention_node
-from .fusion import ACTIVATION, ACTIVATIONS
 from .lowering import CONTRIB_DOMAIN, LoweredEngine, initializer, replace_value
-from .norms import restore_norms
-from .onnxruntime import GROUP_QUERY_ATTENTION, length_inputs, with_lengths
-from .products import ProductWriter
-from .skipdec import ATTENTION, CACHES
+from .onnxruntime import GROUP_QUERY_ATTENTION, ProductWriter, length_inputs, with_lengths
+from .skipdec import ACTIVATION, ACTIVATIONS, ATTENTION, CACHES, restore_norms
 
 
 def expanded_precision(precision: PrecisionSpec) -> PrecisionSpec:

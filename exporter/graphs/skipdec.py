@@ -1,14 +1,20 @@
 """Lowering of canonical graphs, traced in float32, to skipdec's own operators (domain skipdec).
 
 TensorScatter + Attention → Attention, placed by the canonical write_indices; products with packed
-weights → one operator fused with what follows (fusion.py); LayerNormalization → LayerNorm. Other
-16-bit matrices are stored as such, with a Cast. Activations are float32, so everything else runs
-on ONNX Runtime's operators as traced.
+weights → one operator fused with what follows; LayerNormalization → LayerNorm. Other 16-bit
+matrices are stored as such, with a Cast. Activations are float32, so everything else runs on ONNX
+Runtime's operators as traced.
+
+    MatMul (+ Add bias) (+ Relu | Gelu) (+ Add residual)  →  QuantizedLinear, HalfLinear, …
+
+Inputs of a fused product, in this order: the activations, the tensors of the packed weight, and an
+optional bias and residual. Its attribute ``activation`` is an index into ``ACTIVATIONS``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -32,12 +38,19 @@ from ..architecture.signature import Signature
 from ..quantization.packed import PackedQuantizer, weight_quantizer
 from ..quantization.quantize import WeightQuantizer
 from .attention import replace_attention
-from .fusion import fuse_product
-from .lowering import CONTRIB_DOMAIN, LoweredEngine, products_by_weight, replace_value
-from .norms import replace_norms
-from .products import quantize_products
+from .lowering import (
+    CONTRIB_DOMAIN,
+    LoweredEngine,
+    initializer,
+    products_by_weight,
+    replace_value,
+)
+from .onnxruntime import quantize_products
 
 ATTENTION = "Attention"
+ACTIVATIONS = ("", "Relu", "Gelu")  # by the attribute's value
+ACTIVATION = "activation"
+LAYER_NORM = "LayerNorm"  # bitwise equal on every processor, unlike ONNX Runtime's sums
 CACHES = frozenset(
     {
         TensorRole.PAST_KEY,
@@ -129,3 +142,115 @@ def _narrow(graph: ir.Graph, names: Iterator[str], precision: PrecisionSpec) -> 
 
 def _element_type(dtype: str) -> ir.DataType:
     return ir.DataType[dtype.upper().replace("FLOAT32", "FLOAT")]
+
+
+def replace_norms(graph: ir.Graph) -> None:
+    """Replace every float32 LayerNormalization over the last axis in place."""
+    for node in [node for node in graph if node.op_type == "LayerNormalization"]:
+        axis = node.attributes.get_int("axis", -1)
+        assert axis == -1, axis
+        epsilon = node.attributes.get_float("epsilon", 1e-5)
+        own = ir.node(LAYER_NORM, node.inputs, {"epsilon": epsilon}, domain=DOMAIN, name=node.name)
+        _replace_node(graph, node, own)
+
+
+def restore_norms(graph: ir.Graph) -> None:
+    """Undo ``replace_norms``."""
+    for node in [node for node in graph if node.domain == DOMAIN and node.op_type == LAYER_NORM]:
+        attributes = {"axis": -1, "epsilon": node.attributes.get_float("epsilon"), "stash_type": 1}
+        standard = ir.node("LayerNormalization", node.inputs, attributes, name=node.name)
+        _replace_node(graph, node, standard)
+
+
+def _replace_node(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
+    graph.insert_before(old, new)
+    replace_value(old.outputs[0], new.outputs[0])
+    graph.remove(old, safe=True)
+
+
+@dataclass
+class _Chain:
+    """A product and the following nodes that one operator can compute."""
+
+    nodes: list[ir.Node]
+    bias: ir.Value | None = None
+    activation: int = 0
+    residual: ir.Value | None = None
+
+    @property
+    def last(self) -> ir.Node:
+        """Return the node that produces the result."""
+        return self.nodes[-1]
+
+
+def fuse_product(graph: ir.Graph, product: ir.Node, quantizer: PackedQuantizer) -> None:
+    """Replace ``product``, a MatMul with a weight initialiser [K, N], and what can be fused."""
+    inputs, weight = product.inputs
+    assert weight is not None
+    assert weight.name is not None
+    assert weight.shape is not None
+    in_size, out_size = (int(size) for size in weight.shape.numpy())
+    shape = (in_size, out_size)
+    tensors = [
+        initializer(graph, f"{weight.name}.{suffix}", dtype, size)
+        for suffix, (dtype, size) in quantizer.layout(shape).items()
+    ]
+    chain = _chain(graph, product)
+    operands = [inputs, *tensors, chain.bias, chain.residual]
+    while operands[-1] is None:
+        operands.pop()
+    attributes = quantizer.attributes(shape) | {ACTIVATION: chain.activation}
+    node = ir.node(quantizer.operator, operands, attributes, domain=DOMAIN, name=weight.name)
+    graph.insert_before(chain.last, node)
+    replace_value(chain.last.outputs[0], node.outputs[0])
+    graph.remove(reversed(chain.nodes), safe=True)
+    del graph.initializers[weight.name]
+
+
+def _chain(graph: ir.Graph, product: ir.Node) -> _Chain:
+    """Return the nodes after ``product`` that can be fused; each must have a single use."""
+    chain = _Chain([product])
+    following = _only_use(graph, product)
+    if (bias := _other_operand(following, chain.last)) is not None and _is_vector(bias):
+        following = _extend(graph, chain, following)
+        chain.bias = bias
+    if following is not None and following.op_type in ACTIVATIONS[1:] and _is_exact(following):
+        chain.activation = ACTIVATIONS.index(following.op_type)
+        following = _extend(graph, chain, following)
+    other = _other_operand(following, chain.last)
+    if other is not None and not other.is_initializer():
+        _extend(graph, chain, following)
+        chain.residual = other
+    return chain
+
+
+def _extend(graph: ir.Graph, chain: _Chain, node: ir.Node | None) -> ir.Node | None:
+    """Append ``node`` to ``chain``; return its only user, if any."""
+    assert node is not None
+    chain.nodes.append(node)
+    return _only_use(graph, node)
+
+
+def _only_use(graph: ir.Graph, node: ir.Node) -> ir.Node | None:
+    """Return the node that reads the output of ``node``, if there is exactly one use."""
+    (value,) = node.outputs
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and value not in graph.outputs else None
+
+
+def _other_operand(node: ir.Node | None, known: ir.Node) -> ir.Value | None:
+    """Return the value that an Add adds to the result of ``known``, if ``node`` is such an Add."""
+    if node is None or node.op_type != "Add":
+        return None
+    others = [value for value in node.inputs if value is not known.outputs[0]]
+    return others[0] if len(others) == 1 else None
+
+
+def _is_vector(value: ir.Value) -> bool:
+    return value.is_initializer() and value.shape is not None and len(value.shape) == 1
+
+
+def _is_exact(node: ir.Node) -> bool:
+    """Return True for an exact activation: GELU by erf, not by tanh."""
+    approximate = node.attributes.get("approximate")
+    return approximate is None or approximate.as_string() == "none"

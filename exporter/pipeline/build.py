@@ -16,7 +16,7 @@ from ...engines.manifest import Manifest
 from ...runtime.schedule.bundle import bundle_schedule
 from ..config import BuildConfig
 from ..quantization.migration import MIGRATION, Migration
-from .plan import BundlePlan, bundle_path, planned_engines
+from .plan import BundlePlan, EngineSource, bundle_path, planned_engines
 from .report import ExportReport
 
 
@@ -45,50 +45,6 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     disk space is the plan's ``shortage``.
     """
     _require_modules(config)
-    if not config.is_compiled:
-        return _plan_rewriting(config)
-    from ..building.compilation import plan_compilation
-    from .engines import BundleEngines
-
-    problems = Problems("build")
-    source = problems.attempt(EngineBundle.open, expanded(config.bundle), verify="full")
-    if source is None:
-        raise problems.error()
-    model, dtype = source.manifest.model, source.manifest.precision.dtype
-    output = output_path(config, source)
-    problems.attempt(_check_output, output, source, force=config.force)
-    engines = problems.attempt(BundleEngines, source)
-    compilation = problems.attempt(plan_compilation, config, dtype, model)
-    if compilation is not None and compilation.ranges is not None:
-        problems.attempt(_check_migration, source, compilation.ranges.migration, config)
-    if engines is None or compilation is None or problems.errors:
-        raise problems.error()
-    tokenizer = source.manifest.tokenizer
-    return BundlePlan(
-        output=output,
-        target=config.target,
-        kernels=None,
-        model=model,
-        precision=compilation.precision,
-        schedule=bundle_schedule(source),
-        tokenizer=None if tokenizer is None else source.read(tokenizer),
-        prompt_template=source.manifest.prompt_template,
-        origin={"source": str(source.path)},
-        open_source=lambda *_: engines,
-        engines=planned_engines(model, compilation.precision, config.target, compilation),
-        compilation=compilation,
-    )
-
-
-def _require_modules(config: BuildConfig) -> None:
-    require_extra(config.target if config.is_compiled else "rewrite", "skipdec build")
-
-
-def _plan_rewriting(config: BuildConfig) -> BundlePlan:
-    """Plan the same weights and schedule on ONNX Runtime's operators; see ``plan_build``."""
-    from ..graphs.expansion import expanded_precision
-    from .engines import RewrittenEngines
-
     problems = Problems("build")
     source = problems.attempt(EngineBundle.open, expanded(config.bundle), verify="full")
     if source is None:
@@ -96,10 +52,31 @@ def _plan_rewriting(config: BuildConfig) -> BundlePlan:
     manifest = source.manifest
     output = output_path(config, source)
     problems.attempt(_check_output, output, source, force=config.force)
-    problems.attempt(_check_kernels, source)
+    compilation = engines = None
+    if config.is_compiled:
+        from ..building.compilation import plan_compilation
+        from .engines import BundleEngines
+
+        engines = problems.attempt(BundleEngines, source)
+        compilation = problems.attempt(
+            plan_compilation, config, manifest.precision.dtype, manifest.model
+        )
+        if compilation is not None and compilation.ranges is not None:
+            problems.attempt(_check_migration, source, compilation.ranges.migration, config)
+    else:
+        problems.attempt(_check_kernels, source)
     if problems.errors:
         raise problems.error()
-    precision = expanded_precision(manifest.precision)
+    from ..graphs.expansion import expanded_precision
+    from .engines import RewrittenEngines
+
+    def open_source(directory: Path, *_: object) -> EngineSource:
+        return engines or RewrittenEngines(source, directory)
+
+    if compilation is None:
+        precision, warnings = expanded_precision(manifest.precision), _rewriting_warnings(manifest)
+    else:
+        precision, warnings = compilation.precision, iter(())
     return BundlePlan(
         output=output,
         target=config.target,
@@ -110,10 +87,15 @@ def _plan_rewriting(config: BuildConfig) -> BundlePlan:
         tokenizer=None if manifest.tokenizer is None else source.read(manifest.tokenizer),
         prompt_template=manifest.prompt_template,
         origin={"source": str(source.path)},
-        open_source=lambda directory, *_: RewrittenEngines(source, directory),
-        engines=planned_engines(manifest.model, precision, config.target),
-        warnings=tuple(_rewriting_warnings(manifest)),
+        open_source=open_source,
+        engines=planned_engines(manifest.model, precision, config.target, compilation),
+        compilation=compilation,
+        warnings=tuple(warnings),
     )
+
+
+def _require_modules(config: BuildConfig) -> None:
+    require_extra(config.target if config.is_compiled else "rewrite", "skipdec build")
 
 
 def _check_kernels(source: EngineBundle) -> None:

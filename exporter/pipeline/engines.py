@@ -17,8 +17,8 @@ from ..architecture.architecture import engine_parameters
 from ..building.canonical import canonical_engines
 from ..building.engine import BuiltEngine, build_engine
 from ..building.journal import (
+    COMPILING_TOOLS,
     Journal,
-    compiling_tool_versions,
     content_key,
     graph_digest,
     tool_versions,
@@ -39,7 +39,7 @@ class BundleEngines(EngineSource):
     """
 
     def __init__(self, bundle: EngineBundle) -> None:
-        self.tool_versions = bundle.manifest.tool_versions | compiling_tool_versions()
+        self.tool_versions = bundle.manifest.tool_versions | tool_versions(COMPILING_TOOLS)
         self._source = bundle.manifest.source
         self._engines = {engine.spec.name: engine for engine in canonical_engines(bundle)}
 
@@ -56,7 +56,7 @@ class RewrittenEngines(EngineSource):
     """The engines of ``bundle``, which use skipdec's operators, rewritten in ``directory``."""
 
     def __init__(self, bundle: EngineBundle, directory: Path) -> None:
-        self.tool_versions = bundle.manifest.tool_versions | compiling_tool_versions()
+        self.tool_versions = bundle.manifest.tool_versions | tool_versions(COMPILING_TOOLS)
         self._bundle = bundle
         self._directory = directory
         self._specs = {spec.name: spec for spec in bundle.manifest.all_engines}

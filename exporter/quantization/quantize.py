@@ -1,6 +1,6 @@
 """Quantised weights and their dequantisation, and the exact int8 product.
 
-numpy only, no graph: ``graphs/products.py`` builds the nodes that use these tensors, and
+numpy only, no graph: ``graphs/onnxruntime.py`` builds the nodes that use these tensors, and
 verification recomputes them with these functions.
 """
 

@@ -18,7 +18,6 @@ from ..config import DEFAULT_TARGET
 from ..quantization.migration import Migration
 from ..quantization.ranges import read_ranges
 from .calls import ModuleCalls, SessionCalls
-from .divergence import DivergenceBound, divergence_bound, remedies
 from .engines import check_engine, graph_tensors, weight_problem
 from .identity import (
     available_memory,
@@ -42,7 +41,14 @@ from .tokens import (
     text_from_logits,
     token_tolerance,
 )
-from .tolerance import Tolerance, engine_tolerance, plan_tolerance
+from .tolerance import (
+    DivergenceBound,
+    Tolerance,
+    divergence_bound,
+    engine_tolerance,
+    plan_tolerance,
+    remedies,
+)
 
 
 def verify_bundle(request: VerificationRequest, events: Events) -> VerificationReport:

@@ -9,6 +9,11 @@ from numpy.typing import NDArray
 from ...engines.manifest import KV_SCALE_BYTES, TensorRole, TensorSpec
 from ...engines.memory import Array, numpy_dtype
 
+PAST_OF = {
+    TensorRole.PRESENT_KEY: TensorRole.PAST_KEY,
+    TensorRole.PRESENT_VALUE: TensorRole.PAST_VALUE,
+}
+
 
 def unused_cache(past: TensorSpec, rows: int, capacity: int, *, zeroed: bool) -> Array:
     """Return an empty cache [B, N, T, W] of the dtype of ``past``.
@@ -32,7 +37,7 @@ def cache_values(cache: Array, past: TensorSpec) -> NDArray[np.float32]:
 
 
 def placing(starts: Array, num_tokens: int, capacity: int) -> dict[TensorRole, Array]:
-    """All that says where ``num_tokens`` tokens a row stand, the first at ``starts`` [B].
+    """Return all inputs that place ``num_tokens`` tokens per row, the first at ``starts`` [B].
 
     The mask is bool [B, 1, S, T]: token s of row b sees the positions up to ``starts[b] + s``.
     """

@@ -11,11 +11,11 @@ from torch import nn
 from typing_extensions import override
 
 from ...engines.backends.session import EngineSession
-from ...engines.manifest import TensorRole
-from ...engines.memory import Array
-from ...runtime.stitching.protocol import cache_tensors, run_once
+from ...engines.manifest import EngineSpec, TensorRole
+from ...engines.memory import Array, numpy_dtype
+from ...runtime.stitching.protocol import run_once
 from ..architecture.modules import call_by_role
-from .caches import placing
+from .caches import PAST_OF, placing
 
 
 class EngineCalls(ABC):
@@ -43,11 +43,12 @@ class EngineCalls(ABC):
         """Return the K largest of float32 logits [R, V] per row, [R, K], and their int64 ids."""
 
 
-class ModuleCalls(EngineCalls):
-    """An engine module with its weights; float32 throughout."""
+class WholeCalls(EngineCalls):
+    """An engine that takes inputs of any size in one call."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
+    @abstractmethod
+    def _run(self, inputs: Mapping[TensorRole, Array]) -> list[Array]:
+        """Return the outputs in order; roles that the engine doesn't have are ignored."""
 
     @override
     def embed(self, input_ids: Array, position_ids: Array) -> Array:
@@ -76,76 +77,53 @@ class ModuleCalls(EngineCalls):
         top_logits, top_token_ids = self._run({TensorRole.LOGITS: logits})
         return top_logits, top_token_ids
 
-    def _run(self, arrays: Mapping[TensorRole, Array]) -> list[Array]:
-        tensors = {role: _float32_tensor(array) for role, array in arrays.items()}
+
+class ModuleCalls(WholeCalls):
+    """An engine module with its weights; float32 throughout."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    @override
+    def _run(self, inputs: Mapping[TensorRole, Array]) -> list[Array]:
+        tensors = {role: _float32_tensor(array) for role, array in inputs.items()}
         with torch.inference_mode():
             return [tensor.numpy() for tensor in call_by_role(self._module, tensors)]
 
 
-class SessionCalls(EngineCalls):
+class SessionCalls(WholeCalls):
     """An engine bound as in the runtime: cache updated in place, tensors by role."""
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session
 
     @override
-    def embed(self, input_ids: Array, position_ids: Array) -> Array:
-        spec = self._session.spec.tensor(TensorRole.HIDDEN_STATES_OUT)
-        output = np.empty((*input_ids.shape, int(spec.shape[-1])), spec.dtype)  # [B, S, E]
-        run_once(
-            self._session,
-            {
-                TensorRole.INPUT_IDS: input_ids,
-                TensorRole.POSITION_IDS: position_ids,
-                TensorRole.HIDDEN_STATES_OUT: output,
-            },
-        )
-        return output
-
-    @override
-    def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
-        output = np.empty_like(hidden_states)  # [B, S, E]
-        run_once(
-            self._session,
-            {
-                TensorRole.HIDDEN_STATES: hidden_states,
-                TensorRole.HIDDEN_STATES_OUT: output,
-                **cache_tensors(key, value),
-                **placing(starts, hidden_states.shape[1], key.shape[2]),
-            },
-        )
-        return output
-
-    @override
-    def head(self, hidden_states: Array, row_positions: Array) -> Array:
-        vocab_size = int(self._session.spec.tensor(TensorRole.LOGITS).shape[-1])
-        logits = np.empty((len(row_positions), vocab_size), np.float32)  # [R, V]
-        run_once(
-            self._session,
-            {
-                TensorRole.HIDDEN_STATES: hidden_states,
-                TensorRole.ROW_POSITIONS: row_positions,
-                TensorRole.LOGITS: logits,
-            },
-        )
-        return logits
-
-    @override
-    def candidates(self, logits: Array) -> tuple[Array, Array]:
-        spec = self._session.spec.tensor(TensorRole.TOP_LOGITS)
-        shape = (len(logits), int(spec.shape[-1]))
-        top_logits, top_token_ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
-        run_once(
-            self._session,
-            {
-                TensorRole.LOGITS: logits,
-                TensorRole.TOP_LOGITS: top_logits,
-                TensorRole.TOP_TOKEN_IDS: top_token_ids,
-            },
-        )
-        return top_logits, top_token_ids
+    def _run(self, inputs: Mapping[TensorRole, Array]) -> list[Array]:
+        spec = self._session.spec
+        tensors = dict(inputs)
+        tensors |= {role: inputs[past] for role, past in PAST_OF.items() if past in inputs}
+        shapes = output_shapes(spec, inputs)
+        for tensor in spec.outputs:
+            if tensor.role not in tensors:
+                tensors[tensor.role] = np.empty(shapes[tensor.role], numpy_dtype(tensor.dtype))
+        run_once(self._session, tensors)
+        return [tensors[tensor.role] for tensor in spec.outputs]
 
 
 def _float32_tensor(array: Array) -> torch.Tensor:
     is_float = array.dtype.kind not in "biu"  # numpy doesn't classify bfloat16 as float
     return torch.from_numpy(array.astype(np.float32, copy=False) if is_float else array)
+
+
+def output_shapes(
+    spec: EngineSpec, inputs: Mapping[TensorRole, Array]
+) -> dict[TensorRole, tuple[int, ...]]:
+    """Return the shape of each output for ``inputs``, which give the symbols B, S, T and R."""
+    sizes: dict[int | str, int] = {}
+    for tensor in spec.inputs:
+        if tensor.role in inputs:
+            sizes.update(zip(tensor.shape, inputs[tensor.role].shape, strict=True))
+    return {
+        tensor.role: tuple(size if isinstance(size, int) else sizes[size] for size in tensor.shape)
+        for tensor in spec.outputs
+    }

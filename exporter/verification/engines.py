@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ from ...engines.manifest import EngineKind, EngineSpec, ModelSpec, TensorRole
 from ...engines.memory import Array
 from .caches import cache_values, unused_cache
 from .calls import EngineCalls
-from .independence import dependence
 from .report import EngineCheck
 from .tolerance import Tolerance
 
@@ -26,6 +25,10 @@ _UNUSED_POSITIONS = 3
 _HEAD_SHAPE = (3, 5)  # [B, S] of the head's hidden states
 _HEAD_ROWS = (14, 0, 7, 7)  # gathered out of order and twice
 _EMBED_TOKENS = 4096  # per call, in two rows
+
+_ROW_LENGTH = 19  # of each row's prompt
+# Ways to divide each row's prompt into pieces, by their lengths.
+_CUTS: tuple[tuple[int, ...], ...] = ((19,), (1, 8, 10), (7, 7, 5), (16, 1, 1, 1))
 
 # Tensor name, the engine's result and the expected one.
 Comparison = tuple[str, Array, Array]
@@ -217,3 +220,44 @@ def _compare_candidates(
         reference.candidates(logits),
         strict=True,
     )
+
+
+def dependence(engine: EngineCalls, spec: EngineSpec, rng: np.random.Generator) -> str | None:
+    """Return a way of running prompts that changes bits, compared with rows alone, or None.
+
+    All rows of a batch are divided alike. Pieces after the first start at later positions, which
+    only engines of skipdec's kernels support.
+    """
+    size = int(spec.tensor(TensorRole.HIDDEN_STATES).shape[-1])
+    rows = rng.standard_normal((len(_CUTS), _ROW_LENGTH, size)).astype(np.float32)  # [B, S, E]
+    alone = [
+        next(_run_in_pieces(engine, spec, rows[[row]], (_ROW_LENGTH,))) for row in range(len(rows))
+    ]
+    for cut in _CUTS:
+        for row, result in enumerate(_run_in_pieces(engine, spec, rows, cut)):
+            for name, seen, expected in zip(
+                ("hidden states", "keys", "values"), result, alone[row], strict=True
+            ):
+                if seen.tobytes() != expected.tobytes():
+                    pieces = (
+                        "whole" if len(cut) == 1 else f"in pieces of {', '.join(map(str, cut))}"
+                    )
+                    return (
+                        f"{name} of row {row}, its prompt {pieces} in a batch of {len(rows)}, "
+                        "differ from those of the row alone"
+                    )
+    return None
+
+
+def _run_in_pieces(
+    engine: EngineCalls, spec: EngineSpec, rows: Array, cut: Sequence[int]
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Run [B, S, E] in pieces with new caches; yield each row's hidden states, keys and values."""
+    past = spec.tensor(TensorRole.PAST_KEY)
+    key, value = (unused_cache(past, len(rows), _ROW_LENGTH, zeroed=False) for _ in range(2))
+    pieces, start = [], 0
+    for length in cut:
+        states = np.ascontiguousarray(rows[:, start : start + length])
+        pieces.append(engine.layer(states, key, value, np.full(len(rows), start)))
+        start += length
+    yield from zip(np.concatenate(pieces, axis=1), key, value, strict=True)

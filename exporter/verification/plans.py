@@ -19,7 +19,7 @@ from ...engines.memory import Array, Tensor
 from ...runtime.stitching.device.buffers import Field, Staging
 from ...runtime.stitching.protocol import cache_tensors, run_once
 from .caches import placing
-from .calls import EngineCalls
+from .calls import EngineCalls, output_shapes
 
 
 class DeviceCalls(EngineCalls):
@@ -53,8 +53,7 @@ class DeviceCalls(EngineCalls):
                 TensorRole.INPUT_IDS: ids[:, tokens],
                 TensorRole.POSITION_IDS: positions[:, tokens],
             }
-            shape = (1, tokens.stop - tokens.start, size)
-            pieces += self._run(inputs, {TensorRole.HIDDEN_STATES_OUT: shape})
+            pieces += self._run(inputs)
         return np.concatenate(pieces, axis=1).reshape(*input_ids.shape, size)
 
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
@@ -72,8 +71,7 @@ class DeviceCalls(EngineCalls):
                 states = hidden_states[rows, tokens]
                 places = placing(starts[rows] + tokens.start, states.shape[1], self._capacity)
                 inputs = {TensorRole.HIDDEN_STATES: states, **places}
-                outputs = {TensorRole.HIDDEN_STATES_OUT: states.shape}
-                (output[rows, tokens],) = self._run(inputs, outputs, on_device)
+                (output[rows, tokens],) = self._run(inputs, on_device)
             self._caches.download()
             self._device.synchronize()
             for role, cache in caches.items():
@@ -92,39 +90,36 @@ class DeviceCalls(EngineCalls):
                     TensorRole.HIDDEN_STATES: states[:, tokens],
                     TensorRole.ROW_POSITIONS: row_positions[row : row + 1] - tokens.start,
                 }
-                (logits[row : row + 1],) = self._run(inputs, {TensorRole.LOGITS: (1, vocab_size)})
+                (logits[row : row + 1],) = self._run(inputs)
         return logits
 
     @override
     def candidates(self, logits: Array) -> tuple[Array, Array]:
-        count = self._size(TensorRole.TOP_LOGITS)
-        pieces = []
-        for rows in _pieces(len(logits), self._build.max_batch_size):
-            shape = (rows.stop - rows.start, count)
-            outputs = {TensorRole.TOP_LOGITS: shape, TensorRole.TOP_TOKEN_IDS: shape}
-            pieces.append(self._run({TensorRole.LOGITS: logits[rows]}, outputs))
+        slices = _pieces(len(logits), self._build.max_batch_size)
+        pieces = [self._run({TensorRole.LOGITS: logits[rows]}) for rows in slices]
         top_logits, top_token_ids = map(np.concatenate, zip(*pieces, strict=True))
         return top_logits, top_token_ids
 
     def _run(
         self,
         inputs: Mapping[TensorRole, Array],
-        outputs: Mapping[TensorRole, tuple[int, ...]],
-        on_device: Mapping[TensorRole, Tensor] | None = None,
+        caches: Mapping[TensorRole, Tensor] | None = None,
     ) -> list[Array]:
-        """Upload ``inputs``, run, and return ``outputs`` (given by shape); keep ``on_device``."""
-        spec, staging = self._session.spec, self._staging
+        """Upload ``inputs``, run, and return the outputs but for ``caches``, already on device."""
+        spec, staging, kept = self._session.spec, self._staging, caches or {}
         inputs = {role: array for role, array in inputs.items() if role in spec.roles}
+        outputs = [tensor for tensor in spec.outputs if tensor.role not in kept]
         fields = {role: _field(array, array.shape) for role, array in inputs.items()}
-        fields |= {role: Field(spec.tensor(role).dtype, shape) for role, shape in outputs.items()}
+        shapes = output_shapes(spec, inputs)
+        fields |= {each.role: Field(each.dtype, shapes[each.role]) for each in outputs}
         staging.lay_out(fields)
         for role, array in inputs.items():
             staging.host[role][...] = array
         staging.upload()
-        run_once(self._session, {**staging.device, **(on_device or {})})
+        run_once(self._session, {**staging.device, **kept})
         staging.download()
         self._device.synchronize()
-        return [staging.host[role].copy() for role in outputs]
+        return [staging.host[tensor.role].copy() for tensor in outputs]
 
     def _upload_caches(
         self, caches: Mapping[TensorRole, Array], rows: slice, kept: int

@@ -23,8 +23,8 @@ from ...runtime.tokens.sampling import SamplingParams
 from ..architecture.architecture import architecture_of
 from ..architecture.weights import TensorReader
 from .calls import EngineCalls
-from .divergence import DivergenceBound, divergence
 from .report import TokenCheck, TokenReference
+from .tolerance import DivergenceBound, divergence
 
 _PROMPT_LENGTHS = (1, 12, 5, 8)
 _GENERATED_TOKENS = 8

@@ -11,10 +11,15 @@ from ....engines.manifest import EngineKind, FloatType, ModelSpec
 from ..architecture import HEAD_WEIGHT, Architecture, CachedAttention, MigrationSite
 from ..signature import Signature, decoder_signature
 from ..weights import Parameter
-from .migration import head_sites, layer_sites
-from .published import PUBLISHED
-from .structure import OptSpec, read_structure
-from .weights import EMBEDDING, embed_parameters, head_parameters, layer_parameters
+from .structure import PUBLISHED, OptSpec, read_structure
+from .weights import (
+    EMBEDDING,
+    embed_parameters,
+    head_parameters,
+    head_sites,
+    layer_parameters,
+    layer_sites,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -75,11 +80,32 @@ class OptArchitecture(Architecture):
             return layer_sites(spec, parameters)
         return head_sites(spec, parameters) if kind is EngineKind.HEAD else {}
 
-    def reference_model(self, model: ModelSpec) -> Any:  # noqa: ANN401
-        """Return ``transformers.OPTForCausalLM`` with parameters on the meta device."""
-        from .reference import hugging_face_model
+    @override
+    def reference_model(self, model: ModelSpec) -> Any:
+        import torch
+        from transformers import OPTConfig, OPTForCausalLM
 
-        return hugging_face_model(OptSpec.of(model))
+        spec = OptSpec.of(model)
+        config = OPTConfig(
+            vocab_size=spec.vocab_size,
+            hidden_size=spec.hidden_size,
+            word_embed_proj_dim=spec.word_embed_proj_dim,
+            num_hidden_layers=spec.num_layers,
+            num_attention_heads=spec.num_heads,
+            ffn_dim=spec.ffn_dim,
+            max_position_embeddings=spec.max_position_embeddings,
+            do_layer_norm_before=spec.do_layer_norm_before,
+            _remove_final_layer_norm=spec.do_layer_norm_before and not spec.final_layer_norm,
+            enable_bias=spec.enable_bias,
+            layer_norm_elementwise_affine=spec.layer_norm_elementwise_affine,
+            activation_function=spec.activation_function,
+            tie_word_embeddings=spec.tie_word_embeddings,
+            bos_token_id=spec.bos_token_id,
+            eos_token_id=spec.eos_token_id,
+            pad_token_id=spec.pad_token_id,
+        )
+        with torch.device("meta"):
+            return OPTForCausalLM(config)
 
 
 OPT = OptArchitecture()

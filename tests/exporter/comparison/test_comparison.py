@@ -20,7 +20,7 @@ from skipdec.engines.kernels.library import find_library
 from skipdec.engines.manifest import EngineSpec
 from skipdec.exporter.comparison.report import ComparisonReport
 from skipdec.exporter.comparison.run import Comparison
-from skipdec.exporter.comparison.sides import OnnxRuntimeSide, TensorRtSide, open_sides, target_side
+from skipdec.exporter.comparison.sides import Side, open_sides, target_side
 
 Exported = Callable[..., Path]
 ENGINES = ["embed", *(f"layer_{index:03d}" for index in range(6)), "head"]
@@ -155,7 +155,7 @@ def test_recorded_tensors_of_another_engine_are_refused_before_it_runs(
 
 
 def test_a_static_capacity_changes_nothing(bundle: Path) -> None:
-    class StaticSide(OnnxRuntimeSide):
+    class StaticSide(Side):
         def capacity(self, spec: EngineSpec, positions: int) -> int:
             return 64
 
@@ -172,7 +172,7 @@ def test_polygraphy_runs_the_plan_that_fits_the_call(bundle: Path) -> None:
     spec = subject.engines["layer_000"]
     buckets = tuple({"capacity": size, "graph": spec.graph} for size in (16, 64))
     layer = EngineSpec(**(spec.model_dump() | {"buckets": buckets}))
-    side = TensorRtSide("plans", subject.bundle, {layer.name: layer}, subject.precision)
+    side = Side("plans", subject.bundle, {layer.name: layer}, subject.precision, "tensorrt")
     assert (side.capacity(layer, 16), side.capacity(layer, 17)) == (16, 64)
     runner = side.runner(layer, 17)
     assert type(runner).__name__ == "TrtRunner"

@@ -18,8 +18,8 @@ from skipdec.engines.errors import VerificationError
 from skipdec.engines.manifest import PrecisionSpec
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
-from skipdec.exporter.verification.divergence import divergence, divergence_bound, remedies
 from skipdec.exporter.verification.report import EngineCheck, TokenCheck, VerificationReport
+from skipdec.exporter.verification.tolerance import divergence, divergence_bound, remedies
 
 pytestmark = pytest.mark.usefixtures("verified_here")
 

@@ -9,7 +9,7 @@ from hollow_bundles import hollow_manifest
 from skipdec.engines.manifest import EngineSpec, TensorRole, TensorSpec
 from skipdec.engines.memory import Array
 from skipdec.exporter.verification.calls import EngineCalls
-from skipdec.exporter.verification.independence import dependence
+from skipdec.exporter.verification.engines import dependence
 
 WIDTH = 8  # of hidden states: two heads of 4
 

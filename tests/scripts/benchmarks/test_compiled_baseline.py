@@ -12,7 +12,7 @@ from benchmarks.gpu import compiled_baseline
 from skipdec.exporter.architecture.architecture import expected_tensors
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.exporter.architecture.opt.architecture import OPT
-from skipdec.exporter.architecture.opt.published import PUBLISHED
+from skipdec.exporter.architecture.opt.structure import PUBLISHED
 from skipdec.exporter.checkpoint.dummy import DummyReader
 from skipdec.runtime.measuring.bench import random_prompts
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from skipdec.engines.errors import SkipDecError
-from skipdec.exporter.comparison.measurement import tensor_errors
+from skipdec.exporter.comparison.run import tensor_errors
 from skipdec.exporter.verification.tolerance import Tolerance
 
 REFERENCE = np.array([[20.0, -1.0, 0.0, 2.0]], np.float32)
