@@ -12,7 +12,7 @@ from ...runtime.measuring.bench import Run, timed_run
 from ...runtime.measuring.cost import CostModel
 from ...runtime.measuring.disturbance import BEYOND_BYTES, disturbance, spread
 from ...runtime.schedule import ExitSchedule
-from .goal import SpeedupOf
+from .inputs import SpeedupOf
 
 _WARMUP_TOKENS = 4
 _MOST_ROUNDS = 3  # of repetitions, until the machine is idle

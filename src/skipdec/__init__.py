@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .calib.evaluation.evaluation import evaluate as evaluate
     from .calib.fitting.fitting import Fit as Fit
     from .calib.fitting.fitting import fit as fit
-    from .calib.fitting.goal import MaxLoss as MaxLoss
-    from .calib.fitting.goal import TargetSpeedup as TargetSpeedup
     from .calib.fitting.inputs import FitConfig as FitConfig
+    from .calib.fitting.inputs import MaxLoss as MaxLoss
+    from .calib.fitting.inputs import TargetSpeedup as TargetSpeedup
     from .calib.fitting.search import SearchConfig as SearchConfig
     from .calib.fitting.source import BundleSource as BundleSource
     from .calib.fitting.source import ModelSource as ModelSource
@@ -162,13 +162,13 @@ _MAKING = {
     "ExportConfig": ".exporter.config",
     "Fit": ".calib.fitting.fitting",
     "FitConfig": ".calib.fitting.inputs",
-    "MaxLoss": ".calib.fitting.goal",
+    "MaxLoss": ".calib.fitting.inputs",
     "MetricOptions": ".calib.evaluation.config",
     "ModelSource": ".calib.fitting.source",
     "RoundingConfig": ".calib.rounding.config",
     "SearchConfig": ".calib.fitting.search",
     "SpaceConfig": ".calib.fitting.space",
-    "TargetSpeedup": ".calib.fitting.goal",
+    "TargetSpeedup": ".calib.fitting.inputs",
     "TensorRtConfig": ".exporter.tensorrt",
     "TuneConfig": ".calib.tuning.config",
     "build_bundle": ".exporter.pipeline.build",
