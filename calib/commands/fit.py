@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from pydantic import Field
@@ -21,9 +21,6 @@ from ...exporter.config import ExportConfig, LoadFormat, chosen_dtype
 from ...runtime.commands.options import EngineChoice, opener
 from ..fitting.inputs import FitConfig, Goal, MaxLoss, TargetSpeedup
 from ..fitting.source import BundleSource, ModelSource, Source
-
-if TYPE_CHECKING:
-    from ...runtime.schedule import ExitSchedule
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -127,6 +124,7 @@ def fit(
 ) -> None:
     """Choose the exit schedule that reaches a goal on your data with the lowest loss of quality."""
     from ...engines.host.progress import ConsoleProgress
+    from ...runtime.schedule.document import schedule_file
     from ..fitting.fitting import fit as run
     from ..fitting.report import print_fit, report_document
 
@@ -138,7 +136,8 @@ def fit(
     with ConsoleProgress(quiet=quiet) as progress:
         found = run(config, opener(engines, max_batch_size=config.rows), progress)
     if output is not None:
-        _write_schedule(output, found.chosen.schedule)
+        text = sealed_text(schedule_file(found.chosen.schedule))
+        replace_file(output, text.encode())
         if not quiet:
             stderr_console().print(f"wrote {output}", markup=False)
     if plot is not None:
@@ -170,12 +169,6 @@ def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None
         from ..fitting.report import check_picture
 
         check_picture(plot)
-
-
-def _write_schedule(path: Path, schedule: ExitSchedule) -> None:
-    from ...runtime.schedule.document import schedule_file
-
-    replace_file(path, sealed_text(schedule_file(schedule)).encode())
 
 
 def _choose_goal(target_speedup: float | None, max_loss: str | None) -> Goal:

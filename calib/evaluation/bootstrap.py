@@ -70,14 +70,9 @@ class Bootstrap:
         """Return the metric of ``outcomes``, which holds one outcome per example, in order."""
         assert len(outcomes) == self._num_examples, "one outcome per example"
         statistics = metric.statistics(outcomes)  # [n, k]
-        resampled = [metric.value(sums) for sums in self._resampled_sums(statistics)]
-        return MetricSample(metric.value(statistics.sum(axis=0)), np.array(resampled))
-
-    def _resampled_sums(self, statistics: Statistics) -> Statistics:
-        """Return the column sums of each resample, float64 [resamples, k]."""
         generator = np.random.default_rng(self._seed)
-        sums = np.empty((self._resamples, statistics.shape[1]))
-        for row in sums:  # [k]
+        resampled = np.empty(self._resamples)
+        for index in range(self._resamples):
             drawn = generator.integers(0, self._num_examples, self._num_examples)  # [n]
-            row[:] = statistics[drawn].sum(axis=0)
-        return sums
+            resampled[index] = metric.value(statistics[drawn].sum(axis=0))
+        return MetricSample(metric.value(statistics.sum(axis=0)), resampled)

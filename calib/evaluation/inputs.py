@@ -11,7 +11,6 @@ from statistics import mean
 from ...engines.bundle import EngineBundle
 from ...engines.checking import Problems
 from ...engines.errors import ScheduleError, UsageError
-from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.bundle import bundle_schedule
 from ...runtime.schedule.text import default_horizon, format_schedule, parse_schedule
@@ -223,42 +222,36 @@ def encode_prompts(
     tokenizer, model = Tokenizer.of(bundle), bundle.manifest.model
     if tokenizer is None:
         return None
-    cut = long_prompts == "cut"
-    return tuple(_encode(prompt, tokenizer, model, template, cut=cut) for prompt in prompts)
-
-
-def _encode(
-    prompt: ReferencedPrompt,
-    tokenizer: Tokenizer,
-    model: ModelSpec,
-    template: PromptTemplate,
-    *,
-    cut: bool,
-) -> EncodedPrompt:
-    """Encode prompt and references; a passage that goes on is cut where the positions end."""
-    references = [tokenizer.encode(text, add_special_tokens=False) for text in prompt.references]
-    text = template.apply(prompt.text)
-    token_ids = tuple(tokenizer.encode(text))
-    end = () if model.eos_token_id is None or not prompt.ends else (model.eos_token_id,)
-    target_ids = (*references[0], *end)
-    shorter = None
-    if cut:
-        shorter = cut_to_fit(
-            text,
-            template.text,
-            tokenizer,
-            num_tokens=len(token_ids),
-            completion=len(target_ids),
-            max_length=model.max_seq_len,
+    encoded = []
+    for prompt in prompts:
+        references = [
+            tokenizer.encode(each, add_special_tokens=False) for each in prompt.references
+        ]
+        text = template.apply(prompt.text)
+        token_ids = tuple(tokenizer.encode(text))
+        end = () if model.eos_token_id is None or not prompt.ends else (model.eos_token_id,)
+        target_ids = (*references[0], *end)
+        shorter = None
+        if long_prompts == "cut":
+            shorter = cut_to_fit(
+                text,
+                template.text,
+                tokenizer,
+                num_tokens=len(token_ids),
+                completion=len(target_ids),
+                max_length=model.max_seq_len,
+            )
+        token_ids = shorter or token_ids
+        if not prompt.ends:  # the passage is cut where the positions end
+            target_ids = target_ids[: max(1, model.max_seq_len - len(token_ids))]
+        encoded.append(
+            EncodedPrompt(
+                token_ids=token_ids,
+                target_ids=target_ids,
+                references=prompt.references,
+                reference_tokens=mean(map(len, references)),
+                max_length=model.max_seq_len,
+                is_cut=shorter is not None,
+            )
         )
-    token_ids = shorter or token_ids
-    if not prompt.ends:
-        target_ids = target_ids[: max(1, model.max_seq_len - len(token_ids))]
-    return EncodedPrompt(
-        token_ids=token_ids,
-        target_ids=target_ids,
-        references=prompt.references,
-        reference_tokens=mean(map(len, references)),
-        max_length=model.max_seq_len,
-        is_cut=shorter is not None,
-    )
+    return tuple(encoded)

@@ -223,12 +223,14 @@ def prepare(config: FitConfig) -> FitInputs:
         raise problems.error()
     horizon = config.horizon or data.median_completion
     # Timing generates at least two tokens, for which a maximal prompt leaves no room.
-    prompt = _median_prompt(data.examples)[: facts.model.max_seq_len - 2]
+    prompts = sorted((example.prompt_token_ids for example in data.examples), key=len)
+    prompt = prompts[(len(prompts) - 1) // 2][: facts.model.max_seq_len - 2]
     room = facts.model.max_seq_len - len(prompt)
+    count = min(config.num_examples, len(data.examples))
     return FitInputs(
         own_schedule=facts.schedule,
         data=data,
-        examples=_draw(data.examples, config.num_examples, config.search.seed),
+        examples=tuple(random.Random(config.search.seed).sample(data.examples, count)),
         space=SearchSpace(config.space, num_layers=facts.model.num_layers, horizon=horizon),
         horizon=horizon,
         prompt=prompt,
@@ -266,14 +268,3 @@ def _tokenise(config: FitConfig, facts: SourceFacts, rows: Sequence[Example]) ->
         long_prompts=config.data.long_prompts,
         template=PromptTemplate.choose(config.data, facts.prompt_template),
     )
-
-
-def _draw(
-    examples: Sequence[TokenisedExample], count: int, seed: int
-) -> tuple[TokenisedExample, ...]:
-    return tuple(random.Random(seed).sample(examples, min(count, len(examples))))
-
-
-def _median_prompt(examples: Sequence[TokenisedExample]) -> tuple[int, ...]:
-    by_length = sorted((example.prompt_token_ids for example in examples), key=len)
-    return by_length[(len(by_length) - 1) // 2]

@@ -15,7 +15,6 @@ from ...runtime.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from ..pictures import frame
 from .fitting import Candidate, Fit, SensitivityRow
-from .inputs import SpeedupOf
 from .search import LossDifference
 from .speed import MeasuredSpeedup
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from .speed import Speedups
-
 
 FORMATS = (".png", ".svg")
 _HEADINGS = ("layers\nrun", "nats\nper token", "over {}\n± error")
@@ -183,7 +181,10 @@ def _print_choice(console: Console, fit: Fit) -> None:
     console.print(f"loss {chosen.loss:.4f} nats per token,  {_signed(chosen.over_full)} over full")
     speed = f"speed-up of {fit.config.speedup_name}: expected {chosen.expected.of(of):.3f}×"
     if measured is not None:
-        speed += f", measured {measured.of(of):.3f}× ({_other_speedup(measured, of)})"
+        other = f"whole call {measured.call:.3f}×"
+        if of == "call":
+            other = f"steps alone {measured.steps:.3f}×"
+        speed += f", measured {measured.of(of):.3f}× ({other})"
     console.print(f"{speed}; full depth's steps read {chosen.predicted.steps:.2f} times the bytes")
     if measured is not None and measured.disturbed:
         console.print(
@@ -228,13 +229,6 @@ def _factors(fit: Fit, speedups: Speedups) -> tuple[str, str]:
     call = "not timed" if speedups.call is None else f"{speedups.call:.3f}×"
     steps = f"{speedups.steps:.3f}×"
     return (steps, call) if fit.config.speedup_of == "mixed" else (call, steps)
-
-
-def _other_speedup(measured: MeasuredSpeedup, of: SpeedupOf) -> str:
-    """Return the one that is not the goal: of the steps alone, or of the whole call."""
-    if of == "call":
-        return f"steps alone {measured.steps:.3f}×"
-    return f"whole call {measured.call:.3f}×"
 
 
 def _signed(difference: LossDifference) -> str:

@@ -24,7 +24,6 @@ from .family import FreshModelConfig, TuningFamily, load_skip_model, tuning_fami
 if TYPE_CHECKING:
     from .model import SkipModel
 
-
 TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3; the separator is 4
 _FRESH_FAMILY = "opt"  # for models given by their sizes
@@ -83,6 +82,7 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
     name = "from-scratch"
     document = fresh_document(sizes, _tokenizer(files, name).vocab_size)
     spec = model_spec(document, name)
+    tuning_family(spec.family)  # refuses other families
     return StartModel(spec, files, partial(_draw_weights, spec.family, document, config.seed))
 
 

@@ -24,7 +24,6 @@ SEAL_NAME = "seal.json"
 FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
 """Fields of TuneConfig that do not affect the model: a resumed run may change them."""
 
-
 _PREFIX = "checkpoint-"
 _OPTIONS_NAME = "options.json"
 _PUBLISHED_NAME = "published"
