@@ -15,7 +15,7 @@ _MOVED = {  # former module names and where their content is now
     "calibration_plan": "calibration.config",
     "evaluation_inputs": "evaluation.config",
     "fit": "fitting.fitting",
-    "fit_goal": "fitting.goal",
+    "fit_goal": "fitting.inputs",
     "fit_inputs": "fitting.inputs",
     "fit_source": "fitting.source",
     "rounding_plan": "rounding.config",

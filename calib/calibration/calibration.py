@@ -2,43 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from pydantic import Field
 
 from ...engines.bundle import replace_file
+from ...engines.checking import FrozenModel
 from ...engines.host.events import Events
-from ...engines.manifest import EngineKind, ModelSpec
+from ...engines.manifest import EngineKind
 from ...exporter.architecture.architecture import quantized_parameters
 from ...exporter.architecture.weights import TensorReader, engine_name
-from ...exporter.quantization.migration import fixed_inputs
+from ...exporter.quantization.migration import Migration, fixed_inputs
+from ...exporter.quantization.ranges import ActivationRanges
 from ..layerwise.engines import (
     STATIC_FORMATS,
-    QuantizedProjection,
     StaticFormat,
     load_engine,
     quantized_products,
     replaced,
 )
 from ..layerwise.texts import HiddenStates, PackedTexts
-from .config import CalibrationConfig
-from .generation import generate_completions
+from .config import CalibrationConfig, RangeMethod
 from .migration import Migrator
-from .plan import CalibrationPlan, plan_calibration
+from .plan import CalibrationPlan, generate_completions, plan_calibration
 from .products import measure_errors, measure_ranges
-from .report import (
-    HEAD,
-    CalibrationReport,
-    EngineLossReport,
-    GenerationReport,
-    LossReport,
-    MigrationReport,
-    ProductReport,
-)
 
-Products = Mapping[str, QuantizedProjection]
+HEAD = engine_name(EngineKind.HEAD)
+
+
+class ProductReport(FrozenModel):
+    """Figures of one product, see InputRange and ProductErrors."""
+
+    engine: str
+    weight: str
+    tokens: int = Field(description="observed tokens that ran the product")
+    maximum: float
+    range: float
+    outlier_ratio: float
+    input_error: float
+    output_error: float
+
+
+class LossReport(FrozenModel):
+    """Cross-entropy of held-out completions at scheduled depth, in nats per token."""
+
+    texts: int
+    tokens: int
+    float32: float
+    static: dict[StaticFormat, float] = Field(description="weights and activations of all engines")
+
+
+class EngineLossReport(FrozenModel):
+    """Loss with one engine alone in static int8."""
+
+    engine: str
+    loss: float
+    increase: float = Field(description="over float32 on the same tokens")
+
+
+class GenerationReport(FrozenModel):
+    """Origin of generated completions: written greedily, at the calibration's schedule."""
+
+    bundle: Path
+    digest: str = Field(description="the bundle's manifest digest")
+    max_tokens: int
+    tokens: int = Field(description="generated, ends of text included")
+
+
+class MigrationReport(FrozenModel):
+    """Factors moved from activations into weights, and the static losses without them."""
+
+    alpha: float
+    left_out: dict[str, str] = Field(description="products without factors, and why")
+    static_without: dict[StaticFormat, float] = Field(description="losses, as LossReport's static")
+    factors: Migration = Field(exclude=True, repr=False)
+
+
+class CalibrationReport(FrozenModel):
+    """Report of a finished calibration."""
+
+    output: Path
+    model: str
+    schedule: str
+    method: RangeMethod
+    percentile: float | None
+    generated: GenerationReport | None = Field(description="None: completions come from the data")
+    migration: MigrationReport | None
+    texts: int
+    tokens: int = Field(description="observed, prompts included")
+    products: tuple[ProductReport, ...]
+    loss: LossReport
+    by_layer_tokens: int
+    by_layer: tuple[EngineLossReport, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ranges(self) -> ActivationRanges:
+        """Ranges in the form that export and build take."""
+        layers: dict[str, dict[str, float]] = {}
+        head: dict[str, float] = {}
+        for product in self.products:
+            own = head if product.engine == HEAD else layers.setdefault(product.engine, {})
+            own[product.weight] = product.range
+        migration = None if self.migration is None else self.migration.factors
+        return ActivationRanges(layers=layers, head=head, migration=migration)
+
+    @property
+    def worst(self) -> EngineLossReport | None:
+        """Engine whose int8 products raise the loss most; None if this was not measured."""
+        return max(self.by_layer, key=lambda entry: entry.increase, default=None)
 
 
 def calibrate(config: CalibrationConfig, events: Events | None = None) -> CalibrationReport:
@@ -105,145 +180,89 @@ class _Calibrator:
         """Run all layers, then the head."""
         events.stage("calibrating", self._plan.model.num_layers + 1)
         for index in range(self._plan.model.num_layers):
-            self._layer(index)
+            self._engine(EngineKind.LAYER, index)
             events.advance(engine_name(EngineKind.LAYER, index))
-        report = self._head()
+        self._engine(EngineKind.HEAD, None)
         events.advance(HEAD)
-        return report
+        return self._report()
 
-    def _layer(self, index: int) -> None:
-        kind, name = EngineKind.LAYER, engine_name(EngineKind.LAYER, index)
+    def _engine(self, kind: EngineKind, index: int | None) -> None:
+        """Choose an engine's ranges, measure its products and run its static formats in turn."""
+        name, config, model = engine_name(kind, index), self._plan.config, self._plan.model
         reader: TensorReader = self._reader
         if self._migrator is not None:
-            reader = self._migrator.layer(index, self._observed)
-        layer = load_engine(kind, self._plan.model, reader, index)
-
-        def run_static(static_format: StaticFormat) -> None:
-            self._static[static_format].advance(index, layer)
-            if static_format == "int8" and name in self._alone:
-                self._alone[name].advance(index, layer)
-
+            reader = self._migrator.migrated(kind, index, self._observed)
+        module = load_engine(kind, model, reader, index)
         for states in self._alone.values():
-            states.advance(index, layer)
+            states.run(index, module)
         if self._few is not None:
             self._alone[name] = self._float.copy(self._few)
-        self._float.advance(index, layer)
-        self._quantize(
-            name,
-            kind,
-            layer,
-            lambda: self._observed.read(index, layer),
-            lambda: self._observed.advance(index, layer),
-            run_static,
-        )
-
-    def _head(self) -> CalibrationReport:
-        kind = EngineKind.HEAD
-        reader: TensorReader = self._reader
-        if self._migrator is not None:
-            reader = self._migrator.head(self._observed)
-        head = load_engine(kind, self._plan.model, reader)
-        losses = self._float.losses(head)  # [R]
-        alone = {name: states.losses(head) for name, states in self._alone.items()}
-        static: dict[StaticFormat, Tensor] = {}
-
-        def run_static(static_format: StaticFormat) -> None:
-            static[static_format] = self._static[static_format].losses(head)
-            if static_format == "int8" and self._few is not None:
-                alone[HEAD] = self._float.copy(self._few).losses(head)
-
-        def observe() -> None:
-            self._observed.losses(head)
-
-        self._quantize(HEAD, kind, head, observe, observe, run_static)
-        return self._report(losses, static, alone)
-
-    def _quantize(
-        self,
-        engine: str,
-        kind: EngineKind,
-        module: nn.Module,
-        observe: Callable[[], None],
-        observe_and_move: Callable[[], None],
-        run_static: Callable[[StaticFormat], None],
-    ) -> None:
-        """Choose an engine's ranges, measure its products and run its static formats in turn."""
-        config = self._plan.config
-        names = quantized_parameters(kind, self._plan.model)
-        inputs = measure_ranges(engine, names, module, observe, config.method, config.percentage)
+        self._float.run(index, module)
+        read = partial(self._observed.read, index, module)
+        products = quantized_parameters(kind, model)
+        inputs = measure_ranges(name, products, module, read, config.method, config.percentage)
         ranges = {weight: found.range for weight, found in inputs.items()}
-        for static_format in STATIC_FORMATS:
-            products = quantized_products(module, static_format, ranges)
+        for static_format, states in self._static.items():
+            quantized = quantized_products(module, static_format, ranges)
             if static_format == "int8":
-                errors = measure_errors(module, products, observe_and_move)
-            with replaced(module, products):
-                run_static(static_format)
+                advance = partial(self._observed.run, index, module)
+                errors = measure_errors(module, quantized, advance)
+            with replaced(module, quantized):
+                states.run(index, module)
+                if static_format == "int8" and name in self._alone:
+                    self._alone[name].run(index, module)
         self._products += [
-            ProductReport(
-                engine=engine,
-                weight=weight,
-                tokens=errors[weight].tokens,
-                maximum=found.maximum,
-                range=found.range,
-                outlier_ratio=found.outlier_ratio,
-                input_error=errors[weight].input,
-                output_error=errors[weight].output,
-            )
+            ProductReport(engine=name, weight=weight, **vars(found), **vars(errors[weight]))
             for weight, found in inputs.items()
         ]
 
-    def _report(
-        self, losses: Tensor, static: Mapping[StaticFormat, Tensor], alone: Mapping[str, Tensor]
-    ) -> CalibrationReport:
-        plan, config = self._plan, self._plan.config
+    def _report(self) -> CalibrationReport:
+        plan, config, losses = self._plan, self._plan.config, self._float.head_losses
         few = 0 if self._few is None else len(self._few.targets)
         own = float(losses[:few].mean()) if few else 0.0
+        generated = migration = None
+        if plan.writer is not None:
+            assert config.generate_with is not None
+            assert config.completion_tokens is not None
+            generated = GenerationReport(
+                bundle=config.generate_with,
+                digest=plan.writer.manifest.digest,
+                max_tokens=config.completion_tokens,
+                tokens=sum(len(text.completion_token_ids) for text in plan.observed),
+            )
+        if self._migrator is not None:
+            kinds = (EngineKind.LAYER, EngineKind.HEAD)
+            layer, head = (fixed_inputs(kind, plan.model) for kind in kinds)
+            factors = self._migrator.migration
+            migration = MigrationReport(
+                alpha=factors.alpha,
+                left_out=layer | head,
+                static_without=self._migrator.losses,
+                factors=factors,
+            )
         return CalibrationReport(
             output=config.output,
             model=plan.model.name,
             schedule=plan.schedule_text,
             method=config.method,
             percentile=config.percentage if config.method == "percentile" else None,
-            generated=_generation(plan),
-            migration=None if self._migrator is None else _migration(plan.model, self._migrator),
+            generated=generated,
+            migration=migration,
             texts=len(plan.observed),
             tokens=len(self._observed.texts),
             products=tuple(self._products),
             loss=LossReport(
                 texts=len(plan.held_out),
                 tokens=len(losses),
-                float32=float(losses.mean()),
-                static={name: float(values.mean()) for name, values in static.items()},
+                float32=self._float.mean_loss,
+                static={name: states.mean_loss for name, states in self._static.items()},
             ),
             by_layer_tokens=few,
             by_layer=tuple(
                 EngineLossReport(
-                    engine=name, loss=float(values.mean()), increase=float(values.mean()) - own
+                    engine=name, loss=states.mean_loss, increase=states.mean_loss - own
                 )
-                for name, values in alone.items()
+                for name, states in self._alone.items()
             ),
             warnings=plan.warnings,
         )
-
-
-def _migration(model: ModelSpec, migrator: Migrator) -> MigrationReport:
-    factors = migrator.migration
-    return MigrationReport(
-        alpha=factors.alpha,
-        left_out=fixed_inputs(EngineKind.LAYER, model) | fixed_inputs(EngineKind.HEAD, model),
-        static_without=migrator.losses,
-        factors=factors,
-    )
-
-
-def _generation(plan: CalibrationPlan) -> GenerationReport | None:
-    if plan.writer is None:
-        return None
-    assert plan.config.generate_with is not None
-    assert plan.config.completion_tokens is not None
-    return GenerationReport(
-        bundle=plan.config.generate_with,
-        digest=plan.writer.manifest.digest,
-        max_tokens=plan.config.completion_tokens,
-        tokens=sum(len(text.completion_token_ids) for text in plan.observed),
-    )

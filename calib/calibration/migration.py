@@ -26,20 +26,6 @@ from ..layerwise.engines import (
 from ..layerwise.texts import HiddenStates
 from .plan import CalibrationPlan
 from .products import measure_ranges
-from .report import HEAD
-
-
-class ChannelMaxima:
-    """max|x| of each input channel of an engine's products, by weight name."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Tensor] = {}  # [K]
-
-    def add(self, weight: str, inputs: Tensor, _: Tensor) -> None:
-        """Update the maxima with the inputs [..., K] of one product."""
-        largest = inputs.flatten(0, -2).abs().amax(0)  # [K]
-        seen = self.values.get(weight)
-        self.values[weight] = largest if seen is None else torch.maximum(seen, largest)
 
 
 def choose_factors(
@@ -50,9 +36,14 @@ def choose_factors(
     alpha: float,
 ) -> dict[str, list[float]]:
     """Return factors for the products of ``module`` that can have them, for inputs of ``run``."""
-    maxima = ChannelMaxima()
+    maxima: dict[str, Tensor] = {}  # max|x| of each input channel [K], by weight name
+
+    def update(weight: str, inputs: Tensor, _: Tensor) -> None:
+        largest = inputs.flatten(0, -2).abs().amax(0)  # [K]
+        maxima[weight] = torch.maximum(maxima.get(weight, largest), largest)
+
     products = quantized_parameters(kind, model)
-    with observed(module, products, maxima.add):
+    with observed(module, products, update):
         run()
     fixed = fixed_inputs(kind, model)
     factors = {}
@@ -61,7 +52,7 @@ def choose_factors(
             projection = module.get_submodule(name.removesuffix(".weight"))
             assert isinstance(projection, Projection), name
             weights = projection.weight.abs().amax(1)  # [K]
-            factors[name] = smoothing_factors(maxima.values[name].numpy(), weights.numpy(), alpha)
+            factors[name] = smoothing_factors(maxima[name].numpy(), weights.numpy(), alpha)
     return factors
 
 
@@ -94,49 +85,36 @@ class Migrator:
         self._alpha = alpha
         self._static = {name: held_out.copy() for name in STATIC_FORMATS}
         self._factors: dict[str, dict[str, list[float]]] = {}
-        self.losses: dict[StaticFormat, float] = {}
+
+    @property
+    def losses(self) -> dict[StaticFormat, float]:
+        """Losses without migration, once the head has been migrated."""
+        return {name: states.mean_loss for name, states in self._static.items()}
 
     @property
     def migration(self) -> Migration:
         """Factors of all engines so far."""
-        layers = {name: factors for name, factors in self._factors.items() if name != HEAD}
-        return Migration(alpha=self._alpha, layers=layers, head=self._factors.get(HEAD, {}))
+        head = engine_name(EngineKind.HEAD)
+        layers = {name: factors for name, factors in self._factors.items() if name != head}
+        return Migration(alpha=self._alpha, layers=layers, head=self._factors.get(head, {}))
 
-    def layer(self, index: int, observed: HiddenStates) -> TensorReader:
-        """Return a layer's tensors, migrated according to its inputs from ``observed``."""
-
-        def run_static(static_format: StaticFormat, layer: nn.Module) -> None:
-            self._static[static_format].advance(index, layer)
-
-        return self._choose(
-            EngineKind.LAYER, index, lambda layer: observed.read(index, layer), run_static
-        )
-
-    def head(self, observed: HiddenStates) -> TensorReader:
-        """Return the head's tensors, migrated as in ``layer``; this also fills in ``losses``."""
-
-        def run_static(static_format: StaticFormat, head: nn.Module) -> None:
-            self.losses[static_format] = float(self._static[static_format].losses(head).mean())
-
-        return self._choose(EngineKind.HEAD, None, lambda head: observed.losses(head), run_static)
-
-    def _choose(
-        self,
-        kind: EngineKind,
-        layer_index: int | None,
-        observe: Callable[[nn.Module], object],
-        run_static: Callable[[StaticFormat, nn.Module], None],
+    def migrated(
+        self, kind: EngineKind, layer_index: int | None, observed: HiddenStates
     ) -> TensorReader:
-        """Choose an engine's factors; its unmigrated weights are in memory only during the call."""
+        """Return an engine's tensors, migrated according to its inputs from ``observed``.
+
+        Its unmigrated weights are in memory only during the call, which also adds the losses of the
+        head.
+        """
         name, config = engine_name(kind, layer_index), self._config
         module = load_engine(kind, self._model, self._reader, layer_index)
-        run = partial(observe, module)
+        run = partial(observed.read, layer_index, module)
         products = quantized_parameters(kind, self._model)
         inputs = measure_ranges(name, products, module, run, config.method, config.percentage)
         ranges = {weight: found.range for weight, found in inputs.items()}
-        for static_format in STATIC_FORMATS:
+        for static_format, states in self._static.items():
             with replaced(module, quantized_products(module, static_format, ranges)):
-                run_static(static_format, module)
+                states.run(layer_index, module)
         factors = choose_factors(kind, self._model, module, run, self._alpha)
         self._factors[name] = factors
         return migrated_reader(self._reader, factors, kind, layer_index, self._model)

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...engines.errors import CheckpointError
+from ...exporter.quantization.linear import INT8_MAXIMUM
 from ..layerwise.engines import QuantizedProjection, observed, relative_error, squares
 from .config import RangeMethod
-from .histogram import RANGE_METHODS, MagnitudeHistogram
 
+# A bin is a float32's exponent and the upper 10 bits of its mantissa: bins are 0.1 % wide at every
+# magnitude, so no range has to be known in advance and partial histograms add up exactly.
+_DROPPED_BITS = 13
+_NUM_BINS = 1 << (31 - _DROPPED_BITS)
+_INFINITY_BIN = 0x7F800000 >> _DROPPED_BITS
+_BLOCK = 1 << 20  # values counted at a time
+_CLIPS_PER_OCTAVE = 8
+_CLIP_OCTAVES = 8
 _OUTLIER_PERCENTAGE = 99.9
 _UNUSED_RANGE = 1.0  # for an input that is always 0, where any scale but 0 is right
 
@@ -31,12 +42,12 @@ class InputRange:
 class ProductErrors:
     """Errors of static int8, each as root mean square relative to the exact values.
 
-    ``output`` includes the error of quantised weights; both outputs include the bias. ``tokens``
-    were compared.
+    ``output_error`` includes the error of quantised weights; both outputs include the bias.
+    ``tokens`` were compared.
     """
 
-    input: float
-    output: float
+    input_error: float
+    output_error: float
     tokens: int
 
 
@@ -114,7 +125,83 @@ class _Sums:
 
     def errors(self) -> ProductErrors:
         return ProductErrors(
-            input=relative_error(self.input_error, self.input),
-            output=relative_error(self.output_error, self.output),
+            input_error=relative_error(self.input_error, self.input),
+            output_error=relative_error(self.output_error, self.output),
             tokens=self.tokens,
         )
+
+
+class MagnitudeHistogram:
+    """Counts |x| of float32 values in 2 MiB, however many there are.
+
+    >>> histogram = MagnitudeHistogram()
+    >>> histogram.add(np.array([0.5, -2.0, 1.0, 0.0], np.float32))
+    >>> histogram.maximum
+    2.0
+    """
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(_NUM_BINS, np.int64)
+        self.maximum = 0.0
+
+    @property
+    def count(self) -> int:
+        """Number of values added."""
+        return int(self._counts.sum())
+
+    def add(self, values: NDArray[np.float32]) -> bool:
+        """Count ``values`` of any shape; return False, some uncounted, if one is not finite."""
+        bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
+        for start in range(0, bits.size, _BLOCK):
+            magnitudes = bits[start : start + _BLOCK] & np.uint32(0x7FFFFFFF)
+            counts = np.bincount(magnitudes >> _DROPPED_BITS, minlength=_NUM_BINS)
+            if counts[_INFINITY_BIN:].any():
+                return False
+            self._counts += counts
+            self.maximum = max(self.maximum, float(magnitudes.max().view(np.float32)))
+        return True
+
+    def percentile(self, percentage: float) -> float:
+        """Magnitude that ``percentage`` of all values do not exceed, to 0.1 %.
+
+        Never below the exact value or above the maximum; 0.0 if there are no values.
+        """
+        wanted = np.ceil(self.count * percentage / 100)
+        index = int(np.searchsorted(np.cumsum(self._counts), wanted))
+        # The first bin holds zeros and values that no int8 or fp8 scale distinguishes from zero.
+        return min(float(_edges(np.array([index + 1]))[0]), self.maximum) if index else 0.0
+
+    def int8_clip(self) -> float:
+        """Return the range that minimises the mean squared error of int8 codes, clipping included.
+
+        Tries 8 ranges per octave, from the maximum down to 1/256 of it. Each value counts as the
+        middle of its bin.
+        """
+        occupied = np.flatnonzero(self._counts)
+        counts = self._counts[occupied]
+        centres = (_edges(occupied) + _edges(occupied + 1)) / 2
+        steps = np.arange(_CLIP_OCTAVES * _CLIPS_PER_OCTAVE + 1) / _CLIPS_PER_OCTAVE
+        clips = self.maximum * np.exp2(-steps)
+        errors = [float(counts @ _int8_error(centres, clip) ** 2) for clip in clips]
+        return float(clips[int(np.argmin(errors))])
+
+
+RANGE_METHODS: Mapping[RangeMethod, Callable[[MagnitudeHistogram, float], float]] = {
+    "max": lambda histogram, _: histogram.maximum,
+    "percentile": MagnitudeHistogram.percentile,
+    "mse": lambda histogram, _: histogram.int8_clip(),
+}
+"""Functions ``(histogram, percentage) -> range``; only ``percentile`` uses the percentage."""
+
+
+def _edges(indices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the lower edge of each bin."""
+    edges: NDArray[np.float64] = (
+        (indices << _DROPPED_BITS).astype(np.uint32).view(np.float32).astype(np.float64)
+    )
+    return edges
+
+
+def _int8_error(magnitudes: NDArray[np.float64], clip: float) -> NDArray[Any]:
+    scale = clip / INT8_MAXIMUM
+    return np.minimum(np.rint(magnitudes / scale), INT8_MAXIMUM) * scale - magnitudes

@@ -13,7 +13,7 @@ from ..calibration.config import CalibrationConfig
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..calibration.report import CalibrationReport
+    from ..calibration.calibration import CalibrationReport
 
 _HEADINGS = (
     "engine",

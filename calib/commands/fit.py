@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
+from pydantic import Field
 
 from ...engines.bundle import replace_file
+from ...engines.bundle.place import MANIFEST_NAME
+from ...engines.checking import Option, ValidatedConfig
 from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
 from ...engines.host.console import print_json, result_console, stderr_console
 from ...engines.host.options import AsJson, Given, Quiet, from_options
 from ...engines.host.processor import available_cores
+from ...exporter.config import ExportConfig, LoadFormat, chosen_dtype
 from ...runtime.commands.options import EngineChoice, opener
-from ..fitting.inputs import FitConfig
-from ..fitting.options import ModelOptions, choose_goal, choose_source
-
-if TYPE_CHECKING:
-    from ...runtime.schedule import ExitSchedule
+from ..fitting.inputs import FitConfig, Goal, MaxLoss, TargetSpeedup
+from ..fitting.source import BundleSource, ModelSource, Source
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -58,8 +60,30 @@ prints the nearest miss, writes nothing and exits with code 1.
 
 Values in parentheses are the defaults.
 """
-
 _GOAL = "Goal, one of"
+Weights = Literal["none", "int8", "int8-block", "int4"]
+_MODEL = Option(panel="If it is a MODEL")
+
+
+class ModelOptions(ValidatedConfig):
+    """Export options of a model to fit; omitted ones have `ExportConfig`'s defaults."""
+
+    load_format: Annotated[LoadFormat | None, _MODEL] = Field(
+        default=None, description="dummy: random weights (auto)"
+    )
+    fp16: Annotated[bool, _MODEL] = Field(default=False, description="same as --dtype float16")
+    dtype: Annotated[Literal["float32", "float16"] | None, _MODEL] = Field(
+        default=None, description="type of the export (float32)"
+    )
+    quantize: Annotated[Weights | None, _MODEL] = Field(
+        default=None, description="format of the weights (none)"
+    )
+    head_quantize: Annotated[Weights | None, _MODEL] = Field(
+        default=None, description="format of the head (as --quantize)"
+    )
+    keep_bundle: Annotated[Path | None, Option(panel="If it is a MODEL", metavar="DIR")] = Field(
+        default=None, description="keep the bundle, with the chosen schedule"
+    )
 
 
 @from_options
@@ -95,22 +119,24 @@ def fit(
 ) -> None:
     """Choose the exit schedule that reaches a goal on your data with the lowest loss of quality."""
     from ...engines.host.progress import ConsoleProgress
+    from ...runtime.schedule.bundle import schedule_file
     from ..fitting.fitting import fit as run
     from ..fitting.report import print_fit, report_document
 
     config = given.build(
-        source=choose_source(source, model, output=output, force=force),
-        goal=choose_goal(target_speedup, max_loss),
+        source=_choose_source(source, model, output=output, force=force),
+        goal=_choose_goal(target_speedup, max_loss),
     )
     _check_files(output, plot, force=force)
     with ConsoleProgress(quiet=quiet) as progress:
         found = run(config, opener(engines, max_batch_size=config.rows), progress)
     if output is not None:
-        _write_schedule(output, found.chosen.schedule)
+        text = sealed_text(schedule_file(found.chosen.schedule))
+        replace_file(output, text.encode())
         if not quiet:
             stderr_console().print(f"wrote {output}", markup=False)
     if plot is not None:
-        from ..fitting.plot import plot_fit
+        from ..fitting.report import plot_fit
 
         plot_fit(found, plot)
     if as_json:  # device null: chosen by the bundle's target
@@ -135,12 +161,43 @@ def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None
     if problems:
         raise UsageError("fit", *problems)
     if plot is not None:
-        from ..fitting.plot import check_picture
+        from ..fitting.report import check_picture
 
         check_picture(plot)
 
 
-def _write_schedule(path: Path, schedule: ExitSchedule) -> None:
-    from ...runtime.schedule.bundle import schedule_file
+def _choose_goal(target_speedup: float | None, max_loss: str | None) -> Goal:
+    """Return the goal, of which exactly one option must be given. Raises UsageError."""
+    if target_speedup is not None and max_loss is None:
+        return TargetSpeedup(target_speedup)
+    if max_loss is not None and target_speedup is None:
+        return MaxLoss.parse(max_loss)
+    given = "neither was" if max_loss is None else "both were"
+    raise UsageError("fit", f"{given} given; give --target-speedup or --max-loss")
 
-    replace_file(path, sealed_text(schedule_file(schedule)).encode())
+
+def _choose_source(text: str, options: ModelOptions, *, output: Path | None, force: bool) -> Source:
+    """Return the bundle at ``text``, which takes no ``options``, or the model of that name.
+
+    A model is exported beside ``output``, or in the directory of temporary files. Raises
+    UsageError.
+    """
+    path = Path(text).expanduser()
+    given = options.model_dump(exclude_defaults=True)
+    is_bundle = (path / MANIFEST_NAME).is_file()
+    if is_bundle and given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(text, f"is a bundle, already exported; leave out {flags}, or name a model")
+    if is_bundle or (path.is_dir() and not (path / "config.json").is_file()):
+        return BundleSource(path)
+    formats = {"load_format", "quantize", "head_quantize"}
+    config = ExportConfig(
+        model=text,
+        output=options.keep_bundle,
+        force=force,
+        **chosen_dtype(options.dtype, fp16=options.fp16),
+        **options.model_dump(include=formats, exclude_none=True),
+    )
+    beside = options.keep_bundle or output
+    directory = Path(tempfile.gettempdir()) if beside is None else beside.absolute().parent
+    return ModelSource(config, directory)

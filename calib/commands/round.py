@@ -16,7 +16,7 @@ from ..rounding.config import RoundingConfig
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..rounding.report import RoundingReport
+    from ..rounding.files import RoundingReport
 
 _EXAMPLES = """
 [bold]Examples[/bold]

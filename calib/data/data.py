@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,16 +13,97 @@ from pydantic import Field
 
 from ...engines.checking import Option, ValidatedConfig
 from ...engines.errors import UsageError
-from .columns import DEFAULT, PRESETS, MissingColumns, Preset, PresetName
-from .long_prompts import LongPrompts
-from .passages import DEFAULT_PASSAGE_WORDS, PassageWords, split_passages
-from .rows import READERS, open_text, raise_problems, wrong_separator
+from ...engines.manifest import PROMPT_PLACEHOLDER
+from .rows import READERS, Row, open_text, raise_problems, wrong_separator
 
+LongPrompts = Literal["refuse", "drop", "cut"]
+PresetName = Literal["e2e", "tldr", "cnn-dm"]
 DataFormat = Literal["auto", "jsonl", "csv", "text", "dataset"]
-
 _FORMAT_OF_SUFFIX: Mapping[str, DataFormat] = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text"}
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON escapes can produce a lone one
 _PLACEHOLDERS = {"prompt_template": "{prompt}", "completion_template": "{completion}"}
+_WORD = re.compile(r"\s*\S+")  # includes the white space before it
+DEFAULT_PASSAGE_WORDS = "24+120"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The columns of prompt and completion, and templates for their texts.
+
+    ``{prompt}`` and ``{completion}`` in the templates are placeholders for the columns' texts. If
+    ``prompt_template`` is None, prompts go into the model's own template, if it has one.
+    """
+
+    prompt_column: str
+    completion_column: str
+    prompt_template: str | None = None
+    completion_template: str = "{completion}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns, prompt first; a single name if both are the same."""
+        return tuple(dict.fromkeys((self.prompt_column, self.completion_column)))
+
+    def prompt(self, text: str) -> str:
+        """Return ``text`` in the prompt template, if there is one."""
+        template = self.prompt_template
+        return text if template is None else template.replace(PROMPT_PLACEHOLDER, text)
+
+    def completion(self, text: str) -> str:
+        """Return ``text`` in the completion template."""
+        return self.completion_template.replace("{completion}", text)
+
+
+DEFAULT = Preset("prompt", "completion")
+PRESETS: dict[PresetName, Preset] = {
+    # E2E NLG: a meaning representation and one of its human references per row.
+    "e2e": Preset("mr", "ref"),
+    # Reddit TL;DR (Webis-TLDR-17): a post and its author's summary.
+    "tldr": Preset("content", "summary", "{prompt}\nTL;DR:", " {completion}"),
+    # CNN/DailyMail: an article and its highlights.
+    "cnn-dm": Preset("article", "highlights", "{prompt}\nTL;DR:", " {completion}"),
+}
+
+
+@dataclass(frozen=True)
+class PassageWords:
+    """Numbers of words of a passage in its prompt and in its completion, each at least 1."""
+
+    prompt: int
+    completion: int
+
+    @classmethod
+    def parse(cls, text: str) -> PassageWords:
+        """Parse ``24+120``. Raises UsageError for anything else, including zero words."""
+        match = re.fullmatch(r"([0-9]+)\+([0-9]+)", text)
+        words = tuple(map(int, match.groups())) if match else (0, 0)
+        if min(words) < 1:
+            raise UsageError(
+                "passage_words",
+                f"is {text!r}; allowed: PROMPT+COMPLETION, 1 word or more each, e.g. 24+120",
+            )
+        return cls(*words)
+
+
+def split_passages(text: str, words: PassageWords) -> Iterator[tuple[str, str, int]]:
+    """Cut ``text`` into prompts and completions, each with the line of its first word.
+
+    Each word includes the white space before it, so that all passages joined are the beginning of
+    the text, and a completion starts the way byte-level tokenizers expect. An incomplete last
+    passage is dropped.
+
+    >>> list(split_passages("To be, or not\\nto be", PassageWords(1, 2)))
+    [('To', ' be, or', 1), (' not', '\\nto be', 1)]
+    """
+    line = 1
+    found = _WORD.finditer(text)
+    total = words.prompt + words.completion
+    while len(parts := [match.group() for match in islice(found, total)]) == total:
+        gap = len(parts[0]) - len(parts[0].lstrip())
+        start = line + parts[0].count("\n", 0, gap)
+        prompt, completion = "".join(parts[: words.prompt]), "".join(parts[words.prompt :])
+        yield prompt, completion, start
+        line += prompt.count("\n") + completion.count("\n")
 
 
 @dataclass(frozen=True)
@@ -115,16 +197,18 @@ def load_examples(config: DataConfig) -> list[Example]:
     columns = config.columns()
     examples: list[Example] = []
     problems: list[str] = []
-    missing = MissingColumns()
+    lacking: dict[str, list[Row]] = {}  # rows without a column, by its name
     for row in READERS[data_format](config.path):
         found = [row.problem] if row.problem else _row_problems(row.columns, columns)
         problems += [f"{row.source}: {problem}" for problem in found]
-        names = () if row.problem else missing.find(row, columns)
-        if not found and not names:
+        missing = [name for name in columns.names if not row.problem and name not in row.columns]
+        for name in missing:
+            lacking.setdefault(name, []).append(row)
+        if not found and not missing:
             prompt = columns.prompt(row.columns[columns.prompt_column])
             completion = columns.completion(row.columns[columns.completion_column])
             examples.append(Example(prompt, completion, row.source))
-    problems = [*missing.problems(), *problems]
+    problems = [*_missing_columns(lacking), *problems]
     if not examples and not problems:
         problems = [f"{config.path} has no rows; give prompts with completions"]
     raise_problems("data", problems)
@@ -181,20 +265,18 @@ def _check_options(config: DataConfig, data_format: DataFormat) -> None:
 
 def _load_passages(config: DataConfig) -> list[Example]:
     """Cut a plain text into passages, in order; an incomplete last one is left out."""
-    words = DEFAULT_PASSAGE_WORDS
-    if config.passage_words is not None:
-        words = PassageWords.parse(config.passage_words)
+    words = PassageWords.parse(config.passage_words or DEFAULT_PASSAGE_WORDS)
     with open_text(config.path) as file:
         text = file.read()
     columns = config.columns()
     examples = [
         Example(
-            columns.prompt(passage.prompt),
-            columns.completion(passage.completion),
-            f"{config.path.name}, line {passage.line}",
+            columns.prompt(prompt),
+            columns.completion(completion),
+            f"{config.path.name}, line {line}",
             ends=False,
         )
-        for passage in split_passages(text, words)
+        for prompt, completion, line in split_passages(text, words)
     ]
     if not examples:
         raise UsageError(
@@ -203,6 +285,24 @@ def _load_passages(config: DataConfig) -> list[Example]:
             "give a longer text or a smaller passage_words",
         )
     return examples
+
+
+def _missing_columns(lacking: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    """Yield one problem per column; the last one suggests what the existing columns may be."""
+    for place, (name, rows) in enumerate(lacking.items(), start=1):
+        row, others = rows[0], len(rows) - 1
+        more = "has 1 other row" if others == 1 else f"have {others:,} other rows"
+        also = f", nor {more}" if others else ""
+        there = ", ".join(map(repr, row.columns))
+        advice = f"; {_column_advice(row)}" if place == len(lacking) else ""
+        yield f"{row.source}: has no {name!r}{also}; its columns are {there}{advice}"
+
+
+def _column_advice(row: Row) -> str:
+    for name, preset in PRESETS.items():
+        if row.columns.keys() >= set(preset.names):
+            return f"--preset {name} reads these"
+    return "name yours with --prompt-column and --completion-column"
 
 
 def _row_problems(row: Mapping[str, Any], columns: Preset) -> list[str]:

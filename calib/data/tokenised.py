@@ -1,18 +1,59 @@
-"""Examples as token ids."""
+"""Examples as token ids, their prompts in a template and cut to the maximum length."""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from statistics import median_low
 
 from ...engines.errors import UsageError
+from ...engines.manifest import PROMPT_PLACEHOLDER
 from ...runtime.tokens.tokenizer import Tokenizer
-from .data import Example
-from .long_prompts import LongPrompts, cut_to_fit
+from .data import DataConfig, Example, LongPrompts
 from .rows import raise_problems
-from .templates import NO_TEMPLATE, PromptTemplate
+
+
+@dataclass(frozen=True)
+class PromptTemplate:
+    """Template of all prompts. ``is_models``: it is the model's, not yet applied when data is read.
+
+    ``note`` tells people which template is used; None if only one was possible.
+    """
+
+    text: str = PROMPT_PLACEHOLDER
+    is_models: bool = False
+    note: str | None = None
+
+    @classmethod
+    def choose(cls, data: DataConfig, models: str | None) -> PromptTemplate:
+        """Return the template of a preset or option, else ``models``, the model's own template.
+
+        Without either, prompts stay as they are. ``load_examples`` already applied the data's.
+        """
+        named = data.columns().prompt_template
+        if named is None:
+            if models is None:
+                return cls()
+            note = (
+                f"prompts are put into {models!r}, as the model was tuned; "
+                "--prompt-template '{prompt}' leaves them unchanged"
+            )
+            return cls(models, is_models=True, note=note)
+        if models in (None, named):
+            return cls(named)
+        return cls(
+            named, note=f"prompts are put into {named!r}; the model was tuned with {models!r}"
+        )
+
+    def apply(self, prompt: str) -> str:
+        """Return a prompt, as it was read from the data, in the form that the model reads."""
+        return self.text.replace(PROMPT_PLACEHOLDER, prompt) if self.is_models else prompt
+
+
+NO_TEMPLATE = PromptTemplate()
 
 
 @dataclass(frozen=True)
@@ -135,3 +176,33 @@ def tokenise(
         dropped = f" within {max_length} tokens; {num_dropped} are longer" if num_dropped else ""
         raise UsageError("data", f"has no examples{dropped}; give at least one")
     return TokenisedData(tuple(tokenised), num_truncated, num_cut, num_dropped, template)
+
+
+def cut_to_fit(
+    prompt: str,
+    template: str,
+    tokenizer: Tokenizer,
+    *,
+    num_tokens: int,
+    completion: int,
+    max_length: int,
+) -> tuple[int, ...] | None:
+    """Return the ids of ``prompt``, cut so that ``completion`` more tokens fit ``max_length``.
+
+    ``num_tokens`` is the length of the whole prompt, which may take at least half of
+    ``max_length``. Words are dropped at the end of the text that ``template`` wraps: "one two
+    three\\nTLDR", made with "{prompt}\\nTLDR", cut to 3 tokens of a word each, becomes "one
+    two\\nTLDR". Returns None if nothing has to be cut or not even one word would fit.
+    """
+    allowed = max_length - min(completion, max_length // 2)
+    if num_tokens <= allowed:
+        return None
+    before, after = template.split(PROMPT_PLACEHOLDER)
+    text = prompt[len(before) : len(prompt) - len(after)]
+    ends = [word.end() for word in re.finditer(r"\S+", text)]
+
+    def cut_at(end: int) -> list[int]:
+        return tokenizer.encode(before + text[:end] + after)
+
+    kept = bisect_right(ends, allowed, key=lambda end: len(cut_at(end)))
+    return tuple(cut_at(ends[kept - 1])) if kept else None

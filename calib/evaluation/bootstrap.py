@@ -28,13 +28,18 @@ class MetricSample:
     value: float
     resampled: Statistics  # float64 [resamples]
 
+    def __sub__(self, other: MetricSample) -> MetricSample:
+        """Return the difference, paired: resamples hold the same examples in both."""
+        return MetricSample(self.value - other.value, self.resampled - other.resampled)
+
     def estimate(self, confidence: float) -> Estimate:
         """Return the value with the central ``confidence`` interval of the resampled values."""
-        return _estimate(self.value, self.resampled, confidence)
-
-    def difference(self, other: MetricSample, confidence: float) -> Estimate:
-        """Return this minus ``other``, paired: resamples hold the same examples in both."""
-        return _estimate(self.value - other.value, self.resampled - other.resampled, confidence)
+        finite = self.resampled[np.isfinite(self.resampled)]
+        if not finite.size:
+            return Estimate(self.value, math.nan, math.nan)
+        tail = 50 * (1 - confidence)
+        low, high = np.percentile(finite, (tail, 100 - tail))
+        return Estimate(self.value, float(low), float(high))
 
 
 class Bootstrap:
@@ -45,7 +50,7 @@ class Bootstrap:
 
     >>> bootstrap = Bootstrap(num_examples=200, resamples=1000, seed=0)
     >>> full, skipped = (bootstrap.sample(bleu, outcomes[name]) for name in ("full", "2x"))
-    >>> skipped.difference(full, 0.95)
+    >>> (skipped - full).estimate(0.95)
     Estimate(value=-0.1, low=-1.2, high=0.9)
     """
 
@@ -65,23 +70,9 @@ class Bootstrap:
         """Return the metric of ``outcomes``, which holds one outcome per example, in order."""
         assert len(outcomes) == self._num_examples, "one outcome per example"
         statistics = metric.statistics(outcomes)  # [n, k]
-        resampled = [metric.value(sums) for sums in self._resampled_sums(statistics)]
-        return MetricSample(metric.value(statistics.sum(axis=0)), np.array(resampled))
-
-    def _resampled_sums(self, statistics: Statistics) -> Statistics:
-        """Return the column sums of each resample, float64 [resamples, k]."""
         generator = np.random.default_rng(self._seed)
-        sums = np.empty((self._resamples, statistics.shape[1]))
-        for row in sums:  # [k]
+        resampled = np.empty(self._resamples)
+        for index in range(self._resamples):
             drawn = generator.integers(0, self._num_examples, self._num_examples)  # [n]
-            row[:] = statistics[drawn].sum(axis=0)
-        return sums
-
-
-def _estimate(value: float, resampled: Statistics, confidence: float) -> Estimate:
-    finite = resampled[np.isfinite(resampled)]
-    if not finite.size:
-        return Estimate(value, math.nan, math.nan)
-    tail = 50 * (1 - confidence)
-    low, high = np.percentile(finite, (tail, 100 - tail))
-    return Estimate(value, float(low), float(high))
+            resampled[index] = metric.value(statistics[drawn].sum(axis=0))
+        return MetricSample(metric.value(statistics.sum(axis=0)), resampled)

@@ -1,25 +1,58 @@
-"""Evaluate quality, depth and measured speed of bundles at their exit schedules."""
+"""Evaluate quality, depth and measured speed of bundles at their exit schedules.
+
+Schedules take turns, a chunk of prompts each, so that drift of the machine affects all alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from math import nan
+from math import ceil, nan
 from statistics import mean
+from time import perf_counter
 
 from ...engines.host.events import Events
 from ...runtime.generator import Generator, OpenGenerator
 from ...runtime.measuring.bench import disturbance
 from ...runtime.measuring.cost import CostModel
 from ...runtime.schedule import ExitSchedule
+from ...runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput
+from ...runtime.tokens.sampling import SamplingParams
 from .bootstrap import Bootstrap, Estimate
-from .config import EvaluationConfig, MetricOptions
-from .inputs import PreparedBundle, prepare
-from .metrics import METRICS, Metric
+from .config import EvaluationConfig
+from .inputs import EncodedPrompt, PreparedBundle, ReferencedPrompt, prepare
+from .metrics import METRICS, Metric, Outcome
 from .positions import PositionProfile, position_profiles
-from .prompts import ReferencedPrompt
-from .run import ScheduleRun, num_steps, run_bundle
+
+_WARMUP_TOKENS = 4
+Advance = Callable[[str], None]  # called with a label after each chunk and schedule
+
+
+@dataclass
+class ScheduleRun:
+    """All texts of one bundle at one schedule, in the order of the prompts."""
+
+    name: str  # the schedule as given
+    schedule: ExitSchedule
+    outcomes: list[Outcome] = field(default_factory=list)
+    chunk_seconds: list[float] = field(default_factory=list)  # wall-clock of generating each chunk
+    full_depth_seconds: list[float] = field(default_factory=list)  # of equally long texts
+
+    @property
+    def wall_seconds(self) -> float:
+        """Time of all chunks including their prompts, without scoring the references."""
+        return sum(self.chunk_seconds)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of generated tokens, ends of text included."""
+        return sum(len(outcome.layers_per_token) for outcome in self.outcomes)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Wall-clock seconds per generated token, over all rows of a chunk together."""
+        return self.wall_seconds / self.num_tokens
 
 
 @dataclass(frozen=True)
@@ -57,6 +90,11 @@ class Spread:
     mean: float
     low: float
     high: float
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Spread:
+        """Return the spread of ``values``."""
+        return cls(mean(values), min(values), max(values))
 
 
 @dataclass(frozen=True)
@@ -121,7 +159,16 @@ class Evaluation:
         for row in self.rows:
             groups.setdefault((row.label, row.run.name), []).append(row)
         return tuple(
-            _average(label, schedule, rows)
+            Average(
+                label=label,
+                schedule=schedule,
+                num_bundles=len(rows),
+                speedup=Spread.over([row.speedup for row in rows]),
+                figures={
+                    name: Spread.over([row.figures[name].estimate.value for row in rows])
+                    for name in rows[0].figures
+                },
+            )
             for (label, schedule), rows in groups.items()
             if len(rows) > 1
         )
@@ -139,44 +186,26 @@ def evaluate(
 
     Raises MissingExtraError (a metric's library) and the errors of ``prepare`` before any work.
     """
-    metrics = create_metrics(config.metrics, score_only=config.score_only)
+    created = {
+        name: kind.create(config.metrics)
+        for name in METRICS
+        if (kind := METRICS.load(name)) and not (config.score_only and kind.needs_text)
+    }
+    metrics = {name: metric for name, metric in created.items() if metric is not None}
     inputs = prepare(config)
     events = events or Events()
     events.planned("", inputs.notes)
     open_generator = open_generator or partial(Generator.open, max_batch_size=config.batch_size)
-    steps = sum(num_steps(prepared, config.batch_size) for prepared in inputs.bundles)
-    events.stage("evaluating", steps)
+    chunks = ceil(len(inputs.prompts) / config.batch_size)
+    events.stage("evaluating", chunks * sum(len(each.schedules) for each in inputs.bundles))
     rows: list[Row] = []
     for prepared in inputs.bundles:
         with open_generator(prepared.choice.path) as generator:
             prepared.bundle.check_same(generator.bundle)
-            runs = run_bundle(
-                generator,
-                prepared,
-                batch_size=config.batch_size,
-                temperature=config.temperature,
-                seed=config.seed,
-                advance=events.advance,
-                score_only=config.score_only,
-                equal_lengths=config.equal_lengths,
-            )
+            runs = run_bundle(generator, prepared, config, events.advance)
             device = "cpu" if generator.device is None else generator.device.name
         rows += _rows(config, metrics, prepared, runs, device)
     return Evaluation(config, inputs.prompts, metrics, tuple(rows), inputs.num_dropped)
-
-
-def create_metrics(options: MetricOptions, *, score_only: bool = False) -> dict[str, Metric]:
-    """Return the metrics of the registry that ``options`` select, in its order.
-
-    ``score_only`` leaves only those that need no text.
-    """
-    kinds = {name: METRICS.load(name) for name in METRICS}
-    created = {
-        name: kind.create(options)
-        for name, kind in kinds.items()
-        if not (score_only and kind.needs_text)
-    }
-    return {name: metric for name, metric in created.items() if metric is not None}
 
 
 def _rows(
@@ -207,7 +236,7 @@ def _rows(
             figures={
                 name: Figure(
                     sample[name].estimate(config.confidence),
-                    sample[name].difference(samples[0][name], config.confidence),
+                    (sample[name] - samples[0][name]).estimate(config.confidence),
                 )
                 for name in metrics
             },
@@ -242,18 +271,98 @@ def _disturbance(prepared: PreparedBundle, run: ScheduleRun, speedup: float, dev
     return disturbance((), speedup, allowed)
 
 
-def _average(label: str, schedule: str, rows: Sequence[Row]) -> Average:
-    return Average(
-        label=label,
-        schedule=schedule,
-        num_bundles=len(rows),
-        speedup=_spread([row.speedup for row in rows]),
-        figures={
-            name: _spread([row.figures[name].estimate.value for row in rows])
-            for name in rows[0].figures
-        },
+def run_bundle(
+    generator: Generator, prepared: PreparedBundle, config: EvaluationConfig, advance: Advance
+) -> list[ScheduleRun]:
+    """Generate and score every prompt at every schedule; full depth first.
+
+    Two chunks and two schedules run as: chunk 0 full, chunk 0 2x, chunk 1 full, chunk 1 2x.
+    Each schedule first generates a few tokens as an unmeasured warm-up. With a temperature, prompt
+    i has the seed ``config.seed`` + i at every schedule. With ``score_only`` nothing is generated;
+    with ``equal_lengths``, full depth generates as many tokens per prompt after each schedule's
+    chunk.
+    """
+    params = [
+        SamplingParams(
+            temperature=config.temperature,
+            seed=config.seed + index,
+            max_tokens=prepared.room(prompt),
+        )
+        for index, prompt in enumerate(prepared.prompts)
+    ]
+    runs = [ScheduleRun(name, schedule) for schedule, name in prepared.schedules.items()]
+    if not config.score_only:
+        _warm_up(generator, prepared, config.batch_size)
+    for start in range(0, len(params), config.batch_size):
+        chunk = slice(start, start + config.batch_size)
+        prompts = prepared.prompts[chunk]
+        for run in runs:
+            completions: list[CompletionOutput | None] = [None] * len(prompts)
+            if not config.score_only:
+                results, seconds = _generate(generator, prompts, params[chunk], run.schedule)
+                run.chunk_seconds.append(seconds)
+                completions = [result.outputs[0] for result in results]
+            scores = generator.score(
+                [prompt.token_ids for prompt in prompts],
+                [prompt.target_ids for prompt in prompts],
+                schedule=run.schedule,
+            )
+            run.outcomes += map(_outcome, prompts, scores, completions)
+            if config.equal_lengths and run is not runs[0]:
+                _time_full_depth(generator, run, prompts, params[chunk])
+            advance(f"{prepared.choice.label}, {run.name}")
+    return runs
+
+
+def _warm_up(generator: Generator, prepared: PreparedBundle, batch_size: int) -> None:
+    prompts = prepared.prompts[:batch_size]
+    num_tokens = min(_WARMUP_TOKENS, *map(prepared.room, prompts))
+    params = SamplingParams(temperature=0.0, max_tokens=num_tokens)
+    for schedule in prepared.schedules:
+        generator.generate([prompt.token_ids for prompt in prompts], params, schedule=schedule)
+
+
+def _time_full_depth(
+    generator: Generator,
+    run: ScheduleRun,
+    prompts: Sequence[EncodedPrompt],
+    params: Sequence[SamplingParams],
+) -> None:
+    """Time ``run``'s latest chunk at full depth, forcing each text to the same length."""
+    lengths = [len(outcome.layers_per_token) for outcome in run.outcomes[-len(prompts) :]]
+    forced = [
+        chosen.model_copy(update={"max_tokens": length, "ignore_eos": True})
+        for chosen, length in zip(params, lengths, strict=True)
+    ]
+    full = ExitSchedule.full(run.schedule.num_layers)
+    run.full_depth_seconds.append(_generate(generator, prompts, forced, full)[1])
+
+
+def _generate(
+    generator: Generator,
+    prompts: Sequence[EncodedPrompt],
+    params: Sequence[SamplingParams],
+    schedule: ExitSchedule,
+) -> tuple[list[RequestOutput], float]:
+    """Return the texts and the wall-clock seconds of the call."""
+    token_ids = [prompt.token_ids for prompt in prompts]
+    start = perf_counter()
+    results = generator.generate(token_ids, params, schedule=schedule)
+    return results, perf_counter() - start
+
+
+def _outcome(
+    prompt: EncodedPrompt, score: ScoreOutput, completion: CompletionOutput | None
+) -> Outcome:
+    """Return the scored reference with the generated text, if there is one."""
+    token_ids: tuple[int, ...] = () if completion is None else completion.token_ids
+    is_cut = completion is not None and completion.finish_reason == "length"
+    return Outcome(
+        text="" if completion is None else completion.text,
+        token_ids=token_ids if is_cut else token_ids[:-1],
+        is_cut=is_cut,
+        layers_per_token=(score if completion is None else completion).layers_per_token,
+        references=prompt.references,
+        reference_tokens=prompt.reference_tokens,
+        logprobs=score.logprobs,
     )
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(mean(values), min(values), max(values))

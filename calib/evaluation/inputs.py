@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from math import ceil
+from statistics import mean
 
 from ...engines.bundle import EngineBundle
 from ...engines.checking import Problems
@@ -14,10 +15,11 @@ from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.bundle import bundle_schedule
 from ...runtime.schedule.request_schedules import default_horizon
 from ...runtime.schedule.text import format_schedule, parse_schedule
+from ...runtime.tokens.tokenizer import Tokenizer
+from ..data.data import DataConfig, LongPrompts, group_references, load_examples
 from ..data.rows import raise_problems
-from ..data.templates import PromptTemplate
+from ..data.tokenised import PromptTemplate, cut_to_fit
 from .config import BundleChoice, EvaluationConfig
-from .prompts import EncodedPrompt, ReferencedPrompt, encode_prompts, read_prompts
 
 _ROOM_OVER_REFERENCES = 1.5  # of the default max_tokens; untuned models generate longer texts
 
@@ -155,3 +157,102 @@ def _schedules(
         else:
             schedules.setdefault(schedule, text)
     return schedules, problems
+
+
+@dataclass(frozen=True)
+class ReferencedPrompt:
+    """One distinct prompt with all its references."""
+
+    text: str
+    references: tuple[str, ...]
+    source: str  # the first row, such as "dev.csv, line 7"
+    ends: bool = True  # False: a passage from a longer text
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt and its references, encoded with one bundle's tokenizer."""
+
+    token_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]  # the first reference and, unless the text goes on, the end of text
+    references: tuple[str, ...]
+    reference_tokens: float  # mean over the references, without the end of text
+    max_length: int  # number of positions in the bundle
+    is_cut: bool = False  # the prompt lost words to fit
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens in the prompt and its first reference."""
+        return len(self.token_ids) + len(self.target_ids)
+
+    @property
+    def fits(self) -> bool:
+        """True if the bundle can score the first reference."""
+        return self.num_tokens <= self.max_length
+
+
+def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[ReferencedPrompt, ...]:
+    """Return the first ``limit`` distinct prompts of the file, each with all its references.
+
+    Passages of a text are never references of one another, even if their prompts are equal.
+    """
+    examples = load_examples(data)
+    if not all(example.ends for example in examples):
+        return tuple(
+            ReferencedPrompt(example.prompt, (example.completion,), example.source, example.ends)
+            for example in examples[:limit]
+        )
+    sources: dict[str, str] = {}
+    for example in examples:
+        sources.setdefault(example.prompt, example.source)
+    groups = group_references(examples)[:limit]
+    return tuple(ReferencedPrompt(text, references, sources[text]) for text, references in groups)
+
+
+def encode_prompts(
+    bundle: EngineBundle,
+    prompts: Sequence[ReferencedPrompt],
+    template: PromptTemplate,
+    long_prompts: LongPrompts,
+) -> tuple[EncodedPrompt, ...] | None:
+    """Encode all prompts, in ``template``, for ``bundle``; None if it has no tokenizer.
+
+    If ``long_prompts`` is "cut", a prompt that leaves no room for its first reference loses words
+    at its end, down to half of the bundle's positions.
+    """
+    tokenizer, model = Tokenizer.of(bundle), bundle.manifest.model
+    if tokenizer is None:
+        return None
+    encoded = []
+    for prompt in prompts:
+        references = [
+            tokenizer.encode(each, add_special_tokens=False) for each in prompt.references
+        ]
+        text = template.apply(prompt.text)
+        token_ids = tuple(tokenizer.encode(text))
+        end = () if model.eos_token_id is None or not prompt.ends else (model.eos_token_id,)
+        target_ids = (*references[0], *end)
+        shorter = None
+        if long_prompts == "cut":
+            shorter = cut_to_fit(
+                text,
+                template.text,
+                tokenizer,
+                num_tokens=len(token_ids),
+                completion=len(target_ids),
+                max_length=model.max_seq_len,
+            )
+        token_ids = shorter or token_ids
+        if not prompt.ends:  # the passage is cut where the positions end
+            target_ids = target_ids[: max(1, model.max_seq_len - len(token_ids))]
+        encoded.append(
+            EncodedPrompt(
+                token_ids=token_ids,
+                target_ids=target_ids,
+                references=prompt.references,
+                reference_tokens=mean(map(len, references)),
+                max_length=model.max_seq_len,
+                is_cut=shorter is not None,
+            )
+        )
+    return tuple(encoded)

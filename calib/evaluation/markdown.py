@@ -10,7 +10,7 @@ from ...engines.host.console import escaped, interval, markdown_table, number
 from ...runtime.schedule.text import format_schedule
 from .bootstrap import Estimate
 from .config import EvaluationConfig
-from .evaluation import Average, Evaluation, Example, Row, Spread
+from .evaluation import Evaluation, Example, Row, Spread
 from .metrics import Metric
 from .positions import PositionFigure, PositionProfile
 
@@ -31,7 +31,8 @@ def tables_markdown(evaluation: Evaluation) -> str:
     if evaluation.averages:
         parts.append(_average_table(evaluation))
     if evaluation.config.by_position:
-        parts.append(positions_markdown(evaluation))
+        groups = groupby(evaluation.rows, key=lambda row: row.prepared.choice)
+        parts += [_position_tables(list(rows)) for _, rows in groups]
     return "\n\n".join(parts) + "\n"
 
 
@@ -83,23 +84,20 @@ def _too_long(evaluation: Evaluation) -> str:
 
 
 def _main_table(evaluation: Evaluation) -> str:
-    headings = ["bundle", "schedule", "nominal depth", *_speed_headings(evaluation.config)]
-    headings += [metric.heading for metric in evaluation.metrics.values()]
-    return markdown_table(headings, (_main_cells(evaluation, row) for row in evaluation.rows))
-
-
-def _main_cells(evaluation: Evaluation, row: Row) -> list[str]:
-    speeds = (row.speedup, row.token_speedup)[: len(_speed_headings(evaluation.config))]
-    return [
-        escaped(row.label),
-        escaped(row.run.name),
-        f"{row.run.schedule.average_budget():.2f}",
-        *(f"{speedup:.2f}×" for speedup in speeds),
-        *(
-            _estimate(metric, row.figures[name].estimate)
-            for name, metric in evaluation.metrics.items()
-        ),
-    ]
+    speed_headings = _speed_headings(evaluation.config)
+    metrics = evaluation.metrics
+    headings = ["bundle", "schedule", "nominal depth", *speed_headings]
+    rows = (
+        [
+            escaped(row.label),
+            escaped(row.run.name),
+            f"{row.run.schedule.average_budget():.2f}",
+            *(f"{each:.2f}×" for each in (row.speedup, row.token_speedup)[: len(speed_headings)]),
+            *(_estimate(metric, row.figures[name].estimate) for name, metric in metrics.items()),
+        ]
+        for row in evaluation.rows
+    )
+    return markdown_table([*headings, *(metric.heading for metric in metrics.values())], rows)
 
 
 def _schedule_names(rows: Sequence[Row]) -> str:
@@ -113,7 +111,7 @@ def _schedule_names(rows: Sequence[Row]) -> str:
 
 
 def _difference_table(evaluation: Evaluation) -> str:
-    measures = _measures_of_quality(evaluation)
+    measures = {name: metric for name, metric in evaluation.metrics.items() if metric.better}
     rows = markdown_table(
         ["bundle", "schedule", *(metric.heading for metric in measures.values())],
         (
@@ -133,25 +131,21 @@ def _difference_table(evaluation: Evaluation) -> str:
 
 
 def _average_table(evaluation: Evaluation) -> str:
-    headings = ["name", "schedule", "bundles", *_speed_headings(evaluation.config)[:1]]
-    headings += [metric.heading for metric in evaluation.metrics.values()]
-    rows = markdown_table(
-        headings, (_average_cells(evaluation, entry) for entry in evaluation.averages)
+    speed_headings = _speed_headings(evaluation.config)[:1]
+    metrics = evaluation.metrics
+    headings = ["name", "schedule", "bundles", *speed_headings]
+    rows = (
+        [
+            escaped(entry.label),
+            escaped(entry.schedule),
+            str(entry.num_bundles),
+            *(_interval(entry.speedup, 2) for _ in speed_headings),
+            *(_interval(entry.figures[name], metric.digits) for name, metric in metrics.items()),
+        ]
+        for entry in evaluation.averages
     )
-    return f"Means over bundles with the same name, minimum and maximum in brackets:\n\n{rows}"
-
-
-def _average_cells(evaluation: Evaluation, average: Average) -> list[str]:
-    return [
-        escaped(average.label),
-        escaped(average.schedule),
-        str(average.num_bundles),
-        *([] if evaluation.config.score_only else [_spread(average.speedup, 2)]),
-        *(
-            _spread(average.figures[name], metric.digits)
-            for name, metric in evaluation.metrics.items()
-        ),
-    ]
+    table = markdown_table([*headings, *(metric.heading for metric in metrics.values())], rows)
+    return f"Means over bundles with the same name, minimum and maximum in brackets:\n\n{table}"
 
 
 def _example(example: Example) -> str:
@@ -166,28 +160,15 @@ def _example(example: Example) -> str:
     )
 
 
-def _measures_of_quality(evaluation: Evaluation) -> dict[str, Metric]:
-    return {name: metric for name, metric in evaluation.metrics.items() if metric.better}
-
-
 def _estimate(metric: Metric, estimate: Estimate, *, signed: bool = False) -> str:
     """Format ``69.1 [66.8, 71.2]``; descriptions have no interval, undefined figures are a dash."""
     if metric.better is None or not math.isfinite(estimate.low):
         return number(estimate.value, metric.digits, signed=signed)
-    return interval(estimate.value, estimate.low, estimate.high, metric.digits, signed=signed)
+    return _interval(estimate, metric.digits, signed=signed)
 
 
-def _spread(spread: Spread, digits: int) -> str:
-    return interval(spread.mean, spread.low, spread.high, digits)
-
-
-def positions_markdown(evaluation: Evaluation) -> str:
-    """Return, for each bundle, perplexity and loss relative to full depth by position."""
-    groups = groupby(evaluation.rows, key=lambda row: row.prepared.choice)
-    return "\n\n".join(_bundle_tables(list(rows)) for _, rows in groups)
-
-
-def _bundle_tables(rows: Sequence[Row]) -> str:
+def _position_tables(rows: Sequence[Row]) -> str:
+    """Return perplexity and loss relative to full depth by position, for one bundle."""
     profiles = [(row, row.positions) for row in rows if row.positions is not None]
     figures = profiles[0][1].figures
     names = [figure.name for figure in figures]
@@ -200,24 +181,21 @@ def _bundle_tables(rows: Sequence[Row]) -> str:
     parts = [f"Perplexity of {label} by position of the completion's token:\n\n{perplexities}"]
     skipping = [(row, profile) for row, profile in profiles if not row.run.schedule.is_full]
     if skipping:
+        cells = _cells(skipping, lambda figure: figure.loss_over_full, digits=3, signed=True)
+        changes = (profile.late_minus_early for _, profile in skipping)
+        excess = markdown_table(
+            ["schedule", *names, "late − early"],
+            [
+                [*row, "–" if change is None else _interval(change, 3, signed=True)]
+                for row, change in zip(cells, changes, strict=True)
+            ],
+        )
         parts.append(
             "Loss minus full depth's by position, nats per token, paired by prompt. Last column: "
             "last positions minus the first after 0, negative if skipping costs less later:"
-            f"\n\n{_excess_table(names, skipping)}"
+            f"\n\n{excess}"
         )
     return "\n\n".join(parts)
-
-
-def _excess_table(names: Sequence[str], profiles: Sequence[tuple[Row, PositionProfile]]) -> str:
-    cells = _cells(profiles, lambda figure: figure.loss_over_full, digits=3, signed=True)
-    changes = (profile.late_minus_early for _, profile in profiles)
-    return markdown_table(
-        ["schedule", *names, "late − early"],
-        [
-            [*row, "–" if change is None else _interval(change, 3, signed=True)]
-            for row, change in zip(cells, changes, strict=True)
-        ],
-    )
 
 
 def _cells(
@@ -236,5 +214,6 @@ def _cells(
     ]
 
 
-def _interval(estimate: Estimate, digits: int, *, signed: bool = False) -> str:
-    return interval(estimate.value, estimate.low, estimate.high, digits, signed=signed)
+def _interval(figure: Estimate | Spread, digits: int, *, signed: bool = False) -> str:
+    value = figure.mean if isinstance(figure, Spread) else figure.value
+    return interval(value, figure.low, figure.high, digits, signed=signed)

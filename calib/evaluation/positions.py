@@ -8,7 +8,7 @@ from statistics import median_low
 
 import numpy as np
 
-from .bootstrap import Bootstrap, Estimate, MetricSample
+from .bootstrap import Bootstrap, Estimate
 from .metrics import Outcome, Ratio
 
 _FIRST_BREAK = 8  # doubles from here on
@@ -105,18 +105,16 @@ def position_profiles(
                 ),
                 loss=(loss := sample.estimate(confidence)),
                 perplexity=_perplexity(loss),
-                loss_over_full=sample.difference(reference, confidence),
+                loss_over_full=(sample - reference).estimate(confidence),
             )
             for bucket, sample, reference in zip(buckets, losses, full, strict=True)
         )
-        excess = [_minus(sample, reference) for sample, reference in zip(losses, full, strict=True)]
-        change = excess[-1].difference(excess[1], confidence) if len(excess) > 2 else None
+        change = None
+        if len(buckets) > 2:
+            late_minus_early = (losses[-1] - full[-1]) - (losses[1] - full[1])
+            change = late_minus_early.estimate(confidence)
         profiles.append(PositionProfile(figures, change))
     return profiles
-
-
-def _minus(sample: MetricSample, other: MetricSample) -> MetricSample:
-    return MetricSample(sample.value - other.value, sample.resampled - other.resampled)
 
 
 def _perplexity(loss: Estimate) -> Estimate:

@@ -1,11 +1,12 @@
-"""Read and check the inputs of a fit before any engine is loaded."""
+"""Options, goals and inputs of a fit, checked before any engine is loaded."""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, SkipValidation
 
@@ -14,15 +15,104 @@ from ...engines.errors import SkipDecError, UsageError
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule
 from ..data.data import DataConfig, Example, load_examples
-from ..data.templates import PromptTemplate
-from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
-from .goal import SPEEDUP, SPEEDUP_NAMES, Goal, SpeedupOf, TargetSpeedup
-from .search import SearchConfig
+from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
+from .search import ScoredSchedule, SearchConfig
 from .source import Source, SourceFacts
 from .space import SearchSpace, SpaceConfig
 
+SpeedupOf = Literal["call", "steps", "mixed"]
+SPEEDUP: SpeedupOf = "call"  # the default meaning of a speed-up
+SPEEDUP_NAMES: Mapping[SpeedupOf, str] = {
+    "call": "the whole call",
+    "steps": "the steps after the prompt",
+    "mixed": "the steps of {rows} rows in flight",
+}
 _WORK = Option(panel="Work")
 _SLOTS = 8
+
+
+@dataclass(frozen=True)
+class TargetSpeedup:
+    """At least this speed-up, with the lowest possible loss.
+
+    The speed-up is of whole calls, prompts included, unless the fit's ``speedup_of`` differs.
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        if not 1 < self.value < math.inf:
+            raise UsageError("--target-speedup", f"is {self.value}; allowed: above 1, e.g. 1.5")
+
+    def ranked(
+        self, candidates: Sequence[ScoredSchedule], full_loss: float, *, is_exhaustive: bool
+    ) -> list[ScoredSchedule]:
+        """Return the candidates that are expected to be fast enough, the lowest loss first.
+
+        Raises SkipDecError with the nearest miss if there are none. Unless ``is_exhaustive``, a
+        search may find schedules beyond ``candidates``.
+        """
+        fitting = [entry for entry in candidates if entry.speedup >= self.value]
+        if not fitting:
+            nearest = max(candidates, key=lambda entry: entry.speedup)
+            came = f"is expected to reach {nearest.speedup:.3f}×"
+            raise self.missed(nearest, came, is_exhaustive=is_exhaustive)
+        return sorted(fitting, key=lambda entry: entry.mean_loss)
+
+    def missed(self, nearest: ScoredSchedule, came: str, *, is_exhaustive: bool) -> SkipDecError:
+        """Return the error for an unreached speed-up; ``came`` describes the nearest candidate."""
+        return SkipDecError(
+            f"--target-speedup {self.value:g}",
+            f"can't be met: the nearest, {format_schedule(nearest.schedule)}, {came}, at a loss of "
+            f"{nearest.mean_loss:.4f} per token; ask for less, or allow more --decay, --placement "
+            f"and --warmup{_more_budget(is_exhaustive)}",
+        )
+
+
+@dataclass(frozen=True)
+class MaxLoss:
+    """The fastest with at most this many nats per token, or this many above full depth."""
+
+    value: float
+    is_relative: bool
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.value < math.inf:
+            raise UsageError("--max-loss", f"is {self.value}; allowed: 0 or more")
+
+    @classmethod
+    def parse(cls, text: str) -> MaxLoss:
+        """Parse ``1.9``, nats per token, or ``+0.05``, above the loss at full depth."""
+        try:
+            value = float(text)
+        except ValueError:
+            raise UsageError(
+                "--max-loss", f"is {text!r}; allowed: nats per token, e.g. 1.9, or +0.05 over full"
+            ) from None
+        return cls(value, text.strip().startswith("+"))
+
+    def ranked(
+        self, candidates: Sequence[ScoredSchedule], full_loss: float, *, is_exhaustive: bool
+    ) -> list[ScoredSchedule]:
+        """Return candidates within the bound, fastest first; if none, raise as TargetSpeedup."""
+        bound = self.value + full_loss * self.is_relative
+        fitting = [entry for entry in candidates if entry.mean_loss <= bound]
+        if not fitting:
+            nearest = min(candidates, key=lambda entry: entry.mean_loss)
+            raise SkipDecError(
+                f"--max-loss {'+' * self.is_relative}{self.value:g}",
+                f"can't be met: the lowest loss, {nearest.mean_loss:.4f} nats per token, has "
+                f"{format_schedule(nearest.schedule)}; full depth has {full_loss:.4f}; "
+                f"ask for a larger one{_more_budget(is_exhaustive)}",
+            )
+        return sorted(fitting, key=lambda entry: (-entry.speedup, entry.mean_loss))
+
+
+def _more_budget(is_exhaustive: bool) -> str:
+    return "" if is_exhaustive else ", or search more schedules with a larger --budget"
+
+
+Goal = TargetSpeedup | MaxLoss
 
 
 class FitConfig(ValidatedConfig):
@@ -133,12 +223,14 @@ def prepare(config: FitConfig) -> FitInputs:
         raise problems.error()
     horizon = config.horizon or data.median_completion
     # Timing generates at least two tokens, for which a maximal prompt leaves no room.
-    prompt = _median_prompt(data.examples)[: facts.model.max_seq_len - 2]
+    prompts = sorted((example.prompt_token_ids for example in data.examples), key=len)
+    prompt = prompts[(len(prompts) - 1) // 2][: facts.model.max_seq_len - 2]
     room = facts.model.max_seq_len - len(prompt)
+    count = min(config.num_examples, len(data.examples))
     return FitInputs(
         own_schedule=facts.schedule,
         data=data,
-        examples=_draw(data.examples, config.num_examples, config.search.seed),
+        examples=tuple(random.Random(config.search.seed).sample(data.examples, count)),
         space=SearchSpace(config.space, num_layers=facts.model.num_layers, horizon=horizon),
         horizon=horizon,
         prompt=prompt,
@@ -176,14 +268,3 @@ def _tokenise(config: FitConfig, facts: SourceFacts, rows: Sequence[Example]) ->
         long_prompts=config.data.long_prompts,
         template=PromptTemplate.choose(config.data, facts.prompt_template),
     )
-
-
-def _draw(
-    examples: Sequence[TokenisedExample], count: int, seed: int
-) -> tuple[TokenisedExample, ...]:
-    return tuple(random.Random(seed).sample(examples, min(count, len(examples))))
-
-
-def _median_prompt(examples: Sequence[TokenisedExample]) -> tuple[int, ...]:
-    by_length = sorted((example.prompt_token_ids for example in examples), key=len)
-    return by_length[(len(by_length) - 1) // 2]

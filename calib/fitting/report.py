@@ -1,26 +1,30 @@
-"""Report of a fit, as a JSON document and as tables on a console."""
+"""Report of a fit: a JSON document, tables on a console, and a plot."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...engines.errors import UsageError
 from ...engines.host.console import print_table
-from ...engines.host.installation import own_version
+from ...engines.host.installation import own_version, require_extra
 from ...engines.host.processor import processor_name
+from ...runtime.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
-from .fitting import Candidate, Fit
-from .goal import SpeedupOf
-from .loss import LossDifference
-from .sensitivity import SensitivityRow
+from ..pictures import frame
+from .fitting import Candidate, Fit, SensitivityRow
+from .search import LossDifference
 from .speed import MeasuredSpeedup
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
     from .speed import Speedups
 
+FORMATS = (".png", ".svg")
 _HEADINGS = ("layers\nrun", "nats\nper token", "over {}\n± error")
 _SPEED_HEADINGS: Mapping[bool, tuple[str, str]] = {  # True: of rows in flight
     False: ("speed-up\nexpected", "of steps\nalone"),
@@ -177,7 +181,10 @@ def _print_choice(console: Console, fit: Fit) -> None:
     console.print(f"loss {chosen.loss:.4f} nats per token,  {_signed(chosen.over_full)} over full")
     speed = f"speed-up of {fit.config.speedup_name}: expected {chosen.expected.of(of):.3f}×"
     if measured is not None:
-        speed += f", measured {measured.of(of):.3f}× ({_other_speedup(measured, of)})"
+        other = f"whole call {measured.call:.3f}×"
+        if of == "call":
+            other = f"steps alone {measured.steps:.3f}×"
+        speed += f", measured {measured.of(of):.3f}× ({other})"
     console.print(f"{speed}; full depth's steps read {chosen.predicted.steps:.2f} times the bytes")
     if measured is not None and measured.disturbed:
         console.print(
@@ -224,12 +231,59 @@ def _factors(fit: Fit, speedups: Speedups) -> tuple[str, str]:
     return (steps, call) if fit.config.speedup_of == "mixed" else (call, steps)
 
 
-def _other_speedup(measured: MeasuredSpeedup, of: SpeedupOf) -> str:
-    """Return the one that is not the goal: of the steps alone, or of the whole call."""
-    if of == "call":
-        return f"steps alone {measured.steps:.3f}×"
-    return f"whole call {measured.call:.3f}×"
-
-
 def _signed(difference: LossDifference) -> str:
     return f"{difference.value:+.4f} ± {difference.standard_error:.4f}"
+
+
+def check_picture(path: Path) -> None:
+    """Raise UsageError for an unsupported suffix, MissingExtraError without matplotlib."""
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"--plot {path}", f"ends in {path.suffix!r}; allowed: .png, .svg")
+    require_extra("plot", "skipdec fit --plot")
+
+
+def plot_fit(fit: Fit, path: Path) -> None:
+    """Plot every candidate that was scored on all examples, with the front as a line.
+
+    Error bars are one standard error of the difference to full depth.
+    """
+    check_picture(path)
+    save_picture(fit_figure(fit), path)
+
+
+@picture_style()
+def fit_figure(fit: Fit) -> Figure:
+    """Return the figure of ``plot_fit``, framed to show the front."""
+    from matplotlib.figure import Figure
+
+    of = fit.config.speedup_of
+    figure = Figure(figsize=(WIDTH, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(
+        [entry.expected.of(of) for entry in fit.others],
+        [entry.loss for entry in fit.others],
+        ".",
+        color="#c9ced6",
+        label="beaten",
+    )
+    front = [(entry.expected.of(of), entry.loss) for entry in fit.front]
+    axes.errorbar(
+        [speedup for speedup, _ in front],
+        [loss for _, loss in front],
+        yerr=[entry.over_full.standard_error for entry in fit.front],
+        marker="o",
+        capsize=2,
+        color="#3b6ea5",
+        label="Pareto front",
+    )
+    marked = [(entry.expected.of(of), entry.loss) for entry in (fit.full, fit.chosen)]
+    for point, marker, colour, name in (
+        (marked[0], "s", "#444444", "full depth"),
+        (marked[1], "*", "#f2a65a", "chosen"),
+    ):
+        axes.plot(*point, marker, color=colour, markersize=12, label=name, zorder=3)
+    axes.set_xlabel(f"speed-up of {fit.config.speedup_name}, expected")
+    axes.set_ylabel("nats per token")
+    axes.legend()
+    frame(axes, list(dict.fromkeys([*front, *marked])))
+    return figure

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ...engines.bundle import EngineBundle, write_schedule
 from ...engines.bundle.place import bundle_place
@@ -33,23 +32,6 @@ class SourceFacts:
     prompt_template: str | None = None  # used for its tuning
 
 
-class Source(Protocol):
-    """A bundle, or a model that can be exported."""
-
-    @property
-    def name(self) -> str:
-        """Name as it was given."""
-
-    def examine(self) -> SourceFacts:
-        """Check everything that can be checked without changes. Raises SkipDecError."""
-
-    def bundle(self, events: Events) -> AbstractContextManager[Path]:
-        """Return the directory of a bundle that exists inside the ``with`` block."""
-
-    def publish(self, bundle: Path, schedule: ExitSchedule) -> Path | None:
-        """Keep ``bundle`` if requested; call this inside that block, with no engine open."""
-
-
 @dataclass(frozen=True)
 class BundleSource:
     """A bundle, which is not changed."""
@@ -62,7 +44,7 @@ class BundleSource:
         return str(self.path)
 
     def examine(self) -> SourceFacts:
-        """Open it without loading an engine. Raises BundleError."""
+        """Open the bundle without loading an engine. Raises BundleError."""
         bundle = EngineBundle.open(self.path)
         return SourceFacts(
             model=bundle.manifest.model,
@@ -72,7 +54,7 @@ class BundleSource:
         )
 
     def bundle(self, events: Events) -> AbstractContextManager[Path]:
-        """Return its path."""
+        """Return the bundle's path, for use as a context."""
         return nullcontext(self.path)
 
     def publish(self, bundle: Path, schedule: ExitSchedule) -> Path | None:
@@ -151,3 +133,7 @@ class ModelSource:
     def _exporting_to(self, output: Path) -> ExportConfig:
         changes = {"output": output, "verify": self.config.output is not None}
         return self.config.model_copy(update=changes)
+
+
+Source = BundleSource | ModelSource
+"""A bundle, or a model that can be exported. ``publish`` needs ``bundle`` open, but no engine."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -197,15 +197,12 @@ class SearchSpace:
         at = warmups.index(point.warmup)
         for warmup in (*warmups[max(0, at - 1) : at], *warmups[at + 1 : at + 2]):
             yield replace(point, warmup=warmup)
-        for decay in self._config.decays:
-            if decay != point.decay:
-                yield replace(point, decay=decay)
-        for placement in self._config.placements:
-            if placement != point.placement:
-                yield replace(point, placement=placement)
-        for prompt in self._config.prompts:
-            if prompt != point.prompt:
-                yield replace(point, prompt=prompt)
+        renamed = (
+            *(replace(point, decay=name) for name in self._config.decays),
+            *(replace(point, placement=name) for name in self._config.placements),
+            *(replace(point, prompt=name) for name in self._config.prompts),
+        )
+        yield from (other for other in renamed if other != point)
 
     def fastest(self) -> tuple[ExitSchedule, ...]:
         """Return the schedules with fewest layers, prompt included, as all layers have the same
@@ -238,25 +235,20 @@ class SearchSpace:
             getattr(self._config, name) for name in SpaceConfig.model_fields
         )
         deepest, next_deepest = self._exits[-1], self._exits[max(-2, -len(self._exits))]
+        pairs = list(product(warmups, placements))
+        constant = [Point(deepest, deepest, warmup, "linear", place) for warmup, place in pairs]
         tried = [
             *(
                 [Point(deepest, next_deepest, warmup, decay, "top") for warmup in warmups]
                 for decay in decays
                 if decay != "constant"
             ),
-            *(
-                [Point(deepest, deepest, warmup, "linear", placement) for warmup in warmups]
-                for placement in placements
-            ),
-            *(
-                [Point(deepest, deepest, warmup, "linear", placement) for placement in placements]
-                for warmup in warmups
-            ),
+            *([point for point in constant if point.placement == place] for place in placements),
+            *([point for point in constant if point.warmup == warmup] for warmup in warmups),
             *(
                 [
-                    Point(next_deepest, next_deepest, warmup, "linear", placement, prompt)
-                    for placement in placements
-                    for warmup in warmups
+                    Point(next_deepest, next_deepest, warmup, "linear", place, prompt)
+                    for warmup, place in pairs
                 ]
                 for prompt in prompts
                 if prompt != "full"

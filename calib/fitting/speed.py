@@ -11,7 +11,7 @@ from ...runtime.generator import Generator
 from ...runtime.measuring.bench import BEYOND_BYTES, Run, disturbance, spread, timed_run
 from ...runtime.measuring.cost import CostModel
 from ...runtime.schedule import ExitSchedule
-from .goal import SpeedupOf
+from .inputs import SpeedupOf
 
 _WARMUP_TOKENS = 4
 _MOST_ROUNDS = 3  # of repetitions, until the machine is idle

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeVar
 
 from ...engines.checking import Problems
+from ...engines.errors import CheckpointError, UsageError
 from ...engines.manifest import ModelSpec
 from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule
-from ..data.tokenised import TokenisedData, TokenisedExample
+from ...runtime.tokens.tokenizer import Tokenizer
+from ..data.data import DataConfig, Example, load_examples
+from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
 from .config import LayerwiseConfig
-from .rows import cut_off, draw_rows, tokenise_rows
 
 
 @dataclass(frozen=True)
@@ -51,15 +56,28 @@ class OpenedTexts:
     schedule: ExitSchedule | None
 
     def plan(self, kind: type[Plan]) -> Plan:
-        """Return a plan of ``kind``, its texts cut. Raises one SkipDecError with all problems, if
-        any.
+        """Return a plan of ``kind``, both parts of its texts cut at their shares of ``max_tokens``.
+
+        Raises one SkipDecError with all problems, if any.
         """
-        if self.data is None or self.schedule is None or self.problems.errors:
+        data, config = self.data, self.config
+        if data is None or self.schedule is None or self.problems.errors:
             raise self.problems.error()
-        rows = cut_off(self.data, self.config)
-        warnings = (*self.checkpoint.warnings, *rows.warnings)
+        observed, held_out = split_rows(data.examples, config)
+        lengths = list(map(len, observed))
+        if (most := config.completion_tokens) is not None:
+            lengths = [len(example.prompt_token_ids) + most for example in observed]
+        room = config.max_tokens * config.observed_share
+        kept = observed[: _count_within(lengths, room)]
+        kept_out = held_out[: _count_within(map(len, held_out), config.max_tokens - room)]
+        warnings = [*self.checkpoint.warnings, *data.warnings]
+        if dropped := len(data.examples) - len(kept) - len(kept_out):
+            warnings.append(
+                f"{dropped} of {len(data.examples)} texts are left out, over the limit of "
+                f"{config.max_tokens} tokens; raise --max-tokens, which takes more memory"
+            )
         return kind(
-            self.config, self.checkpoint, self.schedule, rows.observed, rows.held_out, warnings
+            config, self.checkpoint, self.schedule, tuple(kept), tuple(kept_out), tuple(warnings)
         )
 
 
@@ -81,3 +99,65 @@ def open_texts(config: LayerwiseConfig, problems: Problems) -> OpenedTexts:
     horizon = checkpoint.model.max_seq_len if data is None else data.median_completion
     schedule = problems.attempt(resolve_schedule, config.schedule, checkpoint, horizon)
     return OpenedTexts(config, problems, checkpoint, data, schedule)
+
+
+def split_rows(
+    examples: Sequence[TokenisedExample], config: LayerwiseConfig
+) -> tuple[Sequence[TokenisedExample], Sequence[TokenisedExample]]:
+    """Split the drawn rows into observed and held out, neither empty; both lose overlong rows
+    alike.
+
+    With 6 and 3 requested, the first 6 of 9 drawn rows are observed, or the first 4 if 6 remain.
+    """
+    first = min(max(1, round(len(examples) * config.observed_share)), len(examples) - 1)
+    return examples[:first], examples[first:]
+
+
+def draw_rows(config: LayerwiseConfig) -> list[Example]:
+    """Draw the rows to observe, then those held out. Raises UsageError if there are too few."""
+    examples = load_examples(config.data)
+    wanted = config.num_examples + config.num_held_out
+    if len(examples) < wanted:
+        raise UsageError(
+            f"data {config.data.path}",
+            f"has {len(examples)} rows; asked for {config.num_examples} to observe and "
+            f"{config.num_held_out} others for the losses; lower --examples or --held-out",
+        )
+    return random.Random(config.seed).sample(examples, wanted)
+
+
+def tokenise_rows(
+    checkpoint: Checkpoint, examples: Sequence[Example], data: DataConfig
+) -> TokenisedData:
+    """Encode with the checkpoint's tokenizer. Raises CheckpointError without it or an end token."""
+    model = checkpoint.model
+    missing = []
+    if checkpoint.tokenizer_json is None:
+        missing.append("has no tokenizer files; put tokenizer.json beside the weights")
+    if model.eos_token_id is None:
+        missing.append("has no eos_token_id; name the token that ends a text in config.json")
+    if missing:
+        raise CheckpointError(model.name, *missing)
+    assert checkpoint.tokenizer_json is not None
+    assert model.eos_token_id is not None
+    tokenizer = Tokenizer.parse(checkpoint.tokenizer_json, f"tokenizer of {model.name}")
+    tokenised = tokenise(
+        examples,
+        tokenizer,
+        eos_token_id=model.eos_token_id,
+        max_length=model.max_seq_len,
+        long_prompts=data.long_prompts,
+        template=PromptTemplate.choose(data, checkpoint.prompt_template),
+    )
+    if len(tokenised.examples) < 2:
+        raise UsageError(
+            f"data {data.path}",
+            f"has {len(examples)} rows drawn, {len(tokenised.examples)} of them within the model's "
+            f"{model.max_seq_len} tokens; at least 2 are needed, cut prompts or draw more rows",
+        )
+    return tokenised
+
+
+def _count_within(lengths: Iterable[int], room: float) -> int:
+    """Return the number of the first ``lengths`` whose sum fits ``room``; at least 1."""
+    return max(1, sum(total <= room for total in accumulate(lengths)))

@@ -104,6 +104,7 @@ class HiddenStates:
     def __init__(self, texts: PackedTexts, values: Tensor) -> None:
         self.texts = texts
         self.values = values
+        self.head_losses = torch.empty(0)  # [R], once `run` had the head
 
     @classmethod
     def embed(cls, texts: PackedTexts, embedding: nn.Module) -> HiddenStates:
@@ -119,10 +120,25 @@ class HiddenStates:
         chosen = self.texts if texts is None else texts
         return HiddenStates(chosen, self.values[: len(chosen)].clone())
 
-    def read(self, index: int, layer: nn.Module) -> None:
-        """Run layer ``index`` without changing the hidden states, for observers of its products."""
+    def read(self, index: int | None, engine: nn.Module) -> None:
+        """Run layer ``index``, or the head if None, only for observers of its products."""
+        if index is None:
+            self.losses(engine)
+            return
         for batch in self.texts.batches(index):
-            self._run(layer, batch)
+            self._run(engine, batch)
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean of the losses of the head, in nats."""
+        return float(self.head_losses.mean())
+
+    def run(self, index: int | None, engine: nn.Module) -> None:
+        """Advance through layer ``index``; None is the head, whose losses are kept."""
+        if index is None:
+            self.head_losses = self.losses(engine)
+        else:
+            self.advance(index, engine)
 
     def advance(self, index: int, layer: nn.Module) -> None:
         """Run layer ``index`` on the tokens that run it; the others stay unchanged."""

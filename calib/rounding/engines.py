@@ -15,9 +15,8 @@ from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
 from ...exporter.checkpoint.reader import CheckpointReader
 from ..layerwise.engines import load_engine, observed, relative_error, squares
-from .gptq import round_weight
-from .grid import Int4Grid
-from .report import RoundedProduct
+from .files import RoundedProduct
+from .gptq import Int4Grid, round_weight
 
 MakeGrid = Callable[[torch.dtype], Int4Grid]
 """Returns the grid of weights that are stored in a dtype."""
@@ -72,7 +71,10 @@ class RoundedEngine:
             self.use({name: self.rounded[name]})
 
     def measure(self, run: Callable[[], object]) -> list[RoundedProduct]:
-        """Measure both variants' errors on inputs that ``run`` sends through the exact module."""
+        """Measure both variants' errors on inputs that ``run`` sends through the module.
+
+        The module must use the exact weights.
+        """
         sums = {name: _Sums() for name in self._grids}
 
         def compare(name: str, inputs: Tensor, output: Tensor) -> None:
@@ -83,7 +85,6 @@ class RoundedEngine:
             total.nearest += squares(inputs @ (self.nearest[name] - exact))
             total.rounded += squares(inputs @ (self.rounded[name] - exact))
 
-        self.use(self.exact)
         with observed(self.module, self._grids, compare):
             run()
         return [

@@ -1,22 +1,25 @@
-"""Write a Hugging Face checkpoint engine by engine."""
+"""Files of a rounded checkpoint: its weights, written engine by engine, and its report."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from ...engines.bundle.place import Place, share_weights
+from ...engines.checking import FrozenModel
 from ...engines.documents import naming_full_disk, write_file
 from ...exporter.checkpoint.template import TEMPLATE_NAME
-from .report import REPORT_NAME
+from .config import GridTarget
 
+REPORT_NAME = "rounding_report.json"
 _INDEX_NAME = "model.safetensors.index.json"
 _CARRIED_FILES = (
     "generation_config.json",
@@ -71,3 +74,44 @@ def rounded_place(output: Path) -> Place:
 def _stored_name(name: str) -> str:
     """Return the name that transformers uses in a causal language model."""
     return name if name.startswith("lm_head.") else f"model.{name}"
+
+
+class RoundedProduct(FrozenModel):
+    """Errors of one product with int4 weights, on the float32 model's inputs from held-out texts.
+
+    Each error is a root mean square relative to that of the exact output, bias included.
+    """
+
+    engine: str
+    weight: str
+    tokens: int = Field(description="held-out tokens that ran the product")
+    nearest_error: float = Field(description="weights rounded to nearest, as export does")
+    rounded_error: float = Field(description="the weights that were written")
+
+
+class RoundedLoss(FrozenModel):
+    """Cross-entropy of held-out completions at scheduled depth, in nats per token.
+
+    ``nearest`` and ``rounded`` have all layers and the head in int4, activations in float32.
+    """
+
+    texts: int
+    tokens: int
+    float32: float
+    nearest: float
+    rounded: float
+
+
+class RoundingReport(FrozenModel):
+    """Report of a finished rounding."""
+
+    model: str
+    target: GridTarget
+    block_size: int
+    schedule: str
+    texts: int
+    tokens: int = Field(description="observed, prompts included")
+    head: Literal["gptq", "nearest"] = Field(description="nearest: tied to the embedding")
+    products: tuple[RoundedProduct, ...]
+    loss: RoundedLoss
+    warnings: tuple[str, ...]

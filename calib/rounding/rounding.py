@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from ...engines.bundle.place import SCHEDULE_NAME, TOKENIZER_NAME
 from ...engines.checking import Problems
@@ -24,9 +22,15 @@ from ..layerwise.plan import LayerwisePlan, open_texts
 from ..layerwise.texts import HiddenStates, PackedTexts
 from .config import RoundingConfig
 from .engines import RoundedEngine, verbatim_tensors
-from .files import CheckpointFiles, rounded_place
-from .grid import GRIDS
-from .report import REPORT_NAME, RoundedLoss, RoundedProduct, RoundingReport
+from .files import (
+    REPORT_NAME,
+    CheckpointFiles,
+    RoundedLoss,
+    RoundedProduct,
+    RoundingReport,
+    rounded_place,
+)
+from .gptq import GRIDS
 
 
 def round_weights(config: RoundingConfig, events: Events | None = None) -> RoundingReport:
@@ -92,49 +96,35 @@ class _Rounder:
         self._files.add("embed", verbatim_tensors(EngineKind.EMBED, self._plan.model, self._reader))
         events.stage("rounding", self._plan.model.num_layers + 1)
         for index in range(self._plan.model.num_layers):
-            events.advance(self._layer(index))
-        loss = self._head()
-        events.advance("head")
-        return self._report(loss)
+            events.advance(self._engine(EngineKind.LAYER, index))
+        events.advance(self._engine(EngineKind.HEAD, None))
+        return self._report()
 
-    def _layer(self, index: int) -> str:
+    def _engine(self, kind: EngineKind, index: int | None) -> str:
+        """Round, measure and write one engine; return its name."""
         plan = self._plan
-        engine = RoundedEngine(EngineKind.LAYER, plan.model, self._reader, self._make_grid, index)
-        layer = engine.module
-        engine.round(lambda: self._observed.read(index, layer), plan.config.damping)
-        self._observed.advance(index, layer)
-        self._rounded.advance(index, layer)
-        engine.use(engine.nearest)
-        self._nearest.advance(index, layer)
-        self._products += engine.measure(lambda: self._exact.advance(index, layer))
-        self._files.add(engine.name, engine.tensors())
-        return engine.name
-
-    def _head(self) -> RoundedLoss:
-        plan = self._plan
-        engine = RoundedEngine(EngineKind.HEAD, plan.model, self._reader, self._make_grid)
-        head = engine.module
-        if plan.rounds_head:
-            engine.round(lambda: self._observed.losses(head), plan.config.damping)
-            self._products += engine.measure(lambda: self._exact.losses(head))
+        engine = RoundedEngine(kind, plan.model, self._reader, self._make_grid, index)
+        module = engine.module
+        is_rounded = kind is EngineKind.LAYER or plan.rounds_head
+        if is_rounded:
+            engine.round(partial(self._observed.read, index, module), plan.config.damping)
+        if index is not None:
+            self._observed.advance(index, module)
+        for states, weights in ((self._rounded, engine.rounded), (self._nearest, engine.nearest)):
+            engine.use(weights)
+            states.run(index, module)
+        engine.use(engine.exact)
+        run_exact = partial(self._exact.run, index, module)
         tensors = engine.tensors()
-        if not plan.rounds_head:
+        if is_rounded:
+            self._products += engine.measure(run_exact)
+        else:
+            run_exact()
             del tensors["lm_head.weight"]  # it is the embedding's
         self._files.add(engine.name, tensors)
+        return engine.name
 
-        def loss(states: HiddenStates, weights: Mapping[str, Tensor]) -> float:
-            engine.use(weights)
-            return float(states.losses(head).mean())
-
-        return RoundedLoss(
-            texts=len(plan.held_out),
-            tokens=len(self._exact.texts.targets),
-            float32=loss(self._exact, engine.exact),
-            nearest=loss(self._nearest, engine.nearest),
-            rounded=loss(self._rounded, engine.rounded),
-        )
-
-    def _report(self, loss: RoundedLoss) -> RoundingReport:
+    def _report(self) -> RoundingReport:
         plan, config = self._plan, self._plan.config
         return RoundingReport(
             model=plan.model.name,
@@ -145,7 +135,13 @@ class _Rounder:
             tokens=len(self._observed.texts),
             head="gptq" if plan.rounds_head else "nearest",
             products=tuple(self._products),
-            loss=loss,
+            loss=RoundedLoss(
+                texts=len(plan.held_out),
+                tokens=len(self._exact.texts.targets),
+                float32=self._exact.mean_loss,
+                nearest=self._nearest.mean_loss,
+                rounded=self._rounded.mean_loss,
+            ),
             warnings=plan.warnings,
         )
 

@@ -6,20 +6,54 @@ The exporter can't name its training model, as it never imports calib.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pydantic import Field
+
+from ...engines.checking import ValidatedConfig
+from ...engines.errors import did_you_mean
 from ...engines.registry import Registry
-from .fresh import TOKEN_IDS, FreshModelConfig
 
 if TYPE_CHECKING:
     from .model import SkipModel
 
-_FRESH_FAMILY = "opt"  # for models given by their sizes
-
 TUNING_FAMILIES = Registry("model_type", {"opt": "calib.tuning.opt.family:OPT"})
 """``TuningFamily`` objects by the ``model_type`` of Hugging Face's config.json."""
+
+
+class FreshModelConfig(ValidatedConfig):
+    """Sizes of a new model; ``ffn`` None means four times the width.
+
+    ``base`` is a whole config.json, of any family, whose vocabulary and token ids are replaced.
+    """
+
+    layers: int = Field(ge=1)
+    width: int = Field(ge=8)
+    heads: int = Field(ge=1)
+    ffn: int | None = Field(default=None, ge=1)
+    positions: int = Field(default=256, ge=2)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    base: dict[str, Any] | None = None
+
+    def _problems(self) -> Iterator[str]:
+        if self.width % (8 * self.heads):
+            yield (
+                f"`width` is {self.width} and `heads` is {self.heads}; allowed: heads whose width "
+                "is a multiple of 8, as the exporter requires"
+            )
+
+    @classmethod
+    def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
+        """Describe an unknown name, which comes from a text and so can't mean ``base``."""
+        if item["type"] == "extra_forbidden":
+            allowed = [name for name in cls.model_fields if name != "base"]
+            name = item["loc"][0]
+            meant = did_you_mean(name, allowed)
+            yield f"{name} is unknown; {meant}allowed: {', '.join(allowed)}"
+        else:
+            yield from super()._describe(item, values)
 
 
 class TuningFamily(Protocol):
@@ -43,14 +77,6 @@ def tuning_family(model_type: str) -> TuningFamily:
     """Return the family that config.json names. Raises UsageError if it can't be tuned."""
     family: TuningFamily = TUNING_FAMILIES.load(model_type)
     return family
-
-
-def fresh_document(sizes: FreshModelConfig, vocab_size: int) -> dict[str, Any]:
-    """Return config.json of a new model with a vocabulary of ``vocab_size`` tokens."""
-    config = sizes.base
-    if config is None:
-        config = tuning_family(_FRESH_FAMILY).fresh_config(sizes)
-    return {**config, "vocab_size": vocab_size, **TOKEN_IDS}
 
 
 def load_skip_model(directory: Path, model_type: str) -> SkipModel:

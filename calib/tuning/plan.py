@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from fractions import Fraction
+from functools import cache, partial
 from importlib.util import find_spec
 
 from ...engines.checking import Problems
@@ -13,14 +15,16 @@ from ...engines.errors import MissingExtraError, UsageError
 from ...engines.host.installation import install_command, require_extra
 from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.rule import round_half_up
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
-from ..data.templates import PromptTemplate
-from ..data.tokenised import TokenisedData, TokenisedExample, tokenise
+from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
 from .config import DEFAULT_VALIDATION_EXAMPLES, TuneConfig
-from .schedules import StepSchedules, step_schedules
 from .start import StartModel, open_start
 from .work import Resumed, TuningDirectories
+
+StepSchedules = Callable[[int, int], ExitSchedule]
+"""Returns the schedule of an optimizer step: ``(step, num_steps)``, 0 ≤ step < num_steps."""
 
 
 @dataclass(frozen=True)
@@ -183,3 +187,51 @@ def _warnings(
     if find_spec("matplotlib") is None:
         warnings.append(f"no curves: matplotlib is missing; run: {install_command('plot')}")
     return warnings
+
+
+def step_schedules(
+    target: ExitSchedule, *, curriculum: float | None, mixture: Sequence[ExitSchedule], seed: int
+) -> StepSchedules:
+    """Return the choice of schedules that a tuning's options make.
+
+    Each depends on the step only, so that resumed runs and all processes agree. A ``mixture`` draws
+    one of its schedules, the target and full depth, all equally likely, from seed and step.
+
+    A ``curriculum`` shrinks depth from full to the target over this fraction of the steps, with one
+    stage per layer saved in the end: 12 layers to a target with min 4 take 8 stages and then reach
+    the target. With 0.5 of 160 steps, a stage takes 10.
+    """
+    choices = tuple(dict.fromkeys((ExitSchedule.full(target.num_layers), target, *mixture)))
+
+    def draw(step: int, num_steps: int) -> ExitSchedule:
+        return random.Random(f"{seed}:{step}").choice(choices)
+
+    def shrink(step: int, num_steps: int) -> ExitSchedule:
+        stages = target.num_layers - target.min_exit_layer
+        stage = int(step / ((curriculum or 1.0) * num_steps) * stages)
+        return target if stage >= stages else _between(target, Fraction(stage, stages))
+
+    if curriculum is not None:
+        return shrink
+    return draw if mixture else lambda step, num_steps: target
+
+
+@cache
+def _between(target: ExitSchedule, progress: Fraction) -> ExitSchedule:
+    """Return the schedule whose budgets are ``progress`` of the way from full depth to the
+    target's.
+
+    12 layers, budgets 8 6 4, half way: 10 9 8.
+    """
+    num_layers = target.num_layers
+
+    def budget(final: int) -> int:
+        return round_half_up(num_layers - (num_layers - final) * progress)
+
+    table = tuple(budget(target.budget(index)) for index in range(target.horizon))
+    return target.changed(
+        decay="table",
+        table=table,
+        max_exit_layer=table[0],
+        min_exit_layer=budget(target.min_exit_layer),
+    )

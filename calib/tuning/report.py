@@ -17,7 +17,6 @@ from ...engines.host.installation import require_extra
 from ...exporter.checkpoint.card import code, facts_table, model_card, structure
 from ...runtime.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
-from ..data.tokenised import TokenisedData
 from .plan import TuningPlan, depth_share
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ def make_report(
     device: str,
 ) -> TuningReport:
     """Combine the options of ``plan``, Trainer's state and ``losses`` on held-out examples."""
+    examples, num_steps = plan.data.examples, state.global_step
+    steps = Counter(plan.schedules(step, num_steps) for step in range(num_steps))
     validation = None
     if plan.validation is not None:
         validation = ValidationReport(examples=len(plan.validation.examples), **losses)
@@ -117,10 +118,24 @@ def make_report(
         schedule=plan.schedule.to_document(),
         schedule_text=format_schedule(plan.schedule),
         horizon_is_median=plan.horizon_is_median,
-        data=_data_report(plan.data),
-        steps=state.global_step,
+        data=DataReport(
+            examples=len(examples),
+            truncated=plan.data.num_truncated,
+            median_prompt=median_low(len(example.prompt_token_ids) for example in examples),
+            median_completion=plan.data.median_completion,
+            longest=max(map(len, examples)),
+            digest=plan.data.digest,
+        ),
+        steps=num_steps,
         epochs=round(state.epoch or 0.0, 4),
-        schedules=_schedule_reports(plan, state.global_step),
+        schedules=tuple(  # in the order in which steps first ran them
+            ScheduleReport(
+                text=format_schedule(schedule),
+                steps=count,
+                depth_share=round(depth_share(schedule, examples), 4),
+            )
+            for schedule, count in steps.items()
+        ),
         losses=tuple(
             LossReport(step=entry["step"], loss=entry["loss"], learning_rate=entry["learning_rate"])
             for entry in state.log_history
@@ -132,30 +147,6 @@ def make_report(
         device=device,
         versions={name: version(name) for name in _PACKAGES},
         warnings=plan.warnings,
-    )
-
-
-def _data_report(data: TokenisedData) -> DataReport:
-    return DataReport(
-        examples=len(data.examples),
-        truncated=data.num_truncated,
-        median_prompt=median_low(len(example.prompt_token_ids) for example in data.examples),
-        median_completion=data.median_completion,
-        longest=max(map(len, data.examples)),
-        digest=data.digest,
-    )
-
-
-def _schedule_reports(plan: TuningPlan, num_steps: int) -> tuple[ScheduleReport, ...]:
-    """Return the schedules in the order in which steps first ran them."""
-    counts = Counter(plan.schedules.at(step, num_steps) for step in range(num_steps))
-    return tuple(
-        ScheduleReport(
-            text=format_schedule(schedule),
-            steps=steps,
-            depth_share=round(depth_share(schedule, plan.data.examples), 4),
-        )
-        for schedule, steps in counts.items()
     )
 
 
@@ -211,19 +202,16 @@ def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
         "arXiv:2307.02628). At full depth it runs in transformers like any other.",
         facts_table(facts.items()),
     ]
-    if report.validation is not None:
-        sections.append(_losses(report.validation))
+    if (losses := report.validation) is not None:
+        rows = (
+            (depth, f"{before:.3f}", f"{after:.3f}")
+            for depth, before, after in (
+                ("at the schedule", losses.start_at_schedule, losses.tuned_at_schedule),
+                ("at full depth", losses.start_at_full, losses.tuned_at_full),
+            )
+        )
+        table = markdown_table(("", "before", "after"), rows)
+        about = f"Loss of {losses.examples:,} held-out completions, nats per token:"
+        sections.append(f"{about}\n\n{table}")
     sections.append("```sh\nskipdec export OWNER/NAME --quantize int8\n```")
     return model_card(plan.model, f"{plan.config.output.name}, tuned to skip layers", sections)
-
-
-def _losses(losses: ValidationReport) -> str:
-    rows = (
-        (depth, f"{before:.3f}", f"{after:.3f}")
-        for depth, before, after in (
-            ("at the schedule", losses.start_at_schedule, losses.tuned_at_schedule),
-            ("at full depth", losses.start_at_full, losses.tuned_at_full),
-        )
-    )
-    table = markdown_table(("", "before", "after"), rows)
-    return f"Loss of {losses.examples:,} held-out completions, nats per token:\n\n{table}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engines.errors import CheckpointError
+from ...engines.errors import CheckpointError, UsageError
 from ...engines.manifest import ModelSpec
 from ...exporter.architecture.model_config import model_spec
 from ...exporter.checkpoint.hub import CheckpointDirectory, locate
@@ -18,30 +19,39 @@ from ...exporter.config import CheckpointSource
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import Example
 from .config import DEFAULT_SEPARATOR, DEFAULT_VOCAB_SIZE, TuneConfig
-from .family import TuningFamily, fresh_document, load_skip_model, tuning_family
-from .fresh import FreshModelConfig, read_fresh_model, train_tokenizer
+from .family import FreshModelConfig, TuningFamily, load_skip_model, tuning_family
 
 if TYPE_CHECKING:
     from .model import SkipModel
 
+TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+_SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3; the separator is 4
+_FRESH_FAMILY = "opt"  # for models given by their sizes
 _TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
 
-class StartModel(ABC):
+@dataclass(frozen=True)
+class StartModel:
     """A model to tune. ``spec`` is its structure, ``files`` are the tokenizer's, by published name.
 
-    ``prompt_template`` is that of an earlier tuning; None if prompts were used as they were.
+    ``load`` returns the model in float32, with the same weights at each call. ``prompt_template``
+    is that of an earlier tuning; None if prompts were used as they were.
     """
 
     spec: ModelSpec
-    family: TuningFamily
     files: dict[str, bytes]
+    load: Callable[[], SkipModel]
     prompt_template: str | None = None
+
+    @property
+    def family(self) -> TuningFamily:
+        """The model's family."""
+        return tuning_family(self.spec.family)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer as the runtime reads it."""
-        return Tokenizer.parse(self.files["tokenizer.json"], f"tokenizer of {self.spec.name}")
+        return _tokenizer(self.files, self.spec.name)
 
     @property
     def eos_token_id(self) -> int:
@@ -53,69 +63,15 @@ class StartModel(ABC):
             )
         return self.spec.eos_token_id
 
-    @abstractmethod
-    def load(self) -> SkipModel:
-        """Return the model in float32, with the same weights at each call."""
-
-
-class CheckpointStart(StartModel):
-    """A checkpoint directory, downloaded from the hub if necessary."""
-
-    def __init__(self, model: str) -> None:
-        directory = locate(CheckpointSource(model=model))
-        self.path = directory.path
-        self.spec = model_spec(_read_config(directory), directory.name)
-        self.family = tuning_family(self.spec.family)
-        self.prompt_template = read_template(directory.path)
-        tokenizer = read_tokenizer(directory.path)
-        if tokenizer is None:
-            raise CheckpointError(model, "has no tokenizer files; put tokenizer.json beside it")
-        others = [name for name in _TOKENIZER_FILES if (self.path / name).is_file()]
-        self.files = {
-            "tokenizer.json": tokenizer,
-            **{name: (self.path / name).read_bytes() for name in others},
-        }
-
-    def load(self) -> SkipModel:
-        """Read the weights."""
-        return load_skip_model(self.path, self.spec.family)
-
-
-class FreshStart(StartModel):
-    """A new model with random weights, and a tokenizer trained on the data."""
-
-    def __init__(self, config: FreshModelConfig, files: dict[str, bytes], seed: int) -> None:
-        self.files = files
-        self._document = fresh_document(config, self.tokenizer_size)
-        self._seed = seed
-        self.spec = model_spec(self._document, "from-scratch")
-        self.family = tuning_family(self.spec.family)
-
-    @property
-    def tokenizer_size(self) -> int:
-        """Vocabulary size of the trained tokenizer."""
-        return Tokenizer.parse(self.files["tokenizer.json"], "tokenizer").vocab_size
-
-    def load(self) -> SkipModel:
-        """Draw the weights from the seed."""
-        from transformers import set_seed
-
-        from .model import ATTENTION
-
-        set_seed(self._seed)
-        model_class = self.family.model_class()
-        config = model_class.config_class(**self._document, attn_implementation=ATTENTION)
-        return model_class(config)
-
 
 def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
     """Return the start model of ``config``; a fresh tokenizer is trained on ``examples``.
 
-    Raises CheckpointError or UnsupportedModelError if the checkpoint can't be tuned, and UsageError
-    if the sizes of a fresh model are invalid.
+    A model of the hub is downloaded. Raises CheckpointError or UnsupportedModelError if the
+    checkpoint can't be tuned, and UsageError if the sizes of a fresh model are invalid.
     """
     if config.model is not None:
-        return CheckpointStart(config.model)
+        return _open_checkpoint(config.model)
     assert config.from_scratch is not None
     sizes = read_fresh_model(config.from_scratch)
     files = train_tokenizer(
@@ -123,7 +79,38 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
         vocab_size=config.vocab_size or DEFAULT_VOCAB_SIZE,
         separator=config.separator or DEFAULT_SEPARATOR,
     )
-    return FreshStart(sizes, files, config.seed)
+    name = "from-scratch"
+    document = fresh_document(sizes, _tokenizer(files, name).vocab_size)
+    spec = model_spec(document, name)
+    tuning_family(spec.family)  # refuses other families
+    return StartModel(spec, files, partial(_draw_weights, spec.family, document, config.seed))
+
+
+def _open_checkpoint(model: str) -> StartModel:
+    directory = locate(CheckpointSource(model=model))
+    path = directory.path
+    spec = model_spec(_read_config(directory), directory.name)
+    tuning_family(spec.family)  # refuses other families
+    tokenizer = read_tokenizer(path)
+    if tokenizer is None:
+        raise CheckpointError(model, "has no tokenizer files; put tokenizer.json beside it")
+    others = [name for name in _TOKENIZER_FILES if (path / name).is_file()]
+    files = {"tokenizer.json": tokenizer} | {name: (path / name).read_bytes() for name in others}
+    return StartModel(spec, files, partial(load_skip_model, path, spec.family), read_template(path))
+
+
+def _draw_weights(family: str, document: dict[str, Any], seed: int) -> SkipModel:
+    from transformers import set_seed
+
+    from .model import ATTENTION
+
+    set_seed(seed)
+    model_class = tuning_family(family).model_class()
+    return model_class(model_class.config_class(**document, attn_implementation=ATTENTION))
+
+
+def _tokenizer(files: Mapping[str, bytes], name: str) -> Tokenizer:
+    return Tokenizer.parse(files["tokenizer.json"], f"tokenizer of {name}")
 
 
 def _read_config(directory: CheckpointDirectory) -> dict[str, Any]:
@@ -135,3 +122,92 @@ def _read_config(directory: CheckpointDirectory) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise CheckpointError(directory.name, "config.json is not a JSON object")
     return document
+
+
+def read_fresh_model(text: str) -> FreshModelConfig:
+    """Parse ``layers=12,width=256,heads=4[,ffn=1024,positions=256,dropout=0.1]`` or a .json file.
+
+    Raises UsageError with every problem.
+    """
+    if text.endswith(".json"):
+        return _read_file(Path(text))
+    values: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or name in values or name == "base":
+            raise UsageError(
+                f"from_scratch {text!r}",
+                f"{part!r} is not NAME=NUMBER, or given twice; e.g. layers=12,width=256,heads=4",
+            )
+        values[name] = value
+    return FreshModelConfig(**values)
+
+
+def _read_file(path: Path) -> FreshModelConfig:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"from_scratch {path}", f"can't be read as JSON ({error})") from error
+    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
+    missing = [name for name in names if not isinstance(document, dict) or name not in document]
+    if missing:
+        raise UsageError(f"from_scratch {path}", f"lacks {', '.join(missing)}; add them")
+    layers, width, heads, positions = (document[name] for name in names)
+    return FreshModelConfig(
+        layers=layers, width=width, heads=heads, positions=positions, base=document
+    )
+
+
+def fresh_document(sizes: FreshModelConfig, vocab_size: int) -> dict[str, Any]:
+    """Return config.json of a new model with a vocabulary of ``vocab_size`` tokens."""
+    config = sizes.base or tuning_family(_FRESH_FAMILY).fresh_config(sizes)
+    return {**config, "vocab_size": vocab_size, **TOKEN_IDS}
+
+
+def train_tokenizer(
+    examples: Sequence[Example], *, vocab_size: int, separator: str
+) -> dict[str, bytes]:
+    """Return the content of tokenizer.json and tokenizer_config.json.
+
+    The post-processor adds ``<s>`` before a prompt and ``separator`` after it, so that a bare
+    prompt works wherever the tokenizer goes: ``name[A]`` becomes ``<s>name[A]<sep>``. Equal data
+    gives equal bytes. Raises UsageError if the data contains the text of a special token.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    special = [*_SPECIAL_TOKENS, separator]
+    if len(set(special)) < len(special):
+        raise UsageError("separator", f"is {separator!r}; allowed: none of {_SPECIAL_TOKENS}")
+    texts = [text for example in examples for text in (example.prompt, example.completion)]
+    found = [token for token in special if any(token in text for text in texts)]
+    if found:
+        raise UsageError(
+            "data",
+            f"contains {', '.join(found)}, special in a fresh tokenizer; remove it "
+            "from the texts or templates, or choose another separator",
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"<s> $A {separator}",
+        special_tokens=[("<s>", 0), (separator, special.index(separator))],
+    )
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+    }
+    return {
+        "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
+        "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
+    }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import gather
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from transformers import (
     PreTrainedModel,
@@ -20,19 +23,17 @@ from transformers import (
     TrainingArguments,
 )
 
+from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ...runtime.schedule import ExitSchedule
 from .batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
 from .config import DistillationConfig, LoraConfig, TuneConfig
-from .divergence import DivergenceCheck, are_finite, divergence, everywhere
 from .model import IGNORED_LABEL, SkipModel
-from .schedules import StepSchedules
+from .plan import StepSchedules, TuningPlan
 from .work import Save
 
 if TYPE_CHECKING:
     from peft import PeftModel
-
-    from .plan import TuningPlan
 
 _SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
@@ -45,7 +46,7 @@ def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrai
         args=training_arguments(config, str(plan.directories.checkpoints)),
         train_dataset=ExampleDataset(plan.data.examples, learn_prompt=config.learn_prompt),
         data_collator=collate,
-        callbacks=[_Watcher(events), DivergenceCheck(plan), _Sealer()],
+        callbacks=[_Watcher(plan, events)],
         groups_lengths=config.group_by_length,
         schedules=plan.schedules,
         target=plan.schedule,
@@ -74,7 +75,7 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
         seed=config.seed,
         logging_steps=config.logging_steps,
         logging_first_step=True,
-        logging_nan_inf_filter=False,  # DivergenceCheck handles them
+        logging_nan_inf_filter=False,  # _Watcher stops at them
         save_steps=config.save_steps,
         save_total_limit=2,
         use_cpu=config.device == "cpu" or not torch.cuda.is_available(),
@@ -138,10 +139,13 @@ def _with_adapters(plan: TuningPlan, model: SkipModel, config: LoraConfig) -> Pe
 
 
 class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
-    """Forwards Trainer's events."""
+    """Forwards Trainer's events, seals its saves, and stops a run that diverges.
 
-    def __init__(self, events: Events) -> None:
-        self._events = events
+    Losses and weights that are not finite raise SkipDecError in all processes, before a save.
+    """
+
+    def __init__(self, plan: TuningPlan, events: Events) -> None:
+        self._plan, self._events = plan, events
 
     def on_train_begin(
         self,
@@ -160,27 +164,31 @@ class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
+        model: nn.Module,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
         if state.global_step >= state.max_steps:
             control.should_log = True  # also end a short run's curve
         if state.is_world_process_zero:
             self._events.advance()
+        if control.should_save and not everywhere(are_finite(model.parameters()), args.device):
+            what = f"weights are not finite after step {state.global_step}"
+            raise divergence(self._plan, what)
 
     def on_log(
         self,
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        logs: dict[str, float] | None = None,
+        logs: dict[str, float],
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
-        if state.is_world_process_zero and logs is not None and "loss" in logs:
-            self._events.status(f"step {state.global_step}: loss {logs['loss']:.3f}")
-
-
-class _Sealer(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
-    """Seals each save after all processes have written their parts."""
+        if (loss := logs.get("loss")) is None:
+            return
+        if state.is_world_process_zero:
+            self._events.status(f"step {state.global_step}: loss {loss:.3f}")
+        if not isfinite(loss):  # it is the mean over all processes
+            raise divergence(self._plan, f"the training loss is {loss} at step {state.global_step}")
 
     def on_save(
         self,
@@ -189,7 +197,7 @@ class _Sealer(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         control: TrainerControl,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
-        everywhere(True, args.device)  # waits for all processes
+        everywhere(True, args.device)  # waits for all processes to write their parts
         if state.is_world_process_zero:
             Save(Path(args.output_dir) / f"checkpoint-{state.global_step}").seal()
 
@@ -250,7 +258,7 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         """Return the mean loss over the labels of the whole step, in all parts and processes."""
         schedule = self._target
         if model.training:
-            schedule = self._schedules.at(self.state.global_step, self.state.max_steps)
+            schedule = self._schedules(self.state.global_step, self.state.max_steps)
         outputs = model(**inputs, schedule=schedule)
         shifted = inputs["labels"][:, 1:]
         targets = shifted[shifted != IGNORED_LABEL]  # [R]
@@ -280,3 +288,33 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         )
         scale = config.weight * config.temperature**2
         return (1 - config.weight) * total + scale * from_teacher
+
+
+def are_finite(weights: Iterable[Tensor]) -> bool:
+    """Return True if no number is NaN or infinite, in this process's part of sharded weights."""
+    local = (w.to_local() if isinstance(w, DTensor) else w for w in weights)
+    return all(bool(torch.isfinite(weight).all()) for weight in local)
+
+
+def everywhere(fact: bool, device: torch.device) -> bool:
+    """Return True if ``fact`` holds in every process; every process must call this."""
+    return bool(gather(torch.tensor([int(fact)], device=device)).all())
+
+
+def divergence(plan: TuningPlan, what: str) -> SkipDecError:
+    """Return the error for ``what`` happened: possible remedies, and saves that remain."""
+    config = plan.config
+    remedies = [f"lower --learning-rate (it is {config.learning_rate:g})"]
+    if config.bf16:
+        remedies.append("leave out --bf16")
+    if config.save_dtype == "float16":
+        remedies.append("leave out --save-dtype float16")
+    text = f"{what}, and nothing was published; {', '.join(remedies)}, or look at the data"
+    last = plan.directories.last_checkpoint()
+    if last is not None:
+        step = last.name.removeprefix("checkpoint-")
+        text += (
+            f"; the save of step {step} stays in {plan.directories.work}: delete it to start "
+            "over (--resume continues with the same options)"
+        )
+    return SkipDecError(str(plan.directories.output), text)

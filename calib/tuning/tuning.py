@@ -74,8 +74,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     from safetensors import SafetensorError
     from transformers import set_seed
 
-    from .divergence import divergence
-    from .trainer import make_trainer, tuned_weights
+    from .trainer import divergence, make_trainer, tuned_weights
 
     seconds: dict[str, float] = {}
     with _timed(seconds, "load", events):

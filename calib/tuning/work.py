@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ from ...engines.manifest import FileRecord
 
 REPORT_NAME = "tuning_report.json"
 CURVES_NAME = "tuning_curves.png"
+SEAL_NAME = "seal.json"
 FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
 """Fields of TuneConfig that do not affect the model: a resumed run may change them."""
 
+_PREFIX = "checkpoint-"
 _OPTIONS_NAME = "options.json"
 _PUBLISHED_NAME = "published"
 
@@ -86,17 +88,20 @@ class TuningDirectories:
 
         Raises UsageError with the damage of each save if none is left.
         """
-        saves = saves_in(self.checkpoints)
-        if not saves:
-            raise UsageError(
-                str(self.output), f"has nothing to resume: {self.checkpoints} holds no checkpoint"
-            )
-        save, damages = newest_whole(saves)
-        if save is None:
+        damages: list[str] = []
+        for save in saves_in(self.checkpoints):
+            if (damage := save.damage()) is None:
+                warnings = [f"{each}: it is deleted" for each in damages]
+                if damages:
+                    warnings.append(f"resumed at step {save.step}")
+                return Resumed(save, tuple(warnings))
+            damages.append(f"{save.path.name}: {damage}")
+        if damages:
             advice = f"every save is damaged; delete {self.work} to start over, without --resume"
             raise UsageError(str(self.checkpoints), *damages, advice)
-        warnings = (f"{damage}: it is deleted" for damage in damages)
-        return Resumed(save, (*warnings, *([f"resumed at step {save.step}"] if damages else [])))
+        raise UsageError(
+            str(self.output), f"has nothing to resume: {self.checkpoints} holds no checkpoint"
+        )
 
     def begin(self, options: Mapping[str, Any], *, resumed: Resumed | None) -> None:
         """Create the working directory; on resuming, compare ``options`` with the first run's.
@@ -106,9 +111,8 @@ class TuningDirectories:
         """
         path = self.work / _OPTIONS_NAME
         if resumed is None:
-            shutil.rmtree(
-                self.work, ignore_errors=True
-            )  # left by a run that was killed before its first save
+            # A run that was killed before its first save may have left this.
+            shutil.rmtree(self.work, ignore_errors=True)
             self.checkpoints.mkdir(parents=True)
             replace_file(path, (json.dumps(options, indent=2) + "\n").encode())
             return
@@ -169,10 +173,6 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-SEAL_NAME = "seal.json"
-_PREFIX = "checkpoint-"
-
-
 @dataclass(frozen=True)
 class Save:
     """One checkpoint directory of Trainer's."""
@@ -228,14 +228,3 @@ def saves_in(directory: Path) -> list[Save]:
     saves = (Save(path) for path in directory.glob(f"{_PREFIX}*"))
     numbered = [save for save in saves if save.path.name.removeprefix(_PREFIX).isdecimal()]
     return sorted(numbered, key=lambda save: save.step, reverse=True)
-
-
-def newest_whole(saves: Sequence[Save]) -> tuple[Save | None, list[str]]:
-    """Return the first undamaged save, and the damage of those before it."""
-    damages: list[str] = []
-    for save in saves:
-        damage = save.damage()
-        if damage is None:
-            return save, damages
-        damages.append(f"{save.path.name}: {damage}")
-    return None, damages

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from reproduction.columns import COLUMNS, TABLE_COLUMNS
-from skipdec.calib.tuning.fresh import read_fresh_model
+from skipdec.calib.tuning.start import read_fresh_model
 from skipdec.engines.checking import ValidatedConfig
 from skipdec.engines.errors import SkipDecError
 from skipdec.runtime.schedule.text import parse_schedule

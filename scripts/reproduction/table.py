@@ -47,7 +47,8 @@ class Table:
         Paired twice: seed by seed (both from one base), and by prompt (both on one resample).
         """
         control = Cell(CONTROL if cell.column == UNTUNED else cell.column, 1)
-        return self._mean(cell, metric).difference(self._mean(control, metric), _CONFIDENCE)
+        difference = self._mean(cell, metric) - self._mean(control, metric)
+        return difference.estimate(_CONFIDENCE)
 
     def _mean(self, cell: Cell, metric: str) -> MetricSample:
         results = self.of(cell)

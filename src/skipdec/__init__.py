@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .calib.evaluation.evaluation import evaluate as evaluate
     from .calib.fitting.fitting import Fit as Fit
     from .calib.fitting.fitting import fit as fit
-    from .calib.fitting.goal import MaxLoss as MaxLoss
-    from .calib.fitting.goal import TargetSpeedup as TargetSpeedup
     from .calib.fitting.inputs import FitConfig as FitConfig
+    from .calib.fitting.inputs import MaxLoss as MaxLoss
+    from .calib.fitting.inputs import TargetSpeedup as TargetSpeedup
     from .calib.fitting.search import SearchConfig as SearchConfig
     from .calib.fitting.source import BundleSource as BundleSource
     from .calib.fitting.source import ModelSource as ModelSource
@@ -155,8 +155,7 @@ _MAKING = _by_name(
         ".calib.evaluation.config": "BundleChoice EvaluationConfig MetricOptions",
         ".calib.evaluation.evaluation": "Evaluation evaluate",
         ".calib.fitting.fitting": "Fit fit",
-        ".calib.fitting.goal": "MaxLoss TargetSpeedup",
-        ".calib.fitting.inputs": "FitConfig",
+        ".calib.fitting.inputs": "FitConfig MaxLoss TargetSpeedup",
         ".calib.fitting.search": "SearchConfig",
         ".calib.fitting.source": "BundleSource ModelSource",
         ".calib.fitting.space": "SpaceConfig",

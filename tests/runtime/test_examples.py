@@ -11,8 +11,8 @@ import pytest
 @pytest.mark.parametrize(
     "module",
     [
-        "requests.planning",
-        "kv.pool",
+        "scheduling.loaded_bundle",
+        "kv.buffers",
         "tokens.sampling",
         "schedule.decays",
         "schedule.schedule",

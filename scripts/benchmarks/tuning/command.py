@@ -13,7 +13,7 @@ from importlib.metadata import version
 import torch
 
 from benchmarks.tuning.steps import Workload, measure_steps
-from skipdec.calib.tuning.fresh import read_fresh_model
+from skipdec.calib.tuning.start import read_fresh_model
 from skipdec.engines.host.console import markdown_table
 from skipdec.engines.host.processor import available_cores, processor_name
 

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel, set_seed
 
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
-from skipdec.calib.tuning.family import fresh_document, tuning_family
-from skipdec.calib.tuning.fresh import FreshModelConfig
+from skipdec.calib.tuning.family import FreshModelConfig, tuning_family
 from skipdec.calib.tuning.model import ATTENTION, IGNORED_LABEL, active_lengths
+from skipdec.calib.tuning.start import fresh_document
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 

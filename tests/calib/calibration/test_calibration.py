@@ -183,9 +183,10 @@ def test_layers_see_batches_of_whole_texts_within_the_limit(
     seen: list[list[int]] = []
     read = HiddenStates.read
 
-    def record(states: HiddenStates, index: int, layer: nn.Module) -> None:
-        seen.append([len(batch.rows) for batch in states.texts.batches(index)])
-        read(states, index, layer)
+    def record(states: HiddenStates, index: int | None, engine: nn.Module) -> None:
+        if index is not None:
+            seen.append([len(batch.rows) for batch in states.texts.batches(index)])
+        read(states, index, engine)
 
     monkeypatch.setattr(HiddenStates, "read", record)
     assert run_calibration(plan, Events()).by_layer == ()

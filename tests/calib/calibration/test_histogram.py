@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skipdec.calib.calibration.histogram import RANGE_METHODS, MagnitudeHistogram
+from skipdec.calib.calibration.products import RANGE_METHODS, MagnitudeHistogram
 
 
 def histogram_of(*parts: np.ndarray) -> MagnitudeHistogram:

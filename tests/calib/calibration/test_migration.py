@@ -14,9 +14,8 @@ from outliers import plant_outliers
 from transformers import OPTForCausalLM
 from typer.testing import CliRunner
 
-from skipdec.calib.calibration.calibration import run_calibration
+from skipdec.calib.calibration.calibration import CalibrationReport, run_calibration
 from skipdec.calib.calibration.migration import smoothing_factors
-from skipdec.calib.calibration.report import CalibrationReport
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle

@@ -7,10 +7,8 @@ from tokenizers import Tokenizer as HubTokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from skipdec.calib.data.data import Example
-from skipdec.calib.data.long_prompts import LongPrompts
-from skipdec.calib.data.templates import PromptTemplate
-from skipdec.calib.data.tokenised import TokenisedData, tokenise
+from skipdec.calib.data.data import Example, LongPrompts
+from skipdec.calib.data.tokenised import PromptTemplate, TokenisedData, tokenise
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 

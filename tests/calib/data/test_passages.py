@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skipdec.calib.data.data import DataConfig, Example, load_examples
-from skipdec.calib.data.passages import Passage, PassageWords, split_passages
+from skipdec.calib.data.data import (
+    DataConfig,
+    Example,
+    PassageWords,
+    load_examples,
+    split_passages,
+)
 from skipdec.calib.data.tokenised import tokenise
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.plan import plan_tuning
@@ -24,20 +29,20 @@ WORDS = st.integers(1, 4)
 def test_joined_passages_are_a_prefix_of_the_text(text: str, prompt: int, completion: int) -> None:
     words = PassageWords(prompt, completion)
     passages = list(split_passages(text, words))
-    joined = "".join(passage.prompt + passage.completion for passage in passages)
+    joined = "".join(before + after for before, after, _ in passages)
     assert text.startswith(joined)
-    assert len(text[len(joined) :].split()) < words.total, "only a short rest is dropped"
-    for passage in passages:
-        assert len(passage.prompt.split()) == prompt
-        assert len(passage.completion.split()) == completion
+    assert len(text[len(joined) :].split()) < prompt + completion, "only a short rest is dropped"
+    for before, after, _ in passages:
+        assert len(before.split()) == prompt
+        assert len(after.split()) == completion
 
 
 def test_passages_are_named_by_the_line_of_their_first_word() -> None:
     text = "\none two\n\nthree four\nfive six"
     assert list(split_passages(text, PassageWords(1, 1))) == [
-        Passage("\none", " two", 2),
-        Passage("\n\nthree", " four", 4),
-        Passage("\nfive", " six", 5),
+        ("\none", " two", 2),
+        ("\n\nthree", " four", 4),
+        ("\nfive", " six", 5),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skipdec.calib.data.data import DataConfig
-from skipdec.calib.data.templates import PromptTemplate
+from skipdec.calib.data.tokenised import PromptTemplate
 
 MODELS = "{prompt}\nTL;DR:"
 

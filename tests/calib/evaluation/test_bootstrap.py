@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from skipdec.calib.evaluation.bootstrap import Bootstrap
-from skipdec.calib.evaluation.metrics import Outcome, OutputTokens, RealisedDepth
-from skipdec.calib.evaluation.references import Bleu
+from skipdec.calib.evaluation.metrics import Bleu, Outcome, OutputTokens, RealisedDepth
 from skipdec.engines.errors import UsageError
 
 
@@ -51,7 +50,7 @@ def test_differences_are_paired_by_example() -> None:
     base = bootstrap.sample(OutputTokens(), outcomes(lengths))
     longer = bootstrap.sample(OutputTokens(), outcomes([length + 3 for length in lengths]))
     assert base.estimate(0.95).high - base.estimate(0.95).low > 5
-    difference = longer.difference(base, 0.95)
+    difference = (longer - base).estimate(0.95)
     assert difference.value == pytest.approx(3)
     assert (difference.low, difference.high) == pytest.approx((3, 3))
 

@@ -15,14 +15,12 @@ from reference import Plan, full_plan, linear_plan, reference_logits
 from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
 
-from skipdec.calib.data.data import DataConfig
-from skipdec.calib.data.tokenised import LongPrompts
+from skipdec.calib.data.data import DataConfig, LongPrompts
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig, MetricOptions
-from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
+from skipdec.calib.evaluation.evaluation import Evaluation, evaluate, run_bundle
 from skipdec.calib.evaluation.inputs import prepare
 from skipdec.calib.evaluation.markdown import tables_markdown
 from skipdec.calib.evaluation.report import report_document
-from skipdec.calib.evaluation.run import run_bundle
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.schedule.text import format_schedule
@@ -81,9 +79,7 @@ def test_schedules_take_turns_chunk_by_chunk(config: EvaluationConfig, bundle: P
         Generator.open(bundle) as generator,
         patch.object(generator, "generate", wraps=generator.generate) as generate,
     ):
-        runs = run_bundle(
-            generator, prepared, batch_size=2, temperature=0, seed=0, advance=steps.append
-        )
+        runs = run_bundle(generator, prepared, config, steps.append)
     calls = [
         (format_schedule(call.kwargs["schedule"]), len(call.args[0]))
         for call in generate.call_args_list

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipdec.calib.evaluation.metrics import (
+    Bleu,
     CutShare,
     LengthRatio,
     Metric,
@@ -23,8 +24,8 @@ from skipdec.calib.evaluation.metrics import (
     Perplexity,
     RealisedDepth,
     Repetition,
+    RougeL,
 )
-from skipdec.calib.evaluation.references import Bleu, RougeL
 from skipdec.engines.errors import MissingExtraError, UsageError
 from skipdec.runtime.schedule import realised_depth
 
@@ -153,7 +154,7 @@ def test_realised_depth_is_the_runtimes() -> None:
 def test_missing_libraries_are_named_with_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from skipdec.calib.evaluation.references import BertF
+    from skipdec.calib.evaluation.metrics import BertF
 
     for module in ("sacrebleu.metrics.bleu", "rouge_score.rouge_scorer", "bert_score"):
         monkeypatch.setitem(sys.modules, module, None)
@@ -169,7 +170,7 @@ def test_missing_libraries_are_named_with_the_command(
 def test_bert_f_takes_the_best_reference_of_a_local_model(tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
-    from skipdec.calib.evaluation.references import BertF
+    from skipdec.calib.evaluation.metrics import BertF
 
     with pytest.raises(UsageError, match=r"config\.json can't be read"):
         BertF(tmp_path)

@@ -14,8 +14,7 @@ from skipdec.calib.evaluation import report as evaluation_files
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation.markdown import report_markdown, tables_markdown
-from skipdec.calib.evaluation.plots import pareto_front
-from skipdec.calib.evaluation.report import report_document, write_evaluation
+from skipdec.calib.evaluation.report import pareto_front, report_document, write_evaluation
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.generator import Generator
 

@@ -13,10 +13,9 @@ import pytest
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting import fitting as fit
-from skipdec.calib.fitting.goal import Goal, MaxLoss, TargetSpeedup
-from skipdec.calib.fitting.inputs import FitConfig
-from skipdec.calib.fitting.loss import ScoredSchedule, loss_difference
-from skipdec.calib.fitting.sensitivity import study, variations
+from skipdec.calib.fitting.fitting import study, variations
+from skipdec.calib.fitting.inputs import FitConfig, Goal, MaxLoss, TargetSpeedup
+from skipdec.calib.fitting.search import ScoredSchedule, loss_difference
 from skipdec.calib.fitting.source import BundleSource
 from skipdec.calib.fitting.speed import (
     MeasuredSpeedup,

@@ -19,8 +19,7 @@ from transformers import OPTForCausalLM
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting.fitting import Fit, fit
-from skipdec.calib.fitting.goal import MaxLoss, TargetSpeedup
-from skipdec.calib.fitting.inputs import FitConfig, prepare
+from skipdec.calib.fitting.inputs import FitConfig, MaxLoss, TargetSpeedup, prepare
 from skipdec.calib.fitting.report import print_fit, report_document
 from skipdec.calib.fitting.search import SearchConfig
 from skipdec.calib.fitting.source import BundleSource

@@ -16,10 +16,8 @@ from typer.testing import CliRunner
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.fitting.fitting import fit
-from skipdec.calib.fitting.goal import MaxLoss, TargetSpeedup
-from skipdec.calib.fitting.inputs import FitConfig
-from skipdec.calib.fitting.plot import fit_figure
-from skipdec.calib.fitting.report import print_fit, report_document
+from skipdec.calib.fitting.inputs import FitConfig, MaxLoss, TargetSpeedup
+from skipdec.calib.fitting.report import fit_figure, print_fit, report_document
 from skipdec.calib.fitting.source import BundleSource
 from skipdec.calib.fitting.space import SpaceConfig
 from skipdec.calib.fitting.speed import SpeedModel

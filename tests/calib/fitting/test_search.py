@@ -6,8 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from skipdec.calib.fitting.loss import ScoredSchedule
-from skipdec.calib.fitting.search import ScheduleSearch, SearchConfig, SearchResult, excess_costs
+from skipdec.calib.fitting.search import (
+    ScheduleSearch,
+    ScoredSchedule,
+    SearchConfig,
+    SearchResult,
+    excess_costs,
+)
 from skipdec.calib.fitting.space import SearchSpace, SpaceConfig
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.schedule import ExitSchedule

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting.fitting import Fit, fit
-from skipdec.calib.fitting.goal import MaxLoss
-from skipdec.calib.fitting.inputs import FitConfig
+from skipdec.calib.fitting.inputs import FitConfig, MaxLoss
 from skipdec.calib.fitting.source import BundleSource, ModelSource
 from skipdec.calib.fitting.space import SpaceConfig
 from skipdec.cli import build_app

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from skipdec.calib.rounding.config import GridTarget
-from skipdec.calib.rounding.gptq import inverse_factor, round_weight
-from skipdec.calib.rounding.grid import GRIDS, Int4Grid
+from skipdec.calib.rounding.gptq import GRIDS, Int4Grid, inverse_factor, round_weight
 
 BOTH = pytest.mark.parametrize("target", ["onnxruntime", "tensorrt"])
 STORED = pytest.mark.parametrize("dtype", [torch.float16, torch.float32])

@@ -9,8 +9,7 @@ import pytest
 
 from skipdec.calib.data.data import Example
 from skipdec.calib.data.tokenised import tokenise
-from skipdec.calib.tuning.family import fresh_document
-from skipdec.calib.tuning.fresh import read_fresh_model, train_tokenizer
+from skipdec.calib.tuning.start import fresh_document, read_fresh_model, train_tokenizer
 from skipdec.engines.errors import UsageError
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.runtime.tokens.tokenizer import Tokenizer

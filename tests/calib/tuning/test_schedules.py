@@ -19,7 +19,7 @@ from skipdec.calib.tuning.config import DistillationConfig
 from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.model import IGNORED_LABEL
 from skipdec.calib.tuning.opt.model import SkipOPTForCausalLM
-from skipdec.calib.tuning.schedules import step_schedules
+from skipdec.calib.tuning.plan import step_schedules
 from skipdec.calib.tuning.trainer import SkipTrainer
 from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.schedule.text import parse_schedule
@@ -35,7 +35,7 @@ def budgets(schedule: ExitSchedule) -> list[int]:
 
 def test_a_curriculum_shrinks_from_full_depth_to_the_target() -> None:
     schedules = step_schedules(TARGET, curriculum=0.5, mixture=(), seed=0)
-    seen = [schedules.at(step, 160) for step in range(160)]
+    seen = [schedules(step, 160) for step in range(160)]
     assert budgets(seen[0]) == [12] * 7
     assert budgets(seen[40]) == [10, 10, 9, 9, 8, 8, 8]  # half way: 12 − (12 − b) / 2
     assert seen[79] != TARGET
@@ -51,25 +51,25 @@ def test_a_curriculum_reaches_every_placement(placement: str) -> None:
     text = f"constant:max=5,placement={placement}{tail}"
     target = parse_schedule(text, num_layers=12)
     schedules = step_schedules(target, curriculum=1.0, mixture=(), seed=0)
-    assert [budgets(schedules.at(step, 7))[0] for step in range(7)] == [12, 11, 10, 9, 8, 7, 6]
-    assert {schedules.at(step, 7).placement for step in range(7)} == {placement}
+    assert [budgets(schedules(step, 7))[0] for step in range(7)] == [12, 11, 10, 9, 8, 7, 6]
+    assert {schedules(step, 7).placement for step in range(7)} == {placement}
 
 
 def test_a_mixture_draws_target_full_depth_and_the_others_alike() -> None:
     other = parse_schedule("constant:max=6", num_layers=12)
     schedules = step_schedules(TARGET, curriculum=None, mixture=[other, FULL], seed=3)
-    seen = [schedules.at(step, 300) for step in range(300)]
+    seen = [schedules(step, 300) for step in range(300)]
     assert set(seen) == {TARGET, FULL, other}
     assert min(Counter(seen).values()) > 70
     again = step_schedules(TARGET, curriculum=None, mixture=[other, FULL], seed=3)
-    assert [again.at(step, 300) for step in range(300)] == seen
+    assert [again(step, 300) for step in range(300)] == seen
     different = step_schedules(TARGET, curriculum=None, mixture=[other, FULL], seed=4)
-    assert [different.at(step, 300) for step in range(300)] != seen
+    assert [different(step, 300) for step in range(300)] != seen
 
 
 def test_without_either_every_step_runs_the_target() -> None:
     schedules = step_schedules(TARGET, curriculum=None, mixture=(), seed=0)
-    assert {schedules.at(step, 9) for step in range(9)} == {TARGET}
+    assert {schedules(step, 9) for step in range(9)} == {TARGET}
 
 
 def trainer(

@@ -22,11 +22,11 @@ from skipdec.calib.data.data import DataConfig, load_examples
 from skipdec.calib.evaluation.config import EvaluationConfig
 from skipdec.calib.evaluation.inputs import prepare as prepare_evaluation
 from skipdec.calib.fitting.source import BundleSource, ModelSource
-from skipdec.calib.layerwise.rows import tokenise_rows
+from skipdec.calib.layerwise.plan import tokenise_rows
 from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
-from skipdec.calib.tuning.report import plot_curves
-from skipdec.calib.tuning.tuning import tune
+from skipdec.calib.tuning.report import TuningReport, plot_curves
+from skipdec.calib.tuning.tuning import tune as tune_or_none
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import MissingExtraError, UsageError
@@ -41,6 +41,7 @@ from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 NAMES = ("Ant", "Bee", "Cat", "Dog", "Eel", "Fox", "Gnu", "Hen")
 SCHEDULE = "linear:max=3,min=2,warmup=1"
+FRESH = {"model": None, "from_scratch": "layers=4,width=32,heads=2,positions=48", "vocab_size": 300}
 
 
 @pytest.fixture(autouse=True)
@@ -48,16 +49,21 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+def tune(config: TuneConfig, events: RecordedEvents | None = None) -> TuningReport:
+    """Tune in this process, which is the main one."""
+    report = tune_or_none(config, events)
+    assert report is not None
+    return report
+
+
 @pytest.fixture(scope="session")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
-    path.write_text(
-        "".join(
-            json.dumps({"prompt": f"name[{name}]", "completion": f"{name} is a pub" + "." * index})
-            + "\n"
-            for index, name in enumerate(NAMES)
-        )
+    lines = (
+        {"prompt": f"name[{name}]", "completion": f"{name} is a pub" + "." * index}
+        for index, name in enumerate(NAMES)
     )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
@@ -67,9 +73,6 @@ def settings(rows: Path, tmp_path: Path) -> Callable[..., TuneConfig]:
 
     def make(name: str = "tuned", **changes: Any) -> TuneConfig:  # noqa: ANN401
         values: dict[str, Any] = {
-            "model": None,
-            "from_scratch": "layers=4,width=32,heads=2,positions=48",
-            "vocab_size": 300,
             "data": {"path": rows},
             "schedule": SCHEDULE,
             "output": tmp_path / name,
@@ -79,9 +82,8 @@ def settings(rows: Path, tmp_path: Path) -> Callable[..., TuneConfig]:
             "logging_steps": 3,
             "device": "cpu",
         }
-        if "model" in changes:
-            del values["from_scratch"], values["vocab_size"]
-        return TuneConfig(**{**values, **changes})
+        start = {} if "model" in changes else FRESH
+        return TuneConfig(**{**start, **values, **changes})
 
     return make
 
@@ -92,9 +94,7 @@ def small(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("small") / "small"
     tune(
         TuneConfig(
-            model=None,
-            from_scratch="layers=4,width=32,heads=2,positions=48",
-            vocab_size=300,
+            **FRESH,
             data={"path": rows},
             schedule="full",
             output=output,
@@ -112,10 +112,7 @@ def weights(directory: Path) -> dict[str, torch.Tensor]:
 
 
 def assert_same_weights(first: Path, second: Path, tolerance: float = 0.0) -> None:
-    expected = weights(second)
-    assert weights(first).keys() == expected.keys()
-    for name, tensor in weights(first).items():
-        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=tolerance)
+    torch.testing.assert_close(weights(first), weights(second), rtol=0, atol=tolerance)
 
 
 def test_loss_falls_and_the_output_exports_with_its_schedule(
@@ -128,7 +125,6 @@ def test_loss_falls_and_the_output_exports_with_its_schedule(
     data = {"path": rows, "prompt_template": "{prompt} ="}
     config = settings(model=str(small), max_steps=60, data=data, validation=rows, batch_size=8)
     report = tune(config)
-    assert report is not None
     assert report.validation is not None
     assert report.validation.tuned_at_schedule < 0.7 * report.validation.start_at_schedule
     assert report.losses[0].loss > report.losses[-1].loss
@@ -155,10 +151,8 @@ def test_loss_falls_and_the_output_exports_with_its_schedule(
     assert set(result.outputs[0].layers_per_token[1:]) == {3, 2}
     with Generator.open(bundle, threads=1, raw_prompts=True) as generator:
         (raw,) = generator.generate(["name[Cat] ="], params)
-    assert (raw.prompt_token_ids, raw.outputs[0].token_ids) == (
-        in_template,
-        result.outputs[0].token_ids,
-    )
+    assert raw.prompt_token_ids == in_template
+    assert raw.outputs[0].token_ids == result.outputs[0].token_ids
     assert_the_template_is_carried_along(output, bundle, rows)
     card = ModelCard.load(output / "README.md")
     assert card.data.license is None, "the user's to say"
@@ -169,7 +163,7 @@ def test_loss_falls_and_the_output_exports_with_its_schedule(
 
 
 def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: Path) -> None:
-    """Check that commands that read data apply the template once, and say so."""
+    """Check that commands that read data apply the template once, and report it."""
     template = "{prompt} ="
     data = DataConfig(path=rows)
     (encoded,) = prepare_evaluation(EvaluationConfig(bundles=(str(bundle),), data=data)).bundles
@@ -197,13 +191,9 @@ def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: P
 def test_the_horizon_is_the_median_completion(settings: Callable[..., TuneConfig]) -> None:
     named = tune(settings("named", schedule=f"{SCHEDULE},horizon=5", max_steps=1))
     median = tune(settings("median", max_steps=1))
-    assert named is not None
-    assert median is not None
     assert (named.horizon_is_median, named.schedule["horizon"]) == (False, 5)
-    assert (median.horizon_is_median, median.schedule["horizon"]) == (
-        True,
-        median.data.median_completion,
-    )
+    assert median.horizon_is_median
+    assert median.schedule["horizon"] == median.data.median_completion
 
 
 class Stop(TrainerCallback):  # type: ignore[misc]
@@ -240,11 +230,8 @@ def test_a_save_without_its_optimizer_is_not_resumed_but_the_one_before(
     saves = settings("resumed").output.with_name(".resumed.tuning") / "checkpoints"
     (saves / "checkpoint-4" / "optimizer.pt").unlink()
     report = tune(settings("resumed", **options, resume=True))
-    assert report is not None
-    assert report.warnings[:2] == (
-        "checkpoint-4: optimizer.pt is missing: it is deleted",
-        "resumed at step 2",
-    )
+    deleted = "checkpoint-4: optimizer.pt is missing: it is deleted"
+    assert report.warnings[:2] == (deleted, "resumed at step 2")
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
 
@@ -272,7 +259,6 @@ def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
     report = tune(settings("resumed", **options, resume=True), events)
     assert events.done["tuning"][0] == "resumed"
     assert events.counts["tuning"] == events.totals["tuning"]
-    assert report is not None
     assert report.steps == 12
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
@@ -281,7 +267,6 @@ def test_finished_but_unpublished_run_resumes_without_another_step(
     settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in the second epoch while its result is written; another step would change it."""
-    from skipdec.calib.tuning import tuning as tune_module
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -289,36 +274,37 @@ def test_finished_but_unpublished_run_resumes_without_another_step(
     options = {"max_steps": 3, "decay": "constant", "logging_steps": 1}
     expected = tune(settings("undisturbed", **options))
     with monkeypatch.context() as patch:
-        patch.setattr(tune_module, "_write_checkpoint", killed)
+        patch.setattr("skipdec.calib.tuning.tuning._write_checkpoint", killed)
         with pytest.raises(KeyboardInterrupt):
             tune(settings("resumed", **options))
     events = RecordedEvents()
     report = tune(settings("resumed", **options, resume=True), events)
     assert events.done["tuning"][0] == "resumed"
     assert events.counts["tuning"] == events.totals["tuning"]
-    assert expected is not None
-    assert report is not None
     assert (report.steps, report.epochs) == (expected.steps, expected.epochs) == (3, 1.5)
     assert report.losses == expected.losses
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
 
-def test_accumulated_parts_equal_one_batch(settings: Callable[..., TuneConfig]) -> None:
-    """Every token has the same weight although the parts differ in size."""
-    tune(settings("whole", batch_size=8, max_steps=3))
-    tune(settings("parts", batch_size=2, gradient_accumulation=4, max_steps=3))
-    assert_same_weights(settings("whole").output, settings("parts").output, 2e-5)
-
-
-def test_recomputed_activations_change_nothing(settings: Callable[..., TuneConfig]) -> None:
-    tune(settings("plain", max_steps=3))
-    tune(settings("recomputed", max_steps=3, gradient_checkpointing=True))
-    assert_same_weights(settings("plain").output, settings("recomputed").output, 2e-5)
+@pytest.mark.parametrize(
+    ("plain", "other"),
+    [
+        ({"batch_size": 8}, {"batch_size": 2, "gradient_accumulation": 4}),
+        ({}, {"gradient_checkpointing": True}),
+    ],
+    ids=["accumulated parts", "recomputed activations"],
+)
+def test_ways_to_save_memory_change_no_weights(
+    plain: dict[str, Any], other: dict[str, Any], settings: Callable[..., TuneConfig]
+) -> None:
+    """Every token has the same weight although accumulated parts differ in size."""
+    tune(settings("plain", max_steps=3, **plain))
+    tune(settings("other", max_steps=3, **other))
+    assert_same_weights(settings("other").output, settings("plain").output, 2e-5)
 
 
 def test_bfloat16_learns(settings: Callable[..., TuneConfig]) -> None:
     report = tune(settings(bf16=True, save_dtype="bfloat16"))
-    assert report is not None
     assert report.losses[-1].loss < report.losses[0].loss
     assert {tensor.dtype for tensor in weights(report.output).values()} == {torch.bfloat16}
 
@@ -329,8 +315,6 @@ def test_a_loss_on_prompts_too_learns_prompts(
     """Half-way through prompts, the next characters become more probable."""
     plain = tune(settings("plain", model=str(small)))
     prompts = tune(settings("prompts", model=str(small), learn_prompt=True))
-    assert plain is not None
-    assert prompts is not None
     assert prompts.losses[0].loss > plain.losses[0].loss
 
 
@@ -341,7 +325,6 @@ def test_adapters_are_merged_into_the_weights(
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         report = tune(settings(**options))
-    assert report is not None
     assert report.trained_parameters < report.parameters / 4
     before, after = weights(small), weights(report.output)
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -357,9 +340,7 @@ def test_adapters_are_merged_into_the_weights(
 def test_adapters_without_peft_name_the_pip_command(
     small: Path, settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skipdec.calib.tuning import plan as tune_plan
-
-    monkeypatch.setattr(tune_plan, "find_spec", lambda name: None)
+    monkeypatch.setattr("skipdec.calib.tuning.plan.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="pip install peft"):
         tune(settings(model=str(small), lora={"rank": 2}))
 
@@ -371,7 +352,6 @@ def test_an_existing_output_is_only_replaced_by_force(
     with pytest.raises(UsageError, match="pass --force"):
         tune(settings(max_steps=1))
     report = tune(settings(max_steps=2, force=True))
-    assert report is not None
     assert json.loads((report.output / "tuning_report.json").read_text())["steps"] == 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("dear")
@@ -387,24 +367,16 @@ def test_all_problems_are_reported_before_work(
     schedule = tmp_path / "schedule.json"
     schedule.write_text(json.dumps(ExitSchedule.full(6).to_document()))
     (tmp_path / "taken").write_text("")
+    options = {"data": {"path": long}, "schedule": str(schedule), "mixture": ("9x",)}
     with pytest.raises(UsageError) as caught:
-        tune(
-            settings(
-                "taken",
-                model=str(small),
-                data={"path": long},
-                schedule=str(schedule),
-                mixture=("9x",),
-            )
-        )
-    text = str(caught.value)
+        tune(settings("taken", model=str(small), **options))
     for expected in (
         "exists and is not a tuned checkpoint",
         r"long.jsonl, line 9: the prompt has 122 tokens; allowed: at most 47",
         "is for 6 layers; the model has 4",
         "preset 9x: does not fit 4 layers",
     ):
-        assert expected in text
+        assert expected in str(caught.value)
 
 
 def test_events_come_in_order_and_the_curve_of_a_short_run_is_seen(
@@ -415,7 +387,6 @@ def test_events_come_in_order_and_the_curve_of_a_short_run_is_seen(
     assert list(events.counts) == ["loading", "held-out loss", "tuning", "writing"]
     assert events.counts["tuning"] == events.totals["tuning"] == 2
     assert fnmatch(events.lines[0], "step 1: loss ?.???")
-    assert report is not None
     assert [entry.step for entry in report.losses] == [1, 2], "the first and the last"
     figures: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
