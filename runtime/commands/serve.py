@@ -15,7 +15,7 @@ from ...engines.host.installation import require_extra
 from ...engines.host.options import from_options
 from ..opening import OpenOptions
 from ..serving.http.config import ServerConfig
-from ..serving.process.restarts import RestartPolicy
+from ..serving.process.settings import RestartPolicy
 
 if TYPE_CHECKING:
     from ..serving.http.server import ServedBundle
@@ -87,9 +87,9 @@ def serve(options: ServeOptions) -> None:
     """Serve bundles over HTTP, many requests in one running batch, each at its own depth."""
     require_extra("serve", "skipdec serve")
     from ..scheduling.scheduler import parse_admission
+    from ..serving.http.record import log_to_stderr
     from ..serving.http.server import HttpServer, ServedBundle
-    from ..serving.http.watch.logs import log_to_stderr
-    from ..serving.process.replicas import open_workers
+    from ..serving.process.engine import open_workers
 
     # A body that is read in a thread keeps the event loop waiting so long for the interpreter.
     sys.setswitchinterval(_SWITCH_SECONDS)

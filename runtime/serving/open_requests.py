@@ -1,21 +1,24 @@
-"""Requests that have not ended, the streams of their clients, and whether more are taken."""
+"""OpenRequests: the requests of one engine that have not ended, and whether more are taken."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from typing_extensions import override
+
 from ...engines.errors import ClosedError, OverloadedError, UsageError
 from ...engines.host.process import HomeProcess
 from ..tokens.outputs import StreamDelta
 from .engine_loop import StepResult
-from .open_request import OpenRequest
-from .stream import RequestStream
+from .service import EngineService
+from .stream import OpenRequest, RequestStream
 
 
 class OpenRequests:
@@ -45,13 +48,9 @@ class OpenRequests:
         return self._home.refusal if self._home.is_left else self._refusal
 
     @property
-    def is_inherited(self) -> bool:
-        """True in a fork of the process that made the engine."""
-        return self._home.is_left
-
-    def require_home(self) -> None:
-        """Raise SkipDecError in a forked child, which has no thread that would answer."""
-        self._home.require()
+    def home(self) -> HomeProcess:
+        """The process that made the engine; a fork of it has no thread that would answer."""
+        return self._home
 
     @property
     def waiting(self) -> int:
@@ -90,16 +89,9 @@ class OpenRequests:
             if self._refusal is not None:
                 raise ClosedError(self._owner, f"{self._refusal}; no request is taken")
             if request_id in self._by_id:
-                raise UsageError(
-                    "request_id", f"{request_id!r} is in use; leave it out, or choose another"
-                )
+                raise name_in_use(request_id)
             if self._num_waiting >= self._max_waiting:
-                raise OverloadedError(
-                    self._owner,
-                    f"{self._num_waiting} requests wait, as many as max_waiting allows; "
-                    "try again later",
-                    retry_after=retry_after(),
-                )
+                raise too_many_wait(self._owner, self._num_waiting, retry_after())
             self._by_id[request_id] = opened
             self._num_waiting += 1
             self._num_unanswered += 1
@@ -151,20 +143,18 @@ class OpenRequests:
 
         What is not known, since it was ended meanwhile, is dropped.
         """
-        posts: dict[asyncio.AbstractEventLoop, _Post] = {}
+        posts: defaultdict[asyncio.AbstractEventLoop, _Post] = defaultdict(_Post)
         for request_id, delta in result.deltas:
             opened = self._by_id.get(request_id)
             if isinstance(opened, RequestStream):
                 opened.tokens += len(delta.token_ids)
-                posts.setdefault(opened.loop, _Post()).deltas.append((opened, delta))
+                posts[opened.loop].deltas.append((opened, delta))
         for output in result.ended:
             if (opened := self._answer(output.request_id)) is not None:
-                finish = partial(opened.finish, output)
-                posts.setdefault(opened.loop, _Post()).ends.append(finish)
+                posts[opened.loop].ends.append(partial(opened.finish, output))
         for score in result.scored:
             if (opened := self._answer(score.request_id)) is not None:
-                finish = partial(opened.finish, score.output, score.error)
-                posts.setdefault(opened.loop, _Post()).ends.append(finish)
+                posts[opened.loop].ends.append(partial(opened.finish, score.output, score.error))
         for loop, post in posts.items():
             _call_soon(loop, post.deliver)
 
@@ -200,6 +190,48 @@ class OpenRequests:
                 for wake in self._on_idle:
                     wake()
         return opened
+
+
+def name_in_use(request_id: str) -> UsageError:
+    """Return the error of a second request of one name."""
+    return UsageError("request_id", f"{request_id!r} is in use; leave it out, or choose another")
+
+
+def too_many_wait(owner: str, count: int, retry_after: float) -> OverloadedError:
+    """Return the error of a request for which there is no room."""
+    problem = f"{count} requests wait, as many as max_waiting allows; try again later"
+    return OverloadedError(owner, problem, retry_after=retry_after)
+
+
+class QueuedService(EngineService):
+    """An engine of this process, or of a worker, whose clients wait in one `OpenRequests`."""
+
+    def __init__(self, max_waiting: int) -> None:
+        self._requests = OpenRequests(type(self).__name__, max_waiting)
+
+    @property
+    @override
+    def refusal(self) -> str | None:
+        return self._requests.refusal
+
+    @property
+    @override
+    def failure(self) -> Future[str]:
+        return self._requests.failure
+
+    @override
+    def require_home(self) -> None:
+        self._requests.home.require()
+
+    @override
+    async def drain(self, timeout: float | None = None) -> bool:
+        self.require_home()
+        self._requests.refuse("is draining")
+        return await self._requests.wait_until_idle(timeout)
+
+    @override
+    def end_all(self, error: Exception) -> None:
+        self._requests.end(self._requests.all(), error)
 
 
 @dataclass

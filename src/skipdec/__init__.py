@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from .runtime.scheduling.stats import EngineStats
     from .runtime.serving.async_engine import AsyncEngine
     from .runtime.serving.process.engine import ProcessEngine
-    from .runtime.serving.process.restarts import RestartPolicy
+    from .runtime.serving.process.settings import RestartPolicy
     from .runtime.serving.stream import RequestStream
     from .runtime.serving.triton.check import check_triton_models
     from .runtime.serving.triton.repository import write_triton_repository
@@ -122,7 +122,7 @@ _RUNNING = {  # everything a service needs; no torch, no onnx
     "ProcessEngine": ".runtime.serving.process.engine",
     "RequestOutput": ".runtime.tokens.outputs",
     "RequestStream": ".runtime.serving.stream",
-    "RestartPolicy": ".runtime.serving.process.restarts",
+    "RestartPolicy": ".runtime.serving.process.settings",
     "RunningBatch": ".runtime.scheduling.running_batch",
     "SamplingParams": ".runtime.tokens.sampling",
     "ScheduleError": ".engines.errors",

@@ -21,8 +21,8 @@ from typer.main import get_command
 from skipdec.cli import build_app
 from skipdec.runtime.serving.http.app import build_app as build_server
 from skipdec.runtime.serving.http.config import ServerConfig
-from skipdec.runtime.serving.http.guard.keys import ApiKeys
 from skipdec.runtime.serving.http.metrics import Metrics
+from skipdec.runtime.serving.http.middleware import ApiKeys
 from skipdec.runtime.serving.http.served import ServedModels
 
 KUBERNETES = "1.37"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import (
@@ -13,6 +14,7 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from ...scheduling.stats import Distribution, EngineStats
 from ...tokens.outputs import RequestOutput
@@ -29,7 +31,8 @@ from ..figures import (
     EngineFigure,
     HistogramFigure,
 )
-from .protocol.pieces import Turns
+from .answers import Turns, usage
+from .record import RequestRecord
 from .served import ServedModels
 
 
@@ -47,15 +50,16 @@ class Metrics:
         self._depth = self._histogram(REALISED_DEPTH)
 
     async def observe(
-        self,
-        model: str,
-        schedule: str,
-        outputs: Sequence[RequestOutput],
-        seconds: float,
-        turns: Turns,
-    ) -> None:
-        """Count a request whose texts have ended; ``schedule``: one of few names."""
-        self._whole.labels(model).observe(seconds)
+        self, record: RequestRecord, schedule: str, outputs: Sequence[RequestOutput]
+    ) -> dict[str, Any]:
+        """Count a request whose texts have ended, and return its usage, which ``record`` keeps.
+
+        ``schedule``: one of few names.
+        """
+        model, turns = record.model or "", Turns()
+        used = await usage(outputs, turns)
+        record.use(used)
+        self._whole.labels(model).observe(record.seconds)
         for one in (completion for output in outputs for completion in output.outputs):
             if one.finish_reason != "error":
                 self._succeeded.labels(model, str(one.finish_reason)).inc()
@@ -68,6 +72,7 @@ class Metrics:
                 await turns.take()
             depth = sum(one.layers_per_token) / len(one.layers_per_token)
             self._depth.labels(model, schedule).observe(depth)
+        return used
 
     def fail(self, model: str | None, reason: str) -> None:
         """Count a request that was answered with an error."""
@@ -100,8 +105,8 @@ class _Engines(Collector):
         """Return nothing, since metric names depend on the engines."""
         return ()
 
+    @override
     def collect(self) -> Iterator[Metric]:
-        """Every figure of every engine."""
         stats = {name: model.engine.stats() for name, model in self._models.items()}
         for figure in ENGINE_FIGURES:
             yield _family(figure, stats)

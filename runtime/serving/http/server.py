@@ -18,12 +18,10 @@ from ....engines.host.signals import SIGNALS
 from ..service import EngineService
 from .app import build_app
 from .config import ServerConfig
-from .guard.acceptor import SPARE, Acceptor
-from .guard.connections import BoundedProtocol, ConnectionLimits, ConnectionRoom
-from .guard.keys import ApiKeys
+from .connections import SPARE, Acceptor, BoundedProtocol, ConnectionLimits, ConnectionRoom
+from .middleware import ApiKeys
+from .record import SERVER, exporting_traces
 from .served import ServedModel, ServedModels
-from .watch.logs import SERVER
-from .watch.traces import exporting_traces
 
 _CUT_SECONDS = 5.0  # for answers to leave, once nothing runs any more
 _MAX_HEADERS = 32 << 10  # bytes of a request's line and headers
@@ -157,11 +155,11 @@ class HttpServer:
         models = self.models
         models.is_draining = True
         timeout = self._config.shutdown_timeout
-        SERVER.info("draining: up to %g s for %d texts", timeout, len(models.running))
+        SERVER.info("draining: up to %g s for %d texts", timeout, models.num_running)
         engines = [model.engine for model in models.values()]
         drained = await asyncio.gather(*(engine.drain(timeout) for engine in engines))
         if not all(drained):
-            SERVER.warning("%d texts had not ended in time and are cut", len(models.running))
+            SERVER.warning("%d texts had not ended in time and are cut", models.num_running)
             cut = ClosedError("server", "the server was shut down before the text had ended")
             for engine in engines:
                 engine.end_all(cut)

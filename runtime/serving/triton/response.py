@@ -12,8 +12,7 @@ from ....engines.errors import SkipDecError
 from ...schedule import ExitSchedule
 from ...schedule.text import format_schedule
 from ...tokens.outputs import Logprob, StreamDelta
-from .request import TritonRequest
-from .tensors import TensorType
+from .request import TensorType, TritonRequest
 
 _TEXTS, _COUNTS = TensorType("STRING", -1), TensorType("UINT32", -1)
 

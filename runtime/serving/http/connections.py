@@ -1,16 +1,22 @@
-"""HTTP/1.1 connections: how long each may stay in what state, and how many there may be."""
+"""HTTP/1.1 connections: their number, their states, and how long each state may last."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
+from collections.abc import Callable, Sized
+from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Literal, Protocol
 
 import h11
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..protocol.errors import ApiError, unavailable
+from .protocol import ApiError, unavailable
+from .record import SERVER
 
 REFUSED = "is_refused"  # in a request's state: its connection is one too many
 
@@ -255,3 +261,71 @@ class BoundedProtocol(H11Protocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+
+
+SPARE = 32  # connections beyond the limit that are there at once, for as long as a 503 takes
+
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_RETRY_SECONDS = 0.1
+_FULL_SECONDS = 0.01
+_LOG_SECONDS = 60.0  # between two warnings
+
+
+class Acceptor:
+    """Accepts connections at a listening socket until it is stopped.
+
+    asyncio's own server accepts all that wait before it looks at the first, and logs each one for
+    which no descriptor is left. This one leaves connections in the system's backlog while there is
+    no room for another.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        make_protocol: Callable[[], asyncio.Protocol],
+        connections: Sized,
+        room: ConnectionRoom,
+    ) -> None:
+        """``connections``: all that are open, those that are refused too."""
+        self._listening = listening
+        self._make_protocol = make_protocol
+        self._connections = connections
+        self._room = room
+        self._warned = -_LOG_SECONDS  # of time.monotonic
+
+    async def run(self) -> None:
+        """Accept until it is cancelled; then nobody listens any more."""
+        self._listening.setblocking(False)
+        with self._listening:
+            while True:
+                if len(self._connections) >= self._room.limit + SPARE:
+                    await asyncio.sleep(_FULL_SECONDS)
+                else:
+                    await self._accept()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            connection, _ = await loop.sock_accept(self._listening)
+        except OSError as error:  # else of a client that has gone already
+            if error.errno in _SHORT:
+                self._warn(error)
+                self._room.close_one()
+                await asyncio.sleep(_RETRY_SECONDS)
+            return
+        with suppress(OSError):  # its client has gone
+            # Each event of a stream is a packet at once; asyncio only does so where the listening
+            # socket names its protocol.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError):
+            await loop.connect_accepted_socket(self._make_protocol, connection)
+
+    def _warn(self, error: OSError) -> None:
+        now = monotonic()
+        if now - self._warned < _LOG_SECONDS:
+            return
+        self._warned = now
+        SERVER.warning(
+            "no connection can be accepted now: %s; those that wait are closed (see ulimit -n)",
+            error.strerror,
+        )
