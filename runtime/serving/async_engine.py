@@ -40,9 +40,8 @@ class AsyncEngine(QueuedService):
 
     def __init__(self, generator: Generator, options: OpenOptions) -> None:
         """Take over ``generator``, which is closed with the engine; ``options`` as in `open`."""
-        super().__init__(options.max_waiting)
+        super().__init__(BundleOutline.of_generator(generator), options.max_waiting)
         self._generator = generator
-        self._outline = BundleOutline.of_generator(generator)
         self._held = ExitStack()
         self._engine = self._held.enter_context(generator.running_batch(options))
         self._loop = EngineLoop(self._engine, self._requests)
@@ -74,16 +73,6 @@ class AsyncEngine(QueuedService):
     def generator(self) -> Generator:
         """The generator with model, tokenizer and bundle. It is busy while this engine is open."""
         return self._generator
-
-    @property
-    @override
-    def outline(self) -> BundleOutline:
-        return self._outline
-
-    @property
-    @override
-    def unready(self) -> str | None:
-        return self._requests.refusal
 
     @property
     @override
@@ -126,10 +115,9 @@ class AsyncEngine(QueuedService):
         """The engine's thread."""
         try:
             self._loop.run()
-        except ClosedError as error:  # the generator was closed, or the interpreter exits
-            self._requests.fail(str(error), error)
         except Exception as error:
-            _LOGGER.exception("the engine's thread has failed")
+            if not isinstance(error, ClosedError):  # by the generator, or the interpreter's exit
+                _LOGGER.exception("the engine's thread has failed")
             self._requests.fail(str(error), error)
         else:
             self._requests.end(self._requests.all(), ClosedError("AsyncEngine", "was closed"))

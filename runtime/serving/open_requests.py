@@ -8,16 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 
 from typing_extensions import override
 
 from ...engines.errors import ClosedError, OverloadedError, UsageError
 from ...engines.host.process import HomeProcess
-from ..tokens.outputs import StreamDelta
 from .engine_loop import StepResult
-from .service import EngineService
+from .service import BundleOutline, EngineService
 from .stream import OpenRequest, RequestStream
 
 
@@ -34,7 +32,7 @@ class OpenRequests:
         self._owner = owner
         self._max_waiting = max_waiting
         self._lock = threading.Lock()
-        self._home = HomeProcess(owner, "open an engine here")
+        self.home = HomeProcess(owner, "open an engine here")  # a fork has no thread to answer
         self._by_id: dict[str, OpenRequest] = {}  # in order of arrival
         self._num_waiting = 0
         self._num_unanswered = 0
@@ -45,12 +43,7 @@ class OpenRequests:
     @property
     def refusal(self) -> str | None:
         """The reason why requests are refused, or None."""
-        return self._home.refusal if self._home.is_left else self._refusal
-
-    @property
-    def home(self) -> HomeProcess:
-        """The process that made the engine; a fork of it has no thread that would answer."""
-        return self._home
+        return self.home.refusal if self.home.is_left else self._refusal
 
     @property
     def waiting(self) -> int:
@@ -143,20 +136,20 @@ class OpenRequests:
 
         What is not known, since it was ended meanwhile, is dropped.
         """
-        posts: defaultdict[asyncio.AbstractEventLoop, _Post] = defaultdict(_Post)
+        posts = defaultdict[asyncio.AbstractEventLoop, list[Callable[[], None]]](list)
         for request_id, delta in result.deltas:
             opened = self._by_id.get(request_id)
             if isinstance(opened, RequestStream):
                 opened.tokens += len(delta.token_ids)
-                posts[opened.loop].deltas.append((opened, delta))
+                posts[opened.loop].append(partial(opened.push, delta))
         for output in result.ended:
             if (opened := self._answer(output.request_id)) is not None:
-                posts[opened.loop].ends.append(partial(opened.finish, output))
+                posts[opened.loop].append(partial(opened.finish, output))
         for score in result.scored:
             if (opened := self._answer(score.request_id)) is not None:
-                posts[opened.loop].ends.append(partial(opened.finish, score.output, score.error))
-        for loop, post in posts.items():
-            _call_soon(loop, post.deliver)
+                posts[opened.loop].append(partial(opened.finish, score.output, score.error))
+        for loop, calls in posts.items():
+            _call_soon(loop, partial(_call_all, calls))
 
     def end(self, opened: Collection[OpenRequest], error: Exception) -> None:
         """End these with an error."""
@@ -206,13 +199,24 @@ def too_many_wait(owner: str, count: int, retry_after: float) -> OverloadedError
 class QueuedService(EngineService):
     """An engine of this process, or of a worker, whose clients wait in one `OpenRequests`."""
 
-    def __init__(self, max_waiting: int) -> None:
+    def __init__(self, outline: BundleOutline, max_waiting: int) -> None:
+        self._outline = outline
         self._requests = OpenRequests(type(self).__name__, max_waiting)
 
     @property
     @override
+    def outline(self) -> BundleOutline:
+        return self._outline
+
+    @property
     def refusal(self) -> str | None:
+        """The reason why new requests are refused (draining, closed, failed), or None."""
         return self._requests.refusal
+
+    @property
+    @override
+    def unready(self) -> str | None:
+        return self.refusal
 
     @property
     @override
@@ -234,21 +238,12 @@ class QueuedService(EngineService):
         self._requests.end(self._requests.all(), error)
 
 
-@dataclass
-class _Post:
-    """A step's results for the clients of one event loop."""
-
-    deltas: list[tuple[RequestStream, StreamDelta]] = field(default_factory=list)
-    ends: list[Callable[[], None]] = field(default_factory=list)
-
-    def deliver(self) -> None:
-        for stream, delta in self.deltas:
-            stream.push(delta)
-        for finish in self.ends:
-            finish()
-
-
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     """Call in the loop's thread; do nothing if the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(call)
+
+
+def _call_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()

@@ -41,18 +41,15 @@ class BundleOutline:
 
         Raises BundleError, and ScheduleError for a schedule that does not fit it.
         """
-        manifest = bundle.manifest
+        manifest, model = bundle.manifest, bundle.manifest.model
         check_contract(manifest)
         own = bundle_schedule(bundle)
-        model = manifest.model
         schedules = ScheduleResolver(model.num_layers, own, schedule, model.max_seq_len)
         schedules.resolve(None, 1)
-        template = None if raw_prompts else manifest.prompt_template
-        tokenizer = Tokenizer.of(bundle, template)
+        tokenizer = Tokenizer.of(bundle, None if raw_prompts else manifest.prompt_template)
         if tokenizer is not None:
             tokenizer.least_tokens("")  # which looks through the vocabulary, the first time
-        kernels = kernels_in_use(manifest)
-        return cls(manifest.digest, model, tokenizer, kernels, schedules)
+        return cls(manifest.digest, model, tokenizer, kernels_in_use(manifest), schedules)
 
     @classmethod
     def of_generator(cls, generator: Generator) -> Self:
@@ -64,17 +61,6 @@ class BundleOutline:
             generator.kernels,
             generator.schedules,
         )
-
-    @property
-    def bundle_schedule(self) -> ExitSchedule:
-        """The bundle's own."""
-        return self.schedules.own
-
-    def resolve_schedule(
-        self, schedule: str | ExitSchedule | None, *, max_tokens: int
-    ) -> ExitSchedule:
-        """See `Generator.resolve_schedule`."""
-        return self.schedules.resolve(schedule, max_tokens)
 
     def prepare(
         self,
@@ -142,16 +128,11 @@ class EngineService(ABC):
 
     @property
     @abstractmethod
-    def refusal(self) -> str | None:
-        """The reason why new requests are refused (draining, closed, failed), or None.
+    def unready(self) -> str | None:
+        """The reason why new requests should go elsewhere (draining, closed, …), or None.
 
         A message puts the name of the engine before it.
         """
-
-    @property
-    @abstractmethod
-    def unready(self) -> str | None:
-        """The reason why new requests should go elsewhere: `refusal`, or a restart to wait for."""
 
     @property
     @abstractmethod
@@ -265,10 +246,10 @@ class EngineService(ABC):
     def seconds_until_room(self) -> float:
         """Estimate when a place in the queue is free, from the mean time of past requests."""
         stats = self.stats()
+        busy = stats.prefill_seconds + stats.decode_seconds
+        busy += stats.sampling_seconds + stats.scoring_seconds
         ended = stats.finished + stats.aborted
-        busy = stats.prefill_seconds + stats.decode_seconds + stats.sampling_seconds
-        busy += stats.scoring_seconds
-        return max(1.0, busy / ended if ended else 1.0)
+        return max(1.0, busy / ended) if ended else 1.0
 
     @abstractmethod
     async def drain(self, timeout: float | None = None) -> bool:

@@ -99,7 +99,14 @@ async def json_answer(document: dict[str, Any]) -> Response:
     second = await anext(chunks, None)
     if second is None:
         return Response(first, media_type="application/json")
-    return StreamingResponse(_chained(first, second, rest=chunks), media_type="application/json")
+
+    async def chained() -> AsyncIterator[bytes]:
+        yield first
+        yield second
+        async for chunk in chunks:
+            yield chunk
+
+    return StreamingResponse(chained(), media_type="application/json")
 
 
 async def _chunks(document: dict[str, Any]) -> AsyncIterator[bytes]:
@@ -112,13 +119,6 @@ async def _chunks(document: dict[str, Any]) -> AsyncIterator[bytes]:
         await turns.take()
     if chunk:
         yield bytes(chunk)
-
-
-async def _chained(*begin: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    for chunk in begin:
-        yield chunk
-    async for chunk in rest:
-        yield chunk
 
 
 class TokenNames(dict[int, str]):

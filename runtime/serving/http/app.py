@@ -186,10 +186,10 @@ def _model_document(model: ServedModel) -> dict[str, Any]:
 
 
 def _schedules_document(model: ServedModel) -> dict[str, Any]:
-    resolve = model.engine.outline.resolve_schedule
+    resolve = model.engine.outline.schedules.resolve
     listed = []
     for text in model.listed:
-        schedule = resolve(text, max_tokens=_SHOWN_TOKENS)
+        schedule = resolve(text, _SHOWN_TOKENS)
         layers = [schedule.budget(index) for index in range(_SHOWN_TOKENS)]
         listed.append({"schedule": text, "layers_per_token": layers})
     return {

@@ -91,22 +91,20 @@ def _prepare(asked: CompletionRequest, model: ServedModel, client: str) -> list[
     """Check the schedule, tokenize and check all prompts once, and bound the log-probabilities."""
     max_tokens = 16 if asked.max_tokens is None else asked.max_tokens
     model.require_allowed(asked.schedule, max_tokens or 16)
-    outline, schedule = model.engine.outline, asked.schedule
+    outline, schedule, top = model.engine.outline, asked.schedule, asked.logprobs
+    params = None if asked.scores_prompts and not asked.max_tokens else asked.params
     prepared: list[Prepared] = []
     problems: list[str] = []
     for place, prompt in enumerate(asked.prompts):
         who = {"client": client, "subject": f"prompt {place}"}
         try:
-            if asked.scores_prompts:
-                params = asked.params if asked.max_tokens else None
-                top = asked.logprobs
-                prepared.append(
-                    outline.prepare_score(
-                        prompt, None, schedule, top_logprobs=top, followed_by=params, **who
-                    )
+            prepared.append(
+                outline.prepare_score(
+                    prompt, None, schedule, top_logprobs=top, followed_by=params, **who
                 )
-            else:
-                prepared.append(outline.prepare(prompt, asked.params, schedule, **who))
+                if asked.scores_prompts
+                else outline.prepare(prompt, params, schedule, **who)
+            )
         except UsageError as error:
             problems += error.problems
     if problems:

@@ -7,40 +7,30 @@ import errno
 import socket
 from collections.abc import Callable, Sized
 from contextlib import suppress
-from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import h11
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .config import ServerConfig
 from .protocol import ApiError, unavailable
 from .record import SERVER
 
 REFUSED = "is_refused"  # in a request's state: its connection is one too many
+SPARE = 32  # connections beyond the limit that are there at once, for as long as a 503 takes
 
 _REFUSED_SECONDS = 2.0  # for the request of a connection that is one too many
 _ANSWERED_SECONDS = 5.0  # for the rest of a request that was answered before it had come
 _ANSWERED_BODIES = 16  # times the limit of a body, of which the rest is discarded
 
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_RETRY_SECONDS = 0.1
+_FULL_SECONDS = 0.01
+_LOG_SECONDS = 60.0  # between two warnings
+
 Phase = Literal["head", "answer", "rest", "idle"]
-
-
-@dataclass(frozen=True)
-class ConnectionLimits:
-    """Seconds and bytes that a connection may take; see `ServerConfig`."""
-
-    read_timeout: float
-    write_timeout: float
-    max_body: int
-
-
-class Replaceable(Protocol):
-    """A connection that can be given up for another one while it has nothing to answer."""
-
-    def give_up(self) -> None:
-        """Close it."""
 
 
 class ConnectionRoom:
@@ -53,10 +43,10 @@ class ConnectionRoom:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._admitted: set[Replaceable] = set()
-        self._waiting: dict[Replaceable, None] = {}  # the one that waits for longest comes first
+        self._admitted: set[BoundedProtocol] = set()
+        self._waiting: dict[BoundedProtocol, None] = {}  # the longest waits first
 
-    def admit(self, connection: Replaceable) -> bool:
+    def admit(self, connection: BoundedProtocol) -> bool:
         """Let a connection in if there is room, or if another one can be closed for it."""
         if len(self._admitted) >= self.limit and not self.close_one():
             return False
@@ -72,12 +62,12 @@ class ConnectionRoom:
         oldest.give_up()
         return True
 
-    def leave(self, connection: Replaceable) -> None:
+    def leave(self, connection: BoundedProtocol) -> None:
         """Forget a connection; idempotent."""
         self._admitted.discard(connection)
         self._waiting.pop(connection, None)
 
-    def mark(self, connection: Replaceable, *, waits: bool) -> None:
+    def mark(self, connection: BoundedProtocol, *, waits: bool) -> None:
         """Note whether an admitted connection waits for a request now."""
         if not waits:
             self._waiting.pop(connection, None)
@@ -108,7 +98,7 @@ class BoundedProtocol(H11Protocol):
     def __init__(
         self,
         *args: Any,  # noqa: ANN401  (uvicorn's own)
-        limits: ConnectionLimits,
+        limits: ServerConfig,
         room: ConnectionRoom,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
@@ -261,14 +251,6 @@ class BoundedProtocol(H11Protocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
-
-
-SPARE = 32  # connections beyond the limit that are there at once, for as long as a 503 takes
-
-_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_RETRY_SECONDS = 0.1
-_FULL_SECONDS = 0.01
-_LOG_SECONDS = 60.0  # between two warnings
 
 
 class Acceptor:

@@ -128,7 +128,7 @@ def _too_much(kind: str, count: int, most: int) -> UsageError:
 
 
 class CompletionRequest(SamplingParams):
-    """What is asked for; fields that are not given, or null, have their defaults.
+    """A body of /v1/completions; fields that are not given, or null, have their defaults.
 
     Sampling fields are SamplingParams', with lower limits. Fields that are unknown are refused by
     name: one that did nothing would be worse.

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -18,7 +19,7 @@ from ....engines.host.signals import SIGNALS
 from ..service import EngineService
 from .app import build_app
 from .config import ServerConfig
-from .connections import SPARE, Acceptor, BoundedProtocol, ConnectionLimits, ConnectionRoom
+from .connections import SPARE, Acceptor, BoundedProtocol, ConnectionRoom
 from .middleware import ApiKeys
 from .record import SERVER, exporting_traces
 from .served import ServedModel, ServedModels
@@ -76,7 +77,8 @@ class HttpServer:
         self._config = config
         app = build_app(self.models, config, ApiKeys.read(config.api_key_file))
         self._socket = _listening(config.host, config.port)
-        self.address = _address(self._socket)
+        host, port = self._socket.getsockname()[:2]
+        self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._http = _Uvicorn(
             uvicorn.Config(
                 app,
@@ -91,7 +93,7 @@ class HttpServer:
                 timeout_graceful_shutdown=int(_CUT_SECONDS),
             ),
             self._socket,
-            ConnectionLimits(config.read_timeout, config.write_timeout, config.max_body),
+            config,
             ConnectionRoom(_connection_limit(config.max_connections, workers)),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -137,18 +139,15 @@ class HttpServer:
         SERVER.info("stopped")
         if not loading.cancelled():
             loading.result()
-        self._raise_failure()
+        for name, model in self.models.items():
+            if model.engine.failure.done():
+                raise SkipDecError(name, f"has failed: {model.engine.failure.result()}")
 
     async def _load(self, engines: AsyncExitStack) -> None:
         for bundle in self._bundles:
             engine = await engines.enter_async_context(self._open_engine(bundle))
             self.models.add(ServedModel.of(bundle.name, engine, self._config.schedules))
             engine.failure.add_done_callback(lambda _: self.stop())
-
-    def _raise_failure(self) -> None:
-        for name, model in self.models.items():
-            if model.engine.failure.done():
-                raise SkipDecError(name, f"has failed: {model.engine.failure.result()}")
 
     async def _drain(self) -> None:
         """Let what runs end; after shutdown_timeout, answer without the engines, if need be."""
@@ -172,14 +171,20 @@ class _Uvicorn(uvicorn.Server):
         self,
         config: uvicorn.Config,
         listening: socket.socket,
-        limits: ConnectionLimits,
+        limits: ServerConfig,
         room: ConnectionRoom,
     ) -> None:
         super().__init__(config)
-        self._limits = limits
-        self._room = room
-        connections = self.server_state.connections
-        self._acceptor = Acceptor(listening, self._protocol, connections, room)
+        state = self.server_state
+        make_protocol = partial(
+            BoundedProtocol,
+            config=config,
+            server_state=state,
+            app_state={},
+            limits=limits,
+            room=room,
+        )
+        self._acceptor = Acceptor(listening, make_protocol, state.connections, room)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept."""
@@ -198,15 +203,6 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave them alone."""
         yield
-
-    def _protocol(self) -> asyncio.Protocol:
-        return BoundedProtocol(
-            config=self.config,
-            server_state=self.server_state,
-            app_state={},
-            limits=self._limits,
-            room=self._room,
-        )
 
 
 def _connection_limit(wanted: int, workers: int) -> int:
@@ -266,8 +262,3 @@ def _listening(host: str, port: int) -> socket.socket:
             f"{host}:{port} can't be listened on ({error.strerror or error}); choose another "
             "--host or --port; port 0 is a free one",
         ) from error
-
-
-def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -47,13 +47,12 @@ class ProcessEngine(QueuedService):
         worker_module: str = WORKER,
     ) -> None:
         """Start the worker; `loaded` is done once it takes requests. ``outline``: its bundle's."""
-        super().__init__(settings.max_waiting)
+        super().__init__(outline, settings.max_waiting)
         self._settings = settings
-        self._outline = outline
         policy = policy or RestartPolicy()
         self._dispatcher = Dispatcher(self._requests, Suspects(policy.poison_timeout))
         self._stats: EngineStats | None = None  # of the worker that runs; None until the first
-        self._ended_stats: EngineStats | None = None  # of those that died
+        self._ended_stats: list[EngineStats] = []  # the total of those that died, if any did
         self._limits: RequestLimits | None = None  # of the last worker that has loaded
         self.loaded: Future[None] = Future()
         self._keeper = WorkerKeeper(settings, policy, self, worker_module)
@@ -96,11 +95,6 @@ class ProcessEngine(QueuedService):
             yield engine
         finally:
             await asyncio.to_thread(engine.close)
-
-    @property
-    @override
-    def outline(self) -> BundleOutline:
-        return self._outline
 
     @property
     @override
@@ -153,7 +147,7 @@ class ProcessEngine(QueuedService):
     @override
     def stats(self) -> EngineStats:
         self.require_home()
-        known = [one for one in (self._stats, self._ended_stats) if one is not None]
+        known = self._ended_stats + ([] if self._stats is None else [self._stats])
         if not known:
             raise ClosedError("ProcessEngine", "has no figures: its worker never loaded")
         return replace(EngineStats.total(known), waiting=self._requests.waiting)
@@ -201,9 +195,8 @@ class ProcessEngine(QueuedService):
         """Keep the dead worker's figures; requests are the dispatcher's."""
         lost = self._dispatcher.worker_died(reason)
         if self._stats is not None:
-            ended = self._stats.ended(lost)
-            before = self._ended_stats
-            self._ended_stats = ended if before is None else EngineStats.total([before, ended])
+            self._ended_stats.append(self._stats.ended(lost))
+            self._ended_stats = [EngineStats.total(self._ended_stats)]
             self._stats = None
 
     def on_failure(self, error: Exception) -> None:
@@ -249,14 +242,10 @@ class Replicas(EngineService):
 
     @property
     @override
-    def refusal(self) -> str | None:
-        return next((engine.refusal for engine in self._engines if engine.refusal), None)
-
-    @property
-    @override
     def unready(self) -> str | None:
         reasons = [engine.unready for engine in self._engines]
-        return self.refusal or (None if None in reasons else reasons[0])
+        refusals = (engine.refusal for engine in self._engines if engine.refusal)
+        return next(refusals, None if None in reasons else reasons[0])
 
     @property
     @override

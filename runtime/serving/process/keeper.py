@@ -42,34 +42,19 @@ class WorkerProcess:
     def __init__(self, settings: WorkerSettings, module: str = WORKER) -> None:
         """Raises OSError where the system has no descriptor, process or memory for it."""
         ours, theirs = socket.socketpair()
+        options = [module, json.dumps(settings.to_dict()), str(theirs.fileno())]
         with theirs, ExitStack() as opened:
             opened.enter_context(ours)
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    tied.__name__,
-                    str(os.getpid()),
-                    module,
-                    json.dumps(settings.to_dict()),
-                    str(theirs.fileno()),
-                ],
+                [sys.executable, "-P", "-m", tied.__name__, str(os.getpid()), *options],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=os.environ | huge_pages_environment(),
             )
             opened.pop_all()
         self.link = Link(ours)
-
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
-
-    def kill(self) -> None:
-        """End it at once; there is nothing that it would have to tidy up. From any thread."""
-        self._process.kill()
+        self.pid = self._process.pid
+        self.kill = self._process.kill  # there is nothing to tidy up; from any thread
 
     def wait(self) -> str:
         """Wait for its end, after that of its link, and say how it came."""
@@ -172,15 +157,11 @@ class WorkerKeeper:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             self._keep()
-        except SkipDecError as error:
-            self._fail(error)
         except Exception as error:
-            _LOGGER.exception("the worker of %s can't be kept", self._settings.path)
-            self._fail(error)
-
-    def _fail(self, error: Exception) -> None:
-        if not self._closing.is_set():
-            self._client.on_failure(error)
+            if not isinstance(error, SkipDecError):
+                _LOGGER.exception("the worker of %s can't be kept", self._settings.path)
+            if not self._closing.is_set():
+                self._client.on_failure(error)
 
     def _keep(self) -> None:
         deaths = Deaths(self._policy)
@@ -196,12 +177,8 @@ class WorkerKeeper:
                 raise self._died(
                     f"died {len(deaths)} times in {self._policy.window:g} s, at last {reason}"
                 )
-            _LOGGER.error(
-                "the worker of %s died (%s); the next one starts in %g s",
-                self._settings.path,
-                reason,
-                delay,
-            )
+            told = "the worker of %s died (%s); the next one starts in %g s"
+            _LOGGER.error(told, self._settings.path, reason, delay)
             if self._is_closed_within(delay):
                 return
 
@@ -240,7 +217,7 @@ class WorkerKeeper:
                 return None
 
     def _run_worker(self) -> str:
-        """Start a worker and listen to it until it ends; how it ended."""
+        """Start a worker, listen to it until it ends, and return how it ended."""
         worker = self._start_worker()
         if worker is None:
             return "closed"

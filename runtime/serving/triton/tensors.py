@@ -1,10 +1,11 @@
-"""A request's input tensors, with the names of vLLM's and TensorRT-LLM's backends of Triton."""
+"""Input and output tensors of a model, with the names of vLLM's and TensorRT-LLM's backends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -13,9 +14,12 @@ from pydantic import ConfigDict, Field
 
 from ....engines.checking import ValidatedConfig
 from ....engines.documents import parse_json
-from ....engines.errors import UsageError, shown
+from ....engines.errors import SkipDecError, UsageError, shown
 from ...requests.request import Prompt
+from ...schedule import ExitSchedule
 from ...schedule.notation import beyond_notation
+from ...schedule.text import format_schedule
+from ...tokens.outputs import Logprob, StreamDelta
 from ...tokens.sampling import SamplingParams
 
 DataType = Literal["STRING", "BOOL", "INT32", "UINT32", "UINT64", "FP32"]
@@ -76,19 +80,11 @@ _INT, _FLOAT = TensorType("INT32"), TensorType("FP32")
 
 # TensorRT-LLM's names of sampling parameters → SamplingParams'. `random_seed` is its older `seed`.
 _SAMPLING = {
-    "max_tokens": "max_tokens",
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "seed": "seed",
+    **{name: name for name in ("max_tokens", "temperature", "top_k", "top_p", "seed")},
+    **{f"{name}_penalty": f"{name}_penalty" for name in ("repetition", "presence", "frequency")},
     "random_seed": "seed",
     "stop_words": "stop",
-    "repetition_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
 }
-
-
 _LONGEST = {"schedule": 16_384, "sampling_parameters": 1 << 20}  # characters
 
 
@@ -171,12 +167,12 @@ def _sampling_params(values: Mapping[str, Any], logs: bool) -> SamplingParams:
     """Return the sampling parameters of the tensors; ``logs`` adds log-probabilities."""
     text = values.get("sampling_parameters")
     chosen = {} if text is None else _read_parameters(text)
-    for name, field in _SAMPLING.items():
+    for name, parameter in _SAMPLING.items():
         if name not in values:
             continue
-        if field in chosen:
-            raise UsageError(name, f"is given twice, as {field} of another field too; give one")
-        chosen[field] = values[name]
+        if parameter in chosen:
+            raise UsageError(name, f"is given twice, as {parameter} of another field too; give one")
+        chosen[parameter] = values[name]
     if logs:
         chosen.setdefault("logprobs", 0)
     return SamplingParams(**chosen)
@@ -200,3 +196,117 @@ def _read_number(name: str, value: object) -> object:
         with suppress(ValueError):
             return kind(value)
     return value
+
+
+_TEXTS = TensorType("STRING", -1)
+
+# Of n completions, texts and reasons are [n]; token_ids and layers_per_token are one after another,
+# num_output_tokens, [n], says where each ends.
+OUTPUT_TYPES = {
+    "text_output": _TEXTS,
+    "finish_reason": _TEXTS,
+    "cumulative_logprob": TensorType("FP32", -1),
+    "logprobs": _TEXTS,
+    "token_ids": TensorType("INT32", -1),
+    "layers_per_token": TensorType("INT32", -1),
+    "layer_ranges": TensorType("STRING"),
+    "schedule": TensorType("STRING"),
+    "num_input_tokens": TensorType("UINT32"),
+    "num_output_tokens": TensorType("UINT32", -1),
+}
+
+
+@dataclass
+class _Completion:
+    """The unsent part of one completion, and the facts about all of it."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    layers: list[int] = field(default_factory=list)
+    logprobs: list[dict[int, Logprob]] = field(default_factory=list)
+    cumulative_logprob: float = 0.0  # of all tokens so far, sent or not
+    finish_reason: str | None = None
+
+    def add(self, delta: StreamDelta) -> None:
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.layers += [delta.layers] * len(delta.token_ids)
+        for token, logprobs in zip(delta.token_ids, delta.logprobs or (), strict=False):
+            self.logprobs.append(logprobs)
+            self.cumulative_logprob += logprobs[token].logprob
+        self.finish_reason = delta.finish_reason
+
+    def forget(self) -> None:
+        self.text = ""
+        self.token_ids, self.layers, self.logprobs = [], [], []
+
+
+@dataclass
+class Answer:
+    """Gathers a request's deltas into responses: one at the end, or as soon as there is text.
+
+    ``has_text``: the bundle has a tokenizer; without one each step of a stream is a response.
+    """
+
+    request: TritonRequest
+    schedule: ExitSchedule
+    num_input_tokens: int
+    has_text: bool
+
+    def __post_init__(self) -> None:
+        echo = "" if self.request.exclude_input_in_output else self.request.text_input or ""
+        self._completions = [_Completion(echo) for _ in range(self.request.params.n)]
+
+    def add(self, delta: StreamDelta) -> None:
+        """Take a step's. Raises SkipDecError for one that says that the computation failed."""
+        if delta.finish_reason == "error":
+            raise SkipDecError("generation", f"failed ({delta.stop_reason})")
+        self._completions[delta.index].add(delta)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all completions have ended."""
+        return all(completion.finish_reason is not None for completion in self._completions)
+
+    @property
+    def finish_reasons(self) -> set[str]:
+        """The reasons of the completions that have ended."""
+        return {one.finish_reason for one in self._completions if one.finish_reason is not None}
+
+    @property
+    def is_due(self) -> bool:
+        """True if there is something to send; incomplete characters are held back."""
+        if self.is_whole:
+            return True
+        unsent = (one.text if self.has_text else one.token_ids for one in self._completions)
+        return self.request.stream and any(unsent)
+
+    def take(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the output tensors of what was not sent yet, which is forgotten."""
+        completions = self._completions
+        layers = [count for one in completions for count in one.layers]
+        makers: dict[str, Callable[[], Any]] = {
+            "text_output": lambda: [one.text for one in completions],
+            "finish_reason": lambda: [one.finish_reason or "" for one in completions],
+            "cumulative_logprob": lambda: [one.cumulative_logprob for one in completions],
+            "logprobs": lambda: [_logprobs_json(one.logprobs) for one in completions],
+            "token_ids": lambda: [token for one in completions for token in one.token_ids],
+            "layers_per_token": lambda: layers,
+            "layer_ranges": lambda: json.dumps(self.schedule.layer_ranges(sorted(set(layers)))),
+            "schedule": lambda: format_schedule(self.schedule),
+            "num_input_tokens": lambda: self.num_input_tokens,
+            "num_output_tokens": lambda: [len(one.token_ids) for one in completions],
+        }
+        tensors = {
+            name: OUTPUT_TYPES[name].array(make())
+            for name, make in makers.items()
+            if getattr(self.request, f"return_{name}", name == "text_output")
+        }
+        for completion in completions:
+            completion.forget()
+        return tensors
+
+
+def _logprobs_json(logprobs: list[dict[int, Logprob]]) -> str:
+    """A list with an object a token: token id → logprob, rank, decoded_token."""
+    return json.dumps([{token: one.to_dict() for token, one in step.items()} for step in logprobs])
