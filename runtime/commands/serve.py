@@ -87,8 +87,8 @@ def serve(options: ServeOptions) -> None:
     """Serve bundles over HTTP, many requests in one running batch, each at its own depth."""
     require_extra("serve", "skipdec serve")
     from ..scheduling.scheduler import parse_admission
-    from ..serving.http.record import log_to_stderr
     from ..serving.http.server import HttpServer, ServedBundle
+    from ..serving.http.watch import log_to_stderr
     from ..serving.process.engine import open_workers
 
     # A body that is read in a thread keeps the event loop waiting so long for the interpreter.

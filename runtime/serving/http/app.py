@@ -17,7 +17,6 @@ from ....engines.errors import SkipDecError
 from ....engines.host.installation import own_version
 from .completions import CompletionAnswer, read_completion
 from .config import ServerConfig
-from .metrics import Metrics
 from .middleware import (
     AdmissionMiddleware,
     ApiKeys,
@@ -26,9 +25,9 @@ from .middleware import (
     RecordMiddleware,
 )
 from .protocol import ApiError, CompletionRequest, api_error, unavailable
-from .record import RequestRecord
 from .scoring import scored_answer
 from .served import ServedModel, ServedModels
+from .watch import Metrics, RequestRecord
 
 _INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
@@ -52,7 +51,7 @@ def _load_page() -> tuple[str, dict[str, str]]:
 
 def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> FastAPI:
     """Make the application that serves ``models``, which may still be loading."""
-    metrics = Metrics(models)
+    metrics = Metrics(models.stats)
     app = FastAPI(
         title="skipdec",
         version=own_version(),

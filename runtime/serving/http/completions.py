@@ -30,7 +30,6 @@ from .answers import (
     whole_choice,
 )
 from .config import MAX_REQUEST_LOGPROBS, ServerConfig
-from .metrics import Metrics
 from .protocol import (
     ApiError,
     CompletionRequest,
@@ -38,8 +37,8 @@ from .protocol import (
     is_small,
     unavailable,
 )
-from .record import RequestRecord
 from .served import ServedModel, ServedModels
+from .watch import Metrics, RequestRecord
 
 _CHUNK = 32  # most deltas of a completion in one event
 _EVENT_HEADERS = [

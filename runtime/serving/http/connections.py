@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .config import ServerConfig
 from .protocol import ApiError, unavailable
-from .record import SERVER
+from .watch import SERVER
 
 REFUSED = "is_refused"  # in a request's state: its connection is one too many
 SPARE = 32  # connections beyond the limit that are there at once, for as long as a 503 takes

@@ -20,9 +20,8 @@ from ....engines.documents import read_file
 from ....engines.errors import UsageError
 from .config import ServerConfig
 from .connections import REFUSED, crowded
-from .metrics import Metrics
 from .protocol import ApiError, unavailable
-from .record import RequestRecord, trace
+from .watch import Metrics, RequestRecord, trace
 
 VARIABLE = "SKIPDEC_API_KEY"
 _MAX_BYTES = 1 << 20  # of a file of keys

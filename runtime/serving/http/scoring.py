@@ -14,10 +14,9 @@ from ...tokens.tokenizer import Tokenizer
 from ..stream import ServedRequest
 from .answers import Items, TokenNames, Turns, consumed, json_answer, logprobs_document
 from .completions import Prepared, answer_head
-from .metrics import Metrics
 from .protocol import ApiError, CompletionRequest, unavailable
-from .record import RequestRecord
 from .served import ServedModel, ServedModels
+from .watch import Metrics, RequestRecord
 
 
 async def scored_answer(

@@ -15,10 +15,11 @@ from starlette.types import Receive
 from ....engines.errors import ScheduleError, UsageError, shown
 from ...schedule.notation import beyond_notation
 from ...schedule.text import format_schedule
+from ...scheduling.stats import EngineStats
 from ..service import EngineService
 from .config import ANY_SCHEDULE
 from .protocol import ApiError, unavailable
-from .record import RequestRecord
+from .watch import RequestRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +127,10 @@ class ServedModels(Mapping[str, ServedModel]):
         known = ", ".join(self.names)
         problem = "model is missing" if name is None else f"model {shown(name)} is unknown"
         raise ApiError(404, f"{problem}; served: {known}", param="model", code="model_not_found")
+
+    def stats(self) -> dict[str, EngineStats]:
+        """Return the figures of every model's engine."""
+        return {name: model.engine.stats() for name, model in self._models.items()}
 
     @property
     def num_running(self) -> int:

@@ -21,8 +21,8 @@ from .app import build_app
 from .config import ServerConfig
 from .connections import SPARE, Acceptor, BoundedProtocol, ConnectionRoom
 from .middleware import ApiKeys
-from .record import SERVER, exporting_traces
 from .served import ServedModel, ServedModels
+from .watch import SERVER, exporting_traces
 
 _CUT_SECONDS = 5.0  # for answers to leave, once nothing runs any more
 _MAX_HEADERS = 32 << 10  # bytes of a request's line and headers
