@@ -188,12 +188,8 @@ def continue_files(
     return [Path(row["output"]) for row in written.take_all()]
 
 
-class FileContinuer:
+class FileContinuer(SkipDecPredictor):
     """Continues whole files: an actor of `continue_files`."""
-
-    def __init__(self, config: PredictorConfig) -> None:
-        self._predictor = SkipDecPredictor(config)
-        self._params = config.params
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Continue the files in ``input``, each into its file in ``output``."""
@@ -203,8 +199,8 @@ class FileContinuer:
 
     def _continue(self, source: Path, target: Path) -> None:
         with open_regular(source) as file:
-            records = list(read_records(split_lines(file), self._params))
-        results = self._predictor.continued(records)
+            records = list(read_records(split_lines(file), self._config.params))
+        results = self.continued(records)
         partial = target.with_name(f".{target.name}{_SUFFIX}")
         with naming_file(partial), partial.open("w", encoding="utf-8") as file:
             for record, result in zip(records, results, strict=True):
