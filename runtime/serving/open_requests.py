@@ -209,8 +209,8 @@ class QueuedService(EngineService):
         return self._outline
 
     @property
+    @override
     def refusal(self) -> str | None:
-        """The reason why new requests are refused (draining, closed, failed), or None."""
         return self._requests.refusal
 
     @property

@@ -128,11 +128,16 @@ class EngineService(ABC):
 
     @property
     @abstractmethod
-    def unready(self) -> str | None:
-        """The reason why new requests should go elsewhere (draining, closed, …), or None.
+    def refusal(self) -> str | None:
+        """The reason why new requests are refused (draining, closed, failed), or None.
 
         A message puts the name of the engine before it.
         """
+
+    @property
+    @abstractmethod
+    def unready(self) -> str | None:
+        """The reason why new requests should go elsewhere: `refusal`, or a restart to wait for."""
 
     @property
     @abstractmethod

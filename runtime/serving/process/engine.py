@@ -242,10 +242,14 @@ class Replicas(EngineService):
 
     @property
     @override
+    def refusal(self) -> str | None:
+        return next((engine.refusal for engine in self._engines if engine.refusal), None)
+
+    @property
+    @override
     def unready(self) -> str | None:
         reasons = [engine.unready for engine in self._engines]
-        refusals = (engine.refusal for engine in self._engines if engine.refusal)
-        return next(refusals, None if None in reasons else reasons[0])
+        return self.refusal or (None if None in reasons else reasons[0])
 
     @property
     @override
