@@ -287,6 +287,7 @@ class Generator:
     @contextmanager
     def running_batch(
         self,
+        options: OpenOptions | None = None,
         *,
         max_prefill_tokens: int | None = None,
         max_model_len: int | None = None,
@@ -300,11 +301,15 @@ class Generator:
         bundle holds; TensorRT runs the engines of the smallest KV bucket that holds so many
         positions. ``admission`` is ``fcfs``, the default on a CPU, or
         ``gang:min_free=2,hold_ms=8``, the default on a device. With ``prefix_cache`` a prompt on a
-        CPU that begins like an earlier one runs only its rest, and its text stays the same.
+        CPU that begins like an earlier one runs only its rest, and its text stays the same. An
+        `OpenOptions` in ``options`` replaces these four arguments by its fields.
 
         Other calls are refused while the batch is open. Raises UsageError for an invalid value, and
         SkipDecError inside another running batch or this thread's open stream.
         """
+        if options is not None:
+            max_prefill_tokens, max_model_len = options.max_prefill_tokens, options.max_model_len
+            admission, prefix_cache = options.admission, options.prefix_cache
         config = RunningBatchConfig(admission=admission, prefixes=cast(PrefixSharing, prefix_cache))
         if max_prefill_tokens is not None:
             config = config.updated(max_prefill_tokens=max_prefill_tokens)

@@ -14,7 +14,7 @@ from ...engines.host.installation import require_extra
 from ...engines.host.options import from_options
 from ..opening import OpenOptions
 from ..serving.http.config import ServerConfig
-from ..serving.process.restarts import RestartPolicy
+from ..serving.process.settings import RestartPolicy
 
 if TYPE_CHECKING:
     from ..serving.http.server import ServedBundle
@@ -82,8 +82,8 @@ def serve(options: ServeOptions) -> None:
     require_extra("serve", "skipdec serve")
     from ..scheduling.scheduler import parse_admission
     from ..serving.http.server import HttpServer, ServedBundle
-    from ..serving.http.watch.logs import log_to_stderr
-    from ..serving.process.replicas import open_workers
+    from ..serving.http.watch import log_to_stderr
+    from ..serving.process.engine import open_workers
 
     # A thread that reads a body delays the event loop by at most this long.
     sys.setswitchinterval(_SWITCH_SECONDS)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,20 +16,17 @@ from typing_extensions import override
 from ...engines.errors import ClosedError
 from ..generator import Generator
 from ..opening import OpenKeywords, OpenOptions
-from ..requests.request import Request, ScoreRequest
 from ..scheduling.scheduler import parse_admission
 from ..scheduling.stats import EngineStats
-from .config import hold_engine
-from .engine_loop import Cancellation, EngineLoop
-from .open_request import OpenRequest
-from .open_requests import OpenRequests
-from .outline import BundleOutline
-from .service import EngineService, seconds_until_room
+from .engine_loop import Cancellation, EngineLoop, require_possible
+from .open_requests import QueuedService
+from .service import BundleOutline
+from .stream import OpenRequest
 
 _LOGGER = logging.getLogger(__name__)
 
 
-class AsyncEngine(EngineService):
+class AsyncEngine(QueuedService):
     """A bundle that many asyncio clients generate with at once; see `RunningBatch`.
 
     >>> async with AsyncEngine.open("opt-1.3b-int8", schedule="2x") as engine:
@@ -43,12 +39,11 @@ class AsyncEngine(EngineService):
     """
 
     def __init__(self, generator: Generator, options: OpenOptions) -> None:
-        """See `open`. ``generator`` is the engine's from here on: closed with it."""
+        """Take over ``generator``, which is closed with the engine; ``options`` as in `open`."""
+        super().__init__(BundleOutline.of_generator(generator), options.max_waiting)
         self._generator = generator
-        self._outline = BundleOutline.of_generator(generator)
-        self._requests = OpenRequests("AsyncEngine", options.max_waiting)
         self._held = ExitStack()
-        self._engine = self._held.enter_context(hold_engine(generator, options))
+        self._engine = self._held.enter_context(generator.running_batch(options))
         self._loop = EngineLoop(self._engine, self._requests)
         self._thread = threading.Thread(target=self._run, name="skipdec engine", daemon=True)
         self._thread.start()
@@ -81,71 +76,34 @@ class AsyncEngine(EngineService):
 
     @property
     @override
-    def outline(self) -> BundleOutline:
-        return self._outline
-
-    @property
-    @override
-    def refusal(self) -> str | None:
-        return self._requests.refusal
-
-    @property
-    @override
-    def unready(self) -> str | None:
-        return self._requests.refusal
-
-    @property
-    @override
-    def failure(self) -> Future[str]:
-        return self._requests.failure
-
-    @property
-    @override
     def seconds_in_step(self) -> float:
         return self._loop.seconds_in_step
 
     @override
     def enter(self, opened: OpenRequest) -> None:
-        self._requests.require_home()
-        match opened.asked.request:
-            case Request() as request:
-                self._engine.limits.require_possible(request, opened.asked.schedule)
-            case ScoreRequest() as text:
-                self._engine.scoring.check(text)
+        self.require_home()
+        require_possible(self._engine, opened.asked)
         self._requests.open(
             opened,
             cancel=lambda name, reason: self._loop.send(Cancellation(name, reason)),
             send=lambda opened: self._loop.send(opened.asked),
-            retry_after=lambda: seconds_until_room(self._engine.stats()),
+            retry_after=self.seconds_until_room,
         )
 
     @override
-    def require_home(self) -> None:
-        self._requests.require_home()
-
-    @override
     async def abort(self, request_id: str) -> None:
-        self._requests.require_home()
+        self.require_home()
         self._loop.send(Cancellation(request_id, "cancelled"))
 
+    @override
     def stats(self) -> EngineStats:
-        """The engine's; a request that has not reached it yet counts as waiting."""
-        self._requests.require_home()
+        # A request that has not reached the engine yet counts as waiting.
+        self.require_home()
         return replace(self._engine.stats(), waiting=self._requests.waiting)
 
     @override
-    async def drain(self, timeout: float | None = None) -> bool:
-        self._requests.require_home()
-        self._requests.refuse("is draining")
-        return await self._requests.wait_until_idle(timeout)
-
-    @override
-    def end_all(self, error: Exception) -> None:
-        self._requests.end(self._requests.all(), error)
-
-    @override
     def close(self) -> None:
-        if self._requests.is_inherited:
+        if self._requests.home.is_left:
             return
         self._requests.refuse("is closed")
         self._loop.stop()
@@ -157,10 +115,9 @@ class AsyncEngine(EngineService):
         """The engine's thread."""
         try:
             self._loop.run()
-        except ClosedError as error:  # the generator was closed, or the interpreter exits
-            self._requests.fail(str(error), error)
         except Exception as error:
-            _LOGGER.exception("the engine's thread has failed")
+            if not isinstance(error, ClosedError):  # by the generator, or the interpreter's exit
+                _LOGGER.exception("the engine's thread has failed")
             self._requests.fail(str(error), error)
         else:
             self._requests.end(self._requests.all(), ClosedError("AsyncEngine", "was closed"))

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Protocol
+from typing import Protocol, cast
 
-from ..requests.request import Request
+from ...engines.errors import SkipDecError
+from ..requests.request import Request, ScoreRequest
 from ..scheduling.running_batch import RunningBatch
-from ..tokens.outputs import RequestOutput, StreamDelta
-from .open_request import ServedRequest
-from .scoring import ScoreQueue, ScoreResult
+from ..scheduling.scheduler import ClientQueues
+from ..tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
+from .stream import ServedRequest, given_up
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,15 @@ class Cancellation:
 
 
 Message = ServedRequest | Cancellation
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """The scores of a text, or the error."""
+
+    request_id: str
+    output: ScoreOutput | None = None
+    error: Exception | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,12 @@ class StepSink(Protocol):
 
 
 class EngineLoop:
-    """Steps ``engine`` while it is busy; `send` and `stop` from any thread, `run` in one."""
+    """Steps ``engine`` while it is busy; `send` and `stop` from any thread, `run` in one.
+
+    Texts to score run between two steps; scored and generated texts share the time
+    (`BatchScoring`): the gap between two tokens grows by at most one scored text. A text waits for
+    memory that running requests hold.
+    """
 
     def __init__(self, engine: RunningBatch, sink: StepSink) -> None:
         self._engine = engine
@@ -57,7 +72,7 @@ class EngineLoop:
         self._inbox: SimpleQueue[Message | None] = SimpleQueue()
         self._numbers: dict[str, int] = {}  # in the engine, of those that have not ended
         self._requests: dict[int, ServedRequest] = {}  # the same, by number
-        self._scores = ScoreQueue(engine)
+        self._texts = ClientQueues[str, ServedRequest]()  # to score
         self._step_start: float | None = None
         engine.on_admission = self._tell_begin
 
@@ -91,7 +106,7 @@ class EngineLoop:
         """Take what was sent, waiting for it where there is nothing to do; False to stop."""
         while True:
             try:
-                message = self._inbox.get(block=not (self._engine.is_busy or self._scores))
+                message = self._inbox.get(block=not (self._engine.is_busy or self._texts))
             except Empty:
                 break
             match message:
@@ -102,40 +117,45 @@ class EngineLoop:
                     self._numbers[message.request_id] = number
                     self._requests[number] = message
                 case ServedRequest():
-                    self._scores.add(message)
+                    self._texts.add(message.request_id, message, message.request.client)
                 case Cancellation():
-                    self._end_early(message)
+                    self._end_early(message.request_id, message.reason)
         self._end_late()
         return True
 
-    def _end_early(self, wish: Cancellation) -> None:
-        number = self._numbers.get(wish.request_id)
+    def _end_early(self, request_id: str, reason: str) -> None:
+        number = self._numbers.get(request_id)
         if number is not None:
-            self._post(self._engine.abort(number, wish.reason))
-        elif scored := self._scores.give_up(wish.request_id, wish.reason):
-            self._sink.step(StepResult(scored=scored))
-
-    def _score(self) -> None:
-        """Score a text, if one waits and it is its turn."""
-        score = self._scores.next
-        if score is None:
-            return
-        self._sink.begin([score.request_id])
-        self._step_start = monotonic()
-        result = self._scores.run(score)
-        self._step_start = None
-        self._sink.step(StepResult(scored=[result]))
+            self._post(self._engine.abort(number, reason))
+        elif self._texts.discard(request_id):
+            self._engine.scoring.drop()
+            result = ScoreResult(request_id, error=given_up(reason))
+            self._sink.step(StepResult(scored=[result]))
 
     def _end_late(self) -> None:
         """End requests whose deadline is over."""
         now = monotonic()
-        late = [
-            request.request_id
-            for request in self._requests.values()
-            if request.deadline is not None and now > request.deadline
-        ]
-        for request_id in (*late, *self._scores.late(now)):
-            self._end_early(Cancellation(request_id, "deadline"))
+        requests = (*self._requests.values(), *self._texts)
+        for request_id in [one.request_id for one in requests if one.is_late(now)]:
+            self._end_early(request_id, "deadline")
+
+    def _score(self) -> None:
+        """Score the next text, unless what runs is owed time or holds its memory."""
+        if not self._texts:
+            return
+        engine, asked = self._engine, next(iter(self._texts))
+        text = cast(ScoreRequest, asked.request)
+        if engine.is_busy and not engine.scoring.is_due(text, running=engine.running_rows > 0):
+            return
+        self._sink.begin([asked.request_id])
+        self._step_start = monotonic()
+        self._texts.serve(asked.request_id)
+        try:
+            result = ScoreResult(asked.request_id, engine.scoring.run(text, asked.schedule))
+        except SkipDecError as error:
+            result = ScoreResult(asked.request_id, error=error)
+        self._step_start = None
+        self._sink.step(StepResult(scored=[result]))
 
     def _tell_begin(self, numbers: Sequence[int]) -> None:
         self._sink.begin([self._requests[number].request_id for number in numbers])
@@ -153,3 +173,12 @@ class EngineLoop:
         request = self._requests.pop(number)
         del self._numbers[request.request_id]
         return replace(self._engine.take(number), request_id=request.request_id)
+
+
+def require_possible(engine: RunningBatch, asked: ServedRequest) -> None:
+    """Raise CapacityError or UsageError for a request that ``engine`` could never run."""
+    match asked.request:
+        case Request() as request:
+            engine.limits.require_possible(request, asked.schedule)
+        case ScoreRequest() as text:
+            engine.scoring.check(text)

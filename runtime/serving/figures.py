@@ -5,7 +5,7 @@ Every name begins with ``skipdec_`` where it is exposed; a counter's then ends i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,13 +16,23 @@ PREFIX = "skipdec_"
 
 @dataclass(frozen=True)
 class EngineFigure:
-    """A gauge or counter that is read from an engine's stats, by the value of its label."""
+    """A gauge or counter of an engine: ``fields`` of its stats, by the value of ``label``.
+
+    A field that is a tuple has one number for each layer, whose index is the label's value.
+    """
 
     name: str
     help: str
     kind: Literal["gauge", "counter"]
-    read: Callable[[EngineStats], Mapping[str, float]]  # without a label: by ""
+    fields: Mapping[str, str]
     label: str | None = None
+
+    def read(self, stats: EngineStats) -> dict[str, float]:
+        """Return the figure's numbers by the value of the label; without a label, by ""."""
+        if self.label == "layer":
+            (field,) = self.fields.values()
+            return {str(layer): number for layer, number in enumerate(getattr(stats, field))}
+        return {value: getattr(stats, field) or 0.0 for value, field in self.fields.items()}
 
 
 @dataclass(frozen=True)
@@ -40,89 +50,55 @@ _GAPS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1
 _LAYERS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
 
 
-def _single(read: Callable[[EngineStats], float]) -> Callable[[EngineStats], Mapping[str, float]]:
-    return lambda stats: {"": read(stats)}
+def _gauge(name: str, help: str, field: str) -> EngineFigure:
+    return EngineFigure(name, help, "gauge", {"": field})
 
 
-def _by_layer(values: tuple[int, ...]) -> Mapping[str, float]:
-    return {str(layer): value for layer, value in enumerate(values)}
+def _counter(name: str, help: str, field: str) -> EngineFigure:
+    return EngineFigure(name, help, "counter", {"": field})
 
 
 ENGINE_FIGURES = (
-    EngineFigure("requests_running", "completions that run", "gauge", _single(lambda s: s.running)),
-    EngineFigure("requests_waiting", "requests that wait", "gauge", _single(lambda s: s.waiting)),
-    EngineFigure(
+    _gauge("requests_running", "completions that run", "running"),
+    _gauge("requests_waiting", "requests that wait", "waiting"),
+    _gauge(
         "mixing_loss",
         "layers read a step over layers that a row ran in the mean; 0 before the first step",
-        "gauge",
-        _single(lambda s: s.mixing_loss or 0.0),
+        "mixing_loss",
     ),
     EngineFigure(
         "kv_bytes",
         "of KV caches, reserved by what runs, held by beginnings of prompts, and allowed",
         "gauge",
-        lambda s: {
-            "reserved": s.reserved_bytes,
-            "prefixes": s.prefix_bytes,
-            "limit": s.limit_bytes,
-        },
+        {"reserved": "reserved_bytes", "prefixes": "prefix_bytes", "limit": "limit_bytes"},
         "kind",
     ),
     EngineFigure(
         "requests",
         "requests that came, and those that ended; came less ended run or wait",
         "counter",
-        lambda s: {
-            "submitted": s.submitted,
-            "finished": s.finished,
-            "aborted": s.aborted,
-            "failed": s.failed,
-        },
+        {state: state for state in ("submitted", "finished", "aborted", "failed")},
         "state",
     ),
-    EngineFigure(
-        "prompt_tokens",
-        "tokens of prompts that were read",
-        "counter",
-        _single(lambda s: s.prompt_tokens),
-    ),
-    EngineFigure(
-        "prefix_tokens",
-        "tokens of prompts that an earlier prompt had run",
-        "counter",
-        _single(lambda s: s.prefix_tokens),
-    ),
-    EngineFigure(
-        "generation_tokens",
-        "tokens that were generated",
-        "counter",
-        _single(lambda s: s.generated_tokens),
-    ),
-    EngineFigure("steps", "decode steps", "counter", _single(lambda s: s.steps)),
+    _counter("prompt_tokens", "tokens of prompts that were read", "prompt_tokens"),
+    _counter("prefix_tokens", "tokens of prompts that an earlier prompt had run", "prefix_tokens"),
+    _counter("generation_tokens", "tokens that were generated", "generated_tokens"),
+    _counter("steps", "decode steps", "steps"),
     EngineFigure(
         "engine_seconds",
         "the engine's time",
         "counter",
-        lambda s: {
-            "prefill": s.prefill_seconds,
-            "decode": s.decode_seconds,
-            "sampling": s.sampling_seconds,
-            "scoring": s.scoring_seconds,
-        },
+        {phase: f"{phase}_seconds" for phase in ("prefill", "decode", "sampling", "scoring")},
         "phase",
     ),
     EngineFigure(
-        "layer_calls",
-        "decode steps that called a layer",
-        "counter",
-        lambda s: _by_layer(s.layer_calls),
-        "layer",
+        "layer_calls", "decode steps that called a layer", "counter", {"": "layer_calls"}, "layer"
     ),
     EngineFigure(
         "layer_rows",
         "rows that decode steps ran a layer on",
         "counter",
-        lambda s: _by_layer(s.layer_rows),
+        {"": "layer_rows"},
         "layer",
     ),
 )

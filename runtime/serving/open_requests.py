@@ -1,21 +1,22 @@
-"""Requests that have not ended, the streams of their clients, and whether more are taken."""
+"""OpenRequests: the requests of one engine that have not ended, and whether more are taken."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
+
+from typing_extensions import override
 
 from ...engines.errors import ClosedError, OverloadedError, UsageError
 from ...engines.host.process import HomeProcess
-from ..tokens.outputs import StreamDelta
 from .engine_loop import StepResult
-from .open_request import OpenRequest
-from .stream import RequestStream
+from .service import BundleOutline, EngineService
+from .stream import OpenRequest, RequestStream
 
 
 class OpenRequests:
@@ -31,7 +32,7 @@ class OpenRequests:
         self._owner = owner
         self._max_waiting = max_waiting
         self._lock = threading.Lock()
-        self._home = HomeProcess(owner, "open an engine here")
+        self.home = HomeProcess(owner, "open an engine here")  # a fork has no thread to answer
         self._by_id: dict[str, OpenRequest] = {}  # in order of arrival
         self._num_waiting = 0
         self._num_unanswered = 0
@@ -42,16 +43,7 @@ class OpenRequests:
     @property
     def refusal(self) -> str | None:
         """The reason why requests are refused, or None."""
-        return self._home.refusal if self._home.is_left else self._refusal
-
-    @property
-    def is_inherited(self) -> bool:
-        """True in a fork of the process that made the engine."""
-        return self._home.is_left
-
-    def require_home(self) -> None:
-        """Raise SkipDecError in a forked child, which has no thread that would answer."""
-        self._home.require()
+        return self.home.refusal if self.home.is_left else self._refusal
 
     @property
     def waiting(self) -> int:
@@ -90,16 +82,9 @@ class OpenRequests:
             if self._refusal is not None:
                 raise ClosedError(self._owner, f"{self._refusal}; no request is taken")
             if request_id in self._by_id:
-                raise UsageError(
-                    "request_id", f"{request_id!r} is in use; leave it out, or choose another"
-                )
+                raise name_in_use(request_id)
             if self._num_waiting >= self._max_waiting:
-                raise OverloadedError(
-                    self._owner,
-                    f"{self._num_waiting} requests wait, as many as max_waiting allows; "
-                    "try again later",
-                    retry_after=retry_after(),
-                )
+                raise too_many_wait(self._owner, self._num_waiting, retry_after())
             self._by_id[request_id] = opened
             self._num_waiting += 1
             self._num_unanswered += 1
@@ -151,22 +136,20 @@ class OpenRequests:
 
         What is not known, since it was ended meanwhile, is dropped.
         """
-        posts: dict[asyncio.AbstractEventLoop, _Post] = {}
+        posts = defaultdict[asyncio.AbstractEventLoop, list[Callable[[], None]]](list)
         for request_id, delta in result.deltas:
             opened = self._by_id.get(request_id)
             if isinstance(opened, RequestStream):
                 opened.tokens += len(delta.token_ids)
-                posts.setdefault(opened.loop, _Post()).deltas.append((opened, delta))
+                posts[opened.loop].append(partial(opened.push, delta))
         for output in result.ended:
             if (opened := self._answer(output.request_id)) is not None:
-                finish = partial(opened.finish, output)
-                posts.setdefault(opened.loop, _Post()).ends.append(finish)
+                posts[opened.loop].append(partial(opened.finish, output))
         for score in result.scored:
             if (opened := self._answer(score.request_id)) is not None:
-                finish = partial(opened.finish, score.output, score.error)
-                posts.setdefault(opened.loop, _Post()).ends.append(finish)
-        for loop, post in posts.items():
-            _call_soon(loop, post.deliver)
+                posts[opened.loop].append(partial(opened.finish, score.output, score.error))
+        for loop, calls in posts.items():
+            _call_soon(loop, partial(_call_all, calls))
 
     def end(self, opened: Collection[OpenRequest], error: Exception) -> None:
         """End these with an error."""
@@ -202,21 +185,65 @@ class OpenRequests:
         return opened
 
 
-@dataclass
-class _Post:
-    """A step's results for the clients of one event loop."""
+def name_in_use(request_id: str) -> UsageError:
+    """Return the error of a second request of one name."""
+    return UsageError("request_id", f"{request_id!r} is in use; leave it out, or choose another")
 
-    deltas: list[tuple[RequestStream, StreamDelta]] = field(default_factory=list)
-    ends: list[Callable[[], None]] = field(default_factory=list)
 
-    def deliver(self) -> None:
-        for stream, delta in self.deltas:
-            stream.push(delta)
-        for finish in self.ends:
-            finish()
+def too_many_wait(owner: str, count: int, retry_after: float) -> OverloadedError:
+    """Return the error of a request for which there is no room."""
+    problem = f"{count} requests wait, as many as max_waiting allows; try again later"
+    return OverloadedError(owner, problem, retry_after=retry_after)
+
+
+class QueuedService(EngineService):
+    """An engine of this process, or of a worker, whose clients wait in one `OpenRequests`."""
+
+    def __init__(self, outline: BundleOutline, max_waiting: int) -> None:
+        self._outline = outline
+        self._requests = OpenRequests(type(self).__name__, max_waiting)
+
+    @property
+    @override
+    def outline(self) -> BundleOutline:
+        return self._outline
+
+    @property
+    @override
+    def refusal(self) -> str | None:
+        return self._requests.refusal
+
+    @property
+    @override
+    def unready(self) -> str | None:
+        return self.refusal
+
+    @property
+    @override
+    def failure(self) -> Future[str]:
+        return self._requests.failure
+
+    @override
+    def require_home(self) -> None:
+        self._requests.home.require()
+
+    @override
+    async def drain(self, timeout: float | None = None) -> bool:
+        self.require_home()
+        self._requests.refuse("is draining")
+        return await self._requests.wait_until_idle(timeout)
+
+    @override
+    def end_all(self, error: Exception) -> None:
+        self._requests.end(self._requests.all(), error)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     """Call in the loop's thread; do nothing if the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(call)
+
+
+def _call_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()

@@ -19,7 +19,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -38,6 +38,9 @@ from ..requests.records import (
 )
 from ..tokens.outputs import RequestOutput
 from ..tokens.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from ..scheduling.running_batch import RunningBatch
 
 _SUFFIX = ".partial"  # of an output that is being written
 _NO_RESULT: dict[str, Any] = {
@@ -104,24 +107,12 @@ class SkipDecPredictor:
 
     def continued(self, records: Sequence[Record | BadRecord]) -> list[dict[str, Any]]:
         """Return a dict of the columns above for each record."""
-        with self._generator.running_batch() as engine:
-            numbers: list[int | str] = []  # of requests, or what is wrong
-            for record in records:
-                if isinstance(record, BadRecord):
-                    numbers.append(record.error)
-                    continue
-                try:
-                    if problems := list(_row_problems(record.params)):
-                        raise UsageError("row", *problems)
-                    numbers.append(
-                        engine.add(record.prompt, record.params, schedule=record.schedule)
-                    )
-                except SkipDecError as error:
-                    numbers.append(str(error))
-            while engine.is_busy:
-                engine.step()
+        with self._generator.running_batch() as batch:
+            numbers = [_add(batch, record) for record in records]
+            while batch.is_busy:
+                batch.step()
             return [
-                _NO_RESULT | {"error": one} if isinstance(one, str) else _result(engine.take(one))
+                _NO_RESULT | {"error": one} if isinstance(one, str) else _result(batch.take(one))
                 for one in numbers
             ]
 
@@ -197,12 +188,8 @@ def continue_files(
     return [Path(row["output"]) for row in written.take_all()]
 
 
-class FileContinuer:
+class FileContinuer(SkipDecPredictor):
     """Continues whole files: an actor of `continue_files`."""
-
-    def __init__(self, config: PredictorConfig) -> None:
-        self._predictor = SkipDecPredictor(config)
-        self._params = config.params
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Continue the files in ``input``, each into its file in ``output``."""
@@ -212,8 +199,8 @@ class FileContinuer:
 
     def _continue(self, source: Path, target: Path) -> None:
         with open_regular(source) as file:
-            records = list(read_records(split_lines(file), self._params))
-        results = self._predictor.continued(records)
+            records = list(read_records(split_lines(file), self._config.params))
+        results = self.continued(records)
         partial = target.with_name(f".{target.name}{_SUFFIX}")
         with naming_file(partial), partial.open("w", encoding="utf-8") as file:
             for record, result in zip(records, results, strict=True):
@@ -238,6 +225,18 @@ def _value(entry: Any) -> Any:  # noqa: ANN401  (an entry of a column)
     if math.isnan(value):
         return None
     return int(value) if value.is_integer() else value
+
+
+def _add(batch: RunningBatch, record: Record | BadRecord) -> int | str:
+    """Return the number of a record's request, or what is wrong with it."""
+    if isinstance(record, BadRecord):
+        return record.error
+    try:
+        if problems := list(_row_problems(record.params)):
+            raise UsageError("row", *problems)
+        return batch.add(record.prompt, record.params, schedule=record.schedule)
+    except SkipDecError as error:
+        return str(error)
 
 
 def _row_problems(params: SamplingParams) -> Iterator[str]:

@@ -1,20 +1,108 @@
-"""EngineService: the interface of a bundle's engine, in this process or in others."""
+"""EngineService, the interface of a bundle's engine, and the outline of the bundle behind it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
-from typing import TypedDict, Unpack
+from dataclasses import dataclass
+from typing import Self, TypedDict, Unpack
 
-from ..requests.request import Prompt
+from ...engines.bundle import EngineBundle
+from ...engines.bundle.contract import check_contract
+from ...engines.kernels.library import kernels_in_use
+from ...engines.manifest import ModelSpec
+from ..generator import Generator
+from ..requests.request import Prompt, Request, ScoreRequest, make_request, make_score_request
 from ..schedule import ExitSchedule
+from ..schedule.bundle import bundle_schedule
+from ..schedule.request_schedules import ScheduleResolver
 from ..scheduling.stats import EngineStats
 from ..tokens.outputs import RequestOutput, ScoreOutput
 from ..tokens.sampling import SamplingParams
-from .open_request import OpenRequest, ServedRequest
-from .outline import BundleOutline
-from .scoring import ScoreFuture
-from .stream import RequestStream
+from ..tokens.tokenizer import Tokenizer
+from .stream import OpenRequest, RequestStream, ScoreFuture, ServedRequest
+
+
+@dataclass(frozen=True)
+class BundleOutline:
+    """A bundle's model, tokenizer and schedules: enough to read requests and to check them."""
+
+    digest: str  # of the bundle's manifest
+    model: ModelSpec
+    tokenizer: Tokenizer | None
+    kernels: str  # what runs it here, e.g. ``skipdec avx512vnni``
+    schedules: ScheduleResolver
+
+    @classmethod
+    def of(
+        cls, bundle: EngineBundle, schedule: str | ExitSchedule | None, *, raw_prompts: bool
+    ) -> Self:
+        """Read ``bundle``; ``schedule`` and ``raw_prompts`` as in `Generator.open`.
+
+        Raises BundleError, and ScheduleError for a schedule that does not fit it.
+        """
+        manifest, model = bundle.manifest, bundle.manifest.model
+        check_contract(manifest)
+        own = bundle_schedule(bundle)
+        schedules = ScheduleResolver(model.num_layers, own, schedule, model.max_seq_len)
+        schedules.resolve(None, 1)
+        tokenizer = Tokenizer.of(bundle, None if raw_prompts else manifest.prompt_template)
+        if tokenizer is not None:
+            tokenizer.least_tokens("")  # which looks through the vocabulary, the first time
+        return cls(manifest.digest, model, tokenizer, kernels_in_use(manifest), schedules)
+
+    @classmethod
+    def of_generator(cls, generator: Generator) -> Self:
+        """Describe the bundle that ``generator`` runs."""
+        return cls(
+            generator.bundle.manifest.digest,
+            generator.model,
+            generator.tokenizer,
+            generator.kernels,
+            generator.schedules,
+        )
+
+    def prepare(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        schedule: str | ExitSchedule | None,
+        client: str = "",
+        subject: str = "prompt",
+    ) -> tuple[Request, ExitSchedule]:
+        """Make and check a request. Raises UsageError, which names ``subject``, and ScheduleError.
+
+        ``subject``: the prompt, where a client sent several.
+        """
+        request = make_request(
+            0, prompt, params or SamplingParams(), self.model, self.tokenizer, subject, client
+        )
+        return request, self.schedules.resolve(schedule, request.max_tokens)
+
+    def prepare_score(
+        self,
+        prompt: Prompt,
+        continuation: Prompt | None,
+        schedule: str | ExitSchedule | None,
+        *,
+        top_logprobs: int | None = None,
+        followed_by: SamplingParams | None = None,
+        client: str = "",
+        subject: str = "prompt",
+    ) -> tuple[ScoreRequest, ExitSchedule]:
+        """Make and check a text to score; raises as `prepare`."""
+        request = make_score_request(
+            prompt,
+            continuation,
+            self.model,
+            self.tokenizer,
+            top_logprobs=top_logprobs,
+            followed_by=followed_by,
+            client=client,
+            subject=subject,
+        )
+        max_tokens = 1 if continuation is None else len(request.token_ids)
+        return request, self.schedules.resolve(schedule, max_tokens)
 
 
 class RequestOptions(TypedDict, total=False):
@@ -160,6 +248,14 @@ class EngineService(ABC):
     def stats(self) -> EngineStats:
         """Return the number of running and waiting requests, and the totals so far."""
 
+    def seconds_until_room(self) -> float:
+        """Estimate when a place in the queue is free, from the mean time of past requests."""
+        stats = self.stats()
+        busy = stats.prefill_seconds + stats.decode_seconds
+        busy += stats.sampling_seconds + stats.scoring_seconds
+        ended = stats.finished + stats.aborted
+        return max(1.0, busy / ended) if ended else 1.0
+
     @abstractmethod
     async def drain(self, timeout: float | None = None) -> bool:
         """Refuse new requests and wait for the open ones to end; False if the time ran out."""
@@ -174,11 +270,3 @@ class EngineService(ABC):
 
         In a forked child nothing is done: all of it is the parent's.
         """
-
-
-def seconds_until_room(stats: EngineStats) -> float:
-    """Estimate when a place in the queue is free, from the mean time of past requests."""
-    ended = stats.finished + stats.aborted
-    busy = stats.prefill_seconds + stats.decode_seconds + stats.sampling_seconds
-    busy += stats.scoring_seconds
-    return max(1.0, busy / ended if ended else 1.0)

@@ -1,20 +1,115 @@
-"""The stream that a client reads: deltas as they come, several at once for a slow reader."""
+"""Requests in flight: what a client asked for, and where it awaits the result."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import time_ns
-from types import TracebackType
-from typing import cast
+from functools import partial
+from time import monotonic, time_ns
+from typing import Self, cast
+from uuid import uuid4
 
-from ..requests.request import Request
+from typing_extensions import override
+
+from ...engines.errors import ClosedError
+from ..requests.request import Request, ScoreRequest
+from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
 from ..scheduling.running_request import request_output
 from ..tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
-from .open_request import OpenRequest, ServedRequest
+
+_GRACE = 0.2  # seconds in which an engine may end a late request itself, with its last text
+
+
+@dataclass(frozen=True)
+class ServedRequest:
+    """A checked request, to generate or to score, under the name that clients know."""
+
+    request_id: str
+    request: Request | ScoreRequest
+    schedule: ExitSchedule
+    deadline: float | None = None  # a time of time.monotonic, which a machine's processes share
+
+    @classmethod
+    def named(
+        cls,
+        request: Request | ScoreRequest,
+        schedule: ExitSchedule,
+        request_id: str | None,
+        seconds: float | None,
+    ) -> ServedRequest:
+        """Name a request, by a new name if it has none, that may take ``seconds`` from now on."""
+        deadline = None if seconds is None else monotonic() + seconds
+        return cls(request_id or uuid4().hex, request, schedule, deadline)
+
+    def is_late(self, now: float) -> bool:
+        """Return True if the deadline has passed at ``now``."""
+        return self.deadline is not None and now > self.deadline
+
+
+class OpenRequest(ABC):
+    """A request in flight. Belongs to the event loop in which it was made.
+
+    The fields that say how far it has come belong to the engine that holds it.
+    """
+
+    def __init__(self, asked: ServedRequest) -> None:
+        self.asked = asked
+        self.request_id = asked.request_id
+        self.loop = asyncio.get_running_loop()
+        self.tokens = 0  # generated so far
+        self.has_begun = False  # it no longer waits
+        self.sends = 0  # how often it was sent to a worker
+        self.end_reason: str | None = None  # why it was cancelled
+        self.is_answered = False  # its client has its end, though an engine may still hold it
+        self._cancel_engine: Callable[[str], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    @abstractmethod
+    def outstanding_tokens(self) -> int:
+        """An upper bound of the tokens still to run, with the prompt's while that waits."""
+
+    @abstractmethod
+    def finish(
+        self, output: RequestOutput | ScoreOutput | None, error: Exception | None = None
+    ) -> None:
+        """Hand over the result or the error, in the thread of `loop`."""
+
+    @abstractmethod
+    def give_up(self, reason: str) -> None:
+        """End it with the tokens that have come so far, in the thread of `loop`."""
+
+    def begin(self) -> None:
+        """Note that it no longer waits."""
+        self.has_begun = True
+
+    def enter(self, cancel_engine: Callable[[str], None], give_up: Callable[[], None]) -> None:
+        """Start its deadline: ``cancel_engine`` is called then, ``give_up`` a moment later.
+
+        A working engine ends the request between two steps; one that hangs is not waited for.
+        """
+        self._cancel_engine = cancel_engine
+        if self.asked.deadline is not None:
+            seconds = max(0.0, self.asked.deadline - monotonic())
+            self._timer = self.loop.call_later(seconds, partial(self._end_late, give_up))
+
+    def cancel_engine(self, reason: str) -> None:
+        """Ask the engine that holds the request to end it."""
+        if self._cancel_engine is not None:
+            self._cancel_engine(reason)
+
+    def stop_timer(self) -> None:
+        """Forget the deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end_late(self, give_up: Callable[[], None]) -> None:
+        self._timer = self.loop.call_later(_GRACE, give_up)
+        self.cancel_engine("deadline")
 
 
 @dataclass
@@ -28,11 +123,10 @@ class RequestTimes:
 
     def phases(self) -> list[tuple[str, int, int]]:
         """Name, begin and end of each phase that began, of a request that has ended."""
-        end = self.end or time_ns()
         marks = [self.arrival, self.admission, self.first_token]
         starts = [mark for mark in marks if mark is not None]
-        names = ("queue", "prefill", "decode")
-        return list(zip(names, starts, [*starts[1:], end], strict=False))
+        ends = [*starts[1:], self.end or time_ns()]
+        return list(zip(("queue", "prefill", "decode"), starts, ends, strict=False))
 
 
 class RequestStream(OpenRequest):
@@ -60,21 +154,16 @@ class RequestStream(OpenRequest):
         return self._request.prompt
 
     @property
+    @override
     def outstanding_tokens(self) -> int:
-        """An upper bound of the tokens still to run, with the prompt's while that waits."""
         request = self._request
         prompt = 0 if self.has_begun else len(request.prompt_token_ids)
         return prompt + request.params.n * request.max_tokens - self.tokens
 
-    async def __aenter__(self) -> RequestStream:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.cancel()
 
     def cancel(self) -> None:
@@ -82,11 +171,11 @@ class RequestStream(OpenRequest):
         if not self._has_ended:
             self.cancel_engine("cancelled")
 
-    def __aiter__(self) -> RequestStream:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> StreamDelta:
-        """The next delta. Raises what the engine failed with."""
+        """Return the next delta. Raises what the engine failed with."""
         await self._wait()
         if not self._unread:
             raise StopAsyncIteration
@@ -100,7 +189,7 @@ class RequestStream(OpenRequest):
         return deltas
 
     async def output(self) -> RequestOutput:
-        """The whole result, once all completions have ended; unread deltas are dropped."""
+        """Return the whole result, once all completions have ended; unread deltas are dropped."""
         while await self.read():
             pass
         assert self._output is not None
@@ -116,33 +205,47 @@ class RequestStream(OpenRequest):
         self._unread.append(delta)
         self._changed.set()
 
+    @override
     def begin(self) -> None:
-        """Note when the request stopped waiting."""
         super().begin()
         self.times.admission = time_ns()
 
+    @override
     def finish(
         self, output: RequestOutput | ScoreOutput | None, error: Exception | None = None
     ) -> None:
-        """Take the result or the error; only the first end counts."""
         self.stop_timer()
-        if self._has_ended:
+        if self._has_ended:  # only the first end counts
             return
         self.times.end = time_ns()
         self._output, self._error = cast(RequestOutput | None, output), error
         self._changed.set()
 
+    @override
     def give_up(self, reason: str) -> None:
         """End it as aborted, ``reason`` its stop_reason, whatever its engine does.
 
-        Of a request with a deadline the result is what has come so far, else it is empty.
+        The result of a request with a deadline is what has come so far, else it is empty. Text
+        that the engine held back, since a stop string might begin there, is missing.
         """
         if self._has_ended:
             return
-        last = _last_deltas(self._request, self._pushed, reason)
-        output = _partial_output(self.asked, self._request, [*self._pushed, *last])
+        ended = {delta.index for delta in self._pushed if delta.finish_reason is not None}
+        completions = range(self._request.params.n)
+        last = [
+            StreamDelta(0, index, (), "", "abort", 0, stop_reason=reason)
+            for index in completions
+            if index not in ended
+        ]
+        deltas = [*self._pushed, *last]
+        outputs = tuple(
+            _completion(index, [delta for delta in deltas if delta.index == index])
+            for index in completions
+        )
         self._unread.extend(last)
-        self.finish(output)
+        self.finish(
+            request_output(self._request, self.exit_schedule, outputs, request_id=self.request_id)
+        )
 
     async def _wait(self) -> None:
         """Wait for a delta or the end."""
@@ -157,31 +260,52 @@ class RequestStream(OpenRequest):
         return self._output is not None or self._error is not None
 
 
-def _last_deltas(request: Request, deltas: Sequence[StreamDelta], reason: str) -> list[StreamDelta]:
-    """Return the ends, by ``reason``, of those completions that ``deltas`` don't end."""
-    ended = {delta.index for delta in deltas if delta.finish_reason is not None}
-    return [
-        StreamDelta(0, index, (), "", "abort", 0, stop_reason=reason)
-        for index in range(request.params.n)
-        if index not in ended
-    ]
+class ScoreFuture(OpenRequest):
+    """The scores of one text, awaited in the event loop in which this was made."""
+
+    def __init__(self, asked: ServedRequest) -> None:
+        super().__init__(asked)
+        self._result: asyncio.Future[ScoreOutput] = self.loop.create_future()
+
+    @property
+    @override
+    def outstanding_tokens(self) -> int:
+        return 0 if self.has_begun else len(cast(ScoreRequest, self.asked.request).fed)
+
+    async def output(self) -> ScoreOutput:
+        """Wait for the scores. Cancelling the wait cancels the request."""
+        try:
+            return await self._result
+        except asyncio.CancelledError:
+            self.cancel_engine("cancelled")
+            raise
+
+    @override
+    def finish(
+        self, output: RequestOutput | ScoreOutput | None, error: Exception | None = None
+    ) -> None:
+        self.stop_timer()
+        if self._result.done():  # its client has gone
+            return
+        if isinstance(output, ScoreOutput):
+            self._result.set_result(output)
+        elif error is not None:
+            self._result.set_exception(error)
+
+    @override
+    def give_up(self, reason: str) -> None:
+        self.finish(None, given_up(reason))
 
 
-def _partial_output(
-    asked: ServedRequest, request: Request, deltas: Sequence[StreamDelta]
-) -> RequestOutput:
-    """Return the result that ``deltas`` make, which end each completion.
-
-    Text that the engine held back, since a stop string might begin there, is missing.
-    """
-    outputs = tuple(
-        _completion(index, [delta for delta in deltas if delta.index == index])
-        for index in range(request.params.n)
-    )
-    return request_output(request, asked.schedule, outputs, request_id=asked.request_id)
+def given_up(reason: str) -> Exception:
+    """Return the error of a text that was not scored; ``reason`` may be "deadline"."""
+    if reason == "deadline":
+        return TimeoutError("the deadline was over before the text was scored")
+    return ClosedError("AsyncEngine", "the text was given up before it was scored")
 
 
-def _completion(index: int, deltas: Sequence[StreamDelta]) -> CompletionOutput:
+def _completion(index: int, deltas: list[StreamDelta]) -> CompletionOutput:
+    """Return the completion that ``deltas`` make, of which the last ends it."""
     token_ids = tuple(token for delta in deltas for token in delta.token_ids)
     logprobs = tuple(entry for delta in deltas for entry in delta.logprobs or ())
     chosen = zip(token_ids, logprobs, strict=False)

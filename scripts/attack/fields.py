@@ -29,7 +29,7 @@ from typing import Any
 
 from harness import timed_callbacks, tiny_bundle
 
-from skipdec.runtime.serving.http.protocol.request import CompletionRequest
+from skipdec.runtime.serving.http.protocol import CompletionRequest
 
 _MAX_CPU = 0.005  # maximum seconds of the event loop's thread in one callback
 _MAX_GAP = 0.5  # maximum seconds between two answers of /health/live

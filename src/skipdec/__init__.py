@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from .runtime.scheduling.stats import EngineStats as EngineStats
     from .runtime.serving.async_engine import AsyncEngine as AsyncEngine
     from .runtime.serving.process.engine import ProcessEngine as ProcessEngine
-    from .runtime.serving.process.restarts import RestartPolicy as RestartPolicy
+    from .runtime.serving.process.settings import RestartPolicy as RestartPolicy
     from .runtime.serving.stream import RequestStream as RequestStream
     from .runtime.serving.triton.check import check_triton_models as check_triton_models
     from .runtime.serving.triton.repository import (
@@ -138,7 +138,7 @@ _RUNNING = _by_name(
         ".runtime.scheduling.stats": "EngineStats",
         ".runtime.serving.async_engine": "AsyncEngine",
         ".runtime.serving.process.engine": "ProcessEngine",
-        ".runtime.serving.process.restarts": "RestartPolicy",
+        ".runtime.serving.process.settings": "RestartPolicy",
         ".runtime.serving.stream": "RequestStream",
         ".runtime.serving.triton.check": "check_triton_models",
         ".runtime.serving.triton.repository": "write_triton_repository",

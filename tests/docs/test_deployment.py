@@ -21,9 +21,9 @@ from typer.main import get_command
 from skipdec.cli import build_app
 from skipdec.runtime.serving.http.app import build_app as build_server
 from skipdec.runtime.serving.http.config import ServerConfig
-from skipdec.runtime.serving.http.guard.keys import ApiKeys
-from skipdec.runtime.serving.http.metrics import Metrics
+from skipdec.runtime.serving.http.middleware import ApiKeys
 from skipdec.runtime.serving.http.served import ServedModels
+from skipdec.runtime.serving.http.watch import Metrics
 
 KUBERNETES = "1.37"
 DEPLOYMENT = ROOT / "examples" / "deployment"
@@ -129,7 +129,7 @@ def test_the_autoscaler_watches_a_metric_that_the_server_has() -> None:
     (metric,) = MANIFESTS["autoscaler"]["spec"]["metrics"]
     assert (
         f"# TYPE {metric['pods']['metric']['name']} gauge"
-        in Metrics(ServedModels(["tiny"])).text().decode().splitlines()
+        in Metrics(ServedModels(["tiny"]).stats).text().decode().splitlines()
     )
 
 

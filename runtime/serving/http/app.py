@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from base64 import b64encode
+from hashlib import sha256
+from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,33 +15,43 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from ....engines.errors import SkipDecError
 from ....engines.host.installation import own_version
-from .completions import begin, read_completion, whole_answer
+from .completions import CompletionAnswer, read_completion
 from .config import ServerConfig
-from .guard.keys import ApiKeys
-from .metrics import Metrics
 from .middleware import (
+    AdmissionMiddleware,
+    ApiKeys,
     BodyLimitMiddleware,
     CutMiddleware,
-    KeyMiddleware,
     RecordMiddleware,
-    RoomMiddleware,
 )
-from .page import Page
-from .protocol.errors import ApiError, api_error, unavailable
-from .protocol.request import CompletionRequest
-from .scoring import Scoring
+from .protocol import ApiError, CompletionRequest, api_error, unavailable
+from .scoring import scored_answer
 from .served import ServedModel, ServedModels
-from .streaming import EventStream
-from .watch.record import RequestRecord
+from .watch import Metrics, RequestRecord
 
-Handler = Callable[[Request], Awaitable[Response]]
+_INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+
 
 _SHOWN_TOKENS = 64  # whose layers /v1/schedules lists
 
 
+def _load_page() -> tuple[str, dict[str, str]]:
+    """Read the page at ``/`` and make its headers: only its own scripts and styles may run."""
+    html = (files(__package__) / "playground.html").read_text(encoding="utf-8")
+    hashes: dict[str, list[str]] = {"script": [], "style": []}
+    for kind, text in _INLINE.findall(html):
+        hashes[kind].append(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'")
+    policy = (
+        f"default-src 'self'; script-src {' '.join(hashes['script'])}; "
+        f"style-src {' '.join(hashes['style'])}; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return html, {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"}
+
+
 def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> FastAPI:
-    """The application that serves ``models``, which may still be loading."""
-    metrics = Metrics(models)
+    """Make the application that serves ``models``, which may still be loading."""
+    metrics = Metrics(models.stats)
     app = FastAPI(
         title="skipdec",
         version=own_version(),
@@ -60,14 +73,11 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
     add("/health/ready", routes.ready, methods=["GET"])
     add("/version", routes.version, methods=["GET"])
     add("/metrics", routes.metrics, methods=["GET"])
-    app.add_exception_handler(ApiError, _answer)
-    app.add_exception_handler(SkipDecError, _answer)
-    app.add_exception_handler(HTTPException, _answer)
-    app.add_exception_handler(Exception, _answer)
+    for error in (ApiError, SkipDecError, HTTPException, Exception):
+        app.add_exception_handler(error, _answer)
     app.add_middleware(BodyLimitMiddleware, limit=config.max_body)
-    app.add_middleware(KeyMiddleware, keys=keys, config=config)
+    app.add_middleware(AdmissionMiddleware, keys=keys, config=config)
     app.add_middleware(CutMiddleware)
-    app.add_middleware(RoomMiddleware)
     app.add_middleware(RecordMiddleware, metrics=metrics)  # added last: outermost
     return app
 
@@ -77,11 +87,11 @@ class _Routes:
         self._models = models
         self._config = config
         self._metrics = metrics
-        self._page = Page.load()
+        self._html, self._page_headers = _load_page()
 
     async def playground(self, request: Request) -> Response:
         """Show the page."""
-        return HTMLResponse(self._page.html, headers=self._page.headers)
+        return HTMLResponse(self._html, headers=self._page_headers)
 
     async def icon(self, request: Request) -> Response:
         """Show none: browsers ask by themselves."""
@@ -89,17 +99,13 @@ class _Routes:
 
     async def complete(self, request: Request) -> Response:
         """Continue prompts, as OpenAI's completions endpoint does."""
-        models, metrics, record = self._models, self._metrics, RequestRecord.of(request.scope)
+        models, metrics = self._models, self._metrics
         asked, model, prepared = await read_completion(request, models, self._config)
         if asked.scores_prompts:
-            scoring = Scoring(asked, model, prepared, models, metrics, record)
-            return await scoring.answer(request.receive)
-        completion = await begin(
-            asked, model, prepared, models=models, metrics=metrics, record=record
-        )
-        if asked.stream:
-            return EventStream(completion)
-        return await whole_answer(completion, request.receive)
+            return await scored_answer(asked, model, prepared, request, models, metrics)
+        answer = CompletionAnswer(asked, model, request, models, metrics)
+        await answer.queue(prepared)
+        return answer if asked.stream else await answer.whole()
 
     async def chat(self, request: Request) -> Response:
         """Refuse: OPT was not trained to chat."""
@@ -148,9 +154,7 @@ class _Routes:
 async def _answer(request: Request, error: Exception) -> Response:
     """Answer in OpenAI's error format; unexpected errors are reported without details."""
     match error:
-        case ApiError():
-            answer = error
-        case SkipDecError():
+        case ApiError() | SkipDecError():
             answer = api_error(error)
         case HTTPException():
             headers = error.headers or {}
@@ -181,10 +185,10 @@ def _model_document(model: ServedModel) -> dict[str, Any]:
 
 
 def _schedules_document(model: ServedModel) -> dict[str, Any]:
-    resolve = model.engine.outline.resolve_schedule
+    resolve = model.engine.outline.schedules.resolve
     listed = []
     for text in model.listed:
-        schedule = resolve(text, max_tokens=_SHOWN_TOKENS)
+        schedule = resolve(text, _SHOWN_TOKENS)
         layers = [schedule.budget(index) for index in range(_SHOWN_TOKENS)]
         listed.append({"schedule": text, "layers_per_token": layers})
     return {

@@ -1,98 +1,53 @@
-"""POST /v1/completions: checked, queued, and answered whole or token by token."""
+"""POST /v1/completions: checked, queued, and answered whole or as server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from time import perf_counter
 from uuid import uuid4
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.types import Receive
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
-from ....engines.errors import UsageError, few
+from ....engines.errors import SkipDecError, UsageError, few
 from ...requests.request import Request, ScoreRequest
 from ...schedule import ExitSchedule
-from ...tokens.outputs import RequestOutput
-from ...tokens.sampling import SamplingParams
-from ..open_request import ServedRequest
-from ..stream import RequestStream
-from .config import ServerConfig
-from .guard.disconnects import cancelled_with
-from .metrics import Metrics
-from .protocol.bodies import is_small
-from .protocol.choices import TokenNames, usage, whole_choice
-from .protocol.errors import ApiError, unavailable
-from .protocol.pieces import Items, Turns, consumed, json_answer
-from .protocol.request import CompletionRequest, require_few_logprobs
+from ...tokens.outputs import RequestOutput, StreamDelta
+from ..stream import RequestStream, ServedRequest
+from .answers import (
+    Items,
+    ShownSchedule,
+    TokenNames,
+    Turns,
+    consumed,
+    delta_choice,
+    encoded,
+    json_answer,
+    whole_choice,
+)
+from .config import MAX_REQUEST_LOGPROBS, ServerConfig
+from .protocol import (
+    ApiError,
+    CompletionRequest,
+    api_error,
+    is_small,
+    unavailable,
+)
 from .served import ServedModel, ServedModels
-from .watch.record import RequestRecord
+from .watch import Metrics, RequestRecord
+
+_CHUNK = 32  # most deltas of a completion in one event
+_EVENT_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # else nginx keeps events back until it has 4 KiB
+]
 
 Prepared = tuple[Request | ScoreRequest, ExitSchedule]
-
-
-@dataclass(eq=False)
-class Completion:
-    """A request of a client and its streams, one a prompt."""
-
-    asked: CompletionRequest
-    model: ServedModel
-    models: ServedModels
-    metrics: Metrics
-    record: RequestRecord
-    streams: list[RequestStream]
-    id: str
-    created: int  # seconds since 1970
-
-    @property
-    def head(self) -> dict[str, object]:
-        """The fields that every document of an answer begins with."""
-        return {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model.name,
-        }
-
-    def echoed(self, index: int) -> str:
-        """Return the echo of prompt ``index``; "" without ``echo``."""
-        if not self.asked.echo:
-            return ""
-        prompt = self.asked.prompts[index]
-        tokenizer = self.model.engine.outline.tokenizer
-        if isinstance(prompt, str):
-            return prompt
-        return "" if tokenizer is None else tokenizer.decode(prompt)
-
-    @asynccontextmanager
-    async def cancelled_with(self, receive: Receive) -> AsyncIterator[None]:
-        """Within the block a client that goes ends its texts, as does leaving it early."""
-        self.models.running.update(self.streams)
-        try:
-            async with cancelled_with(receive, self.record, self.streams):
-                yield
-        finally:
-            self.models.running.difference_update(self.streams)
-
-    async def finish(self, outputs: list[RequestOutput]) -> dict[str, object]:
-        """Note what an answer used, and return it. Raises ApiError if a text has failed."""
-        turns = Turns()
-        used = await usage(outputs, turns)
-        self.record.use(used)
-        completions = [one for output in outputs for one in output.outputs]
-        self.record.finish_reasons = tuple(str(one.finish_reason) for one in completions)
-        label = self.model.label(self.asked.schedule)
-        seconds = perf_counter() - self.record.start
-        await self.metrics.observe(self.model.name, label, outputs, seconds, turns)
-        for one in completions:
-            if one.finish_reason == "error":
-                raise ApiError(500, str(one.stop_reason), "server_error", code="engine_failed")
-        return used
 
 
 async def read_completion(
@@ -102,7 +57,7 @@ async def read_completion(
     record = RequestRecord.of(request.scope)
     if models.is_draining:
         raise unavailable("the server is draining; no request is taken")
-    body = await read_body(request, config)
+    body = await _read_body(request, config.read_timeout)
     is_short = is_small(body)
     parse = CompletionRequest.parse
     asked = parse(body) if is_short else await asyncio.to_thread(parse, body)
@@ -115,64 +70,16 @@ async def read_completion(
     return asked, model, prepared
 
 
-async def begin(
-    asked: CompletionRequest,
-    model: ServedModel,
-    prepared: Sequence[Prepared],
-    *,
-    models: ServedModels,
-    metrics: Metrics,
-    record: RequestRecord,
-) -> Completion:
-    """Queue all prompts of a body or none; other requests get a turn between two prompts.
-
-    Raises CapacityError, OverloadedError and ClosedError as `EngineService.submit`.
-    """
-    identity = f"cmpl-{uuid4().hex}"
-    streams = list[RequestStream]()
-    turns = Turns()
-    try:
-        for place, (made, schedule) in enumerate(prepared):
-            served = ServedRequest.named(made, schedule, f"{identity}-{place}", asked.timeout)
-            streams.append(model.engine.start(served))
-            await turns.take()
-    except BaseException:
-        for stream in streams:
-            stream.cancel()
-        raise
-    record.texts = [stream.times for stream in streams]
-    return Completion(asked, model, models, metrics, record, streams, identity, int(time.time()))
-
-
-async def whole_answer(completion: Completion, receive: Receive) -> Response:
-    """Wait for all texts. Raises ApiError if one has failed."""
-    async with completion.cancelled_with(receive):
-        outputs = [await stream.output() for stream in completion.streams]
-    used = await completion.finish(outputs)
-    completion.streams.clear()  # they hold the outputs, each of which is freed once it is encoded
-    choices = Items(_choices(completion, outputs))
-    return await json_answer(completion.head | {"choices": choices, "usage": used})
-
-
-def _choices(completion: Completion, outputs: list[RequestOutput]) -> Iterator[dict[str, object]]:
-    names = TokenNames(completion.model.engine.outline.tokenizer)
-    for place, output in enumerate(consumed(outputs)):
-        prompt = completion.echoed(place)
-        for one in output.outputs:
-            index = place * completion.asked.n + one.index
-            yield whole_choice(output, one, index, prompt, names)
-
-
-async def read_body(request: HttpRequest, config: ServerConfig) -> bytes:
+async def _read_body(request: HttpRequest, seconds: float) -> bytes:
     """Return the body. Raises ApiError 408 if it doesn't come, 413 if it is too long.
 
     And 499, which nobody gets, if its client goes.
     """
     try:
-        async with asyncio.timeout(config.read_timeout):
+        async with asyncio.timeout(seconds):
             return await request.body()
     except TimeoutError:
-        waited = f"the body did not come within {config.read_timeout:g} s"
+        waited = f"the body did not come within {seconds:g} s"
         raise ApiError(408, waited, headers={"Connection": "close"}) from None
     except ClientDisconnect:
         RequestRecord.of(request.scope).gone = True
@@ -183,12 +90,20 @@ def _prepare(asked: CompletionRequest, model: ServedModel, client: str) -> list[
     """Check the schedule, tokenize and check all prompts once, and bound the log-probabilities."""
     max_tokens = 16 if asked.max_tokens is None else asked.max_tokens
     model.require_allowed(asked.schedule, max_tokens or 16)
+    outline, schedule, top = model.engine.outline, asked.schedule, asked.logprobs
     params = None if asked.scores_prompts and not asked.max_tokens else asked.params
     prepared: list[Prepared] = []
     problems: list[str] = []
     for place, prompt in enumerate(asked.prompts):
+        who = {"client": client, "subject": f"prompt {place}"}
         try:
-            prepared.append(_prepare_one(asked, model, prompt, params, client, f"prompt {place}"))
+            prepared.append(
+                outline.prepare_score(
+                    prompt, None, schedule, top_logprobs=top, followed_by=params, **who
+                )
+                if asked.scores_prompts
+                else outline.prepare(prompt, params, schedule, **who)
+            )
         except UsageError as error:
             problems += error.problems
     if problems:
@@ -197,38 +112,183 @@ def _prepare(asked: CompletionRequest, model: ServedModel, client: str) -> list[
     return prepared
 
 
-def _prepare_one(
-    asked: CompletionRequest,
-    model: ServedModel,
-    prompt: str | list[int],
-    params: SamplingParams | None,
-    client: str,
-    subject: str,
-) -> Prepared:
-    outline = model.engine.outline
-    if not asked.scores_prompts:
-        return outline.prepare(prompt, params, asked.schedule, client, subject)
-    return outline.prepare_score(
-        prompt,
-        None,
-        asked.schedule,
-        top_logprobs=asked.logprobs,
-        followed_by=params,
-        client=client,
-        subject=subject,
-    )
-
-
 def _require_few_logprobs(
     asked: CompletionRequest, requests: Sequence[Request | ScoreRequest]
 ) -> None:
+    """Raise UsageError if the answer may have too many log-probabilities."""
     if asked.logprobs is None:
         return
-    scored = sum(len(one.fed) for one in requests if isinstance(one, ScoreRequest))
-    if scored:
-        words, remedy = f"{scored:,} tokens", "send fewer prompts at once"
+    tokens = sum(len(one.fed) for one in requests if isinstance(one, ScoreRequest))
+    if tokens:
+        words, remedy = f"{tokens:,} tokens", "send fewer prompts at once"
     else:
+        tokens = asked.n * sum(one.max_tokens for one in requests if isinstance(one, Request))
         words = f"{len(requests)} prompts, n {asked.n}, max_tokens {asked.max_tokens}"
         remedy = "lower one of them, or send fewer prompts at once"
-    made = asked.n * sum(one.max_tokens for one in requests if isinstance(one, Request))
-    require_few_logprobs(scored or made, asked.logprobs, words, remedy)
+    count = tokens * (asked.logprobs + 1)
+    if count > MAX_REQUEST_LOGPROBS:
+        raise UsageError(
+            "prompt",
+            f"{words} and logprobs {asked.logprobs} are up to {count:,} log-probabilities; "
+            f"allowed: {MAX_REQUEST_LOGPROBS:,} in one answer; {remedy}",
+        )
+
+
+class CompletionAnswer(Response):
+    """The answer to a body: `whole`, or as events where it is sent itself.
+
+    A failure after the first event is an event, too.
+    """
+
+    def __init__(
+        self,
+        asked: CompletionRequest,
+        model: ServedModel,
+        request: HttpRequest,
+        models: ServedModels,
+        metrics: Metrics,
+    ) -> None:
+        super().__init__()
+        self._asked = asked
+        self._model = model
+        self._receive = request.receive
+        self._record = RequestRecord.of(request.scope)
+        self._models = models
+        self._metrics = metrics
+        self._head = answer_head(model)
+        self._names = TokenNames(model.engine.outline.tokenizer)
+        self._streams: list[RequestStream] = []  # one a prompt
+
+    async def queue(self, prepared: Sequence[Prepared]) -> None:
+        """Queue all prompts or none; other requests get a turn between two prompts.
+
+        Raises CapacityError, OverloadedError and ClosedError as `EngineService.submit`.
+        """
+        turns = Turns()
+        try:
+            for place, (made, schedule) in enumerate(prepared):
+                name = f"{self._head['id']}-{place}"
+                served = ServedRequest.named(made, schedule, name, self._asked.timeout)
+                self._streams.append(self._model.engine.start(served))
+                await turns.take()
+        except BaseException:
+            for stream in self._streams:
+                stream.cancel()
+            raise
+        self._record.texts = [stream.times for stream in self._streams]
+
+    async def whole(self) -> Response:
+        """Wait for all texts. Raises ApiError if one has failed."""
+        async with self._models.running_for(self._receive, self._record, self._streams):
+            outputs = [await stream.output() for stream in self._streams]
+        used = await self._finish(outputs)
+        self._streams.clear()  # they hold the outputs, each of which is freed once it is encoded
+        choices = Items(self._whole_choices(outputs))
+        return await json_answer(self._head | {"choices": choices, "usage": used})
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._models.running_for(receive, self._record, self._streams):
+            await send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
+            turns = Turns()
+            async for data in self._events():
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+                await turns.take()
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    async def _finish(self, outputs: list[RequestOutput]) -> dict[str, object]:
+        """Note what an answer used, and return it. Raises ApiError if a text has failed."""
+        completions = [one for output in outputs for one in output.outputs]
+        self._record.finish_reasons = tuple(str(one.finish_reason) for one in completions)
+        label = self._model.label(self._asked.schedule)
+        used = await self._metrics.observe(self._record, label, outputs)
+        for one in completions:
+            if one.finish_reason == "error":
+                raise ApiError(500, str(one.stop_reason), "server_error", code="engine_failed")
+        return used
+
+    def _echoed(self, index: int) -> str:
+        """Return the echo of prompt ``index``; "" without ``echo``."""
+        if not self._asked.echo:
+            return ""
+        prompt = self._asked.prompts[index]
+        if isinstance(prompt, str):
+            return prompt
+        return "" if self._names.tokenizer is None else self._names.tokenizer.decode(prompt)
+
+    def _whole_choices(self, outputs: list[RequestOutput]) -> Iterator[dict[str, object]]:
+        for place, output in enumerate(consumed(outputs)):
+            prompt = self._echoed(place)
+            for one in output.outputs:
+                index = place * self._asked.n + one.index
+                yield whole_choice(output, one, index, prompt, self._names)
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        head = self._head | ({"usage": None} if self._asked.includes_usage else {})
+        try:
+            async for choice in self._event_choices():
+                yield _event(head | {"choices": Items([choice])})
+            outputs = [await stream.output() for stream in self._streams]
+            used = await self._finish(outputs)
+            if self._asked.includes_usage:
+                yield _event(head | {"choices": [], "usage": used})
+        except (ApiError, SkipDecError) as error:
+            answer = api_error(error)
+            self._record.error = answer.code
+            yield _event(answer.document())
+
+    async def _event_choices(self) -> AsyncIterator[dict[str, object]]:
+        """Yield a choice for each completion that has got something, as often as one has."""
+        schedules = [ShownSchedule(one.exit_schedule, one.schedule) for one in self._streams]
+        lengths: dict[int, int] = {}  # characters sent so far, of a choice
+        async for place, deltas in _merged(self._streams):
+            for chunk in _chunks(deltas):
+                index = place * self._asked.n + chunk[0].index
+                prompt = "" if index in lengths else self._echoed(place)
+                offset = lengths.get(index, 0) + len(prompt)
+                choice = delta_choice(chunk, index, prompt, schedules[place], self._names, offset)
+                lengths[index] = lengths.get(index, 0) + len(choice["text"])
+                yield choice
+
+
+def answer_head(model: ServedModel) -> dict[str, object]:
+    """Return the fields that every document of a new answer begins with."""
+    return {
+        "id": f"cmpl-{uuid4().hex}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": model.name,
+    }
+
+
+def _chunks(deltas: Sequence[StreamDelta]) -> Iterator[list[StreamDelta]]:
+    """Sort deltas by completion; of what a slow reader has left unread, a part at a time."""
+    by_index: dict[int, list[StreamDelta]] = {}
+    for delta in deltas:
+        by_index.setdefault(delta.index, []).append(delta)
+    for mine in by_index.values():
+        for start in range(0, len(mine), _CHUNK):
+            yield mine[start : start + _CHUNK]
+
+
+async def _merged(
+    streams: Sequence[RequestStream],
+) -> AsyncIterator[tuple[int, Sequence[StreamDelta]]]:
+    """Yield the streams' deltas as they come, each with the place of its stream."""
+    tasks = {asyncio.create_task(stream.read()): place for place, stream in enumerate(streams)}
+    try:
+        while tasks:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=tasks.__getitem__):
+                place = tasks.pop(task)
+                if deltas := task.result():
+                    yield place, deltas
+                    tasks[asyncio.create_task(streams[place].read())] = place
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _event(document: object) -> bytes:
+    # Some clients take other characters than line feeds for the end of a line.
+    return b"".join((b"data: ", *encoded(document, ascii_only=True), b"\n\n"))

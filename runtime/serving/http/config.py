@@ -1,4 +1,4 @@
-"""What `skipdec serve` was asked to be: where it listens, what it lets in, how it ends."""
+"""Options of `skipdec serve`: its address, limits on clients, logs and shutdown."""
 
 from __future__ import annotations
 

@@ -1,28 +1,96 @@
 """Middleware of every request: its record and log line, keys, a limit on the body.
 
 Plain ASGI: a middleware that buffers or wraps messages in tasks would hide that a client has gone.
+The server runs without WebSockets and lifespan events, so every call is an HTTP request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import os
 import re
+from pathlib import Path
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ....engines.documents import read_file
+from ....engines.errors import UsageError
 from .config import ServerConfig
-from .guard.connections import REFUSED, crowded
-from .guard.keys import ApiKeys
-from .metrics import Metrics
-from .protocol.errors import ApiError, unavailable
-from .watch.logs import REQUESTS, printable
-from .watch.record import RequestRecord
-from .watch.traces import trace
+from .connections import REFUSED, crowded
+from .protocol import ApiError, unavailable
+from .watch import Metrics, RequestRecord, trace
 
+VARIABLE = "SKIPDEC_API_KEY"
+_MAX_BYTES = 1 << 20  # of a file of keys
 _DISCARDED = 16  # times the limit of a body
 _REQUEST_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
+
+
+class ApiKeys:
+    """The keys of which a request needs one; none at all: every request is let in."""
+
+    def __init__(self, keys: tuple[str, ...] = ()) -> None:
+        self._keys = tuple(key.encode() for key in keys)
+
+    @classmethod
+    def read(cls, path: Path | None) -> ApiKeys:
+        """Read one key a line of the file ``path`` and of $SKIPDEC_API_KEY; # begins a comment.
+
+        Raises UsageError for a file or a variable that is given and holds no key, so that nobody
+        serves without keys by mistake, and for a file that is not text in UTF-8.
+        """
+        keys: list[str] = []
+        if (variable := os.environ.get(VARIABLE)) is not None:
+            keys += _keys(variable, f"${VARIABLE}", "unset it")
+        if path is not None:
+            content = read_file(path, UsageError, limit=_MAX_BYTES)
+            try:
+                text = content.decode("utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise UsageError(
+                    str(path), f"is not text in UTF-8 ({error}); save it as UTF-8"
+                ) from error
+            keys += _keys(text, str(path), "leave the file out")
+        return cls(tuple(dict.fromkeys(keys)))
+
+    def client(self, authorization: bytes) -> str | None:
+        """Return a name for whoever has the header's key, the same for all of its requests.
+
+        None for a key that is not ours, and where none is needed: a name that clients choose by
+        themselves would be another one for each request.
+        """
+        _, _, given = authorization.partition(b" ")
+        # All keys are compared, so that the time says nothing of which one it is.
+        matches = [hmac.compare_digest(key, given.strip()) for key in self._keys]
+        return f"key {matches.index(True)}" if any(matches) else None
+
+    def accept(self, authorization: bytes) -> bool:
+        """Return True if the header ``Bearer KEY`` has one of the keys, or none is needed."""
+        scheme = authorization.partition(b" ")[0]
+        is_known = self.client(authorization) is not None
+        return not self._keys or (is_known and scheme.lower() == b"bearer")
+
+
+def _keys(text: str, subject: str, remedy: str) -> list[str]:
+    """Return the keys of ``text``. Raises UsageError for none and for one that can't be sent."""
+    lines = [line.strip() for line in text.splitlines()]
+    keys = []
+    for number, line in enumerate(lines, 1):
+        if not line or line.startswith("#"):
+            continue
+        if not line.isprintable():
+            raise UsageError(subject, f"line {number} has control characters; write plain text")
+        keys.append(line)
+    if not keys:
+        raise UsageError(
+            subject,
+            "has no key: it is empty, or its lines begin with #, which makes them comments; "
+            f"write a key a line, or {remedy} to serve without keys",
+        )
+    return keys
 
 
 class RecordMiddleware:
@@ -33,10 +101,7 @@ class RecordMiddleware:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        """Handle a request."""
         given = Headers(scope=scope).get("x-request-id", "")
         record = RequestRecord.begin(
             scope, given if _REQUEST_ID.fullmatch(given) else f"req-{uuid4().hex}"
@@ -58,8 +123,7 @@ class RecordMiddleware:
             if failed is not None:
                 self._metrics.fail(record.model, failed)
             trace(scope, record)
-            path = printable(record.path).replace(" ", "%20")
-            REQUESTS.info("%s %s", record.method, path, extra={"fields": record.fields()})
+            record.log()
 
 
 class CutMiddleware:
@@ -73,10 +137,7 @@ class CutMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        """Handle a request."""
         has_begun = False
 
         async def sent(message: Message) -> None:
@@ -93,24 +154,11 @@ class CutMiddleware:
                 await error.response()(scope, receive, send)
 
 
-class RoomMiddleware:
-    """Answers 503 on a connection beyond the limit; /health/ is answered there, too."""
+class AdmissionMiddleware:
+    """Answers 503 on a connection beyond the limit, and 401 where one of our keys is missing.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a connection."""
-        is_refused = scope["type"] == "http" and scope["state"].get(REFUSED, False)
-        if is_refused and not scope["path"].startswith("/health/"):
-            RequestRecord.of(scope).error = "too_many_connections"
-            await crowded().response()(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
-class KeyMiddleware:
-    """Answers 401 where a key is needed and none of ours is given."""
+    /health/ is answered on every connection. /v1/ needs a key, and so does /metrics if asked for.
+    """
 
     def __init__(self, app: ASGIApp, keys: ApiKeys, config: ServerConfig) -> None:
         self._app = app
@@ -118,23 +166,25 @@ class KeyMiddleware:
         self._prefixes = ("/v1/", "/metrics") if config.protect_metrics else ("/v1/",)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a connection."""
-        if scope["type"] == "http" and scope["path"].startswith(self._prefixes):
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not self._keys.accept(given):
-                RequestRecord.of(scope).error = "invalid_api_key"
-                error = ApiError(
-                    401,
-                    "the API key is missing or unknown; send Authorization: Bearer KEY",
-                    "authentication_error",
-                    code="invalid_api_key",
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
-                await error.response()(scope, receive, send)
-                return
-            record = RequestRecord.of(scope)
-            record.client = self._keys.client(given) or record.client
-        await self._app(scope, receive, send)
+        """Handle a request."""
+        record, path = RequestRecord.of(scope), scope["path"]
+        authorization = dict(scope["headers"]).get(b"authorization", b"")
+        if scope["state"].get(REFUSED, False) and not path.startswith("/health/"):
+            record.error = "too_many_connections"
+            await crowded().response()(scope, receive, send)
+        elif path.startswith(self._prefixes) and not self._keys.accept(authorization):
+            record.error = "invalid_api_key"
+            error = ApiError(
+                401,
+                "the API key is missing or unknown; send Authorization: Bearer KEY",
+                "authentication_error",
+                code=record.error,
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+            await error.response()(scope, receive, send)
+        else:
+            record.client = self._keys.client(authorization) or record.client
+            await self._app(scope, receive, send)
 
 
 class BodyLimitMiddleware:
@@ -145,10 +195,7 @@ class BodyLimitMiddleware:
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        """Handle a request."""
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         is_too_long = declared.isdigit() and int(declared) > self._limit
         received = 0
@@ -164,14 +211,11 @@ class BodyLimitMiddleware:
                 # A client that still sends when the connection is closed sees a reset, no answer:
                 # what comes is thrown away, for a while.
                 if not message.get("more_body", False) or received > _DISCARDED * self._limit:
-                    raise self._too_long()
+                    raise ApiError(
+                        413,
+                        f"the body is longer than {self._limit:,} bytes; send several requests",
+                        code="body_too_long",
+                        headers={"Connection": "close"},
+                    )
 
         await self._app(scope, limited, send)
-
-    def _too_long(self) -> ApiError:
-        return ApiError(
-            413,
-            f"the body is longer than {self._limit:,} bytes; send several requests",
-            code="body_too_long",
-            headers={"Connection": "close"},
-        )

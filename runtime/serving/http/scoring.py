@@ -3,86 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
-from uuid import uuid4
 
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.types import Receive
 
-from ...requests.request import Request, ScoreRequest
-from ...schedule import ExitSchedule
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput
 from ...tokens.tokenizer import Tokenizer
-from ..open_request import ServedRequest
-from .guard.disconnects import cancelled_with
-from .metrics import Metrics
-from .protocol.choices import TokenNames, logprobs_document, usage
-from .protocol.errors import ApiError, unavailable
-from .protocol.pieces import Items, Turns, consumed, json_answer
-from .protocol.request import CompletionRequest
+from ..stream import ServedRequest
+from .answers import Items, TokenNames, Turns, consumed, json_answer, logprobs_document
+from .completions import Prepared, answer_head
+from .protocol import ApiError, CompletionRequest, unavailable
 from .served import ServedModel, ServedModels
-from .watch.record import RequestRecord
+from .watch import Metrics, RequestRecord
 
 
-@dataclass(frozen=True, eq=False)
-class Scoring:
-    """A request whose prompts are scored, each as it is read: at the depth of a prompt."""
+async def scored_answer(
+    asked: CompletionRequest,
+    model: ServedModel,
+    prepared: Sequence[Prepared],
+    request: HttpRequest,
+    models: ServedModels,
+    metrics: Metrics,
+) -> Response:
+    """Score all prompts, each as it is read: at the depth of a prompt.
 
-    asked: CompletionRequest
-    model: ServedModel
-    prepared: Sequence[tuple[Request | ScoreRequest, ExitSchedule]]  # one a prompt
-    models: ServedModels
-    metrics: Metrics
-    record: RequestRecord
-
-    async def answer(self, receive: Receive) -> Response:
-        """Wait for all texts. Raises ApiError, and what `AsyncEngine.score` does."""
-        identity = f"cmpl-{uuid4().hex}"
-        tasks = list[asyncio.Task[ScoreOutput]]()
-        try:
-            async with cancelled_with(receive, self.record, tasks):
-                for place, prepared in enumerate(self.prepared):
-                    if self.record.gone:
-                        break
-                    tasks.append(asyncio.create_task(self._score(*prepared, f"{identity}-{place}")))
-                    self.models.running.add(tasks[-1])
-                    await asyncio.sleep(0)  # other requests get a turn between two prompts
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        finally:
-            self.models.running.difference_update(tasks)
-        scored = _all_or_error(await asyncio.gather(*tasks, return_exceptions=True))
-        turns = Turns()
-        used = await self._count(scored, turns)
-        head = {"id": identity, "object": "text_completion", "created": int(time.time())}
-        names = TokenNames(self.model.engine.outline.tokenizer)
-        texts = [await _text(_tokens(one), names.tokenizer, turns) for one in scored]
-        tasks.clear()  # they hold the scores, each of which is freed once it is encoded
-        choices = Items(
-            _choice(one, place, *text, names)
-            for place, (one, text) in enumerate(zip(consumed(scored), texts, strict=True))
-        )
-        document = head | {"model": self.model.name, "choices": choices, "usage": used}
-        return await json_answer(document)
-
-    async def _score(
-        self, request: Request | ScoreRequest, schedule: ExitSchedule, request_id: str
-    ) -> ScoreOutput:
-        asked = ServedRequest.named(request, schedule, request_id, self.asked.timeout)
-        return await self.model.engine.wait_for_scores(asked)
-
-    async def _count(self, scored: Sequence[ScoreOutput], turns: Turns) -> dict[str, Any]:
-        outputs = [_as_request_output(one) for one in scored]
-        used = await usage(outputs, turns)
-        self.record.use(used)
-        self.record.finish_reasons = tuple(_finish_reason(one) for one in scored)
-        label = self.model.label(self.asked.schedule)
-        seconds = perf_counter() - self.record.start
-        await self.metrics.observe(self.model.name, label, outputs, seconds, turns)
-        return used
+    Raises ApiError, and what `EngineService.score` raises.
+    """
+    record, head = RequestRecord.of(request.scope), answer_head(model)
+    tasks = list[asyncio.Task[ScoreOutput]]()
+    async with models.running_for(request.receive, record, tasks):
+        for place, (made, schedule) in enumerate(prepared):
+            if record.gone:
+                break
+            name = f"{head['id']}-{place}"
+            served = ServedRequest.named(made, schedule, name, asked.timeout)
+            tasks.append(asyncio.create_task(model.engine.wait_for_scores(served)))
+            await asyncio.sleep(0)  # other requests get a turn between two prompts
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    scored = _all_or_error(await asyncio.gather(*tasks, return_exceptions=True))
+    turns = Turns()
+    record.finish_reasons = tuple(_finish_reason(one) for one in scored)
+    outputs = [_as_request_output(one) for one in scored]
+    used = await metrics.observe(record, model.label(asked.schedule), outputs)
+    names = TokenNames(model.engine.outline.tokenizer)
+    texts = [await _text(_tokens(one), names.tokenizer, turns) for one in scored]
+    tasks.clear()  # they hold the scores, each of which is freed once it is encoded
+    outputs.clear()
+    choices = Items(
+        _choice(one, place, *text, names)
+        for place, (one, text) in enumerate(zip(consumed(scored), texts, strict=True))
+    )
+    return await json_answer(head | {"choices": choices, "usage": used})
 
 
 def _all_or_error(results: Sequence[ScoreOutput | BaseException]) -> list[ScoreOutput]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
+
+from starlette.types import Receive
 
 from ....engines.errors import ScheduleError, UsageError, shown
 from ...schedule.notation import beyond_notation
 from ...schedule.text import format_schedule
+from ...scheduling.stats import EngineStats
 from ..service import EngineService
 from .config import ANY_SCHEDULE
-from .guard.disconnects import Cancellable
-from .protocol.errors import ApiError, unavailable
+from .protocol import ApiError, unavailable
+from .watch import RequestRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +37,10 @@ class ServedModel:
 
         Raises ScheduleError for a text that does not fit the bundle.
         """
-        texts = ("full", format_schedule(engine.outline.bundle_schedule), *allowed)
+        texts = ("full", format_schedule(engine.outline.schedules.own), *allowed)
         model = cls(name, engine, tuple(dict.fromkeys(texts)))
         for text in model.listed:
-            engine.outline.resolve_schedule(text, max_tokens=16)
+            engine.outline.schedules.resolve(text, 16)
         return model
 
     @cached_property
@@ -48,24 +54,25 @@ class ServedModel:
 
     def default_schedule(self, max_tokens: int = 16) -> str:
         """Return the schedule of a request that names none."""
-        return format_schedule(self.engine.outline.resolve_schedule(None, max_tokens=max_tokens))
+        return format_schedule(self.engine.outline.schedules.resolve(None, max_tokens))
 
     def require_allowed(self, wanted: str | None, max_tokens: int) -> None:
         """Raise ScheduleError unless a request may run ``wanted``: text, or the same in others.
 
         Neither a file's name nor a document is read for a client.
         """
-        if wanted is None or wanted in self.listed:
+        if self.lists(wanted):
             return
+        assert wanted is not None
+        remedy = f"allowed: {', '.join(self.schedules)}; see /v1/schedules"
         if kind := beyond_notation(wanted):
-            raise ScheduleError("schedule", f"{shown(wanted)} is {kind}; {self._remedy}")
-        resolve = self.engine.outline.resolve_schedule
-        asked = resolve(wanted, max_tokens=max_tokens)
-        allowed: list[str | None] = [None, *self.listed]
+            raise ScheduleError("schedule", f"{shown(wanted)} is {kind}; {remedy}")
+        resolve = self.engine.outline.schedules.resolve
+        asked = resolve(wanted, max_tokens)
         if ANY_SCHEDULE not in self.schedules and not any(
-            resolve(text, max_tokens=max_tokens) == asked for text in allowed
+            resolve(text, max_tokens) == asked for text in (None, *self.listed)
         ):
-            raise ScheduleError("schedule", f"{shown(wanted)} is not allowed; {self._remedy}")
+            raise ScheduleError("schedule", f"{shown(wanted)} is not allowed; {remedy}")
 
     def label(self, wanted: str | None) -> str:
         """Return the metric label of requests for ``wanted``; there are few labels."""
@@ -73,9 +80,12 @@ class ServedModel:
             return "default"
         return wanted if wanted in self.listed else "other"
 
-    @property
-    def _remedy(self) -> str:
-        return f"allowed: {', '.join(self.schedules)}; see /v1/schedules"
+
+class Cancellable(Protocol):
+    """A stream of a text, or a task."""
+
+    def cancel(self) -> object:
+        """End it, if it has not ended."""
 
 
 class ServedModels(Mapping[str, ServedModel]):
@@ -90,7 +100,7 @@ class ServedModels(Mapping[str, ServedModel]):
             )
         self.names = tuple(names)
         self.is_draining = False
-        self.running: set[Cancellable] = set()  # texts that have not ended
+        self._running: dict[int, Collection[Cancellable]] = {}  # by the id of its collection
         self._models: dict[str, ServedModel] = {}
 
     def __getitem__(self, name: str) -> ServedModel:
@@ -107,7 +117,7 @@ class ServedModels(Mapping[str, ServedModel]):
         self._models[model.name] = model
 
     def named(self, name: str | None) -> ServedModel:
-        """The model of a request. Raises ApiError 404, or 503 while it is loading."""
+        """Return the model of a request. Raises ApiError 404, or 503 while it is loading."""
         if name is None and len(self.names) == 1:
             name = self.names[0]
         if name in self._models:
@@ -115,8 +125,42 @@ class ServedModels(Mapping[str, ServedModel]):
         if name in self.names:
             raise unavailable(f"{name} is loading")
         known = ", ".join(self.names)
-        told = "model is missing" if name is None else f"model {shown(name)} is unknown"
-        raise ApiError(404, f"{told}; served: {known}", param="model", code="model_not_found")
+        problem = "model is missing" if name is None else f"model {shown(name)} is unknown"
+        raise ApiError(404, f"{problem}; served: {known}", param="model", code="model_not_found")
+
+    def stats(self) -> dict[str, EngineStats]:
+        """Return the figures of every model's engine."""
+        return {name: model.engine.stats() for name, model in self._models.items()}
+
+    @property
+    def num_running(self) -> int:
+        """The number of texts that have not ended."""
+        return sum(map(len, self._running.values()))
+
+    @asynccontextmanager
+    async def running_for(
+        self, receive: Receive, record: RequestRecord, texts: Collection[Cancellable]
+    ) -> AsyncIterator[None]:
+        """Within the block a client that goes ends all ``texts``; so does leaving it."""
+
+        def cancel() -> None:
+            for text in texts:
+                text.cancel()
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            record.gone = True
+            cancel()
+
+        watching = asyncio.create_task(watch())
+        self._running[id(texts)] = texts
+        try:
+            yield
+        finally:
+            del self._running[id(texts)]
+            watching.cancel()
+            cancel()
 
     @property
     def unready(self) -> str | None:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -18,12 +19,10 @@ from ....engines.host.signals import SIGNALS
 from ..service import EngineService
 from .app import build_app
 from .config import ServerConfig
-from .guard.acceptor import SPARE, Acceptor
-from .guard.connections import BoundedProtocol, ConnectionLimits, ConnectionRoom
-from .guard.keys import ApiKeys
+from .connections import SPARE, Acceptor, BoundedProtocol, ConnectionRoom
+from .middleware import ApiKeys
 from .served import ServedModel, ServedModels
-from .watch.logs import SERVER
-from .watch.traces import exporting_traces
+from .watch import SERVER, exporting_traces
 
 _CUT_SECONDS = 5.0  # for answers to leave, once nothing runs any more
 _MAX_HEADERS = 32 << 10  # bytes of a request's line and headers
@@ -78,7 +77,8 @@ class HttpServer:
         self._config = config
         app = build_app(self.models, config, ApiKeys.read(config.api_key_file))
         self._socket = _listening(config.host, config.port)
-        self.address = _address(self._socket)
+        host, port = self._socket.getsockname()[:2]
+        self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._http = _Uvicorn(
             uvicorn.Config(
                 app,
@@ -93,7 +93,7 @@ class HttpServer:
                 timeout_graceful_shutdown=int(_CUT_SECONDS),
             ),
             self._socket,
-            ConnectionLimits(config.read_timeout, config.write_timeout, config.max_body),
+            config,
             ConnectionRoom(_connection_limit(config.max_connections, workers)),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -139,7 +139,9 @@ class HttpServer:
         SERVER.info("stopped")
         if not loading.cancelled():
             loading.result()
-        self._raise_failure()
+        for name, model in self.models.items():
+            if model.engine.failure.done():
+                raise SkipDecError(name, f"has failed: {model.engine.failure.result()}")
 
     async def _load(self, engines: AsyncExitStack) -> None:
         for bundle in self._bundles:
@@ -147,21 +149,16 @@ class HttpServer:
             self.models.add(ServedModel.of(bundle.name, engine, self._config.schedules))
             engine.failure.add_done_callback(lambda _: self.stop())
 
-    def _raise_failure(self) -> None:
-        for name, model in self.models.items():
-            if model.engine.failure.done():
-                raise SkipDecError(name, f"has failed: {model.engine.failure.result()}")
-
     async def _drain(self) -> None:
         """Let what runs end; after shutdown_timeout, answer without the engines, if need be."""
         models = self.models
         models.is_draining = True
         timeout = self._config.shutdown_timeout
-        SERVER.info("draining: up to %g s for %d texts", timeout, len(models.running))
+        SERVER.info("draining: up to %g s for %d texts", timeout, models.num_running)
         engines = [model.engine for model in models.values()]
         drained = await asyncio.gather(*(engine.drain(timeout) for engine in engines))
         if not all(drained):
-            SERVER.warning("%d texts had not ended in time and are cut", len(models.running))
+            SERVER.warning("%d texts had not ended in time and are cut", models.num_running)
             cut = ClosedError("server", "the server was shut down before the text had ended")
             for engine in engines:
                 engine.end_all(cut)
@@ -174,14 +171,20 @@ class _Uvicorn(uvicorn.Server):
         self,
         config: uvicorn.Config,
         listening: socket.socket,
-        limits: ConnectionLimits,
+        limits: ServerConfig,
         room: ConnectionRoom,
     ) -> None:
         super().__init__(config)
-        self._limits = limits
-        self._room = room
-        connections = self.server_state.connections
-        self._acceptor = Acceptor(listening, self._protocol, connections, room)
+        state = self.server_state
+        make_protocol = partial(
+            BoundedProtocol,
+            config=config,
+            server_state=state,
+            app_state={},
+            limits=limits,
+            room=room,
+        )
+        self._acceptor = Acceptor(listening, make_protocol, state.connections, room)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept."""
@@ -200,15 +203,6 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave them alone."""
         yield
-
-    def _protocol(self) -> asyncio.Protocol:
-        return BoundedProtocol(
-            config=self.config,
-            server_state=self.server_state,
-            app_state={},
-            limits=self._limits,
-            room=self._room,
-        )
 
 
 def _connection_limit(wanted: int, workers: int) -> int:
@@ -268,8 +262,3 @@ def _listening(host: str, port: int) -> socket.socket:
             f"{host}:{port} can't be listened on ({error.strerror or error}); choose another "
             "--host or --port; port 0 is a free one",
         ) from error
-
-
-def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

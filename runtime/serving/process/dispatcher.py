@@ -2,24 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import ceil
 from threading import Lock
 from time import monotonic
 
 from ....engines.errors import UsageError, WorkerDiedError
-from ..engine_loop import Cancellation, StepResult
-from ..open_request import OpenRequest, ServedRequest
+from ..engine_loop import Cancellation, ScoreResult, StepResult
 from ..open_requests import OpenRequests
-from ..scoring import ScoreResult
-from ..stream import RequestStream
-from .link import Outbox
-from .messages import Begun, Refused, ScorePart, Stepped, Submission
-from .parts import LogprobParts
-from .suspects import Suspects
+from ..stream import OpenRequest, RequestStream, ServedRequest
+from .messages import Begun, LogprobParts, Outbox, Refused, ScorePart, Stepped, Submission
 
+_MOST_BLAMES = 4096  # hashes that are remembered
+_DEATHS = 2  # with which a request is refused
 _MOST_SENDS = 2  # of one request: it is tried again once
 _ENDED_WELL = frozenset({"stop", "length"})
+
+
+class Suspects:
+    """Count how many workers died with which request.
+
+    A death makes a suspect of every request that ran, though only one may be to blame. So at most
+    one suspect runs at a time from then on: a second death has one suspect alone, which is poison.
+
+    Each ``timeout`` seconds without a death forgive one. A poisonous request is thus tried again
+    after that time, as a suspect, and refused anew if one more worker dies with it. ``clock``
+    returns seconds and never goes back.
+    """
+
+    def __init__(self, timeout: float, clock: Callable[[], float] = monotonic) -> None:
+        self._timeout = timeout
+        self._clock = clock
+        # Deaths that a request is blamed for, and the time of the last; the latest comes last.
+        self._blames: dict[str, tuple[int, float]] = {}
+
+    def blame(self, contents: Iterable[str]) -> None:
+        """Note that a worker died while these ran."""
+        now = self._clock()
+        for content in dict.fromkeys(contents):
+            deaths = min(self._deaths(content) + 1, _DEATHS)
+            self._blames.pop(content, None)
+            self._blames[content] = (deaths, now)
+        while len(self._blames) > _MOST_BLAMES:
+            del self._blames[next(iter(self._blames))]
+
+    def clear(self, content: str) -> None:
+        """Acquit a request that ran to its end."""
+        self._blames.pop(content, None)
+
+    def has(self, content: str) -> bool:
+        """Return whether a worker died while it ran, and that is not forgiven."""
+        return self._deaths(content) > 0
+
+    def is_poison(self, content: str) -> bool:
+        """Return whether it must not run now."""
+        return self._deaths(content) >= _DEATHS
+
+    def seconds_left(self, content: str) -> float:
+        """Return how long a poisonous request stays refused."""
+        _, last = self._blames.get(content, (0, -self._timeout))
+        return max(0.0, last + self._timeout - self._clock())
+
+    def __bool__(self) -> bool:
+        """Return whether there may be any; forgets those whose deaths are all forgiven."""
+        while self._blames and not self._deaths(oldest := next(iter(self._blames))):
+            del self._blames[oldest]
+        return bool(self._blames)
+
+    def __len__(self) -> int:
+        return len(self._blames)
+
+    def _deaths(self, content: str) -> int:
+        """Return how many deaths it is blamed for that are not forgiven yet."""
+        now = self._clock()
+        deaths, last = self._blames.get(content, (0, now))
+        return max(0, deaths - int((now - last) / self._timeout))
 
 
 class Dispatcher:
@@ -85,11 +143,7 @@ class Dispatcher:
         """End those that wait for a worker longer than they may."""
         now = monotonic()
         with self._lock:
-            late = [
-                request_id
-                for request_id, opened in self._unsent.items()
-                if opened.asked.deadline is not None and now > opened.asked.deadline
-            ]
+            late = [name for name, one in self._unsent.items() if one.asked.is_late(now)]
         for request_id in late:
             self.cancel(request_id, "deadline")
 
@@ -108,22 +162,18 @@ class Dispatcher:
             ran = [opened for opened in sent if opened.has_begun]
             self._suspects.blame(_content(opened) for opened in ran)
             kept = [
-                opened
-                for opened in sent
-                if not opened.has_begun and not opened.end_reason and opened.sends < _MOST_SENDS
+                one
+                for one in sent
+                if not one.has_begun and not one.end_reason and one.sends < _MOST_SENDS
             ]
             self._unsent = {one.request_id: one for one in kept} | self._unsent
-            poison = [
-                opened
-                for opened in self._unsent.values()
-                if self._suspects.is_poison(_content(opened))
-            ]
+            waiting = self._unsent.values()
+            poison = [one for one in waiting if self._suspects.is_poison(_content(one))]
             for opened in poison:
                 del self._unsent[opened.request_id]
         for opened in sent:
             if opened.end_reason is not None:
-                name = opened.request_id
-                self._requests.give_up(name, opened.end_reason, has_left=True)
+                self._requests.give_up(opened.request_id, opened.end_reason, has_left=True)
         self._requests.end(ran, WorkerDiedError("worker", f"died while the text ran ({reason})"))
         for opened in poison:
             self._requests.end([opened], self._poison(_content(opened)))
@@ -152,8 +202,7 @@ class Dispatcher:
                 opened = self._sent.pop(output.request_id, None)
                 output = self._parts.completed(output)
                 if isinstance(opened, RequestStream):
-                    prompt = opened.prompt
-                    result.ended.append(replace(output, prompt=prompt))
+                    result.ended.append(replace(output, prompt=opened.prompt))
                     reasons = (one.finish_reason for one in output.outputs)
                     self._acquit(opened, ended_well=_ENDED_WELL.issuperset(reasons))
             for request_id, scores in message.scored:
@@ -200,7 +249,7 @@ class Dispatcher:
             self._outbox.send(submission)
 
     def _acquit(self, opened: OpenRequest, *, ended_well: bool) -> None:
-        """A request has left the worker, which lives."""
+        """Clear a suspect that has left the worker, which lives."""
         if self._watched == opened.request_id:
             self._watched = None
             if ended_well:

@@ -1,11 +1,11 @@
-"""ProcessEngine: a bundle in a worker process of its own, which is started again when it dies."""
+"""ProcessEngine and Replicas: a bundle in worker processes, which start again when they die."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, Unpack
@@ -13,25 +13,21 @@ from typing import Self, Unpack
 from typing_extensions import override
 
 from ....engines.errors import BundleError, ClosedError
+from ....engines.host.process import HomeProcess
 from ...opening import OpenKeywords, OpenOptions
 from ...requests.request import Request
 from ...scheduling.loaded_bundle import RequestLimits, require_rows
 from ...scheduling.stats import EngineStats
-from ..open_request import OpenRequest
-from ..open_requests import OpenRequests
-from ..outline import BundleOutline
-from ..service import EngineService, seconds_until_room
-from .dispatcher import Dispatcher
-from .keeper import WorkerKeeper
-from .link import Outbox
-from .messages import Begun, Loaded, Message, Refused, ScorePart, Stepped
-from .restarts import RestartPolicy
-from .settings import WorkerSettings
-from .suspects import Suspects
-from .worker_process import WORKER
+from ..open_requests import OpenRequests, QueuedService, name_in_use, too_many_wait
+from ..service import BundleOutline, EngineService
+from ..stream import OpenRequest
+from .dispatcher import Dispatcher, Suspects
+from .keeper import WORKER, WorkerKeeper
+from .messages import Begun, Loaded, Message, Outbox, Refused, ScorePart, Stepped
+from .settings import RestartPolicy, WorkerSettings
 
 
-class ProcessEngine(EngineService):
+class ProcessEngine(QueuedService):
     """`AsyncEngine`'s twin whose engines run in a process that may die, and share nobody's GIL.
 
     >>> async with ProcessEngine.open("opt-1.3b-int8", schedule="2x") as engine:
@@ -51,13 +47,12 @@ class ProcessEngine(EngineService):
         worker_module: str = WORKER,
     ) -> None:
         """Start the worker; `loaded` is done once it takes requests. ``outline``: its bundle's."""
+        super().__init__(outline, settings.max_waiting)
         self._settings = settings
-        self._outline = outline
-        self._requests = OpenRequests("ProcessEngine", settings.max_waiting)
         policy = policy or RestartPolicy()
         self._dispatcher = Dispatcher(self._requests, Suspects(policy.poison_timeout))
         self._stats: EngineStats | None = None  # of the worker that runs; None until the first
-        self._ended_stats: EngineStats | None = None  # of those that died
+        self._ended_stats: list[EngineStats] = []  # the total of those that died, if any did
         self._limits: RequestLimits | None = None  # of the last worker that has loaded
         self.loaded: Future[None] = Future()
         self._keeper = WorkerKeeper(settings, policy, self, worker_module)
@@ -103,16 +98,6 @@ class ProcessEngine(EngineService):
 
     @property
     @override
-    def outline(self) -> BundleOutline:
-        return self._outline
-
-    @property
-    @override
-    def refusal(self) -> str | None:
-        return self._requests.refusal
-
-    @property
-    @override
     def unready(self) -> str | None:
         if self.refusal is None and not self._dispatcher.is_up:
             return "is loading again, its worker died" if self.loaded.done() else "is loading"
@@ -120,12 +105,7 @@ class ProcessEngine(EngineService):
 
     @property
     @override
-    def failure(self) -> Future[str]:
-        return self._requests.failure
-
-    @property
     def seconds_in_step(self) -> float:
-        """Seconds since the busy worker last sent a message."""
         return self._dispatcher.seconds_silent
 
     @property
@@ -134,26 +114,17 @@ class ProcessEngine(EngineService):
         return self._keeper.pid
 
     @property
-    def waiting(self) -> int:
-        """Requests that wait."""
-        return self._requests.waiting
+    def requests(self) -> OpenRequests:
+        """The requests that have not ended."""
+        return self._requests
 
-    @property
-    def outstanding_tokens(self) -> int:
-        """Tokens that open requests may still need at most, prompts included."""
-        return self._requests.outstanding_tokens
-
-    def has(self, request_id: str) -> bool:
-        """Return True while a request of this name is open."""
-        return request_id in self._requests
-
+    @override
     def enter(self, opened: OpenRequest) -> None:
-        """See EngineService.
+        """Queue a request, whose stream raises CapacityError if no worker has loaded yet.
 
-        Until the first worker has loaded, the amount of KV memory is unknown: the stream of a
-        request that needs more raises CapacityError.
+        Before that the size of the KV memory is unknown here.
         """
-        self._requests.require_home()
+        self.require_home()
         request = opened.asked.request
         if isinstance(request, Request):
             if self._limits is None:
@@ -165,46 +136,29 @@ class ProcessEngine(EngineService):
             opened,
             cancel=self._dispatcher.cancel,
             send=self._dispatcher.send,
-            retry_after=self._seconds_until_room,
+            retry_after=self.seconds_until_room,
         )
 
     @override
-    def require_home(self) -> None:
-        self._requests.require_home()
-
-    @override
     async def abort(self, request_id: str) -> None:
-        self._requests.require_home()
+        self.require_home()
         self._dispatcher.cancel(request_id, "cancelled")
 
+    @override
     def stats(self) -> EngineStats:
-        """Return the totals of all workers, including those that died."""
-        self._requests.require_home()
-        known = [one for one in (self._stats, self._ended_stats) if one is not None]
+        self.require_home()
+        known = self._ended_stats + ([] if self._stats is None else [self._stats])
         if not known:
             raise ClosedError("ProcessEngine", "has no figures: its worker never loaded")
         return replace(EngineStats.total(known), waiting=self._requests.waiting)
 
     @override
-    async def drain(self, timeout: float | None = None) -> bool:
-        self._requests.require_home()
-        self._requests.refuse("is draining")
-        return await self._requests.wait_until_idle(timeout)
-
-    @override
-    def end_all(self, error: Exception) -> None:
-        self._requests.end(self._requests.all(), error)
-
-    @override
     def close(self) -> None:
-        if self._requests.is_inherited:
+        if self._requests.home.is_left:
             return
         self._requests.refuse("is closed")
         self._keeper.close()
         self._requests.end(self._requests.all(), ClosedError("ProcessEngine", "was closed"))
-
-    def _seconds_until_room(self) -> float:
-        return seconds_until_room(self.stats())
 
     # What follows is called in the keeper's thread (WorkerClient).
 
@@ -241,9 +195,8 @@ class ProcessEngine(EngineService):
         """Keep the dead worker's figures; requests are the dispatcher's."""
         lost = self._dispatcher.worker_died(reason)
         if self._stats is not None:
-            ended = self._stats.ended(lost)
-            before = self._ended_stats
-            self._ended_stats = ended if before is None else EngineStats.total([before, ended])
+            self._ended_stats.append(self._stats.ended(lost))
+            self._ended_stats = [EngineStats.total(self._ended_stats)]
             self._stats = None
 
     def on_failure(self, error: Exception) -> None:
@@ -251,3 +204,117 @@ class ProcessEngine(EngineService):
         if not self.loaded.done():
             self.loaded.set_exception(error)
         self._requests.fail(str(error), error)
+
+
+class Replicas(EngineService):
+    """Workers that run the same bundle; a request goes to the one with the least left to do.
+
+    That is: the fewest tokens that its open requests may still need, among those that are ready. A
+    request stays where it is. If one of them fails for good, all have.
+    """
+
+    def __init__(self, engines: Sequence[ProcessEngine], max_waiting: int) -> None:
+        """``max_waiting``: of all together. The engines stay their owner's to close."""
+        self._engines = engines
+        self._max_waiting = max_waiting
+        self._home = HomeProcess("Replicas", "open them here")
+        self._failure: Future[str] = Future()
+        for engine in engines:
+            engine.failure.add_done_callback(self._fail)
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls, settings: Sequence[WorkerSettings], policy: RestartPolicy | None = None
+    ) -> AsyncIterator[Self]:
+        """Load one worker after the other, each with its ``settings`` of one bundle."""
+        async with AsyncExitStack() as stack:
+            engines = [
+                await stack.enter_async_context(ProcessEngine.opened(one, policy))
+                for one in settings
+            ]
+            yield cls(engines, settings[0].max_waiting)
+
+    @property
+    @override
+    def outline(self) -> BundleOutline:
+        return self._engines[0].outline
+
+    @property
+    @override
+    def refusal(self) -> str | None:
+        return next((engine.refusal for engine in self._engines if engine.refusal), None)
+
+    @property
+    @override
+    def unready(self) -> str | None:
+        reasons = [engine.unready for engine in self._engines]
+        return self.refusal or (None if None in reasons else reasons[0])
+
+    @property
+    @override
+    def failure(self) -> Future[str]:
+        return self._failure
+
+    @property
+    @override
+    def seconds_in_step(self) -> float:
+        return max(engine.seconds_in_step for engine in self._engines)
+
+    @override
+    def enter(self, opened: OpenRequest) -> None:
+        self._least_busy(opened.request_id).enter(opened)
+
+    @override
+    def require_home(self) -> None:
+        self._home.require()
+
+    @override
+    async def abort(self, request_id: str) -> None:
+        for engine in self._engines:
+            await engine.abort(request_id)
+
+    @override
+    def stats(self) -> EngineStats:
+        return EngineStats.total([engine.stats() for engine in self._engines])
+
+    @override
+    async def drain(self, timeout: float | None = None) -> bool:
+        self._home.require()
+        return all(await asyncio.gather(*(engine.drain(timeout) for engine in self._engines)))
+
+    @override
+    def end_all(self, error: Exception) -> None:
+        for engine in self._engines:
+            engine.end_all(error)
+
+    @override
+    def close(self) -> None:
+        for engine in self._engines:
+            engine.close()
+
+    def _least_busy(self, request_id: str) -> ProcessEngine:
+        """Return the engine for a request. Raises UsageError for a name in use, OverloadedError."""
+        self._home.require()
+        if any(request_id in engine.requests for engine in self._engines):
+            raise name_in_use(request_id)
+        waiting = sum(engine.requests.waiting for engine in self._engines)
+        if waiting >= self._max_waiting:
+            seconds = self.seconds_until_room() / len(self._engines)
+            raise too_many_wait("Replicas", waiting, seconds)
+        ready = [engine for engine in self._engines if engine.unready is None] or self._engines
+        return min(ready, key=lambda one: one.requests.outstanding_tokens)
+
+    def _fail(self, failure: Future[str]) -> None:
+        if not self._failure.done():
+            self._failure.set_result(failure.result())
+
+
+def open_workers(
+    settings: Sequence[WorkerSettings],
+    policy: RestartPolicy | None = None,
+) -> AbstractAsyncContextManager[EngineService]:
+    """Load one bundle in one worker or several; each with its ``settings``."""
+    if len(settings) == 1:
+        return ProcessEngine.opened(settings[0], policy)
+    return Replicas.opened(settings, policy)

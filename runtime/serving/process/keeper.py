@@ -3,24 +3,95 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
+import os
 import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from contextlib import ExitStack, suppress
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Protocol
 
 from ....engines.errors import SkipDecError, WorkerDiedError
+from ....engines.host import tied
+from ....engines.host.processor import huge_pages_environment
 from ....engines.host.signals import SIGNALS
-from .link import Outbox
-from .messages import Loaded, Logged, Message, Refused
-from .restarts import Deaths, RestartPolicy
-from .settings import WorkerSettings
-from .worker_process import WORKER, WorkerProcess
+from .messages import Link, Loaded, Logged, Message, Outbox, Refused
+from .settings import RestartPolicy, WorkerSettings
+
+WORKER = f"{__package__}.worker"
 
 _LOGGER = logging.getLogger(__name__)
+_LAST_SECONDS = 5.0  # for a process that has closed its link to end by itself
 _TICK = 0.05  # seconds between two looks at deadlines while no worker is there to keep them
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS})
 _START_SECONDS = 1.0  # between two attempts to start a worker while the system is short of these
+
+
+class WorkerProcess:
+    """A started worker and this side's end of its link.
+
+    The kernel kills it when the thread that made it ends, however that comes (Linux). It gets none
+    of the parent's file descriptors but the link's, and huge pages where glibc can ask for them.
+    """
+
+    def __init__(self, settings: WorkerSettings, module: str = WORKER) -> None:
+        """Raises OSError where the system has no descriptor, process or memory for it."""
+        ours, theirs = socket.socketpair()
+        options = [module, json.dumps(settings.to_dict()), str(theirs.fileno())]
+        with theirs, ExitStack() as opened:
+            opened.enter_context(ours)
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", tied.__name__, str(os.getpid()), *options],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=os.environ | huge_pages_environment(),
+            )
+            opened.pop_all()
+        self.link = Link(ours)
+        self.pid = self._process.pid
+        self.kill = self._process.kill  # there is nothing to tidy up; from any thread
+
+    def wait(self) -> str:
+        """Wait for its end, after that of its link, and say how it came."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LAST_SECONDS)
+        self._process.kill()
+        code = self._process.wait()
+        self.link.close()
+        if code >= 0:
+            return f"exit code {code}"
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+        return f"killed by signal {-code}"
+
+
+class Deaths:
+    """The deaths of one place's workers; times are those of a clock that never jumps."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._times: deque[float] = deque()
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def delay_after(self, now: float) -> float | None:
+        """Note a death; seconds until the next start, None if there have been too many.
+
+        Of deaths at 0, 10, 400 and 410 s each leaves one or two in its last 300 s: 0, 1, 0, 1 s.
+        """
+        policy, times = self._policy, self._times
+        times.append(now)
+        while times[0] <= now - policy.window:
+            times.popleft()
+        if len(times) > policy.max_deaths:
+            return None
+        return policy.delays[min(len(times), len(policy.delays)) - 1]
 
 
 class WorkerClient(Protocol):
@@ -86,15 +157,11 @@ class WorkerKeeper:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             self._keep()
-        except SkipDecError as error:
-            self._fail(error)
         except Exception as error:
-            _LOGGER.exception("the worker of %s can't be kept", self._settings.path)
-            self._fail(error)
-
-    def _fail(self, error: Exception) -> None:
-        if not self._closing.is_set():
-            self._client.on_failure(error)
+            if not isinstance(error, SkipDecError):
+                _LOGGER.exception("the worker of %s can't be kept", self._settings.path)
+            if not self._closing.is_set():
+                self._client.on_failure(error)
 
     def _keep(self) -> None:
         deaths = Deaths(self._policy)
@@ -110,12 +177,8 @@ class WorkerKeeper:
                 raise self._died(
                     f"died {len(deaths)} times in {self._policy.window:g} s, at last {reason}"
                 )
-            _LOGGER.error(
-                "the worker of %s died (%s); the next one starts in %g s",
-                self._settings.path,
-                reason,
-                delay,
-            )
+            told = "the worker of %s died (%s); the next one starts in %g s"
+            _LOGGER.error(told, self._settings.path, reason, delay)
             if self._is_closed_within(delay):
                 return
 
@@ -154,7 +217,7 @@ class WorkerKeeper:
                 return None
 
     def _run_worker(self) -> str:
-        """Start a worker and listen to it until it ends; how it ended."""
+        """Start a worker, listen to it until it ends, and return how it ended."""
         worker = self._start_worker()
         if worker is None:
             return "closed"

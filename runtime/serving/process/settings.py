@@ -1,19 +1,42 @@
-"""The bundle that a worker opens, and the worker's share of the machine."""
+"""Options of worker processes: the bundle that each opens, and how often one may die."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from ....engines.bundle import EngineBundle
+from ....engines.checking import Option, ValidatedConfig
 from ....engines.errors import UsageError
 from ....engines.host.processor import available_cores
-from ...generator import Generator
 from ...opening import OpenOptions
 from ...scheduling.scheduler import parse_admission
-from ..outline import BundleOutline
+
+if TYPE_CHECKING:
+    from ...generator import Generator
+    from ..service import BundleOutline
+
+
+class RestartPolicy(ValidatedConfig):
+    """Limits on the deaths of a worker, and the delay before each restart.
+
+    ``poison_timeout``: seconds in which a request is refused with which two workers died; then it
+    is tried once more.
+    """
+
+    max_deaths: Annotated[int, Field(ge=0)] = 3  # in `window` seconds; one more is the end
+    window: Annotated[float, Field(gt=0)] = 300.0
+    delays: Annotated[tuple[float, ...], Field(min_length=1)] = (0.0, 1.0, 4.0)  # then the last
+    poison_timeout: Annotated[float, Option()] = Field(
+        default=3600.0,
+        gt=0,
+        description="seconds in which a request is refused with which two workers died",
+    )
+    # Seconds in which a start is tried again that fails for want of descriptors, processes, memory.
+    start_timeout: Annotated[float, Field(ge=0)] = 300.0
 
 
 class WorkerSettings(OpenOptions):
@@ -50,9 +73,13 @@ class WorkerSettings(OpenOptions):
 
         Raises BundleError and ScheduleError.
         """
+        from ..service import BundleOutline  # imports NumPy
+
         bundle = EngineBundle.open(self.path)
         return BundleOutline.of(bundle, self.schedule, raw_prompts=self.raw_prompts)
 
     def open(self) -> Generator:
         """Load the engines in this process; raises what `Generator.open` raises."""
+        from ...generator import Generator
+
         return Generator.open_with_shared_pool(self.path, self.own_options())

@@ -17,13 +17,9 @@ from time import monotonic
 
 from ....engines.errors import SkipDecError
 from ....engines.host.signals import SIGNALS
-from ...requests.request import Request, ScoreRequest
 from ...scheduling.running_batch import RunningBatch
-from ..config import hold_engine
-from ..engine_loop import Cancellation, EngineLoop, StepResult
-from .link import Link
-from .messages import Begun, Loaded, Logged, Refused, Submission
-from .parts import step_messages
+from ..engine_loop import Cancellation, EngineLoop, StepResult, require_possible
+from .messages import Begun, Link, Loaded, Logged, Refused, Submission, step_messages
 from .settings import WorkerSettings
 
 _LOGGER = logging.getLogger(__name__)
@@ -45,7 +41,7 @@ def main() -> None:
     except SkipDecError as error:
         link.send(Refused.of(error))
         return
-    with hold_engine(generator, settings) as engine:
+    with generator.running_batch(settings) as engine:
         loop = EngineLoop(engine, _LinkSink(link, engine))
         intake.serve(engine, loop, generator.model.num_layers)
         digest = generator.bundle.manifest.digest
@@ -88,11 +84,7 @@ class _Intake(Thread):
             case Submission():
                 try:
                     asked = message.asked(self._num_layers)
-                    match asked.request:
-                        case Request() as request:
-                            self._engine.limits.require_possible(request, asked.schedule)
-                        case ScoreRequest() as text:
-                            self._engine.scoring.check(text)
+                    require_possible(self._engine, asked)
                 except SkipDecError as error:
                     self._link.send(Refused.of(error, message.request_id))
                 else:

@@ -19,6 +19,7 @@ from ..figures import (
     SUCCESS,
     TIME_TO_FIRST_TOKEN,
     WHOLE_REQUEST,
+    EngineFigure,
 )
 
 _HISTOGRAMS = (TIME_TO_FIRST_TOKEN, INTER_TOKEN, WHOLE_REQUEST)
@@ -52,15 +53,15 @@ class ModelMetrics:
         """Send what has changed."""
         if self._is_closed:
             return
-        for name, label, value in _gauges(stats):
-            if self._sent[name, label] != value:
+        for kind, name, label, value in _values(stats):
+            sent = self._sent[name, label]
+            if kind == "gauge" and value != sent:
                 self._metric(name, label).set(value)
-                self._sent[name, label] = value
-        for name, label, value in _counters(stats):
-            grown = value - self._sent[name, label]
-            if grown > 0:
-                self._metric(name, label).increment(grown)
-                self._sent[name, label] = value
+            elif kind == "counter" and value > sent:
+                self._metric(name, label).increment(value - sent)
+            else:
+                continue
+            self._sent[name, label] = value
 
     def count_failure(self, reason: str) -> None:
         """A request was answered with an error; ``reason`` is its class."""
@@ -89,7 +90,7 @@ class ModelMetrics:
 
 
 class RequestClock:
-    """When a request's tokens came."""
+    """Times of a request's tokens, as metrics."""
 
     def __init__(self, metrics: ModelMetrics) -> None:
         self._metrics = metrics
@@ -116,10 +117,7 @@ class RequestClock:
 def _families() -> Iterator[tuple[str, Any]]:
     kinds = pb_utils.MetricFamily
     for figure in ENGINE_FIGURES:
-        if figure.kind == "gauge":
-            yield _family(figure.name, figure.help, kinds.GAUGE)
-        else:
-            yield _family(f"{figure.name}_total", figure.help, kinds.COUNTER)
+        yield _family(_name(figure), figure.help, getattr(kinds, figure.kind.upper()))
     for histogram in ENGINE_HISTOGRAMS:
         yield _family(f"{histogram.name}_sum", f"sum: {histogram.help}", kinds.COUNTER)
         yield _family(f"{histogram.name}_count", f"count: {histogram.help}", kinds.COUNTER)
@@ -133,22 +131,18 @@ def _family(name: str, help: str, kind: Any) -> tuple[str, Any]:  # noqa: ANN401
     return name, pb_utils.MetricFamily(name=f"{PREFIX}{name}", description=help, kind=kind)
 
 
-def _gauges(stats: EngineStats) -> Iterator[tuple[str, str, float]]:
-    """Name, label and value."""
-    for figure in ENGINE_FIGURES:
-        if figure.kind == "gauge":
-            for value, number in figure.read(stats).items():
-                yield figure.name, f"{figure.label}={value}" if figure.label else "", number
+def _name(figure: EngineFigure) -> str:
+    return figure.name if figure.kind == "gauge" else f"{figure.name}_total"
 
 
-def _counters(stats: EngineStats) -> Iterator[tuple[str, str, float]]:
-    """Name, label and value; of layers, all together."""
+def _values(stats: EngineStats) -> Iterator[tuple[str, str, str, float]]:
+    """Yield kind, name, label and value of each figure; of layers, all together."""
     for figure in ENGINE_FIGURES:
-        values = figure.read(stats) if figure.kind == "counter" else {}
+        values = figure.read(stats)
         if figure.label == "layer":
             values = {"": sum(values.values())}
         for value, number in values.items():
-            yield f"{figure.name}_total", f"{figure.label}={value}" if value else "", number
+            yield figure.kind, _name(figure), f"{figure.label}={value}" if value else "", number
     for name, distribution in stats.histograms.items():
-        yield f"{name}_sum", "", distribution.total
-        yield f"{name}_count", "", sum(distribution.counts)
+        yield "counter", f"{name}_sum", "", distribution.total
+        yield "counter", f"{name}_count", "", sum(distribution.counts)

@@ -22,11 +22,10 @@ from ....engines.errors import ClosedError, OverloadedError, SkipDecError, Usage
 from ...generator import Generator
 from ...tokens.outputs import StreamDelta
 from ..async_engine import AsyncEngine
-from ..stream import RequestStream
+from ..stream import RequestStream, ServedRequest
 from .metrics import ModelMetrics
-from .request import TritonRequest, input_types
-from .response import Answer
 from .settings import BUNDLE_NAME, ModelSettings
+from .tensors import Answer, TritonRequest, input_types
 
 _LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05  # how long it isn't noticed that a client has gone; asking takes a message
@@ -92,14 +91,11 @@ class TritonPythonModel:
         try:
             outline = self._engine.outline
             request, schedule = await asyncio.to_thread(  # long texts and schedules take a while
-                outline.prepare, asked.prompt, asked.params, asked.schedule
+                outline.prepare, asked.prompt, asked.params, asked.schedule, asked.client or ""
             )
-            tokens = request.prompt_token_ids
-            stream = self._engine.submit(
-                tokens, asked.params, schedule=schedule, client=asked.client or ""
-            )
-            async with stream:
-                await self._send(asked, stream, sender, len(tokens))
+            served = ServedRequest.named(request, schedule, None, None)
+            async with self._engine.start(served) as stream:
+                await self._send(asked, stream, sender, len(request.prompt_token_ids))
         except _Cancelled:
             self._metrics.update(self._engine.stats())
             error = pb_utils.TritonError("cancelled", pb_utils.TritonError.CANCELLED)
@@ -112,7 +108,15 @@ class TritonPythonModel:
     def _refuse(self, sender: Any, error: Exception) -> None:  # noqa: ANN401
         self._metrics.count_failure(type(error).__name__)
         self._metrics.update(self._engine.stats())
-        _send_error(sender, error)
+        codes = pb_utils.TritonError
+        match error:
+            case UsageError():
+                code = codes.INVALID_ARG
+            case OverloadedError() | ClosedError():
+                code = codes.UNAVAILABLE
+            case _:
+                code = codes.INTERNAL
+        _send_final(sender, pb_utils.InferenceResponse(error=codes(brief(str(error)), code)))
 
     async def _send(
         self,
@@ -182,18 +186,6 @@ async def _steps(
 def _response(answer: Answer) -> Any:  # noqa: ANN401  (pb_utils.InferenceResponse)
     outputs = answer.take()
     return pb_utils.InferenceResponse([pb_utils.Tensor(*output) for output in outputs.items()])
-
-
-def _send_error(sender: Any, error: Exception) -> None:  # noqa: ANN401
-    codes = pb_utils.TritonError
-    match error:
-        case UsageError():
-            code = codes.INVALID_ARG
-        case OverloadedError() | ClosedError():
-            code = codes.UNAVAILABLE
-        case _:
-            code = codes.INTERNAL
-    _send_final(sender, pb_utils.InferenceResponse(error=codes(brief(str(error)), code)))
 
 
 def _send_final(sender: Any, response: Any) -> None:  # noqa: ANN401

@@ -15,10 +15,8 @@ from ....engines.targets import target_of
 from ...schedule.bundle import bundle_schedule
 from ...schedule.request_schedules import ScheduleResolver
 from ...scheduling.scheduler import parse_admission
-from .request import input_types
-from .response import OUTPUT_TYPES
 from .settings import BUNDLE_NAME, TritonRepositoryConfig
-from .tensors import TensorType
+from .tensors import OUTPUT_TYPES, TensorType, input_types
 
 _MODEL = '''"""A skipdec bundle as a model of Triton; written by `skipdec triton`."""
 

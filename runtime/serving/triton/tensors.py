@@ -1,14 +1,26 @@
-"""A model's tensors, as its configuration declares them."""
+"""Input and output tensors of a model, with the names of vLLM's and TensorRT-LLM's backends."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ConfigDict, Field
 
-from ....engines.errors import UsageError
+from ....engines.checking import ValidatedConfig
+from ....engines.documents import parse_json
+from ....engines.errors import SkipDecError, UsageError, shown
+from ...requests.request import Prompt
+from ...schedule import ExitSchedule
+from ...schedule.notation import beyond_notation
+from ...schedule.text import format_schedule
+from ...tokens.outputs import Logprob, StreamDelta
+from ...tokens.sampling import SamplingParams
 
 DataType = Literal["STRING", "BOOL", "INT32", "UINT32", "UINT64", "FP32"]
 
@@ -61,3 +73,240 @@ class TensorType:
             return value.decode("utf-8")
         except UnicodeDecodeError as error:
             raise UsageError(name, f"is no UTF-8 ({error}); send text in UTF-8") from error
+
+
+_TEXT, _FLAG = TensorType("STRING"), TensorType("BOOL")
+_INT, _FLOAT = TensorType("INT32"), TensorType("FP32")
+
+# TensorRT-LLM's names of sampling parameters → SamplingParams'. `random_seed` is its older `seed`.
+_SAMPLING = {
+    **{name: name for name in ("max_tokens", "temperature", "top_k", "top_p", "seed")},
+    **{f"{name}_penalty": f"{name}_penalty" for name in ("repetition", "presence", "frequency")},
+    "random_seed": "seed",
+    "stop_words": "stop",
+}
+_LONGEST = {"schedule": 16_384, "sampling_parameters": 1 << 20}  # characters
+
+
+class TritonRequest(ValidatedConfig):
+    """One request; a field is an input tensor, declared by its `TensorType`; all are optional.
+
+    ``sampling_parameters``: the fields of SamplingParams as a JSON object, whose numbers may be
+    texts, as clients of vLLM's backend send them. Each may be given as a tensor instead, not
+    twice.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    text_input: Annotated[str | None, _TEXT] = None
+    input_ids: Annotated[list[int] | None, TensorType("INT32", -1)] = None
+    schedule: Annotated[str | None, _TEXT] = None
+    client: Annotated[str | None, _TEXT] = Field(default=None, max_length=256)
+    stream: Annotated[bool, _FLAG] = False
+    sampling_parameters: Annotated[str | None, _TEXT] = None
+    max_tokens: Annotated[int | None, _INT] = None
+    temperature: Annotated[float | None, _FLOAT] = None
+    top_k: Annotated[int | None, _INT] = None
+    top_p: Annotated[float | None, _FLOAT] = None
+    seed: Annotated[int | None, TensorType("UINT64")] = None
+    random_seed: Annotated[int | None, TensorType("UINT64")] = None
+    stop_words: Annotated[list[str] | None, TensorType("STRING", -1)] = None
+    repetition_penalty: Annotated[float | None, _FLOAT] = None
+    presence_penalty: Annotated[float | None, _FLOAT] = None
+    frequency_penalty: Annotated[float | None, _FLOAT] = None
+    exclude_input_in_output: Annotated[bool, _FLAG] = True
+    return_finish_reason: Annotated[bool, _FLAG] = False
+    return_cumulative_logprob: Annotated[bool, _FLAG] = False
+    return_logprobs: Annotated[bool, _FLAG] = False
+    return_token_ids: Annotated[bool, _FLAG] = False
+    return_layers_per_token: Annotated[bool, _FLAG] = False
+    return_layer_ranges: Annotated[bool, _FLAG] = False
+    return_schedule: Annotated[bool, _FLAG] = False
+    return_num_input_tokens: Annotated[bool, _FLAG] = False
+    return_num_output_tokens: Annotated[bool, _FLAG] = False
+    params: SamplingParams = Field(default_factory=SamplingParams, description="made of the others")
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Read a request's tensors. Raises UsageError for what is not allowed in them."""
+        types = input_types()
+        if unknown := ", ".join(tensors.keys() - types.keys()):
+            raise UsageError(unknown, f"is unknown; allowed: {', '.join(types)}")
+        values = {name: types[name].value(name, array) for name, array in tensors.items()}
+        for name, most in _LONGEST.items():
+            if len(values.get(name) or "") > most:
+                raise UsageError(name, f"has {len(values[name]):,} characters; allowed: {most:,}")
+        logs = any(values.get(name) for name in ("return_logprobs", "return_cumulative_logprob"))
+        return cls(**values, params=_sampling_params(values, logs))
+
+    def _problems(self) -> Iterator[str]:
+        if (self.text_input is None) == (self.input_ids is None):
+            yield "give either `text_input` or `input_ids`"
+        if self.text_input is None and not self.exclude_input_in_output:
+            yield "`exclude_input_in_output` is false; allowed: with `text_input` only"
+        if self.schedule is not None and (kind := beyond_notation(self.schedule)):
+            yield f"`schedule` is {shown(self.schedule)}, {kind}; give the schedule's text"
+
+    @property
+    def prompt(self) -> Prompt:
+        """The text, or the token ids."""
+        return self.text_input if self.text_input is not None else self.input_ids or []
+
+
+def input_types() -> dict[str, TensorType]:
+    """The declared inputs: names and types."""
+    return {
+        name: entry
+        for name, info in TritonRequest.model_fields.items()
+        for entry in info.metadata
+        if isinstance(entry, TensorType)
+    }
+
+
+def _sampling_params(values: Mapping[str, Any], logs: bool) -> SamplingParams:
+    """Return the sampling parameters of the tensors; ``logs`` adds log-probabilities."""
+    text = values.get("sampling_parameters")
+    chosen = {} if text is None else _read_parameters(text)
+    for name, parameter in _SAMPLING.items():
+        if name not in values:
+            continue
+        if parameter in chosen:
+            raise UsageError(name, f"is given twice, as {parameter} of another field too; give one")
+        chosen[parameter] = values[name]
+    if logs:
+        chosen.setdefault("logprobs", 0)
+    return SamplingParams(**chosen)
+
+
+def _read_parameters(text: str) -> dict[str, Any]:
+    subject = "sampling_parameters"
+    found = parse_json(text, UsageError, subject=subject)
+    if not isinstance(found, dict):
+        raise UsageError(subject, f"is {shown(text)}; allowed: a JSON object")
+    return {name: _read_number(name, value) for name, value in found.items()}
+
+
+def _read_number(name: str, value: object) -> object:
+    """A number or truth value that is written as a text; anything else as it is."""
+    if name == "stop" or not isinstance(value, str):
+        return value
+    if (truth := {"true": True, "false": False}.get(value.lower())) is not None:
+        return truth
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value)
+    return value
+
+
+_TEXTS = TensorType("STRING", -1)
+
+# Of n completions, texts and reasons are [n]; token_ids and layers_per_token are one after another,
+# num_output_tokens, [n], says where each ends.
+OUTPUT_TYPES = {
+    "text_output": _TEXTS,
+    "finish_reason": _TEXTS,
+    "cumulative_logprob": TensorType("FP32", -1),
+    "logprobs": _TEXTS,
+    "token_ids": TensorType("INT32", -1),
+    "layers_per_token": TensorType("INT32", -1),
+    "layer_ranges": TensorType("STRING"),
+    "schedule": TensorType("STRING"),
+    "num_input_tokens": TensorType("UINT32"),
+    "num_output_tokens": TensorType("UINT32", -1),
+}
+
+
+@dataclass
+class _Completion:
+    """The unsent part of one completion, and the facts about all of it."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    layers: list[int] = field(default_factory=list)
+    logprobs: list[dict[int, Logprob]] = field(default_factory=list)
+    cumulative_logprob: float = 0.0  # of all tokens so far, sent or not
+    finish_reason: str | None = None
+
+    def add(self, delta: StreamDelta) -> None:
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.layers += [delta.layers] * len(delta.token_ids)
+        for token, logprobs in zip(delta.token_ids, delta.logprobs or (), strict=False):
+            self.logprobs.append(logprobs)
+            self.cumulative_logprob += logprobs[token].logprob
+        self.finish_reason = delta.finish_reason
+
+    def forget(self) -> None:
+        self.text = ""
+        self.token_ids, self.layers, self.logprobs = [], [], []
+
+
+@dataclass
+class Answer:
+    """Gathers a request's deltas into responses: one at the end, or as soon as there is text.
+
+    ``has_text``: the bundle has a tokenizer; without one each step of a stream is a response.
+    """
+
+    request: TritonRequest
+    schedule: ExitSchedule
+    num_input_tokens: int
+    has_text: bool
+
+    def __post_init__(self) -> None:
+        echo = "" if self.request.exclude_input_in_output else self.request.text_input or ""
+        self._completions = [_Completion(echo) for _ in range(self.request.params.n)]
+
+    def add(self, delta: StreamDelta) -> None:
+        """Take a step's. Raises SkipDecError for one that says that the computation failed."""
+        if delta.finish_reason == "error":
+            raise SkipDecError("generation", f"failed ({delta.stop_reason})")
+        self._completions[delta.index].add(delta)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all completions have ended."""
+        return all(completion.finish_reason is not None for completion in self._completions)
+
+    @property
+    def finish_reasons(self) -> set[str]:
+        """The reasons of the completions that have ended."""
+        return {one.finish_reason for one in self._completions if one.finish_reason is not None}
+
+    @property
+    def is_due(self) -> bool:
+        """True if there is something to send; incomplete characters are held back."""
+        if self.is_whole:
+            return True
+        unsent = (one.text if self.has_text else one.token_ids for one in self._completions)
+        return self.request.stream and any(unsent)
+
+    def take(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the output tensors of what was not sent yet, which is forgotten."""
+        completions = self._completions
+        layers = [count for one in completions for count in one.layers]
+        makers: dict[str, Callable[[], Any]] = {
+            "text_output": lambda: [one.text for one in completions],
+            "finish_reason": lambda: [one.finish_reason or "" for one in completions],
+            "cumulative_logprob": lambda: [one.cumulative_logprob for one in completions],
+            "logprobs": lambda: [_logprobs_json(one.logprobs) for one in completions],
+            "token_ids": lambda: [token for one in completions for token in one.token_ids],
+            "layers_per_token": lambda: layers,
+            "layer_ranges": lambda: json.dumps(self.schedule.layer_ranges(sorted(set(layers)))),
+            "schedule": lambda: format_schedule(self.schedule),
+            "num_input_tokens": lambda: self.num_input_tokens,
+            "num_output_tokens": lambda: [len(one.token_ids) for one in completions],
+        }
+        tensors = {
+            name: OUTPUT_TYPES[name].array(make())
+            for name, make in makers.items()
+            if getattr(self.request, f"return_{name}", name == "text_output")
+        }
+        for completion in completions:
+            completion.forget()
+        return tensors
+
+
+def _logprobs_json(logprobs: list[dict[int, Logprob]]) -> str:
+    """A list with an object a token: token id → logprob, rank, decoded_token."""
+    return json.dumps([{token: one.to_dict() for token, one in step.items()} for step in logprobs])

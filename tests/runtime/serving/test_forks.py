@@ -14,8 +14,7 @@ from workers import SHORT, settings
 
 from skipdec import SkipDecError
 from skipdec.runtime.serving.async_engine import AsyncEngine
-from skipdec.runtime.serving.process.engine import ProcessEngine
-from skipdec.runtime.serving.process.replicas import Replicas
+from skipdec.runtime.serving.process.engine import ProcessEngine, Replicas
 from skipdec.runtime.serving.service import EngineService
 
 pytestmark = pytest.mark.slow  # some start processes

@@ -10,8 +10,7 @@ from time import monotonic
 
 from skipdec import SamplingParams
 from skipdec.runtime.serving.process.engine import ProcessEngine
-from skipdec.runtime.serving.process.restarts import RestartPolicy
-from skipdec.runtime.serving.process.settings import WorkerSettings
+from skipdec.runtime.serving.process.settings import RestartPolicy, WorkerSettings
 
 LONG = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
 SHORT = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)

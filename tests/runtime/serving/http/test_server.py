@@ -20,7 +20,7 @@ from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.serving.http.config import ServerConfig
 from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
-from skipdec.runtime.serving.http.watch.logs import REQUESTS, JsonFormatter
+from skipdec.runtime.serving.http.watch import REQUESTS, JsonFormatter
 
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 50, "ignore_eos": True}  # many steps
 RUNNING = 'skipdec_requests_running{model="tiny"}'

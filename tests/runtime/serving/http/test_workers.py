@@ -23,7 +23,7 @@ from skipdec import SkipDecError
 from skipdec.runtime.serving.http.config import ServerConfig
 from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
 from skipdec.runtime.serving.process.engine import ProcessEngine
-from skipdec.runtime.serving.process.restarts import RestartPolicy
+from skipdec.runtime.serving.process.settings import RestartPolicy
 
 pytestmark = pytest.mark.slow  # each starts processes
 

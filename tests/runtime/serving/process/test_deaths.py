@@ -17,10 +17,9 @@ from workers import LONG, SHORT, settings, steered, until
 
 from skipdec import Generator, SamplingParams, UsageError, WorkerDiedError
 from skipdec.runtime.serving.process import keeper
-from skipdec.runtime.serving.process.engine import ProcessEngine
-from skipdec.runtime.serving.process.replicas import Replicas
-from skipdec.runtime.serving.process.restarts import RestartPolicy
-from skipdec.runtime.serving.process.worker_process import WorkerProcess
+from skipdec.runtime.serving.process.engine import ProcessEngine, Replicas
+from skipdec.runtime.serving.process.keeper import WorkerProcess
+from skipdec.runtime.serving.process.settings import RestartPolicy
 
 pytestmark = pytest.mark.slow  # each starts several processes
 
@@ -189,7 +188,7 @@ def test_a_replica_that_dies_leaves_the_others_texts_alone(bundle: Path) -> None
         async with Replicas.opened(both) as replicas:
             first, second = replicas._engines
             streams = [replicas.submit([5, place], params) for place in range(2)]
-            assert [first.has(stream.request_id) for stream in streams] == [True, False]
+            assert [stream.request_id in first.requests for stream in streams] == [True, False]
             kill(first)
             await asyncio.gather(streams[0].output(), return_exceptions=True)
             output = await streams[1].output()

@@ -12,12 +12,10 @@ from skipdec import RequestStream, SamplingParams, UsageError, WorkerDiedError
 from skipdec.runtime.requests.request import Request
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.serving.engine_loop import Cancellation
-from skipdec.runtime.serving.open_request import ServedRequest
 from skipdec.runtime.serving.open_requests import OpenRequests
-from skipdec.runtime.serving.process.dispatcher import Dispatcher
-from skipdec.runtime.serving.process.link import Outbox
-from skipdec.runtime.serving.process.messages import Begun, Message, Stepped, Submission
-from skipdec.runtime.serving.process.suspects import Suspects
+from skipdec.runtime.serving.process.dispatcher import Dispatcher, Suspects
+from skipdec.runtime.serving.process.messages import Begun, Message, Outbox, Stepped, Submission
+from skipdec.runtime.serving.stream import ServedRequest
 from skipdec.runtime.tokens.outputs import CompletionOutput, RequestOutput
 
 

@@ -67,7 +67,7 @@ def test_a_worker_that_comes_back_is_told_what_was_given_up(bundle: Path) -> Non
                 assert await engine._requests.wait_until_idle(0)
                 with pytest.raises(UsageError, match="is in use"):
                     engine.submit([5], SHORT, request_id="a")
-            await until(lambda: not engine.has("a"))
+            await until(lambda: "a" not in engine.requests)
             output = await engine.generate([5], SHORT, request_id="a")
             assert output.outputs[0].finish_reason == "length"
             await until(lambda: engine.stats().waiting == engine.stats().running == 0)
@@ -94,7 +94,7 @@ def test_a_text_can_be_ended_whatever_its_worker_does(bundle: Path) -> None:
             with stopped(engine):
                 stream = engine.submit([5], LONG)
                 scoring = asyncio.create_task(engine.score([5], [6]))
-                while engine.waiting < 2:
+                while engine.requests.waiting < 2:
                     await asyncio.sleep(0)
                 assert not await engine.drain(timeout=0.01)
                 engine.end_all(ClosedError("test", "is over"))

@@ -19,13 +19,16 @@ from skipdec.runtime.kv.cache import SlotSizes
 from skipdec.runtime.requests.request import Request
 from skipdec.runtime.scheduling.loaded_bundle import RequestLimits
 from skipdec.runtime.scheduling.stats import Distribution, EngineStats
-from skipdec.runtime.serving.engine_loop import Cancellation, StepResult
+from skipdec.runtime.serving.engine_loop import Cancellation, ScoreResult, StepResult
 from skipdec.runtime.serving.process import settings as settings_module
-from skipdec.runtime.serving.process.link import Link
+from skipdec.runtime.serving.process.dispatcher import Suspects
+from skipdec.runtime.serving.process.keeper import Deaths
 from skipdec.runtime.serving.process.messages import (
     Begun,
+    Link,
     Loaded,
     Logged,
+    LogprobParts,
     Message,
     Refused,
     ScorePart,
@@ -33,12 +36,9 @@ from skipdec.runtime.serving.process.messages import (
     Submission,
     decode,
     encode,
+    step_messages,
 )
-from skipdec.runtime.serving.process.parts import LogprobParts, step_messages
-from skipdec.runtime.serving.process.restarts import Deaths, RestartPolicy
-from skipdec.runtime.serving.process.settings import WorkerSettings
-from skipdec.runtime.serving.process.suspects import Suspects
-from skipdec.runtime.serving.scoring import ScoreResult
+from skipdec.runtime.serving.process.settings import RestartPolicy, WorkerSettings
 from skipdec.runtime.stitching.protocol import SlotMemory
 from skipdec.runtime.tokens.outputs import (
     CompletionOutput,

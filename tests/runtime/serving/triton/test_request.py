@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from skipdec import SamplingParams, UsageError
-from skipdec.runtime.serving.triton.request import TritonRequest, input_types
+from skipdec.runtime.serving.triton.tensors import TritonRequest, input_types
 
 Tensors = dict[str, npt.NDArray[Any]]
 

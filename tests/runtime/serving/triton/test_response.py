@@ -7,8 +7,7 @@ import json
 import pytest
 
 from skipdec import ExitSchedule, SamplingParams, SkipDecError
-from skipdec.runtime.serving.triton.request import TritonRequest
-from skipdec.runtime.serving.triton.response import Answer
+from skipdec.runtime.serving.triton.tensors import Answer, TritonRequest
 from skipdec.runtime.tokens.outputs import FinishReason, Logprob, StreamDelta
 
 

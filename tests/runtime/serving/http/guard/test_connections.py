@@ -20,8 +20,7 @@ from http_servers import Running, connected, serving
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host import process
 from skipdec.runtime.serving.http import server as server_module
-from skipdec.runtime.serving.http.guard.acceptor import Acceptor
-from skipdec.runtime.serving.http.guard.connections import ConnectionRoom
+from skipdec.runtime.serving.http.connections import Acceptor, ConnectionRoom
 from skipdec.runtime.serving.http.server import ServedBundle
 
 EARLY = {  # answered before their bodies have come

@@ -14,11 +14,7 @@ import pytest
 from attack.harness import timed_callbacks
 from http_servers import Running, serving
 
-from skipdec.runtime.serving.http.protocol.bodies import (
-    MAX_CONTAINERS,
-    MAX_TEXTS,
-    parse_body,
-)
+from skipdec.runtime.serving.http.protocol import MAX_CONTAINERS, MAX_TEXTS, parse_body
 from skipdec.runtime.serving.http.server import ServedBundle
 
 MOST_SECONDS = 0.03  # promised are 0.005; each of these took 0.04 to 60 before

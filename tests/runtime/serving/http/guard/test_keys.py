@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.serving.http.guard.keys import VARIABLE, ApiKeys
+from skipdec.runtime.serving.http.middleware import VARIABLE, ApiKeys
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_file_and_variable_all_are_let_in() -> None:
-    assert not ApiKeys.read(None).are_needed
+    assert ApiKeys.read(None).accept(b"")
     assert ApiKeys.read(None).accept(b"")
 
 

@@ -10,8 +10,8 @@ import pytest
 from http_servers import Running
 from starlette.responses import StreamingResponse
 
-from skipdec.runtime.serving.http.protocol.pieces import Blocks, Items, encoded, json_answer
-from skipdec.runtime.serving.http.streaming import _chunks
+from skipdec.runtime.serving.http.answers import Blocks, Items, encoded, json_answer
+from skipdec.runtime.serving.http.completions import _chunks
 from skipdec.runtime.tokens.outputs import StreamDelta
 
 LONG: dict[str, Any] = {"max_tokens": 50, "ignore_eos": True, "temperature": 0}
@@ -97,7 +97,7 @@ def test_more_log_probabilities_than_allowed_are_refused(
 def test_prompts_with_too_many_log_probabilities_are_not_scored(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skipdec.runtime.serving.http.protocol.request.MAX_REQUEST_LOGPROBS", 21)
+    monkeypatch.setattr("skipdec.runtime.serving.http.completions.MAX_REQUEST_LOGPROBS", 21)
     asked: dict[str, Any] = {"echo": True, "logprobs": 20, "max_tokens": 0}
     assert server.complete(prompt=[5], **asked).status_code == 200
     answer = server.complete(prompt=[5, 5], **asked)

@@ -1,40 +1,36 @@
-"""HTTP/1.1 connections: how long each may stay in what state, and how many there may be."""
+"""HTTP/1.1 connections: their number, their states, and how long each state may last."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+import errno
+import socket
+from collections.abc import Callable, Sized
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Literal
 
 import h11
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..protocol.errors import ApiError, unavailable
+from .config import ServerConfig
+from .protocol import ApiError, unavailable
+from .watch import SERVER
 
 REFUSED = "is_refused"  # in a request's state: its connection is one too many
+SPARE = 32  # connections beyond the limit that are there at once, for as long as a 503 takes
 
 _REFUSED_SECONDS = 2.0  # for the request of a connection that is one too many
 _ANSWERED_SECONDS = 5.0  # for the rest of a request that was answered before it had come
 _ANSWERED_BODIES = 16  # times the limit of a body, of which the rest is discarded
 
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_RETRY_SECONDS = 0.1
+_FULL_SECONDS = 0.01
+_LOG_SECONDS = 60.0  # between two warnings
+
 Phase = Literal["head", "answer", "rest", "idle"]
-
-
-@dataclass(frozen=True)
-class ConnectionLimits:
-    """Seconds and bytes that a connection may take; see `ServerConfig`."""
-
-    read_timeout: float
-    write_timeout: float
-    max_body: int
-
-
-class Replaceable(Protocol):
-    """A connection that can be given up for another one while it has nothing to answer."""
-
-    def give_up(self) -> None:
-        """Close it."""
 
 
 class ConnectionRoom:
@@ -47,10 +43,10 @@ class ConnectionRoom:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._admitted: set[Replaceable] = set()
-        self._waiting: dict[Replaceable, None] = {}  # the one that waits for longest comes first
+        self._admitted: set[BoundedProtocol] = set()
+        self._waiting: dict[BoundedProtocol, None] = {}  # the longest waits first
 
-    def admit(self, connection: Replaceable) -> bool:
+    def admit(self, connection: BoundedProtocol) -> bool:
         """Let a connection in if there is room, or if another one can be closed for it."""
         if len(self._admitted) >= self.limit and not self.close_one():
             return False
@@ -66,12 +62,12 @@ class ConnectionRoom:
         oldest.give_up()
         return True
 
-    def leave(self, connection: Replaceable) -> None:
+    def leave(self, connection: BoundedProtocol) -> None:
         """Forget a connection; idempotent."""
         self._admitted.discard(connection)
         self._waiting.pop(connection, None)
 
-    def mark(self, connection: Replaceable, *, waits: bool) -> None:
+    def mark(self, connection: BoundedProtocol, *, waits: bool) -> None:
         """Note whether an admitted connection waits for a request now."""
         if not waits:
             self._waiting.pop(connection, None)
@@ -102,7 +98,7 @@ class BoundedProtocol(H11Protocol):
     def __init__(
         self,
         *args: Any,  # noqa: ANN401  (uvicorn's own)
-        limits: ConnectionLimits,
+        limits: ServerConfig,
         room: ConnectionRoom,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
@@ -255,3 +251,63 @@ class BoundedProtocol(H11Protocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+
+
+class Acceptor:
+    """Accepts connections at a listening socket until it is stopped.
+
+    asyncio's own server accepts all that wait before it looks at the first, and logs each one for
+    which no descriptor is left. This one leaves connections in the system's backlog while there is
+    no room for another.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        make_protocol: Callable[[], asyncio.Protocol],
+        connections: Sized,
+        room: ConnectionRoom,
+    ) -> None:
+        """``connections``: all that are open, those that are refused too."""
+        self._listening = listening
+        self._make_protocol = make_protocol
+        self._connections = connections
+        self._room = room
+        self._warned = -_LOG_SECONDS  # of time.monotonic
+
+    async def run(self) -> None:
+        """Accept until it is cancelled; then nobody listens any more."""
+        self._listening.setblocking(False)
+        with self._listening:
+            while True:
+                if len(self._connections) >= self._room.limit + SPARE:
+                    await asyncio.sleep(_FULL_SECONDS)
+                else:
+                    await self._accept()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            connection, _ = await loop.sock_accept(self._listening)
+        except OSError as error:  # else of a client that has gone already
+            if error.errno in _SHORT:
+                self._warn(error)
+                self._room.close_one()
+                await asyncio.sleep(_RETRY_SECONDS)
+            return
+        with suppress(OSError):  # its client has gone
+            # Each event of a stream is a packet at once; asyncio only does so where the listening
+            # socket names its protocol.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError):
+            await loop.connect_accepted_socket(self._make_protocol, connection)
+
+    def _warn(self, error: OSError) -> None:
+        now = monotonic()
+        if now - self._warned < _LOG_SECONDS:
+            return
+        self._warned = now
+        SERVER.warning(
+            "no connection can be accepted now: %s; those that wait are closed (see ulimit -n)",
+            error.strerror,
+        )

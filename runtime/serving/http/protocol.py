@@ -1,25 +1,43 @@
-"""The body of POST /v1/completions: OpenAI's fields, vLLM's further ones, and two of our own."""
+"""Requests and errors of OpenAI's completions API."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, WithJsonSchema
+from starlette.responses import JSONResponse
 
-from .....engines.errors import ConfigurationError, UsageError
-from ....tokens.sampling import SamplingParams
-from ..config import (
+from ....engines.documents import parse_json
+from ....engines.errors import (
+    ClosedError,
+    ConfigurationError,
+    OverloadedError,
+    SkipDecError,
+    UsageError,
+    brief,
+)
+from ...tokens.sampling import SamplingParams
+from .config import (
     MAX_COMPLETIONS,
     MAX_LOGPROBS,
     MAX_PROMPTS,
-    MAX_REQUEST_LOGPROBS,
     MAX_STOP_CHARACTERS,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
 )
-from .bodies import parse_body
 
+# A long body is read in a thread, whose JSON reader keeps the interpreter's lock while it makes
+# lists, objects and texts: so their number is bounded. Numbers, of which a body may hold many, are
+# made by Python functions, between which other threads run.
+MAX_CONTAINERS = 1_024  # lists and objects
+MAX_TEXTS = 12_000  # names of fields included
+_SMALL = 4_096  # bytes; fewer can't hold enough of anything to take a millisecond
+
+_SUBJECT = re.compile(r"'?(\w+)'? is ")  # how a problem of a field begins
 _IDS = {"type": "array", "items": {"type": "integer"}}
 _PROMPT = {
     "anyOf": [
@@ -36,8 +54,81 @@ _LONGEST = {  # before anything is made of their entries
 _FORMS = f"a text, token ids, or a list of up to {MAX_PROMPTS} such"
 
 
+@dataclass(eq=False)
+class ApiError(Exception):
+    """An answer that is no result.
+
+    ``kind``: OpenAI's ``type``. ``param``: the field that is wrong. ``code``: for programs.
+    """
+
+    status: int
+    message: str
+    kind: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def document(self) -> dict[str, object]:
+        """The body."""
+        told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": told}
+
+    def response(self) -> JSONResponse:
+        """The whole answer."""
+        return JSONResponse(self.document(), self.status, headers=dict(self.headers))
+
+
+def api_error(error: ApiError | SkipDecError) -> ApiError:
+    """Translate an error of skipdec into an answer."""
+    if isinstance(error, ApiError):
+        return error
+    message = brief("; ".join(error.problems))
+    match error:
+        case OverloadedError():
+            wait = {"Retry-After": str(math.ceil(error.retry_after))}
+            return ApiError(429, message, "rate_limit_error", code="queue_full", headers=wait)
+        case ClosedError():
+            return unavailable(message)
+        case ConfigurationError():
+            found = _SUBJECT.match(error.problems[0])
+            return ApiError(400, message, param=found and found[1])
+        case UsageError():
+            return ApiError(400, message, param=error.subject if error.subject.isalpha() else None)
+    return ApiError(500, message, "server_error", code="engine_failed")
+
+
+def unavailable(reason: str) -> ApiError:
+    """Not now: loading, draining, closed. OpenAI's clients try again by themselves."""
+    headers = {"Retry-After": "1"}
+    return ApiError(503, reason, "service_unavailable", code="unavailable", headers=headers)
+
+
+def is_small(body: bytes) -> bool:
+    """Return True if the body is short enough to be read in the event loop's own thread."""
+    return len(body) <= _SMALL
+
+
+def parse_body(body: bytes) -> Any:  # noqa: ANN401  (any JSON value)
+    """Return the value of a body. Raises UsageError for one that is not JSON, or holds too much."""
+    if is_small(body):
+        return parse_json(body, UsageError, subject="body")
+    bare = body.replace(rb"\\", b"").replace(rb"\"", b"")  # quotes left begin and end texts
+    texts = bare.count(b'"') // 2
+    if texts > MAX_TEXTS:
+        raise _too_much("texts, names of fields included", texts, MAX_TEXTS)
+    outside = b"".join(bare.split(b'"')[::2])
+    containers = outside.count(b"[") + outside.count(b"{")
+    if containers > MAX_CONTAINERS:
+        raise _too_much("lists and objects, nested ones included", containers, MAX_CONTAINERS)
+    return parse_json(body, UsageError, subject="body", yields=True)
+
+
+def _too_much(kind: str, count: int, most: int) -> UsageError:
+    return UsageError("body", f"has {count:,} {kind}; allowed: {most:,}; send several requests")
+
+
 class CompletionRequest(SamplingParams):
-    """What is asked for; fields that are not given, or null, have their defaults.
+    """A body of /v1/completions; fields that are not given, or null, have their defaults.
 
     Sampling fields are SamplingParams', with lower limits. Fields that are unknown are refused by
     name: one that did nothing would be worse.
@@ -163,17 +254,3 @@ class CompletionRequest(SamplingParams):
     def params(self) -> SamplingParams:
         """The sampling parameters of each prompt."""
         return SamplingParams(**{name: getattr(self, name) for name in SamplingParams.model_fields})
-
-
-def require_few_logprobs(tokens: int, logprobs: int, asked: str, remedy: str) -> None:
-    """Raise UsageError where an answer has too many log-probabilities for ``tokens`` in all.
-
-    ``asked``: what makes as many tokens. Each has its own log-probability and ``logprobs`` others.
-    """
-    count = tokens * (logprobs + 1)
-    if count > MAX_REQUEST_LOGPROBS:
-        raise UsageError(
-            "prompt",
-            f"{asked} and logprobs {logprobs} are up to {count:,} log-probabilities; allowed: "
-            f"{MAX_REQUEST_LOGPROBS:,} in one answer; {remedy}",
-        )

@@ -1,1 +1,0 @@
-"""Limits on connections, clients and keys, applied before a request is answered."""

@@ -1,1 +1,0 @@
-"""Bodies of requests and answers in the format of the OpenAI completions API."""
