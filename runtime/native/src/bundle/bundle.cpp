@@ -9,8 +9,8 @@
 #include "bundle/records.h"
 #include "constants.h"
 #include "errors.h"
+#include "files/sha256.h"
 #include "json/limits.h"
-#include "sealing/sha256.h"
 
 namespace skipdec::runtime {
 namespace {

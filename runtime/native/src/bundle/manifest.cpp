@@ -11,10 +11,10 @@
 #include "bundle/engine_fields.h"
 #include "bundle/names.h"
 #include "constants.h"
+#include "files/digest.h"
 #include "json/canonical.h"
 #include "json/fields.h"
 #include "json/parse.h"
-#include "sealing/digest.h"
 
 namespace skipdec::runtime {
 namespace {

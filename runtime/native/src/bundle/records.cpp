@@ -8,8 +8,8 @@
 #include <exception>
 #include <utility>
 
+#include "files/sha256.h"
 #include "host/control_groups.h"
-#include "sealing/sha256.h"
 
 namespace skipdec::runtime {
 namespace {

@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "errors.h"
+#include "files/digest.h"
 #include "files/read.h"
 #include "json/canonical.h"
 #include "json/parse.h"
 #include "schedule/plan_fields.h"
 #include "schedule/resolved.h"
-#include "sealing/digest.h"
 
 namespace skipdec::runtime {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "scheduling/sequence.h"
+#include "requests/sequence.h"
 #include "stitching/slot_stitcher.h"
 
 namespace skipdec::runtime {

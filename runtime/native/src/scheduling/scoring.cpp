@@ -1,11 +1,11 @@
-// The part of Engine that scores given texts between two steps.
+// The part of RunningBatch that scores given texts between two steps.
 #include "errors.h"
 #include "scheduling/clock.h"
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {
 
-void Engine::require_possible(const ScoreRequest& request) const {
+void RunningBatch::require_possible(const ScoreRequest& request) const {
   const std::int64_t tokens = request.num_fed() + 1;
   if (tokens > model_.max_seq_len) {
     throw Error(Status::kUsage, "score",
@@ -22,11 +22,11 @@ void Engine::require_possible(const ScoreRequest& request) const {
   }
 }
 
-bool Engine::fits(const ScoreRequest& request) const {
+bool RunningBatch::fits(const ScoreRequest& request) const {
   return stitcher_.fits_score(request.num_fed());
 }
 
-ScoreResult Engine::score(const ScoreRequest& request) {
+ScoreResult RunningBatch::score(const ScoreRequest& request) {
   const double start = seconds_now();
   const Schedule& schedule = *request.schedule;
   const TokenSpan fed = request.fed();

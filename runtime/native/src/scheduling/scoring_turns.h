@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {
 

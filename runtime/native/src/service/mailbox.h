@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {
 

@@ -29,9 +29,9 @@ Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> 
   load_tokenizer();
   engines_ = Engines::load(manifest(), *backend_);
   bundle_->await_weights();
-  EngineConfig config = options_.engine;
+  RunningBatchConfig config = options_.batch;
   if (config.kv_memory == 0) config.kv_memory = default_kv_memory();
-  engine_ = std::make_unique<Engine>(manifest(), engines_, tokenizer_.get(), config);
+  batch_ = std::make_unique<RunningBatch>(manifest(), engines_, tokenizer_.get(), config);
   thread_ = std::thread([this] { run(); });
   thread_id_ = thread_.get_id();
 }
@@ -84,7 +84,7 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
   {
     const std::scoped_lock lock(mutex_);
     if (refusal_) throw Error(*refusal_);
-    const auto waiting = static_cast<std::int64_t>(arrivals_.size()) + engine_->stats().waiting;
+    const auto waiting = static_cast<std::int64_t>(arrivals_.size()) + batch_->stats().waiting;
     const auto count = static_cast<std::int64_t>(made.size());
     if (waiting + count > options_.max_waiting) {
       throw Error(Status::kBusy, "engine",
@@ -113,7 +113,7 @@ Service::Arrival Service::arrival(const Prompt& prompt, const SamplingParams& pa
   request.max_tokens =
       resolve_max_tokens(request.prompt, params, model.vocab_size, model.max_seq_len);
   request.schedule = resolve(schedule, request.max_tokens);
-  engine_->require_possible(request);
+  batch_->require_possible(request);
   made.ticket = std::make_shared<Ticket>(params.n, thread_id_);
   made.ticket->prompt = request.prompt;
   made.ticket->schedule = request.schedule;
@@ -142,7 +142,7 @@ ScoreResult Service::score(const Prompt& prompt, const Prompt& continuation,
   require_token_ids("continuation", score.request.continuation, vocab_size);
   scored = score.request.continuation;
   score.request.schedule = resolve(schedule, static_cast<std::int64_t>(scored.size()));
-  engine_->require_possible(score.request);
+  batch_->require_possible(score.request);
   std::future<ScoreResult> result = score.result.get_future();
   {
     const std::scoped_lock lock(mutex_);
@@ -195,14 +195,14 @@ std::string Service::warning() const {
 }
 
 std::int64_t Service::max_model_len() const {
-  const std::int64_t asked = options_.engine.max_model_len;
+  const std::int64_t asked = options_.batch.max_model_len;
   return asked > 0 ? asked : manifest().model.max_seq_len;
 }
 
 EngineStats Service::stats() const {
   require_usable();
   const std::scoped_lock lock(mutex_);
-  EngineStats stats = engine_->stats();
+  EngineStats stats = batch_->stats();
   stats.waiting += static_cast<std::int64_t>(arrivals_.size());
   return stats;
 }

@@ -27,14 +27,14 @@ struct ServiceOptions {
   Verify verify = Verify::kFull;
   std::int64_t max_waiting = constants::kDefaultMaxWaiting;
   SessionOptions sessions;
-  EngineConfig engine;  // kv_memory 0: default_kv_memory()
+  RunningBatchConfig batch;  // kv_memory 0: default_kv_memory()
 };
 
 // A text, or token ids.
 using Prompt = std::variant<std::string, TokenSpan>;
 
-// Any number of threads submit; one runs an `Engine`. Functions throw Error; all of them refuse, as
-// kUsage, a process that is a fork of the one that opened it: threads don't survive one.
+// Any number of threads submit; one runs a `RunningBatch`. Functions throw Error; all of them
+// refuse, as kUsage, a process that is a fork of the one that opened it: threads don't survive one.
 class Service {
  public:
   // Throws Error: kBundle, kEnvironment, kUsage, kSchedule.
@@ -118,7 +118,7 @@ class Service {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<Backend> backend_;
   Engines engines_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RunningBatch> batch_;
 
   // Of the engine's thread alone.
   std::map<std::int64_t, std::shared_ptr<Ticket>> open_;  // that have not ended

@@ -11,7 +11,7 @@
 
 #include "arithmetic_model.h"
 #include "scheduling/clock.h"
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 namespace skipdec::runtime::testing {
 namespace {
@@ -54,10 +54,10 @@ double microseconds_a_step(std::int64_t layers, std::int64_t rows) {
                                                          PromptRule{}, "full");
   IdleBackend backend;
   const Engines engines = Engines::load(manifest, backend);
-  EngineConfig config;
+  RunningBatchConfig config;
   config.max_batch_size = rows;
   config.kv_memory = std::int64_t{1} << 32;
-  Engine engine(manifest, engines, nullptr, config);
+  RunningBatch batch(manifest, engines, nullptr, config);
   for (std::int64_t row = 0; row < rows; ++row) {
     Request request;
     request.prompt = {4, 5};
@@ -65,14 +65,14 @@ double microseconds_a_step(std::int64_t layers, std::int64_t rows) {
     request.params.ignore_eos = true;
     request.max_tokens = request.params.max_tokens = kMostPositions - 8;
     request.schedule = schedule;
-    engine.add(row, request, 0);
+    batch.add(row, request, 0);
   }
-  for (int step = 0; step < 64; ++step) engine.step(0);
+  for (int step = 0; step < 64; ++step) batch.step(0);
   std::vector<double> times;
   for (int block = 0; block < 50; ++block) {
     constexpr int kSteps = 32;
     const double start = seconds_now();
-    for (int step = 0; step < kSteps; ++step) engine.step(0);
+    for (int step = 0; step < kSteps; ++step) batch.step(0);
     times.push_back((seconds_now() - start) / kSteps * 1e6);
   }
   std::nth_element(times.begin(), times.begin() + 25, times.end());

@@ -4,10 +4,10 @@
 
 #include <string>
 
+#include "files/digest.h"
+#include "files/sha256.h"
 #include "hollow_bundle.h"
 #include "refusals.h"
-#include "sealing/digest.h"
-#include "sealing/sha256.h"
 
 namespace skipdec::runtime {
 namespace {

@@ -1,9 +1,9 @@
-#include "sealing/digest.h"
+#include "files/digest.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "sealing/sha256.h"
+#include "files/sha256.h"
 
 namespace skipdec::runtime {
 namespace {

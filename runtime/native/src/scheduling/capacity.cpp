@@ -1,10 +1,10 @@
-// The part of Engine that decides whether requests fit: alone, and beside those that run.
+// The part of RunningBatch that decides whether requests fit: alone, and beside those that run.
 #include "errors.h"
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {
 
-void Engine::require_possible(const Request& request) const {
+void RunningBatch::require_possible(const Request& request) const {
   if (request.params.n > config_.max_batch_size) {
     throw Error(Status::kCapacity, "prompt",
                 "has n " + std::to_string(request.params.n) + "; the engine runs up to " +
@@ -33,7 +33,7 @@ void Engine::require_possible(const Request& request) const {
 }
 
 // Makes the row of a request's prompt, with its copies and their reservation.
-PromptRow Engine::prompt_row(const Request& request, SlotCache::Row first) {
+PromptRow RunningBatch::prompt_row(const Request& request, SlotCache::Row first) {
   PromptRow row;
   row.row = first;
   row.tokens = request.prompt;
@@ -44,7 +44,7 @@ PromptRow Engine::prompt_row(const Request& request, SlotCache::Row first) {
   return row;
 }
 
-bool Engine::fits(const std::vector<Job>& jobs) const {
+bool RunningBatch::fits(const std::vector<Job>& jobs) const {
   std::vector<const PromptRow*> rows;
   rows.reserve(jobs.size());
   for (const Job& job : jobs) rows.push_back(&requests_.at(job.number)->prompt);

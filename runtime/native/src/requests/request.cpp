@@ -1,4 +1,4 @@
-#include "scheduling/request.h"
+#include "requests/request.h"
 
 #include <algorithm>
 

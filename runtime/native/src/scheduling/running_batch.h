@@ -1,4 +1,4 @@
-// Engine: a running batch of requests that come at any time, each as if it were alone.
+// RunningBatch: the batch of requests that come at any time, each as if it were alone.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "constants.h"
+#include "requests/sequence.h"
 #include "scheduling/decoding.h"
 #include "scheduling/scheduler.h"
-#include "scheduling/sequence.h"
 #include "stitching/slot_stitcher.h"
 
 namespace skipdec::runtime {
@@ -19,7 +19,7 @@ namespace skipdec::runtime {
 // Whether kept prefixes are found by nobody, by all clients, or by each client only its own.
 enum class PrefixSharing { kOff, kShared, kClient };
 
-struct EngineConfig {
+struct RunningBatchConfig {
   std::int64_t max_batch_size = constants::kDefaultMaxBatchSize;  // rows at once
   std::int64_t max_model_len = 0;  // positions of a request; 0: as many as the bundle holds
   std::int64_t kv_memory = 0;      // bytes
@@ -50,13 +50,13 @@ struct ScoreResult {
 // row makes `step` throw.
 //
 // For one thread unless a method says otherwise.
-class Engine {
+class RunningBatch {
  public:
   // All that is given outlives the engine. ``tokenizer``: nullptr where the bundle has none.
   // ``decoding``: nullptr for ordinary decoding. Throws Error (kUsage) for a configuration that is
   // not allowed.
-  Engine(const Manifest& manifest, const Engines& engines, const Tokenizer* tokenizer,
-         const EngineConfig& config, std::unique_ptr<Decoding> decoding = nullptr);
+  RunningBatch(const Manifest& manifest, const Engines& engines, const Tokenizer* tokenizer,
+               const RunningBatchConfig& config, std::unique_ptr<Decoding> decoding = nullptr);
 
   // Throws Error (kCapacity) if the request could not run even alone. Any thread may call it.
   void require_possible(const Request& request) const;
@@ -114,7 +114,7 @@ class Engine {
 
   const ModelSpec& model_;
   const Tokenizer* tokenizer_;
-  EngineConfig config_;
+  RunningBatchConfig config_;
   std::unique_ptr<Decoding> decoding_;
   SlotStitcher stitcher_;
   Scheduler scheduler_;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduling/request.h"
+#include "requests/request.h"
 #include "tokenizer/tokenizer.h"
 #include "tokens/sampler.h"
 #include "tokens/stopping.h"
