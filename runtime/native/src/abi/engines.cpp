@@ -24,7 +24,7 @@ const skipdec_options& default_options() {
   return standard;
 }
 
-// Throws Error (kUsage) for what is no enumerator of skipdec.h.
+// Throws Error (kUsage) for a value that is not an enumerator of skipdec.h.
 template <class Enum>
 Enum enumerator(int value, const char* name) {
   if (value != 0 && value != 1) {
@@ -34,7 +34,7 @@ Enum enumerator(int value, const char* name) {
   return static_cast<Enum>(value);
 }
 
-// Throws Error (kUsage) for what is no skipdec_prefix_cache.
+// Throws Error (kUsage) for a value that is not a skipdec_prefix_cache.
 runtime::PrefixSharing prefix_sharing(int32_t value) {
   switch (value) {
     case SKIPDEC_PREFIX_CACHE_OFF:

@@ -10,6 +10,7 @@
 #include "files/read.h"
 #include "json/canonical.h"
 #include "json/parse.h"
+#include "json/shown.h"
 #include "schedule/plan_fields.h"
 #include "schedule/resolved.h"
 
@@ -139,7 +140,7 @@ SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_toke
   if (!is_known || (!options.empty() && !(named && has_horizon))) {
     std::string names;
     for (const auto& each : presets_) names += each.first + ", ";
-    throw Error(Status::kSchedule, "schedule " + shown(json(asked)),
+    throw Error(Status::kSchedule, "schedule " + shown_text(asked),
                 "is unknown here; allowed: " + names +
                     "2x:horizon=64 or JSON with a plan; of any other, make it by: skipdec schedule "
                     "show SCHEDULE --layers " +

@@ -1,5 +1,6 @@
 // The part of RunningBatch that decides whether requests fit: alone, and beside those that run.
 #include "errors.h"
+#include "files/read.h"
 #include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {
@@ -17,16 +18,16 @@ void RunningBatch::require_possible(const Request& request) const {
   const SlotLimits& limits = stitcher_.limits();
   if (tokens + request.max_tokens > limits.max_positions) {
     throw Error(Status::kCapacity, "prompt",
-                asked + " are " + std::to_string(tokens + request.max_tokens) +
-                    " positions; max_model_len allows " + std::to_string(limits.max_positions) +
+                asked + " are " + grouped(tokens + request.max_tokens) +
+                    " positions; max_model_len allows " + grouped(limits.max_positions) +
                     "; raise it, shorten the prompt or lower max_tokens");
   }
   const PromptRow prompt = prompt_row(request, 0);
   const std::int64_t needed = stitcher_.bytes_alone(prompt, tokens > config_.max_prefill_tokens);
   if (needed > limits.kv_bytes) {
     throw Error(Status::kCapacity, "prompt",
-                asked + " need " + std::to_string(needed) +
-                    " bytes of KV cache; kv_memory allows " + std::to_string(limits.kv_bytes) +
+                asked + " need " + grouped(needed) + " bytes of KV cache; kv_memory allows " +
+                    grouped(limits.kv_bytes) +
                     "; raise it, shorten the prompt, lower max_tokens or use a schedule with fewer "
                     "layers");
   }

@@ -13,18 +13,16 @@ namespace {
 
 SlotLimits limits_of(const Manifest& manifest, const RunningBatchConfig& config) {
   const std::int64_t most = manifest.model.max_seq_len;
-  const auto require = [](const char* name, std::int64_t value, std::int64_t low,
-                          std::int64_t high) {
-    if (value < low || value > high) {
-      throw Error(Status::kUsage, name,
-                  "is " + std::to_string(value) + "; allowed: " + std::to_string(low) + " to " +
-                      std::to_string(high));
-    }
-  };
-  require("max_batch_size", config.max_batch_size, 1, constants::kMaxRows);
-  require("max_model_len", config.max_model_len, 0, most);
-  require("max_prefill_tokens", config.max_prefill_tokens, constants::kMinPrefillTokens, INT32_MAX);
-  require("kv_memory", config.kv_memory, 1, INT64_MAX);
+  require_between("max_batch_size", config.max_batch_size, 1, constants::kMaxRows);
+  require_between("max_model_len", config.max_model_len, 0, INT64_MAX);
+  if (config.max_model_len > most) {
+    throw Error(Status::kUsage, "max_model_len",
+                "is " + std::to_string(config.max_model_len) + "; the bundle holds " +
+                    std::to_string(most) + " positions; lower it");
+  }
+  require_between("max_prefill_tokens", config.max_prefill_tokens, constants::kMinPrefillTokens,
+                  INT32_MAX);
+  require_between("kv_memory", config.kv_memory, 1, INT64_MAX);
   return {config.max_batch_size, config.max_model_len > 0 ? config.max_model_len : most,
           config.kv_memory};
 }

@@ -1,5 +1,6 @@
 // The part of RunningBatch that scores given texts between two steps.
 #include "errors.h"
+#include "files/read.h"
 #include "scheduling/clock.h"
 #include "scheduling/running_batch.h"
 
@@ -9,16 +10,16 @@ void RunningBatch::require_possible(const ScoreRequest& request) const {
   const std::int64_t tokens = request.num_fed() + 1;
   if (tokens > model_.max_seq_len) {
     throw Error(Status::kUsage, "score",
-                "prompt and continuation have " + std::to_string(tokens) +
+                "prompt and its continuation have " + std::to_string(tokens) +
                     " tokens; the bundle holds " + std::to_string(model_.max_seq_len) +
                     " positions");
   }
   const std::int64_t needed = stitcher_.score_bytes(request.num_fed());
   if (needed > stitcher_.limits().kv_bytes) {
     throw Error(Status::kCapacity, "score",
-                std::to_string(tokens) + " tokens need " + std::to_string(needed) +
-                    " bytes of KV cache; kv_memory allows " +
-                    std::to_string(stitcher_.limits().kv_bytes) + "; raise it or shorten the text");
+                std::to_string(tokens) + " tokens need " + grouped(needed) +
+                    " bytes of KV cache; kv_memory allows " + grouped(stitcher_.limits().kv_bytes) +
+                    "; raise it or shorten the text");
   }
 }
 

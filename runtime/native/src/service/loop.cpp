@@ -10,7 +10,7 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr const char* kClosed = "closed";  // stop_reason of what `close` aborts
+constexpr const char* kClosed = "closed";  // stop_reason of requests that `close` aborts
 
 }  // namespace
 
@@ -27,7 +27,7 @@ void Service::run() {
   end_all(failure);
 }
 
-// Takes what was sent, waiting for it where there is nothing to do; false to stop.
+// Takes new requests, cancellations and scores, and waits for them while idle; false to stop.
 bool Service::take_in() {
   std::deque<Arrival> arrivals;
   std::deque<std::int64_t> cancellations;
@@ -59,7 +59,7 @@ void Service::add(Arrival arrival) {
   batch_->add(number, std::move(arrival.request), arrival.start);
 }
 
-// Ends requests whose deadline is over.
+// Ends requests whose deadline has passed.
 void Service::end_late() {
   std::vector<std::int64_t> late;
   const double now = seconds_now();
@@ -69,7 +69,7 @@ void Service::end_late() {
   for (const std::int64_t number : late) post(batch_->abort(number, "deadline"));
 }
 
-// Scores a text, if one waits, it is its turn, and there is memory for it.
+// Scores a waiting text if it is scoring's turn and memory is free.
 void Service::score_next() {
   if (scores_.empty()) return;
   const EngineStats before = batch_->stats();
@@ -88,7 +88,7 @@ void Service::score_next() {
   changed_.notify_all();
 }
 
-// Hands deltas, and the completions of requests that they end, to their callers.
+// Hands deltas to their callers, and the completions of requests that ended.
 void Service::post(const std::vector<Delta>& deltas) {
   std::vector<std::int64_t> touched;
   std::vector<std::pair<std::int64_t, Answer>> unwanted;
@@ -121,7 +121,7 @@ void Service::post(const std::vector<Delta>& deltas) {
   }
 }
 
-// Nothing runs any more: whoever waits is told so, and each callback the ends that it has not seen.
+// Ends all requests: wakes every waiting caller and reports the missing ends to callbacks.
 void Service::end_all(const std::optional<std::string>& failure) {
   const Error reason = failure ? Error(Status::kEngine, "engine", *failure)
                                : Error(Status::kClosed, "engine", "was closed");
