@@ -32,8 +32,8 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// The plan of what ``skipdec schedule show --json`` prints, with or without the line feed at its
-// end, which a digest counts and a shell's $(…) strips.
+// Returns the schedule of a plan as ``skipdec schedule show --json`` prints it; the line feed at
+// the end, which the digest covers and a shell's $(…) strips, may be missing.
 SchedulePointer given_plan(std::string_view text, const std::string& subject,
                            std::int64_t num_layers) {
   const Document document{Status::kSchedule, subject,

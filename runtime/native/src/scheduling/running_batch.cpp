@@ -161,7 +161,7 @@ void RunningBatch::run(const Decode& /*action*/) {
   counters_.sampling_seconds += seconds_now() - sampling;
 }
 
-// Lets the row keep what ordinary decoding would write, and rolls back what it fed beyond that.
+// Keeps the tokens that ordinary decoding would write and rolls back the others that the row fed.
 void RunningBatch::accept(const RunningRow& row, const StepRow& fed, const float* const* logits) {
   const std::size_t before = deltas_.size();
   try {

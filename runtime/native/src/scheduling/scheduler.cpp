@@ -70,7 +70,7 @@ std::vector<Job> Scheduler::group() const {
     const bool is_alike =
         high <= std::max(2 * low, low + kCheapPadding) && high * calls <= max_prefill_tokens_;
     if (!found.empty() && !is_alike) return true;
-    if (job.rows > free_slots) return false;  // whoever comes later must not pass it
+    if (job.rows > free_slots) return false;  // later requests must not overtake it
     const bool runs_alone = runs_in_chunks(job);
     if (!found.empty() && runs_alone) return true;
     found.push_back(job);
