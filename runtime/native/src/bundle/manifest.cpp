@@ -166,7 +166,7 @@ void read_engines(const json& array, Manifest& manifest, const Document& documen
     const bool has_index = is_layer ? entry.layer_index == static_cast<std::int64_t>(i) - 1
                                     : !entry.layer_index.has_value();
     if (entry.spec.name != name || entry.spec.kind != kind || !has_index)
-      document.refuse(place, "is not the expected engine, " + name);
+      document.refuse(place, "is another engine; expected: " + name);
     (is_layer ? manifest.layers.emplace_back()
      : i == 0 ? manifest.embed
               : manifest.head) = std::move(entry.spec);

@@ -227,7 +227,7 @@ void Service::require_outside_callback(const char* what) const {
   if (std::this_thread::get_id() == thread_id_) {
     throw Error(Status::kUsage, "engine",
                 std::string("can't ") + what +
-                    " in a callback, which runs on its thread; do it on another thread");
+                    " within a callback, which runs on its thread; do it on another thread");
   }
 }
 

@@ -55,7 +55,7 @@ void Ticket::require_may_wait(double timeout) const {
   if (timeout != 0 && std::this_thread::get_id() == engine_thread_) {
     throw Error(
         Status::kUsage, "request",
-        "can't be waited for in a callback, which runs on the engine's thread; wait on another "
+        "can't be waited for within a callback, which runs on the engine's thread; wait on another "
         "thread, or poll with a timeout of 0");
   }
 }

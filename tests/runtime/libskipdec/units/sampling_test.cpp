@@ -121,8 +121,11 @@ TEST(Shown, NumbersAreWrittenAsInPython) {
 
 TEST(Shown, LongValuesEndAfterEightyCharacters) {
   const std::vector<std::string> long_text = {std::string(100, '\xff'), "more"};
-  EXPECT_EQ(shown(long_text).size(), 80U);
-  EXPECT_EQ(shown(std::vector<std::int64_t>(1000, 7)).size(), 80U);
+  for (const std::string& text :
+       {shown(long_text), shown(std::vector<std::int64_t>(1000, 7)), shown_text(long_text[0])}) {
+    EXPECT_EQ(num_characters(text), 81U);
+    EXPECT_EQ(text.substr(text.size() - 3), "…");
+  }
 }
 
 TEST(Sampler, GreedyTakesTheFirstOfEqualLogits) {
