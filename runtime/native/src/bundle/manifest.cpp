@@ -96,7 +96,8 @@ void read_precision(const json& value, Manifest& manifest, const Document& docum
   if (kv_dtype) choice(fields, "kv_dtype", constants::kKvTypes, *kv_dtype);
   if (kv_dtype && !manifest.uses_skipdec_kernels)
     fields.refuse("kv_dtype", "is " + *kv_dtype +
-                                  "; a type of its own for the KV cache needs the kernels skipdec");
+                                  " without kernels that read a KV cache of another type than the "
+                                  "activations; allowed with the kernels skipdec");
   const DType weights = dtype_called(dtype).value_or(DType::kFloat32);
   manifest.hidden_dtype = manifest.uses_skipdec_kernels ? DType::kFloat32 : weights;
   manifest.kv_dtype = kv_dtype ? dtype_called(*kv_dtype).value_or(weights) : weights;
