@@ -78,10 +78,10 @@ class ScheduleResolver:
         """Refuse a horizon that no request reaches, before the schedule is made."""
         if self.positions is None:
             return
-        horizon: int = arguments["horizon"]
+        horizon = arguments.get("horizon")
         longest = max(self.positions, self.own.horizon)
-        if horizon <= longest:
-            return
+        if not isinstance(horizon, int) or horizon <= longest:
+            return  # `ExitSchedule.from_document` refuses a horizon that is missing or not a number
         implied = DECAYS.load(arguments["decay"]).implied(arguments) if "decay" in arguments else {}
         if horizon != implied.get("horizon"):  # d3's follows from its other parameters
             raise ScheduleError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ from skipdec.engines import constants
 from skipdec.engines.engine_spec import DType, EngineKind, TensorRole
 from skipdec.engines.manifest import FloatType, KVType, Quantization, UnusedCache
 from skipdec.runtime.tokens.outputs import FinishReason
+from skipdec.runtime.tokens.sampling import SamplingParams
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "engines" / "constants" / "constants.json"
@@ -33,6 +35,18 @@ SPELLED_OUT = {  # for type checkers
 @pytest.mark.parametrize("name", SPELLED_OUT)
 def test_types_that_python_spells_out_are_those_of_the_file(name: str) -> None:
     assert constants.names(name) == SPELLED_OUT[name]
+
+
+def test_sampling_defaults_of_both_runtimes_are_equal() -> None:
+    header = (ROOT / "runtime/native/src/tokens/sampling_params.h").read_text(encoding="utf-8")
+    written = re.findall(r"^  \S+ (\w+)(?: = (\S+))?;", header, re.MULTILINE)
+    words = {"": None, "true": True, "false": False}
+    words["constants::kDefaultMaxTokens"] = constants.integer("default_max_tokens")
+    native = {name: words[text] if text in words else float(text) for name, text in written}
+    fields = SamplingParams.model_fields
+    assert native == {
+        name: None if field.default == () else field.default for name, field in fields.items()
+    }
 
 
 def test_setup_and_cmake_generate_the_same_header(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 // Errors; each message names the subject, the value, what is allowed and what to do.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -45,5 +46,14 @@ class Error : public std::runtime_error {
 
   Status status_;
 };
+
+// Throws Error (kUsage) for an option ``name`` whose value is below ``low`` or above ``high``.
+inline void require_between(const char* name, std::int64_t value, std::int64_t low,
+                            std::int64_t high) {
+  if (value >= low && value <= high) return;
+  const std::string allowed =
+      value < low ? std::to_string(low) + " or more" : std::to_string(high) + " or less";
+  throw Error(Status::kUsage, name, "is " + std::to_string(value) + "; allowed: " + allowed);
+}
 
 }  // namespace skipdec::runtime

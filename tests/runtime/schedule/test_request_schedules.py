@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skipdec.engines.errors import ScheduleError
+from skipdec.engines.errors import ScheduleError, SkipDecError
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.request_schedules import ScheduleResolver
 from skipdec.runtime.schedule.text import format_schedule
@@ -63,6 +63,22 @@ def test_a_horizon_beyond_the_positions_is_refused(text: str) -> None:
     with pytest.raises(ScheduleError, match="allowed: 1 to 64, the bundle's positions"):
         ScheduleResolver(6, LINEAR, positions=64).resolve(text, 4)
     assert ScheduleResolver(6, LINEAR).resolve(text, 4).horizon >= 65
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"plan": 3}',
+        '{"horizon": "x"}',
+        '{"horizon": 99, "decay": 3}',
+        '{"horizon": 99, "decay": "d3", "alpha": "x"}',
+        "full:horizon=3",
+    ],
+)
+def test_an_invalid_text_is_refused_where_positions_are_bounded(text: str) -> None:
+    with pytest.raises(SkipDecError):
+        ScheduleResolver(6, FULL, positions=64).resolve(text, 4)
 
 
 def test_the_bundles_own_horizon_may_be_longer_than_its_positions() -> None:

@@ -104,7 +104,22 @@ def plan_text(text: str, num_layers: int, horizon: int | None = None) -> str:
 
 def run_native(bundle: Path, lines: Sequence[dict[str, Any]], **options: object) -> list[Any]:
     """Return the answers of programs/generate.cpp to ``lines``, in order."""
-    done = subprocess.run(
+    done = _generate(bundle, lines, options)
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
+
+
+def native_error(bundle: Path, **options: object) -> str:
+    """Return the error with which libskipdec refuses to open ``bundle``."""
+    done = _generate(bundle, (), options)
+    assert done.returncode == 1, done.stdout
+    return done.stderr.strip()
+
+
+def _generate(
+    bundle: Path, lines: Sequence[dict[str, Any]], options: dict[str, Any]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [built_program("generate"), bundle, json.dumps(options)],
         input="".join(json.dumps(line) + "\n" for line in lines),
         env=os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY)},
@@ -112,8 +127,6 @@ def run_native(bundle: Path, lines: Sequence[dict[str, Any]], **options: object)
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout))
 
 
 @contextmanager

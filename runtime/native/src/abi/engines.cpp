@@ -15,16 +15,16 @@ const skipdec_options& default_options() {
     const runtime::ServiceOptions service;
     skipdec_options options{};
     options.size = sizeof options;
-    options.max_batch_size = static_cast<int32_t>(service.engine.max_batch_size);
+    options.max_batch_size = static_cast<int32_t>(service.batch.max_batch_size);
     options.max_waiting = static_cast<int32_t>(service.max_waiting);
-    options.max_prefill_tokens = static_cast<int32_t>(service.engine.max_prefill_tokens);
+    options.max_prefill_tokens = static_cast<int32_t>(service.batch.max_prefill_tokens);
     options.prefix_cache = SKIPDEC_PREFIX_CACHE_SHARED;
     return options;
   }();
   return standard;
 }
 
-// Throws Error (kUsage) for what is no enumerator of skipdec.h.
+// Throws Error (kUsage) for a value that is not an enumerator of skipdec.h.
 template <class Enum>
 Enum enumerator(int value, const char* name) {
   if (value != 0 && value != 1) {
@@ -34,7 +34,7 @@ Enum enumerator(int value, const char* name) {
   return static_cast<Enum>(value);
 }
 
-// Throws Error (kUsage) for what is no skipdec_prefix_cache.
+// Throws Error (kUsage) for a value that is not a skipdec_prefix_cache.
 runtime::PrefixSharing prefix_sharing(int32_t value) {
   switch (value) {
     case SKIPDEC_PREFIX_CACHE_OFF:
@@ -58,13 +58,13 @@ runtime::ServiceOptions service_options(const skipdec_options& given) {
   options.sessions.threads = given.threads;
   options.sessions.weights = enumerator<runtime::WeightsPlace>(given.weights, "weights");
   options.sessions.onnxruntime = runtime::text_or_empty(given.onnxruntime);
-  options.engine.max_batch_size = given.max_batch_size;
-  options.engine.max_model_len = given.max_model_len;
-  options.engine.kv_memory =
+  options.batch.max_batch_size = given.max_batch_size;
+  options.batch.max_model_len = given.max_model_len;
+  options.batch.kv_memory =
       static_cast<std::int64_t>(std::min<uint64_t>(given.kv_memory, INT64_MAX));
-  options.engine.max_prefill_tokens = given.max_prefill_tokens;
-  options.engine.admission = runtime::text_or_empty(given.admission);
-  options.engine.prefix_cache = prefix_sharing(given.prefix_cache);
+  options.batch.max_prefill_tokens = given.max_prefill_tokens;
+  options.batch.admission = runtime::text_or_empty(given.admission);
+  options.batch.prefix_cache = prefix_sharing(given.prefix_cache);
   return options;
 }
 

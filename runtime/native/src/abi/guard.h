@@ -1,5 +1,4 @@
-// The border to C: nothing is thrown across it, and what went wrong is kept for the caller's
-// thread.
+// The border to C: no exception crosses it; the message of the last error is kept per thread.
 #pragma once
 
 #include <skipdec/skipdec.h>
@@ -12,13 +11,13 @@
 
 namespace skipdec::runtime {
 
-// Keeps ``words`` for skipdec_last_error() of this thread; as many of them as there is memory for.
+// Keeps ``words`` for skipdec_last_error() of this thread, cut to its fixed memory.
 void keep_error(const char* words) noexcept;
 
 static_assert(static_cast<int>(Status::kBusy) == SKIPDEC_BUSY);
 static_assert(static_cast<int>(Status::kInternal) == SKIPDEC_INTERNAL);
 
-// What ``call`` returns, or the status of what it throws.
+// Returns the result of ``call``, or the status of its exception.
 template <class Call>
 skipdec_status guarded(const Call& call) noexcept {
   try {
@@ -42,8 +41,8 @@ Pointer required(Pointer pointer, const char* name) {
   return pointer;
 }
 
-// ``given``, whose caller may know fewer fields than we do, or ``defaults``. Throws Error (kUsage)
-// for a size that no version had.
+// Returns ``given``, with defaults for fields that its caller's version lacks, or ``defaults`` for
+// a null pointer. Throws Error (kUsage) for a size that no version had.
 template <class Struct>
 Struct with_defaults(const Struct* given, const Struct& defaults, const char* name) {
   if (given == nullptr) return defaults;

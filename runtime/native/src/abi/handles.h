@@ -1,4 +1,4 @@
-// What the opaque handles of skipdec.h are.
+// Definitions of the opaque handles of skipdec.h.
 #pragma once
 
 #include <skipdec/skipdec.h>
@@ -18,7 +18,7 @@ struct skipdec_engine {
 
 namespace skipdec::runtime {
 
-// A delta as C sees it: views of memory that this owns, or of the delta's.
+// A delta for C: views of memory of this object or of the delta.
 class DeltaView {
  public:
   const skipdec_delta& show(const Delta& delta);
@@ -28,7 +28,7 @@ class DeltaView {
   std::vector<skipdec_logprob> logprobs_;
 };
 
-// The same of a completion, which outlives it.
+// A completion for C; the completion outlives it.
 class CompletionView {
  public:
   explicit CompletionView(const Completion& completion);
@@ -39,7 +39,7 @@ class CompletionView {
   skipdec_completion shown_{};
 };
 
-// Copies of what ``given`` points to. Throws Error (kUsage).
+// Copies everything that ``given`` points to. Throws Error (kUsage).
 SamplingParams sampling_params(const skipdec_params& given);
 const skipdec_params& default_params();
 
@@ -48,9 +48,9 @@ const skipdec_params& default_params();
 struct skipdec_request {
   std::shared_ptr<skipdec::runtime::Ticket> ticket;
   std::weak_ptr<skipdec::runtime::Service> service;
-  std::optional<skipdec::runtime::Delta> delta;  // the last one that was asked for
+  std::optional<skipdec::runtime::Delta> delta;  // the last one taken
   skipdec::runtime::DeltaView delta_view;
-  std::vector<std::unique_ptr<skipdec::runtime::CompletionView>> completions;  // once asked for
+  std::vector<std::unique_ptr<skipdec::runtime::CompletionView>> completions;  // made on demand
 };
 
 struct skipdec_score {

@@ -1,11 +1,11 @@
-// The library itself: its versions, and what went wrong last.
+// Versions of the library and the last error.
 #include <array>
 
 #include "abi/guard.h"
 
 namespace {
 
-// Fixed memory: an error about missing memory needs none.
+// Fixed memory, so that reporting an error never allocates.
 std::array<char, 4096>& last_error() {
   thread_local std::array<char, 4096> words{};
   return words;

@@ -1,4 +1,4 @@
-// skipdec_params as SamplingParams.
+// Conversion of skipdec_params to SamplingParams.
 #include <algorithm>
 
 #include "abi/guard.h"
@@ -8,7 +8,7 @@ namespace skipdec::runtime {
 
 namespace {
 
-// Throws Error (kUsage) for a count without an array, or one that nothing has.
+// Throws Error (kUsage) for a count without an array, or one above every vocabulary.
 template <class Element>
 void require_array(const Element* array, std::size_t count, const char* name) {
   constexpr std::size_t kMost = std::size_t{1} << 24;  // tokens of a vocabulary

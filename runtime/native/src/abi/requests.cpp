@@ -18,7 +18,7 @@ runtime::OnDelta on_delta_of(const skipdec_params& params) {
   };
 }
 
-// Requests for ``prompts``, whose number ``requests`` has room for.
+// Submits ``prompts``; ``requests`` has room for as many.
 skipdec_status submit(skipdec_engine* engine, const std::vector<runtime::Prompt>& prompts,
                       const skipdec_params* params, skipdec_request** requests) {
   std::fill_n(required(requests, "request"), prompts.size(), nullptr);
@@ -43,7 +43,7 @@ skipdec_status submit(skipdec_engine* engine, const std::vector<runtime::Prompt>
 runtime::Prompt prompt_of(const skipdec_engine& engine, const skipdec_prompt& given) {
   if (given.text != nullptr) return std::string(given.text);
   if (given.num_tokens > 0) required(given.token_ids, "token_ids");
-  runtime::require_token_count(given.num_tokens, engine.service->max_model_len());
+  runtime::require_token_count("prompt", given.num_tokens, engine.service->max_model_len());
   return runtime::TokenSpan(given.token_ids, given.token_ids + given.num_tokens);
 }
 
@@ -175,7 +175,7 @@ skipdec_status skipdec_request_layers(skipdec_request* request, int64_t count,
 }
 
 void skipdec_request_release(skipdec_request* request) {
-  // In a forked child its locks may be held by threads that are gone: its memory is left alone.
+  // In a forked child, threads that no longer exist may hold its locks, so its memory is leaked.
   if (request == nullptr || request->ticket->is_inherited()) return;
   request->ticket->release();
   skipdec_request_cancel(request);

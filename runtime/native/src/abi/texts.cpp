@@ -1,4 +1,4 @@
-// Given texts, and text as tokens, of skipdec.h.
+// Scoring and tokenizing functions of skipdec.h.
 #include <algorithm>
 
 #include "abi/guard.h"
@@ -23,9 +23,10 @@ skipdec_status make_score(skipdec_engine* engine, const runtime::Prompt& prompt,
   return SKIPDEC_OK;
 }
 
-runtime::TokenSpan tokens(const skipdec_engine& engine, const int64_t* token_ids, size_t count) {
+runtime::TokenSpan tokens(const skipdec_engine& engine, const char* subject,
+                          const int64_t* token_ids, size_t count) {
   if (count > 0) required(token_ids, "token_ids");
-  runtime::require_token_count(count, engine.service->max_model_len());
+  runtime::require_token_count(subject, count, engine.service->max_model_len());
   return {token_ids, token_ids + count};
 }
 
@@ -37,8 +38,9 @@ skipdec_status skipdec_score_tokens(skipdec_engine* engine, const int64_t* promp
                                     skipdec_score** score) {
   return guarded([&] {
     required(engine, "engine");
-    return make_score(engine, tokens(*engine, prompt, prompt_tokens),
-                      tokens(*engine, continuation, continuation_tokens), schedule, score);
+    return make_score(engine, tokens(*engine, "prompt", prompt, prompt_tokens),
+                      tokens(*engine, "continuation", continuation, continuation_tokens), schedule,
+                      score);
   });
 }
 

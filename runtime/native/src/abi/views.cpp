@@ -1,4 +1,4 @@
-// Deltas and completions as C sees them.
+// Views of deltas and completions for C.
 #include "abi/handles.h"
 
 namespace skipdec::runtime {
@@ -13,7 +13,7 @@ void copy(const std::vector<Logprob>& logprobs, std::vector<skipdec_logprob>& sh
   }
 }
 
-// Of a delta or a completion.
+// Fills in the end of a delta or a completion.
 template <class Source, class Shown>
 void show_end(const Source& source, Shown& shown) {
   const auto* const text = std::get_if<std::string>(&source.stop_reason);

@@ -9,8 +9,8 @@
 #include "bundle/records.h"
 #include "constants.h"
 #include "errors.h"
+#include "files/sha256.h"
 #include "json/limits.h"
-#include "sealing/sha256.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -22,7 +22,9 @@ constexpr std::string_view kExportAgain = "the bundle is damaged; export the mod
 std::string document_of(const HeldDirectory& directory, const std::string& name,
                         const std::string& remedy) {
   const Document blame{Status::kBundle, directory.path() + "/" + name, remedy};
-  return read_file(directory.locate(name), JsonLimits{}.max_bytes, blame);
+  const std::string path = directory.locate(name);
+  if (open_regular(path).is_missing) blame.refuse("", "is missing");
+  return read_file(path, JsonLimits{}.max_bytes, blame);
 }
 
 struct Weights {
@@ -115,7 +117,7 @@ class OpenBundle final : public Bundle {
   std::unique_ptr<FileHashes> hashes_;
 };
 
-// What lies there instead of a bundle.
+// Describes what is at ``root`` instead of a bundle.
 std::string otherwise(const fs::path& root) {
   std::error_code ignored;
   const std::string name = root.filename().string();
@@ -138,7 +140,7 @@ std::string otherwise(const fs::path& root) {
 }  // namespace
 
 std::shared_ptr<const Bundle> Bundle::open(const std::string& path, Verify verify) {
-  constexpr int kAttempts = 10;  // to read a bundle that is replaced again and again
+  constexpr int kAttempts = 10;  // to read a bundle that is being replaced repeatedly
   if (path.empty() || path.find('\0') != std::string::npos)
     throw Error(Status::kBundle, "bundle", "is not a path; allowed: a bundle's directory");
   for (int attempt = 0; attempt < kAttempts; ++attempt) {

@@ -1,4 +1,4 @@
-// A bundle on disk, opened only if whole.
+// A complete bundle on disk.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,16 @@ namespace skipdec::runtime {
 
 enum class Verify {
   kFull,    // every file is hashed, weights on threads beside the loading: see await_weights
-  kGraphs,  // all but weights, whose sizes are compared
+  kGraphs,  // every file but weights, whose sizes are compared
 };
 
-// The directory is held open: what `locate` leads to is of the one that was checked, whatever takes
-// its name. Immutable, any thread.
+// The directory is held open, so `locate` leads to the directory that was checked even if another
+// takes its name. Immutable; any thread may use it.
 class Bundle {
  public:
-  // Throws Error (kBundle) naming the file that is wrong: both digests, sizes, SHA-256, links that
-  // leave the bundle, limits on counts and sizes before anything is allocated for them. What lies
-  // at
-  // ``path`` in place of a bundle is said: a checkpoint, an unfinished export.
+  // Throws Error (kBundle) naming the wrong file: checks both digests, sizes, SHA-256, links that
+  // leave the bundle, and limits on counts and sizes before anything is allocated for them. Says
+  // what ``path`` is instead of a bundle, for example a checkpoint or an unfinished export.
   static std::shared_ptr<const Bundle> open(const std::string& path, Verify verify);
 
   virtual ~Bundle() = default;
@@ -36,11 +35,11 @@ class Bundle {
   virtual const Schedules& schedules() const = 0;
   // A path for `open` and for libraries that read files by path, valid as long as this object.
   virtual std::string locate(const std::string& relative) const = 0;
-  // The whole content of a file that the manifest lists, checked against its record once more.
+  // Reads a file that the manifest lists and checks it against its record again.
   virtual std::string read(const std::string& relative) const = 0;
-  // Waits until all weights are hashed, with kFull: whoever opens a bundle loads the engines first
-  // and calls this before the first token. Throws Error (kBundle) naming every file that is wrong.
-  // Returns at once with kGraphs.
+  // Waits, with kFull, until all weights are hashed; call it after the engines are loaded and
+  // before the first token. Throws Error (kBundle) naming every wrong file. Returns at once with
+  // kGraphs.
   virtual void await_weights() const = 0;
 };
 

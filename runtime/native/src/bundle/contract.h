@@ -1,4 +1,4 @@
-// What each engine of a bundle takes and gives, whatever the manifest says of it.
+// Contract of engines: the inputs and outputs that the runtime gives and expects.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace skipdec::runtime {
 
-// Throws Error (kBundle), all problems at once, unless the runtime can run engines so described:
+// Throws Error (kBundle), with all problems, unless the runtime can run the described engines:
 // each kind has its roles, each role its type and shape with the model's own sizes, and all layers
 // have plans for the same KV capacities.
 void check_contract(const Manifest& manifest, const std::string& subject);

@@ -1,4 +1,4 @@
-// A directory that is held open, so that all that is read from it is one directory's.
+// Directory that is held open, so that all files come from the same directory.
 #pragma once
 
 #include <sys/stat.h>
@@ -10,19 +10,19 @@
 
 namespace skipdec::runtime {
 
-// The directory that lay at ``path`` when this was made, whatever takes its name later: of one that
-// was renamed or exchanged the files are found as before, of one that was deleted none.
+// The directory that ``path`` named when this was made. If it is renamed or replaced, its files are
+// still found; if it is deleted, none are.
 class HeldDirectory {
  public:
   // Throws Error (kBundle) if there is no directory that can be opened.
   explicit HeldDirectory(std::string path);
 
   const std::string& path() const { return path_; }
-  // Where this process finds the file ``relative`` while this object lives.
+  // Returns a path of the file ``relative`` that is valid in this process while this object lives.
   std::string locate(const std::string& relative) const { return root_ + "/" + relative; }
-  // Where links lead ``relative`` if that is outside the directory.
+  // Returns the target of ``relative`` if links lead it outside the directory.
   std::optional<std::string> outside(const std::string& relative) const;
-  // Whether the directory was renamed, replaced, deleted or changed since it was opened.
+  // Returns true if the directory was renamed, replaced, deleted or changed since it was opened.
   bool was_touched() const;
 
  private:
@@ -32,7 +32,7 @@ class HeldDirectory {
   std::string root_;
 };
 
-// ``path`` without links; the part of it that doesn't exist as it is.
+// Resolves the links in ``path``; a part that does not exist stays as it is.
 std::string without_links(const std::string& path);
 
 }  // namespace skipdec::runtime

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostWeights = 4096;  // of one engine
+constexpr std::size_t kMostWeights = 4096;  // files of one engine
 constexpr std::size_t kMostTensors = 64;
 constexpr std::size_t kMostDimensions = 8;
 constexpr std::size_t kMostBuckets = 4096;

@@ -10,7 +10,7 @@
 
 namespace skipdec::runtime {
 
-// An engine, and what its file says of its place among the layers.
+// An engine and its place among the layers according to its entry.
 struct EngineEntry {
   EngineSpec spec;
   std::optional<std::int64_t> layer_index;
@@ -19,7 +19,7 @@ struct EngineEntry {
 EngineEntry engine_of(const nlohmann::json& value, const std::string& place,
                       const Document& document);
 
-// A relative path that stays in the bundle, written in the one way that it can be.
+// Returns a relative path that stays in the bundle and is in normal form.
 const std::string& path_of(const nlohmann::json& value, const std::string& place,
                            const Document& document);
 

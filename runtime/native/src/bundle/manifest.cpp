@@ -11,10 +11,10 @@
 #include "bundle/engine_fields.h"
 #include "bundle/names.h"
 #include "constants.h"
+#include "files/digest.h"
 #include "json/canonical.h"
 #include "json/fields.h"
 #include "json/parse.h"
-#include "sealing/digest.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -50,7 +50,7 @@ void check_version(const json& document, const Document& blame) {
   if (seen == std::to_string(kFormatVersion)) return;
   const std::string folder = blame.subject.substr(0, blame.subject.find_last_of('/'));
   throw Error(Status::kBundle, blame.subject,
-              "has format version " + seen + "; this library reads " +
+              "has format version " + seen + "; this skipdec reads " +
                   std::to_string(kFormatVersion) + "; " +
                   (seen == std::to_string(kUpgradedVersion)
                        ? "run: skipdec upgrade " + folder
@@ -75,7 +75,7 @@ ModelSpec model_of(const json& value, const Document& document) {
   model.bos_token_id = fields.optional_integer("bos_token_id", kAnyInteger, INT64_MAX);
   model.eos_token_id = fields.optional_integer("eos_token_id", kAnyInteger, INT64_MAX);
   model.pad_token_id = fields.optional_integer("pad_token_id", kAnyInteger, INT64_MAX);
-  for (const auto& member : value.items())  // a family's own facts stand beside these
+  for (const auto& member : value.items())  // a family may have fields of its own
     if (member.value().is_structured())
       fields.refuse(member.key().c_str(), "is " + shown(member.value()) +
                                               "; allowed: a number, a text, true, false, null");
@@ -96,8 +96,8 @@ void read_precision(const json& value, Manifest& manifest, const Document& docum
   if (kv_dtype) choice(fields, "kv_dtype", constants::kKvTypes, *kv_dtype);
   if (kv_dtype && !manifest.uses_skipdec_kernels)
     fields.refuse("kv_dtype", "is " + *kv_dtype +
-                                  " without kernels that know other types than the activations'; "
-                                  "allowed with the kernels skipdec");
+                                  " without kernels that read a KV cache of another type than the "
+                                  "activations; allowed with the kernels skipdec");
   const DType weights = dtype_called(dtype).value_or(DType::kFloat32);
   manifest.hidden_dtype = manifest.uses_skipdec_kernels ? DType::kFloat32 : weights;
   manifest.kv_dtype = kv_dtype ? dtype_called(*kv_dtype).value_or(weights) : weights;
@@ -148,7 +148,7 @@ void read_files(const json& array, Manifest& manifest, const Document& document)
   }
 }
 
-// "embed", "layer_000", …, "head": one of each, in this order.
+// Reads "embed", "layer_000", …, "head": one of each, in this order.
 void read_engines(const json& array, Manifest& manifest, const Document& document) {
   const auto count = static_cast<std::size_t>(manifest.model.num_layers) + 2;
   if (array.size() != count)
@@ -167,7 +167,7 @@ void read_engines(const json& array, Manifest& manifest, const Document& documen
     const bool has_index = is_layer ? entry.layer_index == static_cast<std::int64_t>(i) - 1
                                     : !entry.layer_index.has_value();
     if (entry.spec.name != name || entry.spec.kind != kind || !has_index)
-      document.refuse(place, "is not the engine that stands there; expected: " + name);
+      document.refuse(place, "is another engine; expected: " + name);
     (is_layer ? manifest.layers.emplace_back()
      : i == 0 ? manifest.embed
               : manifest.head) = std::move(entry.spec);
@@ -200,11 +200,11 @@ void check_features(Fields& fields, const Document& document) {
   if (!unknown.empty())
     throw Error(Status::kBundle, document.subject,
                 "requires " + unknown +
-                    ", which this library does not know; install a newer skipdec, or export the "
+                    ", which this skipdec does not know; install a newer skipdec, or export the "
                     "model again with this one");
 }
 
-// Whether an object of texts holds ``key``.
+// Returns true if the object of texts ``name`` holds ``key``.
 bool has_text(Fields& fields, const char* name, const std::string& key, const Document& document) {
   const json* found = fields.find_given(name);
   if (found == nullptr) return false;
@@ -222,7 +222,7 @@ void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
     const std::size_t first = text->find(kPromptPlaceholder);
     if (first == std::string::npos ||
         text->find(kPromptPlaceholder, first + 1) != std::string::npos)
-      fields.refuse("prompt_template", "is no template; allowed: a text with {prompt} once");
+      fields.refuse("prompt_template", "is not a template; allowed: a text with {prompt} once");
   }
   has_text(fields, "tool_versions", "", document);
   manifest.is_tuned = has_text(fields, "source", std::string(constants::kTunedSchedule), document);

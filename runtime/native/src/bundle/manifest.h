@@ -1,4 +1,4 @@
-// What a bundle holds, as manifest.json says it: model, precision, engines by role, files.
+// Contents of a bundle according to manifest.json: model, precision, engines by role, files.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ enum class DType { kFloat32, kFloat16, kBfloat16, kInt64, kInt32, kUint8, kInt8,
 
 enum class EngineKind { kEmbed, kLayer, kHead, kCandidates };
 
-// What a tensor means to the runtime, whatever the graph calls it. Shapes: B rows, S tokens a row,
+// Meaning of a tensor, independent of its name in the graph. Shapes: B rows, S tokens per row,
 // E hidden size, N heads, T KV capacity, W width of a cached head, R gathered positions,
 // V vocabulary, K candidates.
 enum class Role {
@@ -42,7 +42,7 @@ std::string_view name_of(DType dtype);
 std::string_view name_of(EngineKind kind);
 std::string_view name_of(Role role);
 
-constexpr std::int64_t kSymbol = -1;  // of a dimension that a call decides
+constexpr std::int64_t kSymbol = -1;  // a dimension that each call chooses
 
 struct TensorSpec {
   std::string name;
@@ -51,7 +51,7 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;  // kSymbol where it is a symbol
 };
 
-// Layers of TensorRT have one plan a static KV capacity, ascending.
+// Layers of TensorRT have one plan per static KV capacity, ascending.
 struct KVBucket {
   std::int64_t capacity = 0;
   std::string graph;
@@ -83,7 +83,7 @@ struct FileRecord {
   std::string sha256;
 };
 
-// TensorRT's: what fits into the plans.
+// Limits of TensorRT's plans.
 struct BuildSpec {
   std::string version, compute_capability;
   std::int64_t max_batch_size = 0, max_prompt_len = 0, max_prefill_rows = 0;
@@ -93,14 +93,14 @@ struct BuildSpec {
 struct Manifest {
   std::string target;                 // "onnxruntime", "tensorrt"
   bool uses_skipdec_kernels = false;  // graphs have operators of the domain "skipdec"
-  bool cache_must_be_finite = false;  // what unused positions of a cache may hold
+  bool cache_must_be_finite = false;  // unused positions may not hold NaN or infinity
   ModelSpec model;
   DType hidden_dtype = DType::kFloat32, kv_dtype = DType::kFloat32;
   std::int64_t kv_width = 0;  // W: head_dim, and 4 more in int8 (a float32 scale)
   EngineSpec embed, head;
   std::vector<EngineSpec> layers;
   std::optional<EngineSpec> candidates;
-  std::vector<EngineSpec> canonical;  // of --keep-canonical: kept to be compiled later, never run
+  std::vector<EngineSpec> canonical;  // kept by --keep-canonical, to be compiled later
   std::optional<BuildSpec> build;
   std::optional<std::string> tokenizer;        // relative path
   std::optional<std::string> prompt_template;  // with "{prompt}" once

@@ -1,4 +1,4 @@
-// How manifest.json writes types, kinds and roles.
+// Names of types, kinds and roles in manifest.json.
 #pragma once
 
 #include <optional>

@@ -8,15 +8,15 @@
 #include <exception>
 #include <utility>
 
+#include "files/sha256.h"
 #include "host/control_groups.h"
-#include "sealing/sha256.h"
 
 namespace skipdec::runtime {
 namespace {
 
-// The digest of an open file; empty, and errno, where it can't be read or is to be no more.
+// Returns the digest of an open file; empty, with errno, if reading fails or is stopped.
 std::string hashed(int file, const std::atomic<bool>& is_stopped) {
-  constexpr std::size_t kChunk = std::size_t{1} << 18;  // in a cache still when it is hashed
+  constexpr std::size_t kChunk = std::size_t{1} << 18;  // stays in the L2 cache until it is hashed
   std::vector<char> chunk(kChunk);
   Sha256 hash;
   while (!is_stopped) {
@@ -43,7 +43,8 @@ std::string record_problem(const HeldDirectory& directory, const FileRecord& rec
     return "can't be read (" + system_words(errno) + ")";
   const auto size = static_cast<std::uint64_t>(about.st_size);
   if (size != record.size)
-    return "has " + grouped(size) + " bytes; expected " + grouped(record.size);
+    return "has " + grouped(about.st_size) + " bytes; expected " +
+           grouped(static_cast<std::int64_t>(record.size));
   if (!is_hashed) return "";
   const std::string digest = hashed(opened.file.number(), is_stopped);
   if (digest.empty()) return "can't be read (" + system_words(errno) + ")";
@@ -54,14 +55,14 @@ std::string record_problem(const HeldDirectory& directory, const FileRecord& rec
 
 FileHashes::FileHashes(const HeldDirectory& directory, std::vector<FileRecord> records)
     : directory_(directory), records_(std::move(records)), found_(records_.size()) {
-  constexpr std::size_t kMostThreads = 8;  // beyond, a disk's or the memory's speed counts
+  constexpr std::size_t kMostThreads = 8;  // more threads only wait for the disk or memory
   std::sort(records_.begin(), records_.end(),
             [](const auto& first, const auto& second) { return first.size > second.size; });
   const std::size_t count =
       std::min({records_.size(), kMostThreads, static_cast<std::size_t>(usable_processors())});
   try {
     while (threads_.size() < count) threads_.emplace_back([this] { hash(); });
-  } catch (const std::exception&) {  // no more threads than these
+  } catch (const std::exception&) {  // the system allows no more threads
     if (threads_.empty()) hash();
   }
 }

@@ -1,4 +1,4 @@
-// Whether files are as their records say.
+// Checks of files against their records.
 #pragma once
 
 #include <atomic>
@@ -13,12 +13,12 @@
 
 namespace skipdec::runtime {
 
-// How the file differs from its record; empty: it doesn't. Its content is read where ``is_hashed``,
-// until ``is_stopped``.
+// Describes how the file differs from its record; empty if it does not. Hashes the content if
+// ``is_hashed``, until ``is_stopped``.
 std::string record_problem(const HeldDirectory& directory, const FileRecord& record, bool is_hashed,
                            const std::atomic<bool>& is_stopped);
 
-// Hashes files on threads of its own, which end with it.
+// Hashes files on its own threads, which end with it.
 class FileHashes {
  public:
   // Begins at once. The directory outlives it.
@@ -27,7 +27,7 @@ class FileHashes {
   FileHashes(const FileHashes&) = delete;
   FileHashes& operator=(const FileHashes&) = delete;
 
-  // Waits for all; returns one text per file that is wrong, its name first. Any thread.
+  // Waits for all hashes. Returns one text per wrong file, its name first. Any thread may call it.
   std::vector<std::string> problems();
 
  private:
@@ -36,7 +36,7 @@ class FileHashes {
 
   const HeldDirectory& directory_;
   std::vector<FileRecord> records_;  // largest first
-  std::vector<std::string> found_;   // of each record
+  std::vector<std::string> found_;   // problem of each record
   std::atomic<std::size_t> next_{0};
   std::atomic<bool> is_stopped_{false};
   std::mutex joining_;

@@ -64,13 +64,15 @@ std::string read_file(const std::string& path, std::size_t limit, const Document
     content.resize(held + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
     if (count == 0) return content;
     if (content.size() > limit)
-      document.refuse("", "is larger than " + grouped(limit) + " bytes, the limit");
+      document.refuse(
+          "", "is larger than " + grouped(static_cast<std::int64_t>(limit)) + " bytes, the limit");
   }
 }
 
-std::string grouped(std::uint64_t number) {
+std::string grouped(std::int64_t number) {
   std::string text = std::to_string(number);
-  for (std::size_t end = text.size(); end > 3;) text.insert(end -= 3, ",");
+  const std::size_t first = number < 0 ? 1 : 0;  // behind the sign
+  for (std::size_t end = text.size(); end > first + 3;) text.insert(end -= 3, ",");
   return text;
 }
 

@@ -24,7 +24,7 @@ class FileDescriptor {
   int number_;
 };
 
-// Why a file cannot be read, e.g. "No such file or directory"; empty if it can.
+// An opened file; ``problem`` says why it cannot be read, e.g. "No such file or directory".
 struct Opened {
   FileDescriptor file;
   std::string problem;
@@ -39,7 +39,7 @@ Opened open_regular(const std::string& path);
 std::string read_file(const std::string& path, std::size_t limit, const Document& document);
 
 // Formats a number with thousands separators: "12,345".
-std::string grouped(std::uint64_t number);
+std::string grouped(std::int64_t number);
 
 // Returns the system's message for errno.
 std::string system_words(int code);

@@ -20,8 +20,8 @@ int usable_processors();
 // Resident memory of this process without mapped files, in bytes.
 std::int64_t anonymous_bytes();
 
-// Default number of bytes for KV caches: half of the memory that this process may still use. With
-// 16 GiB, of which it holds 4 outside mapped files, that is 6.
+// Default number of bytes for KV caches: half of the memory that this process may still use, for
+// example 6 GiB if it may use 16 GiB and holds 4 GiB outside mapped files.
 std::int64_t default_kv_memory();
 
 }  // namespace skipdec::runtime

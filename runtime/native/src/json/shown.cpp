@@ -40,13 +40,13 @@ std::size_t character_size(std::string_view text) {
   return size;
 }
 
-// Returns at most the first ``kMaxShown`` characters of ``text``, which is UTF-8.
+// Returns the first ``kMaxShown`` characters of ``text``, which is UTF-8; "…" replaces the rest.
 std::string shortened(const std::string& text) {
   std::size_t end = 0;
   for (std::size_t count = 0; count < kMaxShown && end < text.size(); ++count) {
     end += character_size(std::string_view(text).substr(end));
   }
-  return text.substr(0, end);
+  return end < text.size() ? text.substr(0, end) + "…" : text;
 }
 
 std::string hexadecimal(unsigned char byte) {
@@ -116,6 +116,8 @@ std::string shown(const std::vector<std::int64_t>& values) {
 }
 
 std::string shown(const std::vector<std::string>& values) { return listed(values, quoted); }
+
+std::string shown_text(std::string_view text) { return shortened(quoted(text)); }
 
 std::optional<std::size_t> num_characters(const std::string& text) {
   std::size_t count = 0;

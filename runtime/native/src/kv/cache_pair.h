@@ -17,15 +17,15 @@ struct CacheView {
   std::int64_t capacity = 0;
 };
 
-// Copies the first ``length`` positions of a row of one cache over a row of another, whose capacity
-// may differ; of keys and values.
+// Copies keys and values of a row's first ``length`` positions to a row of another cache, whose
+// capacity may differ.
 void copy_positions(const KVLayout& layout, const CacheView& source, std::int64_t source_row,
                     const CacheView& target, std::int64_t target_row, std::int64_t length);
 
-// Owns both, taken from ``pool``, and gives them back.
+// Key and value buffers from ``pool``, which it returns to the pool at its end.
 class CachePair {
  public:
-  // Throws Error (kCapacity, kMemory); then nothing is taken.
+  // Throws Error (kCapacity, kMemory) and takes nothing then.
   CachePair(BufferPool& pool, const KVLayout& layout, std::int64_t rows, std::int64_t capacity);
   ~CachePair();
   CachePair(const CachePair&) = delete;
@@ -36,7 +36,7 @@ class CachePair {
 
   std::int64_t rows() const { return rows_; }
   std::int64_t capacity() const { return capacity_; }
-  // Rows ``start`` ... ``start + rows`` - 1.
+  // Returns rows ``start`` ... ``start + rows`` - 1.
   CacheView view(std::int64_t start, std::int64_t rows) const;
 
  private:

@@ -12,7 +12,7 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr std::int64_t kAlignment = 64;  // of a cache line, and of the widest vector
+constexpr std::int64_t kAlignment = 64;  // a cache line, and the widest vector
 
 }  // namespace
 

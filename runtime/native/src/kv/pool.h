@@ -8,11 +8,11 @@
 
 namespace skipdec::runtime {
 
-// Memory on 64-byte borders, contents undefined; pages become resident when they are first touched.
+// Memory aligned to 64 bytes, uninitialised; pages become resident when they are first touched.
 class Buffer {
  public:
   Buffer() = default;
-  // Throws Error (kMemory) if there is no such memory.
+  // Throws Error (kMemory) if the memory cannot be allocated.
   explicit Buffer(std::int64_t nbytes);
 
   std::byte* data() const { return memory_.get(); }
@@ -26,15 +26,17 @@ class Buffer {
   std::int64_t nbytes_ = 0;
 };
 
-// Released buffers serve later requests of the same size class. All that is held is at most what
-// was in use at once: an allocation beyond it first frees what has been idle longest. One thread.
+// Pool of buffers: a released buffer serves later requests of its size class. The pool holds no
+// more than the peak of what was in use at once: to allocate beyond that, it first evicts the
+// buffers that have been idle longest. For one thread.
 class BufferPool {
  public:
   explicit BufferPool(std::int64_t limit) : limit_(limit) {}
 
-  // A buffer of pooled_size(nbytes) bytes. Throws Error (kCapacity) beyond the limit, kMemory.
+  // Returns a buffer of pooled_size(nbytes) bytes. Throws Error: kCapacity beyond the limit,
+  // kMemory.
   Buffer acquire(std::int64_t nbytes);
-  // Takes back a buffer that nothing is bound to any more.
+  // Takes back a buffer that no binding uses.
   void release(Buffer buffer);
 
   std::int64_t limit() const { return limit_; }
@@ -45,7 +47,7 @@ class BufferPool {
 
   std::int64_t limit_;
   std::int64_t in_use_ = 0;
-  std::int64_t most_ = 0;  // in use at once
+  std::int64_t most_ = 0;  // peak of in_use_
   std::int64_t idle_bytes_ = 0;
   std::vector<Buffer> idle_;  // the longest idle first
 };

@@ -12,7 +12,7 @@ struct PrefixCache::Block {
   Tokens tokens{};
   Buffer memory;  // [L, 2, N, kBlockTokens, W], keys and values
   std::int64_t children = 0;
-  std::string owner;  // of a prompt's first block; else empty
+  std::string owner;  // empty unless it is a prompt's first block
 };
 
 PrefixCache::Key PrefixCache::key_of(const Block& block) {
@@ -43,7 +43,7 @@ std::int64_t PrefixCache::kept_tokens(const std::vector<std::int64_t>& tokens,
   return static_cast<std::int64_t>(known(tokens, tokens.size() - 1, owner).size()) * kBlockTokens;
 }
 
-// The kept blocks among the first ``end`` tokens.
+// Returns the kept blocks among the first ``end`` tokens.
 std::vector<PrefixCache::BlockPointer> PrefixCache::known(const std::vector<std::int64_t>& tokens,
                                                           std::size_t end,
                                                           const std::string& owner) const {
@@ -61,7 +61,7 @@ std::vector<PrefixCache::BlockPointer> PrefixCache::known(const std::vector<std:
   return found;
 }
 
-// A block is used as recently as what lies behind it.
+// Marks blocks as used; a block counts as used whenever one behind it is.
 void PrefixCache::touch(const std::vector<BlockPointer>& blocks) {
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     const auto place = places_.at(key_of(**block));
@@ -113,7 +113,7 @@ void PrefixCache::Recording::commit() {
   for (const BlockPointer& block : blocks_) {
     const Key key = key_of(*block);
     is_known = is_known || cache_->places_.count(key) > 0;
-    if (is_known) {  // another prompt of the same call has kept it meanwhile
+    if (is_known) {  // another prompt of the same call has recorded it
       cache_->free(block);
       continue;
     }
@@ -139,7 +139,7 @@ void PrefixCache::clear() {
   blocks_.clear();
 }
 
-// Drops what was used least recently, but ``spare``, until ``nbytes`` more are allowed.
+// Evicts the least recently used blocks, except ``spare``, until ``nbytes`` more are allowed.
 bool PrefixCache::make_room(std::int64_t nbytes, const std::vector<BlockPointer>& spare) {
   while (this->nbytes() + nbytes > limit_) {
     const auto oldest = std::find_if(blocks_.begin(), blocks_.end(), [&](const BlockPointer& each) {

@@ -1,4 +1,4 @@
-// Beginnings of prompts whose keys and values are kept, so that they are computed once.
+// Cache of keys and values of prompts' beginnings.
 #pragma once
 
 #include <array>
@@ -16,15 +16,15 @@ namespace skipdec::runtime {
 
 constexpr std::int64_t kBlockTokens = constants::kPrefixBlockTokens;  // tokens of a kept block
 
-// Keys and values of prompts' beginnings, in all layers; the least recently used go first.
+// Keeps keys and values of prompts' beginnings, in all layers; evicts the least recently used.
 //
-// A position's keys and values depend on the tokens up to it alone, where every layer runs on the
-// whole prompt. So a prompt that begins like one before takes them over and runs the rest. It finds
-// the beginnings of its ``owner`` alone: whoever may not learn, from how long its own prompts take,
-// what others sent is an owner of its own.
+// Where every layer runs on the whole prompt, a position's keys and values depend only on the
+// tokens up to it. So a prompt that begins like an earlier one copies them and runs only its rest.
+// A prompt finds only beginnings of its ``owner``: clients with different owners cannot learn, from
+// the time of their own prompts, what others sent.
 class PrefixCache {
  public:
-  // Some tokens of a prompt behind those of ``parent``, and what all layers made of them.
+  // Some tokens of a prompt after those of ``parent``, with their keys and values in all layers.
   struct Block;
   using BlockPointer = std::shared_ptr<Block>;
 
@@ -33,17 +33,17 @@ class PrefixCache {
 
   // Bytes of the pool that are kept.
   std::int64_t nbytes() const { return num_held_ * block_bytes_; }
-  // Keeps at most so many bytes from now on, dropping what is beyond.
+  // Evicts blocks until at most ``nbytes`` are kept, now and from now on.
   void set_limit(std::int64_t nbytes);
-  // The longest kept beginning of a prompt, but its last token, which must run.
+  // Returns the longest kept beginning of a prompt, without its last token, which must run.
   std::vector<BlockPointer> find(const std::vector<std::int64_t>& tokens,
                                  const std::string& owner = {});
-  // The number of tokens that `find` would find; changes nothing.
+  // Returns the number of tokens that `find` would find, without marking them as used.
   std::int64_t kept_tokens(const std::vector<std::int64_t>& tokens,
                            const std::string& owner = {}) const;
   void clear();
 
-  // New blocks of one prompt, filled a layer at a time while it runs; given up unless committed.
+  // New blocks of one prompt, filled layer by layer while it runs; discarded unless committed.
   class Recording {
    public:
     Recording() = default;
@@ -53,9 +53,9 @@ class PrefixCache {
     Recording& operator=(const Recording&) = delete;
     ~Recording();
 
-    // Takes over what ``layer`` made: the prompt's ``row`` of ``written``.
+    // Copies the keys and values of ``layer`` from the prompt's ``row`` of ``written``.
     void copy(std::int64_t layer, const CacheView& written, std::int64_t row);
-    // All layers have been copied: the blocks can be found.
+    // Makes the blocks available to `find`; call it after all layers were copied.
     void commit();
 
    private:
@@ -65,10 +65,10 @@ class PrefixCache {
     std::vector<BlockPointer> blocks_;
   };
 
-  // Begins to keep the whole blocks of a prompt that are not kept, as far as there is room.
+  // Begins to record the complete blocks of a prompt that are not kept yet, as far as they fit.
   Recording record(const std::vector<std::int64_t>& tokens, const std::string& owner = {});
 
-  // Writes what ``layer`` made of ``blocks`` to the first row of ``target``.
+  // Writes the keys and values of ``blocks`` in ``layer`` to the first row of ``target``.
   void restore(const std::vector<BlockPointer>& blocks, std::int64_t layer,
                const CacheView& target) const;
 
@@ -77,7 +77,7 @@ class PrefixCache {
   struct Key {
     const Block* parent;
     Tokens tokens;
-    std::string owner;  // of a prompt's first block; else empty
+    std::string owner;  // empty unless it is a prompt's first block
     bool operator==(const Key& other) const {
       return parent == other.parent && tokens == other.tokens && owner == other.owner;
     }

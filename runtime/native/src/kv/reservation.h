@@ -1,4 +1,4 @@
-// The KV memory of one row, reserved whole on admission so that it never runs out.
+// KV memory of one row, reserved completely on admission so that it never runs out.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace skipdec::runtime {
 
-// Positions that one row takes in each layer's cache; 0 for a layer that runs in its prompt only.
+// Positions of one row in each layer's cache; 0 for a layer that runs only in its prompt.
 //
 // Worked: 6 layers, budgets 6 4 3 3 2 2, warm-up 1, prompt of 10 tokens, max_tokens 8: layers 0 and
 // 5 always run and hold 10 + 7 positions, since the last token is never fed back; layer 4 last runs

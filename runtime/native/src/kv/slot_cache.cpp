@@ -32,7 +32,7 @@ std::int64_t SlotCache::bytes_with(const std::vector<const Reservation*>& reserv
       const Size held{layer.pair->rows(), layer.pair->capacity()};
       size = {std::max(size.rows, held.rows), std::max(size.positions, held.positions)};
       if (size.rows != held.rows || size.positions != held.positions) {
-        growth = std::max(growth, pair_bytes(held));  // both are there while one is copied
+        growth = std::max(growth, pair_bytes(held));  // both exist while one is copied
       }
     }
     total += pair_bytes(size);
@@ -137,8 +137,8 @@ std::int64_t SlotCache::reserved(Row row, std::int64_t layer) const {
   return found == reserved.end() ? 0 : found->second;
 }
 
-// Positions of a resident that the layer's buffers hold: a row that is about to leave the layer may
-// be longer.
+// Returns how many of a resident's positions the layer's buffers hold; a row that is about to leave
+// the layer may have more.
 std::int64_t SlotCache::held(const Layer& layer, Row row) const {
   return std::min(lengths_.at(row), layer.pair->capacity());
 }

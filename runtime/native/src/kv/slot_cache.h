@@ -1,4 +1,4 @@
-// SlotCache: keys and values of rows that come and go, each in the layers that it still runs.
+// SlotCache: keys and values of running rows, each in the layers that it still runs.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@ namespace skipdec::runtime {
 // The limits of the slots of a running batch.
 struct SlotLimits {
   std::int64_t max_rows = 0;
-  std::int64_t max_positions = 0;  // of a row, prompt and text
+  std::int64_t max_positions = 0;  // per row, prompt and text
   std::int64_t kv_bytes = 0;
 };
 
-// Keys and values of all rows that run, layer by layer.
+// Keys and values of all running rows, layer by layer.
 //
-// A layer's residents lie in its slots 0 ... n-1, so that the first n of one buffer are what the
-// layer is bound to. A row enters at the tail; when it leaves a layer, the last resident's
-// positions move into the gap, in that layer alone. Rows reserve all that they will need when they
-// are admitted. Buffers grow in classes, one layer at a time, and are given back when a layer has
-// no reservation.
+// A layer's residents occupy its slots 0 ... n-1, so that the layer is bound to the first n slots
+// of one buffer. A row enters at the tail; when it leaves a layer, the last resident's positions
+// move into the gap, in that layer only. Rows reserve all memory that they will need on admission.
+// Buffers grow in size classes, one layer at a time, and return to the pool when a layer has no
+// reservation.
 //
 // Worked: rows 7, 8, 9 lie in slots 0, 1, 2 of layer 3; row 7 leaves it; then rows 9, 8 lie in
 // slots 0, 1.
@@ -53,11 +53,12 @@ class SlotCache {
     return at(layer).pair->view(start, rows);
   }
 
-  // The bytes in use at most once rows have reserved so much beside the present ones, growing
-  // included. ``prompt_bytes`` is what their prompts take besides, while they run.
+  // Returns the peak of bytes in use once these reservations are added to the present ones,
+  // including the copies while buffers grow. Their prompts take ``prompt_bytes`` more while they
+  // run.
   std::int64_t bytes_with(const std::vector<const Reservation*>& reservations,
                           std::int64_t prompt_bytes) const;
-  // The bytes that these rows take if there are no others. Any thread may call it.
+  // Returns the bytes that these rows take without any others. Any thread may call it.
   std::int64_t bytes_alone(const Reservation& reservation, std::int64_t rows) const;
 
   // Reserves memory that `bytes_with` found to fit.
@@ -70,11 +71,11 @@ class SlotCache {
   std::int64_t length(Row row) const { return lengths_.at(row); }
   // Sets how many positions of a row are written, in each layer where it resides.
   void set_length(Row row, std::int64_t length) { lengths_[row] = length; }
-  // Takes the row out of a layer for good; it need not be there.
+  // Takes the row out of a layer for good; does nothing if it is not there.
   void leave(Row row, std::int64_t layer);
   // Takes a row that has ended out of all layers.
   void release(Row row);
-  // Copies a row to others that have reserved as much, in each layer where it resides.
+  // Copies a row, in each layer where it resides, to others with the same reservation.
   void fork(Row row, const std::vector<Row>& copies);
   // Gives all buffers back to the pool.
   void clear();

@@ -1,4 +1,4 @@
-// How many layers each generated token runs (runtime/schedule/decays).
+// Decays: the number of layers that each generated token runs (runtime/schedule/decays).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -50,7 +50,7 @@ double time_of(const Rule& rule, std::int64_t index) {
   return static_cast<double>(index) / static_cast<double>(last_of(rule));
 }
 
-// Where the part ``progress`` of the grid has fallen.
+// Returns the budget after the part ``progress`` of the fall, rounded on the grid.
 std::int64_t fallen(const Rule& rule, double progress) {
   return round_half_up(rule.max_exit_layer * kGrid - rule.fall() * on_grid(progress), kGrid);
 }

@@ -1,4 +1,4 @@
-// Fractions that are rounded as the Python runtime does it.
+// Fractions, rounded as in the Python runtime.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ inline std::int64_t round_half_up(std::int64_t numerator, std::int64_t denominat
   return floor_of(2 * numerator + denominator, 2 * denominator);
 }
 
-// Irrational values lie on a grid, so that the last bits of a machine's libm can't move a tie.
+// Irrational values are rounded to a grid, so that the last bits of a libm cannot decide a tie.
 constexpr std::int64_t kGrid = std::int64_t{1} << 40;
 inline std::int64_t on_grid(double value) {
   return static_cast<std::int64_t>(std::nearbyint(value * static_cast<double>(kGrid)));

@@ -1,4 +1,4 @@
-// Which layers a budget runs (runtime/schedule/placements).
+// Placements: the layers that a budget runs (runtime/schedule/placements).
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -12,7 +12,7 @@
 namespace skipdec::runtime {
 namespace {
 
-// first .. stop-1, behind what ``layers`` holds.
+// Appends first ... stop - 1 to ``layers``.
 void append(LayerPlan& layers, std::int64_t first, std::int64_t stop) {
   for (std::int64_t layer = first; layer < stop; ++layer) layers.push_back(layer);
 }
@@ -40,7 +40,7 @@ LayerPlan unified(const Rule& rule, std::int64_t budget) {
   return layers;
 }
 
-// Again and again the middle layer, the lower of two, of the widest gap, the highest of equals.
+// Repeatedly adds the middle layer (the lower of two) of the widest gap (the highest of equals).
 LayerPlan unified_nested(const Rule& rule, std::int64_t budget) {
   std::set<std::int64_t> chosen{rule.num_layers - 1};
   const std::int64_t lowest = std::max<std::int64_t>(rule.warmup_layers, 1);
@@ -61,7 +61,7 @@ LayerPlan unified_nested(const Rule& rule, std::int64_t budget) {
   return {chosen.begin(), chosen.end()};
 }
 
-// How often 2 divides ``distance``; of 0 more often than of any other.
+// Returns how often 2 divides ``distance``; for 0 the largest number.
 std::int64_t level_of(std::int64_t distance) {
   if (distance == 0) return INT64_MAX;
   std::int64_t level = 0;

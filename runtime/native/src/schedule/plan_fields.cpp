@@ -38,7 +38,7 @@ PromptRule prompt_of(const json& value, std::int64_t num_layers, const Document&
   return prompt;
 }
 
-// What makes of ``build``'s refusal one of the document's.
+// Returns the result of ``build``; its errors become errors of the document.
 template <class Build>
 SchedulePointer checked(const std::string& place, const Document& document, const Build& build) {
   try {

@@ -13,7 +13,7 @@ namespace skipdec::runtime {
 
 constexpr std::string_view kHorizonPlaceholder = "{horizon}";  // in a preset's text
 
-// A schedule, and the horizon that presets take from it: none where its depth is constant.
+// A schedule and the horizon that presets take from it, which a constant schedule does not have.
 struct PlanEntry {
   SchedulePointer schedule;
   std::optional<std::int64_t> horizon;
@@ -24,7 +24,7 @@ PlanEntry plan_of(const nlohmann::json& value, std::int64_t num_layers, const Do
 Preset preset_of(const nlohmann::json& value, const std::string& name, std::int64_t num_layers,
                  const Document& document);
 
-// The preset for a request; of segments that begin at one token the last one counts.
+// Makes the schedule of a preset; if several segments begin at one token, the last one counts.
 SchedulePointer schedule_of(const Preset& preset, std::int64_t horizon, std::int64_t num_layers);
 
 }  // namespace skipdec::runtime

@@ -1,4 +1,4 @@
-// What schedule.json holds beside the rule, and must.
+// Documents that schedule.json must hold beside the rule.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace skipdec::runtime {
 
-// The JSON of the rule's plan (docs/bundle-format.md). Throws, by ``document``, where tokens would
-// run layers that the one before did not, and for a plan of too many layers.
+// Returns the JSON of the rule's plan (docs/bundle-format.md). Throws an error of ``document`` if a
+// token would run a layer that the token before it bypasses, and for a plan of too many layers.
 nlohmann::json plan_document(const Rule& rule, const Document& document);
 
-// The JSON of all presets that fit a model of ``num_layers``, by name.
+// Returns the JSON of all presets that fit a model of ``num_layers``, by name.
 nlohmann::json preset_documents(std::int64_t num_layers);
 
 }  // namespace skipdec::runtime

@@ -33,7 +33,7 @@ constexpr std::array<Named, 6> kPlacementNames{{{"top", nullptr},
                                                 {"hierarchical", nullptr},
                                                 {"d3", "tail"}}};
 
-// Reads what a rule's name needs, and refuses what others would.
+// Reads a rule: its bounds, and exactly the parameters that its decay and placement have.
 class RuleReader {
  public:
   RuleReader(const json& value, const Document& document)

@@ -18,11 +18,11 @@ struct Segment {
   LayerPlan layers;
 };
 
-// How many of a prompt's first tokens run a layer: all of them where ``numerators`` is empty or
-// holds kAll, else min(length, numerator * (length - 1) / denominator + 1).
+// Rule for how many of a prompt's first tokens run a layer: all of them where ``numerators`` is
+// empty or holds kAll, else min(length, numerator * (length - 1) / denominator + 1).
 struct PromptRule {
   static constexpr std::int64_t kAll = -1;
-  static constexpr std::int64_t kMost = std::int64_t{1} << 31;  // of either part of a fraction
+  static constexpr std::int64_t kMost = std::int64_t{1} << 31;  // for both parts of a fraction
   std::vector<std::int64_t> numerators;
   std::int64_t denominator = 1;
 };
@@ -46,20 +46,21 @@ class Schedule {
   const std::string& text() const { return text_; }  // e.g. "linear:max=16,min=8,…"
   bool is_reduced() const;
 
-  // What generated token ``index`` >= 0, the index-th behind the prompt, runs when it is fed back.
+  // Returns the layers that generated token ``index`` >= 0 runs when it is fed back.
   const LayerPlan& plan(std::int64_t index) const;
   // The last generated index at which ``layer`` runs; -1 if none, kForever if it never stops.
   std::int64_t last_index(std::int64_t layer) const {
     return last_indices_[static_cast<std::size_t>(layer)];
   }
-  // How many tokens of a prompt of ``length``, from its first on, run ``layer``.
+  // Returns how many tokens of a prompt of ``length``, from the first on, run ``layer``.
   std::int64_t prompt_prefix(std::int64_t layer, std::int64_t length) const;
-  // Layers that token ``index`` of a prompt of ``length`` tokens runs.
+  // Returns the number of layers that token ``index`` of a prompt of ``length`` tokens runs.
   std::int64_t prompt_depth(std::int64_t index, std::int64_t length) const;
-  // The layers of a token that runs ``count`` of them: the last of a prompt, or a generated one.
+  // Returns the layers of a generated token, or the last of a prompt, that runs ``count`` layers.
   // Throws Error (kUsage) for a number that no such token runs.
   const LayerPlan& layers(std::int64_t count) const;
-  // Of one row, a prompt and ``num_fed`` generated tokens that are fed back: tokens by layer.
+  // Returns the number of tokens that run each layer, for a prompt and ``num_fed`` generated tokens
+  // that are fed back.
   std::vector<std::int64_t> active_lengths(std::int64_t prompt_length, std::int64_t num_fed) const;
 
  private:
@@ -69,7 +70,7 @@ class Schedule {
   std::string text_;
   std::vector<std::int64_t> last_indices_;
   LayerPlan all_;          // layers of the model
-  LayerPlan last_prompt_;  // what the last token of a prompt of two or more runs
+  LayerPlan last_prompt_;  // layers of the last token of a prompt of two or more
 };
 
 using SchedulePointer = std::shared_ptr<const Schedule>;

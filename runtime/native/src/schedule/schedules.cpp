@@ -6,12 +6,13 @@
 #include <utility>
 
 #include "errors.h"
+#include "files/digest.h"
 #include "files/read.h"
 #include "json/canonical.h"
 #include "json/parse.h"
+#include "json/shown.h"
 #include "schedule/plan_fields.h"
 #include "schedule/resolved.h"
-#include "sealing/digest.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -31,8 +32,8 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// The plan of what ``skipdec schedule show --json`` prints, with or without the line feed at its
-// end, which a digest counts and a shell's $(…) strips.
+// Returns the schedule of a plan as ``skipdec schedule show --json`` prints it; the line feed at
+// the end, which the digest covers and a shell's $(…) strips, may be missing.
 SchedulePointer given_plan(std::string_view text, const std::string& subject,
                            std::int64_t num_layers) {
   const Document document{Status::kSchedule, subject,
@@ -139,7 +140,7 @@ SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_toke
   if (!is_known || (!options.empty() && !(named && has_horizon))) {
     std::string names;
     for (const auto& each : presets_) names += each.first + ", ";
-    throw Error(Status::kSchedule, "schedule " + shown(json(asked)),
+    throw Error(Status::kSchedule, "schedule " + shown_text(asked),
                 "is unknown here; allowed: " + names +
                     "2x:horizon=64 or JSON with a plan; of any other, make it by: skipdec schedule "
                     "show SCHEDULE --layers " +

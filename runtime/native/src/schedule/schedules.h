@@ -23,10 +23,10 @@ struct PresetSegment {
 
 struct Preset {
   std::vector<PresetSegment> segments;
-  std::string text;  // of its schedule, with "{horizon}" in it
+  std::string text;  // form of the schedule, with "{horizon}" in it
 };
 
-// What schedule.json holds. Immutable, any thread.
+// The contents of schedule.json. Immutable; any thread may use it.
 class Schedules {
  public:
   Schedules();
@@ -36,7 +36,7 @@ class Schedules {
   static Schedules parse(std::string_view text, std::int64_t num_layers, const std::string& subject,
                          std::int64_t positions = constants::kMaxHorizon);
 
-  // The schedule that ``asked`` names for a request of up to ``max_tokens`` tokens:
+  // Returns the schedule that ``asked`` names for a request of up to ``max_tokens`` tokens:
   //   ""                        the bundle's own
   //   "full", "2x", "4x"        a preset; its horizon is the own schedule's, or max_tokens
   //   "2x:horizon=64"           the same with a horizon, up to the model's positions or, if that

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "errors.h"
 
@@ -19,8 +20,8 @@ class FirstComeFirstServed : public Admission {
   std::optional<double> wait_until(const Situation&) const override { return std::nullopt; }
 };
 
-// Lets in when nothing runs, when ``min_free`` slots are free and as many rows wait, or when the
-// first could have come in ``hold_ms`` ago.
+// Admits requests when nothing runs, when ``min_free`` slots are free and as many rows wait, or
+// ``hold_ms`` after the first of them could have been admitted.
 class Gang : public Admission {
  public:
   explicit Gang(const Parameters& parameters)
@@ -39,7 +40,7 @@ class Gang : public Admission {
 
 struct Rule {
   std::string_view name;
-  Parameters defaults;
+  std::vector<Parameters::value_type> defaults;  // in the order of messages
   std::unique_ptr<const Admission> (*make)(const Parameters&);
 };
 
@@ -91,7 +92,7 @@ std::unique_ptr<const Admission> Admission::parse(std::string_view text) {
     throw Error(Status::kUsage, "admission",
                 "'" + std::string(name) + "' is unknown; allowed: fcfs, gang");
   }
-  Parameters parameters = rule->defaults;
+  Parameters parameters(rule->defaults.begin(), rule->defaults.end());
   std::string_view rest = text.substr(std::min(colon + 1, text.size()));
   while (!rest.empty()) {
     const std::size_t comma = std::min(rest.find(','), rest.size());

@@ -19,9 +19,10 @@ struct Situation {
 
 class Admission {
  public:
-  // "fcfs": whoever fits is let in at once. "gang:min_free=2,hold_ms=8": several at a time, which
-  // then stand at like depths and share their prompts' reads of weights. Empty: fcfs. Throws Error
-  // (kUsage) for an unknown name or parameter, or a value that is no whole number.
+  // "fcfs" admits each request as soon as it fits. "gang:min_free=2,hold_ms=8" admits several at a
+  // time, which then run at similar depths and share the reads of weights for their prompts. Empty
+  // means fcfs. Throws Error (kUsage) for an unknown name or parameter, or a value that is not a
+  // whole number.
   static std::unique_ptr<const Admission> parse(std::string_view text);
 
   virtual ~Admission() = default;
@@ -29,7 +30,7 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Returns nothing to admit requests now, else the time to ask again at the latest.
+  // Returns the time at which to ask again at the latest; nothing to admit requests now.
   virtual std::optional<double> wait_until(const Situation& situation) const = 0;
 };
 

@@ -1,4 +1,4 @@
-// Queues of several clients, who take turns.
+// Queues of several clients that take turns.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace skipdec::runtime {
 
 // Waiting items, one queue per client; clients are visited in turn.
 //
-// A client's items keep their order of arrival. A client whose item was served goes behind all
-// others, and so does one that had nothing waiting: each waits for at most one item of every client
-// before it. With one client the order is that of arrival.
+// A client's items keep their order of arrival. A client goes to the end of the line when an item
+// of its own was served, or when its first item arrives, so it waits for at most one item of each
+// client before it. With one client the order is that of arrival.
 template <class Item>
 class ClientQueues {
  public:
@@ -60,9 +60,9 @@ class ClientQueues {
     std::string client;
     std::deque<std::pair<std::int64_t, Item>> items;
   };
-  using Queues = std::list<Queue>;  // in order of their turns; none is empty
+  using Queues = std::list<Queue>;  // in order of their turns, without empty queues
 
-  // The queue that the item was in; the end if there is none, or if it is empty and gone.
+  // Removes an item. Returns its queue, or the end if there is none or it became empty.
   typename Queues::iterator remove(std::int64_t key) {
     for (auto queue = queues_.begin(); queue != queues_.end(); ++queue) {
       const auto item = std::find_if(queue->items.begin(), queue->items.end(),

@@ -4,19 +4,19 @@
 #include <cstdint>
 #include <vector>
 
-#include "scheduling/sequence.h"
+#include "requests/sequence.h"
 #include "stitching/slot_stitcher.h"
 
 namespace skipdec::runtime {
 
-// A completion that runs: the slots that hold its keys and values, its request, its state.
+// A running completion: its slots for keys and values, its request, its state.
 struct RunningRow {
   SlotCache::Row slot = 0;
-  std::int64_t number = 0;  // of its request
+  std::int64_t number = 0;  // request number
   const Request* request = nullptr;
   Sequence* sequence = nullptr;
 
-  // The number of its positions whose keys and values are known: the last token was not fed yet.
+  // The number of positions whose keys and values are known: all but the last token's.
   std::int64_t num_positions() const {
     return static_cast<std::int64_t>(request->prompt.size()) + sequence->num_tokens() - 1;
   }
@@ -24,10 +24,10 @@ struct RunningRow {
 
 // Decides which tokens each row feeds in the next pass, and takes the logits of each.
 //
-// Every row feeds its last token. Tokens behind it are guesses of what comes next: the logits of
-// each are those of ordinary decoding for as long as the guesses before it are right, so `accept`
-// keeps exactly what ordinary decoding writes. The running batch rolls back the keys and values of
-// tokens that are not kept.
+// Every row feeds its last token. Tokens behind it guess the next ones: as long as the guesses
+// before a token are right, its logits equal those of ordinary decoding, so `accept` keeps exactly
+// the tokens of ordinary decoding. The running batch rolls back the keys and values of tokens that
+// are not kept.
 class Decoding {
  public:
   virtual ~Decoding() = default;
@@ -39,7 +39,7 @@ class Decoding {
   virtual void feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) = 0;
   // Draws the row's next tokens from ``logits``, one [V] for each token that it fed, until it ends
   // or a token differs from the guess that was fed, and adds a delta for each. Throws Error
-  // (kEngine) for logits that are no distribution; deltas of the tokens before stay.
+  // (kEngine) for logits that are not a distribution; deltas of earlier tokens stay.
   virtual void accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
                       std::vector<Delta>& deltas);
 

@@ -9,8 +9,8 @@ namespace skipdec::runtime {
 
 namespace {
 
-// Tokens that a row may be padded by whatever its length: running them costs less than reading the
-// weights for another call (12 tokens of OPT-1.3b in int8 on two cores).
+// A row of any length may be padded by this many tokens: running them costs less than reading the
+// weights for another call (as much as 12 tokens of OPT-1.3b in int8 on two cores).
 using constants::kCheapPadding;
 
 }  // namespace
@@ -56,13 +56,13 @@ Action Scheduler::next_action(double now) {
   return Wait{until};
 }
 
-// The job whose turn it is, if it fits, and others of like length that do, too.
+// Returns the job whose turn it is, if it fits, and others of similar length that fit beside it.
 std::vector<Job> Scheduler::group() const {
   std::vector<Job> found;
   std::int64_t free_slots = free();
   std::int64_t shortest = 0;
   std::int64_t longest = 0;
-  waiting_.visit_in_turn([&](const Job& job) {  // whether others may be let in with it
+  waiting_.visit_in_turn([&](const Job& job) {  // returns whether others may be admitted with it
     const std::int64_t low =
         std::min(found.empty() ? job.prompt_length : shortest, job.prompt_length);
     const std::int64_t high = std::max(longest, job.prompt_length);
@@ -70,7 +70,7 @@ std::vector<Job> Scheduler::group() const {
     const bool is_alike =
         high <= std::max(2 * low, low + kCheapPadding) && high * calls <= max_prefill_tokens_;
     if (!found.empty() && !is_alike) return true;
-    if (job.rows > free_slots) return false;  // whoever comes later must not pass it
+    if (job.rows > free_slots) return false;  // later requests must not overtake it
     const bool runs_alone = runs_in_chunks(job);
     if (!found.empty() && runs_alone) return true;
     found.push_back(job);

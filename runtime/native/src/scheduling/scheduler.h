@@ -1,4 +1,4 @@
-// Scheduler: decides whether an engine runs prompts, a chunk of one, a step, or nothing.
+// Scheduler: decides whether a running batch runs prompts, a chunk of one, a step, or nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace skipdec::runtime {
 
-// A request as far as scheduling goes: its number, its prompt's tokens, its completions.
+// The part of a request that scheduling needs: its number, prompt length and completions.
 struct Job {
   std::int64_t number = 0;
   std::int64_t prompt_length = 0;
@@ -42,10 +42,10 @@ using Action = std::variant<Prefill, Chunk, Decode, Wait>;
 // Admits requests to ``slots`` rows; it runs nothing itself and reads no clock.
 //
 // Clients take turns, one request each (`ClientQueues`); requests of one client are served first
-// come, first served. Prompts of like length (the shortest at least half the longest) share a call
-// of at most ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of that
-// many. After a call for prompts comes a step, so that the gap between two tokens of a text is at
-// most one such call and one step. The next call for prompts has the request whose turn it is,
+// come, first served. Prompts of similar length (the shortest at least half the longest) share a
+// call of at most ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of
+// that many. After a call for prompts comes a step, so that the gap between two tokens of a text is
+// at most one such call and one step. The next call for prompts has the request whose turn it is,
 // which none passes while it waits for rows or memory, so nobody starves.
 class Scheduler {
  public:

@@ -1,32 +1,33 @@
-// The part of Engine that scores given texts between two steps.
+// The part of RunningBatch that scores given texts between two steps.
 #include "errors.h"
+#include "files/read.h"
 #include "scheduling/clock.h"
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {
 
-void Engine::require_possible(const ScoreRequest& request) const {
+void RunningBatch::require_possible(const ScoreRequest& request) const {
   const std::int64_t tokens = request.num_fed() + 1;
   if (tokens > model_.max_seq_len) {
     throw Error(Status::kUsage, "score",
-                "prompt and continuation have " + std::to_string(tokens) +
+                "prompt and its continuation have " + std::to_string(tokens) +
                     " tokens; the bundle holds " + std::to_string(model_.max_seq_len) +
                     " positions");
   }
   const std::int64_t needed = stitcher_.score_bytes(request.num_fed());
   if (needed > stitcher_.limits().kv_bytes) {
     throw Error(Status::kCapacity, "score",
-                std::to_string(tokens) + " tokens need " + std::to_string(needed) +
-                    " bytes of KV cache; kv_memory allows " +
-                    std::to_string(stitcher_.limits().kv_bytes) + "; raise it or shorten the text");
+                std::to_string(tokens) + " tokens need " + grouped(needed) +
+                    " bytes of KV cache; kv_memory allows " + grouped(stitcher_.limits().kv_bytes) +
+                    "; raise it or shorten the text");
   }
 }
 
-bool Engine::fits(const ScoreRequest& request) const {
+bool RunningBatch::fits(const ScoreRequest& request) const {
   return stitcher_.fits_score(request.num_fed());
 }
 
-ScoreResult Engine::score(const ScoreRequest& request) {
+ScoreResult RunningBatch::score(const ScoreRequest& request) {
   const double start = seconds_now();
   const Schedule& schedule = *request.schedule;
   const TokenSpan fed = request.fed();

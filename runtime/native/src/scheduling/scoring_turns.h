@@ -1,9 +1,9 @@
-// ScoringTurns: divides an engine's time between scoring and generation.
+// ScoringTurns: divides a running batch's time between scoring and generation.
 #pragma once
 
 #include <cstdint>
 
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {
 
@@ -11,7 +11,7 @@ namespace skipdec::runtime {
 // so that scoring takes at most about half of the time.
 class ScoringTurns {
  public:
-  // Returns true if generation has had its time, and running rows at least one step.
+  // Returns true once generation has had as much time, and running rows at least one step.
   bool is_due(const EngineStats& now) const {
     return seconds(now) >= until_ && (now.running == 0 || now.steps != steps_);
   }

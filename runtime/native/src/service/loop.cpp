@@ -10,7 +10,7 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr const char* kClosed = "closed";  // stop_reason of what `close` aborts
+constexpr const char* kClosed = "closed";  // stop_reason of requests that `close` aborts
 
 }  // namespace
 
@@ -18,7 +18,7 @@ void Service::run() {
   std::optional<std::string> failure;
   try {
     while (take_in()) {
-      post(engine_->step(seconds_now()));
+      post(batch_->step(seconds_now()));
       score_next();
     }
   } catch (const std::exception& error) {
@@ -27,7 +27,7 @@ void Service::run() {
   end_all(failure);
 }
 
-// Takes what was sent, waiting for it where there is nothing to do; false to stop.
+// Takes new requests, cancellations and scores, and waits for them while idle; false to stop.
 bool Service::take_in() {
   std::deque<Arrival> arrivals;
   std::deque<std::int64_t> cancellations;
@@ -36,9 +36,9 @@ bool Service::take_in() {
     const auto has_news = [this] {
       return is_stopping_ || !arrivals_.empty() || !cancellations_.empty() || !new_scores_.empty();
     };
-    if (!engine_->is_busy() && scores_.empty()) {
+    if (!batch_->is_busy() && scores_.empty()) {
       changed_.wait(lock, has_news);
-    } else if (const std::optional<double> until = engine_->wait_until()) {
+    } else if (const std::optional<double> until = batch_->wait_until()) {
       changed_.wait_for(lock, std::chrono::duration<double>(*until - seconds_now()), has_news);
     }
     if (is_stopping_) return false;
@@ -48,7 +48,7 @@ bool Service::take_in() {
     new_scores_.clear();
   }
   for (Arrival& arrival : arrivals) add(std::move(arrival));
-  for (const std::int64_t number : cancellations) post(engine_->abort(number, "cancelled"));
+  for (const std::int64_t number : cancellations) post(batch_->abort(number, "cancelled"));
   end_late();
   return true;
 }
@@ -56,39 +56,39 @@ bool Service::take_in() {
 void Service::add(Arrival arrival) {
   const std::int64_t number = arrival.ticket->number;
   open_.emplace(number, std::move(arrival.ticket));
-  engine_->add(number, std::move(arrival.request), arrival.start);
+  batch_->add(number, std::move(arrival.request), arrival.start);
 }
 
-// Ends requests whose deadline is over.
+// Ends requests whose deadline has passed.
 void Service::end_late() {
   std::vector<std::int64_t> late;
   const double now = seconds_now();
   for (const auto& [number, ticket] : open_) {
     if (ticket->deadline > 0 && now > ticket->deadline) late.push_back(number);
   }
-  for (const std::int64_t number : late) post(engine_->abort(number, "deadline"));
+  for (const std::int64_t number : late) post(batch_->abort(number, "deadline"));
 }
 
-// Scores a text, if one waits, it is its turn, and there is memory for it.
+// Scores a waiting text if it is scoring's turn and memory is free.
 void Service::score_next() {
   if (scores_.empty()) return;
-  const EngineStats before = engine_->stats();
-  const bool is_due = turns_.is_due(before) && engine_->fits(scores_.front().request);
-  if (engine_->is_busy() && !is_due) return;
+  const EngineStats before = batch_->stats();
+  const bool is_due = turns_.is_due(before) && batch_->fits(scores_.front().request);
+  if (batch_->is_busy() && !is_due) return;
   Score score = std::move(scores_.front());
   scores_.pop_front();
   try {
-    score.result.set_value(engine_->score(score.request));
+    score.result.set_value(batch_->score(score.request));
   } catch (const std::exception&) {
     score.result.set_exception(std::current_exception());
   }
-  turns_.scored(before, engine_->stats());
+  turns_.scored(before, batch_->stats());
   const std::scoped_lock lock(mutex_);
   --num_open_;
   changed_.notify_all();
 }
 
-// Hands deltas, and the completions of requests that they end, to their callers.
+// Hands deltas to their callers, and the completions of requests that ended.
 void Service::post(const std::vector<Delta>& deltas) {
   std::vector<std::int64_t> touched;
   std::vector<std::pair<std::int64_t, Answer>> unwanted;
@@ -104,8 +104,8 @@ void Service::post(const std::vector<Delta>& deltas) {
   std::int64_t ended = 0;
   for (const std::int64_t number : touched) {
     const auto found = open_.find(number);
-    if (found == open_.end() || !engine_->has_ended(number)) continue;
-    found->second->mailbox.end(engine_->take(number));
+    if (found == open_.end() || !batch_->has_ended(number)) continue;
+    found->second->mailbox.end(batch_->take(number));
     open_.erase(found);
     ++ended;
   }
@@ -116,12 +116,12 @@ void Service::post(const std::vector<Delta>& deltas) {
   }
   for (const auto& [number, answer] : unwanted) {
     if (open_.count(number) == 0) continue;
-    post(answer.failure ? engine_->fail(number, *answer.failure)
-                        : engine_->abort(number, "cancelled"));
+    post(answer.failure ? batch_->fail(number, *answer.failure)
+                        : batch_->abort(number, "cancelled"));
   }
 }
 
-// Nothing runs any more: whoever waits is told so, and each callback the ends that it has not seen.
+// Ends all requests: wakes every waiting caller and reports the missing ends to callbacks.
 void Service::end_all(const std::optional<std::string>& failure) {
   const Error reason = failure ? Error(Status::kEngine, "engine", *failure)
                                : Error(Status::kClosed, "engine", "was closed");
@@ -135,7 +135,7 @@ void Service::end_all(const std::optional<std::string>& failure) {
   }
   for (const auto& [number, ticket] : open_) {
     if (ticket->on_delta && !failure) {  // with the text that a stop string held back
-      for (const Delta& delta : engine_->abort(number, kClosed)) ticket->tell(delta);
+      for (const Delta& delta : batch_->abort(number, kClosed)) ticket->tell(delta);
     }
     end(*ticket, reason);
   }

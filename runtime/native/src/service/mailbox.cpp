@@ -7,11 +7,11 @@ namespace skipdec::runtime {
 
 namespace {
 
-// Waits at most ``timeout`` seconds (negative: for ever); whether ``condition`` came true.
+// Waits up to ``timeout`` seconds (negative: without limit); returns true if ``condition`` holds.
 template <class Condition>
 bool wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, double timeout,
               Condition condition) {
-  constexpr double kLongest = 1e9;  // seconds; more would overflow the clock's
+  constexpr double kLongest = 1e9;  // seconds; more would overflow the clock
   if (timeout < 0 || timeout > kLongest) {
     changed.wait(lock, condition);
     return true;

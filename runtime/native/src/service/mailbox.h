@@ -1,4 +1,4 @@
-// What a request's caller sees of it: deltas as they come, completions at its end.
+// Mailbox of a request: its caller takes deltas as they arrive, and completions at the end.
 #pragma once
 
 #include <condition_variable>
@@ -10,32 +10,32 @@
 #include <vector>
 
 #include "errors.h"
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {
 
-// Where a request is, as its caller sees it.
+// Progress of a request as its caller sees it.
 enum class Progress { kRunning, kEnded, kClosed };
 
-// What a caller took out of a mailbox, and where the request was at that very moment.
+// A delta taken from a mailbox, and the request's progress at that moment.
 struct Received {
   std::optional<Delta> delta;
   Progress progress = Progress::kRunning;
 };
 
-// The engine's thread fills it; the caller reads it, from any thread. What it holds stays readable
-// after the engine is gone.
+// The engine's thread fills it; its caller reads it from any thread, even after the engine is
+// closed.
 class Mailbox {
  public:
-  // Waits at most ``timeout`` seconds (negative: for ever) for a delta. Without one, ``progress``
-  // says why: the wait timed out (kRunning), the request has ended, or it was closed.
+  // Waits up to ``timeout`` seconds (negative: without limit) for a delta. Without one,
+  // ``progress`` says why: the wait timed out (kRunning), the request has ended, or it was closed.
   Received next(double timeout);
-  // Waits for its end; whether it came.
+  // Waits for the end; returns true if it came in time.
   bool wait(double timeout);
   Progress progress() const;
-  // Throws why it was closed; if it was.
+  // Throws the reason if it was closed.
   void require_open() const;
-  // Of a request that has ended; they don't change any more.
+  // The final completions; call it after the request has ended.
   const std::vector<Completion>& completions() const { return completions_; }
 
   // The engine's side.
@@ -45,7 +45,7 @@ class Mailbox {
 
  private:
   mutable std::mutex mutex_;
-  // Whoever waits for its end is not woken at every token.
+  // Separate, so that tokens do not wake threads that wait for the end.
   std::condition_variable came_, ended_;
   std::deque<Delta> deltas_;
   std::vector<Completion> completions_;

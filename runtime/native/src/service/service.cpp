@@ -12,8 +12,9 @@
 namespace skipdec::runtime {
 
 std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOptions& options) {
+  require_between("max_waiting", options.max_waiting, 1, INT64_MAX);
   std::shared_ptr<const Bundle> bundle = Bundle::open(path, options.verify);
-  bundle->schedules().resolve(options.schedule, 1);  // refused before engines are loaded
+  bundle->schedules().resolve(options.schedule, 1);  // an invalid one throws before engines load
   std::shared_ptr<Backend> backend = Backend::open(bundle, options.sessions);
   return std::make_shared<Service>(std::move(bundle), std::move(backend), options);
 }
@@ -29,9 +30,9 @@ Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> 
   load_tokenizer();
   engines_ = Engines::load(manifest(), *backend_);
   bundle_->await_weights();
-  EngineConfig config = options_.engine;
+  RunningBatchConfig config = options_.batch;
   if (config.kv_memory == 0) config.kv_memory = default_kv_memory();
-  engine_ = std::make_unique<Engine>(manifest(), engines_, tokenizer_.get(), config);
+  batch_ = std::make_unique<RunningBatch>(manifest(), engines_, tokenizer_.get(), config);
   thread_ = std::thread([this] { run(); });
   thread_id_ = thread_.get_id();
 }
@@ -44,7 +45,7 @@ Service::~Service() {  // NOLINT(bugprone-exception-escape): to join and detach 
   }
 }
 
-// A tokenizer of a kind that this library doesn't know leaves a bundle that runs on token ids.
+// Loads the tokenizer; a bundle with a tokenizer of an unknown kind runs on token ids.
 void Service::load_tokenizer() {
   if (!manifest().tokenizer) {
     no_tokenizer_ = "the bundle has no tokenizer";
@@ -72,7 +73,8 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
   require_usable();
   const ModelSpec& model = manifest().model;
   params.check(model.vocab_size, model.eos_token_id);
-  if (!params.stop.empty()) tokenizer();
+  if (!params.stop.empty() && !tokenizer_)
+    throw Error(Status::kUsage, "prompt", "stop strings need a tokenizer; use stop_token_ids");
   std::vector<Arrival> made;
   std::vector<std::shared_ptr<Ticket>> tickets;
   for (const Prompt& prompt : prompts) {
@@ -84,7 +86,7 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
   {
     const std::scoped_lock lock(mutex_);
     if (refusal_) throw Error(*refusal_);
-    const auto waiting = static_cast<std::int64_t>(arrivals_.size()) + engine_->stats().waiting;
+    const auto waiting = static_cast<std::int64_t>(arrivals_.size()) + batch_->stats().waiting;
     const auto count = static_cast<std::int64_t>(made.size());
     if (waiting + count > options_.max_waiting) {
       throw Error(Status::kBusy, "engine",
@@ -101,7 +103,7 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
   return tickets;
 }
 
-// A checked request.
+// Checks a request.
 Service::Arrival Service::arrival(const Prompt& prompt, const SamplingParams& params,
                                   const std::string& schedule, double deadline) const {
   const ModelSpec& model = manifest().model;
@@ -113,7 +115,7 @@ Service::Arrival Service::arrival(const Prompt& prompt, const SamplingParams& pa
   request.max_tokens =
       resolve_max_tokens(request.prompt, params, model.vocab_size, model.max_seq_len);
   request.schedule = resolve(schedule, request.max_tokens);
-  engine_->require_possible(request);
+  batch_->require_possible(request);
   made.ticket = std::make_shared<Ticket>(params.n, thread_id_);
   made.ticket->prompt = request.prompt;
   made.ticket->schedule = request.schedule;
@@ -142,7 +144,7 @@ ScoreResult Service::score(const Prompt& prompt, const Prompt& continuation,
   require_token_ids("continuation", score.request.continuation, vocab_size);
   scored = score.request.continuation;
   score.request.schedule = resolve(schedule, static_cast<std::int64_t>(scored.size()));
-  engine_->require_possible(score.request);
+  batch_->require_possible(score.request);
   std::future<ScoreResult> result = score.result.get_future();
   {
     const std::scoped_lock lock(mutex_);
@@ -157,7 +159,7 @@ ScoreResult Service::score(const Prompt& prompt, const Prompt& continuation,
 bool Service::drain(double timeout) {
   require_usable();
   require_outside_callback("drain");
-  constexpr double kLongest = 1e9;  // seconds; more would overflow the clock's
+  constexpr double kLongest = 1e9;  // seconds; more would overflow the clock
   std::unique_lock lock(mutex_);
   if (!refusal_) refusal_.emplace(Status::kClosed, "engine", "is draining; no new requests");
   const auto is_idle = [this] { return num_open_ == 0; };
@@ -195,14 +197,14 @@ std::string Service::warning() const {
 }
 
 std::int64_t Service::max_model_len() const {
-  const std::int64_t asked = options_.engine.max_model_len;
+  const std::int64_t asked = options_.batch.max_model_len;
   return asked > 0 ? asked : manifest().model.max_seq_len;
 }
 
 EngineStats Service::stats() const {
   require_usable();
   const std::scoped_lock lock(mutex_);
-  EngineStats stats = engine_->stats();
+  EngineStats stats = batch_->stats();
   stats.waiting += static_cast<std::int64_t>(arrivals_.size());
   return stats;
 }
@@ -215,9 +217,9 @@ const Tokenizer& Service::tokenizer() const {
 void Service::require_usable() const {
   if (is_inherited()) {
     throw Error(Status::kUsage, "engine",
-                "was opened by process " + std::to_string(process_) + ", of which this one, " +
+                "was opened by process " + std::to_string(process_) + ", of which this process, " +
                     std::to_string(getpid()) +
-                    ", is a fork: threads don't survive one; open the bundle here");
+                    ", is a fork: threads don't survive a fork; open the bundle here");
   }
 }
 
@@ -225,7 +227,7 @@ void Service::require_outside_callback(const char* what) const {
   if (std::this_thread::get_id() == thread_id_) {
     throw Error(Status::kUsage, "engine",
                 std::string("can't ") + what +
-                    " within a callback, which its own thread runs; do it from another thread");
+                    " within a callback, which runs on its thread; do it on another thread");
   }
 }
 
@@ -235,7 +237,7 @@ TokenSpan Service::token_ids(const Prompt& prompt, bool is_prompt) const {
   const std::int64_t most = manifest().model.max_seq_len;
   const std::int64_t least = tokenizer().least_tokens(text);
   if (least > most) {  // megabytes would take long
-    throw Error(Status::kUsage, "prompt",
+    throw Error(Status::kUsage, is_prompt ? "prompt" : "continuation",
                 "has at least " + std::to_string(least) + " tokens; the bundle holds " +
                     std::to_string(most) + " positions; shorten the prompt");
   }

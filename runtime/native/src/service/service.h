@@ -27,14 +27,14 @@ struct ServiceOptions {
   Verify verify = Verify::kFull;
   std::int64_t max_waiting = constants::kDefaultMaxWaiting;
   SessionOptions sessions;
-  EngineConfig engine;  // kv_memory 0: default_kv_memory()
+  RunningBatchConfig batch;  // kv_memory 0: default_kv_memory()
 };
 
 // A text, or token ids.
 using Prompt = std::variant<std::string, TokenSpan>;
 
-// Any number of threads submit; one runs an `Engine`. Functions throw Error; all of them refuse, as
-// kUsage, a process that is a fork of the one that opened it: threads don't survive one.
+// Any number of threads submit; one runs a `RunningBatch`. Functions throw Error, kUsage in a fork
+// of the process that opened the bundle, since threads do not survive a fork.
 class Service {
  public:
   // Throws Error: kBundle, kEnvironment, kUsage, kSchedule.
@@ -47,41 +47,41 @@ class Service {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  // Checks a request and lets it wait. ``schedule``: empty for the default; ``deadline``: seconds
-  // from now, 0 for none; ``client``: see Request. Throws kUsage, kSchedule, kCapacity, kBusy,
+  // Checks a request and queues it. ``schedule``: empty for the default; ``deadline``: seconds from
+  // now, 0 for none; ``client``: see Request. Throws kUsage, kSchedule, kCapacity, kBusy,
   // kClosed.
   std::shared_ptr<Ticket> submit(const Prompt& prompt, const SamplingParams& params,
                                  const std::string& schedule, double deadline, OnDelta on_delta,
                                  const std::string& client = {});
-  // The same of several, let in together as far as they fit: all of them or, if it throws, none.
+  // Submits several requests, admitted together as far as they fit; if it throws, none is queued.
   // ``on_delta``: empty, or one for each.
   std::vector<std::shared_ptr<Ticket>> submit_many(const std::vector<Prompt>& prompts,
                                                    const SamplingParams& params,
                                                    const std::string& schedule, double deadline,
                                                    const std::vector<OnDelta>& on_delta,
                                                    const std::string& client = {});
-  // Ends it before the next step.
+  // Cancels a request before the next step.
   void cancel(std::int64_t number);
-  // Log-probabilities of a continuation, at a turn of its own; not within a callback. ``scored``
-  // gets the continuation's tokens.
+  // Returns the log-probabilities of a continuation, scored between two steps; not in a callback.
+  // ``scored`` gets the continuation's tokens.
   ScoreResult score(const Prompt& prompt, const Prompt& continuation, const std::string& schedule,
                     TokenSpan& scored);
-  // Refuses new requests and waits until all have ended; whether they did within ``timeout``
-  // seconds (negative: for ever). Not within a callback.
+  // Refuses new requests and waits up to ``timeout`` seconds (negative: without limit) until all
+  // have ended; returns true if they have. Not in a callback.
   bool drain(double timeout);
-  // Waits for the step that runs and ends all requests; idempotent. Not within a callback.
+  // Waits for the running step and ends all requests; idempotent. Not in a callback.
   void close();
-  // Whether this process is a fork of the one that opened it: then nothing can be closed.
+  // Returns true in a fork of the process that opened it, where nothing can be closed.
   bool is_inherited() const;
 
   const Manifest& manifest() const { return bundle_->manifest(); }
   const std::string& default_schedule() const { return default_schedule_; }  // in full
   const std::string& description() const { return description_; }
-  const std::string& no_tokenizer() const { return no_tokenizer_; }  // why there is none
+  const std::string& no_tokenizer() const { return no_tokenizer_; }  // reason; empty with one
   std::string warning() const;
   std::int64_t max_model_len() const;
   EngineStats stats() const;
-  // Throws Error (kUsage) where there is none.
+  // Throws Error (kUsage) if the bundle has none that the library reads.
   const Tokenizer& tokenizer() const;
 
  private:
@@ -118,10 +118,10 @@ class Service {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<Backend> backend_;
   Engines engines_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RunningBatch> batch_;
 
-  // Of the engine's thread alone.
-  std::map<std::int64_t, std::shared_ptr<Ticket>> open_;  // that have not ended
+  // Used by the engine's thread only.
+  std::map<std::int64_t, std::shared_ptr<Ticket>> open_;  // requests that have not ended
   std::deque<Score> scores_;
   ScoringTurns turns_;
 
@@ -133,7 +133,7 @@ class Service {
   std::int64_t next_number_ = 0;
   std::int64_t num_open_ = 0;  // requests and texts that have not ended
   bool is_stopping_ = false;
-  std::optional<Error> refusal_;  // of new requests
+  std::optional<Error> refusal_;  // thrown for new requests
 
   std::mutex closing_;  // one thread closes, others wait for it
   std::thread thread_;

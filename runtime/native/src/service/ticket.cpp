@@ -48,14 +48,15 @@ void Ticket::release() {
 void Ticket::require_may_wait(double timeout) const {
   if (is_inherited()) {
     throw Error(Status::kUsage, "request",
-                "was submitted by process " + std::to_string(process_) + ", of which this one, " +
-                    std::to_string(getpid()) +
-                    ", is a fork: threads don't survive one, and the request never ends here");
+                "was submitted by process " + std::to_string(process_) +
+                    ", of which this process, " + std::to_string(getpid()) +
+                    ", is a fork: threads don't survive a fork, so the request never ends here");
   }
   if (timeout != 0 && std::this_thread::get_id() == engine_thread_) {
-    throw Error(Status::kUsage, "request",
-                "can't be waited for within a callback, which the engine's own thread runs; do it "
-                "from another thread, or poll with a timeout of 0");
+    throw Error(
+        Status::kUsage, "request",
+        "can't be waited for within a callback, which runs on the engine's thread; wait on another "
+        "thread, or poll with a timeout of 0");
   }
 }
 

@@ -19,8 +19,8 @@ namespace skipdec::runtime {
 // Called on the engine's thread for each delta, in order; false cancels the request.
 using OnDelta = std::function<bool(const Delta&)>;
 
-// What a callback wants of its request: that it goes on, is cancelled, or, because the callback
-// threw, fails for the reason given.
+// Answer of a callback: the request goes on, is cancelled, or fails with the given reason because
+// the callback threw.
 struct Answer {
   bool goes_on = true;
   std::optional<std::string> failure;
@@ -31,17 +31,17 @@ class Ticket {
   // ``engine_thread`` runs the request and its callback.
   Ticket(std::int64_t num_completions, std::thread::id engine_thread);
 
-  // Hands ``delta`` to the callback unless the request was released. Nothing is thrown: what the
-  // callback throws is the answer.
+  // Hands ``delta`` to the callback unless the request was released. An exception of the callback
+  // becomes the answer.
   Answer tell(const Delta& delta);
-  // Tells the callback the end of each completion whose end it was not told.
+  // Reports the end of each completion to the callback that it has not seen yet.
   void tell_ends(FinishReason finish_reason, const std::string& reason);
-  // The callback is not called any more; waits for one that runs in another thread.
+  // Stops calling the callback; waits for a call that runs on another thread.
   void release();
-  // Throws Error (kUsage) where a wait would never end: within a callback of its engine, unless
+  // Throws Error (kUsage) where a wait would never end: in a callback of its engine, unless
   // ``timeout`` is 0, and in a forked child.
   void require_may_wait(double timeout) const;
-  // Whether this process is a fork of the one that submitted it.
+  // Returns true in a fork of the process that submitted it.
   bool is_inherited() const;
 
   std::int64_t number = 0;
@@ -49,7 +49,7 @@ class Ticket {
   TokenSpan prompt;
   SchedulePointer schedule;
   OnDelta on_delta;     // empty: deltas go to the mailbox
-  double deadline = 0;  // of the clock; 0: none
+  double deadline = 0;  // time of the clock; 0: none
   Mailbox mailbox;
 
  private:
@@ -57,7 +57,7 @@ class Ticket {
 
   const std::thread::id engine_thread_;
   const pid_t process_;
-  std::vector<bool> is_end_told_;  // of each completion; of the engine's thread alone
+  std::vector<bool> is_end_told_;  // by completion; used by the engine's thread only
   std::recursive_mutex telling_;   // released within the callback, too
   bool is_released_ = false;
 };

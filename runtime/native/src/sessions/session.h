@@ -49,7 +49,7 @@ class Session {
 enum class WeightsPlace { kMapped, kCopied };
 
 struct SessionOptions {
-  int threads = 0;  // of the process-wide pool; 0: all available processors
+  int threads = 0;  // size of the process-wide pool; 0: all available processors
   WeightsPlace weights = WeightsPlace::kMapped;
   std::string onnxruntime;  // path of libonnxruntime.so; empty: see onnxruntime/library.h
 };

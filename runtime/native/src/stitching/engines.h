@@ -9,7 +9,7 @@
 
 namespace skipdec::runtime {
 
-// Bypassing a layer is not calling it. Sessions are used by one thread at a time.
+// A layer is bypassed by not calling it. One thread at a time uses the sessions.
 struct Engines {
   std::unique_ptr<Session> embed, head;
   std::vector<std::unique_ptr<Session>> layers;  // lowest first
@@ -20,10 +20,10 @@ struct Engines {
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
 };
 
-// Binds what the engine asks for and runs it once.
+// Binds the tensors that the engine has and runs it once.
 void run_once(Session& session, const std::vector<BoundTensor>& tensors);
 
-// One buffer as past and present: the engine appends in place.
+// Adds one buffer as past and present, to which the engine appends in place.
 void add_cache(std::vector<BoundTensor>& tensors, const KVLayout& layout, const CacheView& cache);
 
 }  // namespace skipdec::runtime

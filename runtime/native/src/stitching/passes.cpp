@@ -13,14 +13,14 @@ namespace skipdec::runtime {
 
 namespace {
 
-// Bindings kept for each layer: one per shape of its calls. Beyond it all are bound anew.
+// Limit of bindings kept per layer, one per shape of its calls; beyond it all are made again.
 constexpr std::int64_t kKeptBindings = 64;
 
 bool names(const LayerPlan& plan, std::int64_t layer) {
   return std::binary_search(plan.begin(), plan.end(), layer);
 }
 
-// The number of the row's tokens, from the first on, that run ``layer``.
+// Returns how many of the row's tokens, from the first on, run ``layer``.
 std::int64_t active_count(const StepRow& row, std::int64_t layer) {
   return std::count_if(row.plans.begin(), row.plans.end(),
                        [&](const LayerPlan* plan) { return names(*plan, layer); });
@@ -39,7 +39,8 @@ void require_falling_depth(const StepRow& row) {
   }
 }
 
-// Attention of ONNX Runtime, which takes several tokens on a past for one row only.
+// Returns true for ONNX Runtime's attention, which takes several tokens with a past for one row
+// only.
 bool runs_row_by_row(const Session& layer) { return layer.spec().find(Role::kSeqlensK) != nullptr; }
 
 }  // namespace
@@ -117,7 +118,7 @@ bool Passes::is_current(const std::vector<StepRow>& rows) const {
                     });
 }
 
-// Makes the buffers large enough; they double, so that few are made.
+// Makes the buffers large enough; they double, so that few are allocated.
 void Passes::reserve_buffers(const std::vector<StepRow>& rows) {
   std::size_t longest = 0;
   for (const StepRow& row : rows) longest = std::max(longest, row.tokens.size());
@@ -231,7 +232,7 @@ Binding* Passes::end_binding(Session& session, std::int64_t tokens) {
   return binding.get();
 }
 
-// Sets where the group's rows stand, and brings its tokens together.
+// Sets the positions of the group's rows and gathers its tokens.
 void Passes::gather(const Group& group, const std::vector<StepRow>& rows) {
   StepBuffers& buffers = group.is_gathered ? *part_ : *all_;
   for (std::size_t slot = 0; slot < group.rows.size(); ++slot) {

@@ -27,27 +27,27 @@ struct StepRow {
 
 // Runs rows of several tokens each, on a past, through the layers that each token's plan names.
 //
-// Hidden states of a pass lie token after token, row after row, without padding: embedding and head
-// run on exactly these. A layer runs all of its slots in one call, [rows, longest, E], for which
-// its tokens are gathered and padded: a shorter row repeats its last token there, whose results are
-// dropped. What padding writes to the cache lies behind the row's own positions, where the next
-// token that is fed overwrites it before it is read. One row, and rows of as many tokens each, need
+// The hidden states of a pass are packed: token after token, row after row, without padding, and
+// embedding and head run on exactly these. A layer runs all of its slots in one call,
+// [rows, longest, E], for which its tokens are gathered and padded: a shorter row repeats its last
+// token, whose results are dropped. Padding writes to the cache behind the row's own positions; the
+// next fed token overwrites that before it is read. One row, or rows of equally many tokens, need
 // no gathering.
 //
 // Worked: rows a and b feed a0 a1 a2 and b0, and a2 bypasses layer 4. Then
 //     layer 3 runs [[a0 a1 a2] [b0 b0 b0]], layer 4 [[a0 a1] [b0 b0]].
 //
-// ONNX Runtime's own attention takes several tokens on a past for one row only: its layers are
-// called row by row.
+// ONNX Runtime's own attention takes several tokens with a past only for a single row, so its
+// layers are called row by row.
 class Passes {
  public:
-  // All that is given outlives this.
+  // All arguments outlive this.
   Passes(const Engines& engines, const Manifest& manifest, SlotCache& cache);
 
-  // Throws Error (kInternal) for tokens that cannot be fed; nothing has changed then.
+  // Throws Error (kInternal) for tokens that cannot be fed; changes nothing.
   void check(const std::vector<StepRow>& rows) const;
-  // Runs a pass of rows that `check` let pass and that have left the layers they bypass. Returns
-  // the logits [V] of every token, row after row, valid until the next call.
+  // Runs a pass of rows that `check` accepted and that have left the layers that they bypass.
+  // Returns the logits [V] of every token, row after row, valid until the next call.
   const std::vector<const float*>& run(const std::vector<StepRow>& rows);
   // The number of layers that the last pass called.
   std::int64_t layers_called() const { return static_cast<std::int64_t>(route_->stops.size()); }
@@ -61,7 +61,7 @@ class Passes {
     Indices rows;    // places in the pass, in the order of the layers' slots
     Indices counts;  // tokens of each
     std::int64_t longest = 0;
-    bool is_gathered = false;  // else they already lie as a layer takes them
+    bool is_gathered = false;  // false: the packed tokens already have the layer's shape
     bool equals(const Group& other) const {
       return is_gathered == other.is_gathered && rows == other.rows && counts == other.counts;
     }
@@ -74,8 +74,8 @@ class Passes {
   struct Route {
     std::uint64_t version = 0;
     std::vector<std::pair<SlotCache::Row, std::vector<const LayerPlan*>>> made_of;
-    std::vector<std::size_t> order;  // places in ``made_of`` of the rows as they stand in the pass
-    Indices firsts;                  // of each of these rows, its first token's place in the pass
+    std::vector<std::size_t> order;  // places in ``made_of``, in the order of the pass
+    Indices firsts;                  // place of each of these rows' first token in the pass
     std::vector<Group> groups;
     std::vector<Stop> stops;
     Binding* embed = nullptr;

@@ -106,7 +106,7 @@ Prompts::Hidden Prompts::embed(const std::vector<const TokenSpan*>& rows, std::i
   return hidden;
 }
 
-// Runs a layer on ``hidden_states`` [rows, padded, E], of which row r's first ``lengths[r]`` tokens
+// Runs a layer on ``hidden_states`` [rows, padded, E]; only row r's first ``lengths[r]`` tokens
 // count.
 void Prompts::run_layer(std::int64_t layer, std::byte* hidden_states, std::int64_t padded,
                         const CacheView& cache, const std::vector<std::int64_t>& lengths,
@@ -137,7 +137,7 @@ void Prompts::run_layer(std::int64_t layer, std::byte* hidden_states, std::int64
 void Prompts::run_prefixes(std::int64_t layer, Hidden& hidden, const CacheView& cache,
                            const std::vector<std::int64_t>& active, std::int64_t start) {
   const std::int64_t longest = *std::max_element(active.begin(), active.end());
-  if (hidden.rows == 1) {  // its first tokens lie together
+  if (hidden.rows == 1) {  // its first tokens are contiguous
     run_layer(layer, hidden.memory.data(), longest, cache, active, start);
     return;
   }

@@ -10,11 +10,11 @@
 namespace skipdec::runtime {
 
 using TokenSpan = std::vector<std::int64_t>;
-// Returns how many of each row's first tokens run a layer: [rows].
+// Returns the number of each row's first tokens that run a layer: [rows].
 using ActiveLengths = std::function<std::vector<std::int64_t>(std::int64_t layer)>;
 // Returns the caches that a layer writes; called before it runs.
 using LayerCaches = std::function<CacheView(std::int64_t layer)>;
-// Called when a layer has written.
+// Called after a layer has written.
 using AfterLayer = std::function<void(std::int64_t layer)>;
 
 // float32 [rows, V], owned.
@@ -41,14 +41,14 @@ class Prompts {
  public:
   Prompts(const Engines& engines, const Manifest& manifest);
 
-  // Runs prompts into empty caches. Ragged prompts are padded on the right and prefixes cut at the
-  // longest; what is computed beyond a row's own length is dropped: hidden states stay as the layer
-  // below left them, keys and values are never read.
+  // Runs prompts into empty caches. Ragged prompts are padded on the right, and the active
+  // prefixes of a layer are cut at the longest. Results beyond a row's own length are dropped:
+  // hidden states keep the values of the layer below, keys and values are never read.
   // Returns logits [rows, V] of each prompt's last token.
   Logits prefill(const std::vector<const TokenSpan*>& prompts, const ActiveLengths& active_lengths,
                  const LayerCaches& caches, const AfterLayer& after);
 
-  // Runs ``tokens`` of one prompt, which stand at ``start`` and behind it, on their caches;
+  // Runs ``tokens`` of one prompt, at positions from ``start`` on, on their caches;
   // ``active_lengths`` counts the prompt's tokens from its first on. The same bits as the whole
   // prompt at once, with int8 products. Returns logits [1, V] if this is the prompt's last chunk,
   // else [0, V].

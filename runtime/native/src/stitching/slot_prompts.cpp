@@ -19,13 +19,13 @@ bool keeps(const PromptRow& row, std::int64_t layer) {
   return row.reservation[static_cast<std::size_t>(layer)] > 0;
 }
 
-// The number of rows that run ``layer`` after their prompts.
+// Returns the number of rows that run ``layer`` after their prompts.
 std::size_t num_keeping(const std::vector<const PromptRow*>& rows, std::int64_t layer) {
   return static_cast<std::size_t>(std::count_if(
       rows.begin(), rows.end(), [&](const PromptRow* row) { return keeps(*row, layer); }));
 }
 
-// One reservation for each row and each of its copies.
+// Returns one reservation for each row and each of its copies.
 std::vector<const Reservation*> reservations(const std::vector<const PromptRow*>& rows) {
   std::vector<const Reservation*> all;
   for (const PromptRow* row : rows)
@@ -64,7 +64,7 @@ std::int64_t SlotStitcher::kept_tokens(const PromptRow& row) const {
   return bytes_alone(row, true) > cache_.limits().kv_bytes ? 0 : kept;
 }
 
-// Positions of the pair that the layers share which not all rows keep; 0 if there is none.
+// Returns the positions of the pair shared by the layers that not all rows keep; 0 without one.
 std::int64_t SlotStitcher::scratch_capacity(const std::vector<const PromptRow*>& rows) const {
   std::int64_t longest = 0;
   for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
@@ -80,7 +80,7 @@ std::int64_t SlotStitcher::scratch_bytes(const std::vector<const PromptRow*>& ro
   return capacity == 0 ? 0 : 2 * pooled_size(cache_.layout().nbytes(count, capacity));
 }
 
-// Every layer keeps what it has seen of a prompt in chunks.
+// Returns the bytes of the caches that a prompt in chunks keeps, one pair per layer.
 std::int64_t SlotStitcher::chunk_bytes(const PromptRow& row) const {
   std::int64_t total = 0;
   for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {

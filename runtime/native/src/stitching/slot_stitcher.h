@@ -19,7 +19,7 @@
 
 namespace skipdec::runtime {
 
-// A row that begins: its number, its prompt, and the KV memory that it reserves. ``copies`` are the
+// A new row: its number, its prompt, and the KV memory that it reserves. ``copies`` are the
 // numbers of rows that continue the same prompt (its further completions). ``owner`` names whose
 // prefixes the prompt may use, see `PrefixCache`.
 struct PromptRow {
@@ -37,15 +37,15 @@ struct PromptRow {
   bool runs_whole() const;  // true if every layer runs the whole prompt
 };
 
-// The engines of a bundle over rows that come and go; see `SlotCache`.
+// Runs the engines of a bundle over the running rows; see `SlotCache`.
 //
-// Depth never grows along a row, so a row never again runs the layers that its plan bypasses: its
-// slots in these layers are free at once, and its hidden state passes them untouched.
+// Depth never grows along a row, so a row never runs a layer again that its plan bypasses: its
+// slots in these layers are freed at once, and its hidden state passes them unchanged.
 //
-// A step's rows stand in the order of the top layer's slots, if all of them run it. A layer whose
-// slots have another order, or fewer rows, works on a second set of buffers: its rows are gathered
-// there with their positions, and scattered back behind the last layer of that order. Passes in
-// which a row feeds several tokens are those of `Passes`.
+// A step's rows have the order of the top layer's slots, if all of them run it. A layer whose slots
+// have another order, or fewer rows, works on a second set of buffers: its rows are gathered there
+// with their positions, and scattered back after the last layer of that order. `Passes` runs passes
+// in which a row feeds several tokens.
 class SlotStitcher {
  public:
   SlotStitcher(const Engines& engines, const Manifest& manifest, const SlotLimits& limits,
@@ -55,7 +55,8 @@ class SlotStitcher {
   bool fits(const std::vector<const PromptRow*>& rows) const;
   // Returns the same for one row whose prompt runs in chunks.
   bool fits_in_chunks(const PromptRow& row) const;
-  // The bytes that the row and its copies need if nothing else runs. Any thread may call it.
+  // Returns the bytes that the row and its copies need if nothing else runs. Any thread may call
+  // it.
   std::int64_t bytes_alone(const PromptRow& row, bool in_chunks) const;
   // The number of the prompt's first tokens that the prefix cache holds. If there are some, the
   // prompt runs in chunks, and the first chunk begins behind them.
@@ -67,7 +68,8 @@ class SlotStitcher {
   // Reserves KV memory for a row that `fits_in_chunks` accepted and that outlives its prompt, which
   // `chunk` runs. Returns how many of the prompt's first tokens need not run.
   std::int64_t begin_chunks(const PromptRow& row);
-  // Runs the begun prompt up to token ``stop``; logits [1, V] if that is its end, else [0, V].
+  // Runs the begun prompt up to token ``stop``. Returns logits [1, V] if that is its end, else
+  // [0, V].
   Logits chunk(std::int64_t stop);
   // Runs one pass of all rows that run, each over the tokens that it feeds: a layer runs on exactly
   // the tokens whose plan names it, and a token attends to all before it. Returns the logits [V] of
@@ -87,11 +89,12 @@ class SlotStitcher {
   void score(const TokenSpan& tokens, const std::vector<std::int64_t>& active_lengths,
              std::int64_t first, std::int64_t count,
              const std::function<void(const Logits&)>& take);
-  // The KV memory that a scored text needs, and whether it is free once prefixes are evicted.
+  // Returns the KV memory that a scored text needs; `fits_score` is true if it is free once
+  // prefixes are evicted.
   std::int64_t score_bytes(std::int64_t tokens) const;
   bool fits_score(std::int64_t tokens) const;
 
-  // Frees the slots of a row that has ended, or whose prompt is given up.
+  // Frees the slots of a row that has ended, or whose prompt is cancelled.
   void release(SlotCache::Row row);
   // Frees all rows after a failure: their keys and values may be wrong.
   void reset();
@@ -102,7 +105,7 @@ class SlotStitcher {
 
  private:
   using Rows = std::vector<SlotCache::Row>;
-  // A layer's call, on all rows as they stand or on those of ``gather``, an index of
+  // A layer's call, on all rows in their order or on those of ``gather``, an index of
   // Route::gathers.
   struct Stop {
     static constexpr std::size_t kAll = SIZE_MAX;

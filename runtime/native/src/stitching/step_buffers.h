@@ -9,9 +9,9 @@
 
 namespace skipdec::runtime {
 
-// The tensors that engines are bound to: hidden states are every layer's input and output; logits
-// are the result, overwritten by the next step. Addresses don't change. Rows of several tokens take
-// as many places, one after the other.
+// The tensors that engines are bound to, at fixed addresses: hidden states are every layer's input
+// and output; logits are the result, overwritten by the next step. A row of several tokens takes as
+// many consecutive places.
 class StepBuffers {
  public:
   StepBuffers(const Manifest& manifest, std::int64_t max_rows);
@@ -39,7 +39,7 @@ class StepBuffers {
   std::int64_t hidden_size_, vocab_size_, row_bytes_;
   std::vector<std::int64_t> input_ids_, position_ids_, write_indices_, row_positions_;
   std::vector<std::int32_t> seqlens_k_;      // total length - 1 of each row
-  std::vector<std::int32_t> total_lengths_;  // of a call: that of its first row
+  std::vector<std::int32_t> total_lengths_;  // of a call, at the place of its first row
   Buffer hidden_states_, logits_;
 };
 

@@ -1,4 +1,4 @@
-// Text to token ids and back, by a tokenizer.json of byte-level BPE.
+// Conversion between text and token ids by a tokenizer.json of byte-level BPE.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace skipdec::runtime {
 
-// The same tokens and texts as the `tokenizers` package's. Immutable, any thread.
+// Gives the same tokens and texts as the `tokenizers` package. Immutable; any thread may use it.
 class Tokenizer {
  public:
   // Reads the content of a tokenizer.json, of at most 64 MiB; ``subject`` names it in errors.
-  // ``prompt_template`` is what `encode_prompt` puts a prompt into, in place of {prompt}.
-  // Throws UnsupportedTokenizer for another kind than byte-level BPE, Error (kBundle) for what is
-  // malformed.
+  // `encode_prompt` replaces {prompt} in ``prompt_template`` by the prompt. Throws
+  // UnsupportedTokenizer for another kind than byte-level BPE, Error (kBundle) for a malformed
+  // file.
   static std::unique_ptr<Tokenizer> parse(std::string_view json, const std::string& subject,
                                           std::optional<std::string> prompt_template);
   ~Tokenizer();
@@ -28,17 +28,17 @@ class Tokenizer {
   // GiB.
   std::vector<std::int64_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
-  // The tokens that the model reads for `prompt`, the template's included.
+  // Returns the tokens that the model reads for `prompt`, including the template's.
   std::vector<std::int64_t> encode_prompt(std::string_view prompt) const;
 
   // Returns a lower bound on the number of tokens of `text` from its length alone; 0 if unknown.
   std::int64_t least_tokens(std::string_view text) const;
 
-  // UTF-8; U+FFFD for what is none. Ids that are no token are left out.
+  // Returns UTF-8, with U+FFFD for invalid bytes. Unknown ids are left out.
   std::string decode(const std::vector<std::int64_t>& token_ids,
                      bool skip_special_tokens = true) const;
 
-  // The text of one token alone, also a special one.
+  // Returns the text of one token alone, even of a special one.
   std::string token_text(std::int64_t token_id) const;
 
   // True if ``skip_special_tokens`` omits this token.

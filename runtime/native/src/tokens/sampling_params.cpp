@@ -75,13 +75,17 @@ void Problems::check_stopping() {
   require_integer("min_tokens", params_.min_tokens, 0, INT64_MAX,
                   "an integer from 0 to max_tokens");
   const auto& stop = params_.stop;
-  const bool is_short = std::all_of(stop.begin(), stop.end(), [](const std::string& text) {
-    const std::size_t size =
-        text.size() <= 4 * kMaxStopLength ? num_characters(text).value_or(0) : 0;
-    return size > 0 && size <= kMaxStopLength;
-  });
-  require(is_short && stop.size() <= kMaxStopStrings, "stop", shown(stop),
-          "non-empty strings of UTF-8 of up to 1024 characters, up to 64 of them");
+  bool is_short = stop.size() <= kMaxStopStrings;
+  bool is_utf8 = true;
+  for (const std::string& text : stop) {
+    const bool may_fit = text.size() <= 4 * kMaxStopLength;  // a character has up to four bytes
+    const std::optional<std::size_t> size = may_fit ? num_characters(text) : kMaxStopLength + 1;
+    is_utf8 = is_utf8 && size.has_value();
+    is_short = is_short && (!size || (*size > 0 && *size <= kMaxStopLength));
+  }
+  require(is_short, "stop", shown(stop),
+          "a non-empty string of up to 1024 characters or a list of up to 64 such");
+  require(!is_short || is_utf8, "stop", shown(stop), "strings of UTF-8");
   const auto& ids = params_.stop_token_ids;
   const bool is_natural = std::all_of(ids.begin(), ids.end(), [](auto id) { return id >= 0; });
   require(is_natural, "stop_token_ids", shown(ids), "a list of token ids from 0");

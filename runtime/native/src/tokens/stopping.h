@@ -1,4 +1,4 @@
-// Decides when a completion ends, and which of its text may be shown.
+// Decides when a completion ends and how much of its text is final.
 #pragma once
 
 #include <cstddef>

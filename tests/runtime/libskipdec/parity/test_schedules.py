@@ -93,7 +93,7 @@ def test_any_schedule_comes_as_the_json_of_schedule_show(tmp_path: Path) -> None
     wrong = "cosine:max=5,min=2,horizon=12"
     lines = described(path, 6, [(9, str(shown)), (9, wrong)])
     assert lines[0] == expected(given)
-    assert lines[1].startswith(f'error: schedule "{wrong}" | is unknown here; allowed: 2x, ')
+    assert lines[1].startswith(f"error: schedule '{wrong}' | is unknown here; allowed: 2x, ")
 
 
 def test_both_refuse_a_horizon_beyond_all(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ skipdec::Options options_of(const json& given) {
   options.weights(given.value("copies_weights", false) ? SKIPDEC_WEIGHTS_COPIED
                                                        : SKIPDEC_WEIGHTS_MAPPED);
   options.admission(given.value("admission", "fcfs"));
+  options.max_model_len(given.value("max_model_len", 0));
+  options.schedule(given.value("schedule", ""));
   return options;
 }
 

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <numeric>
+#include <stdexcept>
 #include <vector>
 
 #include "arithmetic_model.h"
 #include "scheduling/clock.h"
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 namespace skipdec::runtime::testing {
 namespace {
@@ -27,7 +29,13 @@ class IdleSession : public Session {
  public:
   explicit IdleSession(const EngineSpec& spec) : spec_(spec) {}
   const EngineSpec& spec() const override { return spec_; }
-  std::unique_ptr<Binding> bind(const std::vector<BoundTensor>& /*tensors*/) override {
+  std::unique_ptr<Binding> bind(const std::vector<BoundTensor>& tensors) override {
+    for (const BoundTensor& tensor : tensors) {
+      if (tensor.role != Role::kLogits) continue;  // uninitialised logits end rows at random
+      const std::int64_t count = std::accumulate(tensor.shape.begin(), tensor.shape.end(),
+                                                 std::int64_t{1}, std::multiplies<>());
+      std::fill_n(static_cast<float*>(tensor.data), count, 0.0F);
+    }
     return std::make_unique<Nothing>();
   }
 
@@ -54,10 +62,10 @@ double microseconds_a_step(std::int64_t layers, std::int64_t rows) {
                                                          PromptRule{}, "full");
   IdleBackend backend;
   const Engines engines = Engines::load(manifest, backend);
-  EngineConfig config;
+  RunningBatchConfig config;
   config.max_batch_size = rows;
   config.kv_memory = std::int64_t{1} << 32;
-  Engine engine(manifest, engines, nullptr, config);
+  RunningBatch batch(manifest, engines, nullptr, config);
   for (std::int64_t row = 0; row < rows; ++row) {
     Request request;
     request.prompt = {4, 5};
@@ -65,16 +73,17 @@ double microseconds_a_step(std::int64_t layers, std::int64_t rows) {
     request.params.ignore_eos = true;
     request.max_tokens = request.params.max_tokens = kMostPositions - 8;
     request.schedule = schedule;
-    engine.add(row, request, 0);
+    batch.add(row, request, 0);
   }
-  for (int step = 0; step < 64; ++step) engine.step(0);
+  for (int step = 0; step < 64; ++step) batch.step(0);
   std::vector<double> times;
   for (int block = 0; block < 50; ++block) {
     constexpr int kSteps = 32;
     const double start = seconds_now();
-    for (int step = 0; step < kSteps; ++step) engine.step(0);
+    for (int step = 0; step < kSteps; ++step) batch.step(0);
     times.push_back((seconds_now() - start) / kSteps * 1e6);
   }
+  if (batch.stats().running != rows) throw std::runtime_error("a row ended while it was measured");
   std::nth_element(times.begin(), times.begin() + 25, times.end());
   return times[25];
 }

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "sealing/sha256.h"
+#include "files/sha256.h"
 
 namespace skipdec::fuzzing {
 
-// Returns ``text`` with its correct digest if it has a place for one; see sealing/digest.h.
+// Returns ``text`` with its correct digest if it has a place for one; see files/digest.h.
 inline std::string sealed(std::string text) {
   const std::string before = "\n  \"digest\": \"";
   constexpr std::size_t kDigits = 64;

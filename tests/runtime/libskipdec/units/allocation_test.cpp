@@ -6,7 +6,7 @@
 #include <new>
 
 #include "arithmetic_model.h"
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 #include "stitching/slot_stitcher.h"
 
 namespace {
@@ -65,20 +65,20 @@ TEST_F(AllocationTest, StepsAllocateNothingWhileTheirRowsAndPlansStay) {
 }
 
 TEST_F(AllocationTest, AnEnginesStepsAllocateTheirDeltasAtMost) {
-  EngineConfig config;
+  RunningBatchConfig config;
   config.max_batch_size = 2;
   config.kv_memory = 1 << 22;
-  Engine engine(bundle_.manifest(), engines_, nullptr, config);
+  RunningBatch batch(bundle_.manifest(), engines_, nullptr, config);
   Request request;
   request.prompt = {5, 6};
   request.params.temperature = 0;
   request.params.ignore_eos = true;
   request.max_tokens = request.params.max_tokens = 50;
   request.schedule = bundle_.schedules().resolve("full", 50);
-  for (const std::int64_t number : {0, 1}) engine.add(number, request, 0);
-  for (int step = 0; step < 5; ++step) engine.step(0);
+  for (const std::int64_t number : {0, 1}) batch.add(number, request, 0);
+  for (int step = 0; step < 5; ++step) batch.step(0);
   const std::int64_t before = allocations;
-  for (int step = 0; step < 40; ++step) engine.step(0);
+  for (int step = 0; step < 40; ++step) batch.step(0);
   EXPECT_EQ(allocations, before);
 }
 

@@ -9,7 +9,7 @@
 
 #include "arithmetic_model.h"
 #include "errors.h"
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -69,25 +69,25 @@ class DecodingTest : public ::testing::TestWithParam<std::int64_t> {
 
   std::map<std::int64_t, Completion> run(const std::vector<Request>& requests,
                                          std::unique_ptr<Decoding> decoding) {
-    EngineConfig config;
+    RunningBatchConfig config;
     config.max_batch_size = 4;
     config.kv_memory = 1 << 22;
     const Engines engines = Engines::load(bundle_.manifest(), backend_);
-    Engine engine(bundle_.manifest(), engines, nullptr, config, std::move(decoding));
+    RunningBatch batch(bundle_.manifest(), engines, nullptr, config, std::move(decoding));
     for (std::size_t index = 0; index < requests.size(); ++index) {
-      engine.add(static_cast<std::int64_t>(index), requests[index], 0);
+      batch.add(static_cast<std::int64_t>(index), requests[index], 0);
     }
     std::map<std::int64_t, std::int64_t> deltas;
-    while (engine.is_busy()) {
-      for (const Delta& delta : engine.step(0)) deltas[delta.number] += delta.has_token ? 1 : 0;
+    while (batch.is_busy()) {
+      for (const Delta& delta : batch.step(0)) deltas[delta.number] += delta.has_token ? 1 : 0;
     }
     std::map<std::int64_t, Completion> ended;
     for (std::size_t index = 0; index < requests.size(); ++index) {
       const auto number = static_cast<std::int64_t>(index);
-      ended[number] = engine.take(number).front();
+      ended[number] = batch.take(number).front();
       EXPECT_EQ(deltas[number], static_cast<std::int64_t>(ended[number].token_ids.size()));
     }
-    stats_ = engine.stats();
+    stats_ = batch.stats();
     return ended;
   }
 

@@ -87,9 +87,9 @@ TEST_P(HostileManifest, IsRefusedInWordsThatNameThePlace) {
 
 const std::vector<Hostile> kHostile{
     {"/format_version", 2, "run: skipdec upgrade bundles/hollow"},
-    {"/format_version", 4, "has format version 4; this library reads 3"},
+    {"/format_version", 4, "has format version 4; this skipdec reads 3"},
     {"/format_version", "3", "has format version \"3\""},
-    {"/requires", {"a", "b"}, "requires a, b, which this library does not know"},
+    {"/requires", {"a", "b"}, "requires a, b, which this skipdec does not know"},
     {"/requires", 1, "requires: is 1; allowed: an array"},
     {"/requires", {1}, "requires: is 1; allowed: a text"},
     {"/model/num_layers", 0, "model.num_layers: is 0; allowed: 1 to 4096"},

@@ -55,7 +55,7 @@ TEST(RequestsTest, NoTimeoutLosesTheLastDelta) {
 
 std::shared_ptr<Service> open() {
   ServiceOptions options;
-  options.engine.kv_memory = 1 << 22;
+  options.batch.kv_memory = 1 << 22;
   return std::make_shared<Service>(std::make_shared<testing::ArithmeticBundle>(),
                                    std::make_shared<testing::ArithmeticBackend>(), options);
 }

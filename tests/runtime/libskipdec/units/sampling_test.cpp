@@ -74,8 +74,8 @@ TEST(SamplingParams, AllProblemsComeAtOnce) {
       "SamplingParams | 5 problems:\n"
       "  - top_p is nan; allowed: a number above 0 and up to 1: only the most probable tokens "
       "with this sum; 1 is off\n"
-      "  - stop is ['', 'it\\'s\\n']; allowed: non-empty strings of UTF-8 of up to 1024 "
-      "characters, up to 64 of them\n"
+      "  - stop is ['', 'it\\'s\\n']; allowed: a non-empty string of up to 1024 "
+      "characters or a list of up to 64 such\n"
       "  - min_tokens is 20; allowed: 0 to max_tokens, which is 16\n"
       "  - n is 2 with temperature 0.0; greedy completions are all alike: set n to 1 or the "
       "temperature above 0\n"
@@ -121,8 +121,11 @@ TEST(Shown, NumbersAreWrittenAsInPython) {
 
 TEST(Shown, LongValuesEndAfterEightyCharacters) {
   const std::vector<std::string> long_text = {std::string(100, '\xff'), "more"};
-  EXPECT_EQ(shown(long_text).size(), 80U);
-  EXPECT_EQ(shown(std::vector<std::int64_t>(1000, 7)).size(), 80U);
+  for (const std::string& text :
+       {shown(long_text), shown(std::vector<std::int64_t>(1000, 7)), shown_text(long_text[0])}) {
+    EXPECT_EQ(num_characters(text), 81U);
+    EXPECT_EQ(text.substr(text.size() - 3), "…");
+  }
 }
 
 TEST(Sampler, GreedyTakesTheFirstOfEqualLogits) {

@@ -181,7 +181,7 @@ const std::vector<Asked> kAsked{
     {"{", "is not JSON"},
     {"{}", "plan: is missing; make it anew: " + kCommand},
     {R"({"plan": {"num_layers": 7}})", "plan.num_layers: is 7; the bundle has 6"},
-    {R"({"plan": {}, "digest": "x"})", "has not one line of its own"},
+    {R"({"plan": {}, "digest": "x"})", "is not on exactly one line"},
     {"/nowhere/plan.json", "schedule /nowhere/plan.json | can't be read"},
     {"/dev/zero.json", "can't be read"},
 };

@@ -4,10 +4,10 @@
 
 #include <string>
 
+#include "files/digest.h"
+#include "files/sha256.h"
 #include "hollow_bundle.h"
 #include "refusals.h"
-#include "sealing/digest.h"
-#include "sealing/sha256.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -49,7 +49,7 @@ TEST(Digest, HasOneLine) {
   const std::string line = "  \"digest\": \"" + std::string(64, '0') + "\",\n";
   for (const std::string& text :
        {std::string("{}"), "{\n" + line + line + "}\n", std::string("{\n  \"digest\": \"0\"\n}\n")})
-    EXPECT_NE(refusal([&] { checked_digest(text, kDocument); }).find("has not one line"),
+    EXPECT_NE(refusal([&] { checked_digest(text, kDocument); }).find("is not on exactly one line"),
               std::string::npos)
         << text;
 }

@@ -35,8 +35,8 @@ SamplingParams greedy(std::int64_t max_tokens) {
 std::shared_ptr<Service> open(std::int64_t max_batch_size = 4, std::int64_t failing_call = 0,
                               std::int64_t max_waiting = 256, std::int64_t num_failing = 1) {
   ServiceOptions options;
-  options.engine.max_batch_size = max_batch_size;
-  options.engine.kv_memory = 1 << 22;
+  options.batch.max_batch_size = max_batch_size;
+  options.batch.kv_memory = 1 << 22;
   options.max_waiting = max_waiting;
   return std::make_shared<Service>(std::make_shared<ArithmeticBundle>(),
                                    std::make_shared<ArithmeticBackend>(failing_call, num_failing),

@@ -1,9 +1,9 @@
-#include "sealing/digest.h"
+#include "files/digest.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "sealing/sha256.h"
+#include "files/sha256.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -36,7 +36,7 @@ std::optional<std::size_t> digits_of(std::string_view text) {
 
 std::string checked_digest(std::string_view text, const Document& document) {
   const std::optional<std::size_t> begin = digits_of(text);
-  if (!begin) document.refuse("digest", "has not one line of its own, with 64 digits");
+  if (!begin) document.refuse("digest", "is not on exactly one line, with 64 digits");
   Sha256 hash;
   const std::string zeros(kDigits, '0');
   hash.update(text.data(), *begin);

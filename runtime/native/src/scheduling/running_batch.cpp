@@ -1,4 +1,4 @@
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 #include <algorithm>
 #include <set>
@@ -11,28 +11,27 @@ namespace skipdec::runtime {
 
 namespace {
 
-SlotLimits limits_of(const Manifest& manifest, const EngineConfig& config) {
+SlotLimits limits_of(const Manifest& manifest, const RunningBatchConfig& config) {
   const std::int64_t most = manifest.model.max_seq_len;
-  const auto require = [](const char* name, std::int64_t value, std::int64_t low,
-                          std::int64_t high) {
-    if (value < low || value > high) {
-      throw Error(Status::kUsage, name,
-                  "is " + std::to_string(value) + "; allowed: " + std::to_string(low) + " to " +
-                      std::to_string(high));
-    }
-  };
-  require("max_batch_size", config.max_batch_size, 1, constants::kMaxRows);
-  require("max_model_len", config.max_model_len, 0, most);
-  require("max_prefill_tokens", config.max_prefill_tokens, constants::kMinPrefillTokens, INT32_MAX);
-  require("kv_memory", config.kv_memory, 1, INT64_MAX);
+  require_between("max_batch_size", config.max_batch_size, 1, constants::kMaxRows);
+  require_between("max_model_len", config.max_model_len, 0, INT64_MAX);
+  if (config.max_model_len > most) {
+    throw Error(Status::kUsage, "max_model_len",
+                "is " + std::to_string(config.max_model_len) + "; the bundle holds " +
+                    std::to_string(most) + " positions; lower it");
+  }
+  require_between("max_prefill_tokens", config.max_prefill_tokens, constants::kMinPrefillTokens,
+                  INT32_MAX);
+  require_between("kv_memory", config.kv_memory, 1, INT64_MAX);
   return {config.max_batch_size, config.max_model_len > 0 ? config.max_model_len : most,
           config.kv_memory};
 }
 
 }  // namespace
 
-Engine::Engine(const Manifest& manifest, const Engines& engines, const Tokenizer* tokenizer,
-               const EngineConfig& config, std::unique_ptr<Decoding> decoding)
+RunningBatch::RunningBatch(const Manifest& manifest, const Engines& engines,
+                           const Tokenizer* tokenizer, const RunningBatchConfig& config,
+                           std::unique_ptr<Decoding> decoding)
     : model_(manifest.model),
       tokenizer_(tokenizer),
       config_(config),
@@ -50,7 +49,7 @@ Engine::Engine(const Manifest& manifest, const Engines& engines, const Tokenizer
   publish();
 }
 
-void Engine::add(std::int64_t number, Request request, double start) {
+void RunningBatch::add(std::int64_t number, Request request, double start) {
   auto running = std::make_unique<Running>();
   running->number = number;
   running->request = std::move(request);
@@ -70,7 +69,7 @@ void Engine::add(std::int64_t number, Request request, double start) {
   publish();
 }
 
-const std::vector<Delta>& Engine::step(double now) {
+const std::vector<Delta>& RunningBatch::step(double now) {
   deltas_.clear();
   wait_until_.reset();
   const Action action = scheduler_.next_action(now);
@@ -85,7 +84,7 @@ const std::vector<Delta>& Engine::step(double now) {
   return deltas_;
 }
 
-void Engine::run(const Prefill& action) {
+void RunningBatch::run(const Prefill& action) {
   const double start = seconds_now();
   std::vector<Running*> requests;
   std::vector<const PromptRow*> rows;
@@ -98,7 +97,7 @@ void Engine::run(const Prefill& action) {
   begin(requests, logits);
 }
 
-void Engine::run(const Chunk& action) {
+void RunningBatch::run(const Chunk& action) {
   const double start = seconds_now();
   Running* const running = requests_.at(action.number).get();
   if (in_chunks_ != action.number) {
@@ -111,7 +110,7 @@ void Engine::run(const Chunk& action) {
 }
 
 // Samples the first token of each row.
-void Engine::begin(const std::vector<Running*>& requests, const Logits& logits) {
+void RunningBatch::begin(const std::vector<Running*>& requests, const Logits& logits) {
   const double start = seconds_now();
   for (std::size_t index = 0; index < requests.size(); ++index) {
     Running& running = *requests[index];
@@ -128,7 +127,7 @@ void Engine::begin(const std::vector<Running*>& requests, const Logits& logits) 
 }
 
 // Samples a row's first token.
-void Engine::begin(const RunningRow& row, const float* logits, std::int64_t layers) {
+void RunningBatch::begin(const RunningRow& row, const float* logits, std::int64_t layers) {
   Delta& delta = new_delta(row);
   ++counters_.generated_tokens;
   try {
@@ -138,7 +137,7 @@ void Engine::begin(const RunningRow& row, const float* logits, std::int64_t laye
   }
 }
 
-void Engine::run(const Decode& /*action*/) {
+void RunningBatch::run(const Decode& /*action*/) {
   const double start = seconds_now();
   steps_.resize(rows_.size());
   decoding_->feed(rows_, steps_);
@@ -162,8 +161,8 @@ void Engine::run(const Decode& /*action*/) {
   counters_.sampling_seconds += seconds_now() - sampling;
 }
 
-// Lets the row keep what ordinary decoding would write, and rolls back what it fed beyond that.
-void Engine::accept(const RunningRow& row, const StepRow& fed, const float* const* logits) {
+// Keeps the tokens that ordinary decoding would write and rolls back the others that the row fed.
+void RunningBatch::accept(const RunningRow& row, const StepRow& fed, const float* const* logits) {
   const std::size_t before = deltas_.size();
   try {
     decoding_->accept(row, fed, logits, deltas_);
@@ -177,14 +176,14 @@ void Engine::accept(const RunningRow& row, const StepRow& fed, const float* cons
   }
 }
 
-Delta& Engine::new_delta(const RunningRow& row) {
+Delta& RunningBatch::new_delta(const RunningRow& row) {
   Delta& delta = deltas_.emplace_back();
   delta.number = row.number;
   return delta;
 }
 
 // Frees the slots of rows that have ended, and counts requests that have.
-void Engine::remove_ended() {
+void RunningBatch::remove_ended() {
   const auto has_ended = [](const RunningRow& row) { return row.sequence->has_ended(); };
   for (const RunningRow& row : rows_) {
     if (!has_ended(row)) continue;
@@ -201,20 +200,20 @@ void Engine::remove_ended() {
   rows_.erase(std::remove_if(rows_.begin(), rows_.end(), has_ended), rows_.end());
 }
 
-const std::vector<Delta>& Engine::abort(std::int64_t number, const std::string& reason) {
+const std::vector<Delta>& RunningBatch::abort(std::int64_t number, const std::string& reason) {
   if (end(number, reason, &Sequence::abort)) ++counters_.aborted;
   publish();
   return deltas_;
 }
 
-const std::vector<Delta>& Engine::fail(std::int64_t number, const std::string& reason) {
+const std::vector<Delta>& RunningBatch::fail(std::int64_t number, const std::string& reason) {
   if (end(number, reason, &Sequence::fail)) ++counters_.failed;
   publish();
   return deltas_;
 }
 
 // Ends the running rows of a request and frees its slots; false if it has none.
-bool Engine::end(std::int64_t number, const std::string& reason, EndOne end_one) {
+bool RunningBatch::end(std::int64_t number, const std::string& reason, EndOne end_one) {
   deltas_.clear();
   const auto found = requests_.find(number);
   if (found == requests_.end() || found->second->has_ended()) return false;
@@ -232,7 +231,7 @@ bool Engine::end(std::int64_t number, const std::string& reason, EndOne end_one)
 }
 
 // Ends all rows that run or were about to: their keys and values may be wrong.
-void Engine::fail_all(const std::string& reason, const Action& action) {
+void RunningBatch::fail_all(const std::string& reason, const Action& action) {
   std::set<std::int64_t> numbers;
   for (const RunningRow& row : rows_) numbers.insert(row.number);
   if (const auto* prefill = std::get_if<Prefill>(&action)) {
@@ -256,18 +255,20 @@ void Engine::fail_all(const std::string& reason, const Action& action) {
   stitcher_.reset();
 }
 
-bool Engine::has_ended(std::int64_t number) const { return requests_.at(number)->has_ended(); }
+bool RunningBatch::has_ended(std::int64_t number) const {
+  return requests_.at(number)->has_ended();
+}
 
-RunningRow Engine::Running::row(std::size_t place) {
+RunningRow RunningBatch::Running::row(std::size_t place) {
   return {prompt.row + static_cast<SlotCache::Row>(place), number, &request, &sequences[place]};
 }
 
-bool Engine::Running::has_ended() const {
+bool RunningBatch::Running::has_ended() const {
   return std::all_of(sequences.begin(), sequences.end(),
                      [](const Sequence& each) { return each.has_ended(); });
 }
 
-std::vector<Completion> Engine::take(std::int64_t number) {
+std::vector<Completion> RunningBatch::take(std::int64_t number) {
   const auto found = requests_.find(number);
   std::vector<Completion> completions;
   for (const Sequence& each : found->second->sequences) completions.push_back(each.completion());
@@ -275,12 +276,12 @@ std::vector<Completion> Engine::take(std::int64_t number) {
   return completions;
 }
 
-EngineStats Engine::stats() const {
+EngineStats RunningBatch::stats() const {
   const std::scoped_lock lock(mutex_);
   return published_;
 }
 
-void Engine::publish() {
+void RunningBatch::publish() {
   counters_.running = static_cast<std::int64_t>(rows_.size());
   counters_.waiting = scheduler_.waiting();
   counters_.reserved_bytes = stitcher_.reserved_bytes();

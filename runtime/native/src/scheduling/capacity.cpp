@@ -1,10 +1,11 @@
-// The part of Engine that decides whether requests fit: alone, and beside those that run.
+// The part of RunningBatch that decides whether requests fit: alone, and beside those that run.
 #include "errors.h"
-#include "scheduling/engine.h"
+#include "files/read.h"
+#include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {
 
-void Engine::require_possible(const Request& request) const {
+void RunningBatch::require_possible(const Request& request) const {
   if (request.params.n > config_.max_batch_size) {
     throw Error(Status::kCapacity, "prompt",
                 "has n " + std::to_string(request.params.n) + "; the engine runs up to " +
@@ -17,23 +18,23 @@ void Engine::require_possible(const Request& request) const {
   const SlotLimits& limits = stitcher_.limits();
   if (tokens + request.max_tokens > limits.max_positions) {
     throw Error(Status::kCapacity, "prompt",
-                asked + " are " + std::to_string(tokens + request.max_tokens) +
-                    " positions; max_model_len allows " + std::to_string(limits.max_positions) +
+                asked + " are " + grouped(tokens + request.max_tokens) +
+                    " positions; max_model_len allows " + grouped(limits.max_positions) +
                     "; raise it, shorten the prompt or lower max_tokens");
   }
   const PromptRow prompt = prompt_row(request, 0);
   const std::int64_t needed = stitcher_.bytes_alone(prompt, tokens > config_.max_prefill_tokens);
   if (needed > limits.kv_bytes) {
     throw Error(Status::kCapacity, "prompt",
-                asked + " need " + std::to_string(needed) +
-                    " bytes of KV cache; kv_memory allows " + std::to_string(limits.kv_bytes) +
+                asked + " need " + grouped(needed) + " bytes of KV cache; kv_memory allows " +
+                    grouped(limits.kv_bytes) +
                     "; raise it, shorten the prompt, lower max_tokens or use a schedule with fewer "
                     "layers");
   }
 }
 
 // Makes the row of a request's prompt, with its copies and their reservation.
-PromptRow Engine::prompt_row(const Request& request, SlotCache::Row first) {
+PromptRow RunningBatch::prompt_row(const Request& request, SlotCache::Row first) {
   PromptRow row;
   row.row = first;
   row.tokens = request.prompt;
@@ -44,7 +45,7 @@ PromptRow Engine::prompt_row(const Request& request, SlotCache::Row first) {
   return row;
 }
 
-bool Engine::fits(const std::vector<Job>& jobs) const {
+bool RunningBatch::fits(const std::vector<Job>& jobs) const {
   std::vector<const PromptRow*> rows;
   rows.reserve(jobs.size());
   for (const Job& job : jobs) rows.push_back(&requests_.at(job.number)->prompt);

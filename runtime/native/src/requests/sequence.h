@@ -5,17 +5,17 @@
 #include <string>
 #include <vector>
 
-#include "scheduling/request.h"
+#include "requests/request.h"
 #include "tokenizer/tokenizer.h"
 #include "tokens/sampler.h"
 #include "tokens/stopping.h"
 
 namespace skipdec::runtime {
 
-// The part of a completion that one step added.
+// The part of a completion that one token added.
 struct Delta {
-  std::int64_t number = 0;  // of the request
-  std::int64_t index = 0;   // of the completion within it
+  std::int64_t number = 0;  // request number
+  std::int64_t index = 0;   // completion within the request
   bool has_token = false;
   std::int64_t token_id = 0;
   std::string text;  // whole characters
@@ -32,9 +32,9 @@ struct Completion {
   std::vector<std::int64_t> layers;  // number of layers of each token
   std::optional<FinishReason> finish_reason;
   StopReason stop_reason;
-  std::vector<Logprob> logprobs;           // of all tokens, one after the other
-  std::vector<std::size_t> logprobs_ends;  // where each token's end
-  std::vector<double> token_seconds;       // since its caller began to wait, when each came
+  std::vector<Logprob> logprobs;           // all tokens', one after the other
+  std::vector<std::size_t> logprobs_ends;  // end of each token's entries in logprobs
+  std::vector<double> token_seconds;       // arrival of each, since the caller began to wait
 };
 
 class Sequence {
@@ -51,8 +51,8 @@ class Sequence {
     return static_cast<std::int64_t>(completion_.token_ids.size());
   }
 
-  // Samples from ``logits`` [V] that ``layers`` layers made, and appends. Throws Error (kEngine)
-  // for logits that are no distribution.
+  // Samples from ``logits`` [V], made by ``layers`` layers, and appends the token. Throws Error
+  // (kEngine) for logits that are not a distribution.
   void accept(const float* logits, std::int64_t layers, double now, Delta& delta);
   // Ends it as cancelled, with ``reason`` as its stop_reason.
   void abort(const std::string& reason, Delta& delta);

@@ -1,4 +1,4 @@
-// Engine: a running batch of requests that come at any time, each as if it were alone.
+// RunningBatch: requests that arrive at any time and run together.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 #include <vector>
 
 #include "constants.h"
+#include "requests/sequence.h"
 #include "scheduling/decoding.h"
 #include "scheduling/scheduler.h"
-#include "scheduling/sequence.h"
 #include "stitching/slot_stitcher.h"
 
 namespace skipdec::runtime {
 
-// Whether kept prefixes are found by nobody, by all clients, or by each client only its own.
+// Who may use the kept prefixes of a prompt: nobody, all clients, or the same client only.
 enum class PrefixSharing { kOff, kShared, kClient };
 
-struct EngineConfig {
+struct RunningBatchConfig {
   std::int64_t max_batch_size = constants::kDefaultMaxBatchSize;  // rows at once
   std::int64_t max_model_len = 0;  // positions of a request; 0: as many as the bundle holds
   std::int64_t kv_memory = 0;      // bytes
@@ -28,7 +28,7 @@ struct EngineConfig {
   PrefixSharing prefix_cache = PrefixSharing::kShared;
 };
 
-// Counters of an engine; see skipdec_stats.
+// Counters of a running batch; see skipdec_stats.
 struct EngineStats {
   std::int64_t running = 0, waiting = 0;
   std::int64_t submitted = 0, finished = 0, aborted = 0, failed = 0;
@@ -43,20 +43,19 @@ struct ScoreResult {
   std::vector<std::int64_t> layers;
 };
 
-// A request's tokens are those that it has alone, whatever runs beside it (up to rounding where
-// products are float32). Its KV memory is reserved on admission, so that no running row is ever
-// preempted. If a row's own computation fails (NaN logits), that row ends with "error"; if a call
-// of the engines fails, all running rows do, and waiting requests go on; the third failure in a
-// row makes `step` throw.
+// A request has the same tokens as when it runs alone (up to rounding where products are float32).
+// Its KV memory is reserved on admission, so that no running row is ever preempted. If a row's own
+// computation fails (NaN logits), that row ends with "error"; if a call of the engines fails, all
+// running rows do, and waiting requests go on; the third failure in a row makes `step` throw.
 //
 // For one thread unless a method says otherwise.
-class Engine {
+class RunningBatch {
  public:
-  // All that is given outlives the engine. ``tokenizer``: nullptr where the bundle has none.
+  // All arguments outlive the batch. ``tokenizer``: nullptr where the bundle has none.
   // ``decoding``: nullptr for ordinary decoding. Throws Error (kUsage) for a configuration that is
   // not allowed.
-  Engine(const Manifest& manifest, const Engines& engines, const Tokenizer* tokenizer,
-         const EngineConfig& config, std::unique_ptr<Decoding> decoding = nullptr);
+  RunningBatch(const Manifest& manifest, const Engines& engines, const Tokenizer* tokenizer,
+               const RunningBatchConfig& config, std::unique_ptr<Decoding> decoding = nullptr);
 
   // Throws Error (kCapacity) if the request could not run even alone. Any thread may call it.
   void require_possible(const Request& request) const;
@@ -69,11 +68,12 @@ class Engine {
   // now. The result lives until the next call. Throws the engines' error at the third failure in a
   // row.
   const std::vector<Delta>& step(double now);
-  // The time until which the last, empty `step` has nothing to do unless a request comes.
+  // After a `step` with an empty result: the time before which nothing can run unless a request
+  // arrives.
   std::optional<double> wait_until() const { return wait_until_; }
   // Ends a request as cancelled and frees its slots; ignores an unknown one.
   const std::vector<Delta>& abort(std::int64_t number, const std::string& reason);
-  // Ends a request as failed for a reason outside the engine, e.g. its caller's callback.
+  // Ends a request as failed for a reason outside the batch, e.g. its caller's callback.
   const std::vector<Delta>& fail(std::int64_t number, const std::string& reason);
   bool has_ended(std::int64_t number) const;
   // Returns the completions of a request that has ended, and forgets it.
@@ -114,19 +114,19 @@ class Engine {
 
   const ModelSpec& model_;
   const Tokenizer* tokenizer_;
-  EngineConfig config_;
+  RunningBatchConfig config_;
   std::unique_ptr<Decoding> decoding_;
   SlotStitcher stitcher_;
   Scheduler scheduler_;
   std::map<std::int64_t, std::unique_ptr<Running>> requests_;
   std::vector<RunningRow> rows_;  // in order of admission
-  std::vector<StepRow> steps_;    // of the same order
-  std::vector<Delta> deltas_;     // of the last call
+  std::vector<StepRow> steps_;    // in the same order
+  std::vector<Delta> deltas_;     // made by the last call
   SlotCache::Row next_row_ = 0;
   std::optional<std::int64_t> in_chunks_;  // the request whose prompt last ran in chunks
   std::optional<double> wait_until_;
   int failures_in_a_row_ = 0;
-  EngineStats counters_;  // the engine's own
+  EngineStats counters_;  // used by the batch's thread only
   mutable std::mutex mutex_;
   EngineStats published_;  // guarded by mutex_
 };

@@ -1,8 +1,9 @@
-#include "scheduling/request.h"
+#include "requests/request.h"
 
 #include <algorithm>
 
 #include "errors.h"
+#include "files/read.h"
 
 namespace skipdec::runtime {
 
@@ -18,9 +19,9 @@ void require_token_ids(const std::string& subject, const TokenSpan& tokens,
                   std::to_string(vocab_size - 1));
 }
 
-void require_token_count(std::size_t count, std::int64_t max_seq_len) {
+void require_token_count(const std::string& subject, std::size_t count, std::int64_t max_seq_len) {
   if (count <= static_cast<std::size_t>(max_seq_len)) return;
-  throw Error(Status::kUsage, "prompt",
+  throw Error(Status::kUsage, subject,
               "has " + std::to_string(count) + " tokens; the bundle holds " +
                   std::to_string(max_seq_len) + " positions; shorten the prompt");
 }
@@ -42,9 +43,9 @@ std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& p
   if (logprobs > 0 && params.n * max_tokens > kMaxLogprobs / logprobs) {
     throw Error(Status::kUsage, "prompt",
                 "n " + std::to_string(params.n) + ", max_tokens " + std::to_string(max_tokens) +
-                    " and logprobs " + std::to_string(logprobs) +
-                    " are too many log-probabilities; allowed: " + std::to_string(kMaxLogprobs) +
-                    "; lower one of them");
+                    " and logprobs " + std::to_string(logprobs) + " are " +
+                    grouped(params.n * max_tokens * logprobs) + " log-probabilities; allowed: " +
+                    grouped(kMaxLogprobs) + "; lower one of them");
   }
   return max_tokens;
 }

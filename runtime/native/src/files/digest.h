@@ -1,4 +1,4 @@
-// Digest that a document of a bundle contains of itself.
+// Digest of a bundle's document that the document itself contains.
 #pragma once
 
 #include <string>

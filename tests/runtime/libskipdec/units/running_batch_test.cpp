@@ -1,4 +1,4 @@
-#include "scheduling/engine.h"
+#include "scheduling/running_batch.h"
 
 #include <gtest/gtest.h>
 
@@ -20,19 +20,19 @@ using testing::falling_schedule;
 constexpr std::int64_t kShortMemory = 3 * 4096 * 2 * testing::kLayers;
 
 // An engine of the arithmetic model, and the requests of a test.
-class EngineTest : public ::testing::Test {
+class RunningBatchTest : public ::testing::Test {
  protected:
   void make(std::int64_t max_batch_size, std::int64_t kv_memory = 1 << 22,
             std::int64_t max_prefill_tokens = 2048, bool prefix_cache = true,
             std::int64_t failing_call = 0) {
     backend_ = std::make_unique<ArithmeticBackend>(failing_call);
     engines_ = Engines::load(bundle_.manifest(), *backend_);
-    EngineConfig config;
+    RunningBatchConfig config;
     config.max_batch_size = max_batch_size;
     config.kv_memory = kv_memory;
     config.max_prefill_tokens = max_prefill_tokens;
     config.prefix_cache = prefix_cache ? PrefixSharing::kShared : PrefixSharing::kOff;
-    engine_ = std::make_unique<Engine>(bundle_.manifest(), engines_, nullptr, config);
+    batch_ = std::make_unique<RunningBatch>(bundle_.manifest(), engines_, nullptr, config);
   }
 
   Request request(TokenSpan prompt, std::int64_t max_tokens, const std::string& schedule = "full",
@@ -51,11 +51,11 @@ class EngineTest : public ::testing::Test {
   // Steps until all have ended and returns the tokens of each request's completions.
   std::map<std::int64_t, std::vector<Completion>> run() {
     std::map<std::int64_t, std::vector<Completion>> ended;
-    while (engine_->is_busy()) {
-      for (const Delta& delta : std::vector<Delta>(engine_->step(0))) {
+    while (batch_->is_busy()) {
+      for (const Delta& delta : std::vector<Delta>(batch_->step(0))) {
         if (delta.finish_reason && ended.count(delta.number) == 0 &&
-            engine_->has_ended(delta.number)) {
-          ended[delta.number] = engine_->take(delta.number);
+            batch_->has_ended(delta.number)) {
+          ended[delta.number] = batch_->take(delta.number);
         }
       }
     }
@@ -65,23 +65,23 @@ class EngineTest : public ::testing::Test {
   // Returns a request's result in an engine that runs nothing else.
   std::vector<Completion> alone(const Request& asked) {
     make(static_cast<std::int64_t>(asked.params.n), 1 << 22, 2048, false);
-    engine_->add(0, asked, 0);
+    batch_->add(0, asked, 0);
     return run().at(0);
   }
 
   ArithmeticBundle bundle_;
   std::unique_ptr<ArithmeticBackend> backend_;
   Engines engines_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RunningBatch> batch_;
 };
 
-TEST_F(EngineTest, DepthFallsAsTheScheduleSays) {
+TEST_F(RunningBatchTest, DepthFallsAsTheScheduleSays) {
   const std::vector<Completion> ended = alone(request({5, 6, 7}, 6, falling_schedule(5, 2, 1)));
   EXPECT_EQ(ended[0].layers, (std::vector<std::int64_t>{6, 5, 4, 3, 2, 2}));
   EXPECT_EQ(ended[0].finish_reason, FinishReason::kLength);
 }
 
-TEST_F(EngineTest, BypassedLayersChangeTheTokens) {
+TEST_F(RunningBatchTest, BypassedLayersChangeTheTokens) {
   EXPECT_NE(alone(request({5, 6, 7}, 12))[0].token_ids,
             alone(request({5, 6, 7}, 12, falling_schedule(4, 2, 1)))[0].token_ids);
 }
@@ -91,7 +91,7 @@ struct Mix {
   bool prefix_cache;
 };
 
-class MixedTest : public EngineTest, public ::testing::WithParamInterface<Mix> {};
+class MixedTest : public RunningBatchTest, public ::testing::WithParamInterface<Mix> {};
 
 // Requests that arrive at random times with shared prompt prefixes; some are cancelled.
 TEST_P(MixedTest, EveryRequestHasTheTokensThatItHasAlone) {
@@ -118,17 +118,17 @@ TEST_P(MixedTest, EveryRequestHasTheTokensThatItHasAlone) {
   make(mix.slots, mix.kv_memory, mix.max_prefill_tokens, mix.prefix_cache);
   std::map<std::int64_t, std::vector<Completion>> ended;
   std::int64_t next = 0;
-  while (engine_->is_busy() || next < kRequests) {
-    while (next < kRequests && (draw(0, 3) == 0 || !engine_->is_busy())) {
-      engine_->require_possible(requests[static_cast<std::size_t>(next)]);
-      engine_->add(next, requests[static_cast<std::size_t>(next)], 0);
+  while (batch_->is_busy() || next < kRequests) {
+    while (next < kRequests && (draw(0, 3) == 0 || !batch_->is_busy())) {
+      batch_->require_possible(requests[static_cast<std::size_t>(next)]);
+      batch_->add(next, requests[static_cast<std::size_t>(next)], 0);
       ++next;
     }
-    if (draw(0, 30) == 0) engine_->abort(draw(0, next - 1), "cancelled");
-    engine_->step(0);
+    if (draw(0, 30) == 0) batch_->abort(draw(0, next - 1), "cancelled");
+    batch_->step(0);
     for (std::int64_t number = 0; number < next; ++number) {
-      if (ended.count(number) == 0 && engine_->has_ended(number)) {
-        ended[number] = engine_->take(number);
+      if (ended.count(number) == 0 && batch_->has_ended(number)) {
+        ended[number] = batch_->take(number);
       }
     }
   }
@@ -147,30 +147,30 @@ TEST_P(MixedTest, EveryRequestHasTheTokensThatItHasAlone) {
   }
   EXPECT_EQ(ended.size(), static_cast<std::size_t>(kRequests));
   EXPECT_GT(aborted, 0);
-  EXPECT_EQ(engine_->stats().reserved_bytes, 0);
+  EXPECT_EQ(batch_->stats().reserved_bytes, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, MixedTest,
+INSTANTIATE_TEST_SUITE_P(Batches, MixedTest,
                          ::testing::Values(Mix{8, 1 << 22, 2048, false},
                                            Mix{5, 1 << 22, 2048, true}, Mix{5, 1 << 22, 16, true},
                                            Mix{6, kShortMemory, 2048, false},
                                            Mix{6, kShortMemory, 24, true}));
 
-TEST_F(EngineTest, APromptThatBeginsLikeOneBeforeRunsTheRestOnly) {
+TEST_F(RunningBatchTest, APromptThatBeginsLikeOneBeforeRunsTheRestOnly) {
   TokenSpan prompt;
   for (std::int64_t token = 0; token < 40; ++token) prompt.push_back(token);
   const std::vector<Completion> expected = alone(request(prompt, 4));
   make(4);
   for (const std::int64_t number : {0, 1}) {
-    engine_->add(number, request(prompt, 4), 0);
+    batch_->add(number, request(prompt, 4), 0);
     EXPECT_EQ(run().at(number)[0].token_ids, expected[0].token_ids);
   }
-  EXPECT_EQ(engine_->stats().prefix_tokens, 32);
+  EXPECT_EQ(batch_->stats().prefix_tokens, 32);
 }
 
-TEST_F(EngineTest, AnEngineThatFailsEndsWhatRunsAndTheRestGoesOn) {
+TEST_F(RunningBatchTest, AnEngineThatFailsEndsWhatRunsAndTheRestGoesOn) {
   make(2, 1 << 22, 2048, false, 10);  // in the second step of the first two
-  for (const std::int64_t number : {0, 1, 2}) engine_->add(number, request({4, 5}, 4), 0);
+  for (const std::int64_t number : {0, 1, 2}) batch_->add(number, request({4, 5}, 4), 0);
   const auto ended = run();
   EXPECT_EQ(ended.at(0)[0].finish_reason, FinishReason::kError);
   EXPECT_EQ(ended.at(1)[0].finish_reason, FinishReason::kError);
@@ -179,32 +179,32 @@ TEST_F(EngineTest, AnEngineThatFailsEndsWhatRunsAndTheRestGoesOn) {
 }
 
 // `reset` frees the chunks of a prompt that is partly run, so it cannot go on.
-TEST_F(EngineTest, AFailedStepEndsAPromptThatIsPartlyRun) {
+TEST_F(RunningBatchTest, AFailedStepEndsAPromptThatIsPartlyRun) {
   // A call for prompt 0, a step, the first chunk of prompt 1, and a step that fails.
   make(2, 1 << 22, 16, false, 3 * testing::kLayers + 1);
-  engine_->add(0, request({4, 5}, 8), 0);
-  engine_->add(1, request(TokenSpan(40, 7), 4), 0);
-  while (!engine_->has_ended(0)) engine_->step(0);
-  EXPECT_TRUE(engine_->has_ended(1));
-  EXPECT_FALSE(engine_->is_busy());
-  EXPECT_EQ(engine_->stats().failed, 2);
-  EXPECT_EQ(engine_->stats().reserved_bytes, 0);
+  batch_->add(0, request({4, 5}, 8), 0);
+  batch_->add(1, request(TokenSpan(40, 7), 4), 0);
+  while (!batch_->has_ended(0)) batch_->step(0);
+  EXPECT_TRUE(batch_->has_ended(1));
+  EXPECT_FALSE(batch_->is_busy());
+  EXPECT_EQ(batch_->stats().failed, 2);
+  EXPECT_EQ(batch_->stats().reserved_bytes, 0);
 }
 
-TEST_F(EngineTest, WhatCanNeverRunIsRefused) {
+TEST_F(RunningBatchTest, WhatCanNeverRunIsRefused) {
   make(2, kShortMemory / 2);
-  EXPECT_THROW(engine_->require_possible(request({1}, 2, "full", 3)), Error);
-  EXPECT_THROW(engine_->require_possible(request(TokenSpan(40, 5), 25)), Error);
+  EXPECT_THROW(batch_->require_possible(request({1}, 2, "full", 3)), Error);
+  EXPECT_THROW(batch_->require_possible(request(TokenSpan(40, 5), 25)), Error);
   EXPECT_THROW(make(0), Error);
   EXPECT_THROW(make(2, 1 << 22, 15), Error);
 }
 
-TEST_F(EngineTest, AScoredTextHasTheDepthThatGeneratingItHas) {
+TEST_F(RunningBatchTest, AScoredTextHasTheDepthThatGeneratingItHas) {
   const Request asked = request({5, 6, 7}, 5, falling_schedule(5, 2, 1));
   const std::vector<Completion> made = alone(asked);
   const ScoreRequest text{asked.prompt, made[0].token_ids, asked.schedule};
   make(2);
-  const ScoreResult result = engine_->score(text);
+  const ScoreResult result = batch_->score(text);
   EXPECT_EQ(result.layers, made[0].layers);
   ASSERT_EQ(result.logprobs.size(), 5U);
   // The most probable of 97 tokens, whose logits are 0/16 … 96/16.

@@ -1,4 +1,4 @@
-#include "scheduling/sequence.h"
+#include "requests/sequence.h"
 
 #include <utility>
 

@@ -24,7 +24,7 @@ C_ONLY = {"size", "onnxruntime"}  # Python imports the onnxruntime of its enviro
 
 def header_defaults() -> dict[str, Any]:
     """The fields of ``skipdec_options`` and the defaults that its comments state."""
-    header = Path(__file__).parents[2] / "runtime/native/include/skipdec/skipdec.h"
+    header = Path(__file__).parents[3] / "runtime/native/include/skipdec/skipdec.h"
     (body,) = re.findall(r"typedef struct skipdec_options \{(.*?)\} ", header.read_text(), re.S)
     fields = re.findall(r"\b(\w+);\s*(?:/\*(.*?)\*/)?", body, re.S)
     return {name: re.findall(r"default (\d+|SKIPDEC_\w+)", note) for name, note in fields}

@@ -20,19 +20,19 @@ struct Request {
   std::string client;
 };
 
-// Throws Error (kUsage) for no tokens, or one that the vocabulary doesn't have.
+// Throws Error (kUsage) for an empty list, or a token id outside the vocabulary.
 void require_token_ids(const std::string& subject, const TokenSpan& tokens,
                        std::int64_t vocab_size);
 
 // Throws Error (kUsage) for more tokens than positions, before they are copied.
-void require_token_count(std::size_t count, std::int64_t max_seq_len);
+void require_token_count(const std::string& subject, std::size_t count, std::int64_t max_seq_len);
 
 // Returns how many tokens a completion of ``prompt`` may have. Throws Error (kUsage) as
 // `require_token_ids` does, for no room for params.max_tokens, or too many log-probabilities.
 std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& params,
                                 std::int64_t vocab_size, std::int64_t max_seq_len);
 
-// A prompt, and the continuation behind it whose log-probabilities are wanted.
+// A prompt and its continuation, which is to be scored.
 struct ScoreRequest {
   TokenSpan prompt, continuation;
   SchedulePointer schedule;
