@@ -41,7 +41,7 @@ FIXED = MigrationSite(fixed="two products share its norm")
 
 
 class Toy:
-    """See Architecture."""
+    """A family of toy models, unlike OPT in every way that the seams allow."""
 
     published: Mapping[str, Mapping[str, Any]] = {"toys/toy-small": CONFIG}
 
