@@ -218,7 +218,10 @@ def test_presets_and_the_bundles_own_schedule_are_those_of_python(
         ({"prompt": [5], "schedule": "9x"}, "9x"),
         ({"prompt": [5], "schedule": "{}"}, "plan"),
         ({"prompt": "text"}, "no tokenizer"),
-        ({"prompt": [5], "params": {"stop": ["a"]}}, "no tokenizer"),
+        (
+            {"prompt": [5], "params": {"stop": ["a"]}},
+            "stop strings need a tokenizer; use stop_token_ids",
+        ),
         ({"prompt": [5], "continuation": []}, "has no tokens"),
         ({"prompt": [5], "params": {"max_tokens": 60, "logprobs": 131, "n": 200}}, "allowed"),
     ],
