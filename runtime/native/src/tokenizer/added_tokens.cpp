@@ -92,7 +92,7 @@ std::vector<TextSegment> AddedTokens::segments(std::string_view text) const {
 void AddedTokens::find(std::string_view text, TextSegment part, const Trie& trie,
                        std::vector<TextSegment>& found) const {
   const std::string_view sentence = text.substr(part.start, part.end - part.start);
-  std::size_t returned = 0;  // in the sentence; spaces included by rstrip may match again
+  std::size_t returned = 0;  // end of the last segment; spaces included by rstrip may match again
   std::size_t spaces = 0, spaces_end = 0;  // the last run of spaces that was scanned
   std::size_t at = trie.empty() ? sentence.size() : 0;
   while (at < sentence.size()) {

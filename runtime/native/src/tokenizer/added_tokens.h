@@ -20,7 +20,7 @@ struct AddedToken {
   bool single_word = false;  // does not match beside a letter, digit or underscore
   bool lstrip = false;       // includes the spaces before it
   bool rstrip = false;       // includes the spaces after it
-  bool normalized = false;   // matched in the text that the others leave
+  bool normalized = false;   // matched after the others, in the text between them
   bool special = false;      // omitted from decoded text on request
 };
 
@@ -36,15 +36,15 @@ class AddedTokens {
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
-  // Splits `text`, valid UTF-8, into parts; "" has none.
+  // Splits `text`, valid UTF-8, into segments; "" has none.
   std::vector<TextSegment> segments(std::string_view text) const;
 
  private:
-  // Finds the longest of several texts that starts at a position.
+  // Finds the longest of several texts that occurs at a position.
   class Trie {
    public:
     void add(std::string_view text, std::uint32_t value);
-    // Returns length and value; the length is 0 if there is no match.
+    // Result of a search; the length is 0 if nothing matches.
     struct Match {
       std::size_t length = 0;
       std::uint32_t value = 0;
@@ -64,7 +64,7 @@ class AddedTokens {
             std::vector<TextSegment>& found) const;
 
   std::vector<AddedToken> tokens_;
-  Trie first_, second_;  // indices into tokens_; not normalized, normalized
+  Trie first_, second_;  // values are indices into tokens_; second_: normalized ones
 };
 
 }  // namespace skipdec::runtime

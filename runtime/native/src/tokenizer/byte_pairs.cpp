@@ -95,7 +95,7 @@ void BytePairs::merge_all(Workspace& workspace) const {
     if (left.merged || left.next == kNone) continue;
     Workspace::Symbol& right = symbols[left.next];
     const PairTable::Value* current = model_.merges.find(left.id, right.id);
-    if (current == nullptr || current->id != merge.id) continue;  // one was merged since
+    if (current == nullptr || current->id != merge.id) continue;  // an outdated pair
     left.id = merge.id;
     left.next = right.next;
     right.merged = true;

@@ -20,7 +20,7 @@ struct BytePairModel {
   PairTable merges;       // ids of two tokens -> rank and id of the merged one
   std::optional<std::string> unknown_token;
   bool fuse_unknown = false;
-  bool ignore_merges = false;  // encode a piece that is a token as that token
+  bool ignore_merges = false;  // a piece that is a token is encoded as that token
 };
 
 // Merges neighbours, lowest rank first and leftmost first among equals, in n log n for n bytes.
@@ -49,8 +49,9 @@ class BytePairs {
   // True if each byte is a token.
   bool has_all_bytes() const;
 
-  // Appends the tokens of `piece`, any bytes of less than 4 GiB. Throws Error (kBundle) for a byte
-  // without a token if the model's unknown token is none either.
+  // Appends the tokens of `piece`, any bytes of less than 4 GiB. A byte without a token becomes the
+  // unknown token, or is omitted if the model names none. Throws Error (kBundle) if the vocabulary
+  // lacks the unknown token.
   void encode(std::string_view piece, std::vector<std::int64_t>& token_ids,
               Workspace& workspace) const;
 

@@ -21,7 +21,7 @@ class TokenBytes {
   bool is_special(std::int64_t token_id) const;
 
  private:
-  // Returns the index of the id in ids_, or their number if it is not a token.
+  // Returns the index of the id in ids_, or the size of ids_ if it is not a token.
   std::size_t place_of(std::int64_t token_id) const;
 
   std::vector<std::uint32_t> ids_;  // ascending

@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
-// Number of bytes of the longest token as written in the file; 0 unless the tokens of a text
-// contain all of its bytes.
+// Returns the number of bytes of the longest token as written in the file; 0 if the tokens of a
+// text may lack some of its bytes.
 std::size_t longest_token(const BytePairs& pairs, const TokenizerParts& parts) {
   if (!parts.one_pre_tokenizer || !pairs.has_all_bytes()) return 0;
   std::size_t longest = 0;

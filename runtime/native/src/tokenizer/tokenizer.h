@@ -16,7 +16,7 @@ class Tokenizer {
  public:
   // Reads the content of a tokenizer.json, of at most 64 MiB; ``subject`` names it in errors.
   // `encode_prompt` replaces {prompt} in ``prompt_template`` by the prompt. Throws
-  // UnsupportedTokenizer for another kind than byte-level BPE, Error (kBundle) for a malformed
+  // UnsupportedTokenizer for kinds other than byte-level BPE, and Error (kBundle) for a malformed
   // file.
   static std::unique_ptr<Tokenizer> parse(std::string_view json, const std::string& subject,
                                           std::optional<std::string> prompt_template);
@@ -24,8 +24,8 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Throws Error: kUsage for text that is not UTF-8, naming the byte, kCapacity for more than 1
-  // GiB.
+  // Throws Error: kUsage, naming the byte, for text that is not UTF-8, and kCapacity for more than
+  // 1 GiB.
   std::vector<std::int64_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
   // Returns the tokens that the model reads for `prompt`, including the template's.
@@ -34,7 +34,7 @@ class Tokenizer {
   // Returns a lower bound on the number of tokens of `text` from its length alone; 0 if unknown.
   std::int64_t least_tokens(std::string_view text) const;
 
-  // Returns UTF-8, with U+FFFD for invalid bytes. Unknown ids are left out.
+  // Returns UTF-8 with U+FFFD for invalid bytes; omits unknown ids.
   std::string decode(const std::vector<std::int64_t>& token_ids,
                      bool skip_special_tokens = true) const;
 

@@ -10,7 +10,7 @@
 
 namespace skipdec::runtime {
 
-// Texts one behind another.
+// Texts stored back to back.
 class TextList {
  public:
   void add(std::string_view text);
@@ -27,15 +27,15 @@ class TextList {
 
 class Vocabulary {
  public:
-  // Takes tokens until `finish`.
+  // Adds a token, only before `finish`.
   void add(std::string_view text, std::uint32_t id);
 
-  // Makes tokens findable. A text or id that comes twice is returned as a problem; else "".
+  // Builds the index. Returns "", or a problem if a text or an id occurs twice.
   std::string finish();
 
   std::size_t size() const { return ids_.size(); }
   std::optional<std::uint32_t> id_of(std::string_view text) const;
-  // By place, in the order of the ids.
+  // Tokens are numbered by ``place`` in ascending order of ids.
   std::uint32_t id_at(std::size_t place) const { return ids_[place]; }
   std::string_view text_at(std::size_t place) const { return texts_[order_[place]]; }
 
@@ -44,10 +44,10 @@ class Vocabulary {
 
   std::size_t slot_of(std::string_view text) const;
 
-  TextList texts_;                            // as they came
-  std::vector<std::uint32_t> ids_;            // ascending, once finished
-  std::vector<std::uint32_t> order_;          // of ids_: which text
-  std::vector<std::uint32_t> slots_{kEmpty};  // places; a power of two, half of them empty
+  TextList texts_;                            // in the order of `add`
+  std::vector<std::uint32_t> ids_;            // ascending after `finish`
+  std::vector<std::uint32_t> order_;          // index of the text for each entry of ids_
+  std::vector<std::uint32_t> slots_{kEmpty};  // hash table of places, at most half full
 };
 
 }  // namespace skipdec::runtime

@@ -13,14 +13,14 @@
 namespace skipdec::runtime {
 
 // In the tree, `model.vocab` and `model.merges` are null. Their contents are checked, except that
-// merges may be of unknown tokens.
+// merges may name unknown tokens.
 class ModelEvents final : public JsonEvents {
  public:
   ModelEvents(const std::string& subject, const JsonLimits& limits);
 
   nlohmann::json take_tree();
   bool has_model() const { return has_vocabulary_ && has_merges_; }
-  Vocabulary& vocabulary() { return vocabulary_; }  // not finished
+  Vocabulary& vocabulary() { return vocabulary_; }  // the caller has to finish it
   // Two texts per merge, in order of rank.
   const TextList& merges() const { return merges_; }
 
@@ -40,7 +40,7 @@ class ModelEvents final : public JsonEvents {
   enum class Place { kTree, kBeforeVocabulary, kVocabulary, kBeforeMerges, kMerges, kPair };
 
   [[noreturn]] void refuse(const std::string& problem) const;
-  // The tree, which receives the next value.
+  // Returns the tree, to which the next value belongs.
   JsonEvents& tree();
   void add_merge(std::string& value);
 
@@ -48,7 +48,7 @@ class ModelEvents final : public JsonEvents {
   const JsonLimits& limits_;
   JsonTree tree_;
   Place place_ = Place::kTree;
-  std::size_t depth_ = 0;  // of the tree
+  std::size_t depth_ = 0;  // nesting of the next value in the tree
   std::size_t tree_values_ = 0;
   bool in_model_ = false;
   std::string token_;  // the last key

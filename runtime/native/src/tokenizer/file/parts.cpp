@@ -27,7 +27,7 @@ bool required_flag(Fields& fields, const char* name) {
   return fields.boolean(name, false);
 }
 
-// A member that may be null.
+// Reads a flag; absent and null count as false.
 bool optional_flag(Fields& fields, const char* name) {
   return fields.find(name) != nullptr && fields.boolean(name, false);
 }
@@ -55,7 +55,7 @@ template <std::size_t size>
   throw UnsupportedTokenizer(document.subject, "has the " + what + " " + shown(json(type)));
 }
 
-// Fields that `ByteLevel` has as pre-tokenizer, decoder and post-processor.
+// Checks the fields that `ByteLevel` has as pre-tokenizer, decoder and post-processor.
 void check_byte_level(Fields& fields) {
   required_flag(fields, "add_prefix_space");
   required_flag(fields, "trim_offsets");
@@ -82,7 +82,7 @@ PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary,
 }
 
 void check_kind_of_model(Fields& model, bool has_vocabulary_and_merges, const Document& document) {
-  // Old files name no type; this distinguishes BPE from the others.
+  // Old files do not name a type; vocabulary and merges distinguish BPE from the others.
   const std::string type = model.text("type", has_vocabulary_and_merges ? "BPE" : "without a type");
   if (type != "BPE") refuse_kind("model", type, kModels, document);
   if (!has_vocabulary_and_merges) document.refuse("model", "lacks vocab or merges");
@@ -148,7 +148,7 @@ void check_other_kinds(Fields& file, const Document& document) {
   check_byte_level(fields);
 }
 
-// Truncation and padding for training: read, but not used here.
+// Checks truncation and padding, which only training uses.
 void check_lengths(Fields& file, const Document& document) {
   if (const json* found = file.find("truncation")) {
     Fields truncation(*found, "truncation", document);

@@ -16,11 +16,11 @@ namespace skipdec::runtime {
 constexpr std::size_t kMaxTokenizerBytes = std::size_t{64} << 20;
 constexpr std::uint32_t kMaxTokens = constants::kMaxTokens;  // exclusive bound of ids
 constexpr std::size_t kMaxMerges = 1U << 24;
-constexpr std::size_t kMaxTokenBytes = 1U << 16;  // of one token
+constexpr std::size_t kMaxTokenBytes = 1U << 16;  // per token
 constexpr std::size_t kMaxAddedBytes = 1U << 18;  // of all added tokens
 
 struct SpecialTokens {
-  std::vector<std::uint32_t> before, after;  // a text, if requested
+  std::vector<std::uint32_t> before, after;  // ids around a text, if the caller asks for them
 };
 
 struct TokenizerParts {

@@ -16,7 +16,7 @@ using nlohmann::json;
 constexpr const char* kPlace = "post_processor";
 constexpr std::size_t kMostParts = 1024;
 
-// Tokens that one post-processor adds; none if it only changes offsets.
+// Reads the tokens that one post-processor adds; std::nullopt if it only changes offsets.
 using Reader = std::optional<SpecialTokens> (*)(const json& processor, const Document& document);
 
 std::optional<SpecialTokens> read_processor(const json& processor, const Document& document);
@@ -51,7 +51,7 @@ std::optional<SpecialTokens> read_sentence_pair(const json& processor, const Doc
   return SpecialTokens{{id_of("cls")}, {id_of("sep")}};
 }
 
-// Returns the single member of a template's part, {"Sequence": {…}} or {"SpecialToken": {…}}.
+// Checks a part of a template, {"Sequence": {…}} or {"SpecialToken": {…}}.
 void check_part(const json& entry, const std::string& place, const Document& document) {
   Fields part(entry, place, document);
   const bool is_sequence = entry.contains("Sequence");

@@ -8,7 +8,7 @@
 
 namespace skipdec::runtime {
 
-// Reads `post_processor` of a tokenizer.json; none if it is null.
+// Reads `post_processor` of a tokenizer.json; returns no tokens if it is null.
 SpecialTokens read_special_tokens(const nlohmann::json* post_processor, const Document& document);
 
 }  // namespace skipdec::runtime

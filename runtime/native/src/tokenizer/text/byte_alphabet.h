@@ -12,7 +12,7 @@ namespace skipdec::runtime {
 std::string_view stand_in(std::uint8_t byte);
 
 // Appends the bytes that the characters of `token` represent, or the token's own UTF-8 if one of
-// them represents none.
+// them does not represent a byte.
 void append_bytes(std::string_view token, std::string& bytes);
 
 }  // namespace skipdec::runtime

@@ -18,7 +18,7 @@ enum CharacterClass : std::uint8_t {
 
 std::uint8_t classes_of(char32_t character);
 
-// Returns the class of the character at `text[at]`, valid UTF-8, and moves `at` past it.
+// Returns the character at `text[at]`, valid UTF-8, and moves `at` past it.
 char32_t next_character(std::string_view text, std::size_t& at);
 
 // Returns the start of the last character of `text[0, end)`; `end` is above 0.

@@ -27,8 +27,8 @@ std::size_t end_of_run(std::string_view text, std::size_t at, std::uint8_t kind)
   return at;
 }
 
-// Matches spaces except the last one before a word, which belongs to the word, or is a piece
-// itself.
+// Returns the end of a run of spaces without its last one, which the following piece may include,
+// unless there is only one or the text ends.
 std::size_t end_of_spaces(std::string_view text, std::size_t start) {
   const std::size_t end = end_of_run(text, start, kSpace);
   if (end == text.size()) return end;

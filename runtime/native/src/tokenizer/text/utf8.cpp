@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// The bytes that may follow a first byte.
+// Bytes that may follow a first byte: their number, and the range of the next one.
 struct Sequence {
   int missing = -1;  // -1: not a first byte
   std::uint8_t least = 0x80, most = 0xBF;
@@ -76,7 +76,7 @@ void Utf8Repair::flush(std::string& text) {
 std::size_t valid_utf8_length(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
-    std::uint64_t eight = 0;  // bytes at once while they are ASCII
+    std::uint64_t eight = 0;  // eight bytes at once while they are ASCII
     if (text.size() - at >= sizeof(eight)) {
       std::memcpy(&eight, text.data() + at, sizeof(eight));
       if ((eight & 0x8080808080808080U) == 0) {

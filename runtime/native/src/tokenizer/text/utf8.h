@@ -9,8 +9,8 @@
 
 namespace skipdec::runtime {
 
-// Passes complete characters on and replaces each maximal invalid part by U+FFFD, like Python's
-// decoder with errors="replace".
+// Keeps complete characters and replaces each maximal invalid part by U+FFFD, like Python's decoder
+// with errors="replace".
 class Utf8Repair {
  public:
   // Adds bytes and appends the text that is now certain to `text`.
@@ -26,8 +26,9 @@ class Utf8Repair {
   int count_ = 0;
   int missing_ = 0;
   std::uint8_t least_ = 0x80, most_ = 0xBF;  // range of the next byte
-  bool half_surrogate_ =
-      false;  // ED A0 to BF came last: two errors, but Python awaits a third byte
+  // True after ED and one of A0 … BF. They are two errors, which Python reports only after the next
+  // byte.
+  bool half_surrogate_ = false;
 };
 
 // Returns the number of bytes at the start of `text` that are valid UTF-8.
