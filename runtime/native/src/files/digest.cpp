@@ -15,7 +15,7 @@ bool is_digit(char character) {
   return (character >= '0' && character <= '9') || (character >= 'a' && character <= 'f');
 }
 
-// Returns the position of the digits in the only line of that form.
+// Returns the position of the digits; std::nullopt unless exactly one line is a digest.
 std::optional<std::size_t> digits_of(std::string_view text) {
   std::optional<std::size_t> found;
   for (std::size_t at = text.find(kBefore); at != std::string_view::npos;

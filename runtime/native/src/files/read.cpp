@@ -71,7 +71,7 @@ std::string read_file(const std::string& path, std::size_t limit, const Document
 
 std::string grouped(std::int64_t number) {
   std::string text = std::to_string(number);
-  const std::size_t first = number < 0 ? 1 : 0;  // behind the sign
+  const std::size_t first = number < 0 ? 1 : 0;  // after the sign
   for (std::size_t end = text.size(); end > first + 3;) text.insert(end -= 3, ",");
   return text;
 }

@@ -11,7 +11,7 @@
 namespace skipdec::runtime {
 namespace {
 
-// The first 32 bits of the fractions of the cube roots of the first 64 primes.
+// First 32 bits of the fractional parts of the cube roots of the first 64 primes.
 alignas(16) constexpr std::array<std::uint32_t, 64> kRound{
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -22,7 +22,7 @@ alignas(16) constexpr std::array<std::uint32_t, 64> kRound{
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-// The same of the square roots of the first 8 primes.
+// First 32 bits of the fractional parts of the square roots of the first 8 primes.
 constexpr std::array<std::uint32_t, 8> kStart{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                               0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
 
@@ -61,7 +61,7 @@ std::string Sha256::hex_digest() {
   constexpr std::size_t kLengthBytes = 8;
   const std::uint64_t bits = total_ * 8;
   std::array<std::uint8_t, 2 * kBlockBytes> padding{0x80};
-  // Pad with one bit, zeros up to the last eight bytes of a block, and the length in bits.
+  // The padding is a one bit, zeros up to the last eight bytes of a block, and the length in bits.
   const std::size_t held = total_ % kBlockBytes;
   const std::size_t zeros_end =
       (held < kBlockBytes - kLengthBytes ? 1 : 2) * kBlockBytes - kLengthBytes - held;

@@ -15,7 +15,7 @@ class Sha256 {
   explicit Sha256(bool may_use_extensions = true);
 
   void update(const void* data, std::size_t size);
-  // Returns 64 lower-case digits; nothing may be added afterwards.
+  // Returns 64 lower-case hexadecimal digits; `update` must not be called afterwards.
   std::string hex_digest();
 
   // True if this processor has SHA extensions that this code supports.
@@ -32,7 +32,7 @@ class Sha256 {
   Compress compress_;
   State state_;
   std::array<std::uint8_t, kBlockBytes> rest_{};  // bytes since the last complete block
-  std::uint64_t total_ = 0;                       // bytes
+  std::uint64_t total_ = 0;                       // in bytes
 };
 
 std::string sha256_hex(std::string_view content);

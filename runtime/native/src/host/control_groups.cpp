@@ -41,7 +41,7 @@ bool is_below(const std::string& path, const std::string& root) {
   return path == root || root == "/" || path.rfind(root + "/", 0) == 0;
 }
 
-// Reads the process's group by controller; version 2 has "" for all of them.
+// Returns the path of the process's group for each controller, and that of version 2 for "".
 std::map<std::string, std::string> own_groups(const std::string& process) {
   std::map<std::string, std::string> groups;
   std::ifstream file(process + "/cgroup");
@@ -57,8 +57,8 @@ std::map<std::string, std::string> own_groups(const std::string& process) {
   return groups;
 }
 
-// Returns the folders of a group and of those above it, up to the mount. A container may see its
-// own group at the mount under a path of the host's.
+// Returns the folders of a group and of those above it, up to the mount. If the group's path is
+// outside of the mount, as in containers that see the host's paths, the mount itself is its folder.
 void add_folders(const std::string& root, const std::string& place, const std::string& own,
                  std::vector<std::string>& folders) {
   std::string inside = is_below(own, root) ? own.substr(root == "/" ? 0 : root.size()) : "";

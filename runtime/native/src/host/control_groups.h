@@ -7,11 +7,11 @@
 
 namespace skipdec::runtime {
 
-// Memory limit of this process's control groups in bytes, for both versions of the hierarchy;
-// nothing without a limit. ``process`` is the process's folder in /proc.
+// Returns the memory limit of this process's control groups in bytes, for both versions of the
+// hierarchy; std::nullopt if there is none. ``process`` is the process's folder in /proc.
 std::optional<std::int64_t> memory_limit(const std::string& process = "/proc/self");
 
-// CPU quota of the control groups in processors; nothing without a limit.
+// Returns the CPU quota of the control groups in processors; std::nullopt if there is none.
 std::optional<double> processor_quota(const std::string& process = "/proc/self");
 
 // Number of processors that this process may run on, with a quota rounded up; at least 1.

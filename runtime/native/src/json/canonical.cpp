@@ -13,8 +13,8 @@ using nlohmann::json;
 
 constexpr std::size_t kIndent = 2;
 
-// Formats ``value`` with the shortest digits that round-trip, with an exponent where Python's repr
-// has one: below 1e-4 and from 1e16 on.
+// Formats ``value`` with the shortest digits that round-trip, with an exponent below 1e-4 and from
+// 1e16 on, like Python's repr.
 std::string float_text(double value) {
   constexpr int kLeastExponent = -4, kMostExponent = 16;
   std::array<char, 40> buffer{};

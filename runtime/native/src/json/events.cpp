@@ -127,7 +127,7 @@ void read_json(std::string_view text, const std::string& subject, const JsonLimi
   Reader reader(subject, limits, events);
   if (text.size() > limits.max_bytes)
     reader.refuse("is larger than " + std::to_string(limits.max_bytes) + " bytes, the limit");
-  // nlohmann treats the first NUL as the end.
+  // nlohmann would stop at the first NUL.
   const std::size_t nul = text.find('\0');
   if (nul != std::string_view::npos)
     reader.refuse("is not JSON: byte " + std::to_string(nul + 1) + " is NUL");

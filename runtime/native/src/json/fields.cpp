@@ -14,7 +14,7 @@ std::string shown(const json& value) {
   if (value.is_array()) return "an array";
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
   if (text.size() <= kMost) return text;
-  std::size_t end = kMost;  // between two characters
+  std::size_t end = kMost;  // between two UTF-8 characters
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return text.substr(0, end) + "…";
 }

@@ -12,7 +12,7 @@
 
 namespace skipdec::runtime {
 
-// Wording of an error in a document: its subject, and what to do.
+// Status, subject and remedy of the errors about a document.
 struct Document {
   Status status = Status::kBundle;
   std::string subject;
@@ -22,13 +22,15 @@ struct Document {
   [[noreturn]] void refuse(const std::string& place, const std::string& problem) const;
 };
 
-// "0 to 4096"
+// Formats a range: "0 to 4096".
 std::string range_text(std::int64_t low, std::int64_t high);
 
-// Formats a value for a message, shortened.
+// Formats a value for a message; shortens a long one.
 std::string shown(const nlohmann::json& value);
 
-// Accepts any value at ``place``, e.g. "engines.3.shape"; what it returns belongs to ``value``.
+// Each returns ``value``, which is at ``place``, e.g. "engines.3.shape". Throws an error of
+// ``document`` if it has another type or is out of bounds. References are valid as long as
+// ``value``.
 std::int64_t integer_of(const nlohmann::json& value, const std::string& place, std::int64_t low,
                         std::int64_t high, const Document& document);
 const std::string& text_of(const nlohmann::json& value, const std::string& place,
@@ -36,9 +38,9 @@ const std::string& text_of(const nlohmann::json& value, const std::string& place
 const nlohmann::json& array_of(const nlohmann::json& value, const std::string& place,
                                std::size_t most, const Document& document);
 
-// Each method throws an error of ``document`` for a member that is missing or of the wrong type.
-// Absent and null are equal, unless there is a default, which applies to absent members only. The
-// value and ``document`` must outlive this.
+// Each method throws an error of ``document`` for a member that is missing or of the wrong type. A
+// null member counts as absent, except where there is a default, which only an absent member gets.
+// The value and ``document`` must outlive this.
 class Fields {
  public:
   Fields(const nlohmann::json& value, std::string place, const Document& document);
@@ -55,10 +57,10 @@ class Fields {
   const nlohmann::json& array(const char* name, std::size_t most);
   // Returns any value; nullptr if it is absent or null.
   const nlohmann::json* find(const char* name);
-  // The same, but returns null values too.
+  // Returns any value, even null; nullptr if it is absent.
   const nlohmann::json* find_given(const char* name);
   const nlohmann::json& value(const char* name);
-  // Marks members as allowed that have no meaning here.
+  // Allows a member that has no meaning here.
   void ignore(const char* name);
   // Refuses members that no method has read.
   void require_no_others() const;

@@ -18,7 +18,7 @@ std::size_t character_size(std::string_view text) {
   };
   const unsigned first = byte(0);
   std::size_t size = 0;
-  unsigned least = 0x80, most = 0xbf;  // of the second byte
+  unsigned least = 0x80, most = 0xbf;  // range of the second byte
   if (first < 0x80) {
     size = text.empty() ? 0 : 1;
   } else if (first >= 0xc2 && first <= 0xdf) {

@@ -38,7 +38,7 @@ class JsonTree final : public JsonEvents {
   std::string subject_;
   JsonLimits limits_;
   std::unique_ptr<nlohmann::json> root_;
-  std::vector<nlohmann::json*> open_;  // objects and arrays around the next value
+  std::vector<nlohmann::json*> open_;  // objects and arrays that enclose the next value
   nlohmann::json* member_ = nullptr;   // the value of the last key
 };
 

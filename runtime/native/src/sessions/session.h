@@ -22,7 +22,7 @@ struct BoundTensor {
 
 class Binding {
  public:
-  virtual ~Binding() = default;  // never during run(): owners wait for the step
+  virtual ~Binding() = default;  // not during run(): owners wait for the step to end
   Binding() = default;
   Binding(const Binding&) = delete;
   Binding& operator=(const Binding&) = delete;
@@ -40,9 +40,9 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   virtual const EngineSpec& spec() const = 0;
-  // Binds those of ``tensors`` whose roles the engine has, and ignores the others. The session must
-  // outlive the binding. Throws Error (kInternal) if one of the engine's roles is missing or a
-  // fixed dimension differs.
+  // Binds the tensors whose roles the engine has, and ignores the others. The session must outlive
+  // the binding. Throws Error (kInternal) if one of the engine's roles is missing or a fixed
+  // dimension differs.
   virtual std::unique_ptr<Binding> bind(const std::vector<BoundTensor>& tensors) = 0;
 };
 

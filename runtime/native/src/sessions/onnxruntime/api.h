@@ -30,7 +30,7 @@ struct TypeInfo;
 inline constexpr int kErrorsOnly = 3;     // ORT_LOGGING_LEVEL_ERROR
 inline constexpr int kDefaultMemory = 0;  // OrtMemTypeDefault
 
-// A function that returns a status, by its position.
+// Position of a function that takes ``Parameters`` and returns a status.
 template <class... Parameters>
 struct Function {
   std::size_t position;

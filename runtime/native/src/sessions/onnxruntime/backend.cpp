@@ -111,7 +111,7 @@ class OrtSession final : public runtime::Session {
                 "nothing was bound to " + std::string(name_of(wanted.role)));
   }
 
-  // Declared in order of lifetime: what a session uses outlives it.
+  // The order of declaration matters: whatever a session uses must outlive it.
   EngineSpec spec_;
   SharedProcessPointer process_;
   CopiedWeights weights_;
@@ -166,7 +166,7 @@ class OrtBackend final : public Backend {
     api.call(kSetSessionLogSeverityLevel, options.get(), kErrorsOnly);
     api.call(kDisablePerSessionThreads, options.get());
     api.call(kAddSessionConfigEntry, options.get(), "session.use_env_allocators", "1");
-    if (integer_products_may_saturate())  // u8 x u8, slower with VNNI
+    if (integer_products_may_saturate())  // u8 x u8 does not, but is slower with VNNI
       api.call(kAddSessionConfigEntry, options.get(), "session.x64quantprecision", "1");
     if (bundle_->manifest().uses_skipdec_kernels)
       api.check(RegisterCustomOps(options.get(), process_->library().base));

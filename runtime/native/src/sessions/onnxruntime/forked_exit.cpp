@@ -20,7 +20,7 @@ void end_if_forked(int status, void* registered_by) {
   _exit(status);
 }
 
-// The handler runs at exit even if the program has closed this library by then.
+// Keeps this library loaded: the handler runs at exit even if the program has closed it by then.
 void stay_loaded() {
   Dl_info about{};
   const auto* here = reinterpret_cast<const void*>(&end_if_forked);

@@ -7,7 +7,7 @@
 namespace skipdec::runtime::onnxruntime {
 namespace {
 
-// Field numbers of onnx.proto that are read here.
+// Numbers of those fields of onnx.proto that are read here.
 constexpr std::uint64_t kModelGraph = 7, kGraphInitializer = 5;
 constexpr std::uint64_t kTensorDims = 1, kTensorType = 2, kTensorName = 8, kTensorExternal = 13;
 constexpr std::uint64_t kEntryKey = 1, kEntryValue = 2;
@@ -16,10 +16,10 @@ struct Field {
   std::uint64_t number = 0;
   bool is_bytes = false;
   std::uint64_t value = 0;
-  std::string_view bytes;  // a text, a message, packed numbers
+  std::string_view bytes;  // text, message or packed numbers
 };
 
-// Reader of a serialised message.
+// Reads the fields of a serialised message.
 class Message {
  public:
   explicit Message(std::string_view rest) : rest_(rest) {}
@@ -72,7 +72,7 @@ class Message {
   std::string_view rest_;
 };
 
-// Returns the messages and texts of field ``number`` in ``message``.
+// Calls ``visit`` with each message or text of field ``number`` in ``message``.
 void for_each(std::string_view message, std::uint64_t number,
               const std::function<void(std::string_view)>& visit) {
   for (Message rest(message); !rest.is_at_end();) {

@@ -39,7 +39,7 @@ Attempt opened(const std::string& name, int flags = 0) {
   return attempt;
 }
 
-// Candidate files of the library in ``folder``.
+// Returns candidate files of the library in ``folder``.
 std::vector<std::string> libraries_in(const fs::path& folder) {
   std::vector<std::string> found;
   std::error_code ignored;
@@ -62,7 +62,7 @@ void add(std::vector<std::string>& names, const std::vector<std::string>& more) 
   names.insert(names.end(), more.begin(), more.end());
 }
 
-// Candidates beside this code, and in the Python package of a folder around it.
+// Returns candidates beside this code, and in the Python package of a folder above it.
 std::vector<std::string> nearby() {
   std::vector<std::string> names;
   const fs::path own = own_folder();

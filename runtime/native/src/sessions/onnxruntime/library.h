@@ -21,7 +21,7 @@ struct Library {
 //   1. ``asked``, if it is not empty
 //   2. the environment variable SKIPDEC_ONNXRUNTIME
 //   3. libonnxruntime.so.1 or libonnxruntime.so beside the file that contains this code
-//   4. onnxruntime/capi/ in a folder around that file: the Python package beside skipdec's
+//   4. onnxruntime/capi/ in a folder above that file: the Python package beside skipdec's
 //   5. libonnxruntime.so.1 that this process has already loaded
 //   6. the Python package of the environment VIRTUAL_ENV
 //   7. libonnxruntime.so.1 in the system's library paths
