@@ -19,7 +19,7 @@ struct Option {
   std::function<void(const std::string& value)> read;  // throws BadValue
 };
 
-// An invalid value; the message says what is allowed.
+// Reports an invalid value; the message says what is allowed.
 class BadValue : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

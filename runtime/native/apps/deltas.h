@@ -11,7 +11,7 @@
 
 namespace skipdec::apps {
 
-// Deltas of all requests in order of arrival.
+// Queues deltas of all requests in order of arrival.
 class Deltas {
  public:
   struct Entry {
@@ -25,7 +25,7 @@ class Deltas {
     arrived_.notify_one();
   }
 
-  // Returns nothing if no delta arrives within ``patience``.
+  // Returns the next delta; std::nullopt if none arrives within ``patience``.
   std::optional<Entry> next(Seconds patience) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (!arrived_.wait_for(lock, patience, [this] { return !entries_.empty(); })) return {};

@@ -46,7 +46,7 @@ inline Json json_of(const Completion& completion, const Engine& engine, bool has
   return fields;
 }
 
-// Lists the layers for each number of layers that tokens ran: first and last of each run.
+// Maps each number of layers that tokens ran to ranges of these layers: {"3": [[0, 0], [4, 5]]}.
 inline Json layer_ranges(const Request& request, const std::vector<Completion>& completions) {
   std::set<std::int64_t> counts;
   for (const Completion& each : completions) counts.insert(each.layers.begin(), each.layers.end());
@@ -65,7 +65,8 @@ inline Json layer_ranges(const Request& request, const std::vector<Completion>& 
   return found;
 }
 
-// A single completion's fields are at the top level, several are in a list.
+// Puts a single completion's fields at the top level, and several completions into the list
+// "outputs".
 inline Json json_of(std::size_t id, const Request& request, const Engine& engine,
                     bool has_tokenizer) {
   Json line = {{"id", id}};

@@ -26,7 +26,7 @@ struct RunOptions {
   Params params;
 };
 
-// "2,100,50".
+// Parses token ids that commas separate, e.g. "2,100,50". Throws BadValue.
 inline std::vector<std::int64_t> parse_token_ids(const std::string& text) {
   std::vector<std::int64_t> ids;
   for (std::size_t start = 0; start <= text.size();) {

@@ -30,7 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxPrompt = std::size_t{16} << 20;  // bytes
-constexpr Seconds kPatience{0.05};                         // between checks for a signal
+constexpr Seconds kPatience{0.05};                         // interval between checks for a signal
 
 std::atomic<int> received{0};  // number of the last signal
 
@@ -44,7 +44,7 @@ void catch_signals() {
   action.sa_flags = SA_RESETHAND;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);  // write() reports it instead
+  std::signal(SIGPIPE, SIG_IGN);  // write() reports EPIPE instead
 }
 
 int exit_code(skipdec_status status) {
@@ -163,7 +163,7 @@ class Run {
           "\n");
   }
 
-  // Prints several completions, each under a heading.
+  // Prints a single completion as it is, and several ones under a heading each.
   void print_texts(const std::vector<std::string>& prompts) {
     if (requests_.size() == 1 && options_.n == 1) {
       write(text_of(requests_.front().completion()) + "\n");
@@ -181,7 +181,7 @@ class Run {
     }
   }
 
-  // Prints token ids if there is no tokenizer.
+  // Returns the token ids if there is no tokenizer.
   std::string text_of(const Completion& completion) const {
     return info_.has_tokenizer ? completion.text : listed(completion.token_ids);
   }
@@ -206,7 +206,7 @@ class Run {
           "\n");
   }
 
-  // Mean number of layers over all output tokens except the first of each completion.
+  // Returns the mean number of layers over all output tokens except the first of each completion.
   std::optional<double> realised_depth() const {
     std::int64_t layers = 0, tokens = 0;
     for (const Request& request : requests_) {
@@ -221,7 +221,7 @@ class Run {
     return static_cast<double>(layers) / static_cast<double>(tokens);
   }
 
-  // The horizon in the schedule's text; full has none.
+  // Returns the horizon in the schedule's text; 1 for a schedule without one, like full.
   std::int64_t horizon() const {
     constexpr std::string_view kName = "horizon=";
     const std::string schedule = requests_.front().schedule();
@@ -229,7 +229,7 @@ class Run {
     return found == std::string::npos ? 1 : std::stoll(schedule.substr(found + kName.size()));
   }
 
-  // Summarises the run in two lines, and defaults that the options left open in a third.
+  // Summarises the run in two lines; a third explains texts that the default of --max-tokens ended.
   std::string summary() const {
     std::ostringstream text;
     text << std::fixed << "schedule " << requests_.front().schedule() << ", horizon " << horizon();
