@@ -96,23 +96,23 @@ typedef enum skipdec_weights {
 /* Which clients reuse a cached prompt prefix. A client that shares prefixes can learn, from the
  * time to first token, what others sent. */
 typedef enum skipdec_prefix_cache {
-  SKIPDEC_PREFIX_CACHE_OFF = 0,    /* cache none */
+  SKIPDEC_PREFIX_CACHE_OFF = 0,    /* cache no prefixes */
   SKIPDEC_PREFIX_CACHE_SHARED = 1, /* share them among all clients */
-  SKIPDEC_PREFIX_CACHE_CLIENT = 2  /* only within a client, see skipdec_params */
+  SKIPDEC_PREFIX_CACHE_CLIENT = 2  /* share them only within a client, see skipdec_params */
 } skipdec_prefix_cache;
 
 typedef struct skipdec_options {
   size_t size;
   const char* schedule;       /* default of all requests, see skipdec_params; NULL: the bundle's */
-  int32_t threads;            /* of the process-wide pool; 0: all processors available to it */
+  int32_t threads;            /* size of the process-wide pool; 0: all processors available to it */
   int32_t max_batch_size;     /* rows that run together; default 8 */
-  uint64_t kv_memory;         /* bytes of KV caches; 0: half of the available memory */
+  uint64_t kv_memory;         /* bytes for KV caches; 0: half of the available memory */
   int32_t raw_prompts;        /* 1: do not wrap texts in the bundle's prompt template */
   skipdec_verify verify;      /* default SKIPDEC_VERIFY_FULL */
   skipdec_weights weights;    /* default SKIPDEC_WEIGHTS_MAPPED */
-  int32_t max_waiting;        /* maximum of waiting requests; default 256 */
+  int32_t max_waiting;        /* maximum number of waiting requests; default 256 */
   int32_t max_prefill_tokens; /* per prompt call; default 2048 */
-  int64_t max_model_len;      /* positions of a request, prompt and text; 0: the model's */
+  int64_t max_model_len;      /* positions per request, prompt and text; 0: the model's */
   const char* admission;      /* "fcfs" or "gang:min_free=2,hold_ms=8"; NULL: fcfs */
   int32_t prefix_cache;       /* a skipdec_prefix_cache; default SKIPDEC_PREFIX_CACHE_SHARED */
   const char* onnxruntime;    /* path of libonnxruntime; NULL: search for it */
@@ -145,7 +145,7 @@ typedef struct skipdec_info {
   int64_t num_layers, hidden_size, vocab_size, max_model_len;
   int64_t eos_token_id;     /* -1: none */
   int32_t has_tokenizer;    /* 0: prompts must be token ids, see no_tokenizer */
-  const char* no_tokenizer; /* why it has none; "" if it has one */
+  const char* no_tokenizer; /* why there is no tokenizer; "" if there is one */
   const char* warning;      /* e.g. that the model was not tuned to skip layers; "" if none */
 } skipdec_info;
 
@@ -156,7 +156,7 @@ typedef struct skipdec_stats {
   size_t size;                                       /* the caller's sizeof(skipdec_stats) */
   int64_t running, waiting;                          /* running rows; waiting requests */
   int64_t submitted, finished, aborted, failed;      /* requests */
-  int64_t reserved_bytes, prefix_bytes, limit_bytes; /* of KV memory */
+  int64_t reserved_bytes, prefix_bytes, limit_bytes; /* KV memory */
   int64_t prompt_tokens, prefix_tokens, generated_tokens;
   int64_t steps, step_rows, layer_calls, layer_rows; /* totals over decode steps */
   double prefill_seconds, decode_seconds, sampling_seconds, scoring_seconds;
@@ -178,7 +178,7 @@ typedef struct skipdec_delta {
   const int64_t* token_ids; /* [num_tokens], which is 0 or 1 */
   size_t num_tokens;
   const char* text; /* complete characters; "" while one, or a stop string, is incomplete */
-  size_t num_bytes; /* of text, which may hold zero bytes */
+  size_t num_bytes; /* length of text, which may hold zero bytes */
   const char* finish_reason;       /* "stop", "length", "abort" or "error"; NULL while it runs */
   const char* stop_reason;         /* the stop string or the error; NULL: none */
   int64_t stop_token_id;           /* the stop token; -1: none */
@@ -227,7 +227,7 @@ typedef struct skipdec_params {
   double deadline;           /* seconds from now after which it ends with "abort"; 0: none */
   skipdec_callback callback; /* NULL: the caller uses skipdec_request_next */
   void* user_data;           /* passed to the callback; not copied */
-  const char* client; /* name of the caller: clients take turns, one request each; NULL: none */
+  const char* client; /* name of the caller; clients take turns, one request each; NULL: none */
 } skipdec_params;
 
 /* Writes ``size``, which is sizeof(skipdec_params), and the defaults into ``params``. */
@@ -276,14 +276,14 @@ SKIPDEC_API skipdec_status skipdec_request_cancel(skipdec_request* request);
 
 typedef struct skipdec_completion {
   const char* text;         /* the whole text; pointers are valid until the request is released */
-  size_t num_bytes;         /* of text, which may hold zero bytes */
+  size_t num_bytes;         /* length of text, which may hold zero bytes */
   const int64_t* token_ids; /* [num_tokens] */
   const int64_t* layers;    /* [num_tokens] number of decoder layers that each token ran */
   size_t num_tokens;
   const char* finish_reason; /* "stop", "length", "abort" or "error" */
   const char* stop_reason;   /* see skipdec_delta */
   int64_t stop_token_id;
-  const skipdec_logprob* logprobs; /* of all tokens, concatenated; NULL unless requested */
+  const skipdec_logprob* logprobs; /* those of all tokens, concatenated; NULL unless requested */
   const size_t* logprobs_ends;     /* [num_tokens] end of each token's part in logprobs */
   double time_to_first_token;      /* seconds from submission */
   double seconds;                  /* seconds from the first token to the last */
@@ -326,7 +326,7 @@ SKIPDEC_API skipdec_status skipdec_score_text(skipdec_engine* engine, const char
 
 typedef struct skipdec_score_values {
   const int64_t*
-      token_ids;          /* [num_tokens] of the continuation; valid until the score is released */
+      token_ids; /* [num_tokens] tokens of the continuation; valid until the score is released */
   const double* logprobs; /* [num_tokens] */
   const int64_t* layers;  /* [num_tokens] number of layers that each token ran */
   size_t num_tokens;

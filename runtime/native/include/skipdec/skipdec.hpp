@@ -52,8 +52,7 @@ inline void check(skipdec_status status) {
   if (status != SKIPDEC_OK) throw Error(status, skipdec_last_error());
 }
 
-// Returns ``text`` as a C string; throws Error if it contains a zero byte, which would end it
-// early.
+// Returns ``text`` as a C string; throws Error if it contains a zero byte, which would truncate it.
 inline const char* zero_ended(const std::string& text, const char* name) {
   if (text.find('\0') != std::string::npos) {
     throw Error(SKIPDEC_USAGE, std::string(name) + " | has a zero byte; allowed: text without one");
@@ -94,7 +93,7 @@ struct Delta {
   std::int64_t index;  // index of the completion in its request, 0 … n-1
   std::vector<std::int64_t> token_ids;
   std::string text;
-  std::optional<std::string> finish_reason;  // empty while it runs
+  std::optional<std::string> finish_reason;  // empty while the completion runs
   std::optional<std::string> stop_reason;
   std::optional<std::int64_t> stop_token_id;
   std::int64_t layers;            // number of decoder layers that the token ran
@@ -123,12 +122,12 @@ struct Completion {
   }
 
   std::string text;
-  std::vector<std::int64_t> token_ids, layers;  // number of layers of each token
+  std::vector<std::int64_t> token_ids, layers;  // number of layers that each token ran
   std::optional<std::string> finish_reason, stop_reason;
   std::optional<std::int64_t> stop_token_id;
-  std::vector<std::vector<Logprob>> logprobs;  // of each token; empty unless requested
+  std::vector<std::vector<Logprob>> logprobs;  // one entry per token; empty unless requested
   double time_to_first_token, seconds;
-  std::vector<double> token_seconds;  // from submission to each token
+  std::vector<double> token_seconds;  // seconds from submission to each token
 };
 
 // Log-probabilities of a given text, and the number of layers that each token ran.
@@ -266,7 +265,7 @@ class Params {
 
 namespace detail {
 
-// Keeps itself alive during a call, because a callback may destroy its own request.
+// The callback keeps itself alive during a call, because it may destroy its own request.
 struct Callback : std::enable_shared_from_this<Callback> {
   explicit Callback(OnDelta on_delta) : function(std::move(on_delta)) {}
 
@@ -297,7 +296,8 @@ struct Callback : std::enable_shared_from_this<Callback> {
 
 }  // namespace detail
 
-// A submitted prompt and its completions. Destroying it, or assigning another one, cancels it.
+// A submitted prompt and its completions. Destroying it, or assigning another one to it, cancels
+// it.
 class Request {
  public:
   Request(Request&&) noexcept = default;
@@ -343,7 +343,8 @@ class Request {
 
   void cancel() { detail::check(skipdec_request_cancel(handle_.get())); }
 
-  // Returns a completion of a request that has ended; throws Error (SKIPDEC_USAGE) before.
+  // Returns a completion of a request that has ended; throws Error (SKIPDEC_USAGE) while it is
+  // running.
   Completion completion(std::int64_t index = 0) const {
     const skipdec_completion* completion = nullptr;
     detail::check(skipdec_request_completion(handle_.get(), index, &completion));
