@@ -10,9 +10,9 @@ namespace {
 using skipdec::runtime::Error;
 using skipdec::runtime::Schedules;
 
-constexpr std::int64_t kLayers = 4;  // of the corpus' bundles
+constexpr std::int64_t kLayers = 4;  // of the bundles in the corpus
 
-// Fuzzes schedules of requests and their resolution.
+// Resolves the schedule of a request and reads its plans.
 void resolve(const Schedules& schedules, std::string_view asked) {
   try {
     const auto schedule = schedules.resolve(asked, 16, false);

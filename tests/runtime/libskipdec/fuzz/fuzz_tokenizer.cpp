@@ -1,4 +1,4 @@
-// Fuzzes tokenizer.json files and their encoding of a text.
+// Fuzzes tokenizer.json files; encodes texts with those that parse.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ using skipdec::runtime::Tokenizer;
 constexpr std::string_view kText =
     "</s>It's 12 \xC2\xBD\xE6\x9D\xB1\xE4\xBA\xAC,  <sep>\n\t word [left] x ";
 
-// Both ways of decoding must agree, and no text may have fewer tokens than promised.
+// Traps if the two ways of decoding differ, or if a text has fewer tokens than `least_tokens` says.
 void use(const Tokenizer& tokenizer, std::string_view text) {
   const std::vector<std::int64_t> token_ids = tokenizer.encode(text);
   IncrementalDecoder decoder(tokenizer, false);

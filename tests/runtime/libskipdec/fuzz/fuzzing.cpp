@@ -35,7 +35,7 @@ using skipdec::fuzzing::mutated;
 using skipdec::fuzzing::Random;
 
 std::atomic<std::size_t> live_bytes{0};
-std::atomic<std::size_t> bound{SIZE_MAX};  // of live_bytes
+std::atomic<std::size_t> bound{SIZE_MAX};  // upper limit of live_bytes
 
 void* allocate(std::size_t size) {
   void* memory = size > bound ? nullptr : std::malloc(size);
@@ -77,7 +77,7 @@ constexpr Parser kParsers[] = {
     {"", nullptr},
 };
 
-// A file that outlives a crash.
+// Keeps the current input in a file, which remains after a crash.
 class LastInput {
  public:
   explicit LastInput(std::string path)
@@ -107,7 +107,7 @@ std::string read(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Files of the folder with the parser's name, or all files if it is missing.
+// Reads the files of the folder with the parser's name, or all of the corpus if it is missing.
 std::vector<std::string> read_seeds(const std::filesystem::path& corpus, const Parser& parser) {
   const auto own = corpus / parser.name.substr(kPrefix.size());
   std::vector<std::filesystem::path> paths;
@@ -127,7 +127,7 @@ std::vector<std::string> read_seeds(const std::filesystem::path& corpus, const P
 
 // Exits unless memory is unchanged: a second call must not retain more than the first.
 void parse(const Parser& parser, const std::string& input) {
-  // a copy of exactly this size, so that reading beyond its end is seen
+  // The copy has exactly this size, so that sanitizers detect reading beyond its end.
   const std::vector<std::uint8_t> data(input.begin(), input.end());
   for (int attempt = 0; attempt < 4; ++attempt) {
     const std::size_t before = live_bytes;

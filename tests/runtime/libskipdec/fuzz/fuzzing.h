@@ -16,8 +16,8 @@
 
 namespace skipdec::fuzzing {
 
-constexpr std::size_t kInputBytes = std::size_t{1} << 20;  // the longest input
-constexpr std::size_t kLiveBytes = std::size_t{64} << 20;  // at any time, of one input
+constexpr std::size_t kInputBytes = std::size_t{1} << 20;  // maximum length of an input
+constexpr std::size_t kLiveBytes = std::size_t{64} << 20;  // allocated at any time for one input
 constexpr unsigned kSeconds = 20;
 
 }  // namespace skipdec::fuzzing

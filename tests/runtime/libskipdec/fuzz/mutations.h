@@ -56,7 +56,7 @@ inline bool is_word(char symbol) {
   return symbol != 0 && std::strchr("+-.0123456789aeflnrstuE", symbol);
 }
 
-// Returns the end of the value at ``begin``: a string, an array or object with its contents, a
+// Returns the end of the value at ``begin``: a string, an array or object with its contents, or a
 // word.
 inline std::size_t end_of_value(const std::string& text, std::size_t begin) {
   std::size_t depth = 0;
@@ -105,7 +105,7 @@ inline bool holds(const std::string& text, std::size_t place, char symbol) {
   return place < text.size() && text[place] == symbol;
 }
 
-// Mutations that mostly keep the text valid JSON.
+// Replaces, repeats or removes a value; mostly keeps the text valid JSON.
 inline void replace_value(std::string& text, const std::string& other, Random& random) {
   Span old = find_value(text, random);
   const std::size_t behind = skip_spaces(text, old.begin + old.size);

@@ -13,7 +13,7 @@
 #include "engine_call.h"
 #include "sessions/session.h"
 
-extern "C" const char __executable_start, etext;  // of the linker: where this program's code lies
+extern "C" const char __executable_start, etext;  // from the linker: bounds of the code
 
 namespace {
 
@@ -42,7 +42,7 @@ void run(const char* path) {
   std::vector<std::unique_ptr<Binding>> bindings;
   bindings.reserve(sessions.size());
   for (const auto& session : sessions) bindings.push_back(session->bind(call.tensors()));
-  for (const auto& binding : bindings) binding->run();  // what is kept from then on
+  for (const auto& binding : bindings) binding->run();  // allocates what sessions keep
   is_counting = true;
   for (int i = 0; i < 100; ++i)
     for (const auto& binding : bindings) binding->run();
@@ -51,7 +51,7 @@ void run(const char* path) {
 
 }  // namespace
 
-// Not inlined, because the return address identifies the caller.
+// These are not inlined, because the return address identifies the caller.
 __attribute__((noinline)) void* operator new(std::size_t size) {
   return allocated(size, __builtin_return_address(0));
 }

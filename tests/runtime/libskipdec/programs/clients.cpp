@@ -30,7 +30,7 @@ void print_kept_tokens(skipdec::Engine& engine) {
   std::cout << '\n';
 }
 
-// All requests arrive during the first token of one of a's, so that they wait together.
+// Submits all requests while a request of client a runs, so that they wait together.
 void print_order(skipdec::Engine& engine) {
   std::mutex mutex;
   std::vector<std::string> begun;

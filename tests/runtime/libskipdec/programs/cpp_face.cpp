@@ -93,7 +93,7 @@ void callbacks(skipdec::Engine& engine) {
   expect(engine.generate("Hello").size() == 1, "and leaves the engine as it was");
 }
 
-// A request that its own callback destroys; the callback continues to use what it holds.
+// A callback destroys its own request and then still uses what it captured.
 void own_end(skipdec::Engine& engine) {
   auto held = std::make_shared<std::optional<skipdec::Request>>();
   auto is_over = std::make_shared<bool>(false);
@@ -105,7 +105,7 @@ void own_end(skipdec::Engine& engine) {
     }
     return true;
   });
-  // the callback waits for its turn behind this one, until its request is in its place
+  // The callback of ``params`` runs after this one, so ``held`` contains its request by then.
   skipdec::Request first = engine.submit("Hello", forty().on_delta([&](const auto&) {
     if (!held->has_value() && !*is_over) held->emplace(engine.submit("Hello", params));
     return true;
@@ -115,7 +115,7 @@ void own_end(skipdec::Engine& engine) {
   expect(*is_over, "a callback may destroy its own request");
 }
 
-// A C callback that throws a C++ exception.
+// A C callback throws a C++ exception.
 void c_callbacks(skipdec::Engine& engine) {
   skipdec_params params;
   skipdec_params_init(&params, sizeof params);
@@ -141,8 +141,8 @@ struct Witness {
   std::thread::id& freed_by;
 };
 
-// The engine's thread still calls the callback that an assignment frees until the request is
-// released. Freed earlier, it would be freed by that thread at the end of the call.
+// The engine's thread may be in the callback of a request until the request is released. If an
+// assignment dropped the callback before that, the engine's thread would free it after the call.
 void assignments(skipdec::Engine& engine) {
   std::thread::id freed_by;
   std::atomic<bool> is_called{false}, is_assigning{false};

@@ -1,5 +1,5 @@
 // forking BUNDLE: tests child processes whose parent runs, or has run, an engine. Prints one line
-// on how each child ended, and kills one that hangs.
+// about the end of each child, and kills a child that hangs.
 #include <sys/wait.h>
 #include <unistd.h>
 

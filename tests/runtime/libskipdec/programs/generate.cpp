@@ -1,10 +1,10 @@
 // generate BUNDLE OPTIONS: runs requests on one engine and prints their results.
 //
 // OPTIONS is a JSON object of fields of skipdec_options. Each line of stdin is a request: "prompt"
-// (a text or token ids), "params" (fields of skipdec_params), "schedule", and its timing: "after"
-// so many deltas of the requests before it, or after these have ended; "patience": it is cancelled
-// after so many deltas of its own. Or it is a text to score: "prompt", "continuation", "schedule".
-// Prints a JSON array with one object per line of stdin.
+// (a text or token ids), "params" (fields of skipdec_params), "schedule", and its timing: it is
+// submitted once the requests before it have given "after" deltas or have ended, and cancelled
+// after "patience" deltas of its own. A line with "continuation" is a text to score, with "prompt"
+// and "schedule". Prints a JSON array with one object per line of stdin.
 #include <condition_variable>
 #include <iostream>
 #include <map>

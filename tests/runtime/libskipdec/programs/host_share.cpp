@@ -1,8 +1,8 @@
 // host_share: measures the cost of a decode step without the engines' own time, in microseconds.
 //
 // Engines that do nothing replace real ones, so that only the runtime's work remains: choosing the
-// plan, positions, bindings, the greedy token, stop rules, handing the token over. Prints one line
-// for each number of layers and rows.
+// plan, positions, bindings, the greedy token, stop rules and deltas. Prints one line for each
+// number of layers and rows.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

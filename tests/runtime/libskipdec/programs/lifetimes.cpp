@@ -1,5 +1,5 @@
 // lifetimes BUNDLE COUNT: opens and closes a bundle COUNT times, each time with a request that
-// finishes, one that is cut off and one that is released early. Before that, two engines run side
+// finishes, one that closing ends and one that is released early. Before that, two engines run side
 // by side, and a child process is refused. Prints the resident memory without files, in KiB, after
 // a tenth of the times and at the end.
 #include <sys/wait.h>

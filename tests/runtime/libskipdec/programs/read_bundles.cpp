@@ -22,7 +22,7 @@ void read(const std::string& path) {
   try {
     Tokenizer::parse(bundle->read(*manifest.tokenizer), path + "/" + *manifest.tokenizer,
                      manifest.prompt_template);
-  } catch (const UnsupportedTokenizer&) {  // it runs on token ids
+  } catch (const UnsupportedTokenizer&) {  // such a bundle runs on token ids
   }
 }
 

@@ -1,5 +1,5 @@
 // shared_process BUNDLE: engines share a process with another user of ONNX Runtime, then with each
-// other; prints one line on the outcome of each.
+// other; prints one line about each outcome.
 #include <cstdio>
 #include <exception>
 #include <memory>

@@ -4,10 +4,10 @@
 //
 // A record is a letter, the number of bytes in decimal, a newline, and the bytes. Each gets one
 // line:
-//   e TEXT  tokens with special ones, "|", without them, "|", least_tokens
-//   d IDS   (decimal, separated by blanks) the text without special tokens, with them, then the
-//   pieces
-//           of an incremental decoder without and with them: hexadecimal, separated by blanks
+//   e TEXT  tokens with special tokens, "|", tokens without them, "|", least_tokens
+//   d IDS   (decimal, separated by blanks) the text without and with special tokens, then the
+//           pieces of an incremental decoder without and with them; all in hexadecimal, separated
+//           by blanks
 //   p TEXT  ends of the pieces that are encoded one by one, in bytes
 //   m TEXT  seconds for encoding, and the number of tokens
 //   v       number of tokens
@@ -67,7 +67,7 @@ void pieces(const std::string& text) {
   for (std::size_t at = 0; at < text.size();) std::cout << (at = end_of_piece(text, at)) << ' ';
 }
 
-// Bytes encoded per second, without special tokens.
+// Prints the seconds that encoding takes, and the number of tokens.
 void measure(const Tokenizer& tokenizer, const std::string& text) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();

@@ -1,5 +1,6 @@
 // Engines without ONNX Runtime: a small integer model, exact in float32, in which every token
-// depends on the whole contents of a row's caches, so that a mixed-up row shows at once.
+// depends on the whole contents of a row's caches, so that mixing up rows changes the output at
+// once.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +26,8 @@ constexpr std::int64_t kLayers = 6;
 constexpr std::int64_t kPositions = 64;
 constexpr std::int64_t kEndOfText = 2;
 
-// A plan of `kLayers` layers as JSON: from ``most`` layers down to ``least``, one fewer every
-// ``period`` tokens; the lowest layer always runs, and those above it are bypassed first.
+// Returns a plan of `kLayers` layers as JSON: from ``most`` layers down to ``least``, one fewer
+// every ``period`` tokens; the lowest layer always runs, and those above it are bypassed first.
 inline std::string falling_plan(std::int64_t most, std::int64_t least, std::int64_t period) {
   std::string segments;
   for (std::int64_t budget = most; budget >= least; --budget) {
@@ -79,7 +80,8 @@ class ArithmeticBundle : public Bundle {
   Schedules schedules_;
 };
 
-// Counts the calls of all layers; from call ``failing`` (from 1) on, ``num_failing`` calls throw.
+// Counts the calls of all layers. ``num_failing`` calls throw, beginning with the call of number
+// ``failing`` (from 1; 0: none).
 struct Calls {
   std::atomic<std::int64_t> made{0};
   std::int64_t failing = 0, num_failing = 1;
@@ -120,7 +122,7 @@ class ArithmeticBinding : public Binding {
     }
   }
 
-  // Sums what all positions up to a token's own have written, each with its own weight.
+  // Sums the cached keys and values up to the token's own position, each with a different weight.
   void layer(std::int64_t number) const {
     const std::int64_t rows = size(Role::kHiddenStates, 0);
     const std::int64_t tokens = size(Role::kHiddenStates, 1);

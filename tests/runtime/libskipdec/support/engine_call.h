@@ -37,7 +37,7 @@ class EngineCall {
     make(Role::kLogits, {rows, model.vocab_size}, sizeof(float));
   }
 
-  // Memory bound to all roles; the caches are new for another layer.
+  // Returns memory for all roles; another ``layer`` gets new caches.
   std::vector<BoundTensor> tensors(std::int64_t layer = 0) {
     const std::vector<std::int64_t> cache{rows_, manifest_.model.num_kv_heads, tokens_,
                                           manifest_.kv_width};

@@ -34,7 +34,7 @@ inline nlohmann::json hollow_engine(const std::string& name, const char* kind,
           {"step_bytes", 8}};
 }
 
-// Two layers of four heads, each two wide; each file contains its own name.
+// Returns a manifest of two layers with four heads of width two. Each file contains its own path.
 inline nlohmann::json hollow_manifest() {
   using nlohmann::json;
   const json hidden{"B", "S", 8}, cache{"B", 4, "T", 2};
@@ -87,8 +87,9 @@ inline nlohmann::json hollow_manifest() {
           {"source", {{"tuned_schedule", "2x"}}}};
 }
 
-// schedule.json of a model of six layers, without its digest: own segments {0: all, 1: 0 4 5,
-// 3: 0 5}; the preset "2x" runs 4, 3 and 2 of them.
+// Returns a schedule.json of six layers without its digest. Its own schedule runs all layers for
+// token 0, layers 0, 4 and 5 from token 1 and layers 0 and 5 from token 3; its preset "2x" runs 4,
+// 3 and 2 layers.
 inline nlohmann::json hollow_schedule() {
   return nlohmann::json::parse(R"({
     "plan": {"horizon": 4, "num_layers": 6, "prompt": null,
@@ -109,7 +110,7 @@ inline nlohmann::json hollow_schedule() {
                  "num_layers": 6, "table": [6, 3, 3, 2]}})");
 }
 
-// The same, with all tokens running all layers.
+// Like hollow_schedule, but all tokens run all layers.
 inline nlohmann::json full_schedule() {
   nlohmann::json document = hollow_schedule();
   document["plan"] = nlohmann::json::parse(R"({
@@ -121,7 +122,7 @@ inline nlohmann::json full_schedule() {
   return document;
 }
 
-// The same for two layers, which all tokens run.
+// Like full_schedule, for a model of two layers.
 inline nlohmann::json shallow_schedule() {
   return nlohmann::json::parse(R"({
     "plan": {"horizon": null, "num_layers": 2, "prompt": null,

@@ -7,7 +7,7 @@
 
 namespace skipdec::fuzzing {
 
-// Returns ``text`` with its correct digest if it has a place for one; see files/digest.h.
+// Returns ``text`` with its correct digest if it has a digest; see files/digest.h.
 inline std::string sealed(std::string text) {
   const std::string before = "\n  \"digest\": \"";
   constexpr std::size_t kDigits = 64;

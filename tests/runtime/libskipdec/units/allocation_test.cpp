@@ -61,7 +61,7 @@ TEST_F(AllocationTest, StepsAllocateNothingWhileTheirRowsAndPlansStay) {
     stitcher.step(rows);
     with_allocations += allocations > before ? 1 : 0;
   }
-  EXPECT_EQ(with_allocations, 4);  // the steps of which each plan is the first
+  EXPECT_EQ(with_allocations, 4);  // the first step of each plan
 }
 
 TEST_F(AllocationTest, AnEnginesStepsAllocateTheirDeltasAtMost) {

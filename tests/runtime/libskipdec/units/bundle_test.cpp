@@ -1,4 +1,4 @@
-// Tests that intact bundles open, and that errors name the fault of others.
+// Tests that intact bundles open, and that errors name the damage of others.
 
 #include "bundle/bundle.h"
 
@@ -32,7 +32,7 @@ class BundleOnDisk : public testing::Test {
     return Bundle::open(path().string(), verify);
   }
 
-  // Returns the error for a changed bundle.
+  // Expects that opening the bundle fails with an error that names it and contains ``expected``.
   void expect_refused(const std::string& expected) const {
     const std::string words = refusal([&] { opened()->await_weights(); });
     EXPECT_EQ(words.rfind(fs::canonical(folder_).string() + "/hollow", 0), 0U) << words;

@@ -18,9 +18,10 @@ using testing::ArithmeticBackend;
 using testing::ArithmeticBundle;
 using testing::falling_schedule;
 
-using Known = std::map<std::int64_t, TokenSpan>;  // by the request's number
+using Known = std::map<std::int64_t, TokenSpan>;  // tokens by request number
 
-// Guesses what is known to come; every fifth guess is wrong, and every fourth pass has none.
+// Guesses tokens that are known to follow. Every fifth guess is wrong, and every fourth pass has no
+// guesses.
 class KnownGuesses : public Decoding {
  public:
   KnownGuesses(Known known, std::int64_t width) : known_(std::move(known)), width_(width) {}
@@ -135,7 +136,7 @@ TEST_P(DecodingTest, ATextEndsAtAStopTokenWithinAPass) {
     asked[index].params.stop_token_ids = {tokens[tokens.size() / 2]};
   }
   const auto expected = run(asked, nullptr);
-  // What would come if nothing stopped is guessed, too.
+  // The guesses go on beyond the stop token.
   expect_equal(run(asked, std::make_unique<KnownGuesses>(tokens_of(whole), GetParam())), expected);
 }
 
@@ -171,8 +172,8 @@ class TruncationTest : public ::testing::Test {
 TEST_F(TruncationTest, ARowGoesBackToWhereItLastLeftALayer) {
   stitcher_.step({row(3, {8, 9, 10})});
   stitcher_.truncate(0, 4);
-  stitcher_.step({row(4, {8, 9, 10, 11})});  // the last one runs a layer less
-  stitcher_.step({row(8, {5})});             // which the row leaves here
+  stitcher_.step({row(4, {8, 9, 10, 11})});  // the last token runs one layer fewer
+  stitcher_.step({row(8, {5})});             // here the row leaves that layer
   EXPECT_THROW(stitcher_.truncate(0, 7), Error);
   EXPECT_THROW(stitcher_.truncate(0, 10), Error);
   stitcher_.truncate(0, 8);

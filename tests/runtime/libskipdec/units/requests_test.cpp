@@ -1,4 +1,4 @@
-// Tests the requests of skipdec.h with integer engines or none.
+// Tests requests of skipdec.h without ONNX Runtime.
 #include <gtest/gtest.h>
 #include <skipdec/skipdec.h>
 
@@ -20,7 +20,7 @@ skipdec_request request_of(std::shared_ptr<Ticket> ticket) {
   return request;
 }
 
-// The reader polls exactly when the last delta and the end arrive.
+// The reader polls at the moment at which the last delta and the end arrive.
 TEST(RequestsTest, NoTimeoutLosesTheLastDelta) {
   constexpr std::size_t kRounds = 20000;
   std::vector<std::shared_ptr<Ticket>> tickets;

@@ -19,7 +19,7 @@ using testing::falling_schedule;
 
 constexpr std::int64_t kShortMemory = 3 * 4096 * 2 * testing::kLayers;
 
-// An engine of the arithmetic model, and the requests of a test.
+// Runs requests of a test in a batch of the arithmetic model.
 class RunningBatchTest : public ::testing::Test {
  protected:
   void make(std::int64_t max_batch_size, std::int64_t kv_memory = 1 << 22,
@@ -48,7 +48,7 @@ class RunningBatchTest : public ::testing::Test {
     return made;
   }
 
-  // Steps until all have ended and returns the tokens of each request's completions.
+  // Steps until all requests have ended and returns their completions.
   std::map<std::int64_t, std::vector<Completion>> run() {
     std::map<std::int64_t, std::vector<Completion>> ended;
     while (batch_->is_busy()) {
@@ -62,7 +62,7 @@ class RunningBatchTest : public ::testing::Test {
     return ended;
   }
 
-  // Returns a request's result in an engine that runs nothing else.
+  // Returns a request's completions in a batch of its own.
   std::vector<Completion> alone(const Request& asked) {
     make(static_cast<std::int64_t>(asked.params.n), 1 << 22, 2048, false);
     batch_->add(0, asked, 0);
@@ -105,7 +105,7 @@ TEST_P(MixedTest, EveryRequestHasTheTokensThatItHasAlone) {
   std::vector<Request> requests;
   for (std::int64_t number = 0; number < kRequests; ++number) {
     TokenSpan prompt;
-    const std::int64_t common = draw(0, 1) * 33;  // tokens that many prompts begin with
+    const std::int64_t common = draw(0, 1) * 33;  // length of a prefix that prompts share
     for (std::int64_t place = 0; place < common; ++place) prompt.push_back(place);
     for (std::int64_t more = draw(1, 20); more > 0; --more) prompt.push_back(draw(3, 96));
     const auto& schedule = schedules[static_cast<std::size_t>(draw(0, 3))];
@@ -169,7 +169,7 @@ TEST_F(RunningBatchTest, APromptThatBeginsLikeOneBeforeRunsTheRestOnly) {
 }
 
 TEST_F(RunningBatchTest, AnEngineThatFailsEndsWhatRunsAndTheRestGoesOn) {
-  make(2, 1 << 22, 2048, false, 10);  // in the second step of the first two
+  make(2, 1 << 22, 2048, false, 10);  // fails in the second step
   for (const std::int64_t number : {0, 1, 2}) batch_->add(number, request({4, 5}, 4), 0);
   const auto ended = run();
   EXPECT_EQ(ended.at(0)[0].finish_reason, FinishReason::kError);
@@ -207,7 +207,7 @@ TEST_F(RunningBatchTest, AScoredTextHasTheDepthThatGeneratingItHas) {
   const ScoreResult result = batch_->score(text);
   EXPECT_EQ(result.layers, made[0].layers);
   ASSERT_EQ(result.logprobs.size(), 5U);
-  // The most probable of 97 tokens, whose logits are 0/16 … 96/16.
+  // Each token is the most probable of 97, whose logits are 0/16 … 96/16.
   for (const double logprob : result.logprobs) EXPECT_NEAR(logprob, -2.803, 0.01);
 }
 

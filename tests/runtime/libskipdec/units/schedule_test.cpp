@@ -52,12 +52,12 @@ TEST(Schedule, HasOneSetOfLayersForEachNumber) {
   const Schedule schedule(6, {{0, {0, 4, 5}}, {3, {0, 5}}}, {{-1, 1, 1, 2, -1, -1}, 2}, "worked");
   EXPECT_EQ(schedule.layers(2), (LayerPlan{0, 5}));
   EXPECT_EQ(schedule.layers(3), (LayerPlan{0, 4, 5}));
-  EXPECT_EQ(schedule.layers(4), (LayerPlan{0, 3, 4, 5}));  // of a prompt's last token
+  EXPECT_EQ(schedule.layers(4), (LayerPlan{0, 3, 4, 5}));  // the prompt's last token runs them
   EXPECT_EQ(schedule.layers(6), (LayerPlan{0, 1, 2, 3, 4, 5}));
   EXPECT_THROW(schedule.layers(5), Error);
 }
 
-// A plan of three layers as in schedule.json: segments, the prompt's rule, the message.
+// An invalid plan of three layers as in schedule.json, and words of its error.
 struct Hole {
   const char* segments;
   const char* prompt;

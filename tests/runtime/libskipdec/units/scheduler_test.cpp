@@ -105,7 +105,7 @@ TEST(ScoringTurnsTest, GenerationRunsAsLongAsTheLastScoredTextTook) {
   after.sampling_seconds = 0.2;
   EXPECT_TRUE(turns.is_due(after));
   turns.scored(after, after);
-  EXPECT_FALSE(turns.is_due(after));  // rows that run are owed a step
+  EXPECT_FALSE(turns.is_due(after));  // running rows get a step first
 }
 
 TEST_F(SchedulerTest, MemoryBoundsWhatIsLetInTogether) {
@@ -119,7 +119,7 @@ TEST_F(SchedulerTest, MemoryBoundsWhatIsLetInTogether) {
 TEST_F(SchedulerTest, AGangIsHeldUntilItIsThereOrTimeIsUp) {
   Scheduler scheduler = make(8, 64, "gang:min_free=2,hold_ms=100");
   scheduler.add({0, 4});
-  EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{0}));  // nothing ran
+  EXPECT_EQ(prefilled(scheduler.next_action(0)), (Numbers{0}));  // no row was running
   scheduler.next_action(0);
   scheduler.add({1, 4});
   EXPECT_TRUE(std::holds_alternative<Decode>(scheduler.next_action(1.00)));

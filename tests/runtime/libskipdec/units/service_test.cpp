@@ -113,7 +113,7 @@ TEST(ServiceTest, ACallbackThatSaysNoCancels) {
   EXPECT_EQ(ticket->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
 }
 
-// The ends that callbacks received, by request and completion.
+// Collects the last deltas that callbacks receive, by request and completion.
 class Ends {
  public:
   OnDelta on_delta(std::size_t request) {
@@ -124,7 +124,7 @@ class Ends {
     };
   }
 
-  // True if each of ``count`` requests received one end for each of ``n`` completions.
+  // Expects one last delta for each of ``n`` completions of each of ``count`` requests.
   void expect_one_each(std::size_t count, std::int64_t n) {
     const std::scoped_lock lock(mutex_);
     for (std::size_t request = 0; request < count; ++request) {

@@ -29,7 +29,8 @@ json added(std::int64_t id, const std::string& content, bool special) {
           {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
-// Token i is byte i; then <s>, which is special and precedes every text, <sep> and "he".
+// Token i is byte i. They are followed by <s>, which is special and precedes every text, by <sep>
+// and by "he".
 json document() {
   json vocabulary;
   for (int byte = 0; byte < 256; ++byte)
