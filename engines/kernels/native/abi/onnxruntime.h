@@ -54,7 +54,7 @@ struct CustomOp {
   void (*ReleaseAliasMap)(int*, int*);
 };
 
-// KernelContext_ParallelFor came with 17, in-place operators with 18.
+// Version 17 added KernelContext_ParallelFor, version 18 in-place operators.
 constexpr std::uint32_t kVersion = 18;
 
 enum class Slot : std::size_t {

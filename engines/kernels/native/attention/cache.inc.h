@@ -1,4 +1,4 @@
-// Reading and writing rows of the key and value cache, by element type.
+// Reads and writes rows of the key and value caches, by element type.
 #pragma once
 
 namespace skipdec::attention {
@@ -13,7 +13,7 @@ constexpr std::int64_t row_length(std::int64_t head_size) {
   return head_size + (kHasScale<Element> ? std::int64_t{sizeof(float)} : 0);
 }
 
-// Sixteen-lane chunks of a row of D elements; the last one may have eight.
+// Chunks of 16 lanes of a row of D elements; the last one may have eight lanes.
 struct Chunks {
   int count;
   int last;  // lanes of the last chunk
@@ -33,7 +33,7 @@ struct Chunks {
   }
 };
 
-// The same for D = 16·kCount, known at compile time, without a remainder.
+// Like Chunks, for D = 16·kCount known at compile time, so that no chunk is partial.
 template <int kCount>
 struct WholeChunks {
   static constexpr int count = kCount;
@@ -65,7 +65,7 @@ struct CachedRows {
 
   Element* at(std::int64_t position) const { return first + position * stride; }
 
-  // Returns the factor of the row's elements.
+  // Returns the factor by which the row's elements are multiplied.
   float scale(std::int64_t position) const {
     float value = 1.0F;
     if constexpr (kHasScale<Element>) std::memcpy(&value, at(position) + head_size, sizeof value);
@@ -131,9 +131,9 @@ inline std::int64_t rounded_up(std::int64_t count) {
   return (count + Vector::kLanes - 1) / Vector::kLanes * Vector::kLanes;
 }
 
-// Turns ``length`` scores into e^(score - largest), writes zeros up to a multiple of 16 (the
-// caller's memory must extend that far), and returns the reciprocal of their sum. Lane i sums those
-// at 16k + i.
+// Replaces ``length`` scores by e^(score - largest), writes zeros up to a multiple of 16 (the
+// caller's memory must extend that far), and returns the reciprocal of the sum. Lane i of the sum
+// adds the elements 16k + i.
 inline float exponentiate(float* scores, std::int64_t length) {
   const Vector none = Vector::broadcast(-std::numeric_limits<float>::infinity());
   const std::int64_t end = rounded_up(length);

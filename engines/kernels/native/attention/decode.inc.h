@@ -1,13 +1,12 @@
-// A single query against the cache: rows of keys and values are read once, in place, at memory
+// Attention of a single query: reads each row of keys and values once, in place, at memory
 // bandwidth.
 #pragma once
 
 namespace skipdec::attention {
 namespace {
 
-// Prefetches the row that is read about 4 KB later: of the same rows, or of those that are read
-// after them. Caches are longer than the part that is read, so the next row in memory may not be
-// needed.
+// Prefetches the row that will be read about 4 KB later. After the last row of ``rows``, that is a
+// row at ``after``: what follows in memory is usually unused capacity of the cache.
 template <class Element>
 class Prefetch {
  public:
@@ -35,7 +34,7 @@ class Prefetch {
   std::int64_t ahead_;
 };
 
-// Returns in lane i the sum of rows[i]'s lanes, from the first to the last.
+// Lane i of the result is the sum of rows[i]'s lanes, added from the first to the last.
 inline Vector sums_of(Vector (&rows)[16]) {
   transpose(rows);
   Vector total = rows[0];
@@ -43,8 +42,8 @@ inline Vector sums_of(Vector (&rows)[16]) {
   return total;
 }
 
-// Computes scores[t] for t in [0, length): lane p of a partial sum takes elements 16c + p in order
-// of c.
+// Computes scores[t] for t in [0, length): lane p of a partial sum adds the products of the
+// elements 16c + p in order of c.
 template <class Element, class Layout>
 void score_one(const float* query, const CachedRows<Element>& keys, std::int64_t length,
                const Prefetch<Element>& prefetch, const Layout& layout, float* scores) {
@@ -65,8 +64,8 @@ void score_one(const float* query, const CachedRows<Element>& keys, std::int64_t
   }
 }
 
-// Computes y = Σ weights[t]·values[t] · inverse for kCount chunks from ``chunk``, one chain of
-// fused sums over t for each element.
+// Computes y = Σ weights[t]·values[t] · inverse for kCount chunks from ``chunk``, with one chain of
+// fused multiply-adds over t for each element.
 template <int kCount, class Element, class Layout>
 void weigh_one(const float* weights, const CachedRows<Element>& values, std::int64_t length,
                const Prefetch<Element>& prefetch, const Layout& layout, int chunk, float inverse,

@@ -35,13 +35,13 @@ struct Call {
   std::int64_t key_stride = 0;
   std::int64_t value_stride = 0;
   const std::int64_t* write_indices = nullptr;  // [B], each in [0, T)
-  void* key_cache = nullptr;                    // [B, M, T, D] of the cache's type, or D + 4 codes
+  void* key_cache = nullptr;                    // [B, M, T, D] of the cache's type; D + 4 for int8
   void* value_cache = nullptr;
   float* y = nullptr;  // [B, S, M·group·D]
 };
 
-// A range of queries of one KV head: of its S · group queries, ordered by token and then by head of
-// the group, those in [first, last).
+// The queries [first, last) of one KV head, whose S · group queries are ordered by token and then
+// by head of the group.
 struct Span {
   std::int64_t sequence;
   std::int64_t kv_head;
@@ -59,7 +59,7 @@ struct Kernels {
   void (*attend)(const Call& call, const Span& span, float* scratch) noexcept;
 };
 
-// Returns the kernels of ``type`` for ``set``, or for the best simpler set that has some.
+// Returns the kernels of ``type`` for ``set``, or for the best simpler set that has kernels.
 const Kernels& kernels_for(InstructionSet set, CacheType type);
 
 // Maximum number of queries of a span for which its scratch memory stays in a core's cache.
@@ -68,7 +68,7 @@ std::int64_t span_limit(const Call& call);
 // Number of floats of scratch memory, 64-byte aligned, for a span of ``queries``.
 std::size_t scratch_floats(const Call& call, std::int64_t queries);
 
-// Tables by CacheType, for each instruction set with its own kernels.
+// Each returns a table indexed by CacheType; one for each instruction set with its own kernels.
 const Kernels* portable_kernels();
 const Kernels* neon_kernels();
 const Kernels* avx2_kernels();

@@ -28,7 +28,7 @@ CacheType cache_type_of(ElementType type) {
   }
 }
 
-// A row of an int8 cache ends with its scale.
+// Returns the bytes of the scale that ends each row of an int8 cache; 0 for other types.
 std::int64_t scale_width(ElementType type) {
   return type == ElementType::kInt8 ? static_cast<std::int64_t>(sizeof(float)) : 0;
 }
@@ -53,7 +53,7 @@ void check_positions(const Call& call) {
   }
 }
 
-// Keys and values of new tokens: separate inputs, or packed after the queries.
+// Finds the keys and values of new tokens: in inputs of their own, or packed after the queries.
 void find_new_rows(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t heads,
                    Call& call) {
   const std::int64_t query_width = heads * call.head_size;
@@ -133,8 +133,8 @@ void AttentionOperator::compute(const CallContext& context) const {
   run(context, call, attention::kernels_for(instruction_set_, type));
 }
 
-// If the queries of a head are one span, its task also appends; otherwise all heads are appended to
-// before any span starts.
+// If one span covers the queries of a head, its task also appends the new tokens; otherwise they
+// are appended to all heads before any span starts.
 void AttentionOperator::run(const CallContext& context, const Call& call,
                             const attention::Kernels& kernels) {
   const std::int64_t queries = call.tokens * call.group;

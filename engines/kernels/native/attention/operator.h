@@ -36,8 +36,8 @@ class AttentionOperator {
   InstructionSet instruction_set_;
 };
 
-// One registration per type, because ONNX Runtime infers output types only for operators with a
-// single input of any type.
+// Each type is registered separately, because ONNX Runtime infers output types only for operators
+// with a single input of any type.
 template <abi::ElementType kCache>
 class AttentionOn : public AttentionOperator {
  public:

@@ -1,5 +1,6 @@
-// Many queries against one head's cache. Keys and values are widened once into tiles of float32,
-// and registers hold a block of queries over a tile. Sums run in the order of decode.inc.h.
+// Attention of many queries to one head's cache. Keys and values are widened once into tiles of
+// float32, and registers hold a block of queries over a tile. Sums run in the order of
+// decode.inc.h.
 #pragma once
 
 namespace skipdec::attention {
@@ -12,8 +13,8 @@ struct Block {
   Query queries[kLongestSpan];
   std::int64_t count;    // number of queries
   std::int64_t longest;  // rows to which the last query attends
-  std::int64_t width;    // of a query, in floats: D rounded up to 16
-  std::int64_t stride;   // of a query's scores
+  std::int64_t width;    // floats per query: D rounded up to 16
+  std::int64_t stride;   // floats between the scores of two queries
   float* query;          // [count][width], scaled
   float* total;          // [count][width]: sums of weighted values
   float* scores;         // [count][stride]
@@ -78,7 +79,7 @@ inline void score_tile(const Block& block, std::int64_t index, const Vector& key
   }
 }
 
-// Runs over the queries in [index, block.count), kQueries at a time, then half as many.
+// Scores the queries in [index, block.count), kQueries at a time, then half as many.
 template <int kQueries, class Layout>
 void score_queries(const Block& block, std::int64_t index, const Vector& key_scale,
                    const Layout& layout, std::int64_t position) {
@@ -136,8 +137,9 @@ void weigh_columns(const Block& block, std::int64_t index, std::int64_t position
   }
 }
 
-// Adds rows to which all kQueries attend together, and the rest to each query separately: a row
-// beyond a query's own position must not contribute, not even as zero times a value.
+// Processes rows to which all kQueries attend for all of them together, and other rows for each
+// query separately: a row beyond a query's own position must not contribute, not even as zero times
+// a value.
 template <int kQueries>
 void weigh_queries(const Block& block, std::int64_t index, std::int64_t position,
                    std::int64_t end) {

@@ -5,12 +5,12 @@
 
 namespace skipdec::attention {
 
-constexpr std::int64_t kLongestSpan = 64;        // queries
+constexpr std::int64_t kLongestSpan = 64;        // maximum queries of a span
 constexpr std::int64_t kValueTileFloats = 4096;  // 16 KiB, half of an L1 cache
-constexpr std::int64_t kFewestForBlock = 4;      // queries from which tiles are faster
+constexpr std::int64_t kFewestForBlock = 4;      // number of queries from which tiles are faster
 
-// Floats between the scores of two queries over ``length`` rows: one cache line more than needed,
-// so that a power of two does not map all queries to the same cache set.
+// Returns the number of floats between the scores of two queries over ``length`` rows: one cache
+// line more than needed, so that a power of two does not map all queries to the same cache set.
 constexpr std::int64_t score_stride(std::int64_t length) { return (length + 15) / 16 * 16 + 16; }
 
 }  // namespace skipdec::attention

@@ -20,7 +20,7 @@ struct HalfWeights {
   std::int64_t depth = 0;        // K
   std::int64_t columns = 0;      // N
   const void* values = nullptr;  // float16 or bfloat16 [ceil(N / 16), K, 16], zeros beyond N
-  const float* bias = nullptr;   // [N] or none
+  const float* bias = nullptr;   // [N] or nullptr
   Activation activation = Activation::kNone;
 
   std::int64_t blocks() const { return (columns + kBlockColumns - 1) / kBlockColumns; }
@@ -31,7 +31,7 @@ struct HalfRows {
   std::int64_t count = 0;           // M
   const float* values = nullptr;    // [M, K]
   float* packed = nullptr;          // HalfKernels::packed_floats, 64-byte aligned
-  const float* residual = nullptr;  // [M, N] or none; may be result
+  const float* residual = nullptr;  // [M, N] or nullptr; may be result
   float* result = nullptr;          // [M, N]
 };
 
@@ -40,7 +40,8 @@ struct HalfKernels {
   using Multiply = void (*)(const HalfWeights&, const HalfRows&, std::int64_t begin,
                             std::int64_t end) noexcept;
 
-  // Rows are multiplied in panels of as many as fit into registers; a single row needs no packing.
+  // Returns the number of panels. A panel holds the rows that are multiplied together, as many as
+  // fit into registers. A single row needs no packing.
   std::int64_t (*panels)(std::int64_t rows);
   std::size_t (*packed_floats)(std::int64_t rows, std::int64_t depth);
   // Packs the rows of panels begin … end - 1.
@@ -51,7 +52,7 @@ struct HalfKernels {
   Multiply multiply_bfloat16;
 };
 
-// Returns the kernels of ``set``, or of the next simpler set that has some.
+// Returns the kernels of ``set``, or of the next simpler set that has kernels.
 const HalfKernels& half_kernels(InstructionSet set);
 
 }  // namespace skipdec

@@ -10,14 +10,15 @@
 namespace skipdec {
 namespace {
 
-// Panels of a call differ by at most one row: 13 rows of 12 are 7 and 6, not 12 and 1.
+// Sizes of panels differ by at most one row: with up to 12 rows per panel, 13 rows are split into 7
+// and 6, not into 12 and 1.
 inline std::int64_t panels_of(std::int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
 
 inline std::int64_t first_row(std::int64_t rows, std::int64_t panel) {
   return panel * rows / panels_of(rows);
 }
 
-// A panel is stored as [K, its rows]; the last store of 16 lanes writes beyond it.
+// A panel is stored as [K, its rows]; the last store of 16 lanes writes beyond its end.
 inline float* packed_panel(const HalfRows& rows, std::int64_t depth, std::int64_t panel) {
   return rows.packed + first_row(rows.count, panel) * depth + panel * Vector::kLanes;
 }
@@ -100,8 +101,8 @@ void multiply(const HalfWeights& weights, const HalfRows& rows, std::int64_t beg
               std::int64_t end) noexcept {
   static constexpr auto kByRows = by_rows<Element>(std::make_integer_sequence<int, kPanelRows>{});
   const std::int64_t panels = panels_of(rows.count);
-  // Runs all panels of some columns before the next ones, so weights come from memory once, then
-  // from the cache.
+  // Runs all panels of some columns before the next columns, so that weights are read from memory
+  // once and then from the cache.
   const std::int64_t step = panels == 1 ? end - begin : blocks_at_once(kPanelRows);
   for (std::int64_t block = begin; block < end; block += step) {
     for (std::int64_t panel = 0; panel < panels; ++panel) {

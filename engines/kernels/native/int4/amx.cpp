@@ -52,7 +52,7 @@ struct alignas(64) Weights {
   std::int8_t bytes[1024];  // [16, 16, 4]: 64 inputs, 4 of a column contiguous
 
   // Unpacks ``units`` of 32 inputs. With one unit, the tile's other half stays zero, so the codes
-  // of rows that it meets do not matter.
+  // that are multiplied with it do not matter.
   void unpack(const std::uint8_t* from, std::int64_t units) {
     const __m512i low = _mm512_set1_epi8(15), zero_code = _mm512_set1_epi8(kZeroCode);
     for (std::int64_t at = 0; at < units * kUnitBytes; at += 64) {
@@ -101,8 +101,8 @@ class TileProduct {
     return group * kGroup * weights_.blocks + block * rows_.rows_of(group);
   }
 
-  // Tiles 0 to 3 hold sums, 4 and 5 weights, 6 and 7 codes: 64 bytes of 16 rows, which may belong
-  // to other rows beyond a block of 32 or the end of a group.
+  // Tiles 0 to 3 hold sums, 4 and 5 weights, 6 and 7 codes, 64 bytes of 16 rows. Beyond a block of
+  // 32 inputs or the end of a group, the codes belong to other rows.
   void multiply_block(Tiles& tiles, const std::uint8_t* packed, std::int64_t block) {
     const std::int64_t size = weights_.block_size;
     const std::int64_t units = std::min<std::int64_t>(2, size / kUnitDepth);

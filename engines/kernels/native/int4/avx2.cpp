@@ -1,5 +1,5 @@
-// Products on AVX2: vpmaddubsw adds two products of a code of a weight, 0 … 15, and one of an
-// activation.
+// Products on AVX2: vpmaddubsw adds two products of a weight's code, 0 … 15, and an activation's
+// code.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -36,7 +36,8 @@ struct Sums {
   static Sums start(std::int32_t value) {
     return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)};
   }
-  // Eight sums of two products are at most 8 · 2 · 15 · 128 = 30,720: they fit into 16 bits.
+  // The total of eight sums of two products is at most 8 · 2 · 15 · 128 = 30,720, which fits into
+  // 16 bits.
   void add(const Codes& codes, const std::int8_t* row) {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i words_low = _mm256_setzero_si256(), words_high = _mm256_setzero_si256();

@@ -1,5 +1,5 @@
 // Products on AVX-512 VNNI: vpdpbusd adds four products of 8 bits to each of 16 sums; its unsigned
-// operand is the code of a weight, 0 … 15, its signed one that of an activation.
+// operand is a weight's code, 0 … 15, and its signed one an activation's.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -52,7 +52,8 @@ struct Sums {
   Vector as_floats() const { return {_mm512_cvtepi32_ps(lanes)}; }
 };
 
-// Processes each four inputs row after row, because sums of one row depend on each other.
+// Multiplies four inputs of every row before the next four, because consecutive additions to one
+// row's sums would wait for each other.
 template <int kRows>
 inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const Codes& codes,
                                                     const std::int8_t* rows, std::int64_t stride) {

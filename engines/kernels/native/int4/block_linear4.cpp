@@ -13,7 +13,8 @@ bool has_shape(const Tensor& tensor, std::array<std::int64_t, 4> dims, std::size
   return tensor.rank == rank && std::equal(dims.begin(), dims.begin() + rank, tensor.dims.begin());
 }
 
-// True if codes and scales beyond the last column are those of 0, which other packings lack.
+// True if codes and scales beyond the last column represent 0, which detects weights in another
+// packing.
 bool is_packed(const BlockWeights& weights) {
   constexpr std::uint8_t kTwoZeros = kZeroCode << 4 | kZeroCode;
   const std::int64_t panel = weights.panels() - 1, first = weights.columns - panel * kPanelColumns;
@@ -29,7 +30,8 @@ bool is_packed(const BlockWeights& weights) {
   return true;
 }
 
-// About 10 µs of work, so that one row or a few short ones use one thread.
+// Returns the number of groups that take about 10 µs, so that one row or a few short ones use one
+// thread.
 std::int64_t groups_of_a_task(const BlockRows& rows) {
   constexpr std::int64_t kElements = 32768;
   return std::max<std::int64_t>(1, kElements / (rows.depth * rows.group));

@@ -11,8 +11,8 @@
 namespace skipdec {
 
 // Inputs: x f32 [..., K]; weight uint8 [Np/16, Kp/8, 16, 4], scale bfloat16 [Np/16, Kp/block_size,
-// 16] and, if any, bias f32 [N], all initialisers; residual f32 [..., N], if any. Output: f32
-// [..., N]. Attributes: block_size, N, activation. What it computes: int4/block_product.h.
+// 16] and optionally bias f32 [N], all initialisers; optionally residual f32 [..., N]. Output: f32
+// [..., N], as int4/block_product.h defines it. Attributes: block_size, N, activation.
 class BlockLinear4 {
  public:
   static constexpr const char* kName = "BlockLinear4";

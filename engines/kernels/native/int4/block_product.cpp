@@ -59,7 +59,7 @@ bool tiles_are_right() {
     return true;
   }();
 #if defined(SKIPDEC_EMULATED_TILES)
-  require(are, "the kernels for AMX multiply wrongly");  // tests must not silently use others
+  require(are, "the kernels for AMX multiply wrongly");  // tests must not fall back silently
 #endif
   return are;
 }
@@ -69,7 +69,7 @@ bool tiles_are_right() {
 }  // namespace
 
 const BlockKernels& block_kernels(InstructionSet set, std::int64_t rows) {
-  static_cast<void>(rows);  // where none depend on it
+  static_cast<void>(rows);  // unused on some architectures
   switch (set) {
 #if defined(__x86_64__)
     case InstructionSet::kAmx:

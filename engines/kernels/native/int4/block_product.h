@@ -6,9 +6,9 @@
 //   q             = int8(round_half_even(x · (1 / x_scale))), 0 where x_scale is 0
 //   y[m, n]      += float(Σ q · (code − 8)) · (scale[b, n] · x_scale[m, b]), b = 0, 1, 2, …
 //
-// then + bias, activation, + residual. The same bits on every instruction set: sums inside a block
-// are integers, blocks are added in order, each by one fused multiply-add. A row with NaN or
-// infinity has x_scale NaN, and so has all of its result.
+// then adds the bias, applies the activation and adds the residual. The bits are the same on every
+// instruction set: sums inside a block are integers, and blocks are added in order, each by one
+// fused multiply-add. A row with NaN or infinity has x_scale NaN, so its whole result is NaN.
 #pragma once
 
 #include <cstddef>
@@ -30,11 +30,11 @@ struct BlockWeights {
   std::int64_t block_size = 0;  // 32, 64 or 128
   std::int64_t blocks = 0;      // K / block_size, rounded up
   std::int64_t columns = 0;     // N
-  const std::uint8_t* codes =
-      nullptr;                      // [ceil(N / 16), blocks · block_size / 8, 16, 4]: a byte has
-                                    // input k in its low four bits and k + 4 in the high ones
+  // [ceil(N / 16), blocks · block_size / 8, 16, 4]; a byte has input k in its low four bits and
+  // input k + 4 in the high ones.
+  const std::uint8_t* codes = nullptr;
   const Bfloat16* scale = nullptr;  // [ceil(N / 16), blocks, 16]
-  const float* bias = nullptr;      // [N] or none
+  const float* bias = nullptr;      // [N] or nullptr
   Activation activation = Activation::kNone;
 
   std::int64_t padded_depth() const { return blocks * block_size; }
@@ -42,7 +42,8 @@ struct BlockWeights {
 };
 
 // Rows of a call. The caller owns all memory. Rows are quantised in groups of R, the number that a
-// kernel multiplies together; data of a group's block is contiguous. The last group may be smaller.
+// kernel multiplies together; the data of each block of a group is contiguous. The last group may
+// be smaller.
 struct BlockRows {
   std::int64_t count = 0;              // M
   std::int64_t depth = 0;              // K
@@ -51,11 +52,11 @@ struct BlockRows {
   std::int8_t* codes = nullptr;        // [M / R, blocks, R, block_size], 64-byte aligned
   float* scale = nullptr;              // [M / R, blocks, R]
   std::int32_t* correction = nullptr;  // [M / R, blocks, R]: −8 · Σ q
-  const float* residual = nullptr;     // [M, N] or none; may be result
+  const float* residual = nullptr;     // [M, N] or nullptr; may be result
   float* result = nullptr;             // [M, N]
 
-  // Number of bytes of codes; kernels may read, but do not use, one block of a group beyond the
-  // last.
+  // Returns the number of bytes of codes. Kernels may read, but do not use, one block of a group
+  // beyond the last.
   std::size_t code_bytes(const BlockWeights& weights) const {
     return static_cast<std::size_t>((count * weights.blocks + group) * weights.block_size + 64);
   }
@@ -77,7 +78,7 @@ struct BlockKernels {
                    std::int64_t end) noexcept;
 };
 
-// Returns the kernels of ``set``, or of the next simpler set that has some, for a call with
+// Returns the kernels of ``set``, or of the next simpler set that has kernels, for a call with
 // ``rows``.
 const BlockKernels& block_kernels(InstructionSet set, std::int64_t rows);
 

@@ -44,7 +44,7 @@ struct Codes {
 
 // Returns sums plus four products of bytes in each of 4 lanes.
 inline int32x4_t dot(int32x4_t sums, int8x16_t a, int8x16_t b) {
-#if defined(__clang__) && __clang_major__ < 16  // whose header enables it per file only
+#if defined(__clang__) && __clang_major__ < 16  // its header enables it per file only
   __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(sums) : "w"(a), "w"(b));
   return sums;
 #else

@@ -25,7 +25,8 @@ inline Vector load_lanes(const float* values, std::int64_t k, std::int64_t count
   return left <= 0 ? Vector::broadcast(0.0F) : load_first(values + k, static_cast<int>(left));
 }
 
-// Writes a block's codes and −8 times their sum, and returns its scale. ``poison``: see above.
+// Writes a block's codes and −8 times their sum, and returns its scale. ``poison`` is `poison_of`
+// the row.
 inline float quantize_block(const float* values, std::int64_t count, std::int64_t block_size,
                             float poison, std::int8_t* codes, std::int32_t& correction) {
   constexpr float kLeast = 0x1p-126F;  // smallest value with a finite reciprocal

@@ -1,4 +1,4 @@
-// Products of a unit where each row's sums are computed together: Sums::add(codes, row).
+// Multiplies a unit row by row, with Sums::add(codes, row).
 #pragma once
 
 namespace skipdec {

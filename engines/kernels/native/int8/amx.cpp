@@ -28,12 +28,12 @@ namespace {
 
 constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kTileBytes = 1024;
-// Columns whose sums stay in the L1 cache while the rows' next codes are loaded.
+// Number of blocks whose sums stay in the L1 cache while the rows' next codes are loaded.
 constexpr std::int64_t kGroupBlocks = 8;
 // Number of tiles whose codes of 32 rows stay in the L1 cache: 32 KB.
 constexpr std::int64_t kDepthTiles = 16;
 
-// [rows / 16, depth / 64] tiles of 16 rows and 64 bytes.
+// Stores codes as [rows / 16, depth / 64] tiles of 16 rows and 64 bytes.
 struct TileLayout {
   static std::size_t bytes(std::int64_t rows, std::int64_t padded_depth) {
     return static_cast<std::size_t>((rows + kTileRows - 1) / kTileRows * kTileRows * padded_depth);
@@ -51,7 +51,7 @@ struct TileLayout {
 struct alignas(64) TileSums {
   std::int32_t lanes[kTileRows][kBlockColumns];
 
-  // Returns the sums of row ``m`` minus ``offset``.
+  // Sums of one row; `less` subtracts ``offset`` from them.
   struct Row {
     const std::int32_t* lanes;
     Vector less(const std::int32_t* offset) const {
@@ -77,7 +77,7 @@ struct alignas(64) TileSums {
 namespace skipdec {
 namespace {
 
-// A part of the depth of some tiles of rows and some blocks of columns.
+// Some tiles of rows and some blocks of columns, in a part of the depth.
 struct Part {
   const std::uint8_t* codes;    // of the first tile of rows
   std::int64_t codes_stride;    // to the next tile of rows
@@ -85,7 +85,7 @@ struct Part {
   std::int64_t weights_stride;  // to the next block
   std::int64_t tiles;           // along the depth
   bool is_first;                // sums start at 0
-  bool is_cold;                 // weights are still in memory
+  bool is_cold;                 // weights are not in a cache yet
 };
 
 inline void prefetch_tile(const std::int8_t* weights) {
@@ -131,7 +131,7 @@ template <int kRowTiles>
 void multiply_group(Tiles& tiles, const IntegerWeights& weights, const IntegerRows& rows,
                     std::int64_t row, std::int64_t begin, std::int64_t end) {
   constexpr int kBlocks = 4 / kRowTiles;
-  const std::int64_t stride = weights.padded_depth * kBlockColumns;  // also that of codes
+  const std::int64_t stride = weights.padded_depth * kBlockColumns;  // also between tiles of codes
   const std::int64_t depth_tiles = weights.padded_depth / kDepthMultiple;
   const std::int64_t step = kRowTiles == 1 ? depth_tiles : kDepthTiles;
   TileSums sums[kRowTiles][kGroupBlocks];

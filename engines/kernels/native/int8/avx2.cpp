@@ -31,7 +31,7 @@ constexpr int kMaximumRows = 4;
 
 constexpr int blocks_at_once(int) { return 1; }
 
-// The first and third of four along the depth, and the second and fourth.
+// Four codes along the depth: ``even`` has the first and third, ``odd`` the others.
 struct Codes {
   __m256i even, odd;
   static Codes load(const std::uint8_t* from) {

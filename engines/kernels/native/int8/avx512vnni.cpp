@@ -29,9 +29,9 @@ namespace {
 constexpr std::int64_t kCodeBytes = 1;
 constexpr int kMaximumRows = 12;
 
-// With one and two rows, memory bandwidth is the bottleneck, and single blocks stream best; with
-// more rows, loads of their codes are, which blocks share. Measured on Zen 4, where software
-// prefetching was no faster.
+// With one or two rows, memory bandwidth is the bottleneck, and single blocks stream best. With
+// more rows, the bottleneck is loading their codes, which blocks share. Measured on Zen 4, where
+// software prefetching was no faster.
 constexpr int blocks_at_once(int rows) { return rows <= 2 ? 1 : rows <= 6 ? 4 : 2; }
 
 struct Codes {

@@ -48,7 +48,7 @@ bool tiles_are_right() {
   static const bool are =
       known_product(amx_integer_kernels()) == known_product(portable_integer_kernels());
 #if defined(SKIPDEC_EMULATED_TILES)
-  require(are, "the kernels for AMX multiply wrongly");  // tests must not silently use others
+  require(are, "the kernels for AMX multiply wrongly");  // tests must not fall back silently
 #endif
   return are;
 }

@@ -16,7 +16,7 @@
 namespace skipdec {
 
 constexpr std::int64_t kBlockColumns = 16;   // contiguous in packed weights
-constexpr std::int64_t kDepthMultiple = 64;  // the depth of packed weights is a multiple
+constexpr std::int64_t kDepthMultiple = 64;  // divides the depth of packed weights
 constexpr std::int64_t kDepthStep = 4;       // contiguous codes of a column
 
 // Weights [K, N] of a product. The caller owns all memory.
@@ -27,7 +27,7 @@ struct IntegerWeights {
   const std::int8_t* codes = nullptr;    // [ceil(N / 16), Kp / 4, 16, 4], zeros beyond K and N
   const float* scale = nullptr;          // [N]
   const std::int32_t* offset = nullptr;  // [N]: 128 · Σ_k codes
-  const float* bias = nullptr;           // [N] or none
+  const float* bias = nullptr;           // [N] or nullptr
   Activation activation = Activation::kNone;
 
   std::int64_t blocks() const { return (columns + kBlockColumns - 1) / kBlockColumns; }
@@ -40,7 +40,7 @@ struct IntegerRows {
   const float* values = nullptr;    // [M, K]
   std::uint8_t* codes = nullptr;    // IntegerKernels::code_bytes, 64-byte aligned
   float* scale = nullptr;           // [M]
-  const float* residual = nullptr;  // [M, N] or none; may be result
+  const float* residual = nullptr;  // [M, N] or nullptr; may be result
   float* result = nullptr;          // [M, N]
 };
 
@@ -56,9 +56,9 @@ struct IntegerKernels {
                    std::int64_t end) noexcept;
 };
 
-// Returns the kernels of ``set``, or of the next simpler set that has some, for a call with
-// ``rows``. The kernels for AMX, which few test machines have, must first multiply correctly once
-// per process.
+// Returns the kernels of ``set``, or of the next simpler set that has kernels, for a call with
+// ``rows``. Checks the kernels for AMX once per process before they are used, because few test
+// machines have AMX.
 const IntegerKernels& integer_kernels(InstructionSet set, std::int64_t rows);
 
 }  // namespace skipdec

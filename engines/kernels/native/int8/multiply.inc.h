@@ -18,8 +18,8 @@
 namespace skipdec {
 namespace {
 
-// Rows of codes are one cache line further apart than their length, because many rows at distances
-// of 4096 bytes would map to the same few lines of the L1 cache.
+// Returns the distance of rows of codes: one cache line more than their length, because many rows
+// at distances of 4096 bytes would map to the same few lines of the L1 cache.
 constexpr std::int64_t code_stride(std::int64_t padded_depth) {
   return padded_depth * kCodeBytes + 64;
 }
@@ -33,7 +33,7 @@ template <int kRows, int kBlocks>
 void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
                    std::int64_t block) {
   constexpr int kTogether = kRows * kBlocks;
-  constexpr int kSteps = kTogether >= 4 ? 1 : 4 / kTogether;  // independent sums
+  constexpr int kSteps = kTogether >= 4 ? 1 : 4 / kTogether;  // steps with sums of their own
   const std::int64_t depth = weights.padded_depth, stride = code_stride(depth);
   const std::uint8_t* codes = rows.codes + row * stride;
   const std::int8_t* packed = weights.codes + block * depth * kBlockColumns;
@@ -57,7 +57,7 @@ void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::
       });
     });
   }
-  Sums totals[kBlocks][kRows];  // in memory, so that a loop can finish them
+  Sums totals[kBlocks][kRows];  // in memory, for the loop below
   unrolled<kRows>([&](auto m) {
     unrolled<kBlocks>([&](auto b) {
       Sums total = sums[0][m][b];

@@ -1,6 +1,6 @@
-// Rows of floats to codes and scales, with the Vector of the including file.
+// Quantises rows of floats to codes and scales, with the Vector of the including file.
 //
-// The file's Layout says where codes go:
+// The file's Layout places the codes:
 //   static std::size_t bytes(rows, padded_depth);           // of all codes
 //   static std::uint8_t* place(codes, row, k, padded_depth);  // of 64 codes, k a multiple of 64
 //   static void store(const std::uint8_t (&codes)[64], std::uint8_t* to);
@@ -9,13 +9,13 @@
 namespace skipdec {
 namespace {
 
-// The largest magnitude of ``count`` floats, or a NaN if they are not all finite.
+// Returns the largest magnitude of ``count`` floats, or NaN if they are not all finite.
 inline float peak_of(const float* values, std::int64_t count) {
   const Vector zero = Vector::broadcast(0.0F);
   Vector peak = zero, poison = zero;
   const auto see = [&](Vector v) {
-    peak = max(abs(v), peak);    // the second, if the first is a NaN
-    poison = poison + v * zero;  // NaN from then on, if v is not finite
+    peak = max(abs(v), peak);    // the second if the first is NaN
+    poison = poison + v * zero;  // stays NaN once a v is not finite
   };
   std::int64_t k = 0;
   for (; k + Vector::kLanes <= count; k += Vector::kLanes) see(Vector::load(values + k));
@@ -23,7 +23,7 @@ inline float peak_of(const float* values, std::int64_t count) {
   return maximum(peak) + sum(poison);
 }
 
-// 64 codes of the floats at ``values``, of which ``count`` are there; those of 0 beyond them.
+// Computes 64 codes from ``count`` floats; the rest are codes of 0.
 inline void round_to_codes(const float* values, std::int64_t count, Vector scale,
                            std::uint8_t (&codes)[kDepthMultiple]) {
   std::int8_t rounded[kDepthMultiple];
@@ -46,7 +46,7 @@ void quantize(const IntegerWeights& weights, const IntegerRows& rows, std::int64
     const float* values = rows.values + row * rows.depth;
     const float scale = peak_of(values, rows.depth) / 127.0F;
     rows.scale[row] = scale;
-    // If it is 0 or NaN, codes do not matter, but must not be undefined.
+    // With a scale of 0 or NaN, the codes do not matter, but must not be undefined.
     const Vector divisor = Vector::broadcast(scale > 0.0F ? scale : 1.0F);
     for (std::int64_t k = 0; k < weights.padded_depth; k += kDepthMultiple) {
       std::uint8_t codes[kDepthMultiple];

@@ -14,7 +14,7 @@ bool has_shape(const Tensor& tensor, std::int64_t size) {
 }
 
 // True if the last block matches the offsets and is zero beyond the last column, which detects
-// weights in another packing. Checking all of them would take seconds.
+// weights in another packing. Checking all blocks would take seconds.
 bool is_packed(const IntegerWeights& weights) {
   const std::int64_t block = weights.blocks() - 1;
   const std::int8_t* codes = weights.codes + block * weights.padded_depth * kBlockColumns;
@@ -40,7 +40,8 @@ std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// About 5 µs of work, so that one row or a few short ones use one thread.
+// Returns the number of rows that take about 5 µs, so that one row or a few short ones use one
+// thread.
 std::int64_t rows_of_a_task(const IntegerRows& rows) {
   constexpr std::int64_t kElements = 16384;
   return std::max<std::int64_t>(1, kElements / rows.depth);

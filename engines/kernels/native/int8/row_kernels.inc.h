@@ -1,5 +1,5 @@
-// Kernels for codes that are stored row after row, which all but those of AMX are. The including
-// file defines what multiply.inc.h needs, and
+// Kernels that store codes row after row, as all but those for AMX do. The including file defines
+// what multiply.inc.h needs, and
 //   void store_codes(const std::uint8_t (&codes)[64], std::uint8_t* to)
 #pragma once
 

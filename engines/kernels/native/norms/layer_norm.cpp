@@ -7,7 +7,8 @@ namespace {
 
 constexpr std::size_t kX = 0, kScale = 1, kBias = 2;
 
-// About 10 µs of work, so that the few rows of a decode step use one thread.
+// Returns the number of rows that take about 10 µs, so that the few rows of a decode step use one
+// thread.
 std::int64_t rows_of_a_task(std::int64_t size) {
   constexpr std::int64_t kElements = 32768;
   return std::max<std::int64_t>(1, kElements / size);

@@ -15,7 +15,7 @@ struct Normalization {
   std::int64_t size = 0;         // elements of a row
   float epsilon = 0;             // added to the variance
   const float* scale = nullptr;  // [size]
-  const float* bias = nullptr;   // [size] or none
+  const float* bias = nullptr;   // [size] or nullptr
 };
 
 // Normalises rows begin … end - 1 of ``values`` [rows, size] into ``result``, which may be

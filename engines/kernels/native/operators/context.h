@@ -1,4 +1,4 @@
-// An operator's view of ONNX Runtime: its node, the tensors of a call, the session's threads.
+// An operator's view of ONNX Runtime: its node, the tensors of a call and the session's threads.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace skipdec {
 
-// Reports an invalid node or call; it becomes the session's error with this message.
+// Reports an invalid node or call; the session fails with its message.
 class OperatorError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -82,7 +82,7 @@ class CallContext {
         static_cast<std::size_t>(tasks), const_cast<Task*>(&task));
   }
 
-  // Runs part(begin, end) for all of [0, size), ``step`` at a time, in the same way.
+  // Splits [0, size) into ranges of ``step`` and runs part(begin, end) for each, in the same way.
   template <class Part>
   void parallel_for(std::int64_t size, std::int64_t step, const Part& part) const {
     parallel_for((size + step - 1) / step, [&](std::int64_t task) noexcept {

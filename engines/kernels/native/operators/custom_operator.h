@@ -55,7 +55,7 @@ inline void release_indices(int* first, int* second) {
 
 }  // namespace detail
 
-// Description of ``Kernel``; it must outlive all sessions that use it.
+// Returns the description of ``Kernel``; it must outlive all sessions that use it.
 template <class Kernel>
 constexpr abi::CustomOp custom_operator() {
   using detail::Instance;

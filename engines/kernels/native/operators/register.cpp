@@ -53,7 +53,7 @@ abi::Status* domain_of(abi::ApiTable api, abi::CustomOpDomain** domain) {
 }
 
 // Returns the chosen set, or avx512vnni if the check of AMX tiles failed, because products then run
-// on that.
+// on avx512vnni.
 skipdec::InstructionSet used_instruction_set() {
   using skipdec::InstructionSet;
   constexpr std::int64_t kManyRows = 64;

@@ -8,8 +8,8 @@
 
 namespace skipdec {
 
-// Grows and never shrinks; make it thread_local. Its memory is 64-byte aligned, uninitialised, and
-// valid until the same thread asks for more.
+// It grows and never shrinks; make it thread_local. Its memory is 64-byte aligned, uninitialised,
+// and valid until the same thread asks for more.
 class Scratch {
  public:
   void* reserve(std::size_t bytes) {

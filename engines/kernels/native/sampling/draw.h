@@ -16,12 +16,14 @@ namespace skipdec {
 // interface.
 struct Draw {
   float inverse_temperature = 1;
-  float margin = 0;        // logits below best + margin are excluded (min_p); -infinity: no bound
-  std::int64_t top_k = 0;  // keep the k largest, and ties with the k-th; 0: all
-  double top_p = 1;        // then the fewest largest that hold this share of all weights left; of
-                           // equal ones at the border the first tokens
-  double uniform = 0;      // in [0, 1): chosen is the first, in order of token ids, with which the
-                           // sum of weights passes this share of those left
+  float margin = 0;        // excludes logits below best + margin (min_p); -infinity: none
+  std::int64_t top_k = 0;  // keeps the k largest, and ties with the k-th; 0: all
+  // Keeps the fewest largest weights whose sum reaches this share of the remaining total. Of equal
+  // weights at the border, the lower token ids are kept.
+  double top_p = 1;
+  // In [0, 1). Chooses the first token, in order of token ids, at which the running sum of weights
+  // exceeds this share of the remaining total.
+  double uniform = 0;
 };
 
 // Scratch memory for calls: it grows to a few times the vocabulary.

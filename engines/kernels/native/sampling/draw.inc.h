@@ -4,14 +4,15 @@
 namespace skipdec {
 namespace {
 
-// Logits per block: its maximum shows whether any of them is kept, its sum where a share falls.
+// Number of logits per block. A block's maximum shows whether any of its logits is kept, and its
+// sum whether the chosen token is in it.
 constexpr std::int64_t kBlock = 64;
 
 // Right shift of a float32's bits that leaves its sign, its exponent and five bits of its mantissa.
 constexpr int kClassShift = 18;
 
-// Writes each block's largest logit to maxima; returns the largest of all, NaN if one is NaN or
-// +infinity.
+// Writes each block's largest logit to ``maxima`` and returns the largest of all; NaN if a logit is
+// NaN or +infinity.
 float find_maxima(const float* logits, std::int64_t size, std::vector<float>& maxima) {
   maxima.resize(static_cast<std::size_t>((size + kBlock - 1) / kBlock));
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -47,7 +48,7 @@ float kth_largest(std::vector<float>& values, std::int64_t k) {
   return *place;
 }
 
-// Writes the ids of logits >= least, in order, and the logits to scratch.ids and scratch.kept.
+// Writes the logits >= ``least`` to scratch.kept and their ids, in order, to scratch.ids.
 void keep_from(float least, const float* logits, std::int64_t size, DrawScratch& scratch) {
   scratch.ids.clear();
   scratch.kept.clear();
@@ -62,8 +63,8 @@ void keep_from(float least, const float* logits, std::int64_t size, DrawScratch&
   }
 }
 
-// Keeps the top_k of all logits >= least. At least k logits reach the k-th largest maximum of a
-// block, so few others are examined.
+// Returns the bound at and above which top_k keeps logits; it is not below ``least``. At least k
+// logits reach the k-th largest maximum of a block, so few others are examined.
 float top_k_threshold(std::int64_t k, float least, const float* logits, std::int64_t size,
                       DrawScratch& scratch) {
   if (k < static_cast<std::int64_t>(scratch.block_maxima.size())) {
@@ -76,7 +77,7 @@ float top_k_threshold(std::int64_t k, float least, const float* logits, std::int
   return std::max(least, kth_largest(scratch.largest, k));
 }
 
-// Eight independent sums of float32 values.
+// Returns the sum of float32 values, added as eight independent sums.
 double sum_of(const float* values, std::int64_t size) {
   const float* const end = values + size;
   double partial[8] = {};
@@ -103,7 +104,7 @@ void weigh(const Draw& draw, float best, const float* values, std::int64_t size,
   }
 }
 
-// See SumWeights.
+// Implements SumWeights.
 double sum_weights(const float* logits, std::int64_t size, float best) {
   float weights[kBlock];
   double total = 0;
@@ -115,7 +116,8 @@ double sum_weights(const float* logits, std::int64_t size, float best) {
   return total;
 }
 
-// Calls visit(start, count) for each block of weights that may contain one of at least ``least``.
+// Calls visit(start, count) for each block that may contain a weight >= ``least``, until it returns
+// false.
 template <class Visit>
 void visit_blocks(float least, const DrawScratch& scratch, const Visit& visit) {
   const auto size = static_cast<std::int64_t>(scratch.weights.size());
@@ -125,15 +127,16 @@ void visit_blocks(float least, const DrawScratch& scratch, const Visit& visit) {
   }
 }
 
-// top_p keeps weights above ``border``, and the first ``ties`` of the ``equal`` ones.
+// Weights that top_p keeps: those above ``border``, and the first ``ties`` of the ``equal`` weights
+// of that value.
 struct Nucleus {
   float border = 0;
   std::int64_t ties = 0, equal = 0;
   double total = 0;
 };
 
-// Finds the fewest largest of ``values``, which it reorders, whose sum plus ``above``, the sum of
-// all larger ones, reaches ``target``; all of them if it does not.
+// Finds the fewest largest of ``values`` whose sum plus ``above``, the sum of all larger weights,
+// reaches ``target``; all of them if the sum never reaches it. Reorders ``values``.
 Nucleus find_border(std::vector<float>& values, double above, double target) {
   auto begin = values.begin(), end = values.end();
   Nucleus nucleus{0, 0, 0, above};
@@ -158,7 +161,7 @@ Nucleus find_border(std::vector<float>& values, double above, double target) {
   return nucleus;
 }
 
-// Calls ``visit`` with each weight of chunks that contain one of at least ``least``.
+// Calls ``visit`` with all weights of each chunk that contains a weight >= ``least``.
 template <class Visit>
 void visit_weights(float least, const DrawScratch& scratch, const Visit& visit) {
   visit_blocks(least, scratch, [&scratch, &visit, least](std::int64_t start, std::int64_t count) {
@@ -173,16 +176,16 @@ void visit_weights(float least, const DrawScratch& scratch, const Visit& visit) 
   });
 }
 
-// Weights with the same sign, exponent and first five bits of the mantissa.
+// Returns the class of a weight: its sign, exponent and first five bits of the mantissa.
 std::size_t class_of(float weight) {
   std::uint32_t bits;
   std::memcpy(&bits, &weight, sizeof bits);
   return bits >> kClassShift;
 }
 
-// Sums by class first, then examines only the weights of the class with the border. Blocks of
-// weights that the share cannot need, because they sum to less than 1 - top_p even if all others
-// are as small, are skipped.
+// Sums weights by class first, then examines only those of the class that contains the border.
+// Skips weights that the nucleus cannot need: they are so small that even if all weights were,
+// their sum would stay below 1 - top_p of the total.
 Nucleus find_nucleus(double top_p, double total, DrawScratch& scratch) {
   const double spare = (1 - top_p) * total / static_cast<double>(scratch.weights.size());
   scratch.class_sums.assign(class_of(1.0F) + 1, 0.0);
@@ -207,7 +210,7 @@ Nucleus find_nucleus(double top_p, double total, DrawScratch& scratch) {
   return find_border(scratch.largest, above, target);
 }
 
-// Copies the weights of at least ``border`` to ``kept``, with 0 for the others.
+// Copies the weights >= ``border`` to ``kept``, and 0 for the others.
 void keep_weights(const float* weights, std::int64_t count, float border, float (&kept)[kBlock]) {
   const Vector lowest = Vector::broadcast(border), zero = Vector::broadcast(0.0F);
   for (std::int64_t i = 0; i < count; i += Vector::kLanes) {

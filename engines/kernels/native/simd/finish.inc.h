@@ -11,8 +11,8 @@ inline Vector load_columns(const float* from, int count) {
   return count == Vector::kLanes ? Vector::load(from) : load_first(from, count);
 }
 
-// The 16 columns from ``column`` of a product, the last of which may not exist: values shared by
-// the results of all rows, loaded once. Weights have columns, bias and activation.
+// Finishes the 16 columns from ``column`` on, the last of which may not exist. Values that all rows
+// share are loaded once. ``Weights`` has columns, bias and activation.
 template <class Weights>
 class FinishedColumns {
  public:

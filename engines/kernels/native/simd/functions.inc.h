@@ -48,7 +48,7 @@ inline Vector erf(const Vector& x) {
   return limited * p / q;
 }
 
-// x · (1 + erf(x/√2)) / 2.
+// Returns x · (1 + erf(x/√2)) / 2.
 inline Vector gelu(const Vector& x) {
   const Vector half = Vector::broadcast(0.5F) * x;
   return multiply_add(half, erf(x * Vector::broadcast(0x1.6a09e6p-1F)), half);

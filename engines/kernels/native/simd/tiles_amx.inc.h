@@ -28,7 +28,7 @@ class Tiles {
   void zero() const {
     __asm__ volatile("tilezero %%tmm%c0" : : "i"(kTile));
   }
-  // 16 rows of 64 bytes, each ``stride`` bytes after the one before.
+  // Loads 16 rows of 64 bytes, each ``stride`` bytes after the one before.
   template <int kTile>
   void load(const void* from, std::int64_t stride = 64) const {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2"
@@ -43,14 +43,15 @@ class Tiles {
                      : "r"(to), "r"(std::int64_t{64}), "i"(kTile)
                      : "memory");
   }
-  // sums[m][n] += Σ codes[m][4 k + i] · weights[k][4 n + i]: int32, uint8, int8.
+  // Computes sums[m][n] += Σ codes[m][4 k + i] · weights[k][4 n + i] with int32 sums, uint8 codes
+  // and int8 weights.
   template <int kSums, int kCodes, int kWeights>
   void add_products() const {
     __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0"
                      :
                      : "i"(kSums), "i"(kCodes), "i"(kWeights));
   }
-  // The same for int8 codes.
+  // Does the same with int8 codes.
   template <int kSums, int kCodes, int kWeights>
   void add_signed_products() const {
     __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0"

@@ -46,7 +46,7 @@ class Tiles {
 
   static constexpr std::size_t kBytes = 1024;
 
-  // Tiles that were not loaded are not zero, as after a task that left data behind.
+  // Tiles start with arbitrary data, like those that an earlier task has left.
   std::uint8_t tiles_[8][kBytes] = {{0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}, {0x5a}};
 };
 

@@ -1,5 +1,5 @@
-// Loops whose counter is a compile-time constant in each iteration, so that arrays indexed by it
-// can live in registers.
+// Loops whose counter is a compile-time constant in each iteration, so that the compiler can keep
+// arrays that it indexes in registers.
 #pragma once
 
 namespace skipdec {

@@ -1,5 +1,5 @@
-// Sixteen float32 lanes in two AVX2 registers (AVX2, FMA, F16C). See vector_portable.inc.h for each
-// function.
+// Sixteen float32 lanes in two AVX2 registers (AVX2, FMA, F16C). vector_portable.inc.h documents
+// each function.
 #pragma once
 
 namespace skipdec {

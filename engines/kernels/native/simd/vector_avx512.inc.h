@@ -1,5 +1,5 @@
-// Sixteen float32 lanes in one AVX-512 register (F, BW, DQ, VL). See vector_portable.inc.h for each
-// function.
+// Sixteen float32 lanes in one AVX-512 register (F, BW, DQ, VL). vector_portable.inc.h documents
+// each function.
 #pragma once
 
 namespace skipdec {

@@ -1,4 +1,4 @@
-// Sixteen float32 lanes in four NEON registers of aarch64. See vector_portable.inc.h for each
+// Sixteen float32 lanes in four NEON registers of aarch64. vector_portable.inc.h documents each
 // function.
 #pragma once
 
@@ -109,8 +109,7 @@ inline Vector select_less(const Vector& a, const Vector& b, const Vector& below,
   }
   return v;
 }
-// Uses a comparison as on x86, because NEON's own minimum and maximum would keep NaN on either
-// side.
+// Compares like x86, because NEON's own minimum and maximum return NaN if either operand is NaN.
 inline Vector max(const Vector& a, const Vector& b) { return select_less(b, a, a, b); }
 inline Vector min(const Vector& a, const Vector& b) { return select_less(a, b, a, b); }
 inline Vector abs(const Vector& a) {

@@ -19,7 +19,7 @@ struct Vector {
     return v;
   }
 
-  // Each loads 16 elements from any address, exactly.
+  // Each `load` reads 16 elements at any address and widens them exactly.
   static Vector load(const float* from) {
     Vector v;
     std::memcpy(v.lanes, from, sizeof v.lanes);
@@ -41,7 +41,7 @@ struct Vector {
     return v;
   }
 
-  // Stores to 16 and 8 bits round to nearest, ties to even. NaN stays NaN in 16 bits.
+  // Each `store` to 16 or 8 bits rounds to nearest, ties to even. NaN stays NaN in 16 bits.
   void store(float* to) const { std::memcpy(to, lanes, sizeof lanes); }
   void store(Float16* to) const {
     for (int i = 0; i < kLanes; ++i) to[i] = narrowed(lanes[i]);
