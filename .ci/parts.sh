@@ -19,7 +19,7 @@ run_part() {
 }
 export -f run_part
 
-at_once="$(nproc)" # before OMP_NUM_THREADS, which nproc obeys
+at_once="$(env -u OMP_NUM_THREADS nproc)" # nproc obeys it
 OMP_NUM_THREADS=1 CMAKE_BUILD_PARALLEL_LEVEL=1 \
     xargs -d '\n' -P "$at_once" -I {} bash -c 'run_part "$1"' part {} && exit
 echo "== failed:" >&2
