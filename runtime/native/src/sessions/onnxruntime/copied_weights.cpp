@@ -35,8 +35,11 @@ std::unique_ptr<HugePages> content_of(const Bundle& bundle, const std::string& p
         ::read(opened.file.number(), content->data() + filled, content->size() - filled);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) refuse(bundle, path, "can't be read (" + system_words(errno) + ")");
-    if (count == 0)
-      refuse(bundle, path, "has " + grouped(filled) + " bytes; expected " + grouped(record->size));
+    if (count == 0) {
+      refuse(bundle, path,
+             "has " + grouped(static_cast<std::int64_t>(filled)) + " bytes; expected " +
+                 grouped(static_cast<std::int64_t>(record->size)));
+    }
     filled += static_cast<std::size_t>(count);
   }
   return content;
@@ -49,7 +52,8 @@ HugePages::HugePages(std::size_t size) : mapped_(size + kHugePage), size_(size) 
       ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED)
     throw Error(Status::kCapacity, "memory of this machine",
-                "has no " + grouped(size) + " bytes for a copy of weights; map them");
+                "has no " + grouped(static_cast<std::int64_t>(size)) +
+                    " bytes for a copy of weights; map them");
   mapping_ = static_cast<char*>(mapping);
   const auto address = reinterpret_cast<std::uintptr_t>(mapping);
   data_ = mapping_ + (kHugePage - address % kHugePage) % kHugePage;
