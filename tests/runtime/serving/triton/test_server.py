@@ -208,7 +208,7 @@ def test_a_killed_stub_is_found_by_check_and_replaced_by_a_load(server: TritonSe
     assert dead.problem
     told = CliRunner().invoke(build_app(), ["triton", "check", url])
     assert told.exit_code == 1
-    assert "tiny can't make a token" in str(told.output)
+    assert "tiny can't generate a token" in str(told.output)
     server.post("/v2/repository/models/tiny/unload")
     assert server.post("/v2/repository/models/tiny/load")[0] == 200
     assert [one.problem for one in check_triton_models(url, ["tiny"])] == [None]
