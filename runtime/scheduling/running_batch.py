@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -221,8 +221,7 @@ class RunningBatch:
         deltas = [row.abort(reason) for row in request.rows if row.finish_reason is None]
         self._scheduler.cancel(number)
         self._rows = [row for row in self._rows if row.request_number != number]
-        for row in request.rows:
-            self._slots.release(row.number)
+        self._release(request.rows)
         self._counters.aborted += 1
         return deltas
 
@@ -327,7 +326,8 @@ class RunningBatch:
                 _LOGGER.exception("a row of request %d failed", row.request_number)
                 deltas.append(row.fail(str(error)))
             if len(deltas) - before < len(step.tokens) and row.finish_reason is None:
-                self._slots.truncate(row.number, row.num_positions)
+                with self._loaded.engines.kept():
+                    self._slots.truncate(row.number, row.num_positions)
             first += len(step.tokens)
         self._counters.generated_tokens += len(deltas)
         if ended := [row for row in rows if row.finish_reason is not None]:
@@ -338,8 +338,8 @@ class RunningBatch:
     def _remove(self, ended: Sequence[Row]) -> None:
         """Free the slots of rows that have ended, and count the requests that ended with them."""
         self._rows = [row for row in self._rows if row.finish_reason is None]
+        self._release(ended)
         for row in ended:
-            self._slots.release(row.number)
             self._scheduler.row_ended(row.request_number)
         for number in {row.request_number for row in ended}:
             request = self._requests[number]
@@ -364,8 +364,15 @@ class RunningBatch:
             self._scheduler.cancel(number)
             self._counters.failed += 1
         self._rows = []
-        self._slots.reset()
+        with self._loaded.engines.kept():
+            self._slots.reset()
         return deltas
+
+    def _release(self, rows: Iterable[Row]) -> None:
+        """Free the slots of rows, while no other thread can free them all."""
+        with self._loaded.engines.kept():
+            for row in rows:
+                self._slots.release(row.number)
 
 
 @contextmanager

@@ -186,6 +186,27 @@ class LoadedEngines:
                         self._free()
                     self._changed.notify_all()
 
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep `close` of another thread from freeing slots in a block between two steps.
+
+        Whoever closes waits for the end of the block. After `close` the block still runs, on slots
+        that are closed.
+        """
+        if self._home.is_left:
+            yield
+            return
+        with self._changed:
+            outer, self._stepping = self._stepping, get_ident()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._stepping = outer
+                if self._is_closed and outer is None:
+                    self._free()
+                self._changed.notify_all()
+
     def trim(self) -> None:
         """Free the memory that no call uses."""
         if not self._home.is_left:

@@ -98,6 +98,22 @@ def test_close_waits_for_the_step_that_runs_and_ends_the_call(
     room.backend.close.assert_called_once()
 
 
+def test_close_waits_while_the_holder_keeps_its_slots(
+    waits: Event, threads: ThreadPoolExecutor
+) -> None:
+    room = Room()
+    with room.engines.hold(room.slots()):
+        with room.engines.kept():
+            closing = threads.submit(room.engines.close)
+            assert waits.wait(SECONDS)
+            assert room.done == []
+        closing.result(SECONDS)
+        assert room.done == ["closed", "freed"]
+        with room.engines.kept():  # still runs, on slots that are closed
+            room.done.append("kept")
+    assert room.done == ["closed", "freed", "kept"]
+
+
 def test_close_does_not_wait_for_a_call_that_rests(room: Room) -> None:
     with room.engines.hold(room.slots()):
         with room.engines.step():
