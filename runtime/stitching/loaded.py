@@ -168,9 +168,7 @@ class LoadedEngines:
         CapacityError if the block runs out of memory.
         """
         self.require_usable()  # a fork may have inherited the lock in a locked state
-        with NATIVE_WORK:
-            with self._changed:
-                self._stepping = get_ident()
+        with NATIVE_WORK, self.kept():
             try:
                 yield self.require_usable()
             except MemoryError as error:
@@ -179,19 +177,13 @@ class LoadedEngines:
                     "a step needs more than can be had; lower max_batch_size or kv_memory, or use "
                     "shorter prompts",
                 ) from error
-            finally:
-                with self._changed:
-                    self._stepping = None
-                    if self._is_closed:
-                        self._free()
-                    self._changed.notify_all()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep `close` of another thread from freeing slots in a block between two steps.
+        """Keep `close` from freeing anything in a block, which frees it at its end instead.
 
-        Whoever closes waits for the end of the block. After `close` the block still runs, on slots
-        that are closed.
+        Another thread that closes waits for the end of the block. After `close` a block still runs,
+        on slots that are closed.
         """
         if self._home.is_left:
             yield
