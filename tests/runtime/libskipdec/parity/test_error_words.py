@@ -6,21 +6,18 @@ libskipdec's the argument itself. Other differences are listed as the key words 
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attack.readers import DOCUMENTS, NativeReader, native_reader, python_verdict
-from programs import built_program
+from attack.readers import DOCUMENTS, NativeReader, python_verdict
+from bundle_documents import Edit, edit
 from runtimes import native_error, run_native
 
 from skipdec import Generator, SamplingParams
-from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import SkipDecError
 
 OPTIONS = {"max_batch_size": 4, "kv_memory": 1 << 16}
@@ -192,29 +189,6 @@ def test_both_refuse_options_of_a_batch_with_the_same_words(
     assert words(native_error(text_bundle, **options)) == words(python)
 
 
-Edit = Callable[[dict[str, Any]], object]
-
-
-@pytest.fixture(scope="module")
-def reader() -> Iterator[NativeReader]:
-    with native_reader(built_program("read_bundles")) as native:
-        yield native
-
-
-@pytest.fixture(scope="module")
-def copied(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(shutil.copytree(text_bundle, tmp_path_factory.mktemp("copied") / "bundle"))
-
-
-@pytest.fixture
-def bundle(copied: Path) -> Iterator[Path]:
-    """Return a bundle whose documents a test may change."""
-    contents = {name: (copied / name).read_bytes() for name in DOCUMENTS}
-    yield copied
-    for name, content in contents.items():
-        (copied / name).write_bytes(content)
-
-
 def same_verdict(reader: NativeReader, bundle: Path, keys: Sequence[str] = ()) -> None:
     python, native = python_verdict(bundle), reader.verdict(bundle)
     assert python.startswith("refused ")
@@ -223,7 +197,7 @@ def same_verdict(reader: NativeReader, bundle: Path, keys: Sequence[str] = ()) -
 
 # Python checks fields by pydantic, whose words differ; both name the field.
 @pytest.mark.parametrize(
-    ("edit", "keys"),
+    ("change", "keys"),
     [
         (lambda file: file.update(format_version=2), ()),
         (lambda file: file.update(format_version=99), ()),
@@ -251,16 +225,14 @@ def same_verdict(reader: NativeReader, bundle: Path, keys: Sequence[str] = ()) -
     ],
 )
 def test_both_refuse_a_manifest_with_the_same_words(
-    reader: NativeReader, bundle: Path, edit: Edit, keys: Sequence[str]
+    reader: NativeReader, bundle: Path, change: Edit, keys: Sequence[str]
 ) -> None:
-    manifest = json.loads((bundle / "manifest.json").read_bytes())
-    edit(manifest)
-    (bundle / "manifest.json").write_text(sealed_text(manifest))
+    edit(bundle, "manifest.json", change)
     same_verdict(reader, bundle, keys)
 
 
 @pytest.mark.parametrize(
-    ("edit", "keys"),
+    ("change", "keys"),
     [
         (lambda file: file["schedule"].update(horizon=0), ("horizon", " is 0; allowed: 1 to ")),
         (
@@ -272,11 +244,9 @@ def test_both_refuse_a_manifest_with_the_same_words(
     ],
 )
 def test_both_refuse_a_schedule_file_with_the_same_words(
-    reader: NativeReader, bundle: Path, edit: Edit, keys: Sequence[str]
+    reader: NativeReader, bundle: Path, change: Edit, keys: Sequence[str]
 ) -> None:
-    document = json.loads((bundle / "schedule.json").read_bytes())
-    edit(document)
-    (bundle / "schedule.json").write_text(sealed_text(document))
+    edit(bundle, "schedule.json", change)
     same_verdict(reader, bundle, keys)
 
 

@@ -3,53 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from attack.readers import DOCUMENTS, KINDS, OPEN, NativeReader, compare, native_reader
+from attack.readers import KINDS, OPEN, NativeReader, compare
 from attack.readers import python_verdict as verdict_of_python
-from programs import built_program
+from bundle_documents import Edit, edit
 
-from skipdec.engines.bundle import file_record
-from skipdec.engines.documents import sealed_text
 from skipdec.runtime.schedule.bundle import write_schedule
-
-Edit = Callable[[dict[str, Any]], object]
-
-
-@pytest.fixture(scope="module")
-def reader() -> Iterator[NativeReader]:
-    with native_reader(built_program("read_bundles")) as native:
-        yield native
-
-
-@pytest.fixture
-def bundle(text_bundle: Path, tmp_path: Path) -> Path:
-    """Return a bundle whose documents may be changed; its engines are links."""
-    for path in text_bundle.rglob("*"):
-        copy = tmp_path / path.relative_to(text_bundle)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        if path.name in DOCUMENTS:
-            copy.write_bytes(path.read_bytes())
-        elif path.is_file():
-            copy.hardlink_to(path)
-    return tmp_path
-
-
-def edit(bundle: Path, name: str, change: Edit) -> None:
-    document = json.loads((bundle / name).read_bytes())
-    change(document)
-    text = json.dumps(document) if name == "tokenizer.json" else sealed_text(document)
-    (bundle / name).write_text(text)
-    if name == "tokenizer.json":
-        record = file_record(bundle, name).model_dump()
-        edit(bundle, "manifest.json", lambda manifest: _record(manifest, name).update(record))
-
-
-def _record(manifest: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(record for record in manifest["files"] if record["path"] == name)
 
 
 @pytest.mark.parametrize(
