@@ -392,7 +392,7 @@ __all__ = [
     "FORMAT_VERSION", "KNOWN_FEATURES", "KV_SCALE_BYTES", "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH",
     "NUM_CANDIDATES", "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec",
     "DType", "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType",
-    "Integer", "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec", "PrecisionSpec",
-    "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole", "TensorSpec",
+    "Integer", "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec",
+    "PrecisionSpec", "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole", "TensorSpec",
     "UnusedCache", "json_digest", "kv_width",
 ]  # fmt: skip

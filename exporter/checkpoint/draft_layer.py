@@ -6,9 +6,9 @@ the checkpoint, without what names the layer; ``draft_layer.json`` has a `DraftL
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -110,12 +110,12 @@ def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLay
 def layer_prefix(model: ModelSpec) -> str:
     """Return what the names of layer 0's tensors begin with, e.g. ``decoder.layers.0.``."""
     names = [
-        source
+        source.split(".")
         for parameter in engine_parameters(EngineKind.LAYER, model, 0)
         for source in parameter.sources
     ]
-    common = os.path.commonprefix(names)
-    return common[: common.rfind(".") + 1]
+    common = takewhile(lambda parts: len(set(parts)) == 1, zip(*names, strict=False))
+    return "".join(f"{parts[0]}." for parts in common)
 
 
 def _read_facts(path: Path) -> DraftLayerFacts:
