@@ -393,6 +393,6 @@ __all__ = [
     "NUM_CANDIDATES", "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec",
     "DType", "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType",
     "Integer", "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec",
-    "PrecisionSpec", "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole", "TensorSpec",
-    "UnusedCache", "json_digest", "kv_width",
+    "PrecisionSpec", "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole",
+    "TensorSpec", "UnusedCache", "json_digest", "kv_width",
 ]  # fmt: skip
