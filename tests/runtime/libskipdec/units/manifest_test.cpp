@@ -41,17 +41,6 @@ TEST(Manifest, IsReadAsItIsWritten) {
             std::string::npos);
 }
 
-// A draft layer on the files of layer 1, and a head of 16 tokens on those of the head.
-json drafted_manifest() {
-  json document = hollow_manifest();
-  json layer = document["engines"][2], head = document["engines"][3];
-  layer["name"] = "layer_draft", layer["layer_index"] = nullptr;
-  head["name"] = "head_draft", head["outputs"][0]["shape"][1] = 16;
-  document["draft_layer"] = {{"behind", 1}, {"engine", layer}};
-  document["draft_head"] = {{"tokens", 16}, {"engine", head}};
-  return document;
-}
-
 TEST(Manifest, MayHaveWhatOnlyDraftsRun) {
   EXPECT_FALSE(parsed(hollow_manifest()).draft_layer.has_value());
   EXPECT_FALSE(parsed(hollow_manifest()).draft_head.has_value());
@@ -196,10 +185,13 @@ const std::vector<Hostile> kHostileDrafts{
     {"/draft_layer/engine/name", "layer_001", "expected: layer_draft, a layer without layer_index"},
     {"/draft_layer/engine/layer_index", 1, "expected: layer_draft, a layer without layer_index"},
     {"/draft_layer/engine/graph", "other", "engine layer_draft: names other, not listed in files"},
-    {"/draft_layer/engine/inputs/0/dtype", "float16", "engine layer_draft: hidden_states is float16"},
+    {"/draft_layer/engine/inputs/0/dtype", "float16",
+     "engine layer_draft: hidden_states is float16"},
     {"/draft_head/tokens", 32, "draft_head has 32 tokens; allowed: fewer than 32"},
-    {"/draft_head/tokens", 17, "engine head_draft: logits is (a symbol, 16); expected (a symbol, 17)"},
-    {"/draft_head/engine/kind", "layer", "is engine head_draft, a layer; expected: head_draft, a head"},
+    {"/draft_head/tokens", 17,
+     "engine head_draft: logits is (a symbol, 16); expected (a symbol, 17)"},
+    {"/draft_head/engine/kind", "layer",
+     "is engine head_draft, a layer; expected: head_draft, a head"},
     {"/draft_head/engine/weights/0", "engines/embed.weights",
      "draft_head reads engines/embed.weights; allowed: only the head's weights"},
 };
