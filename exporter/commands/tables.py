@@ -15,6 +15,7 @@ from ...engines.host.progress import ConsoleProgress
 from ...engines.manifest import BuildSpec, Kernels, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
 from ..config import DEFAULT_TARGET
+from ..pipeline.card import describe_drafts
 from ..pipeline.plan import BundlePlan
 from ..pipeline.report import EngineReport, ExportReport
 
@@ -170,17 +171,6 @@ def _build_facts(target: str, build: BuildSpec | None) -> dict[str, str]:
         f"{', '.join(map(str, build.kv_buckets))}",
         "flags": ", ".join(flags),
     }
-
-
-def describe_drafts(behind: int | None, head_tokens: int | None) -> str:
-    """Return what a bundle has for drafts in one line; nothing if it has nothing.
-
-    >>> describe_drafts(1, 8192)
-    'a layer of their own behind layer 0, a head of the first 8192 tokens'
-    """
-    layer = "" if behind is None else f"a layer of their own behind layer {behind - 1}"
-    head = "" if head_tokens is None else f"a head of the first {head_tokens} tokens"
-    return ", ".join(part for part in (layer, head) if part)
 
 
 def kernel_facts(target: str, kernels: Kernels | None) -> dict[str, str]:
