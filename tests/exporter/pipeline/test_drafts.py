@@ -87,8 +87,14 @@ def verified(bundle: Path, model: Path, draft: Path | None, **options: Any) -> V
     return verify_bundle(request, Events())
 
 
-@pytest.mark.parametrize("options", [*PACKED, *UNPACKED], ids=named)
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize(
+    ("structure", "options"),
+    [
+        *((structure, options) for structure in STRUCTURES for options in PACKED),
+        *(("post_norm", options) for options in UNPACKED),
+    ],
+    ids=lambda value: value if isinstance(value, str) else named(value),
+)
 def test_drafts_of_all_structures_and_precisions_pass_verification(
     structure: str,
     options: dict[str, Any],
