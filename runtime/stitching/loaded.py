@@ -20,6 +20,7 @@ from ..kv.cache import SlotCache, SlotSizes
 from ..kv.prefixes import PrefixCache
 from .device.slot_stitcher import DeviceSlotStitcher, device_slot_cache
 from .device.stitcher import DeviceStitcher
+from .drafts import draft_engines
 from .host.slot_stitcher import HostSlotStitcher
 from .host.stitcher import HostStitcher
 from .protocol import SlotLimits, Stitcher
@@ -31,6 +32,7 @@ def load_stitcher(
 ) -> Stitcher:
     """Load all engines of ``bundle`` into the stitcher that ``backend`` needs.
 
+    Those that only drafts run are loaded when a draft first needs them: `HostStitcher.drafts`.
     Layers with static capacities are loaded in their smallest bucket; the plans of larger buckets
     when a batch first needs them, and then kept. Weights that the backend does not hash itself are
     hashed at the same time, where the bundle asks for it. Raises the errors of the backend's
@@ -60,7 +62,8 @@ def load_stitcher(
     with bundle.weights_checked(unchecked):
         embed, head = backend.load(bundle, manifest.embed), backend.load(bundle, manifest.head)
         if backend.device is None:
-            return HostStitcher(embed, layers(None), head, max_rows)
+            drafts = draft_engines(bundle, backend)
+            return HostStitcher(embed, layers(None), head, max_rows, drafts)
         if manifest.candidates is None:
             raise BundleError(
                 str(bundle.path),

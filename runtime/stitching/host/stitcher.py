@@ -11,6 +11,7 @@ from ....engines.backends.session import Binding, EngineSession
 from ....engines.manifest import EngineSpec, TensorRole
 from ....engines.memory import Array, Tensor
 from ...kv.cache import KVCache, SlotCache
+from ..drafts import DraftEngines
 from ..protocol import LayerCaches, Stitcher, bind, cache_tensors, run_once
 
 
@@ -78,7 +79,10 @@ class StepBuffers:
 
 
 class HostStitcher(Stitcher):
-    """Holds engines on numpy arrays and the memory of their steps, for `HostSlotStitcher`."""
+    """Holds engines on numpy arrays and the memory of their steps, for `HostSlotStitcher`.
+
+    ``drafts`` are the bundle's engines for drafts, loaded once they are used; None: it has none.
+    """
 
     def __init__(
         self,
@@ -86,7 +90,9 @@ class HostStitcher(Stitcher):
         layers: Sequence[EngineSession],
         head: EngineSession,
         max_rows: int,
+        drafts: DraftEngines | None = None,
     ) -> None:
+        self.drafts = drafts
         self.embed = embed
         self.layers = tuple(layers)
         self.head = head

@@ -90,6 +90,18 @@ struct BuildSpec {
   std::vector<std::int64_t> kv_buckets;
 };
 
+// A layer that only drafts run, behind the model's first ``behind`` layers.
+struct DraftLayer {
+  std::int64_t behind = 0;
+  EngineSpec engine;
+};
+
+// The head's first columns, an engine on the weights of the head.
+struct DraftHead {
+  std::int64_t tokens = 0;  // scored: the vocabulary's first ones
+  EngineSpec engine;
+};
+
 struct Manifest {
   std::string target;                 // "onnxruntime", "tensorrt"
   bool uses_skipdec_kernels = false;  // graphs have operators of the domain "skipdec"
@@ -101,6 +113,8 @@ struct Manifest {
   std::vector<EngineSpec> layers;
   std::optional<EngineSpec> candidates;
   std::vector<EngineSpec> canonical;  // kept by --keep-canonical, to be compiled later
+  std::optional<DraftLayer> draft_layer;
+  std::optional<DraftHead> draft_head;
   std::optional<BuildSpec> build;
   std::optional<std::string> tokenizer;        // relative path
   std::optional<std::string> prompt_template;  // with "{prompt}" once

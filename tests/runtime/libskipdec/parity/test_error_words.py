@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attack.readers import DOCUMENTS, NativeReader, python_verdict
-from bundle_documents import Edit, edit
+from attack.readers import DOCUMENTS, OPEN, NativeReader, python_verdict
+from bundle_documents import Edit, add_drafts, edit
 from runtimes import native_error, run_native
 
 from skipdec import Generator, SamplingParams
@@ -227,6 +227,46 @@ def same_verdict(reader: NativeReader, bundle: Path, keys: Sequence[str] = ()) -
 def test_both_refuse_a_manifest_with_the_same_words(
     reader: NativeReader, bundle: Path, change: Edit, keys: Sequence[str]
 ) -> None:
+    edit(bundle, "manifest.json", change)
+    same_verdict(reader, bundle, keys)
+
+
+@pytest.mark.parametrize(
+    ("change", "keys"),
+    [
+        (lambda file: file["draft_layer"].update(behind=0), ("draft_layer.behind: ", "1")),
+        (
+            lambda file: file["draft_layer"].update(behind=6),
+            ("draft_layer is behind 6 layers; allowed: 1 to 5, as the model has 6",),
+        ),
+        (lambda file: file["draft_layer"].pop("engine"), ("draft_layer.engine: ",)),
+        (
+            lambda file: file["draft_layer"]["engine"].update(name="layer_001"),
+            (
+                "draft_layer.engine: ",
+                "is engine layer_001, a layer; expected: layer_draft, a layer",
+            ),
+        ),
+        (
+            lambda file: file["draft_layer"]["engine"].update(graph="other.onnx"),
+            ("engine layer_draft", "names other.onnx, not listed in files"),
+        ),
+        (
+            lambda file: file["draft_head"].update(tokens=300),
+            ("draft_head has 300 tokens; allowed: fewer than 300, the model's vocabulary",),
+        ),
+        (lambda file: file["draft_head"].update(tokens=128), ("engine head_draft: logits is ",)),
+        (
+            lambda file: file["draft_head"]["engine"].update(weights=["tokenizer.json"]),
+            ("draft_head reads tokenizer.json; allowed: only the head's weights, ",),
+        ),
+    ],
+)
+def test_both_refuse_parts_of_drafts_with_the_same_words(
+    reader: NativeReader, bundle: Path, change: Edit, keys: Sequence[str]
+) -> None:
+    edit(bundle, "manifest.json", add_drafts)
+    assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
     edit(bundle, "manifest.json", change)
     same_verdict(reader, bundle, keys)
 
