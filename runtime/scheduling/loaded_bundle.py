@@ -249,7 +249,7 @@ class LoadedBundle:
             kv_bytes=options.kv_memory or 0,
             on_device=on_device,
         )
-        drafts = DraftResolver(bundle.manifest, on_device, options.draft)
+        drafts = DraftResolver(bundle.manifest, on_device, schedules.own, options.draft)
         drafts.resolve()
         stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
         # The free memory is known once the engines are loaded.
