@@ -35,6 +35,7 @@ class DraftResolver:
         problems = [
             *self._inexact(config),
             *(problem for part in config.parts for problem in self._impossible(part)),
+            *self._without_head(config),
         ]
         if problems:
             raise UsageError("draft", *problems)
@@ -42,11 +43,11 @@ class DraftResolver:
 
     def plan(self, part: DraftPart) -> LayerPlan:
         """Return the layers that a part of resolved drafts runs, by the bundle's own placement."""
-        return draft_plan(part, self.own)
+        return draft_plan(part, self.own, self.manifest.draft_layer)
 
-    def draft_prior(self, plan: LayerPlan) -> float:
+    def draft_prior(self, plan: LayerPlan, *, narrow: bool) -> float:
         """Return what a draft step of ``plan`` should cost, in passes over one token."""
-        return byte_share(self.manifest, plan)
+        return byte_share(self.manifest, plan, narrow=narrow)
 
     def _inexact(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem if results may depend on how many tokens of a row share a pass.
@@ -81,6 +82,11 @@ class DraftResolver:
     def _impossible(self, part: DraftPart) -> Iterator[str]:
         """Yield a problem if the model has no such layers."""
         depth = self.manifest.model.num_layers
+        if part.name == "trained" and self.manifest.draft_layer is None:
+            yield (
+                "trained needs a draft layer, which the bundle does not have; train one with "
+                "`skipdec tune --draft-layer` and export the model with --draft"
+            )
         if part.number is None:
             return
         if part.number >= depth:
@@ -93,6 +99,21 @@ class DraftResolver:
             self.plan(part)
         except ScheduleError as error:
             yield f"{part}: {'; '.join(error.problems)}; take another number, ends:N or first:N"
+
+    def _without_head(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem if the text names a narrow head that is not there or not used."""
+        if config.head is None:
+            return
+        held = self.manifest.draft_head
+        if not any(part.runs_layers for part in config.parts):
+            yield f"head is {config.head}, but no part runs layers; leave it out, or add ends:3"
+        elif held is None:
+            yield (
+                f"head is {config.head}, but the bundle has no narrow head; leave it out, or "
+                "export the model with --draft-head"
+            )
+        elif held.tokens != config.head:
+            yield f"head is {config.head}; allowed: {held.tokens}, the bundle's narrow head"
 
 
 def wants_drafts(wanted: str | None) -> bool:

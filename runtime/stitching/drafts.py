@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from threading import Lock
 
 from ...engines.backends.session import EngineBackend, EngineSession
 from ...engines.bundle import EngineBundle
-from ...engines.manifest import EngineSpec
+from ...engines.manifest import EngineKind, EngineSpec
 
 
 class DraftEngines:
     """The draft layer and the narrow head of ``bundle``; nothing is read until they are used.
 
     Loading hashes the layer's weights where the bundle asks for it; the narrow head reads the
-    weights of the head, which were hashed with it. Raises the errors of the backend's ``load``. Not
-    thread-safe: one thread at a time, as for the other engines.
+    weights of the head, which were hashed with it. Raises the errors of the backend's ``load``. Any
+    thread may load them.
     """
 
     def __init__(self, bundle: EngineBundle, backend: EngineBackend) -> None:
         self._bundle = bundle
         self._backend = backend
+        self._loading = Lock()
+        self._loaded: dict[str, EngineSession] = {}  # by name
 
-    @cached_property
+    @property
     def layer(self) -> EngineSession | None:
         """The draft layer, behind the model's first ``behind`` layers; None: there is none."""
         draft = self._bundle.manifest.draft_layer
         return None if draft is None else self._load(draft.engine)
 
-    @cached_property
+    @property
     def head(self) -> EngineSession | None:
         """The head of the first ``head_tokens`` tokens; None: there is none."""
         draft = self._bundle.manifest.draft_head
-        return None if draft is None else self._backend.load(self._bundle, draft.engine)
+        return None if draft is None else self._load(draft.engine)
 
     @property
     def behind(self) -> int | None:
@@ -46,9 +48,12 @@ class DraftEngines:
         return None if draft is None else draft.tokens
 
     def _load(self, engine: EngineSpec) -> EngineSession:
-        unchecked = () if self._backend.hashes_weights(engine) else (engine,)
-        with self._bundle.weights_checked(unchecked):
-            return self._backend.load(self._bundle, engine)
+        with self._loading:
+            if engine.name not in self._loaded:
+                is_checked = engine.kind is EngineKind.HEAD or self._backend.hashes_weights(engine)
+                with self._bundle.weights_checked(() if is_checked else (engine,)):
+                    self._loaded[engine.name] = self._backend.load(self._bundle, engine)
+            return self._loaded[engine.name]
 
 
 def draft_engines(bundle: EngineBundle, backend: EngineBackend) -> DraftEngines | None:
