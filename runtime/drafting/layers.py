@@ -41,7 +41,11 @@ def byte_share(manifest: Manifest, plan: LayerPlan, *, narrow: bool) -> float:
 
 
 def _placed(own: ExitSchedule, count: int) -> tuple[int, ...]:
-    return own.changed(decay="constant", max_exit_layer=count, min_exit_layer=count).plan(0).layers
+    warmup = max(1, own.warmup_layers)  # of full depth none; drafts without layer 0 never hold
+    placed = own.changed(
+        decay="constant", max_exit_layer=count, min_exit_layer=count, warmup_layers=warmup
+    )
+    return placed.plan(0).layers
 
 
 def _ends(own: ExitSchedule, count: int) -> tuple[int, ...]:
