@@ -16,7 +16,7 @@ _ALLOWED = "layers:N, ends:N or first:N, e.g. ends:3"
 
 
 def _placed(count: int, num_layers: int) -> tuple[int, ...]:
-    """Return what a full schedule's own placement, ``top`` above one warm-up layer, gives."""
+    """Return the layers that the placement of a full schedule gives: the top ones."""
     schedule = ExitSchedule.full(num_layers)
     return schedule.changed(max_exit_layer=count, min_exit_layer=count).plan(0).layers
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from .reader import CheckpointReader, MappedReader, StoredTensor
 from .template import read_template
 from .tokenizer import byte_level_tokenizer, read_tokenizer
 
-_PART = 1 << 20  # bytes read at once
 _SCHEDULE_FILES = ("schedule.json", "training_schedule.json")
 _FORMATS: dict[LoadFormat, tuple[str, Callable[[Path], dict[str, StoredTensor]]]] = {
     "safetensors": ("model.safetensors", map_safetensors),
@@ -122,19 +120,6 @@ def resolve_schedule(
             "correct it, or choose another with --schedule",
         )
     return trained
-
-
-def weights_digest(directory: Path) -> str:
-    """Return the SHA-256 of a checkpoint's weights file; of all, by name, one after another.
-
-    Raises CheckpointError if there is none.
-    """
-    digest = sha256()
-    for path in _weight_files(directory, "auto")[1]:
-        with path.open("rb") as file:
-            while part := file.read(_PART):
-                digest.update(part)
-    return digest.hexdigest()
 
 
 def _open_dummy(source: CheckpointSource) -> Checkpoint:

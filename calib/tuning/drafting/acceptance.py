@@ -147,10 +147,12 @@ def _greedy(
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
     mask = torch.arange(width, device=model.device) >= width - lengths[:, None]  # [B, P]
     settings = GenerationConfig(
-        do_sample=False, max_new_tokens=max_tokens, eos_token_id=end, pad_token_id=end
+        do_sample=False,
+        max_new_tokens=max_tokens,
+        eos_token_id=end,
+        pad_token_id=end,
+        use_cache=True,
     )
-    written = model.plain().generate(
-        ids, attention_mask=mask.long(), generation_config=settings, use_cache=True
-    )
+    written = model.plain().generate(ids, attention_mask=mask.long(), generation_config=settings)
     rows = written[:, width:].tolist()
     return [tuple(row[: row.index(end) + 1] if end in row else row) for row in rows]

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from ....engines.checking import FrozenModel
 from ....engines.documents import naming_full_disk, write_file
-from ....engines.manifest import ModelSpec
+from ....exporter.checkpoint.checkpoint import open_checkpoint
+from ....exporter.config import CheckpointSource
 from ..work import DRAFT_LAYER_NAME
 
 if TYPE_CHECKING:
@@ -26,11 +27,13 @@ class DraftedModel(FrozenModel):
     num_attention_heads: int
     num_hidden_layers: int
     vocab_size: int
-    weights_sha256: str = Field(description="of the weights file; of all, by name, in turn")
+    sha256: str = Field(description="content of all tensors, whatever files they are in")
 
     @classmethod
-    def of(cls, model: ModelSpec, digest: str) -> DraftedModel:
-        """Return the record of ``model``, whose weights files have this digest."""
+    def of(cls, directory: Path) -> DraftedModel:
+        """Return the record of the checkpoint in ``directory``; hashes every tensor once."""
+        checkpoint = open_checkpoint(CheckpointSource(model=str(directory)))
+        model = checkpoint.model
         width = (model.model_extra or {}).get("ffn_dim")
         return cls(
             hidden_size=model.hidden_size,
@@ -38,7 +41,7 @@ class DraftedModel(FrozenModel):
             num_attention_heads=model.num_heads,
             num_hidden_layers=model.num_layers,
             vocab_size=model.vocab_size,
-            weights_sha256=digest,
+            sha256=checkpoint.source()["content"],
         )
 
 
@@ -65,7 +68,7 @@ class DraftLayerDocument(FrozenModel):
     behind: int = Field(ge=1)
     model: DraftedModel
     training: DraftTraining
-    acceptance: DraftAcceptance | None = Field(description="null: there was no held-out data")
+    acceptance: DraftAcceptance | None = Field(description="absent without held-out data")
 
 
 def write_draft_layer(
@@ -79,4 +82,5 @@ def write_draft_layer(
         # As bytes: the package would make a file that its owner alone can read.
         content = save({name: tensor.contiguous() for name, tensor in weights.items()})
         write_file(directory / WEIGHTS_NAME, content)
-    write_file(directory / DRAFT_LAYER_NAME, document.model_dump_json(indent=2) + "\n")
+    described = document.model_dump_json(indent=2, exclude_none=True)
+    write_file(directory / DRAFT_LAYER_NAME, described + "\n")

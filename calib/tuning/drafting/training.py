@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ....engines.documents import naming_full_disk
 from ....engines.host.events import Events
-from ....exporter.checkpoint.checkpoint import weights_digest
 from ..plan import TuningPlan
 from ..report import Acceptance, DraftReport, TuningReport, make_report
 from ..stages import Stages
@@ -116,7 +115,7 @@ def _publish(
     config, dtype = plan.config, getattr(torch, plan.config.save_dtype)
     document = DraftLayerDocument(
         behind=layer.behind,
-        model=DraftedModel.of(plan.model, weights_digest(plan.start.directory)),
+        model=DraftedModel.of(plan.start.directory),
         training=DraftTraining(
             steps=report.steps,
             examples=report.data.examples,
