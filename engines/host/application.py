@@ -191,8 +191,12 @@ class _Command(TyperCommand):
 
 def _with_bare_values(args: Sequence[str], bare: Mapping[str, str]) -> list[str]:
     """Return ``args`` with a value after each option of ``bare`` that no number follows."""
+    if not bare:
+        return list(args)
     completed: list[str] = []
     for place, argument in enumerate(args):
+        if argument == "--":
+            return [*completed, *args[place:]]
         completed.append(argument)
         following = args[place + 1] if place + 1 < len(args) else ""
         if argument in bare and _NUMBER.fullmatch(following) is None:

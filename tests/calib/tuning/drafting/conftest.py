@@ -25,7 +25,10 @@ def one_thread() -> None:
 def toy_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("toy") / "rows.jsonl"
     lines = (
-        {"prompt": f"name[{name}]", "completion": f"{name} is a pub" + "." * index}
+        {
+            "prompt": f"name[{name}]",
+            "completion": f"{name} is a pub, and {name} is cheap" + "." * index,
+        }
         for index, name in enumerate(NAMES)
     )
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -42,7 +45,7 @@ def toy_model(toy_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         data={"path": toy_rows},
         schedule="full",
         output=output,
-        max_steps=60,
+        max_steps=80,
         batch_size=8,
         learning_rate=1e-2,
         device="cpu",

@@ -109,8 +109,8 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
     start, tuned = report.drafts.start, report.drafts.tuned
     assert start is not None
     assert tuned is not None
-    assert tuned.held_of_6 > start.held_of_6 + 1
-    assert tuned.first > 0.8
+    assert 6 - tuned.held_of_6 < (6 - start.held_of_6) / 2
+    assert tuned.first >= start.first
     assert report.validation is not None
     assert report.validation.tuned_at_full == report.validation.start_at_full
     assert digests(toy_model) == before
@@ -216,7 +216,8 @@ def test_only_a_draft_layer_is_replaced_by_force(
     tune(settings(**options))
     with pytest.raises(UsageError, match="pass --force"):
         tune(settings(**options))
-    before = digests(settings().output)
+    output = settings(**options).output
+    before = digests(output)
 
     def fail(*_: object) -> None:
         raise SkipDecError("disk", "failed while the second file was written")
@@ -225,7 +226,7 @@ def test_only_a_draft_layer_is_replaced_by_force(
         patch.setattr("skipdec.calib.tuning.drafting.files.write_file", fail)
         with pytest.raises(SkipDecError, match="second file"):
             tune(settings(**options, force=True, seed=1))
-    assert digests(settings().output) == before, "an error leaves the result in place"
+    assert digests(output) == before, "an error leaves the result in place"
     with pytest.raises(UsageError, match="is not a draft layer"):
         tune(settings(**options, force=True).updated(output=toy_model))
 
@@ -258,21 +259,21 @@ def test_sharding_is_refused(
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"schedule": "2x"}, "`schedule` is '2x'; `draft_layer` trains at full depth"),
-        ({"mixture": ("2x",)}, "`mixture` changes the depth"),
-        ({"curriculum": 0.5}, "`curriculum` changes the depth"),
-        ({"lora": {"rank": 2}}, "`lora.rank` trains the model, which `draft_layer` freezes"),
-        ({"distillation": {"weight": 0.5}}, "`distillation.weight` trains the model"),
-        ({"gradient_checkpointing": True}, "`gradient_checkpointing` trains the model"),
+        ({"schedule": "2x"}, "schedule is '2x'; draft_layer trains at full depth"),
+        ({"mixture": ("2x",)}, "mixture changes the depth"),
+        ({"curriculum": 0.5}, "curriculum changes the depth"),
+        ({"lora": {"rank": 2}}, "lora.rank trains the model, which draft_layer freezes"),
+        ({"distillation": {"weight": 0.5}}, "distillation.weight trains the model"),
+        ({"gradient_checkpointing": True}, "gradient_checkpointing trains the model"),
         (
             {"model": None, "from_scratch": "layers=4,width=32,heads=2"},
-            "`from_scratch` trains the model",
+            "from_scratch trains the model",
         ),
         ({"draft": {"layers": "ends:3"}}, "give one of them"),
         ({"draft_layer": 0}, "is 0; allowed: 1 or more"),
-        ({"draft_layer": None}, "`schedule` is missing; give one"),
+        ({"draft_layer": None}, "schedule is missing; give one"),
         ({"draft_layer": None, "draft": {"layers": "ends:2", "weight": 0}}, "above 0"),
-        ({"draft_layer": None, "draft": {"layers": "ends:2"}, "mixture": ("2x",)}, "`mixture`"),
+        ({"draft_layer": None, "draft": {"layers": "ends:2"}, "mixture": ("2x",)}, "mixture"),
     ],
 )
 def test_options_that_contradict_drafts_are_named(

@@ -44,8 +44,9 @@ def test_distillation_from_the_start_moves_full_depth_less(
     start = tuned(settings("start", **options, distillation={"weight": 1.0})).validation
     assert labels is not None
     assert start is not None
-    assert start.tuned_at_full - start.start_at_full < 0.2
-    assert labels.tuned_at_full - labels.start_at_full > 1
+    moved = [each.tuned_at_full - each.start_at_full for each in (start, labels)]
+    assert moved[1] > 0.3
+    assert moved[0] < 0.7 * moved[1]
 
 
 def test_adapters_are_tuned_for_drafts_too(settings: Callable[..., TuneConfig]) -> None:
