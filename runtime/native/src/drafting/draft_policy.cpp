@@ -10,6 +10,7 @@ constexpr std::int64_t kRefresh = 128;  // passes with drafts, behind which one 
 constexpr double kPriorSlope = 0.04;    // a row's further token, in steps, before it was measured
 constexpr double kImagined = 8;         // tries at the engine's acceptance that a row begins with
 constexpr double kMemory = 0.99;        // of the engine's acceptance, per pass with drafts
+constexpr double kTryMemory = 0.5;      // while drafts are off: old results must not outweigh tries
 constexpr double kLeastGain = 1.03;
 constexpr double kLeastSeconds = 1e-9;
 constexpr std::int64_t kTryTokens = 2;
@@ -114,8 +115,9 @@ std::int64_t DraftPolicy::choose(const std::vector<Acceptance>& rows, std::int64
 
 void DraftPolicy::add(const Acceptance& results) {
   has_news_ = true;
-  engine_.tried = engine_.tried * kMemory + results.tried;
-  engine_.held = engine_.held * kMemory + results.held;
+  const double memory = is_on_ ? kMemory : kTryMemory;
+  engine_.tried = engine_.tried * memory + results.tried;
+  engine_.held = engine_.held * memory + results.held;
 }
 
 void DraftPolicy::count_tokens(std::int64_t tokens) {
