@@ -136,10 +136,10 @@ def _generate(
 
 @contextmanager
 def both(
-    bundle: Path, *, horizon: int | None = None, **options: Any
+    bundle: Path, *, horizon: int | None = None, draft: str | None = None
 ) -> Iterator[tuple[Runtime, Runtime]]:
-    """Return Python's runtime, opened with ``options``, and libskipdec on the same bundle."""
-    with Generator.open(bundle, threads=1, **options) as generator:
+    """Return Python's runtime, which uses ``draft``, and libskipdec on the same bundle."""
+    with Generator.open(bundle, threads=1, draft=draft) as generator:
         native = NativeRuntime(bundle, generator.model.num_layers, horizon)
         yield PythonRuntime(generator), native
 

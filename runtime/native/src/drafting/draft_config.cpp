@@ -55,9 +55,9 @@ std::string lowered(std::string_view text) {
 std::optional<std::int64_t> integer_in(std::string_view text, std::int64_t low, std::int64_t high) {
   if (text.size() > kMostDigits || text.empty() || text.front() == '-') return std::nullopt;
   std::int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stop != end || number < low || number > high) return std::nullopt;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || stop != text.data() + text.size() || number < low || number > high)
+    return std::nullopt;
   return number;
 }
 
@@ -125,15 +125,18 @@ class DraftReading {
       if (colon != std::string_view::npos) {
         problems.push_back(shown_text(text) + " has a number; write " + std::string(kind->form));
       }
-      config.parts.push_back({kind, std::nullopt});
+      config.parts.push_back({kind, std::nullopt, {}});
       return;
     }
     const std::string_view digits =
         colon == std::string_view::npos ? "" : stripped(text.substr(colon + 1));
     const auto number = integer_in(digits, 1, INT64_MAX);
-    if (number) return config.parts.push_back({kind, number});
-    problems.push_back(shown_text(text) + " needs a number of layers, e.g. " + std::string(name) +
-                       ":3");
+    if (number) {
+      config.parts.push_back({kind, number, {}});
+    } else {
+      problems.push_back(shown_text(text) + " needs a number of layers, e.g. " + std::string(name) +
+                         ":3");
+    }
   }
 
   // Refuses a part that is named twice, or that would never be asked.

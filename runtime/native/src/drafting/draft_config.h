@@ -22,6 +22,7 @@ struct DraftPartKind {
 struct DraftPart {
   const DraftPartKind* kind = nullptr;
   std::optional<std::int64_t> number;
+  std::vector<std::int64_t> layers;  // that it runs, once `resolve_draft` has chosen them
 
   std::string text() const;
 };

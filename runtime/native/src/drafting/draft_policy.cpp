@@ -53,6 +53,7 @@ void PassCosts::add_pass(std::int64_t rows, std::int64_t tokens, double seconds)
 
 void PassCosts::add_draft(const std::string& source, std::int64_t rows, double seconds) {
   drafts_[{source, class_of(rows)}].add(seconds);
+  ++draft_steps_;
 }
 
 bool PassCosts::wants_plain(std::int64_t rows) const {

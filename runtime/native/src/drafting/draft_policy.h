@@ -33,6 +33,8 @@ class PassCosts {
   void add_pass(std::int64_t rows, std::int64_t tokens, double seconds);
   // Adds a step of a drafter that runs layers.
   void add_draft(const std::string& source, std::int64_t rows, double seconds);
+  // The number of steps that were added.
+  std::int64_t draft_steps() const { return draft_steps_; }
   // Returns true if a pass of one token per row should be measured now.
   bool wants_plain(std::int64_t rows) const;
   // Returns the cost of a pass over ``tokens`` tokens per row, in passes over one each.
@@ -45,6 +47,7 @@ class PassCosts {
 
   std::map<std::pair<std::int64_t, std::int64_t>, RecentSeconds> passes_;  // class of rows, tokens
   std::map<std::pair<std::string, std::int64_t>, RecentSeconds> drafts_;   // source, class of rows
+  std::int64_t draft_steps_ = 0;
   std::map<std::int64_t, std::int64_t> since_plain_;  // passes with drafts, by class of rows
 };
 

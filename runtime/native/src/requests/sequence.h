@@ -56,6 +56,10 @@ class Sequence {
   // Samples from ``logits`` [V], made by ``layers`` layers, and appends the token. Throws Error
   // (kEngine) for logits that are not a distribution.
   void accept(const float* logits, std::int64_t layers, double now, Delta& delta);
+  // Returns the token that `accept` would draw ``place`` tokens from now, see Sampler::propose.
+  std::int64_t propose(const float* logits, std::int64_t place) const {
+    return sampler_.propose(logits, place);
+  }
   // Counts a pass that checked ``drafted`` guesses, of which ``accepted`` were right.
   void count_pass(std::int64_t drafted, std::int64_t accepted);
   // Ends it as cancelled, with ``reason`` as its stop_reason.

@@ -45,6 +45,8 @@ class Decoding {
 
   // Takes the time of the pass that ran ``steps``.
   virtual void ran(const std::vector<StepRow>& /*steps*/, double /*seconds*/) {}
+  // The calls of layers that drafted so far.
+  virtual std::int64_t draft_steps() const { return 0; }
   // The most tokens that a row drafts now; 0 while there are no drafts.
   virtual std::int64_t drafting() const { return 0; }
 

@@ -1,47 +1,42 @@
 #include "scheduling/drafted_decoding.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
-#include "errors.h"
+#include "scheduling/layers_drafter.h"
 
 namespace skipdec::runtime {
 
 namespace {
 
-// Returns how many guesses the row can use: a pass yields one token more than it has guesses.
-std::int64_t room_of(const RunningRow& row) {
-  return row.request->max_tokens - row.sequence->num_tokens() - 1;
-}
-
-std::unique_ptr<Drafter> drafter_of(const DraftPart& part, bool per_client) {
-  if (part.kind->name == "own") return std::make_unique<OwnDrafter>(per_client);
-  return std::make_unique<LookupDrafter>();
+std::unique_ptr<Drafter> drafter_of(const DraftPart& part, bool per_client, SlotStitcher& stitcher,
+                                    PassCosts& costs) {
+  if (part.kind->runs_layers) return std::make_unique<LayersDrafter>(part, stitcher, costs);
+  if (part.kind->name == "lookup") return std::make_unique<LookupDrafter>();
+  return std::make_unique<OwnDrafter>(per_client);
 }
 
 }  // namespace
 
-DraftedDecoding::DraftedDecoding(const DraftConfig& config, Drafters drafters,
-                                 std::int64_t vocab_size)
-    : config_(config), vocab_size_(vocab_size) {
-  for (std::unique_ptr<Drafter>& drafter : drafters) {
-    auto policy = std::make_unique<DraftPolicy>(drafter->source(), costs_);
-    asked_.push_back({std::move(drafter), std::move(policy), {}, false});
-  }
+DraftedDecoding::DraftedDecoding(const DraftConfig& config, std::int64_t vocab_size)
+    : config_(config), vocab_size_(vocab_size) {}
+
+void DraftedDecoding::add(std::unique_ptr<Drafter> drafter, double draft_prior) {
+  auto policy = std::make_unique<DraftPolicy>(drafter->source(), costs_, draft_prior);
+  asked_.push_back({std::move(drafter), std::move(policy), {}, false});
 }
 
 std::unique_ptr<DraftedDecoding> DraftedDecoding::make(const DraftConfig& config,
-                                                       std::int64_t vocab_size, bool per_client) {
-  Drafters drafters;
+                                                       const ModelSpec& model, bool per_client,
+                                                       SlotStitcher& stitcher) {
+  auto made = std::make_unique<DraftedDecoding>(config, model.vocab_size);
   for (const DraftPart& part : config.parts) {
-    if (part.kind->runs_layers) {
-      throw Error(Status::kUsage, "draft",
-                  "'" + part.text() + "' runs layers, which libskipdec cannot do; allowed: own, " +
-                      "lookup; the Python runtime runs all drafters");
-    }
-    drafters.push_back(drafter_of(part, per_client));
+    const double share =
+        static_cast<double>(part.layers.size()) / static_cast<double>(model.num_layers);
+    made->add(drafter_of(part, per_client, stitcher, made->costs()), share);
   }
-  return std::make_unique<DraftedDecoding>(config, std::move(drafters), vocab_size);
+  return made;
 }
 
 void DraftedDecoding::feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) {
@@ -116,11 +111,11 @@ void DraftedDecoding::follow(const std::vector<RunningRow>& rows) {
     followed.guesses.clear();
     if (!is_new) continue;
     RowDrafts& drafts = followed.drafts;
-    drafts.client = row.request->client;
+    drafts.row = row;
     drafts.tokens.reserve(row.request->prompt.size() +
                           static_cast<std::size_t>(row.request->max_tokens));
     drafts.tokens = row.request->prompt;
-    drafts.prompt = drafts.learned = drafts.tokens.size();
+    drafts.learned = drafts.tokens.size();
     drafts.acceptance.resize(asked_.size());
     learn(followed, row);
   }
@@ -141,7 +136,7 @@ void DraftedDecoding::draft(const std::vector<RunningRow>& rows) {
     if (found != rows_.end() && room > 0) open_.push_back({&found->second, room});
   }
   for (std::size_t drafter = 0; drafter < asked_.size() && !open_.empty(); ++drafter) {
-    ask(drafter, num_rows);
+    ask(drafter, rows);
     open_.erase(std::remove_if(open_.begin(), open_.end(),
                                [](const OpenRow& open) { return open.row->drafter != kNone; }),
                 open_.end());
@@ -150,45 +145,50 @@ void DraftedDecoding::draft(const std::vector<RunningRow>& rows) {
 
 // Takes what the drafter proposes for the open rows, up to the first token that the vocabulary does
 // not have.
-void DraftedDecoding::ask(std::size_t drafter, std::int64_t num_rows) {
-  const std::int64_t most = most_drafts(drafter, num_rows);
+void DraftedDecoding::ask(std::size_t drafter, const std::vector<RunningRow>& rows) {
+  const Drafter& who = *asked_[drafter].drafter;
+  able_.clear();
+  std::copy_if(open_.begin(), open_.end(), std::back_inserter(able_),
+               [&](const OpenRow& open) { return who.can_draft(open.row->drafts.row); });
+  if (able_.empty()) return;
+  const std::int64_t most = most_drafts(drafter, static_cast<std::int64_t>(rows.size()));
   drafting_ = std::max(drafting_, most);
   if (most == 0) return;
-  open_drafts_.clear();
-  for (const OpenRow& open : open_) open_drafts_.push_back(&open.row->drafts);
-  proposed_.resize(std::max(proposed_.size(), open_.size()));
+  asked_drafts_.clear();
+  for (const OpenRow& open : able_) asked_drafts_.push_back(&open.row->drafts);
+  proposed_.resize(std::max(proposed_.size(), able_.size()));
   for (TokenSpan& tokens : proposed_) tokens.clear();
-  asked_[drafter].drafter->propose(open_drafts_, most, proposed_);
-  for (std::size_t index = 0; index < open_.size(); ++index) {
+  asked_[drafter].drafter->propose(asked_drafts_, rows, most, proposed_);
+  for (std::size_t index = 0; index < able_.size(); ++index) {
     const TokenSpan& proposed = proposed_[index];
     const auto limit =
-        std::min({most, open_[index].room, static_cast<std::int64_t>(proposed.size())});
+        std::min({most, able_[index].room, static_cast<std::int64_t>(proposed.size())});
     const auto end =
         std::find_if(proposed.begin(), proposed.begin() + limit,
                      [this](std::int64_t token) { return token < 0 || token >= vocab_size_; });
     if (end == proposed.begin()) continue;
-    open_[index].row->guesses.assign(proposed.begin(), end);
-    open_[index].row->drafter = drafter;
+    able_[index].row->guesses.assign(proposed.begin(), end);
+    able_[index].row->drafter = drafter;
   }
 }
 
 std::int64_t DraftedDecoding::most_drafts(std::size_t drafter, std::int64_t num_rows) {
   std::int64_t most = 0;
-  for (const OpenRow& open : open_) most = std::max(most, open.room);
+  for (const OpenRow& open : able_) most = std::max(most, open.room);
   most = std::min(most, config_.tokens);
   if (!config_.adapt) return most;
-  open_acceptance_.clear();
-  for (const OpenRow& open : open_) {
-    open_acceptance_.push_back(open.row->drafts.acceptance[drafter]);
+  asked_acceptance_.clear();
+  for (const OpenRow& open : able_) {
+    asked_acceptance_.push_back(open.row->drafts.acceptance[drafter]);
   }
-  return asked_[drafter].policy->choose(open_acceptance_, num_rows, most);
+  return asked_[drafter].policy->choose(asked_acceptance_, num_rows, most);
 }
 
 // Lets the drafters learn the row's new tokens.
 void DraftedDecoding::learn(FollowedRow& followed, const RunningRow& row) {
   RowDrafts& drafts = followed.drafts;
   const TokenSpan& written = row.sequence->completion().token_ids;
-  const auto known = static_cast<std::ptrdiff_t>(drafts.tokens.size() - drafts.prompt);
+  const auto known = static_cast<std::ptrdiff_t>(drafts.tokens.size() - row.request->prompt.size());
   drafts.tokens.insert(drafts.tokens.end(), written.begin() + known, written.end());
   for (const Asked& asked : asked_) asked.drafter->learn(drafts);
   drafts.learned = drafts.tokens.size();

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "drafting/draft_config.h"
-#include "drafting/drafters.h"
-#include "scheduling/decoding.h"
+#include "scheduling/drafters.h"
 
 namespace skipdec::runtime {
 
@@ -21,19 +20,22 @@ namespace skipdec::runtime {
 // of a row that may draft, also where nothing was drafted.
 class DraftedDecoding : public Decoding {
  public:
-  using Drafters = std::vector<std::unique_ptr<Drafter>>;
-
-  // Asks ``drafters`` in order.
-  DraftedDecoding(const DraftConfig& config, Drafters drafters, std::int64_t vocab_size);
-  // Makes the drafters that ``config`` names; ``per_client``: none learns across clients. Throws
-  // Error (kUsage) for one that this library cannot run.
-  static std::unique_ptr<DraftedDecoding> make(const DraftConfig& config, std::int64_t vocab_size,
-                                               bool per_client);
+  // `add` tells it whom to ask, in order. ``draft_prior``: the cost of a drafter's step, in passes
+  // over one token, until it is measured.
+  DraftedDecoding(const DraftConfig& config, std::int64_t vocab_size);
+  void add(std::unique_ptr<Drafter> drafter, double draft_prior = 0);
+  // Where drafters note the time of their steps.
+  PassCosts& costs() { return costs_; }
+  // Makes the drafters that ``config`` names, which `resolve_draft` made; ``per_client``: none
+  // learns across clients. ``stitcher`` runs those of layers and outlives this.
+  static std::unique_ptr<DraftedDecoding> make(const DraftConfig& config, const ModelSpec& model,
+                                               bool per_client, SlotStitcher& stitcher);
 
   void feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) override;
   void ran(const std::vector<StepRow>& steps, double seconds) override;
   void accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
               std::vector<Delta>& deltas) override;
+  std::int64_t draft_steps() const override { return costs_.draft_steps(); }
   std::int64_t drafting() const override { return drafting_; }
 
  private:
@@ -55,7 +57,7 @@ class DraftedDecoding : public Decoding {
   void end_pass();
   void follow(const std::vector<RunningRow>& rows);
   void draft(const std::vector<RunningRow>& rows);
-  void ask(std::size_t drafter, std::int64_t num_rows);
+  void ask(std::size_t drafter, const std::vector<RunningRow>& rows);
   std::int64_t most_drafts(std::size_t drafter, std::int64_t num_rows);
   void count(const RunningRow& row, std::int64_t guesses, std::int64_t accepted);
   void learn(FollowedRow& followed, const RunningRow& row);
@@ -72,9 +74,9 @@ class DraftedDecoding : public Decoding {
     FollowedRow* row = nullptr;
     std::int64_t room = 0;  // guesses that it can use
   };
-  std::vector<OpenRow> open_;
-  std::vector<RowDrafts*> open_drafts_;
-  std::vector<Acceptance> open_acceptance_;
+  std::vector<OpenRow> open_, able_;  // ``able_``: those for which the asked drafter may propose
+  std::vector<RowDrafts*> asked_drafts_;
+  std::vector<Acceptance> asked_acceptance_;
   std::vector<TokenSpan> proposed_;
 };
 

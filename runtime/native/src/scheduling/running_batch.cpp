@@ -28,10 +28,11 @@ SlotLimits limits_of(const Manifest& manifest, const RunningBatchConfig& config)
           config.kv_memory};
 }
 
-std::unique_ptr<Decoding> decoding_of(const Manifest& manifest, const RunningBatchConfig& config) {
+std::unique_ptr<Decoding> decoding_of(const ModelSpec& model, const RunningBatchConfig& config,
+                                      SlotStitcher& stitcher) {
   if (!config.draft) return std::make_unique<OrdinaryDecoding>();
-  return DraftedDecoding::make(*config.draft, manifest.model.vocab_size,
-                               config.prefix_cache == PrefixSharing::kClient);
+  return DraftedDecoding::make(*config.draft, model, config.prefix_cache == PrefixSharing::kClient,
+                               stitcher);
 }
 
 }  // namespace
@@ -42,9 +43,9 @@ RunningBatch::RunningBatch(const Manifest& manifest, const Engines& engines,
     : model_(manifest.model),
       tokenizer_(tokenizer),
       config_(config),
-      decoding_(decoding ? std::move(decoding) : decoding_of(manifest, config)),
       stitcher_(engines, manifest, limits_of(manifest, config),
                 config.prefix_cache != PrefixSharing::kOff),
+      decoding_(decoding ? std::move(decoding) : decoding_of(model_, config, stitcher_)),
       scheduler_(
           config.max_batch_size, config.max_prefill_tokens, Admission::parse(config.admission),
           [this](const std::vector<Job>& jobs) { return fits(jobs); },
@@ -304,6 +305,7 @@ void RunningBatch::publish() {
   counters_.waiting = scheduler_.waiting();
   counters_.reserved_bytes = stitcher_.reserved_bytes();
   counters_.prefix_bytes = stitcher_.prefix_bytes();
+  counters_.draft_steps = decoding_->draft_steps();
   counters_.drafting = decoding_->drafting();
   counters_.limit_bytes = stitcher_.limits().kv_bytes;
   const std::scoped_lock lock(mutex_);

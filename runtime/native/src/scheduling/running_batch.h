@@ -121,8 +121,8 @@ class RunningBatch {
   const ModelSpec& model_;
   const Tokenizer* tokenizer_;
   RunningBatchConfig config_;
-  std::unique_ptr<Decoding> decoding_;
   SlotStitcher stitcher_;
+  std::unique_ptr<Decoding> decoding_;
   Scheduler scheduler_;
   std::map<std::int64_t, std::unique_ptr<Running>> requests_;
   std::vector<RunningRow> rows_;  // in order of admission

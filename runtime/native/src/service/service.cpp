@@ -17,7 +17,7 @@ std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOpt
   std::shared_ptr<const Bundle> bundle = Bundle::open(path, options.verify);
   bundle->schedules().resolve(options.schedule, 1);  // an invalid one throws before engines load
   ServiceOptions resolved = options;
-  resolved.batch.draft = resolve_draft(options.draft, bundle->manifest());
+  resolved.batch.draft = resolve_draft(options.draft, bundle->manifest(), bundle->schedules());
   std::shared_ptr<Backend> backend = Backend::open(bundle, options.sessions);
   return std::make_shared<Service>(std::move(bundle), std::move(backend), std::move(resolved));
 }

@@ -24,7 +24,7 @@ KINDS = (
     {"temperature": 0.3, "seed": 1},
     {"temperature": 0.8, "seed": 2, "n": 2},
     {"repetition_penalty": 1.7, "presence_penalty": 0.4},
-    {"temperature": 0.5, "seed": 4, "logprobs": 4, "min_tokens": 5, "stop_token_ids": [7, 8, 9]},
+    {"temperature": 0.5, "seed": 4, "logprobs": 4, "min_tokens": 5, "stop_token_ids": (7, 8, 9)},
     {"max_tokens": 2},
     {"max_tokens": 1},
 )

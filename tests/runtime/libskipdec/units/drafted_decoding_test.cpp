@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arithmetic_model.h"
+#include "drafting/draft_resolver.h"
 #include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {
@@ -24,11 +25,9 @@ constexpr std::int64_t kShortMemory = 3 * 4096 * 2 * testing::kLayers;
 
 class DraftedBatchTest : public ::testing::Test {
  protected:
-  using Drafters = DraftedDecoding::Drafters;
-
   void make(const std::string& draft, std::int64_t kv_memory = 1 << 22,
             PrefixSharing prefix_cache = PrefixSharing::kShared, std::int64_t failing_call = 0,
-            Drafters drafters = {}) {
+            std::unique_ptr<Drafter> drafter = nullptr) {
     batch_.reset();
     backend_ = std::make_unique<ArithmeticBackend>(failing_call);
     engines_ = Engines::load(bundle_.manifest(), *backend_);
@@ -36,11 +35,12 @@ class DraftedBatchTest : public ::testing::Test {
     config.max_batch_size = 4;
     config.kv_memory = kv_memory;
     config.prefix_cache = prefix_cache;
-    config.draft = DraftConfig::parse(draft);
-    std::unique_ptr<Decoding> decoding;
-    if (!drafters.empty()) {
-      decoding = std::make_unique<DraftedDecoding>(*config.draft, std::move(drafters),
-                                                   bundle_.manifest().model.vocab_size);
+    const std::string allowed = draft == "off" ? draft : draft + ",exact=no";
+    config.draft = resolve_draft(allowed, bundle_.manifest(), bundle_.schedules());
+    std::unique_ptr<DraftedDecoding> decoding;
+    if (drafter) {
+      decoding = std::make_unique<DraftedDecoding>(*config.draft, testing::kVocabulary);
+      decoding->add(std::move(drafter));
     }
     batch_ = std::make_unique<RunningBatch>(bundle_.manifest(), engines_, nullptr, config,
                                             std::move(decoding));
@@ -179,6 +179,9 @@ INSTANTIATE_TEST_SUITE_P(Drafts, EqualTextsTest,
                          ::testing::Values(Drafted{"own,adapt=no", 1 << 22},
                                            Drafted{"own+lookup,adapt=no", 1 << 22},
                                            Drafted{"lookup,adapt=no,tokens=2", 1 << 22},
+                                           Drafted{"own+ends:3,adapt=no", 1 << 22},
+                                           Drafted{"first:5,adapt=no", 1 << 22},
+                                           Drafted{"layers:2,adapt=no", kShortMemory},
                                            Drafted{"own,adapt=no,tokens=5", kShortMemory}));
 
 TEST_F(DraftedBatchTest, TextsThatWereWrittenBeforeTakeAFractionOfThePasses) {
@@ -198,10 +201,10 @@ class RandomDrafter : public Drafter {
       : text_(std::move(text)), wrong_(wrong_percent) {}
 
   std::string source() const override { return "random"; }
-  void propose(const std::vector<RowDrafts*>& rows, std::int64_t most,
-               std::vector<TokenSpan>& proposed) override {
-    for (std::size_t index = 0; index < rows.size(); ++index) {
-      const std::size_t written = rows[index]->tokens.size() - rows[index]->prompt;
+  void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
+               std::int64_t most, std::vector<TokenSpan>& proposed) override {
+    for (std::size_t index = 0; index < asked.size(); ++index) {
+      const auto written = static_cast<std::size_t>(asked[index]->row.sequence->num_tokens());
       const auto count = static_cast<std::size_t>(chance_() % (most + 3));  // at times too many
       for (std::size_t place = written; place < written + count && place < text_.size(); ++place) {
         proposed[index].push_back(is_wrong() ? other_than(text_[place]) : text_[place]);
@@ -224,10 +227,8 @@ class RandomDrafter : public Drafter {
 
 class ForcedDraftsTest : public DraftedBatchTest, public ::testing::WithParamInterface<int> {
  protected:
-  Drafters random(const TokenSpan& text) const {
-    Drafters drafters;
-    drafters.push_back(std::make_unique<RandomDrafter>(text, GetParam()));
-    return drafters;
+  static std::unique_ptr<Drafter> random(const TokenSpan& text) {
+    return std::make_unique<RandomDrafter>(text, GetParam());
   }
 };
 
@@ -246,11 +247,69 @@ TEST_P(ForcedDraftsTest, GuessesOfAnyKindChangeNoText) {
 
 INSTANTIATE_TEST_SUITE_P(WrongPercents, ForcedDraftsTest, ::testing::Values(0, 30, 100));
 
+struct Depth {
+  std::string draft, schedule;
+};
+
+class WholePlanTest : public DraftedBatchTest, public ::testing::WithParamInterface<Depth> {};
+
+// A draft that runs a row's whole plan guesses with the row's own logits and random numbers.
+TEST_P(WholePlanTest, DraftsOfAllLayersOfAPlanAllHold) {
+  std::vector<Request> requests;
+  for (const double temperature : {0.0, 0.5, 1.5}) {
+    requests.push_back(request({5, 6, 7}, 33, GetParam().schedule));
+    requests.back().params.temperature = temperature;
+    requests.back().params.n = temperature > 0 ? 2 : 1;
+    requests.push_back(request({8, 7}, 33));  // takes part in calls, with drafts that do not hold
+  }
+  const auto expected = undrafted(requests);
+  make(GetParam().draft);
+  for (std::size_t index = 0; index < requests.size(); index += 2) {
+    const auto found = run({requests[index], requests[index + 1]});
+    expect_equal(found, {expected[index], expected[index + 1]});
+    for (const Completion& each : found[0]) {
+      EXPECT_EQ(each.passes, 4);  // of eight tokens each
+      EXPECT_EQ(each.accepted, each.drafted);
+    }
+    EXPECT_GT(found[1][0].passes, 4);
+  }
+  EXPECT_GE(batch_->stats().draft_steps, 3 * 4 * 7);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, WholePlanTest,
+                         ::testing::Values(Depth{"ends:3,adapt=no", falling_schedule(3, 3, 1)},
+                                           Depth{"layers:4,adapt=no", falling_schedule(4, 4, 1)},
+                                           Depth{"first:1,adapt=no", falling_schedule(1, 1, 1)}));
+
+TEST_F(DraftedBatchTest, LayersDraftOnlyTokensThatRunOnePlanWithThem) {
+  make("ends:3,adapt=no");
+  // Depth 5, 4, 3, 2 for eight tokens each: the last eight lack a layer of the draft.
+  const Completion falling = run({request({5, 6, 7}, 33, falling_schedule(5, 2, 8))})[0][0];
+  EXPECT_GT(falling.drafted, 0);
+  EXPECT_GE(falling.passes, 8);
+  EXPECT_EQ(run({request({5, 6, 7}, 33, falling_schedule(2, 2, 1))})[0][0].drafted, 0);
+}
+
+TEST_F(DraftedBatchTest, AFailedDraftEndsItsRowsAsAFailedPassDoes) {
+  make("ends:3,adapt=no", 1 << 22, PrefixSharing::kShared, testing::kLayers + 2);
+  const Request asked = request({5, 6, 7}, 20);
+  EXPECT_EQ(run({asked})[0][0].finish_reason, FinishReason::kError);
+  const std::vector<Completions> again = run({asked});
+  expect_equal(again, undrafted({asked}));
+}
+
+class MixedDraftsTest : public DraftedBatchTest,
+                        public ::testing::WithParamInterface<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Drafts, MixedDraftsTest,
+                         ::testing::Values("own+lookup,adapt=no", "own+ends:3,adapt=no",
+                                           "first:2,adapt=no,tokens=3", "own+layers:3"));
+
 // Rows that are cancelled, that arrive late, and that draft or not, with little memory.
-TEST_F(DraftedBatchTest, RequestsThatComeAndGoHaveTheirTextsAlone) {
+TEST_P(MixedDraftsTest, RequestsThatComeAndGoHaveTheirTextsAlone) {
   const std::vector<Request> kinds = mixed();
   const auto expected = undrafted(kinds);
-  make("own+lookup,adapt=no", kShortMemory);
+  make(GetParam(), kShortMemory);
   std::mt19937 chance(11);  // NOLINT(bugprone-random-generator-seed): repeatable
   std::vector<std::size_t> kind_of;
   std::int64_t aborted = 0;
@@ -284,7 +343,7 @@ TEST_F(DraftedBatchTest, RequestsThatComeAndGoHaveTheirTextsAlone) {
   }
   EXPECT_EQ(ended.size(), 150U);
   EXPECT_GT(aborted, 0);
-  EXPECT_GT(batch_->stats().accepted_draft_tokens, 0);
+  EXPECT_GT(batch_->stats().draft_tokens, 0);
   EXPECT_EQ(batch_->stats().reserved_bytes, 0);
 }
 

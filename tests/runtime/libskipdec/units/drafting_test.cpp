@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "arithmetic_model.h"
 #include "drafting/draft_config.h"
 #include "drafting/draft_policy.h"
 #include "drafting/draft_resolver.h"
@@ -70,12 +71,13 @@ class DraftRefusalTest : public ::testing::Test {
  protected:
   DraftRefusalTest() {
     manifest_.uses_skipdec_kernels = true;
-    manifest_.model.num_layers = 6;
+    manifest_.model.num_layers = testing::kLayers;
   }
   std::string words(const std::string& text) const {
-    return refusal([&] { resolve_draft(text, manifest_); });
+    return refusal([&] { resolve_draft(text, manifest_, bundle_.schedules()); });
   }
 
+  testing::ArithmeticBundle bundle_;
   Manifest manifest_;
 };
 
@@ -92,6 +94,24 @@ TEST_F(DraftRefusalTest, ADraftRunsFewerLayersThanTheModel) {
   EXPECT_EQ(words("own+first:5"), "");
   EXPECT_EQ(words("own+first:6"),
             "draft | first:6 runs 6 layers of 6; allowed: 1 to 5, and 2 to 4 are fast");
+}
+
+TEST_F(DraftRefusalTest, WhatBundlesLackIsRefused) {
+  EXPECT_EQ(words("trained"),
+            "draft | trained needs a draft layer, which the bundle does not have");
+  EXPECT_NE(words("ends:3,head=64").find("head is 64; the bundle has no head"), std::string::npos);
+  EXPECT_NE(
+      words("layers:1").find("layers:1: min_exit_layer is 1; allowed with placement top: 2 or"),
+      std::string::npos);
+}
+
+TEST_F(DraftRefusalTest, ALayerDraftRunsTheLayersThatItsTextNames) {
+  const std::vector<std::pair<std::string, LayerPlan>> layers{
+      {"ends:3", {0, 4, 5}}, {"ends:1", {0}}, {"first:3", {0, 1, 2}}, {"layers:3", {0, 4, 5}}};
+  for (const auto& [text, expected] : layers) {
+    const auto config = resolve_draft("own+" + text, manifest_, bundle_.schedules());
+    EXPECT_EQ(config->parts.back().layers, expected) << text;
+  }
 }
 
 TEST_F(DraftRefusalTest, ARequestMayOnlySwitchDraftsOff) {

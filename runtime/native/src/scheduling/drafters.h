@@ -9,18 +9,23 @@
 #include "drafting/draft_policy.h"
 #include "drafting/lookup_index.h"
 #include "drafting/ngram_table.h"
+#include "scheduling/decoding.h"
 
 namespace skipdec::runtime {
 
 // What drafting keeps of one row: its text, and the results of its drafts.
 struct RowDrafts {
-  std::string client;       // who asked, see Request
-  std::size_t prompt = 0;   // number of the prompt's tokens
+  RunningRow row;
   TokenSpan tokens;         // prompt and text
   std::size_t learned = 0;  // the number of tokens that drafters were told
   LookupIndex index;
   std::vector<Acceptance> acceptance;  // by drafter
 };
+
+// Returns how many guesses the row can use: a pass yields one token more than it has guesses.
+inline std::int64_t room_of(const RunningRow& row) {
+  return row.request->max_tokens - row.sequence->num_tokens() - 1;
+}
 
 // Proposes tokens that may follow rows' texts; it never decides a text.
 class Drafter {
@@ -32,9 +37,12 @@ class Drafter {
 
   // Names it in figures and measured times.
   virtual std::string source() const = 0;
-  // Writes up to ``most`` tokens for rows[i] to ``proposed[i]``, none where it knows nothing.
-  virtual void propose(const std::vector<RowDrafts*>& rows, std::int64_t most,
-                       std::vector<TokenSpan>& proposed) = 0;
+  // Returns whether it may propose something for the row, which has room for a guess.
+  virtual bool can_draft(const RunningRow& /*row*/) const { return true; }
+  // Writes up to ``most`` tokens for asked[i] to ``proposed[i]``, none where it knows nothing.
+  // ``rows`` are all that run.
+  virtual void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
+                       std::int64_t most, std::vector<TokenSpan>& proposed) = 0;
   // Takes the row's tokens from ``row.learned`` on, which were accepted.
   virtual void learn(const RowDrafts& /*row*/) {}
 };
@@ -45,17 +53,21 @@ class OwnDrafter : public Drafter {
   explicit OwnDrafter(bool per_client) : tables_(per_client) {}
 
   std::string source() const override { return "own"; }
-  void propose(const std::vector<RowDrafts*>& rows, std::int64_t most,
-               std::vector<TokenSpan>& proposed) override {
-    for (std::size_t index = 0; index < rows.size(); ++index) {
-      tables_.of(rows[index]->client).propose(rows[index]->tokens, most, proposed[index]);
+  void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
+               std::int64_t most, std::vector<TokenSpan>& proposed) override {
+    for (std::size_t index = 0; index < asked.size(); ++index) {
+      tables_.of(client_of(*asked[index])).propose(asked[index]->tokens, most, proposed[index]);
     }
   }
   void learn(const RowDrafts& row) override {
-    tables_.of(row.client).count(row.tokens, row.learned);
+    tables_.of(client_of(row)).count(row.tokens, row.learned);
   }
 
  private:
+  static const std::string& client_of(const RowDrafts& drafts) {
+    return drafts.row.request->client;
+  }
+
   NGramTables tables_;
 };
 
@@ -63,10 +75,10 @@ class OwnDrafter : public Drafter {
 class LookupDrafter : public Drafter {
  public:
   std::string source() const override { return "lookup"; }
-  void propose(const std::vector<RowDrafts*>& rows, std::int64_t most,
-               std::vector<TokenSpan>& proposed) override {
-    for (std::size_t index = 0; index < rows.size(); ++index) {
-      rows[index]->index.propose(rows[index]->tokens, most, proposed[index]);
+  void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
+               std::int64_t most, std::vector<TokenSpan>& proposed) override {
+    for (std::size_t index = 0; index < asked.size(); ++index) {
+      asked[index]->index.propose(asked[index]->tokens, most, proposed[index]);
     }
   }
 };
