@@ -71,7 +71,9 @@ def test_both_draft_alike_token_by_token(bundle: Path, schedule: str, draft: str
         assert sum(accepted for _, _, accepted in drafts_of(given)) > 200
 
 
-@pytest.mark.parametrize("draft", ["own", "own+lookup,adapt=no"])
+@pytest.mark.parametrize(
+    "draft", ["own", "own+lookup,adapt=no", "own+ends:3,adapt=no", "layers:3,adapt=no"]
+)
 def test_texts_together_with_drafts_are_those_without(
     plain: tuple[Runtime, Runtime], draft: str
 ) -> None:
@@ -84,6 +86,19 @@ def test_texts_together_with_drafts_are_those_without(
     ]
     options = {"max_batch_size": 5, "kv_memory": 3_000_000}
     assert native.run(requests, draft=draft, **options) == native.run(requests, **options)
+
+
+def test_layers_of_a_whole_plan_guess_every_token(bundle: Path) -> None:
+    native = NativeRuntime(bundle, 6)
+    schedule = "constant:max=3"  # layers 0, 4 and 5
+    kinds = ({}, {"temperature": 0.8, "seed": 2, "n": 2}, {"temperature": 1.5, "seed": 3})
+    requests = [
+        Asked([5, 6, 7], BASE.model_copy(update=kind | {"max_tokens": 33}), schedule)
+        for kind in kinds
+    ]
+    drafted = native.run(requests, draft="ends:3,adapt=no", max_batch_size=4)
+    assert drafted == native.run(requests)
+    assert drafts_of(drafted) == [(4, 28, 28)] * 4
 
 
 @pytest.mark.parametrize("kv_dtype", ["float16", "int8"])

@@ -170,7 +170,7 @@ TEST_P(EqualTextsTest, TextsWithDraftsAreThoseWithout) {
   const EngineStats stats = batch_->stats();
   EXPECT_GT(stats.draft_tokens, 0);
   const bool is_own = GetParam().draft.find("own") == 0;  // a text seldom repeats itself
-  EXPECT_GE(stats.accepted_draft_tokens, is_own ? 1000 : 0);
+  EXPECT_GE(stats.accepted_draft_tokens, is_own ? 500 : 0);
   EXPECT_GT(stats.draft_seconds, 0);
   EXPECT_LE(stats.draft_seconds, stats.decode_seconds);
 }
@@ -278,7 +278,7 @@ TEST_P(WholePlanTest, DraftsOfAllLayersOfAPlanAllHold) {
 
 INSTANTIATE_TEST_SUITE_P(Plans, WholePlanTest,
                          ::testing::Values(Depth{"ends:3,adapt=no", falling_schedule(3, 3, 1)},
-                                           Depth{"layers:4,adapt=no", falling_schedule(4, 4, 1)},
+                                           Depth{"ends:4,adapt=no", falling_schedule(4, 4, 1)},
                                            Depth{"first:1,adapt=no", falling_schedule(1, 1, 1)}));
 
 TEST_F(DraftedBatchTest, LayersDraftOnlyTokensThatRunOnePlanWithThem) {

@@ -176,6 +176,7 @@ TEST(Sampler, ProposesWithTheNumbersThatItDrawsWithLater) {
   for (const double temperature : {0.0, 1.0}) {
     SamplingParams params;
     params.temperature = temperature;
+    params.seed = 5;
     Sampler sampler = sampler_of(params, logits), other = sampler_of(params, logits);
     for (int round = 0; round < 3; ++round) {
       std::vector<std::int64_t> proposed;
@@ -191,7 +192,8 @@ TEST(Sampler, ProposesWithTheNumbersThatItDrawsWithLater) {
 TEST(Sampler, ProposalsFollowThePenaltiesAndTheMaskOfTheirPlace) {
   const std::vector<float> logits = {0.0F, 0.5F, 0.9F, 0.4F};
   SamplingParams params = greedy();
-  params.min_tokens = 2;  // the end of text is 2
+  params.min_tokens = 2;
+  params.stop_token_ids = {2};
   params.presence_penalty = 0.3;
   Sampler sampler = sampler_of(params, logits);
   EXPECT_EQ(sampler.propose(logits.data(), 1), 1);
