@@ -92,7 +92,12 @@ class DraftConfig:
 
 
 AUTO = "auto"
-"""The text that stands for the configuration a bundle recommends; see `parse_draft`."""
+"""The text that stands for the drafts a bundle recommends; see `recommended_draft`."""
+
+
+def is_auto(text: object) -> bool:
+    """Return whether ``text`` is ``auto``, which `parse_draft` does not read."""
+    return isinstance(text, str) and text.strip().lower() == AUTO
 
 
 def parse_draft(text: str | None) -> DraftConfig | None:

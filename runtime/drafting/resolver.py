@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ...engines.errors import UsageError, shown
 from ...engines.manifest import Manifest
-from .config import DraftConfig, parse_draft
+from .config import DraftConfig, is_auto, parse_draft
+
+
+def _own() -> DraftConfig | None:
+    return parse_draft("own")
 
 
 @dataclass(frozen=True)
 class DraftResolver:
-    """Resolves the draft text of a call; None stands for ``default``, that of the opened bundle."""
+    """Resolves the draft text of a call; None stands for ``default``, that of the opened bundle.
+
+    ``recommended`` returns what ``auto`` stands for; it is called when a call asks for it.
+    """
 
     manifest: Manifest
     on_device: bool
     default: str | None = None
+    recommended: Callable[[], DraftConfig | None] = _own
 
     def resolve(self, wanted: str | None = None) -> DraftConfig | None:
         """Return the drafts of a call, or None for none.
 
-        Raises UsageError for an invalid text, and for a bundle in which drafts could change texts.
+        Raises UsageError for an invalid text, and for a bundle in which drafts could change texts;
+        BundleError if ``auto`` is wanted and the bundle's draft.json is damaged.
         """
-        config = parse_draft(self.default if wanted is None else wanted)
+        text = self.default if wanted is None else wanted
+        config = self.recommended() if is_auto(text) else parse_draft(text)
+        self.check(config)
+        return config
+
+    def check(self, config: DraftConfig | None) -> None:
+        """Raise UsageError, with all problems, if this bundle cannot run ``config``."""
         if config is None:
-            return None
+            return
         if problems := [*self._inexact(config), *self._beyond_depth(config)]:
             raise UsageError("draft", *problems)
-        return config
 
     def _inexact(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem if results may depend on how many tokens of a row share a pass.
