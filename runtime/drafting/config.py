@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
@@ -125,6 +125,15 @@ def parse_draft(text: str | None) -> DraftConfig | None:
     if reading.problems:
         raise UsageError("draft", *reading.problems[:MOST_PROBLEMS])
     return DraftConfig(parts, **values)  # type: ignore[arg-type]  # `values` checks each
+
+
+def canonical_drafts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the canonical texts of drafts to measure, each once; ``off`` is left out.
+
+    Raises UsageError, with all problems of a text.
+    """
+    canonical = (AUTO if is_auto(text) else str(parse_draft(text) or "off") for text in texts)
+    return tuple(text for text in dict.fromkeys(canonical) if text != "off")
 
 
 @dataclass

@@ -267,6 +267,10 @@ class LoadedBundle:
             drafts=drafts,
         )
 
+    def remembering(self, memory: DraftMemory | None) -> Self:
+        """Return this bundle with ``memory`` for what drafts learn; None keeps its own."""
+        return self if memory is None else replace(self, draft_memory=memory)
+
     def batch_slots(self, max_model_len: int | None, *, keeps_prefixes: bool) -> SlotStitcher:
         """Return slots for requests that come and go; they take no memory yet.
 
