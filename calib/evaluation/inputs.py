@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import compress
 from math import ceil
 from statistics import mean
@@ -12,9 +11,8 @@ from statistics import mean
 from ...engines.bundle import EngineBundle
 from ...engines.checking import Problems
 from ...engines.errors import BundleError, ScheduleError, UsageError
-from ...runtime.drafting.bundle import recommended_draft
+from ...runtime.drafting.bundle import draft_resolver
 from ...runtime.drafting.config import DraftConfig
-from ...runtime.drafting.resolver import DraftResolver
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.bundle import bundle_schedule
 from ...runtime.schedule.request_schedules import default_horizon
@@ -168,9 +166,7 @@ def _schedules(
 
 def _drafts(texts: Sequence[str], bundle: EngineBundle) -> tuple[dict[str, DraftConfig], list[str]]:
     """Return the requested drafts, and why the bundle's engines can't run the others on a CPU."""
-    resolver = DraftResolver(
-        bundle.manifest, on_device=False, recommended=partial(recommended_draft, bundle)
-    )
+    resolver = draft_resolver(bundle)
     drafts: dict[str, DraftConfig] = {}
     problems = []
     for text in texts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +19,8 @@ from ...engines.bundle.place import DRAFT_NAME, bundle_place
 from ...engines.checking import expanded
 from ...engines.constants import integer
 from ...engines.errors import BundleError, UsageError, shown
+from ..schedule import ExitSchedule
+from ..schedule.bundle import bundle_schedule
 from .config import DraftConfig, is_auto, parse_draft
 from .resolver import DraftResolver
 
@@ -82,6 +85,26 @@ def recommended_draft(bundle: EngineBundle) -> DraftConfig | None:
     return parse_draft("own") if found is None else found.config
 
 
+def draft_resolver(
+    bundle: EngineBundle,
+    own: ExitSchedule | None = None,
+    *,
+    on_device: bool = False,
+    default: str | None = None,
+) -> DraftResolver:
+    """Return the resolver of ``bundle``'s drafts; ``own`` is its schedule, if the caller read it.
+
+    Raises ScheduleError or BundleError if it has to be read and is invalid.
+    """
+    return DraftResolver(
+        manifest=bundle.manifest,
+        on_device=on_device,
+        own=own or bundle_schedule(bundle),
+        default=default,
+        recommended=cache(partial(recommended_draft, bundle)),
+    )
+
+
 def read_draft_file(path: str | Path) -> DraftFile:
     """Return the content of the draft file ``path``, which ``fit`` wrote. Raises BundleError."""
     return DraftFile.from_document(parse_draft_file(Path(path), str(path)), str(path))
@@ -96,10 +119,10 @@ def write_draft(bundle: str | Path, draft: str | Path | DraftFile) -> DraftFile:
     Raises BundleError without a bundle or for a damaged ``draft``, and UsageError for drafts that
     do not fit the bundle.
     """
-    manifest = EngineBundle.read_manifest(bundle)
+    resolver = draft_resolver(EngineBundle.open(bundle))
     if not isinstance(draft, DraftFile):
         draft = _named_draft(str(draft))
-    DraftResolver(manifest, on_device=False).check(draft.config)
+    resolver.check(draft.config)
     write_document(bundle_place(Path(bundle)).target, draft.to_document())
     return draft
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ...engines.errors import UsageError, shown
+from ...engines.errors import ScheduleError, UsageError, shown
 from ...engines.manifest import Manifest
-from .config import DraftConfig, is_auto, parse_draft
+from ..schedule import ExitSchedule, LayerPlan
+from .config import DraftConfig, DraftPart, is_auto, parse_draft
+from .layers import byte_share, draft_plan
 
 
 def _own() -> DraftConfig | None:
@@ -18,11 +20,13 @@ def _own() -> DraftConfig | None:
 class DraftResolver:
     """Resolves the draft text of a call; None stands for ``default``, that of the opened bundle.
 
-    ``recommended`` returns what ``auto`` stands for; it is called when a call asks for it.
+    ``own`` is the bundle's schedule, whose placement chooses layers that draft. ``recommended``
+    returns what ``auto`` stands for; it is called when a call asks for it.
     """
 
     manifest: Manifest
     on_device: bool
+    own: ExitSchedule
     default: str | None = None
     recommended: Callable[[], DraftConfig | None] = _own
 
@@ -41,8 +45,20 @@ class DraftResolver:
         """Raise UsageError, with all problems, if this bundle cannot run ``config``."""
         if config is None:
             return
-        if problems := [*self._inexact(config), *self._beyond_depth(config)]:
+        problems = [
+            *self._inexact(config),
+            *(problem for part in config.parts for problem in self._impossible(part)),
+        ]
+        if problems:
             raise UsageError("draft", *problems)
+
+    def plan(self, part: DraftPart) -> LayerPlan:
+        """Return the layers that a part of resolved drafts runs, by the bundle's own placement."""
+        return draft_plan(part, self.own)
+
+    def draft_prior(self, plan: LayerPlan) -> float:
+        """Return what a draft step of ``plan`` should cost, in passes over one token."""
+        return byte_share(self.manifest, plan)
 
     def _inexact(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem if results may depend on how many tokens of a row share a pass.
@@ -74,15 +90,21 @@ class DraftResolver:
                 "--quantize int8, or allow it with exact=no"
             )
 
-    def _beyond_depth(self, config: DraftConfig) -> Iterator[str]:
-        """Yield a problem for each part with more layers than the model has."""
+    def _impossible(self, part: DraftPart) -> Iterator[str]:
+        """Yield a problem if the model has no such layers."""
         depth = self.manifest.model.num_layers
-        for part in config.parts:
-            if part.number is not None and part.number >= depth:
-                yield (
-                    f"{part} runs {part.number} layers of {depth}; allowed: 1 to {depth - 1}, and "
-                    "2 to 4 are fast"
-                )
+        if part.number is None:
+            return
+        if part.number >= depth:
+            yield (
+                f"{part} runs {part.number} layers of {depth}; allowed: 1 to {depth - 1}, and "
+                "2 to 4 are fast"
+            )
+            return
+        try:
+            self.plan(part)
+        except ScheduleError as error:
+            yield f"{part}: {'; '.join(error.problems)}; take another number, ends:N or first:N"
 
 
 def wants_drafts(wanted: str | None) -> bool:

@@ -241,6 +241,11 @@ class SlotCache:
         return self._layers[layer].generation
 
     @property
+    def num_rows(self) -> int:
+        """The number of rows whose prompts have run."""
+        return len(self._lengths)
+
+    @property
     def idle_bytes(self) -> int:
         """Bytes of buffers that are kept without a reservation."""
         idle = (slots.pair for slots in self._layers if slots.pair and not slots.reserved)

@@ -33,6 +33,11 @@ class Decoding(ABC):
         """The most tokens that a row drafts now; 0 while there are no drafts."""
         return 0
 
+    @property
+    def draft_steps(self) -> int:
+        """How many steps of layers have drafted tokens so far."""
+        return 0
+
     def passed(self, rows: Sequence[StepRow], seconds: float) -> None:  # noqa: B027
         """Take the time of the pass that ran what `feed` returned; the default ignores it."""
 

@@ -11,10 +11,12 @@ from ..drafting.config import DraftConfig, DraftPart
 from ..drafting.memory import DraftMemory
 from ..drafting.policy import DraftPolicy
 from ..stitching.protocol import StepRow
+from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.outputs import Drafts, StreamDelta
 from ..tokens.sampler import StepLogits
 from .decoding import Decoding, OrdinaryDecoding, fed
-from .drafters import Drafter, LookupDrafter, OwnDrafter, RowDrafts
+from .drafters import Drafter, LookupDrafter, OwnDrafter, RowDrafts, room_of
+from .layer_drafter import LayerDrafter
 from .loaded_bundle import LoadedBundle, RunningBatchConfig
 from .running_request import Row
 
@@ -56,7 +58,7 @@ class DraftedDecoding(Decoding):
         self._config = config
         self._memory = memory
         self._vocab_size = vocab_size
-        self._asked = [_Asked(one, memory.policy(one.source)) for one in drafters]
+        self._asked = [_Asked(one, memory.policy(one.source, one.draft_prior)) for one in drafters]
         self._rows: dict[int, RowDrafts] = {}  # by number
         self._drafted: dict[int, _Drafted] = {}  # of the present pass, by the row's number
         self._results: dict[str, list[tuple[int, int]]] = {}  # of it, by source: (tried, held)
@@ -74,6 +76,11 @@ class DraftedDecoding(Decoding):
     @override
     def drafting(self) -> int:
         return self._drafting
+
+    @property
+    @override
+    def draft_steps(self) -> int:
+        return sum(asked.drafter.draft_steps for asked in self._asked)
 
     @override
     def feed(self, rows: Sequence[Row]) -> list[StepRow]:
@@ -125,7 +132,7 @@ class DraftedDecoding(Decoding):
         """Ask one drafter after the other for the rows that have no guesses yet."""
         found: dict[int, _Drafted] = {}
         open_rows = [
-            self._rows[row.number] for row in rows if row.number in self._rows and _room(row) > 0
+            self._rows[row.number] for row in rows if row.number in self._rows and room_of(row) > 0
         ]
         self._drafting = 0
         if self._config.adapt and self._memory.costs.wants_plain(len(rows)):
@@ -133,19 +140,20 @@ class DraftedDecoding(Decoding):
         for asked in self._asked:
             if not open_rows:
                 break
-            most = self._most(asked, open_rows, len(rows))
+            able = [drafts for drafts in open_rows if asked.drafter.can_draft(drafts.row)]
+            most = self._most(asked, able, len(rows)) if able else 0
             self._drafting = max(self._drafting, most)
             if most == 0:
                 continue
-            proposals = asked.drafter.propose(open_rows, most)
-            for drafts, proposal in zip(open_rows, proposals, strict=True):
-                if tokens := self._valid(proposal)[: min(most, _room(drafts.row))]:
+            proposals = asked.drafter.propose(able, most)
+            for drafts, proposal in zip(able, proposals, strict=True):
+                if tokens := self._valid(proposal)[: min(most, room_of(drafts.row))]:
                     found[drafts.row.number] = _Drafted(asked.drafter.source, tokens)
             open_rows = [drafts for drafts in open_rows if drafts.row.number not in found]
         return found
 
     def _most(self, asked: _Asked, rows: Sequence[RowDrafts], num_rows: int) -> int:
-        most = min(self._config.tokens, max(_room(drafts.row) for drafts in rows))
+        most = min(self._config.tokens, max(room_of(drafts.row) for drafts in rows))
         if not self._config.adapt:
             return most
         source = asked.drafter.source
@@ -188,20 +196,26 @@ class DraftedDecoding(Decoding):
         self._results = {}
 
 
-def _room(row: Row) -> int:
-    """Return how many guesses the row can use: a pass yields one token more than it has."""
-    return row.request.max_tokens - len(row.token_ids) - 1
-
-
-def make_decoding(loaded: LoadedBundle, config: RunningBatchConfig) -> Decoding:
+def make_decoding(
+    loaded: LoadedBundle, slots: SlotStitcher, config: RunningBatchConfig
+) -> Decoding:
     """Return the decoding of a batch: one token per pass, or ``config.draft``."""
     draft = config.draft
     if draft is None:
         return OrdinaryDecoding()
     memory = loaded.draft_memory
+
+    def by_layers(part: DraftPart) -> Drafter:
+        plan = loaded.drafts.plan(part)
+        prior = loaded.drafts.draft_prior(plan)
+        return LayerDrafter(str(part), plan, loaded.engines, slots, memory.costs, prior)
+
     makers: Mapping[str, Callable[[DraftPart], Drafter]] = {
         "own": lambda part: OwnDrafter(memory.tables, per_client=config.prefixes == "client"),
         "lookup": lambda part: LookupDrafter(),
+        "layers": by_layers,
+        "ends": by_layers,
+        "first": by_layers,
     }
     drafters = [makers[part.name](part) for part in draft.parts]
     return DraftedDecoding(draft, drafters, memory, loaded.model.vocab_size)

@@ -50,6 +50,16 @@ class Drafter(ABC):
     """
 
     source: str
+    draft_prior = 0.0  # the cost of a draft step, in passes over one token, until it is measured
+
+    @property
+    def draft_steps(self) -> int:
+        """How many steps of layers it has run."""
+        return 0
+
+    def can_draft(self, row: Row) -> bool:
+        """Return whether it may propose something for the row, which has room for a guess."""
+        return True
 
     @abstractmethod
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
@@ -57,6 +67,11 @@ class Drafter(ABC):
 
     def learn(self, row: RowDrafts) -> None:  # noqa: B027  (most drafters learn nothing)
         """Take the row's tokens from ``row.learned`` on, which were accepted."""
+
+
+def room_of(row: Row) -> int:
+    """Return how many guesses the row can use: a pass yields one token more than it has."""
+    return row.request.max_tokens - len(row.token_ids) - 1
 
 
 class OwnDrafter(Drafter):

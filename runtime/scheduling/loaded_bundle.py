@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cached_property
 from typing import Literal, Self
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from ...engines.checking import ValidatedConfig
 from ...engines.constants import integer
 from ...engines.errors import CapacityError, UsageError
 from ...engines.manifest import Manifest, ModelSpec, TensorRole
-from ..drafting.bundle import recommended_draft
+from ..drafting.bundle import draft_resolver
 from ..drafting.config import DraftConfig
 from ..drafting.memory import DraftMemory
 from ..drafting.resolver import DraftResolver
@@ -250,8 +250,7 @@ class LoadedBundle:
             kv_bytes=options.kv_memory or 0,
             on_device=on_device,
         )
-        recommended = cache(partial(recommended_draft, bundle))
-        drafts = DraftResolver(bundle.manifest, on_device, options.draft, recommended)
+        drafts = draft_resolver(bundle, schedules.own, on_device=on_device, default=options.draft)
         drafts.resolve()
         stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
         # The free memory is known once the engines are loaded.

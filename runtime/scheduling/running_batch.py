@@ -68,7 +68,7 @@ class RunningBatch:
         self._loaded = loaded
         self._slots = slots
         self._config = config
-        self._decoding = decoding or make_decoding(loaded, config)
+        self._decoding = decoding or make_decoding(loaded, slots, config)
         self._requests: dict[int, RunningRequest] = {}
         self._rows: list[Row] = []  # that run, in order of admission
         self._next_number = self._next_row = 0
@@ -262,6 +262,7 @@ class RunningBatch:
             reserved_bytes=self._slots.reserved_bytes,
             prefix_bytes=self._slots.prefix_bytes,
             limit_bytes=self._loaded.engines.pool.limit or 0,
+            draft_steps=self._decoding.draft_steps,
             drafting=self._decoding.drafting,
         )
 

@@ -99,6 +99,7 @@ class EngineStats:
     decode_seconds: float
     sampling_seconds: float
     scoring_seconds: float = 0.0
+    draft_steps: int = 0  # of layers that draft
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0  # of these, those that were right
     draft_seconds: float = 0.0  # of decode_seconds, those before the passes that check drafts

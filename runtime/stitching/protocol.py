@@ -91,6 +91,14 @@ class StepRow(NamedTuple):
         return self.plans[0]
 
 
+class DraftRow(NamedTuple):
+    """One token that a row feeds in a draft step, at ``position``."""
+
+    row: int
+    token: int
+    position: int
+
+
 @dataclass(frozen=True)
 class SlotLimits:
     """The limits of a running batch: rows, positions per row (prompt and text), KV memory.

@@ -14,8 +14,8 @@ from ..kv.buffers import BufferPool
 from ..kv.cache import Capacities, KVCache, KVPlan, SlotCache
 from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
 from ..schedule import LayerPlan
-from ..tokens.sampler import StepLogits
-from .protocol import PromptRow, SlotLimits, SlotMemory, StepRow, Stitcher
+from ..tokens.sampler import HostLogits, StepLogits
+from .protocol import DraftRow, PromptRow, SlotLimits, SlotMemory, StepRow, Stitcher
 
 _PREFIX_SHARE = integer("prefix_share")  # prefixes take at most a quarter of the KV memory
 
@@ -65,6 +65,11 @@ class SlotStitcher(ABC):
     def planned_bytes(self) -> int:
         """The largest number of bytes that was planned to be in use at once."""
         return self._cache.planned_bytes
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows that run."""
+        return self._cache.num_rows
 
     def fits(self, rows: Sequence[PromptRow]) -> bool:
         """Return True if the KV memory holds these rows until they end, beside those that run."""
@@ -181,6 +186,19 @@ class SlotStitcher(ABC):
 
         Raises UsageError, before anything has changed, for tokens that cannot be fed, and where
         the engines take one token per row only.
+        """
+
+    @abstractmethod
+    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
+        """Run one token of each row through the layers of ``plan``, to guess what follows.
+
+        Each row must reside in these layers, and ``position`` be behind what is written of it.
+        Nobody leaves a layer and lengths stay, so the next pass, in which the row runs at least
+        these layers, overwrites the keys and values of the draft. Rows that do not draft keep
+        theirs. Returns the logits of the rows in the given order, valid until the next call.
+
+        Raises UsageError, before anything has changed, for tokens that cannot be fed, and on
+        devices.
         """
 
     @abstractmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,7 @@ class Sampler:
         self._token_text = token_text
         self._num_sampled = 0
         self._random = None if params.greedy else random_stream(params.seed, output_index)
+        self._peeked: deque[float] = deque()  # random numbers of the next tokens
         self._drawer = None if params.greedy else drawer_of(params)
         self._penalties = _Penalties.of(params, prompt_token_ids)
         ending = sorted(params.ending_token_ids(eos_token_id))
@@ -82,8 +84,8 @@ class Sampler:
         """
         if logits.shape != (self._vocab_size,):
             raise UsageError("logits", f"are {logits.shape}; expected: ({self._vocab_size},)")
-        adjusted = self._adjust(logits)
-        token_id = self._choose(adjusted)
+        adjusted = self._adjust(logits, self._num_sampled)
+        token_id = self._choose(adjusted, self._next_uniform())
         if token_id is None:
             raise not_finite(logits, f"logits of output token {self._num_sampled}")
         self._num_sampled += 1
@@ -93,6 +95,26 @@ class Sampler:
         if count is None:
             return SampledToken(token_id)
         return SampledToken(token_id, row_logprobs(logits, token_id, count, self._token_text))
+
+    def peek(self, place: int) -> float:
+        """Return the random number of the ``place``-th next token, 0 for the next one.
+
+        It is kept until that token is drawn. The parameters must not be greedy.
+        """
+        assert self._random is not None, "greedy texts have no random numbers"
+        while len(self._peeked) <= place:
+            self._peeked.append(self._random.random())
+        return self._peeked[place]
+
+    def propose(self, logits: Logits, place: int) -> int:
+        """Return what would be drawn from ``logits`` as the ``place``-th next token.
+
+        Changes nothing: penalties are those of the tokens drawn so far. Of logits from which no
+        token can be drawn it returns any token.
+        """
+        adjusted = self._adjust(logits, self._num_sampled + place)
+        token_id = self._choose(adjusted, None if self._random is None else self.peek(place))
+        return 0 if token_id is None else token_id
 
     def sample_candidates(self, candidates: Candidates) -> SampledToken | None:
         """Choose the next token from the most probable ones; None if these don't decide.
@@ -114,14 +136,20 @@ class Sampler:
         if self._random is None:
             return SampledToken(int(candidates.token_ids[candidates.logits == best].min()))
         order = np.argsort(candidates.token_ids)  # draws go by token id
-        place = self._choose(candidates.logits[order])
+        place = self._choose(candidates.logits[order], self._next_uniform())
         assert place is not None, "the best is finite"
         return SampledToken(int(candidates.token_ids[order[place]]))
 
-    def _choose(self, logits: Logits) -> int | None:
+    def _next_uniform(self) -> float | None:
+        """Return the next token's random number, which is used up; None if greedy."""
+        if self._random is None:
+            return None
+        return self._peeked.popleft() if self._peeked else self._random.random()
+
+    def _choose(self, logits: Logits, uniform: float | None) -> int | None:
         """Return the chosen place; None if a logit is NaN or +inf, or none is finite."""
-        if self._drawer is not None and self._random is not None:
-            return self._drawer.draw(logits, self._random.random())
+        if self._drawer is not None and uniform is not None:
+            return self._drawer.draw(logits, uniform)
         best = int(logits.argmax())  # the first NaN, if there is one
         return best if math.isfinite(logits[best]) else None
 
@@ -135,9 +163,12 @@ class Sampler:
             lowest = np.maximum(lowest, candidates.logits[params.top_k - 1])
         return lowest
 
-    def _adjust(self, logits: Logits) -> Logits:
-        """Apply penalties and the ``min_tokens`` mask to a copy, or return ``logits`` unchanged."""
-        masked = self._num_sampled < self._params.min_tokens and self._ending_ids.size > 0
+    def _adjust(self, logits: Logits, num_before: int) -> Logits:
+        """Apply penalties and the ``min_tokens`` mask to a copy, or return ``logits`` unchanged.
+
+        ``num_before`` output tokens come before the one that is chosen.
+        """
+        masked = num_before < self._params.min_tokens and self._ending_ids.size > 0
         if self._penalties is None and not masked:
             return logits
         adjusted = logits.copy()  # [V]
@@ -208,6 +239,10 @@ class HostLogits(StepLogits):
     @override
     def sample(self, row: int, sampler: Sampler) -> SampledToken:
         return sampler.sample(self.logits[row])
+
+    def propose(self, row: int, sampler: Sampler, place: int) -> int:
+        """Let ``sampler`` propose its ``place``-th next token from the logits of ``row``."""
+        return sampler.propose(self.logits[row], place)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from typing_extensions import override
 from ....engines.errors import UsageError
 from ...kv.buffers import BufferPool, KVLayout, pooled_size
 from ...kv.cache import SlotCache, SlotSizes
-from ...tokens.sampler import CandidateLogits
-from ..protocol import SlotLimits, StepRow
+from ...schedule import LayerPlan
+from ...tokens.sampler import CandidateLogits, HostLogits
+from ..protocol import DraftRow, SlotLimits, StepRow
 from ..slot_stitcher import SlotStitcher
 from .rows import StepLayout
 from .steps import DeviceSteps
@@ -44,6 +45,10 @@ class DeviceSlotStitcher(SlotStitcher):
         self.steps.run(self._lay_out(rows), rows, self._cache.first)
         self._cache.set_lengths([row.row for row in rows], [row.position + 1 for row in rows])
         return self._engines.buffers.candidate_logits(len(rows))
+
+    @override
+    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
+        raise UsageError("draft", "by layers needs the CPU; on devices it is not built yet")
 
     def reset(self) -> None:
         """Free all rows and graphs after a failure: both may be wrong."""

@@ -13,9 +13,11 @@ from ....engines.memory import Array
 from ...kv.buffers import BufferPool
 from ...kv.cache import SlotCache
 from ...kv.prefixes import PrefixCache
+from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
-from ..protocol import SlotLimits, StepRow
+from ..protocol import DraftRow, SlotLimits, StepRow
 from ..slot_stitcher import SlotStitcher
+from .drafts import HostDrafts
 from .passes import HostPasses
 from .stitcher import HostBindings, HostStitcher
 
@@ -43,6 +45,7 @@ class HostSlotStitcher(SlotStitcher):
         self._loaded: HostBindings | None = HostBindings(engines, cache, self._all, self._part)
         self._route: _Route | None = None  # of the last step
         self._passes: HostPasses | None = None  # made when a row first feeds several tokens
+        self._drafts: HostDrafts | None = None  # made at the first draft step
 
     @property
     def _bindings(self) -> HostBindings:
@@ -79,12 +82,19 @@ class HostSlotStitcher(SlotStitcher):
         return route.logits
 
     @override
+    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
+        if self._drafts is None:
+            self._drafts = HostDrafts(self._bindings, self._cache, self._all, self._part)
+        return self._drafts.run(rows, plan)
+
+    @override
     def close(self) -> None:
         self.reset()
         self._bindings.close()
         if self._passes is not None:
             self._passes.close()
-        self._loaded = self._passes = None  # a stream that nobody reads may hold this for long
+        # a stream that nobody reads may hold this for long
+        self._loaded = self._passes = self._drafts = None
 
     @override
     def _unbind(self) -> None:
@@ -93,6 +103,8 @@ class HostSlotStitcher(SlotStitcher):
             self._loaded.drop_layers()
         if self._passes is not None:
             self._passes.unbind()
+        if self._drafts is not None:
+            self._drafts.forget()
 
     def _run_layers(self, route: _Route, positions: Sequence[int]) -> None:
         whole, part = self._all, self._part

@@ -201,6 +201,8 @@ class HostBindings:
         self._cache = cache
         self._layers: dict[tuple[int, ...], tuple[int, Binding]] = {}  # and caches' generations
         self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of a pass
+        self._heads: dict[tuple[int, int], Binding] = {}  # by tokens and chosen ones
+        self.head_positions = np.zeros(len(whole.row_positions), np.int64)
 
     def __len__(self) -> int:
         """Return the number of the layers' bindings."""
@@ -238,6 +240,19 @@ class HostBindings:
             self._ends[tokens] = (bind(engines.embed, tensors), bind(engines.head, tensors))
         return self._ends[tokens]
 
+    def head(self, tokens: int, chosen: int) -> Binding:
+        """Return the head for those ``chosen`` of the first ``tokens`` tokens.
+
+        Their places are read from ``head_positions`` int64 when it runs.
+        """
+        if (tokens, chosen) not in self._heads:
+            tensors = self._whole.tensors(tokens) | {
+                TensorRole.ROW_POSITIONS: self.head_positions[:chosen],
+                TensorRole.LOGITS: self._whole.logits[:chosen],
+            }
+            self._heads[tokens, chosen] = bind(self.engines.head, tensors)
+        return self._heads[tokens, chosen]
+
     def drop_layers(self) -> None:
         """Release the layers' bindings, whose caches are about to be freed."""
         for _, binding in self._layers.values():
@@ -250,7 +265,10 @@ class HostBindings:
         for ends in self._ends.values():
             for binding in ends:
                 binding.release()
+        for head in self._heads.values():
+            head.release()
         self._ends.clear()
+        self._heads.clear()
 
 
 def _run_prefixes(

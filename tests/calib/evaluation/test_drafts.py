@@ -123,7 +123,10 @@ def test_auto_is_the_draft_of_the_bundle(config: EvaluationConfig) -> None:
     [
         ({"drafts": ("onw",)}, "did you mean 'own'"),
         ({"drafts": ("ends:6",)}, "draft ends:6: ends:6 runs 6 layers of 6"),
-        ({"score_only": True, "max_tokens": None}, "drafts is own,adapt=no, lookup, and score_only"),
+        (
+            {"score_only": True, "max_tokens": None},
+            "drafts is own,adapt=no, lookup, and score_only",
+        ),
     ],
 )
 def test_drafts_that_cannot_run_are_refused_before_work(

@@ -17,11 +17,11 @@ from skipdec.engines.documents import sealed_text
 from skipdec.runtime.drafting.bundle import (
     DraftFile,
     bundle_draft_file,
+    draft_resolver,
     read_draft_file,
     recommended_draft,
 )
 from skipdec.runtime.drafting.config import parse_draft
-from skipdec.runtime.drafting.resolver import DraftResolver
 from skipdec.runtime.opening import OpenOptions
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -54,12 +54,7 @@ def test_auto_is_own_until_a_draft_is_set(path: Path) -> None:
 def test_auto_resolves_to_what_the_bundle_recommends(path: Path) -> None:
     write_draft(path, ENDS)
     bundle = EngineBundle.open(path)
-    resolver = DraftResolver(
-        bundle.manifest,
-        on_device=False,
-        default="off",
-        recommended=lambda: recommended_draft(bundle),
-    )
+    resolver = draft_resolver(bundle, default="off")
     assert resolver.resolve() is None
     assert resolver.resolve(" Auto ") == parse_draft(ENDS)
     assert OpenOptions(draft="auto").draft == "auto"

@@ -1,0 +1,49 @@
+"""Which layers of the model draft, and what running them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from ...engines.manifest import Manifest
+from ..schedule import ExitSchedule, LayerPlan
+from .config import DraftPart
+
+
+def draft_plan(part: DraftPart, own: ExitSchedule) -> LayerPlan:
+    """Return the layers that ``part`` runs; ``own`` is the bundle's schedule.
+
+    Worked, 12 layers, the schedule's placement ``top`` with one warm-up layer: ``layers:3`` and
+    ``ends:3`` run 0, 10, 11, ``first:3`` runs 0, 1, 2.
+
+    Raises ScheduleError if the placement has no such number of layers.
+    """
+    assert part.number is not None, "a part that runs layers of the model names their number"
+    return LayerPlan(_LAYERS[part.name](own, part.number))
+
+
+def byte_share(manifest: Manifest, plan: LayerPlan) -> float:
+    """Return the bytes that a draft step reads ÷ those of a pass, heads included: its cost.
+
+    At small batches engines run at about memory bandwidth, so bytes predict time.
+    """
+    embed, *layers, head = (engine.step_bytes for engine in manifest.engines)
+    drafted = sum(layers[layer] for layer in plan)
+    return (embed + drafted + head) / (embed + sum(layers) + head)
+
+
+def _placed(own: ExitSchedule, count: int) -> tuple[int, ...]:
+    return own.changed(decay="constant", max_exit_layer=count, min_exit_layer=count).plan(0).layers
+
+
+def _ends(own: ExitSchedule, count: int) -> tuple[int, ...]:
+    return (0, *range(own.num_layers - count + 1, own.num_layers))
+
+
+def _first(own: ExitSchedule, count: int) -> tuple[int, ...]:
+    return tuple(range(count))
+
+
+_LAYERS: Mapping[str, Callable[[ExitSchedule, int], tuple[int, ...]]] = MappingProxyType(
+    {"layers": _placed, "ends": _ends, "first": _first}
+)

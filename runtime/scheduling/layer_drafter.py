@@ -1,0 +1,98 @@
+"""LayerDrafter: some layers of the model draft tokens, one step after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from typing_extensions import override
+
+from ..drafting.policy import PassCosts
+from ..schedule import LayerPlan
+from ..stitching.loaded import LoadedEngines
+from ..stitching.protocol import DraftRow
+from ..stitching.slot_stitcher import SlotStitcher
+from .drafters import Drafter, RowDrafts, room_of
+from .running_request import Row
+
+
+class LayerDrafter(Drafter):
+    """Proposes what some of the layers make of the rows' texts.
+
+    A draft step feeds one token of each row through these layers and the head. Each token is drawn
+    as the row's sampler would draw it, with the random number that its place will have: nothing is
+    used up, and drafts of sampled texts hold far more often.
+
+    It drafts for rows whose own plan has these layers and stays as it is over the whole window, so
+    that the pass behind it overwrites all keys and values that the draft has written.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        plan: LayerPlan,
+        engines: LoadedEngines,
+        slots: SlotStitcher,
+        costs: PassCosts,
+        draft_prior: float,
+    ) -> None:
+        """Run the layers of ``plan`` on ``slots``; ``costs`` learns how long that takes."""
+        self.source = source
+        self.draft_prior = draft_prior
+        self._plan = plan
+        self._engines = engines
+        self._slots = slots
+        self._costs = costs
+        self._needed = frozenset(plan)
+        self._steps = 0
+
+    @property
+    @override
+    def draft_steps(self) -> int:
+        return self._steps
+
+    @override
+    def can_draft(self, row: Row) -> bool:
+        return self._reach(row, 1) > 0
+
+    @override
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+        proposed: list[list[int]] = [[] for _ in rows]
+        waiting = [
+            (one.row, tokens, self._reach(one.row, most))
+            for one, tokens in zip(rows, proposed, strict=True)
+        ]
+        with self._engines.step():
+            for place in range(most):
+                waiting = [one for one in waiting if one[2] > place]
+                if not waiting:
+                    break
+                self._step([(row, tokens) for row, tokens, _ in waiting], place)
+        return list(proposed)
+
+    def _step(self, rows: Sequence[tuple[Row, list[int]]], place: int) -> None:
+        """Add to each row's tokens the one at ``place`` of its window."""
+        start = perf_counter()
+        logits = self._slots.draft(
+            [
+                DraftRow(row.number, (tokens or row.token_ids)[-1], row.num_positions + len(tokens))
+                for row, tokens in rows
+            ],
+            self._plan,
+        )
+        for index, (row, tokens) in enumerate(rows):
+            tokens.append(logits.propose(index, row.sampler, place))
+        self._steps += 1
+        self._costs.add_draft(self.source, self._slots.num_rows, perf_counter() - start)
+
+    def _reach(self, row: Row, most: int) -> int:
+        """Return for how many tokens, up to ``most``, the row's plan lets these layers draft."""
+        index = len(row.token_ids) - 1  # of the generated token that is fed next
+        plan = row.schedule.plan(index)
+        if not self._needed.issubset(plan):
+            return 0
+        most = min(most, room_of(row))
+        for count in range(1, most + 1):
+            if row.schedule.plan(index + count) is not plan:
+                return count - 1
+        return most

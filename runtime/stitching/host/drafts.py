@@ -1,0 +1,171 @@
+"""Draft steps on the host: one token of some rows through some of the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....engines.backends.session import Binding
+from ....engines.errors import UsageError
+from ....engines.memory import Array
+from ...kv.cache import SlotCache
+from ...schedule import LayerPlan
+from ...tokens.sampler import HostLogits
+from ..protocol import DraftRow
+from .stitcher import HostBindings, StepBuffers
+
+_KEPT_ROUTES = 8  # rows stop drafting at different places of a window
+
+
+class HostDrafts:
+    """Runs draft steps on the buffers and bindings of ordinary steps.
+
+    All rows in a layer's slots take part in its call. One that does not draft writes its keys and
+    values at the position that its next pass overwrites before it is read. A layer that it leaves
+    in that pass may hold no such position: there it writes the last one, which nobody reads again.
+    The head runs on the rows that draft only.
+
+    Worked: rows 7, 8, 9 have 5, 6, 9 positions; 7 and 9 draft. The first step writes positions
+    5, 6, 9, the second 6, 6, 10, and the pass behind them begins again at 5, 6, 9.
+    """
+
+    def __init__(
+        self, bindings: HostBindings, cache: SlotCache, whole: StepBuffers, part: StepBuffers
+    ) -> None:
+        self._bindings = bindings
+        self._cache = cache
+        self._whole, self._part = whole, part
+        self._routes: list[_Route] = []  # of the last steps, the latest first
+
+    def run(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
+        """Run a draft step; see `SlotStitcher.draft`."""
+        route = self._route_of(rows, plan)
+        for row, end in zip(rows, route.ends, strict=True):
+            if not self._cache.length(row.row) <= row.position < end:
+                raise UsageError(
+                    f"row {row.row}",
+                    f"drafts at position {row.position}; allowed: "
+                    f"{self._cache.length(row.row)} to {end - 1}",
+                )
+        positions = [self._cache.length(number) for number in route.order]
+        tokens = [0] * len(positions)
+        for place, row in zip(route.places, rows, strict=True):
+            tokens[place], positions[place] = row.token, row.position
+        count = len(positions)
+        self._whole.input_ids[:count, 0] = tokens
+        self._whole.set_positions(positions)
+        route.embed.run()
+        self._run_layers(route, positions)
+        self._bindings.head_positions[: len(rows)] = route.places
+        route.head.run()
+        return route.logits
+
+    def forget(self) -> None:
+        """Drop all routes, whose bindings are about to be dropped."""
+        self._routes.clear()
+
+    def _run_layers(self, route: _Route, positions: Sequence[int]) -> None:
+        group: _Group | None = None
+        for stop in route.stops:
+            if stop.group is not group:
+                self._scatter(group)
+                group = stop.group
+                self._gather(group, positions)
+            stop.binding.run()
+        self._scatter(group)
+
+    def _gather(self, group: _Group, positions: Sequence[int]) -> None:
+        buffers, rows = self._whole, group.rows
+        if rows is not None:
+            buffers = self._part
+            np.take(self._whole.hidden_states, rows, 0, out=buffers.hidden_states[: len(rows)])
+            positions = [positions[row] for row in rows]
+        buffers.set_positions(list(map(min, positions, group.last)))
+
+    def _scatter(self, group: _Group | None) -> None:
+        if group is not None and group.rows is not None:
+            held = self._part.hidden_states[: len(group.rows)]
+            self._whole.hidden_states[group.rows] = held
+
+    def _route_of(self, rows: Sequence[DraftRow], plan: LayerPlan) -> _Route:
+        version, numbers = self._cache.version, [row.row for row in rows]
+        if self._routes and self._routes[0].version != version:
+            self._routes.clear()
+        for route in self._routes:
+            if route.numbers == numbers and route.plan == plan:
+                return route
+        route = self._find_route(numbers, plan)
+        self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
+        return route
+
+    def _find_route(self, numbers: list[int], plan: LayerPlan) -> _Route:
+        """Find the calls of the plan's layers, lowest first, on the rows that reside in them."""
+        residents = {layer: list(self._cache.residents(layer)) for layer in plan}
+        for layer, inside in residents.items():
+            for number in numbers:
+                if number not in inside:
+                    raise UsageError(f"row {number}", f"drafts with layer {layer}, which it left")
+        order = list(dict.fromkeys(row for inside in residents.values() for row in inside))
+        for inside in residents.values():  # the order of a layer that all reside in, if there is
+            order = inside if len(inside) == len(order) else order
+        place = {number: index for index, number in enumerate(order)}
+        stops: list[_Stop] = []
+        group: _Group | None = None
+        now: object = None
+        for layer, inside in residents.items():
+            last = [self._cache.reserved(number, layer) - 1 for number in inside]
+            if (inside, last) != now or group is None:
+                now = inside, last
+                rows = None if inside == order else np.array([place[one] for one in inside])
+                group = _Group(rows, last)
+            is_part = group.rows is not None
+            stops.append(_Stop(group, self._bindings.layer(layer, len(inside), is_part=is_part)))
+        return _Route(
+            version=self._cache.version,
+            numbers=numbers,
+            plan=plan,
+            order=order,
+            places=[place[number] for number in numbers],
+            ends=[min(self._cache.reserved(one, layer) for layer in plan) for one in numbers],
+            stops=stops,
+            embed=self._bindings.ends(len(order))[0],
+            head=self._bindings.head(len(order), len(numbers)),
+            logits=HostLogits(self._whole.logits),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """The rows that neighbouring layers run, gathered from places ``rows`` or as they stand.
+
+    ``last`` are the last positions that the rows hold in these layers.
+    """
+
+    rows: Array | None
+    last: list[int]
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """A layer's call on the rows of a group."""
+
+    group: _Group
+    binding: Binding
+
+
+@dataclass(frozen=True)
+class _Route:
+    """The calls of a draft step; steps repeat them while ``version`` of the cache lasts."""
+
+    version: int
+    numbers: list[int]  # rows that draft, as they are given
+    plan: LayerPlan
+    order: list[int]  # rows that take part, as they stand in the buffers
+    places: list[int]  # in ``order``, of the rows that draft
+    ends: list[int]  # positions that each of these holds in every layer of the plan
+    stops: list[_Stop]
+    embed: Binding
+    head: Binding
+    logits: HostLogits  # in the order in which rows were given
