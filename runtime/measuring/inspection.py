@@ -10,6 +10,7 @@ from typing import Any
 from ...engines.bundle import EngineBundle, Verify
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import EngineSpec, Manifest, TensorRole
+from ..drafting.bundle import bundle_draft_file
 from ..kv.buffers import KVLayout
 from ..kv.cache import plan_kv_cache
 from ..schedule import ExitSchedule
@@ -75,6 +76,7 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         "prompt_template": manifest.prompt_template,
         "bundle_schedule": format_schedule(bundle_schedule(bundle)),
         "drafts": describe_drafts(manifest),
+        "bundle_draft": None if (draft := bundle_draft_file(bundle)) is None else draft.text,
         "tool_versions": manifest.tool_versions,
         "source": manifest.source,
         "digest": manifest.digest,
