@@ -95,7 +95,7 @@ def test_drafts_change_no_text_and_are_counted(text_bundle: Path) -> None:
     assert (
         f"{drafts['accepted']} of {drafts['drafted']} drafted tokens were right" in drafted.stderr
     )
-    assert "needs skipdec's kernels" in run(*arguments, "--draft", "own", code=2).stderr
+    assert "needs weights of int8" in run(*arguments, "--draft", "own", code=2).stderr
 
 
 def test_a_stream_is_the_text_of_the_whole(text_bundle: Path) -> None:
