@@ -22,8 +22,8 @@ std::unique_ptr<Drafter> drafter_of(const DraftPart& part, const std::optional<s
 
 }  // namespace
 
-DraftedDecoding::DraftedDecoding(const DraftConfig& config, std::int64_t vocab_size)
-    : config_(config), vocab_size_(vocab_size) {}
+DraftedDecoding::DraftedDecoding(DraftConfig config, std::int64_t vocab_size)
+    : config_(std::move(config)), vocab_size_(vocab_size) {}
 
 void DraftedDecoding::add(std::unique_ptr<Drafter> drafter, double draft_prior) {
   auto policy = std::make_unique<DraftPolicy>(drafter->source(), costs_, draft_prior);
@@ -45,10 +45,10 @@ void DraftedDecoding::feed(const std::vector<RunningRow>& rows, std::vector<Step
   end_pass();
   follow(rows);
   draft(rows);
-  static const TokenSpan kNoGuesses;
+  static const TokenSpan none;
   for (std::size_t index = 0; index < rows.size(); ++index) {
     const auto found = rows_.find(rows[index].slot);
-    feed_row(rows[index], found == rows_.end() ? kNoGuesses : found->second.guesses, steps[index]);
+    feed_row(rows[index], found == rows_.end() ? none : found->second.guesses, steps[index]);
   }
 }
 

@@ -22,7 +22,7 @@ class DraftedDecoding : public Decoding {
  public:
   // `add` tells it whom to ask, in order. ``draft_prior``: the cost of a drafter's step, in passes
   // over one token, until it is measured.
-  DraftedDecoding(const DraftConfig& config, std::int64_t vocab_size);
+  DraftedDecoding(DraftConfig config, std::int64_t vocab_size);
   void add(std::unique_ptr<Drafter> drafter, double draft_prior = 0);
   // Where drafters note the time of their steps.
   PassCosts& costs() { return costs_; }

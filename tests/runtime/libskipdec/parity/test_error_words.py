@@ -167,7 +167,7 @@ def test_both_refuse_a_request_with_the_same_words(
         ({"draft": "own,exact=maybe"}, ()),
         ({"draft": "own,tokens=4,tokens=5"}, ()),
         ({"draft": "o" * 1200}, ()),
-        ({"draft": "own"}, ()),  # the bundle is ONNX Runtime's
+        ({"draft": "own"}, ()),  # the bundle's weights are float32
         ({"draft": "first:6,exact=no"}, ()),
     ],
     ids=str,
