@@ -28,8 +28,7 @@ void check_drafts(const std::string& text, const Document& document) {
 std::string recommended_draft(const Bundle& bundle) {
   const std::optional<std::string> content = bundle.read_draft();
   if (!content) return "own";
-  const Document document{Status::kBundle,
-                          bundle.path() + "/" + std::string(constants::kDraftName),
+  const Document document{Status::kBundle, bundle.path() + "/" + std::string(constants::kDraftName),
                           "write it with 'skipdec draft set'"};
   JsonLimits limits;
   limits.remedy = document.remedy;

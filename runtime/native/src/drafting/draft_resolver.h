@@ -19,8 +19,8 @@ namespace skipdec::runtime {
 std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest& manifest,
                                          const Schedules& schedules);
 
-// Returns the bytes that a draft step of ``layers`` reads ÷ those of a pass, heads included: what it
-// should cost, since at small batches engines run at about memory bandwidth. ``is_narrow``: it
+// Returns the bytes that a draft step of ``layers`` reads ÷ those of a pass, heads included: what
+// it should cost, since at small batches engines run at about memory bandwidth. ``is_narrow``: it
 // scores by the bundle's narrow head. 0 without layers.
 double byte_share(const Manifest& manifest, const LayerPlan& layers, bool is_narrow);
 

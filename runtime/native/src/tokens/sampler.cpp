@@ -56,8 +56,8 @@ class Sampler::State {
   }
 
  private:
-  // Returns ``logits`` [size] of the token ``place`` tokens from now, after penalties and masks that
-  // can change the greedy choice; copies only if needed.
+  // Returns ``logits`` [size] of the token ``place`` tokens from now, after penalties and masks
+  // that can change the greedy choice; copies only if needed.
   const float* adjust(const float* logits, std::int64_t size, std::int64_t place) const {
     const bool is_masked = num_sampled_ + place < min_tokens_ && !ending_token_ids_.empty();
     if (!penalties_ && !is_masked) return logits;

@@ -227,7 +227,8 @@ TEST(Sampler, AProposalFromNaNIsAnyToken) {
   for (const double temperature : {0.0, 1.0}) {
     SamplingParams params;
     params.temperature = temperature;
-    const std::int64_t token = sampler_of(params, logits).propose(logits.data(), size_of(logits), 3);
+    const std::int64_t token =
+        sampler_of(params, logits).propose(logits.data(), size_of(logits), 3);
     EXPECT_GE(token, 0);
     EXPECT_LT(token, 5);
   }
