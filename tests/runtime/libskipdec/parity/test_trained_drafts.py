@@ -32,7 +32,7 @@ KINDS = (
     {"max_tokens": 2},
     {"max_tokens": 1},
 )
-SCHEDULES = ("full", "linear:max=5,min=2,horizon=12")
+SCHEDULES = ("full", "linear:max=5,min=3,warmup=2,horizon=12")  # layers 0 and 1 always run
 PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (30, 1)]
 
 
