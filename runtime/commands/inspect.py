@@ -96,6 +96,9 @@ def _print_sections(document: dict[str, Any]) -> None:
     )
     if (template := document["prompt_template"]) is not None:
         console.print(f"text prompts are put into {template!r}", markup=False)
+    drafts = document["drafts"]
+    exact = "exact (--draft changes no text)" if drafts["exact"] else drafts["problem"]
+    console.print(f"drafts: {exact}", markup=False, soft_wrap=True)
     print_section: dict[Section, Callable[[Console, Any], None]] = {
         Section.ENGINES: _print_engines,
         Section.IO: _print_tensors,

@@ -99,6 +99,7 @@ class EngineStats:
     decode_seconds: float
     sampling_seconds: float
     scoring_seconds: float = 0.0
+    draft_steps: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0  # of these, those that were right
     draft_seconds: float = 0.0  # of decode_seconds, those before the passes that check drafts
@@ -119,10 +120,12 @@ class EngineStats:
 
     @classmethod
     def total(cls, stats: Sequence[EngineStats]) -> EngineStats:
-        """Return the sum of the figures of one or more batches of one bundle."""
-        return cls(
-            **{one.name: _sum([getattr(each, one.name) for each in stats]) for one in fields(cls)}
-        )
+        """Return the sum of the figures of one or more batches of one bundle.
+
+        ``drafting``, a number of tokens per row, is that of the batch that drafts most.
+        """
+        sums = {one.name: _sum([getattr(each, one.name) for each in stats]) for one in fields(cls)}
+        return cls(**sums | {"drafting": max(each.drafting for each in stats)})
 
     def ended(self, lost: int) -> EngineStats:
         """Return the figures after the batch is gone and ``lost`` running requests with it."""
@@ -137,6 +140,7 @@ class EngineStats:
             reserved_bytes=0,
             prefix_bytes=0,
             limit_bytes=0,
+            drafting=0,
         )
 
 
@@ -169,6 +173,7 @@ class Counters:
     decode_seconds: float = 0.0
     sampling_seconds: float = 0.0
     scoring_seconds: float = 0.0
+    draft_steps: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     draft_seconds: float = 0.0
