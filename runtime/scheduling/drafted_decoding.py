@@ -157,9 +157,9 @@ class DraftedDecoding(Decoding):
         drafts = self._rows.get(row.number)
         if drafts is None:
             return
+        held = max(0, min(accepted - 1, fed_guesses))
         drafted = self._drafted.get(row.number)
         if drafted is not None and fed_guesses:
-            held = max(0, min(accepted - 1, fed_guesses))
             ended = row.finish_reason is not None
             tried = held if ended or held == fed_guesses else held + 1
             drafts.of_source(drafted.source).add(tried, held)
@@ -168,7 +168,7 @@ class DraftedDecoding(Decoding):
         row.drafts = Drafts(
             counted.passes + 1,
             counted.drafted + fed_guesses,
-            counted.accepted + max(0, min(accepted - 1, fed_guesses)),
+            counted.accepted + held,
         )
         self._learn(drafts)
 
