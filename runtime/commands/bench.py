@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ...engines.host.console import print_json, print_table, result_console
@@ -12,6 +13,8 @@ from ..measuring.config import BenchConfig
 from .options import EngineChoice, open_bundle
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..generator import Generator
     from ..measuring.bench import BenchReport
 
@@ -36,6 +39,18 @@ _NATIVE_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("steps of\npython's", lambda entry: f"{ratio:.2f}×" if (ratio := entry["of_python"]) else ""),
 )
 
+_DRAFT_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
+    ("batch", lambda entry: str(entry["batch_size"])),
+    ("schedule", lambda entry: str(entry["schedule"])),
+    ("draft", lambda entry: str(entry["draft"])),
+    ("tokens\nper pass", lambda entry: f"{entry['tokens_per_pass']:.2f}"),
+    ("accepted", lambda entry: "" if (share := entry["acceptance"]) is None else f"{share:.2f}"),
+    ("drafting,\nof steps", lambda entry: f"{entry['draft_share']:.0%}"),
+    ("whole\ncall s", lambda entry: f"{entry['wall_seconds']:.3f}"),
+    ("gain", lambda entry: f"{entry['gain']:.2f}×"),
+    ("of steps\nalone", lambda entry: f"{entry['decode_gain']:.2f}×"),
+)
+
 EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -48,6 +63,9 @@ skipdec bench opt-1.3b -b 1,8 --prompt-len 128 --gen-len 64 --threads 2 --json
 
 skipdec bench opt-1.3b --schedule 4x --threads 2 --runtime native
   libskipdec, the C++ runtime, beside Python's, each with one pool of as many threads
+
+skipdec bench opt-1.3b --draft own --draft ends:3 --accept 0.8
+  drafts beside none at full depth, right with probability 0.8, since random weights accept none
 """
 
 
@@ -67,11 +85,15 @@ def bench(
     after the prompt read at full depth over those at the schedule. Of bandwidth: the bytes of
     executed weights, scales and KV caches that steps read per second, over those of the probe pass
     after them, median of the repetitions; best: the fastest twentieth of steps over the best pass.
+
+    With --draft: the same texts with and without drafts, in turn. Drafts know nothing of earlier
+    calls. Drafting: its share of the time of all steps. The gain is that of whole calls.
     """
     from ...engines.host.progress import ConsoleProgress
     from ..libskipdec.calls import NativeCalls
     from ..measuring.bandwidth import open_probe
     from ..measuring.bench import run_benchmark
+    from ..measuring.drafts import measure_drafts
 
     threads, max_rows = engines.threads, max(config.batch_sizes)
     opening = engines.updated(max_batch_size=max_rows)
@@ -86,19 +108,22 @@ def bench(
             open_bundle(bundle, opening) as generator,
             open_probe(generator.device, threads) as probe,
         ):
-            report = run_benchmark(generator, config, probe, progress, native)
-            document = _document(generator, threads, config, report)
+            document = _setting(generator, threads, config)
+            if config.drafts:
+                measured = measure_drafts(generator, config, progress)
+                document["measurements"] = [asdict(entry) for entry in measured]
+            else:
+                document |= _report(run_benchmark(generator, config, probe, progress, native))
     if as_json:
         print_json(document)
+    elif config.drafts:
+        _print_drafts(document)
     else:
         _print_report(document)
 
 
-def _document(
-    generator: Generator, threads: int | None, config: BenchConfig, report: BenchReport
-) -> dict[str, Any]:
-    from dataclasses import asdict
-
+def _setting(generator: Generator, threads: int | None, config: BenchConfig) -> dict[str, Any]:
+    """Describe the model, the machine and the options."""
     from ...engines.host.installation import own_version
     from ...engines.host.processor import available_cores, processor_name
 
@@ -112,6 +137,11 @@ def _document(
         "processor": processor_name(),
         "threads": None if on_device else threads or available_cores(),
         "config": config.model_dump(mode="json"),
+    }
+
+
+def _report(report: BenchReport) -> dict[str, Any]:
+    return {
         "bandwidth_bytes_per_second": report.bandwidth,
         "bandwidth_passes": report.bandwidth_passes,
         "probe_is_valid": report.probe_is_valid,
@@ -119,15 +149,31 @@ def _document(
     }
 
 
-def _print_report(document: dict[str, Any]) -> None:
-    config, entries = document["config"], document["measurements"]
-    console = result_console()
-    threads = document["threads"]
+def _print_setting(console: Console, document: dict[str, Any]) -> None:
+    config, threads = document["config"], document["threads"]
     where = document["device"] if threads is None else f"{threads} threads"
     console.print(
         f"{document['model']}, {document['kernels']}, {where}, prompt {config['prompt_length']}, "
         f"{config['num_tokens']} tokens per row, median of {config['repetitions']}"
     )
+
+
+def _print_drafts(document: dict[str, Any]) -> None:
+    console = result_console()
+    _print_setting(console, document)
+    rows = [[cell(entry) for _, cell in _DRAFT_COLUMNS] for entry in document["measurements"]]
+    print_table(console, [heading for heading, _ in _DRAFT_COLUMNS], rows, texts=(1, 2))
+    forced = document["config"]["accept"]
+    if forced is not None:
+        console.print(f"drafts were made right with probability {forced:g}, whatever they proposed")
+    console.print("all texts are equal to those without drafts")
+
+
+def _print_report(document: dict[str, Any]) -> None:
+    config, entries = document["config"], document["measurements"]
+    console = result_console()
+    threads = document["threads"]
+    _print_setting(console, document)
     columns = (*_COLUMNS, *(_NATIVE_COLUMNS if config["runtime"] == "native" else ()))
     rows = [[cell(entry) for _, cell in columns] for entry in entries]
     print_table(console, [heading for heading, _ in columns], rows, texts=(1,))

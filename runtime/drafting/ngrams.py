@@ -99,6 +99,11 @@ class NGramTables:
         self._shared = NGramTable()
         self._by_client: OrderedDict[str, NGramTable] = OrderedDict()  # least recently used first
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._shared = NGramTable()
+        self._by_client.clear()
+
     def shared(self) -> NGramTable:
         """Return the table of all clients."""
         return self._shared

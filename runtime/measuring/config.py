@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from ...engines.checking import Option, ValidatedConfig, split_at_commas
+from ..drafting.config import AUTO, parse_draft
 
 
 class BenchConfig(ValidatedConfig):
     """Measurements of a benchmark.
 
-    ``schedules`` are texts, by default the bundle's own; full depth is always measured, too.
+    ``schedules`` are texts, by default the bundle's own; full depth is always measured, too. With
+    ``drafts`` each is measured beside no drafts, at ``schedules``, by default full depth only.
     """
 
     batch_sizes: Annotated[
@@ -31,6 +34,16 @@ class BenchConfig(ValidatedConfig):
         default=(),
         description="repeat for several; full depth is always measured (the bundle's own)",
     )
+    drafts: Annotated[tuple[str, ...], Option("--draft")] = Field(
+        default=(),
+        description="measure drafts beside none, e.g. own or ends:3; repeat for several",
+    )
+    accept: Annotated[float | None, Option()] = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="make drafts right with this probability, e.g. for random weights",
+    )
     repetitions: Annotated[int, Option()] = Field(
         default=5, ge=1, description="each runs every schedule once, in turn"
     )
@@ -38,3 +51,14 @@ class BenchConfig(ValidatedConfig):
     runtime: Annotated[Literal["python", "native"], Option()] = Field(
         default="python", description="native runs libskipdec, too, after each of Python's runs"
     )
+
+    @field_validator("drafts")
+    @classmethod
+    def _canonical(cls, drafts: tuple[str, ...]) -> tuple[str, ...]:
+        """Check each text; "off" is measured in any case."""
+        texts = [draft if draft == AUTO else str(parse_draft(draft) or "off") for draft in drafts]
+        return tuple(text for text in dict.fromkeys(texts) if text != "off")
+
+    def _problems(self) -> Iterator[str]:
+        if self.accept is not None and not self.drafts:
+            yield "`accept` is given without drafts; add e.g. --draft own"

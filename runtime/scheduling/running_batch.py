@@ -101,6 +101,11 @@ class RunningBatch:
         return BatchScoring(self._loaded, self._slots, self._counters)
 
     @property
+    def decoding(self) -> Decoding:
+        """Decides which tokens rows feed; drafts are one."""
+        return self._decoding
+
+    @property
     def max_rows(self) -> int:
         """The most rows that run at once."""
         return self.limits.max_rows

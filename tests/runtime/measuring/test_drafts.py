@@ -1,0 +1,111 @@
+"""The benchmark of drafts: what it forces, what it forgets, and that texts stay equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from skipdec import Generator
+from skipdec.engines.errors import ConfigurationError, SkipDecError, UsageError
+from skipdec.engines.kernels.library import find_library
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline.exporting import export
+from skipdec.runtime.measuring.config import BenchConfig
+from skipdec.runtime.measuring.drafts import DraftMeasurement, measure_drafts
+from skipdec.runtime.tokens.outputs import CompletionOutput
+
+needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+
+
+@pytest.fixture(scope="module")
+def generator(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Generator]:
+    bundle = tmp_path_factory.mktemp("drafts") / "bundle"
+    export(
+        ExportConfig(
+            model=str(checkpoint("pre_norm")),
+            output=bundle,
+            quantize="int8",
+            kernels="skipdec",
+            verify=False,
+        )
+    )
+    with Generator.open(bundle, threads=1, max_batch_size=2) as generator:
+        yield generator
+
+
+def measure(generator: Generator, **options: object) -> list[DraftMeasurement]:
+    common = {"prompt_length": 4, "num_tokens": 30, "repetitions": 2}
+    return list(measure_drafts(generator, BenchConfig.model_validate(common | options)))
+
+
+@needs_kernels
+@pytest.mark.parametrize(("share", "tokens_per_pass"), [(1.0, (4, 8)), (0.0, (1, 1))])
+def test_forced_drafts_hold_as_often_as_asked(
+    generator: Generator, share: float, tokens_per_pass: tuple[float, float]
+) -> None:
+    off, own = measure(generator, drafts=["own,adapt=no"], accept=share)
+    assert (off.draft, off.tokens_per_pass, off.forced_acceptance) == ("off", 1.0, None)
+    assert (own.acceptance, own.forced_acceptance) == (share, share)
+    low, high = tokens_per_pass
+    assert low <= own.tokens_per_pass <= high
+
+
+@needs_kernels
+def test_every_draft_is_measured_at_every_schedule_and_batch_size(generator: Generator) -> None:
+    found = measure(
+        generator, drafts=["lookup", "own"], schedules=["full", "2x"], batch_sizes=[1, 2]
+    )
+    assert [(one.batch_size, one.schedule, one.draft) for one in found] == [
+        (size, schedule, draft)
+        for size in (1, 2)
+        for schedule in ("full", "2x")
+        for draft in ("off", "lookup", "own")
+    ]
+
+
+@needs_kernels
+def test_a_draft_knows_no_text_of_an_earlier_call(generator: Generator) -> None:
+    _, once = measure(generator, drafts=["own,adapt=no"], repetitions=1)
+    _, again = measure(generator, drafts=["own,adapt=no"], repetitions=1)
+    assert again.tokens_per_pass == once.tokens_per_pass
+
+
+@needs_kernels
+def test_a_text_that_drafts_changed_is_an_error(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from skipdec.runtime.scheduling.running_request import Row
+
+    output = Row.output
+
+    def changed(row: Row) -> CompletionOutput:
+        found = output(row)
+        return found if row.drafts is None else replace(found, token_ids=(*found.token_ids, 1))
+
+    monkeypatch.setattr(Row, "output", changed)
+    with pytest.raises(SkipDecError, match="own changed the text of row 0"):
+        measure(generator, drafts=["own"])
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"accept": 0.8}, "is given without drafts"),
+        ({"accept": 1.8, "drafts": ["own"]}, "accept"),
+        ({"drafts": ["onw"]}, "'onw' is unknown; did you mean 'own'"),
+    ],
+)
+def test_senseless_options_are_refused(options: dict[str, object], problem: str) -> None:
+    with pytest.raises((ConfigurationError, UsageError), match=problem):
+        BenchConfig.model_validate(options)
+
+
+def test_drafts_are_not_measured_in_the_native_runtime() -> None:
+    config = BenchConfig(drafts=("own",), runtime="native")
+    with pytest.raises(UsageError, match="leave out --runtime native"):
+        measure_drafts(None, config)  # type: ignore[arg-type]  # refused before it is used
