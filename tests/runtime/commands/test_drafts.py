@@ -108,4 +108,4 @@ def test_inspect_says_whether_drafts_are_exact(bundle: Path, exported: Callable[
     assert json.loads(run("inspect", plain, "--json").stdout)["drafts"]["exact"] is False
     refused = run("generate", plain, "-p", "a", *DRAFT)
     assert refused.exit_code == 2
-    assert "--draft: needs skipdec's kernels" in " ".join(refused.stderr.split())
+    assert "--draft | needs skipdec's kernels" in " ".join(refused.stderr.split())

@@ -174,7 +174,13 @@ def test_metrics_count_tokens_and_times(server: TritonServer) -> None:
     assert after == [before[0] + 7, before[1] + 1]
 
 
-def test_a_model_that_drafts_generates_the_same(server: TritonServer, bundle: Path) -> None:
+def test_a_model_that_drafts_generates_the_same(
+    server: TritonServer, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from http_servers import export_tiny
+    from text_bundles import STRUCTURE
+
+    bundle = export_tiny(checkpoint(STRUCTURE), tmp_path)  # int8: its bits are promised
     (model,) = write_triton_repository(
         TritonRepositoryConfig(
             bundles=(bundle,),
