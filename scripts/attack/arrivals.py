@@ -2,10 +2,12 @@
 
     python scripts/attack/arrivals.py --count 1000
     python scripts/attack/arrivals.py --count 1000 --device rehearsal
+    python scripts/attack/arrivals.py --count 1000 --draft own+lookup --draft own,adapt=no
 
 Prompts, lengths, schedules, completions, seeds, arrivals and cancellations are random; caches start
 full of NaN, and memory is short, so that rows wait for it. Products are int8, so texts must not
-depend on the batch at all.
+depend on the batch at all. With --draft the batch drafts tokens, except for requests that switch
+drafts off, and texts alone are generated without drafts.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import random
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from harness import tiny_bundle
@@ -44,6 +47,7 @@ class Arrival:
     schedule: str
     pause: int
     patience: int | None
+    draft: Literal["off"] | None  # of this request alone
 
     @classmethod
     def drawn(cls, chance: random.Random) -> Arrival:
@@ -58,7 +62,14 @@ class Arrival:
         )
         prompt = [chance.randrange(4, 90) for _ in range(chance.randint(1, 30))]
         patience = chance.randint(0, 9) if chance.random() < 0.1 else None
-        return cls(prompt, params, chance.choice(_SCHEDULES), chance.choice((0, 0, 1, 6)), patience)
+        return cls(
+            prompt,
+            params,
+            chance.choice(_SCHEDULES),
+            chance.choice((0, 0, 1, 6)),
+            patience,
+            chance.choice((None, None, "off")),
+        )
 
 
 class _PoisonedMemory(HostMemory):
@@ -85,6 +96,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000, help="requests")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=("cpu", "rehearsal", "cuda"), default="cpu")
+    parser.add_argument(
+        "--draft", action="append", help="let the batch draft so; may be repeated, for a run each"
+    )
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # the model was not tuned to skip
     chance = random.Random(arguments.seed)
@@ -103,25 +117,38 @@ def main() -> int:
             generator._engines.pool.memory = (
                 _PoisonedMemory() if device is None else _PoisonedDeviceMemory(device)
             )
-            outputs = _together(generator, arrivals)
             failures = sum(
-                not _is_right(arrival, output, generator)
-                for arrival, output in zip(arrivals, outputs, strict=True)
+                _wrong_texts(generator, arrivals, draft) for draft in arguments.draft or ["off"]
             )
-    print(f"{arguments.count} requests in one running batch, {failures} failures")
     return int(failures > 0)
 
 
-def _together(generator: Generator, arrivals: list[Arrival]) -> list[RequestOutput]:
+def _wrong_texts(generator: Generator, arrivals: list[Arrival], draft: str) -> int:
+    """Run all requests together, print what came of them, and return how many are wrong."""
+    outputs = _together(generator, arrivals, draft)
+    failures = sum(
+        not _is_right(arrival, output, generator)
+        for arrival, output in zip(arrivals, outputs, strict=True)
+    )
+    print(f"{len(arrivals)} requests in one running batch, draft {draft}, {failures} failures")
+    return failures
+
+
+def _together(generator: Generator, arrivals: list[Arrival], draft: str) -> list[RequestOutput]:
     numbers: list[int] = []
     impatient: dict[int, int] = {}  # request -> steps until it is cancelled
     coming = list(reversed(arrivals))
     pause = 0
-    with generator.running_batch(max_prefill_tokens=16) as engine:
+    with generator.running_batch(max_prefill_tokens=16, draft=draft) as engine:
         while coming or engine.is_busy:
             while coming and pause <= 0:
                 arrival = coming.pop()
-                number = engine.add(arrival.prompt, arrival.params, schedule=arrival.schedule)
+                number = engine.add(
+                    arrival.prompt,
+                    arrival.params,
+                    schedule=arrival.schedule,
+                    draft=arrival.draft,
+                )
                 numbers.append(number)
                 if arrival.patience is not None:
                     impatient[number] = arrival.patience
@@ -133,6 +160,9 @@ def _together(generator: Generator, arrivals: list[Arrival]) -> list[RequestOutp
         assert stats.submitted == stats.finished + stats.aborted, stats
         assert not stats.failed, stats
         assert not stats.reserved_bytes, stats
+        assert stats.accepted_draft_tokens <= stats.draft_tokens, stats
+        if stats.draft_tokens:
+            print(f"{stats.draft_tokens} drafted tokens, {stats.accepted_draft_tokens} right")
         return [engine.take(number) for number in numbers]
 
 
