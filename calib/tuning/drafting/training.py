@@ -9,9 +9,11 @@ from ....engines.host.events import Events
 from ..plan import TuningPlan
 from ..report import Acceptance, DraftReport, TuningReport, make_report
 from ..stages import Stages
+from ....exporter.checkpoint.checkpoint import open_checkpoint
+from ....exporter.checkpoint.draft_layer import DraftedModel
+from ....exporter.config import CheckpointSource
 from .files import (
     DraftAcceptance,
-    DraftedModel,
     DraftLayerDocument,
     DraftTraining,
     write_draft_layer,
@@ -115,7 +117,9 @@ def _publish(
     config, dtype = plan.config, getattr(torch, plan.config.save_dtype)
     document = DraftLayerDocument(
         behind=layer.behind,
-        model=DraftedModel.of(plan.start.directory),
+        model=DraftedModel.of(
+            open_checkpoint(CheckpointSource(model=str(plan.start.directory)))
+        ),
         training=DraftTraining(
             steps=report.steps,
             examples=report.data.examples,
