@@ -14,6 +14,7 @@ from ..engines.backends.session import EngineBackend
 from ..engines.bundle import EngineBundle
 from ..engines.bundle.contract import check_contract
 from ..engines.kernels.library import kernels_in_use
+from .drafting.memory import DraftMemory
 from .kv.buffers import KVMemory
 from .opening import OpenKeywords, OpenOptions, PrefixSharing
 from .requests.request import Prompts, Request, make_requests, make_score_requests
@@ -250,14 +251,18 @@ class Generator:
         schedules: Sequence[ExitSchedule],
         *,
         draft: str | None = None,
+        draft_memory: DraftMemory | None = None,
         cancelled: Callable[[], bool] = _never,
         on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
     ) -> list[RequestOutput]:
         """Run requests that were made before, each with an ``index`` of its own.
 
-        ``schedules`` has one for each request, see `resolve_schedules`; otherwise as `generate`.
+        ``schedules`` has one for each request, see `resolve_schedules`. ``draft_memory`` is what
+        drafts know and learn, in place of the generator's own, e.g. to measure drafts that begin
+        with nothing. Otherwise as `generate`.
         """
-        return Call(self._loaded, requests, schedules, draft).run(cancelled, on_progress)
+        loaded = self._loaded.remembering(draft_memory)
+        return Call(loaded, requests, schedules, draft).run(cancelled, on_progress)
 
     def stream(
         self,
@@ -300,6 +305,7 @@ class Generator:
         admission: str | None = None,
         prefix_cache: bool | PrefixSharing = "shared",
         draft: str | None = None,
+        draft_memory: DraftMemory | None = None,
     ) -> Iterator[RunningBatch]:
         """Hold this generator for requests that come at any time and run together.
 
@@ -310,7 +316,8 @@ class Generator:
         ``gang:min_free=2,hold_ms=8``, the default on a device. With ``prefix_cache`` a prompt on a
         CPU that begins like an earlier one runs only its rest, and its text stays the same.
         ``draft`` replaces the drafts that the generator was opened with. An `OpenOptions` in
-        ``options`` replaces these five arguments by its fields.
+        ``options`` replaces these five arguments by its fields. ``draft_memory`` is as in
+        `generate_requests`.
 
         Other calls are refused while the batch is open. Raises UsageError for an invalid value, and
         SkipDecError inside another running batch or this thread's open stream.
@@ -326,7 +333,8 @@ class Generator:
         )
         if max_prefill_tokens is not None:
             config = config.updated(max_prefill_tokens=max_prefill_tokens)
-        with open_running_batch(self._loaded, config, max_model_len=max_model_len) as batch:
+        loaded = self._loaded.remembering(draft_memory)
+        with open_running_batch(loaded, config, max_model_len=max_model_len) as batch:
             yield batch
 
     engine = deprecated(

@@ -13,7 +13,7 @@ from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.constants import integer
 from ..engines.errors import UsageError
 from ..engines.host.processor import available_cores, thread_problems
-from .drafting.config import parse_draft
+from .drafting.config import is_auto, parse_draft
 from .schedule import ExitSchedule
 
 if TYPE_CHECKING:
@@ -169,7 +169,8 @@ class OpenOptions(ValidatedConfig):
 
     def _draft_problems(self) -> Iterator[str]:
         try:
-            parse_draft(self.draft)
+            if not is_auto(self.draft):
+                parse_draft(self.draft)
         except UsageError as error:
             yield from (f"`draft` {problem}" for problem in error.problems)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...engines.errors import UsageError
+from ...engines.errors import SkipDecError, UsageError
 from ...engines.host.console import (
     print_json,
     print_markdown,
@@ -30,6 +30,9 @@ skipdec evaluate opt-e2e --data dev.csv --preset e2e --schedule 2x --schedule 4x
 
 skipdec evaluate opt-e2e --data dev.csv --preset e2e --limit 200 -o results
   evaluation.json, evaluation.md with examples side by side, pareto.png
+
+skipdec evaluate opt-e2e --data dev.csv --preset e2e --batch-size 1 --draft own --draft own+ends:3
+  the same texts with drafts: whether they are equal, how many are accepted, and the gain
 
 skipdec evaluate tuned=runs/a tuned=runs/b untuned=opt-e2e --data dev.jsonl --json
   averages two checkpoints and compares them with a third
@@ -80,6 +83,21 @@ def evaluate(
         print_json(document)
     else:
         print_markdown(result_console(), tables_markdown(evaluation))
+    _require_equal_texts(evaluation)
+
+
+def _require_equal_texts(evaluation: Evaluation) -> None:
+    """Raise SkipDecError, behind all results, if drafts changed a text that they must not."""
+    exact = [row.run for row in evaluation.changed_by_drafts if row.run.draft.exact]
+    if exact:
+        raise SkipDecError(
+            "draft",
+            *(
+                f"{run.draft} changed {run.num_texts - run.num_equal} of {run.num_texts} texts, "
+                "which it must not; report this"
+                for run in exact
+            ),
+        )
 
 
 def _write(

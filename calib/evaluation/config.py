@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from ...engines.checking import Option, ValidatedConfig
 from ...engines.errors import UsageError
+from ...runtime.drafting.config import canonical_drafts
 from ..data.data import DataConfig
 
 
@@ -96,6 +97,9 @@ class EvaluationConfig(ValidatedConfig):
     schedules: Annotated[tuple[str, ...], Option("--schedule", panel="Running")] = Field(
         default=(), description="repeat for several; full always runs (the bundle's own)"
     )
+    drafts: Annotated[tuple[str, ...], Option("--draft", panel="Running")] = Field(
+        default=(), description="repeat for several, e.g. own: full depth again, with drafts"
+    )
     batch_size: Annotated[int, _RUNNING] = Field(default=16, ge=1, description="prompts per batch")
     max_tokens: Annotated[int | None, _RUNNING] = Field(
         default=None, ge=1, description="(half more than the longest reference)"
@@ -109,9 +113,15 @@ class EvaluationConfig(ValidatedConfig):
         default=5, ge=0, description="texts side by side in DIR"
     )
 
+    @field_validator("drafts")
+    @classmethod
+    def _check_drafts(cls, drafts: tuple[str, ...]) -> tuple[str, ...]:
+        return canonical_drafts(drafts)
+
     def _problems(self) -> Iterator[str]:
         if self.score_only:
             unused = {
+                "drafts": ", ".join(self.drafts),
                 "equal_lengths": self.equal_lengths,
                 "max_tokens": self.max_tokens,
                 "temperature": self.temperature,

@@ -21,6 +21,7 @@ from ...runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutp
 from ...runtime.tokens.sampling import SamplingParams
 from .bootstrap import Bootstrap, Estimate
 from .config import EvaluationConfig
+from .drafts import DraftRow, DraftRun
 from .inputs import EncodedPrompt, PreparedBundle, ReferencedPrompt, prepare
 from .metrics import METRICS, Metric, Outcome
 from .positions import PositionProfile, position_profiles
@@ -134,6 +135,12 @@ class Evaluation:
     metrics: Mapping[str, Metric]
     rows: tuple[Row, ...]
     num_dropped: int = 0  # prompts left out as too long
+    drafts: tuple[DraftRow, ...] = ()
+
+    @property
+    def changed_by_drafts(self) -> tuple[DraftRow, ...]:
+        """The rows whose drafts changed a text, which only inexact ones may."""
+        return tuple(row for row in self.drafts if row.run.num_equal < row.run.num_texts)
 
     @property
     def examples(self) -> tuple[Example, ...]:
@@ -197,15 +204,21 @@ def evaluate(
     events.planned("", inputs.notes)
     open_generator = open_generator or partial(Generator.open, max_batch_size=config.batch_size)
     chunks = ceil(len(inputs.prompts) / config.batch_size)
-    events.stage("evaluating", chunks * sum(len(each.schedules) for each in inputs.bundles))
+    schedules = sum(len(each.schedules) + len(config.drafts) for each in inputs.bundles)
+    events.stage("evaluating", chunks * schedules)
     rows: list[Row] = []
+    draft_rows: list[DraftRow] = []
     for prepared in inputs.bundles:
         with open_generator(prepared.choice.path) as generator:
             prepared.bundle.check_same(generator.bundle)
-            runs = run_bundle(generator, prepared, config, events.advance)
+            drafts = [DraftRun(name, draft) for name, draft in prepared.drafts.items()]
+            runs = run_bundle(generator, prepared, config, events.advance, drafts)
             device = "cpu" if generator.device is None else generator.device.name
         rows += _rows(config, metrics, prepared, runs, device)
-    return Evaluation(config, inputs.prompts, metrics, tuple(rows), inputs.num_dropped)
+        draft_rows += [DraftRow(prepared, run) for run in drafts]
+    return Evaluation(
+        config, inputs.prompts, metrics, tuple(rows), inputs.num_dropped, tuple(draft_rows)
+    )
 
 
 def _rows(
@@ -272,9 +285,13 @@ def _disturbance(prepared: PreparedBundle, run: ScheduleRun, speedup: float, dev
 
 
 def run_bundle(
-    generator: Generator, prepared: PreparedBundle, config: EvaluationConfig, advance: Advance
+    generator: Generator,
+    prepared: PreparedBundle,
+    config: EvaluationConfig,
+    advance: Advance,
+    drafts: Sequence[DraftRun] = (),
 ) -> list[ScheduleRun]:
-    """Generate and score every prompt at every schedule; full depth first.
+    """Generate and score every prompt at every schedule; full depth first, then ``drafts``.
 
     Two chunks and two schedules run as: chunk 0 full, chunk 0 2x, chunk 1 full, chunk 1 2x.
     Each schedule first generates a few tokens as an unmeasured warm-up. With a temperature, prompt
@@ -292,7 +309,7 @@ def run_bundle(
     ]
     runs = [ScheduleRun(name, schedule) for schedule, name in prepared.schedules.items()]
     if not config.score_only:
-        _warm_up(generator, prepared, config.batch_size)
+        _warm_up(generator, prepared, config.batch_size, drafts)
     for start in range(0, len(params), config.batch_size):
         chunk = slice(start, start + config.batch_size)
         prompts = prepared.prompts[chunk]
@@ -301,7 +318,12 @@ def run_bundle(
             if not config.score_only:
                 results, seconds = _generate(generator, prompts, params[chunk], run.schedule)
                 run.chunk_seconds.append(seconds)
-                completions = [result.outputs[0] for result in results]
+                generated = [result.outputs[0] for result in results]
+                completions = list(generated)
+                for draft in drafts if run is runs[0] else ():
+                    token_ids = [prompt.token_ids for prompt in prompts]
+                    draft.run(generator, token_ids, params[chunk], generated, seconds)
+                    advance(f"{prepared.choice.label}, {draft.name}")
             scores = generator.score(
                 [prompt.token_ids for prompt in prompts],
                 [prompt.target_ids for prompt in prompts],
@@ -314,12 +336,17 @@ def run_bundle(
     return runs
 
 
-def _warm_up(generator: Generator, prepared: PreparedBundle, batch_size: int) -> None:
+def _warm_up(
+    generator: Generator, prepared: PreparedBundle, batch_size: int, drafts: Sequence[DraftRun]
+) -> None:
     prompts = prepared.prompts[:batch_size]
+    token_ids = [prompt.token_ids for prompt in prompts]
     num_tokens = min(_WARMUP_TOKENS, *map(prepared.room, prompts))
     params = SamplingParams(temperature=0.0, max_tokens=num_tokens)
     for schedule in prepared.schedules:
-        generator.generate([prompt.token_ids for prompt in prompts], params, schedule=schedule)
+        generator.generate(token_ids, params, schedule=schedule)
+    for draft in drafts:
+        draft.warm_up(generator, token_ids, params)
 
 
 def _time_full_depth(

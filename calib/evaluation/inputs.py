@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from math import ceil
 from statistics import mean
 
 from ...engines.bundle import EngineBundle
 from ...engines.checking import Problems
-from ...engines.errors import ScheduleError, UsageError
+from ...engines.errors import BundleError, ScheduleError, UsageError
+from ...runtime.drafting.bundle import draft_resolver
+from ...runtime.drafting.config import DraftConfig
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.bundle import bundle_schedule
 from ...runtime.schedule.request_schedules import default_horizon
@@ -34,6 +36,7 @@ class PreparedBundle:
     prompts: tuple[EncodedPrompt, ...]
     max_tokens: int
     template: PromptTemplate
+    drafts: Mapping[str, DraftConfig] = field(default_factory=dict)  # by name as given
 
     @property
     def num_cut(self) -> int:
@@ -128,6 +131,8 @@ def _prepare_bundle(
             "has no tokenizer, and metrics need texts; export it from a checkpoint with "
             "tokenizer.json"
         )
+    drafts, draft_problems = _drafts(config.drafts, bundle)
+    problems += draft_problems
     problems += [
         f"{prompt.source}: prompt and first reference have {tokens.num_tokens} tokens; the bundle "
         f"holds {tokens.max_length} positions; shorten or remove the row, or see --long-prompts"
@@ -135,7 +140,7 @@ def _prepare_bundle(
         if not tokens.fits
     ]
     raise_problems(str(choice.path), problems)
-    return PreparedBundle(choice, bundle, schedules, encoded, max_tokens, template)
+    return PreparedBundle(choice, bundle, schedules, encoded, max_tokens, template, drafts)
 
 
 def _schedules(
@@ -157,6 +162,24 @@ def _schedules(
         else:
             schedules.setdefault(schedule, text)
     return schedules, problems
+
+
+def _drafts(texts: Sequence[str], bundle: EngineBundle) -> tuple[dict[str, DraftConfig], list[str]]:
+    """Return the requested drafts, and why the bundle's engines can't run the others on a CPU."""
+    resolver = draft_resolver(bundle)
+    drafts: dict[str, DraftConfig] = {}
+    problems = []
+    for text in texts:
+        try:
+            draft = resolver.resolve(text)
+        except (UsageError, BundleError) as error:
+            problems += [f"draft {text}: {problem}" for problem in error.problems]
+        else:
+            if draft is None:
+                problems.append(f"draft {text}: the bundle's draft.json says off; name drafts")
+            else:
+                drafts[text] = draft
+    return drafts, problems
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ def tables_markdown(evaluation: Evaluation) -> str:
         for row in evaluation.rows
         if row.disturbed
     ]
+    if evaluation.drafts:
+        parts.append(_draft_table(evaluation))
     if names := _schedule_names(evaluation.rows):
         parts.append(names)
     if any(row.run.name != "full" for row in evaluation.rows):
@@ -98,6 +100,33 @@ def _main_table(evaluation: Evaluation) -> str:
         for row in evaluation.rows
     )
     return markdown_table([*headings, *(metric.heading for metric in metrics.values())], rows)
+
+
+def _draft_table(evaluation: Evaluation) -> str:
+    """Return the table of drafts, and a warning if one changed a text."""
+    runs = [(row.prepared.choice.label, row.run) for row in evaluation.drafts]
+    table = markdown_table(
+        ["bundle", "draft", "equal texts", "tokens per pass", "accepted", "gain"],
+        (
+            [
+                escaped(label),
+                escaped(run.name if run.name == str(run.draft) else f"{run.name}: {run.draft}"),
+                f"{run.num_equal} of {run.num_texts}",
+                f"{run.counts.tokens_per_pass:.2f}",
+                "–" if (share := run.counts.acceptance) is None else f"{share:.2f}",
+                f"{run.gain:.2f}×",
+            ]
+            for label, run in runs
+        ),
+    )
+    warning = ""
+    if changed := evaluation.changed_by_drafts:
+        names = ", ".join(f"{row.prepared.choice.label}, {row.run.name}" for row in changed)
+        warning = f"\n\nDrafts changed texts: {escaped(names)}."
+    return (
+        "Drafts at full depth, whose texts are compared with those without drafts. Gain: "
+        f"wall-clock of whole calls without drafts ÷ with them, in turn:\n\n{table}{warning}"
+    )
 
 
 def _schedule_names(rows: Sequence[Row]) -> str:

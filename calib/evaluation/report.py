@@ -19,7 +19,7 @@ from ...runtime.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from ..pictures import frame, label_points
 from .bootstrap import Estimate
-from .evaluation import Evaluation, Row
+from .evaluation import DraftRow, Evaluation, Row
 from .markdown import report_markdown
 from .positions import PositionFigure
 
@@ -55,6 +55,7 @@ def report_document(evaluation: Evaluation, *, threads: int | None = None) -> di
         "by_position": config.by_position,
         "equal_lengths": config.equal_lengths,
         "rows": [_row_document(row) for row in evaluation.rows],
+        "drafts": [_draft_document(row) for row in evaluation.drafts],
         "averages": [asdict(average) for average in evaluation.averages],
         "examples": [
             {
@@ -94,6 +95,23 @@ def _row_document(row: Row) -> dict[str, Any]:
         "disturbed": row.disturbed or None,
         "metrics": {name: asdict(figure) for name, figure in row.figures.items()},
         "positions": None if row.positions is None else asdict(row.positions),
+    }
+
+
+def _draft_document(row: DraftRow) -> dict[str, Any]:
+    run = row.run
+    return {
+        "bundle": row.prepared.choice.label,
+        "path": str(row.prepared.choice.path),
+        "draft": str(run.draft),
+        "name": run.name,
+        "num_texts": run.num_texts,
+        "num_equal": run.num_equal,
+        "tokens_per_pass": run.counts.tokens_per_pass,
+        "acceptance": run.counts.acceptance,
+        "gain": run.gain,
+        "chunk_seconds": run.chunk_seconds,
+        "full_depth_seconds": run.plain_seconds,
     }
 
 

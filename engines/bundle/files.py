@@ -1,4 +1,4 @@
-"""The files of a bundle: their directory, records, manifest and schedule."""
+"""The files of a bundle: their directory, records, manifest, schedule and draft."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ from ..documents import (
 )
 from ..errors import BundleError
 from ..manifest import EngineSpec, FileRecord, Manifest
-from .place import MANIFEST_NAME, SCHEDULE_NAME, is_at, open_own, partial_path, sync
+from .place import (
+    DRAFT_NAME,
+    MANIFEST_NAME,
+    SCHEDULE_NAME,
+    is_at,
+    open_own,
+    partial_path,
+    sync,
+)
 
 _DESCRIPTORS = Path("/proc/self/fd")
 EXPORT_AGAIN = "export the model again"
@@ -82,6 +90,14 @@ def write_schedule(path: Path, document: Mapping[str, Any]) -> None:
     ``document`` is built by ``runtime.schedule.bundle`` and checked by the caller.
     """
     replace_file(path / SCHEDULE_NAME, sealed_text(document).encode())
+
+
+def write_draft(path: Path, document: Mapping[str, Any]) -> None:
+    """Replace the draft of the bundle ``path`` atomically; no engine changes.
+
+    ``document`` is built by ``runtime.drafting.bundle`` and checked by the caller.
+    """
+    replace_file(path / DRAFT_NAME, sealed_text(document).encode())
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -159,6 +175,30 @@ def read_schedule(root: HeldDirectory) -> dict[str, Any]:
             subject, f"is in format 2, the manifest in format 3; run: skipdec upgrade {root.path}"
         )
     if document.keys() != _SCHEDULE_KEYS or content != sealed_text(document).encode():
+        raise BundleError(subject, f"does not match its digest: it was edited or damaged; {remedy}")
+    del document["digest"]
+    return document
+
+
+def read_draft(root: HeldDirectory) -> dict[str, Any] | None:
+    """Read ``root``'s draft.json, whose digest it checks; None if there is no such file.
+
+    Raises BundleError. ``runtime.drafting.bundle`` checks its fields.
+    """
+    path = root.locate(DRAFT_NAME)
+    if not os.path.lexists(path):
+        return None
+    return parse_draft_file(path, str(root.path / DRAFT_NAME))
+
+
+def parse_draft_file(path: Path, subject: str) -> dict[str, Any]:
+    """Read the draft file ``path``, called ``subject`` in errors. Raises BundleError."""
+    remedy = "write it with 'skipdec draft set'"
+    content = read_file(path, BundleError, subject=subject, remedy=remedy)
+    document = parse_json(content, BundleError, subject=subject, remedy=remedy, exact=True)
+    if not isinstance(document, dict) or not isinstance(document.get("draft"), str):
+        raise BundleError(subject, f"has no text under the key 'draft'; {remedy}")
+    if content != sealed_text(document).encode():
         raise BundleError(subject, f"does not match its digest: it was edited or damaged; {remedy}")
     del document["digest"]
     return document

@@ -94,6 +94,8 @@ def _print_sections(document: dict[str, Any]) -> None:
         f"quantize {precision['quantize']}, "
         f"schedule {document['bundle_schedule']}"
     )
+    if (draft := document["bundle_draft"]) is not None:
+        console.print(f"--draft auto is {draft}", markup=False)
     if (template := document["prompt_template"]) is not None:
         console.print(f"text prompts are put into {template!r}", markup=False)
     if (drafts := document["draft_engines"]) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
@@ -97,7 +97,12 @@ class DraftConfig:
 
 
 AUTO = "auto"
-"""The text that stands for the configuration a bundle recommends; see `parse_draft`."""
+"""The text that stands for the drafts a bundle recommends; see `recommended_draft`."""
+
+
+def is_auto(text: object) -> bool:
+    """Return whether ``text`` is ``auto``, which `parse_draft` does not read."""
+    return isinstance(text, str) and text.strip().lower() == AUTO
 
 
 def parse_draft(text: str | None) -> DraftConfig | None:
@@ -125,6 +130,15 @@ def parse_draft(text: str | None) -> DraftConfig | None:
     if reading.problems:
         raise UsageError("draft", *reading.problems[:MOST_PROBLEMS])
     return DraftConfig(parts, **values)  # type: ignore[arg-type]  # `values` checks each
+
+
+def canonical_drafts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the canonical texts of drafts to measure, each once; ``off`` is left out.
+
+    Raises UsageError, with all problems of a text.
+    """
+    canonical = (AUTO if is_auto(text) else str(parse_draft(text) or "off") for text in texts)
+    return tuple(text for text in dict.fromkeys(canonical) if text != "off")
 
 
 @dataclass

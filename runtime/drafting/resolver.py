@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ...engines.errors import ScheduleError, UsageError, shown
 from ...engines.manifest import Manifest
 from ..schedule import ExitSchedule, LayerPlan
-from .config import DraftConfig, DraftPart, parse_draft
+from .config import DraftConfig, DraftPart, is_auto, parse_draft
 from .layers import byte_share, draft_plan
+
+
+def _own() -> DraftConfig | None:
+    return parse_draft("own")
 
 
 @dataclass(frozen=True)
 class DraftResolver:
     """Resolves the draft text of a call; None stands for ``default``, that of the opened bundle.
 
-    ``own`` is the bundle's schedule, whose placement chooses layers that draft.
+    ``own`` is the bundle's schedule, whose placement chooses layers that draft. ``recommended``
+    returns what ``auto`` stands for; it is called when a call asks for it.
     """
 
     manifest: Manifest
     on_device: bool
     own: ExitSchedule
     default: str | None = None
+    recommended: Callable[[], DraftConfig | None] = _own
 
     def resolve(self, wanted: str | None = None) -> DraftConfig | None:
         """Return the drafts of a call, or None for none.
 
-        Raises UsageError for an invalid text, and for a bundle in which drafts could change texts.
+        Raises UsageError for an invalid text, and for a bundle in which drafts could change texts;
+        BundleError if ``auto`` is wanted and the bundle's draft.json is damaged.
         """
-        config = parse_draft(self.default if wanted is None else wanted)
+        text = self.default if wanted is None else wanted
+        config = self.recommended() if is_auto(text) else parse_draft(text)
+        self.check(config)
+        return config
+
+    def check(self, config: DraftConfig | None) -> None:
+        """Raise UsageError, with all problems, if this bundle cannot run ``config``."""
         if config is None:
-            return None
+            return
         problems = [
             *self._inexact(config),
             *(problem for part in config.parts for problem in self._impossible(part)),
@@ -39,7 +52,6 @@ class DraftResolver:
         ]
         if problems:
             raise UsageError("draft", *problems)
-        return config
 
     def plan(self, part: DraftPart) -> LayerPlan:
         """Return the layers that a part of resolved drafts runs, by the bundle's own placement."""

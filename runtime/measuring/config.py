@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from ...engines.checking import Option, ValidatedConfig, split_at_commas
-from ..drafting.config import AUTO, parse_draft
+from ..drafting.config import canonical_drafts
 
 
 class BenchConfig(ValidatedConfig):
@@ -56,8 +56,7 @@ class BenchConfig(ValidatedConfig):
     @classmethod
     def _canonical(cls, drafts: tuple[str, ...]) -> tuple[str, ...]:
         """Check each text; "off" is measured in any case."""
-        texts = [draft if draft == AUTO else str(parse_draft(draft) or "off") for draft in drafts]
-        return tuple(text for text in dict.fromkeys(texts) if text != "off")
+        return canonical_drafts(drafts)
 
     def _problems(self) -> Iterator[str]:
         if self.accept is not None and not self.drafts:

@@ -12,7 +12,7 @@ from ...engines.bundle import EngineBundle, Verify
 from ...engines.errors import UsageError
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import EngineSpec, Manifest, TensorRole
-from ..drafting.resolver import DraftResolver
+from ..drafting.bundle import bundle_draft_file, draft_resolver
 from ..kv.buffers import KVLayout
 from ..kv.cache import plan_kv_cache
 from ..schedule import ExitSchedule
@@ -79,6 +79,7 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         "bundle_schedule": format_schedule(bundle_schedule(bundle)),
         "drafts": describe_drafts(bundle),
         "draft_engines": describe_draft_engines(manifest),
+        "bundle_draft": None if (draft := bundle_draft_file(bundle)) is None else draft.text,
         "tool_versions": manifest.tool_versions,
         "source": manifest.source,
         "digest": manifest.digest,
@@ -90,7 +91,7 @@ def describe_drafts(bundle: EngineBundle) -> dict[str, Any]:
     manifest = bundle.manifest
     on_device = default_device(manifest.target) != "cpu"
     try:
-        DraftResolver(manifest, on_device, bundle_schedule(bundle)).resolve("own")
+        draft_resolver(bundle, on_device=on_device).resolve("own")
     except UsageError as error:
         return {"exact": False, "problem": "; ".join(error.problems)}
     return {"exact": True, "problem": None}

@@ -15,6 +15,7 @@ from ...engines.checking import ValidatedConfig
 from ...engines.constants import integer
 from ...engines.errors import CapacityError, UsageError
 from ...engines.manifest import Manifest, ModelSpec, TensorRole
+from ..drafting.bundle import draft_resolver
 from ..drafting.config import DraftConfig
 from ..drafting.memory import DraftMemory
 from ..drafting.resolver import DraftResolver
@@ -250,7 +251,7 @@ class LoadedBundle:
             kv_bytes=options.kv_memory or 0,
             on_device=on_device,
         )
-        drafts = DraftResolver(bundle.manifest, on_device, schedules.own, options.draft)
+        drafts = draft_resolver(bundle, schedules.own, on_device=on_device, default=options.draft)
         draft = drafts.resolve()
         stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
         # The free memory is known once the engines are loaded.
@@ -268,6 +269,10 @@ class LoadedBundle:
             engines=engines,
             drafts=drafts,
         )
+
+    def remembering(self, memory: DraftMemory | None) -> Self:
+        """Return this bundle with ``memory`` for what drafts learn; None keeps its own."""
+        return self if memory is None else replace(self, draft_memory=memory)
 
     def batch_slots(
         self, max_model_len: int | None, draft: DraftConfig | None, *, keeps_prefixes: bool

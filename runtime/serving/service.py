@@ -12,8 +12,9 @@ from ...engines.bundle import EngineBundle
 from ...engines.bundle.contract import check_contract
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import ModelSpec
+from ..drafting.bundle import draft_resolver
+from ..drafting.resolver import wants_drafts
 from ..drafting.config import DraftConfig
-from ..drafting.resolver import DraftResolver, wants_drafts
 from ..generator import Generator
 from ..opening import OpenOptions
 from ..requests.request import Prompt, Request, ScoreRequest, make_request, make_score_request
@@ -51,7 +52,7 @@ class BundleOutline:
         schedules = ScheduleResolver(model.num_layers, own, options.schedule, model.max_seq_len)
         schedules.resolve(None, 1)
         on_device = (options.device or default_device(manifest.target)) != "cpu"
-        draft = DraftResolver(manifest, on_device, own, options.draft).resolve()
+        draft = draft_resolver(bundle, own, on_device=on_device, default=options.draft).resolve()
         template = None if options.raw_prompts else manifest.prompt_template
         tokenizer = Tokenizer.of(bundle, template)
         if tokenizer is not None:

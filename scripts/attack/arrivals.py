@@ -2,12 +2,13 @@
 
     python scripts/attack/arrivals.py --count 1000
     python scripts/attack/arrivals.py --count 1000 --device rehearsal
-    python scripts/attack/arrivals.py --count 1000 --draft own+lookup --draft own,adapt=no
+    python scripts/attack/arrivals.py --count 1000 --draft own+ends:2 --draft lookup,adapt=no
 
 Prompts, lengths, schedules, completions, seeds, arrivals and cancellations are random; caches start
 full of NaN, and memory is short, so that rows wait for it. Products are int8, so texts must not
-depend on the batch at all. With --draft the batch drafts tokens, except for requests that switch
-drafts off, and texts alone are generated without drafts.
+depend on the batch at all. With --draft requests come in batches, each of which drafts as one of
+the texts says; a third of the requests switch drafts off. Half of the proposals are replaced by
+the text that the request generates alone, with some tokens wrong, so that many drafts hold.
 """
 
 from __future__ import annotations
@@ -16,19 +17,24 @@ import argparse
 import logging
 import random
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from harness import tiny_bundle
+from typing_extensions import override
 
-from skipdec import Generator, RunningBatch, SamplingParams
+from skipdec import EngineStats, Generator, RunningBatch, SamplingParams
 from skipdec.engines.backends.device import DeviceMemory
 from skipdec.engines.memory import DeviceBuffer, HostMemory
+from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
+from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts
+from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.tokens.outputs import RequestOutput
 
 _SLOTS = 6
+_BATCH = 50  # requests that share a draft
 _KV_MEMORY = 400_000  # bytes: enough for any request, not for six long ones
 _SCHEDULES = (
     "full",
@@ -47,7 +53,12 @@ class Arrival:
     schedule: str
     pause: int
     patience: int | None
-    draft: Literal["off"] | None  # of this request alone
+    draft: str | None
+
+    @property
+    def key(self) -> tuple[tuple[int, ...], int | None]:
+        """What tells its rows from those of other requests."""
+        return tuple(self.prompt), self.params.seed
 
     @classmethod
     def drawn(cls, chance: random.Random) -> Arrival:
@@ -62,14 +73,44 @@ class Arrival:
         )
         prompt = [chance.randrange(4, 90) for _ in range(chance.randint(1, 30))]
         patience = chance.randint(0, 9) if chance.random() < 0.1 else None
-        return cls(
-            prompt,
-            params,
-            chance.choice(_SCHEDULES),
-            chance.choice((0, 0, 1, 6)),
-            patience,
-            chance.choice((None, None, "off")),
-        )
+        schedule, pause = chance.choice(_SCHEDULES), chance.choice((0, 0, 1, 6))
+        return cls(prompt, params, schedule, pause, patience, chance.choice((None, None, "off")))
+
+
+_Texts = dict[tuple[tuple[int, ...], int | None], RequestOutput]
+"""What each request generates alone, by its key."""
+
+
+class _HalfRight(Drafter):
+    """Replaces half of another drafter's proposals by the row's own text, with mistakes."""
+
+    def __init__(self, drafter: Drafter, texts: _Texts, chance: random.Random) -> None:
+        self.source = drafter.source
+        self._drafter = drafter
+        self._texts = texts
+        self._chance = chance
+
+    @override
+    def can_draft(self, row: Row) -> bool:
+        return self._drafter.can_draft(row)
+
+    @override
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+        proposed = self._drafter.propose(rows, most)
+        return [
+            tokens if self._chance.random() < 0.5 else self._right(one.row, most)
+            for one, tokens in zip(rows, proposed, strict=True)
+        ]
+
+    @override
+    def learn(self, row: RowDrafts) -> None:
+        self._drafter.learn(row)
+
+    def _right(self, row: Row, most: int) -> list[int]:
+        """Return what the row writes next; each token is wrong with a probability of 0.2."""
+        alone = self._texts[row.request.prompt_token_ids, row.request.params.seed]
+        right = alone.outputs[row.output_index].token_ids[len(row.token_ids) :][:most]
+        return [token if self._chance.random() < 0.8 else 7 for token in right]
 
 
 class _PoisonedMemory(HostMemory):
@@ -95,10 +136,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=1000, help="requests")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draft", action="append", default=[], help="repeat for several")
     parser.add_argument("--device", choices=("cpu", "rehearsal", "cuda"), default="cpu")
-    parser.add_argument(
-        "--draft", action="append", help="let the batch draft so; may be repeated, for a run each"
-    )
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # the model was not tuned to skip
     chance = random.Random(arguments.seed)
@@ -117,29 +156,47 @@ def main() -> int:
             generator._engines.pool.memory = (
                 _PoisonedMemory() if device is None else _PoisonedDeviceMemory(device)
             )
-            failures = sum(
-                _wrong_texts(generator, arrivals, draft) for draft in arguments.draft or ["off"]
-            )
+            texts = {one.key: _alone(generator, one) for one in arrivals}
+            drafts = arguments.draft or ["off"]
+            size = min(arguments.count, _BATCH) if arguments.draft else arguments.count
+            failures = drafted = accepted = 0
+            for start in range(0, len(arrivals), size):
+                batch = arrivals[start : start + size]
+                draft = chance.choice(drafts)
+                outputs, stats = _together(generator, batch, draft, texts, chance)
+                drafted += stats.draft_tokens
+                accepted += stats.accepted_draft_tokens
+                failures += sum(
+                    not _is_right(arrival, output, texts[arrival.key])
+                    for arrival, output in zip(batch, outputs, strict=True)
+                )
+    batches = -(-len(arrivals) // size)
+    named = "one running batch" if batches == 1 else f"{batches} running batches"
+    print(f"{arguments.count} requests in {named}, {failures} failures")
+    if arguments.draft:
+        print(f"{accepted:,} of {drafted:,} drafted tokens were right")
+        failures += accepted == 0  # else nothing was attacked
     return int(failures > 0)
 
 
-def _wrong_texts(generator: Generator, arrivals: list[Arrival], draft: str) -> int:
-    """Run all requests together, print what came of them, and return how many are wrong."""
-    outputs = _together(generator, arrivals, draft)
-    failures = sum(
-        not _is_right(arrival, output, generator)
-        for arrival, output in zip(arrivals, outputs, strict=True)
-    )
-    print(f"{len(arrivals)} requests in one running batch, draft {draft}, {failures} failures")
-    return failures
+def _alone(generator: Generator, arrival: Arrival) -> RequestOutput:
+    return generator.generate([arrival.prompt], arrival.params, schedule=arrival.schedule)[0]
 
 
-def _together(generator: Generator, arrivals: list[Arrival], draft: str) -> list[RequestOutput]:
+def _together(
+    generator: Generator,
+    arrivals: list[Arrival],
+    draft: str,
+    texts: _Texts,
+    chance: random.Random,
+) -> tuple[list[RequestOutput], EngineStats]:
     numbers: list[int] = []
     impatient: dict[int, int] = {}  # request -> steps until it is cancelled
     coming = list(reversed(arrivals))
     pause = 0
     with generator.running_batch(max_prefill_tokens=16, draft=draft) as engine:
+        if isinstance(engine.decoding, DraftedDecoding):
+            engine.decoding.replace_drafters(lambda drafter: _HalfRight(drafter, texts, chance))
         while coming or engine.is_busy:
             while coming and pause <= 0:
                 arrival = coming.pop()
@@ -160,10 +217,7 @@ def _together(generator: Generator, arrivals: list[Arrival], draft: str) -> list
         assert stats.submitted == stats.finished + stats.aborted, stats
         assert not stats.failed, stats
         assert not stats.reserved_bytes, stats
-        assert stats.accepted_draft_tokens <= stats.draft_tokens, stats
-        if stats.draft_tokens:
-            print(f"{stats.draft_tokens} drafted tokens, {stats.accepted_draft_tokens} right")
-        return [engine.take(number) for number in numbers]
+        return [engine.take(number) for number in numbers], stats
 
 
 def _cancel(engine: RunningBatch, impatient: dict[int, int]) -> None:
@@ -174,8 +228,7 @@ def _cancel(engine: RunningBatch, impatient: dict[int, int]) -> None:
             engine.abort(number)
 
 
-def _is_right(arrival: Arrival, output: RequestOutput, generator: Generator) -> bool:
-    alone = generator.generate([arrival.prompt], arrival.params, schedule=arrival.schedule)[0]
+def _is_right(arrival: Arrival, output: RequestOutput, alone: RequestOutput) -> bool:
     for given, expected in zip(output.outputs, alone.outputs, strict=True):
         length = len(given.token_ids)
         is_whole = given.finish_reason == expected.finish_reason and length == len(

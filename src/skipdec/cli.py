@@ -32,6 +32,7 @@ _COMMANDS = {
     "inspect": ("runtime.commands.inspect", "Show a bundle's engines, tensors and memory."),
     "serve": ("runtime.commands.serve", "Serve bundles over OpenAI's completions API."),
     "schedule": ("runtime.commands.schedule", "Show, draw or change an exit schedule."),
+    "draft": ("runtime.commands.draft", "Show or change what a bundle drafts."),
     "upgrade": ("runtime.commands.upgrade", "Convert bundles to the current format."),
     "triton": ("runtime.commands.triton", "Set up bundles as models of Triton Inference Server."),
     "calibrate": ("calib.commands.calibrate", "Measure ranges of activations for int8 and fp8."),

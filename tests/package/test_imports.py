@@ -54,6 +54,7 @@ def test_every_command_is_a_function_of_the_package(command: str) -> None:
         "calibrate": "calibrate CalibrationConfig",
         "compare": "compare CompareConfig",
         "doctor": "examine_machine",
+        "draft": "write_draft",
         "evaluate": "evaluate EvaluationConfig",
         "export": "export ExportConfig",
         "fit": "fit FitConfig",

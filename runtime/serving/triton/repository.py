@@ -13,7 +13,7 @@ from ....engines.checking import Problems, expanded
 from ....engines.documents import write_file
 from ....engines.errors import SkipDecError, UsageError
 from ....engines.targets import target_of
-from ...drafting.resolver import DraftResolver
+from ...drafting.bundle import draft_resolver
 from ...schedule.bundle import bundle_schedule
 from ...schedule.request_schedules import ScheduleResolver
 from ...scheduling.scheduler import parse_admission
@@ -96,7 +96,7 @@ def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
         allowed = ", ".join(backends)
         raise UsageError("device", f"is {device}; bundles of {target} run on {allowed}")
     on_device = (device or default_device(target)) != "cpu"
-    DraftResolver(bundle.manifest, on_device, own, config.draft).resolve()
+    draft_resolver(bundle, own, on_device=on_device, default=config.draft).resolve()
     return bundle
 
 

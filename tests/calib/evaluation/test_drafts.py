@@ -1,0 +1,144 @@
+"""``evaluate --draft``: texts of full depth again, compared, counted and timed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from evaluations import SKIPPING, write_rows
+from text_bundles import STRUCTURE, copy_with_tokenizer
+from typer.testing import CliRunner
+
+from skipdec import write_draft
+from skipdec.calib.data.data import DataConfig
+from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
+from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
+from skipdec.calib.evaluation.inputs import prepare
+from skipdec.calib.evaluation.markdown import tables_markdown
+from skipdec.calib.evaluation.report import report_document
+from skipdec.cli import build_app
+from skipdec.engines.errors import ConfigurationError, SkipDecError, UsageError
+from skipdec.engines.kernels.library import find_library
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline.exporting import export
+from skipdec.runtime.generator import Generator
+from skipdec.runtime.scheduling.running_request import Row
+from skipdec.runtime.tokens.outputs import CompletionOutput
+
+pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+
+
+@pytest.fixture(scope="module")
+def config(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> EvaluationConfig:
+    directory = tmp_path_factory.mktemp("drafts")
+    source = copy_with_tokenizer(checkpoint(STRUCTURE), directory / "checkpoint")
+    bundle = directory / "bundle"
+    export(
+        ExportConfig(
+            model=str(source), output=bundle, quantize="int8", kernels="skipdec", verify=False
+        )
+    )
+    return EvaluationConfig(
+        bundles=(BundleChoice("tiny", bundle),),
+        data=DataConfig(path=write_rows(directory / "rows.jsonl")),
+        schedules=(SKIPPING,),
+        drafts=("own,adapt=no", "lookup"),
+        batch_size=2,
+        max_tokens=24,
+        resamples=5,
+    )
+
+
+@pytest.fixture(scope="module")
+def evaluation(config: EvaluationConfig) -> Evaluation:
+    return evaluate(config, Generator.open)
+
+
+def test_texts_are_equal_and_quality_is_not_scored_twice(evaluation: Evaluation) -> None:
+    assert [row.run.name for row in evaluation.rows] == ["full", SKIPPING]
+    assert [row.run.name for row in evaluation.drafts] == ["own,adapt=no", "lookup"]
+    for row in evaluation.drafts:
+        assert (row.run.num_equal, row.run.num_texts) == (3, 3)
+        assert row.run.gain > 0
+    assert evaluation.changed_by_drafts == ()
+
+
+def test_drafts_are_counted_beside_full_depth(evaluation: Evaluation) -> None:
+    counts = evaluation.drafts[0].run.counts
+    assert 0 < counts.accepted < counts.drafted
+    table = tables_markdown(evaluation)
+    assert "| tiny | own,adapt=no | 3 of 3 |" in table
+    assert f"| {counts.tokens_per_pass:.2f} | {counts.acceptance:.2f} |" in table
+    document = report_document(evaluation)["drafts"][0]
+    assert document["num_equal"] == 3
+    assert document["acceptance"] == counts.acceptance
+
+
+def test_a_draft_learns_from_earlier_prompts_only(config: EvaluationConfig) -> None:
+    """The same draft measured second must not know the texts that the first one wrote."""
+    twice = evaluate(
+        config.updated(drafts=("own,adapt=no", "own,adapt=no,tokens=6")), Generator.open
+    )
+    alone = evaluate(config.updated(drafts=("own,adapt=no,tokens=6",)), Generator.open)
+    assert twice.drafts[1].run.counts == alone.drafts[0].run.counts
+
+
+def test_changed_texts_are_counted_and_end_the_command_with_an_error(
+    config: EvaluationConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = Row.output
+
+    def changed(row: Row) -> CompletionOutput:
+        found = output(row)
+        return found if row.drafts is None else replace(found, text="else")
+
+    monkeypatch.setattr(Row, "output", changed)
+    result = evaluate(config.updated(drafts=("own",)), Generator.open)
+    assert result.drafts[0].run.num_equal == 0
+    assert "Drafts changed texts: tiny, own." in tables_markdown(result)
+    from skipdec.calib.commands.evaluate import _require_equal_texts
+
+    with pytest.raises(SkipDecError, match="own changed 3 of 3 texts"):
+        _require_equal_texts(result)
+
+
+def test_auto_is_the_draft_of_the_bundle(config: EvaluationConfig) -> None:
+    auto = config.updated(drafts=("auto",))
+    bundle = config.bundles[0].path
+    write_draft(bundle, "lookup,tokens=3")
+    assert str(prepare(auto).bundles[0].drafts["auto"]) == "lookup,tokens=3"
+    write_draft(bundle, "off")
+    with pytest.raises(UsageError, match=r"draft\.json says off"):
+        prepare(auto)
+    (bundle / "draft.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"drafts": ("onw",)}, "did you mean 'own'"),
+        ({"drafts": ("ends:6",)}, "draft ends:6: ends:6 runs 6 layers of 6"),
+        (
+            {"score_only": True, "max_tokens": None},
+            "drafts is own,adapt=no, lookup, and score_only",
+        ),
+    ],
+)
+def test_drafts_that_cannot_run_are_refused_before_work(
+    config: EvaluationConfig, changes: dict[str, object], problem: str
+) -> None:
+    with pytest.raises((ConfigurationError, UsageError), match=problem):
+        prepare(config.updated(**changes))
+
+
+def test_the_command_prints_the_table(config: EvaluationConfig) -> None:
+    arguments = ["evaluate", str(config.bundles[0].path), "--data", str(config.data.path)]
+    options = ["--max-tokens", "8", "--draft", "own", "--resamples", "5", "--json", "-q"]
+    result = CliRunner().invoke(build_app(), [*arguments, *options])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["drafts"][0]["num_texts"] == 3
