@@ -86,8 +86,11 @@ void read_precision(const json& value, Manifest& manifest, const Document& docum
   Fields fields(value, "precision", document);
   const std::string dtype =
       choice(fields, "dtype", constants::kFloatTypes, fields.text("dtype", "float32"));
-  for (const char* name : {"quantize", "head_quantize"})
-    choice(fields, name, constants::kQuantizations, fields.text(name, "none"));
+  for (const char* name : {"quantize", "head_quantize"}) {
+    const std::string quantize =
+        choice(fields, name, constants::kQuantizations, fields.text(name, "none"));
+    manifest.has_float32_products |= quantize == "none" && dtype == "float32";
+  }
   fields.optional_integer("block_size", kAnyInteger, INT64_MAX);
   fields.optional_integer("accuracy_level", kAnyInteger, INT64_MAX);
   if (const json* ranges = fields.find("activation_ranges"))

@@ -105,6 +105,7 @@ struct DraftHead {
 struct Manifest {
   std::string target;                 // "onnxruntime", "tensorrt"
   bool uses_skipdec_kernels = false;  // graphs have operators of the domain "skipdec"
+  bool has_float32_products = false;  // of weights that are neither quantised nor 16-bit
   bool cache_must_be_finite = false;  // unused positions may not hold NaN or infinity
   ModelSpec model;
   DType hidden_dtype = DType::kFloat32, kv_dtype = DType::kFloat32;

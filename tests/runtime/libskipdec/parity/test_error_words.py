@@ -49,11 +49,13 @@ class Wrong:
     continuation: Sequence[int] | None = None  # of a text to score
     schedule: str = "full"
     params: Mapping[str, Any] = field(default_factory=dict)
+    draft: str | None = None
     keys: tuple[str, ...] = ()
 
     def line(self) -> dict[str, Any]:
         """Return the request for programs/generate.cpp."""
-        made = {"prompt": self.prompt, "schedule": self.schedule, "params": self.params}
+        params = self.params if self.draft is None else {**self.params, "draft": self.draft}
+        made = {"prompt": self.prompt, "schedule": self.schedule, "params": params}
         return made if self.continuation is None else {**made, "continuation": self.continuation}
 
 
@@ -109,6 +111,7 @@ REQUESTS = (
     wrong_schedule("an unknown option", "2x:horizn=4", "schedule '2x:horizn=4' | ", "is unknown"),
     wrong_schedule("an option of full", "full:horizon=3", "schedule 'full:horizon=3' | "),
     wrong_schedule("half of a document", "{", "schedule | is not JSON"),
+    Wrong("other drafts", draft="own"),
 )
 
 
@@ -131,7 +134,8 @@ def submit(generator: Generator, case: Wrong) -> None:
         generator.score([case.prompt], [case.continuation], schedule=case.schedule)
         return
     with generator.running_batch() as batch:
-        batch.add(case.prompt, SamplingParams(**case.params), schedule=case.schedule)
+        params = SamplingParams(**case.params)
+        batch.add(case.prompt, params, schedule=case.schedule, draft=case.draft)
 
 
 @pytest.mark.parametrize("case", REQUESTS, ids=lambda case: case.name)
@@ -154,6 +158,17 @@ def test_both_refuse_a_request_with_the_same_words(
         ({"threads": 100_000}, ("threads", "is 100000; allowed: 1 to ", ", the processors that")),
         ({"threads": -1}, ("threads", "is -1; allowed: 1 ")),
         ({"schedule": "lineer"}, ("schedule 'lineer' | ", "is unknown")),
+        ({"draft": "own+owl,tokens=9"}, ("'owl' is unknown; ", "tokens is '9'; allowed: 1 to 7")),
+        ({"draft": "own+off"}, ()),
+        ({"draft": "own+own"}, ()),
+        ({"draft": "ends:3+own"}, ()),
+        ({"draft": "ends"}, ()),
+        ({"draft": "own:3"}, ()),
+        ({"draft": "own,exact=maybe"}, ()),
+        ({"draft": "own,tokens=4,tokens=5"}, ()),
+        ({"draft": "o" * 1200}, ()),
+        ({"draft": "own"}, ()),  # the bundle's weights are float32
+        ({"draft": "first:6,exact=no"}, ()),
     ],
     ids=str,
 )
