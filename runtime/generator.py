@@ -210,6 +210,7 @@ class Generator:
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         schedule: str | ExitSchedule | None = None,
+        draft: str | None = None,
         cancelled: Callable[[], bool] = _never,
         on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
     ) -> list[RequestOutput]:
@@ -222,7 +223,8 @@ class Generator:
 
         ``sampling_params``: one for all prompts, or one each. ``cancelled`` is called between
         steps; once it returns true, unfinished texts end with finish_reason "abort".
-        ``on_progress`` receives the deltas of each step.
+        ``on_progress`` receives the deltas of each step. ``draft`` replaces the drafts that the
+        generator was opened with, for example ``"own"``, or ``"off"``; it changes no text.
 
         Raises UsageError, ScheduleError or CapacityError before any work.
         """
@@ -230,7 +232,7 @@ class Generator:
         schedules = self.resolve_schedules(requests, schedule)
         self._untuned.log(schedules)
         return self.generate_requests(
-            requests, schedules, cancelled=cancelled, on_progress=on_progress
+            requests, schedules, draft=draft, cancelled=cancelled, on_progress=on_progress
         )
 
     def make_requests(
@@ -246,6 +248,7 @@ class Generator:
         requests: Sequence[Request],
         schedules: Sequence[ExitSchedule],
         *,
+        draft: str | None = None,
         cancelled: Callable[[], bool] = _never,
         on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
     ) -> list[RequestOutput]:
@@ -253,7 +256,7 @@ class Generator:
 
         ``schedules`` has one for each request, see `resolve_schedules`; otherwise as `generate`.
         """
-        return Call(self._loaded, requests, schedules).run(cancelled, on_progress)
+        return Call(self._loaded, requests, schedules, draft).run(cancelled, on_progress)
 
     def stream(
         self,
@@ -261,6 +264,7 @@ class Generator:
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         schedule: str | ExitSchedule | None = None,
+        draft: str | None = None,
         cancelled: Callable[[], bool] = _never,
     ) -> Iterator[StreamDelta]:
         """Yield each token as it comes, in deltas of whole characters; otherwise as ``generate``.
@@ -271,17 +275,18 @@ class Generator:
         requests = self.make_requests(prompts, sampling_params)
         schedules = self.resolve_schedules(requests, schedule)
         self._untuned.log(schedules)
-        return self.stream_requests(requests, schedules, cancelled=cancelled)
+        return self.stream_requests(requests, schedules, draft=draft, cancelled=cancelled)
 
     def stream_requests(
         self,
         requests: Sequence[Request],
         schedules: Sequence[ExitSchedule],
         *,
+        draft: str | None = None,
         cancelled: Callable[[], bool] = _never,
     ) -> Iterator[StreamDelta]:
         """Stream requests that were made before, as `generate_requests` takes them."""
-        steps = Call(self._loaded, requests, schedules).steps(cancelled)
+        steps = Call(self._loaded, requests, schedules, draft).steps(cancelled)
         return (delta for deltas, _ in steps for delta in deltas)
 
     @contextmanager
@@ -293,6 +298,7 @@ class Generator:
         max_model_len: int | None = None,
         admission: str | None = None,
         prefix_cache: bool | PrefixSharing = "shared",
+        draft: str | None = None,
     ) -> Iterator[RunningBatch]:
         """Hold this generator for requests that come at any time and run together.
 
@@ -301,8 +307,9 @@ class Generator:
         bundle holds; TensorRT runs the engines of the smallest KV bucket that holds so many
         positions. ``admission`` is ``fcfs``, the default on a CPU, or
         ``gang:min_free=2,hold_ms=8``, the default on a device. With ``prefix_cache`` a prompt on a
-        CPU that begins like an earlier one runs only its rest, and its text stays the same. An
-        `OpenOptions` in ``options`` replaces these four arguments by its fields.
+        CPU that begins like an earlier one runs only its rest, and its text stays the same.
+        ``draft`` replaces the drafts that the generator was opened with. An `OpenOptions` in
+        ``options`` replaces these five arguments by its fields.
 
         Other calls are refused while the batch is open. Raises UsageError for an invalid value, and
         SkipDecError inside another running batch or this thread's open stream.
@@ -310,7 +317,12 @@ class Generator:
         if options is not None:
             max_prefill_tokens, max_model_len = options.max_prefill_tokens, options.max_model_len
             admission, prefix_cache = options.admission, options.prefix_cache
-        config = RunningBatchConfig(admission=admission, prefixes=cast(PrefixSharing, prefix_cache))
+            draft = options.draft
+        config = RunningBatchConfig(
+            admission=admission,
+            prefixes=cast(PrefixSharing, prefix_cache),
+            draft=self._loaded.drafts.resolve(draft),
+        )
         if max_prefill_tokens is not None:
             config = config.updated(max_prefill_tokens=max_prefill_tokens)
         with open_running_batch(self._loaded, config, max_model_len=max_model_len) as batch:

@@ -11,7 +11,9 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from ..engines.bundle import Verify, WeightsPlace
 from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.constants import integer
+from ..engines.errors import UsageError
 from ..engines.host.processor import available_cores, thread_problems
+from .drafting.config import parse_draft
 from .schedule import ExitSchedule
 
 if TYPE_CHECKING:
@@ -24,7 +26,14 @@ else:
 
 ENGINE_OPTIONS = ("device", "threads", "weights", "verify")
 """Options of a command that chooses schedules and batch sizes itself."""
-GENERATOR_OPTIONS = (*ENGINE_OPTIONS, "schedule", "max_batch_size", "kv_memory", "raw_prompts")
+GENERATOR_OPTIONS = (
+    *ENGINE_OPTIONS,
+    "schedule",
+    "draft",
+    "max_batch_size",
+    "kv_memory",
+    "raw_prompts",
+)
 """Options of a command that runs one call after another."""
 
 _MAX_ROWS = integer("max_rows")  # the plan of a batch takes memory for each row before it runs
@@ -56,6 +65,7 @@ class OpenKeywords(TypedDict, total=False):
     max_batch_size: int
     kv_memory: int | str | None
     raw_prompts: bool
+    draft: str | None
     weights: WeightsPlace
     verify: Verify
     max_waiting: int
@@ -89,8 +99,9 @@ class OpenOptions(ValidatedConfig):
     slot has memory for that many positions. ``prefix_cache``: "shared" and "client" keep, in up
     to a quarter of the KV memory, what prompts began with; True and False mean "shared" and
     "off". With "shared" a client can learn from the time of its first token what others sent.
-    ``kv_shares`` is the number of processes that divide the default of ``kv_memory`` between
-    them.
+    ``draft`` guesses tokens in advance and checks them: each text stays what it is, see
+    `DraftConfig`. ``kv_shares`` is the number of processes that divide the default of
+    ``kv_memory`` between them.
     """
 
     schedule: Annotated[ScheduleChoice, PlainSerializer(_schedule_text), _RUNNING] = Field(
@@ -115,6 +126,10 @@ class OpenOptions(ValidatedConfig):
     )
     raw_prompts: Annotated[bool, Option("--raw-prompt", panel="Running")] = Field(
         default=False, description="ignore the prompt template that the model was tuned with"
+    )
+    draft: Annotated[str | None, _RUNNING] = Field(
+        default=None,
+        description="own, lookup, own+ends:3, auto, …: the same text, sooner (off)",
     )
     weights: Annotated[WeightsPlace, _RUNNING] = Field(
         default="mapped",
@@ -150,6 +165,10 @@ class OpenOptions(ValidatedConfig):
 
     def _problems(self) -> Iterator[str]:
         yield from (f"`threads` {problem}" for problem in thread_problems(self.threads))
+        try:
+            parse_draft(self.draft)
+        except UsageError as error:
+            yield from (f"`draft` {problem}" for problem in error.problems)
 
     @classmethod
     def of(cls, options: OpenOptions | None, /, **changes: Unpack[OpenKeywords]) -> OpenOptions:

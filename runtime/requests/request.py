@@ -132,6 +132,7 @@ class Request:
     """One prompt and its sampling parameters; ``max_tokens`` is resolved and never None.
 
     ``client`` names who asks: clients take turns, and may have prefix caches of their own.
+    Without ``drafts`` its rows run none, where the batch drafts.
     """
 
     index: int  # position in the call
@@ -140,6 +141,7 @@ class Request:
     params: SamplingParams
     max_tokens: int
     client: str = ""
+    drafts: bool = True
 
 
 def make_requests(

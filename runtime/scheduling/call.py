@@ -40,14 +40,23 @@ class Call:
     """
 
     def __init__(
-        self, loaded: LoadedBundle, requests: Sequence[Request], schedules: Sequence[ExitSchedule]
+        self,
+        loaded: LoadedBundle,
+        requests: Sequence[Request],
+        schedules: Sequence[ExitSchedule],
+        draft: str | None = None,
     ) -> None:
-        """Check that all requests can run; nothing runs before `run` or `steps`."""
+        """Check that all requests can run; nothing runs before `run` or `steps`.
+
+        ``draft`` replaces the drafts with which the bundle was opened. Raises UsageError for an
+        invalid one.
+        """
+        config = loaded.call_config.updated(draft=loaded.drafts.resolve(draft))
         self._requests = requests
         self._schedules = schedules
         self._engines = loaded.engines
         self._slots = loaded.call_slots(requests)
-        self._batch = RunningBatch(loaded, self._slots, loaded.call_config)
+        self._batch = RunningBatch(loaded, self._slots, config)
         self._start = perf_counter()
         parts = [
             part

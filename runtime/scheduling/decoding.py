@@ -28,6 +28,14 @@ class Decoding(ABC):
     def feed(self, rows: Sequence[Row]) -> list[StepRow]:
         """Return what each of the rows feeds in the next pass, in their order; see `fed`."""
 
+    @property
+    def drafting(self) -> int:
+        """The most tokens that a row drafts now; 0 while there are no drafts."""
+        return 0
+
+    def passed(self, rows: Sequence[StepRow], seconds: float) -> None:  # noqa: B027
+        """Take the time of the pass that ran what `feed` returned; the default ignores it."""
+
     def accept(
         self,
         row: Row,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Self
 
@@ -15,6 +15,9 @@ from ...engines.checking import ValidatedConfig
 from ...engines.constants import integer
 from ...engines.errors import CapacityError, UsageError
 from ...engines.manifest import Manifest, ModelSpec, TensorRole
+from ..drafting.config import DraftConfig
+from ..drafting.memory import DraftMemory
+from ..drafting.resolver import DraftResolver
 from ..kv.buffers import BufferPool, KVLayout
 from ..kv.cache import capacity_class, row_class
 from ..opening import OpenOptions, PrefixSharing
@@ -37,6 +40,7 @@ class RunningBatchConfig(ValidatedConfig):
     texts; longer prompts run in chunks of that length. With ``fills_first`` prompts run while slots
     are free, without a step between them, for texts that nobody reads token by token.
     ``failures``: "end" the rows that a failure concerns, or "raise" it from `RunningBatch.step`.
+    ``draft`` was checked against the bundle.
     """
 
     max_prefill_tokens: int = Field(default=MAX_PREFILL_TOKENS, ge=16)
@@ -44,6 +48,7 @@ class RunningBatchConfig(ValidatedConfig):
     fills_first: bool = False
     failures: Literal["end", "raise"] = "end"
     prefixes: PrefixSharing = "shared"
+    draft: DraftConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -224,6 +229,8 @@ class LoadedBundle:
     layout: KVLayout
     limits: BatchLimits
     engines: LoadedEngines
+    drafts: DraftResolver
+    draft_memory: DraftMemory = field(default_factory=DraftMemory)
 
     @classmethod
     def load(
@@ -242,6 +249,8 @@ class LoadedBundle:
             kv_bytes=options.kv_memory or 0,
             on_device=on_device,
         )
+        drafts = DraftResolver(bundle.manifest, on_device, options.draft)
+        drafts.resolve()
         stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
         # The free memory is known once the engines are loaded.
         kv_bytes = options.kv_memory or backend.memory.available_bytes() // options.kv_shares
@@ -253,6 +262,7 @@ class LoadedBundle:
             layout=KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY)),
             limits=replace(limits, kv_bytes=kv_bytes),
             engines=LoadedEngines(stitcher, backend, pool),
+            drafts=drafts,
         )
 
     def batch_slots(self, max_model_len: int | None, *, keeps_prefixes: bool) -> SlotStitcher:

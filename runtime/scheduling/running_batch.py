@@ -12,6 +12,7 @@ from time import perf_counter
 from ...engines.constants import integer
 from ...engines.errors import ClosedError, SkipDecError, UsageError
 from ...engines.memory import Array
+from ..drafting.resolver import wants_drafts
 from ..requests.request import Prompt, Request, make_request
 from ..schedule import ExitSchedule
 from ..stitching.protocol import StepRow
@@ -19,7 +20,8 @@ from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.outputs import RequestOutput, StreamDelta
 from ..tokens.sampler import HostLogits, StepLogits
 from ..tokens.sampling import SamplingParams
-from .decoding import Decoding, OrdinaryDecoding, prompt_end
+from .decoding import Decoding, prompt_end
+from .drafted_decoding import make_decoding
 from .loaded_bundle import LoadedBundle, RequestLimits, RunningBatchConfig
 from .running_request import Row, RunningRequest
 from .scheduler import Action, Chunk, Decode, Prefill, Scheduler, Wait, parse_admission
@@ -60,13 +62,13 @@ class RunningBatch:
     ) -> None:
         """Make an empty batch on ``slots``, which the holder of the engines closes.
 
-        ``decoding`` chooses the tokens that rows feed, by default one per pass. Raises UsageError
-        for an invalid admission rule.
+        ``decoding`` chooses the tokens that rows feed, by default as ``config.draft`` says. Raises
+        UsageError for an invalid admission rule.
         """
         self._loaded = loaded
         self._slots = slots
         self._config = config
-        self._decoding = decoding or OrdinaryDecoding()
+        self._decoding = decoding or make_decoding(loaded, config)
         self._requests: dict[int, RunningRequest] = {}
         self._rows: list[Row] = []  # that run, in order of admission
         self._next_number = self._next_row = 0
@@ -120,16 +122,18 @@ class RunningBatch:
         *,
         schedule: str | ExitSchedule | None = None,
         client: str = "",
+        draft: str | None = None,
     ) -> int:
         """Queue a request and return its number, which its deltas carry as ``request_index``.
 
         ``client`` names who asks. Clients take turns, one request each; all requests without a
-        name belong to one client.
+        name belong to one client. ``draft="off"`` lets this request's rows run without drafts,
+        which changes their times, not their texts.
 
         Raises UsageError, ScheduleError, or CapacityError if the request could never run, before
         it is queued.
         """
-        return self.add_request(*self.prepare(prompt, params, schedule, client))
+        return self.add_request(*self.prepare(prompt, params, schedule, client, draft))
 
     def prepare(
         self,
@@ -137,11 +141,14 @@ class RunningBatch:
         params: SamplingParams | None,
         schedule: str | ExitSchedule | None,
         client: str = "",
+        draft: str | None = None,
     ) -> tuple[Request, ExitSchedule]:
         """Make and check the arguments of `add_request`; raises as `add`. Any thread may call."""
         loaded = self._loaded
         params = params or SamplingParams()
         request = make_request(0, prompt, params, loaded.model, loaded.tokenizer, "prompt", client)
+        if not wants_drafts(draft):
+            request = replace(request, drafts=False)
         resolved = loaded.schedules.resolve(schedule, request.max_tokens)
         self.limits.require_possible(request, resolved)
         return request, resolved
@@ -250,6 +257,7 @@ class RunningBatch:
             reserved_bytes=self._slots.reserved_bytes,
             prefix_bytes=self._slots.prefix_bytes,
             limit_bytes=self._loaded.engines.pool.limit or 0,
+            drafting=self._decoding.drafting,
         )
 
     def _fits(self, requests: Sequence[RunningRequest]) -> bool:
@@ -299,9 +307,14 @@ class RunningBatch:
     def _decode(self) -> list[StreamDelta]:
         start, rows = perf_counter(), self._rows[:]
         fed = self._decoding.feed(rows)
+        drafted = perf_counter()
         with self._loaded.engines.step():
             logits = self._slots.step(fed)
-        self._counters.count_step([step.plan for step in fed], perf_counter() - start)
+        end = perf_counter()
+        self._decoding.passed(fed, end - drafted)
+        self._counters.count_step([step.plan for step in fed], end - start)
+        if any(len(step.tokens) > 1 for step in fed):
+            self._counters.draft_seconds += drafted - start
         return self._accept(rows, fed, logits, start)
 
     def _accept(
@@ -325,6 +338,7 @@ class RunningBatch:
                     raise
                 _LOGGER.exception("a row of request %d failed", row.request_number)
                 deltas.append(row.fail(str(error)))
+            self._counters.count_drafts(len(step.tokens) - 1, len(deltas) - before - 1)
             if len(deltas) - before < len(step.tokens) and row.finish_reason is None:
                 with self._loaded.engines.kept():
                     self._slots.truncate(row.number, row.num_positions)

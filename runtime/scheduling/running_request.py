@@ -13,6 +13,7 @@ from ..schedule.text import format_schedule
 from ..stitching.protocol import PromptRow
 from ..tokens.outputs import (
     CompletionOutput,
+    Drafts,
     FinishReason,
     Logprob,
     RequestOutput,
@@ -71,6 +72,7 @@ class Row:
         self._logprobs: list[dict[int, Logprob]] = []
         self._start = self._first_time = self._last_time = start
         self._step_seconds: list[float] = []
+        self.drafts: Drafts | None = None  # counted by a decoding that drafts
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -131,6 +133,7 @@ class Row:
                 step_seconds=tuple(self._step_seconds),
                 decode_seconds=self._last_time - self._first_time,
             ),
+            drafts=self.drafts,
         )
 
     def _delta(

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
+from ..drafting.config import MAX_DRAFT_TOKENS
 from ..schedule import LayerPlan
 
 _SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048)
@@ -61,6 +62,7 @@ class BatchHistograms:
         self.step_seconds = Histogram(_SECONDS)  # of a decode step, without sampling
         self.step_rows = Histogram(_ROWS)
         self.step_union_layers = Histogram(range(1, num_layers + 1))  # that a step called
+        self.accepted_of_pass = Histogram(range(MAX_DRAFT_TOKENS + 1))  # drafts of one row
 
     def snapshot(self) -> dict[str, Distribution]:
         """Return all distributions by name."""
@@ -97,6 +99,10 @@ class EngineStats:
     decode_seconds: float
     sampling_seconds: float
     scoring_seconds: float = 0.0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0  # of these, those that were right
+    draft_seconds: float = 0.0  # of decode_seconds, those before the passes that check drafts
+    drafting: int = 0  # the most tokens that a row drafts now; 0 while there are no drafts
     histograms: Mapping[str, Distribution] = field(default_factory=dict)
 
     @property
@@ -163,6 +169,9 @@ class Counters:
     decode_seconds: float = 0.0
     sampling_seconds: float = 0.0
     scoring_seconds: float = 0.0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    draft_seconds: float = 0.0
 
     @classmethod
     def zero(cls, num_layers: int) -> Self:
@@ -187,6 +196,13 @@ class Counters:
         """Count a call that ran prompts or a part of one."""
         self.prefill_seconds += seconds
         self.histograms.prefill_seconds.observe(seconds)
+
+    def count_drafts(self, drafted: int, accepted: int) -> None:
+        """Count what came of one row's drafts in one pass, if it had any."""
+        if drafted:
+            self.draft_tokens += drafted
+            self.accepted_draft_tokens += max(0, accepted)
+            self.histograms.accepted_of_pass.observe(max(0, accepted))
 
     def count_step(self, plans: Sequence[LayerPlan], seconds: float) -> None:
         """Count a decode step whose rows ran ``plans``."""

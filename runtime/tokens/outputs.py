@@ -47,6 +47,28 @@ class Timings(_Output):
 
 
 @dataclass(frozen=True, slots=True)
+class Drafts(_Output):
+    """The drafts of one completion: tokens guessed in advance, and those that were right.
+
+    Worked: 9 passes checked 36 drafted tokens, of which 30 were right: they wrote 39 tokens.
+    """
+
+    passes: int = 0  # with and without drafts, behind the prompt
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Mean number of tokens that a pass wrote; 1.0 before the first."""
+        return 1.0 + self.accepted / self.passes if self.passes else 1.0
+
+    @property
+    def acceptance(self) -> float | None:
+        """The share of drafted tokens that were right; None if none was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionOutput(_Output):
     """One completion of one request."""
 
@@ -60,6 +82,7 @@ class CompletionOutput(_Output):
     stop_reason: int | str | None = None
     layers_per_token: tuple[int, ...] = ()  # decoder layers run to produce each token
     timings: Timings | None = None
+    drafts: Drafts | None = None  # None without drafts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Drafts: guesses of the tokens to come, where they come from, and how many pay."""

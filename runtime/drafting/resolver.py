@@ -1,0 +1,87 @@
+"""DraftResolver: the drafts of a call, checked against the bundle that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...engines.errors import UsageError, shown
+from ...engines.manifest import Manifest
+from .config import DraftConfig, parse_draft
+
+
+@dataclass(frozen=True)
+class DraftResolver:
+    """Resolves the draft text of a call; None stands for ``default``, that of the opened bundle."""
+
+    manifest: Manifest
+    on_device: bool
+    default: str | None = None
+
+    def resolve(self, wanted: str | None = None) -> DraftConfig | None:
+        """Return the drafts of a call, or None for none.
+
+        Raises UsageError for an invalid text, and for a bundle in which drafts could change texts.
+        """
+        config = parse_draft(self.default if wanted is None else wanted)
+        if config is None:
+            return None
+        if problems := [*self._inexact(config), *self._beyond_depth(config)]:
+            raise UsageError("draft", *problems)
+        return config
+
+    def _inexact(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem if results may depend on how many tokens of a row share a pass.
+
+        skipdec's kernels give the same bits for a token whatever else is in the call. Products of
+        float32 weights are ONNX Runtime's own, and so are all operators of other bundles.
+        """
+        precision = self.manifest.precision
+        if self.on_device:
+            yield (
+                "needs the CPU: on devices a pass over several tokens of a row was never measured "
+                "to have the bits of one token at a time; leave out draft or device"
+            )
+        elif not config.exact:
+            return
+        elif self.manifest.kernels != "skipdec":
+            yield (
+                "needs skipdec's kernels: with ONNX Runtime's operators texts may differ by "
+                "rounding; rewrite the bundle with `skipdec build BUNDLE --target onnxruntime "
+                "--kernels skipdec`, or allow it with exact=no"
+            )
+        elif precision.dtype == "float32" and "none" in (
+            precision.quantize,
+            precision.head_quantize,
+        ):
+            yield (
+                "needs weights of int8, int4 or 16 bits: products of float32 weights are ONNX "
+                "Runtime's, and texts may differ by rounding; export the model with "
+                "--quantize int8, or allow it with exact=no"
+            )
+
+    def _beyond_depth(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem for each part with more layers than the model has."""
+        depth = self.manifest.model.num_layers
+        for part in config.parts:
+            if part.number is not None and part.number >= depth:
+                yield (
+                    f"{part} runs {part.number} layers of {depth}; allowed: 1 to {depth - 1}, and "
+                    "2 to 4 are fast"
+                )
+
+
+def wants_drafts(wanted: str | None) -> bool:
+    """Return whether a request takes part in drafts: ``off`` switches them off for it alone.
+
+    Raises UsageError for another text; the drafts of all requests are chosen at opening.
+    """
+    if wanted is None:
+        return True
+    if isinstance(wanted, str) and wanted.strip().lower() == "off":
+        return False
+    raise UsageError(
+        "draft",
+        f"is {shown(wanted)}; allowed in a request: off, or none given; drafts are chosen when the "
+        "bundle is opened",
+    )

@@ -1,0 +1,93 @@
+"""Drafters: where the guesses of the tokens to come are from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from typing_extensions import override
+
+from ..drafting.ngrams import LookupIndex, NGramTable, NGramTables
+from ..drafting.policy import Acceptance
+from .running_request import Row
+
+
+@dataclass(eq=False)
+class RowDrafts:
+    """What drafting keeps of one row: its text, and the results of its drafts.
+
+    ``tokens`` are prompt and text, of which the first ``learned`` were told to the drafters.
+    """
+
+    row: Row
+    tokens: list[int]
+    learned: int
+    index: LookupIndex = field(default_factory=LookupIndex)
+    acceptance: dict[str, Acceptance] = field(default_factory=dict)  # by source
+
+    @classmethod
+    def of(cls, row: Row) -> RowDrafts:
+        """Begin with the row's prompt and what it has written."""
+        prompt = row.request.prompt_token_ids
+        return cls(row, [*prompt, *row.token_ids], len(prompt))
+
+    def of_source(self, source: str) -> Acceptance:
+        """Return how often drafts of ``source`` held in this row."""
+        return self.acceptance.setdefault(source, Acceptance())
+
+    def follow(self) -> None:
+        """Add the tokens that the row has accepted since."""
+        self.tokens += self.row.token_ids[
+            len(self.tokens) - len(self.row.request.prompt_token_ids) :
+        ]
+
+
+class Drafter(ABC):
+    """Proposes tokens that may follow rows' texts; it never decides a text.
+
+    ``source`` names it in figures, and drafts of one source share a `DraftPolicy`.
+    """
+
+    source: str
+
+    @abstractmethod
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+        """Return up to ``most`` tokens for each row, none where it knows nothing."""
+
+    def learn(self, row: RowDrafts) -> None:  # noqa: B027  (most drafters learn nothing)
+        """Take the row's tokens from ``row.learned`` on, which were accepted."""
+
+
+class OwnDrafter(Drafter):
+    """Proposes what followed the same n-grams in texts that these engines wrote before."""
+
+    source = "own"
+
+    def __init__(self, tables: NGramTables, *, per_client: bool) -> None:
+        """Use the clients' own tables, or the one that all share."""
+        self._tables = tables
+        self._per_client = per_client
+
+    @override
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+        return [self._table(row).propose(row.tokens, most) for row in rows]
+
+    @override
+    def learn(self, row: RowDrafts) -> None:
+        self._table(row).count(row.tokens, row.learned)
+
+    def _table(self, row: RowDrafts) -> NGramTable:
+        if self._per_client:
+            return self._tables.of_client(row.row.request.client)
+        return self._tables.shared()
+
+
+class LookupDrafter(Drafter):
+    """Proposes what followed the last tokens where they stood earlier in the row's own text."""
+
+    source = "lookup"
+
+    @override
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+        return [row.index.propose(row.tokens, most) for row in rows]

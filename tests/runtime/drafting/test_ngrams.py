@@ -1,0 +1,113 @@
+"""Tables of n-grams and indexes of one text propose what followed before, within their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from skipdec.runtime.drafting.ngrams import LookupIndex, NGramTable, NGramTables
+
+TEXT = [1, 2, 3, 1, 2, 4, 1, 2, 4]
+
+
+def table_of(text: Sequence[int], max_keys: int = 1000) -> NGramTable:
+    table = NGramTable(max_keys)
+    table.count(text, 0)
+    return table
+
+
+def test_the_most_frequent_follower_of_the_longest_ngram_is_proposed() -> None:
+    table = table_of(TEXT)
+    assert table.propose([1, 2], 1) == [4]
+    assert table.propose([9, 3, 1, 2], 1) == [4], "3 1 2 was followed by 4 once"
+    assert table.propose([1, 2, 3, 1, 2], 1) == [4]
+
+
+def test_proposals_go_on_from_proposals_until_nothing_is_known() -> None:
+    table = table_of([1, 2, 3, 4])
+    assert table.propose([1], 7) == [2, 3, 4]
+    assert table.propose([1], 2) == [2, 3]
+    assert table.propose([5], 7) == []
+    assert table.propose([], 7) == []
+
+
+def test_of_equal_counts_the_first_to_reach_it_is_proposed() -> None:
+    table = table_of([1, 2])
+    table.count([1, 3], 0)
+    assert table.propose([1], 1) == [2]
+    table.count([1, 3], 0)
+    assert table.propose([1], 1) == [3]
+    table.count([1, 2], 0)
+    assert table.propose([1], 1) == [3]
+
+
+def test_only_tokens_from_the_start_on_are_counted_as_followers() -> None:
+    table = NGramTable()
+    table.count([1, 2, 3, 4], 3)
+    assert table.propose([1], 1) == []
+    assert table.propose([3], 1) == [4]
+    assert table.propose([1, 2, 3], 1) == [4]
+
+
+def test_counting_token_by_token_is_counting_at_once() -> None:
+    whole, parts = table_of(TEXT), NGramTable()
+    for end in range(1, len(TEXT) + 1):
+        parts.count(TEXT[:end], end - 1)
+    contexts = [TEXT[:end] for end in range(1, len(TEXT) + 1)]
+    assert [parts.propose(one, 7) for one in contexts] == [
+        whole.propose(one, 7) for one in contexts
+    ]
+
+
+def test_a_full_table_evicts_the_first_ngram() -> None:
+    table = table_of([1, 2, 3], max_keys=3)  # 1; 2, 1 2
+    assert len(table) == 3
+    table.count([7, 8], 0)
+    assert len(table) == 3
+    assert table.propose([1], 1) == []
+    assert table.propose([7], 1) == [8]
+
+
+def test_followers_beyond_sixteen_are_not_counted() -> None:
+    table = NGramTable()
+    for follower in range(10, 30):
+        table.count([1, follower], 0)
+    for _ in range(5):
+        table.count([1, 29], 0)
+    assert table.propose([1], 1) == [10]
+
+
+def test_each_client_has_a_table_and_the_least_recent_goes() -> None:
+    tables = NGramTables()
+    for client in range(32):
+        tables.of_client(str(client)).count([1, client], 0)
+    assert tables.of_client("0").propose([1], 1) == [0]
+    tables.of_client("new")
+    assert tables.of_client("0").propose([1], 1) == [0]
+    assert tables.of_client("1").propose([1], 1) == [], "evicted by the new one"
+    assert tables.shared().propose([1], 1) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ([1, 2, 3, 4, 1, 2], [3, 4, 1, 2]),
+        ([1, 2, 3, 1, 2, 5, 1, 2], [5, 1, 2]),
+        ([5, 1, 2, 3, 9, 1, 2, 4, 5, 1, 2], [3, 9, 1, 2, 4, 5, 1]),
+        ([1, 1, 1], [1]),
+        ([1, 2, 3], []),
+        ([1], []),
+    ],
+)
+def test_lookup_proposes_what_followed_the_latest_longest_match(
+    text: list[int], expected: list[int]
+) -> None:
+    assert list(LookupIndex().propose(text, 7)) == expected
+
+
+def test_an_index_that_grows_with_its_text_proposes_the_same() -> None:
+    text = [1, 2, 3, 1, 2, 3, 4, 1, 2, 3, 1, 2]
+    growing = LookupIndex()
+    for end in range(1, len(text) + 1):
+        assert list(growing.propose(text[:end], 3)) == list(LookupIndex().propose(text[:end], 3))

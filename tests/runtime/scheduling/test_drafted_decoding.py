@@ -1,0 +1,223 @@
+"""Drafts change no text, in any field, whatever is drafted and whoever drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+from random_requests import run_all
+from text_bundles import STRUCTURE, copy_with_tokenizer
+from typing_extensions import override
+
+from skipdec import Generator, SamplingParams
+from skipdec.engines.errors import UsageError
+from skipdec.engines.kernels.library import find_library
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline.exporting import export
+from skipdec.runtime.drafting.config import DraftConfig, DraftPart
+from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
+from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts
+from skipdec.runtime.scheduling.loaded_bundle import RunningBatchConfig
+from skipdec.runtime.scheduling.running_batch import RunningBatch
+from skipdec.runtime.tokens.outputs import RequestOutput
+
+pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+
+SCHEDULES = ("full", "linear:max=5,min=2,horizon=12", "constant:max=3")
+PROMPTS = ("The quick", "a", "Once upon a time", "skip", "decode", "42")
+ALWAYS = DraftConfig((DraftPart("own"),), adapt=False)
+
+
+def params(**options: object) -> SamplingParams:
+    """Return greedy parameters, changed by ``options``."""
+    greedy = {"temperature": 0, "max_tokens": 40, "ignore_eos": True, "logprobs": 2}
+    return SamplingParams.model_validate(greedy | options)
+
+
+REQUESTS = (
+    params(),
+    params(temperature=0.9, seed=3, n=2),
+    params(max_tokens=2),
+    params(max_tokens=1),
+    params(temperature=1.2, seed=8, presence_penalty=0.5, repetition_penalty=1.2),
+    params(temperature=0.8, seed=9, ignore_eos=False, top_p=0.9),
+    params(min_tokens=5, ignore_eos=False, frequency_penalty=0.3),
+)
+
+
+@pytest.fixture(scope="module")
+def bundle(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("drafted")
+    source = copy_with_tokenizer(checkpoint(STRUCTURE), folder / "checkpoint")
+
+    def exported(quantize: str) -> Path:
+        path = folder / quantize
+        if not path.exists():
+            config = ExportConfig(
+                model=str(source),
+                output=path,
+                quantize=quantize,
+                kernels="skipdec",
+                verify=False,
+            )
+            export(config)
+        return path
+
+    return exported
+
+
+@pytest.fixture(scope="module")
+def generator(bundle: Callable[[str], Path]) -> Iterator[Generator]:
+    with Generator.open(bundle("int8"), threads=1, max_batch_size=4) as generator:
+        yield generator
+
+
+def shown(outputs: Sequence[RequestOutput]) -> list[tuple[object, ...]]:
+    return [
+        (
+            one.text,
+            one.token_ids,
+            one.logprobs,
+            one.layers_per_token,
+            one.finish_reason,
+            one.stop_reason,
+        )
+        for output in outputs
+        for one in output.outputs
+    ]
+
+
+class RandomDrafter(Drafter):
+    """Proposes the right tokens now and then, ids outside the vocabulary, or far too many."""
+
+    source = "random"
+
+    def __init__(self, texts: dict[int, Sequence[int]], seed: int) -> None:
+        self._texts = texts
+        self._random = Random(seed)
+
+    @override
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+        return [self._guesses(one) for one in rows]
+
+    def _guesses(self, drafts: RowDrafts) -> list[int]:
+        row = drafts.row
+        right = self._texts[row.number][len(row.token_ids) :][: self._random.randrange(9)]
+        guesses = [*right, *self._random.choices([0, 5, -1, 10**6], k=self._random.randrange(4))]
+        if guesses and self._random.random() < 0.3:
+            guesses[self._random.randrange(len(guesses))] = 7
+        return guesses
+
+
+def run(
+    generator: Generator, decoding: DraftedDecoding | None = None, *, draft: str = "off"
+) -> tuple[list[RequestOutput], RunningBatch]:
+    with generator.running_batch() as held:
+        config = RunningBatchConfig(draft=generator._loaded.drafts.resolve(draft))
+        batch = RunningBatch(held._loaded, held._slots, config, decoding)
+        numbers = [
+            batch.add(PROMPTS[index % 6], one, schedule=SCHEDULES[index % 3])
+            for index, one in enumerate(REQUESTS)
+        ]
+        run_all(batch)
+        assert batch.stats().reserved_bytes == 0
+        return [batch.take(number) for number in numbers], batch
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_guesses_leave_texts_as_they_are(generator: Generator, seed: int) -> None:
+    ordinary, _ = run(generator)
+    texts = dict(enumerate(one.token_ids for output in ordinary for one in output.outputs))
+    loaded = generator._loaded
+    decoding = DraftedDecoding(
+        ALWAYS, [RandomDrafter(texts, seed)], loaded.draft_memory, loaded.model.vocab_size
+    )
+    drafted, batch = run(generator, decoding)
+    assert shown(drafted) == shown(ordinary)
+    stats = batch.stats()
+    assert 0 < stats.accepted_draft_tokens < stats.draft_tokens
+
+
+@pytest.mark.parametrize("draft", ["own", "own,adapt=no", "lookup,adapt=no", "lookup+own,tokens=3"])
+def test_texts_with_drafts_are_those_without(generator: Generator, draft: str) -> None:
+    ordinary, _ = run(generator)
+    drafted, _ = run(generator, draft=draft)
+    assert shown(drafted) == shown(ordinary)
+    again, batch = run(generator, draft=draft)  # with n-grams of the first time
+    assert shown(again) == shown(ordinary)
+    if draft == "own,adapt=no":
+        assert batch.stats().accepted_draft_tokens > 100
+
+
+@pytest.mark.parametrize("quantize", ["int4", "int8-block"])
+def test_texts_of_other_precisions_are_those_without(
+    bundle: Callable[[str], Path], quantize: str
+) -> None:
+    with Generator.open(bundle(quantize), threads=1, max_batch_size=3) as generator:
+        ordinary, _ = run(generator)
+        run(generator, draft="own,adapt=no")
+        drafted, _ = run(generator, draft="own,adapt=no")
+        assert shown(drafted) == shown(ordinary)
+
+
+def test_figures_of_a_completion_add_up(generator: Generator) -> None:
+    generator.generate("a", params(), draft="own,adapt=no")
+    result = generator.generate("a", params(), draft="own,adapt=no")[0].outputs[0]
+    assert result.drafts is not None
+    assert result.drafts.passes + result.drafts.accepted == len(result.token_ids) - 1
+    assert result.drafts.accepted <= result.drafts.drafted
+    assert result.drafts.tokens_per_pass > 3, "the text was written before"
+    assert generator.generate("a", params())[0].outputs[0].drafts is None
+
+
+def test_a_request_may_switch_drafts_off_for_itself(generator: Generator) -> None:
+    with generator.running_batch(draft="own,adapt=no") as batch:
+        first, second = batch.add("a", params()), batch.add("a", params(), draft="off")
+        run_all(batch)
+        outputs = batch.take(first).outputs[0], batch.take(second).outputs[0]
+    assert outputs[0].token_ids == outputs[1].token_ids
+    assert outputs[0].drafts is not None
+    assert outputs[1].drafts is None
+
+
+def test_clients_have_ngrams_of_their_own_where_prefixes_are(generator: Generator) -> None:
+    def accepted(client: str) -> int:
+        with generator.running_batch(draft="own,adapt=no", prefix_cache="client") as batch:
+            number = batch.add("Once", params(), client=client)
+            run_all(batch)
+            drafts = batch.take(number).outputs[0].drafts
+        assert drafts is not None
+        return drafts.accepted
+
+    first = accepted("ann")
+    assert accepted("ben") == first, "what ann was told is not used for ben"
+    assert accepted("ann") > first
+
+
+def test_a_request_may_name_no_other_drafts(generator: Generator) -> None:
+    with (
+        generator.running_batch() as batch,
+        pytest.raises(UsageError, match="is 'own'; allowed in a request: off"),
+    ):
+        batch.add("a", params(), draft="own")
+
+
+@pytest.mark.parametrize("draft", ["own", "lookup"])
+def test_bundles_whose_bits_are_not_promised_are_refused(
+    bundle: Callable[[str], Path], draft: str
+) -> None:
+    with pytest.raises(UsageError, match="needs weights of int8, int4 or 16 bits"):
+        Generator.open(bundle("none"), draft=draft)
+    with Generator.open(bundle("none"), draft=f"{draft},exact=no") as generator:
+        assert generator.generate("a", params())[0].outputs[0].drafts is not None
+
+
+def test_drafts_of_too_many_layers_are_refused_before_loading(
+    bundle: Callable[[str], Path],
+) -> None:
+    with pytest.raises(UsageError, match="ends:99 runs 99 layers of"):
+        Generator.open(bundle("int8"), draft="ends:99")
