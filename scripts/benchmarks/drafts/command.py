@@ -13,6 +13,7 @@ from types import ModuleType
 
 PARTS = {
     "texts": "making",
+    "replay": "replay",
 }
 
 
