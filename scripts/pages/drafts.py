@@ -1,4 +1,4 @@
-"""Generate docs/benchmarks/drafts.md from all processors' figures, docs/benchmarks/drafts/*.json.
+"""Generate docs/benchmarks/drafts.md from the figures in docs/benchmarks/drafts/*.json.
 
 PYTHONPATH=scripts python -m pages.drafts
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.record import ROOT, records
@@ -15,8 +16,42 @@ from skipdec.engines.host.console import markdown_table
 
 FIGURES = ROOT / "docs" / "benchmarks" / "drafts"
 PAGE = FIGURES.with_suffix(".md")
-_INTRODUCTION = """# Drafts on other texts
+_INTRODUCTION = """# Drafts on other texts, and other engines' drafts
 
+`scripts/pages/drafts.py` generates this page from `docs/benchmarks/drafts/*.json`, which
+`scripts/bench.py drafts` measures. A draft changes no text: skipdec's texts below are those of
+full depth, token by token. So the only question is how many tokens a pass writes, and what that
+gains. **Texts decide it**: answers that copy from their prompt gain most from `lookup`, narrow
+texts from `own`, open prose next to nothing from either.
+"""
+_REPLAYED = """## Replayed texts
+
+No model runs here: people's texts stand for what an engine would write, and the runtime's drafters
+and policy guess along. Texts that a small model writes repeat themselves, which would flatter
+n-grams; these don't. Nothing depends on the machine. Tokens per pass count what passes write, the
+first token of a text comes with its prompt; "last half" is that of the later half of the texts,
+when `own` has seen the earlier half; "held" is the share of guessed tokens that were right; the
+gain is the cost of one pass per token ÷ that of all passes, prompts left out.
+
+`scripts/bench.py drafts texts` makes the texts from this repository's own pages at one commit
+(`made.json` names it). One Markdown page in three and one Python file in 24 are held out, by their
+paths. *prose*: passages of 60 + 120 words of pages, without tables, code and headings. *code*:
+passages of 16 + 16 lines of Python files. *summaries*: sections of up to 200 words, answered by
+the first sentence of each paragraph. The tokenizer is a byte-level BPE, trained on the other pages
+and on docstrings of numpy and transformers, read where they are installed. *dev* is E2E's
+development set with first references, in the tokens of `examples/restaurants`. Texts come in an
+order drawn by their digests, and every line of a table begins with an empty table of n-grams, if
+nothing else is said.
+"""
+_PEERS = """## Beside other engines' drafts
+
+The same checkpoint and prompts, one prompt at a time, greedily, prompts included; ways take turns
+every ten prompts, each round starts all processes anew. "Equal texts" and "gain" hold a draft
+against the *same engine* without drafts; "as skipdec" counts the texts that equal skipdec's at full
+depth, which rounding decides: skipdec and OpenVINO run int8 weights, transformers float32. Tokens
+per pass leave the prompt's pass out; OpenVINO GenAI does not tell them. transformers' early exit
+sets the number of layers that a model's configuration has, which its OPT ignores, so that drafts
+would run every layer; here its decoder is made to heed it.
 """
 
 
@@ -32,7 +67,38 @@ def draw(figures: Path, page: Path) -> None:
 
 def drafts_page(machines: Sequence[Mapping[str, Any]]) -> str:
     """Return the whole page; ``machines`` are the documents of `records`."""
-    return _INTRODUCTION
+    lines = [_INTRODUCTION]
+    replays = list(_parts(machines, "replay"))
+    peers = list(_parts(machines, "peers"))
+    if replays:
+        lines.append(_REPLAYED)
+    for _, name, part in replays:
+        lines += [f"### {name}", "", f"{_setting(part)}", "", *replay_table(part), ""]
+    if peers:
+        lines.append(_PEERS)
+    for processor, name, part in peers:
+        lines += [f"### {name}", "", f"{_run(processor, part)}", "", *peers_table(part), ""]
+    return "\n".join(lines)
+
+
+def _parts(
+    machines: Sequence[Mapping[str, Any]], kind: str
+) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the processor, the name and the figures of each part of a kind."""
+    for machine in machines:
+        for name, part in machine["parts"].items():
+            if part["kind"] == kind:
+                yield machine["processor"], name, part
+
+
+def _setting(part: Mapping[str, Any]) -> str:
+    costs = ", ".join(f"{cost:.2f}" for cost in part["costs"])
+    before = part["before"]
+    told = f" `own` has counted {before['tokens']:,} tokens of other pages before." if before else ""
+    return (
+        f"Vocabulary {part['vocabulary']:,}. Passes over 1 to 8 tokens cost {costs}.{told} "
+        f"{part['date']}, commit {part['commit']}."
+    )
 
 
 def replay_table(part: Mapping[str, Any]) -> Iterator[str]:
@@ -45,14 +111,68 @@ def replay_table(part: Mapping[str, Any]) -> Iterator[str]:
                 f"`{draft}`",
                 f"{figures['tokens_per_pass']:.2f}",
                 f"{figures['last_half']:.2f}",
-                f"{figures['drafted_per_pass']:.2f}",
-                f"{figures['acceptance']:.0%}",
+                f"{figures['guessed_per_pass']:.2f}",
+                f"{figures['held']:.0%}",
                 f"{figures['gain']:.2f}×",
             )
             for name, file in part["files"].items()
             for draft, figures in file["drafts"].items()
         ],
     )
+
+
+def _run(processor: str, part: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{what} {version}" for what, version in part["versions"].items())
+    rounds = len(next(iter(part["ways"].values()))["gains"])
+    times = "Times are of a busy machine." if part["busy"] else "Ranges are those of rounds."
+    return (
+        f"{part['model']} on {part['data']}: {part['prompts']} prompts, at most "
+        f"{part['max_tokens']} tokens. {processor}, threads: {part['threads']}, rounds: {rounds}. "
+        f"{times} {part['date']}, commit {part['commit']}, {versions}."
+    )
+
+
+def peers_table(part: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table with a line per way; times of a busy machine are left out."""
+    prompts, busy = part["prompts"], part["busy"]
+    headings = ("run as", "equal texts", "as skipdec", "tokens per pass")
+    yield markdown_table(
+        headings if busy else (*headings, "ms per token", "gain"),
+        [
+            (
+                name,
+                "" if is_plain(name) else f"{way['equal']} of {prompts}",
+                f"{way['equal_to_ours']} of {prompts}",
+                _or_dash(way["tokens_per_pass"]),
+                *(() if busy else _times(name, way)),
+            )
+            for name, way in part["ways"].items()
+        ],
+    )
+
+
+def _times(name: str, way: Mapping[str, Any]) -> tuple[str, str]:
+    gain = "" if is_plain(name) else f"{with_range(way['gains'])}×"
+    return with_range(way["milliseconds_per_token"]), gain
+
+
+def is_plain(name: str) -> bool:
+    """Return True for an engine without drafts: those have a comma in their names."""
+    return "," not in name
+
+
+def _or_dash(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def with_range(values: Sequence[float]) -> str:
+    """Return the median, and the range if there are several values.
+
+    >>> with_range([1.0, 3.0, 2.0])
+    '2.00 (1.00–3.00)'
+    """
+    text = f"{median(values):.2f}"
+    return text if len(values) == 1 else f"{text} ({min(values):.2f}–{max(values):.2f})"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from types import ModuleType
 PARTS = {
     "texts": "making",
     "replay": "replay",
+    "peers": "peers",
 }
 
 

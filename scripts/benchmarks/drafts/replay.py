@@ -28,6 +28,7 @@ from skipdec.runtime.drafting.ngrams import LookupIndex, NGramTable
 from skipdec.runtime.drafting.policy import Acceptance
 
 _MEASURED = 3  # passes after which PassCosts takes a cost as measured
+RECORD = "replay.json"  # the same on every machine
 DRAFTS = ("own", "lookup", "own+lookup", "lookup+own")
 
 
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
     }
     print("\n".join(replay_table(part)))
     if arguments.name:
-        Record.here(FIGURES).add(arguments.name, part, {})
+        Record(FIGURES / RECORD).add(arguments.name, part, {})
         draw(FIGURES, PAGE)
 
 
@@ -111,8 +112,8 @@ class Figures:
         return {
             "tokens_per_pass": round(self.tokens_per_pass, 3),
             "last_half": round(sum(tokens for tokens, _ in last) / last_passes, 3),
-            "acceptance": round(self.acceptance, 3),
-            "drafted_per_pass": round(self.drafted / max(self.passes, 1), 3),
+            "held": round(self.acceptance, 3),
+            "guessed_per_pass": round(self.drafted / max(self.passes, 1), 3),
             "gain": round(self.gain, 3),
         }
 
