@@ -54,7 +54,9 @@ def run(arguments: argparse.Namespace) -> None:
     held_out = rows({path: text for path, text in texts.items() if is_held_out(path)})
     others = {path: text for path, text in texts.items() if not is_held_out(path)}
     train = shuffled([*rows(others, TRAINED_SECTIONS), *package_rows(arguments.packages)])
-    files = {kind: [row for row in held_out if row.kind == kind] for kind in KINDS}
+    files: dict[str, list[Row]] = {
+        kind: [row for row in held_out if row.kind == kind] for kind in KINDS
+    }
     made = {
         "commit": arguments.commit,
         "packages": {name: version(name) for name in arguments.packages},

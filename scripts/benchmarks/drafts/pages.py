@@ -135,9 +135,7 @@ def code_rows(path: str, text: str) -> Iterator[Row]:
             yield Row("code", path, "".join(prompt), "".join(completion))
 
 
-def summary_rows(
-    path: str, found: Sequence[str], most: int = SUMMARY_WORDS[1]
-) -> Iterator[Row]:
+def summary_rows(path: str, found: Sequence[str], most: int = SUMMARY_WORDS[1]) -> Iterator[Row]:
     """Summarise sections of up to ``most`` words by the first sentence of each paragraph."""
     least = SUMMARY_WORDS[0]
     for section in _sections(found, most):

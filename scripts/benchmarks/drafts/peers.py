@@ -8,7 +8,8 @@ few prompts. Each round starts all processes anew, so tables of n-grams begin em
 int8 weights, OpenVINO GenAI its int8 export, both from the same checkpoint; transformers runs
 float32. So a draft is held against the same engine without drafts: whether the texts are equal,
 tokens per pass, and the ratio of seconds over all prompts, prompts included. Times count only on a
-quiet machine; texts, passes and tokens do not depend on it. The first run makes the peers'
+quiet machine, and so do the tokens per pass of drafts that adapt: the policy measures passes, too.
+Texts, and drafts with ``adapt=no``, do not depend on it. The first run makes the peers'
 environment, as for ``bench.py peers``; ``--without-peers`` needs none.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +25,9 @@ from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from pages.drafts import FIGURES, PAGE, draw, peers_table
+from tokenizers import Tokenizer
 
 from benchmarks.drafts import texts
 from benchmarks.drafts.ways import (
@@ -35,19 +40,27 @@ from benchmarks.drafts.ways import (
     own_ways,
     started,
 )
-from benchmarks.peers.environment import Environment
+from benchmarks.peers.environment import MODELS, Environment, write_checkpoint
 from benchmarks.record import ROOT, Record
-from pages.drafts import FIGURES, PAGE, draw, peers_table
 
 DRAFTS = ("own", "lookup")
+RANDOM = "random"
+_RANDOM_PROMPT = 64  # tokens
 _TURN = 10  # prompts that a way continues before it is another's turn
 _WARMING = [2, 300, 301, 302, 303, 304, 305, 306]  # token ids that no text has in this order
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `run`."""
-    parser.add_argument("data", type=Path, help=".jsonl of `texts`, or E2E's .csv")
-    parser.add_argument("--model", type=Path, required=True, help="a checkpoint of OPT")
+    parser.add_argument(
+        "data", type=Path, help=f".jsonl of `texts`, E2E's .csv, or {RANDOM}: tokens by chance"
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        required=True,
+        help=f"a checkpoint of OPT, or {', '.join(MODELS)}: random weights",
+    )
     parser.add_argument("--work", type=Path, required=True, help="keeps bundle and conversion")
     parser.add_argument("--limit", type=int, default=100, help="prompts")
     parser.add_argument("--max-tokens", type=int, default=64)
@@ -67,12 +80,13 @@ def run(arguments: argparse.Namespace) -> None:
     environment = Environment(arguments.environment)
     peers = () if arguments.without_peers else PEERS
     ways = (*own_ways(arguments.drafts), *peers)
-    directories = {"skipdec": bundle(arguments.model, arguments.work)}
+    model = checkpoint(arguments.model, arguments.work)
+    requests = list(requests_of(arguments, model))
+    directories = {"skipdec": bundle(model, arguments.work)}
     if peers:
         environment.prepare()
-        converted = openvino_model(environment, arguments.model, arguments.work)
-        directories |= {"transformers": arguments.model, OPENVINO: converted}
-    requests = list(requests_of(arguments))
+        converted = openvino_model(environment, model, arguments.work)
+        directories |= {"transformers": model, OPENVINO: converted}
     rounds = [
         one_round(ways, directories, environment, requests, arguments.threads)
         for _ in range(arguments.rounds)
@@ -97,16 +111,35 @@ def run(arguments: argparse.Namespace) -> None:
         draw(FIGURES, PAGE)
 
 
-def requests_of(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def requests_of(arguments: argparse.Namespace, model: Path) -> Iterator[dict[str, Any]]:
     """Yield requests of a few prompts each."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
-    eos = json.loads((arguments.model / "config.json").read_text())["eos_token_id"]
-    found = texts.tokenised(arguments.data, tokenizer, arguments.limit).texts
+    config = json.loads((model / "config.json").read_text())
+    if str(arguments.data) == RANDOM:
+        draw = random.Random(0)
+        count, ids = arguments.limit, range(4, config["vocab_size"])
+        found = [draw.choices(ids, k=_RANDOM_PROMPT) for _ in range(count)]
+    else:
+        tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+        data = texts.tokenised(arguments.data, tokenizer, arguments.limit)
+        found = [list(text.prompt) for text in data.texts]
     for start in range(0, len(found), _TURN):
-        prompts = [list(text.prompt) for text in found[start : start + _TURN]]
-        yield {"prompts": prompts, "max_tokens": arguments.max_tokens, "eos": eos}
+        yield {
+            "prompts": found[start : start + _TURN],
+            "max_tokens": arguments.max_tokens,
+            "eos": config["eos_token_id"],
+        }
+
+
+def checkpoint(model: Path, work: Path) -> Path:
+    """Return a checkpoint's directory, writing one of random weights for the name of a size."""
+    if model.is_dir():
+        return model
+    if str(model) not in MODELS:
+        raise SystemExit(f"--model is {model}; allowed: a directory, {', '.join(MODELS)}")
+    directory = work / model
+    if not directory.exists():
+        write_checkpoint(str(model), directory)
+    return directory
 
 
 def one_round(
@@ -186,7 +219,5 @@ def openvino_model(environment: Environment, model: Path, work: Path) -> Path:
     if not (output / "openvino_model.xml").exists():
         command: list[str | Path] = [environment.path / "bin/optimum-cli", "export", "openvino"]
         command += ["--model", model, "--task", "text-generation-with-past"]
-        subprocess.run(
-            [*command, "--weight-format", "int8", output], check=True, stdout=sys.stderr
-        )
+        subprocess.run([*command, "--weight-format", "int8", output], check=True, stdout=sys.stderr)
     return output

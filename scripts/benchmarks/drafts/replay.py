@@ -13,15 +13,15 @@ per token ÷ the cost of all passes, without prompts.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from pages.drafts import FIGURES, PAGE, draw, replay_table
 
 from benchmarks.drafts import texts
 from benchmarks.drafts.texts import NamedTexts, Text
 from benchmarks.record import Record
-from pages.drafts import FIGURES, PAGE, draw, replay_table
-
 from skipdec.runtime.drafting.config import DraftConfig, parse_draft
 from skipdec.runtime.drafting.memory import DraftMemory
 from skipdec.runtime.drafting.ngrams import LookupIndex, NGramTable
@@ -49,7 +49,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Replay every file with each draft text; print a table."""
     if len(arguments.costs) != 8 or arguments.costs[0] != 1:
-        raise SystemExit(f"--costs is {arguments.costs}; allowed: 8 numbers, of which the first is 1")
+        raise SystemExit(
+            f"--costs is {arguments.costs}; allowed: 8 numbers, of which the first is 1"
+        )
     configs = {text: parse_draft(text) for text in arguments.drafts}
     before = None
     if arguments.before:

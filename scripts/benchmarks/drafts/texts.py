@@ -77,7 +77,7 @@ def pairs(path: Path) -> list[tuple[str, str]]:
 def shuffled(found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return pairs in the order of their digests, which is the same everywhere.
 
-    >>> shuffled([("a", "1"), ("b", "2"), ("c", "3")]) == shuffled([("c", "3"), ("b", "2"), ("a", "1")])
+    >>> shuffled([("a", "1"), ("b", "2")]) == shuffled([("b", "2"), ("a", "1")])
     True
     """
     return sorted(found, key=lambda pair: sha256("\0".join(pair).encode()).hexdigest())

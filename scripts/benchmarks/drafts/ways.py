@@ -45,9 +45,7 @@ PEERS = (
         "transformers",
         {"prompt_lookup_num_tokens": 10},
     ),
-    Way(
-        "transformers, early exit", "transformers", "transformers", {"assistant_early_exit": 3}
-    ),
+    Way("transformers, early exit", "transformers", "transformers", {"assistant_early_exit": 3}),
     Way("OpenVINO GenAI", OPENVINO, "OpenVINO GenAI"),
     Way(
         "OpenVINO GenAI, prompt lookup",

@@ -13,9 +13,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the peers' environment may lack them
+    import torch
+    from transformers import PretrainedConfig
 
 Written = tuple[list[int], int | None]  # the text, and its passes
 Options = Mapping[str, Any]
@@ -45,9 +50,7 @@ def transformers_engine(directory: str, threads: int, options: Options) -> Conti
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, **options
-    )
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, **options)
     config, depth = model.config, model.config.num_hidden_layers
     exit_early(model.model.decoder, config)
     passes = 0
@@ -75,7 +78,7 @@ def transformers_engine(directory: str, threads: int, options: Options) -> Conti
     return run
 
 
-def exit_early(decoder: Any, config: Any) -> None:
+def exit_early(decoder: torch.nn.Module, config: PretrainedConfig) -> None:
     """Let an OPT run as many layers as its configuration says at the time.
 
     ``assistant_early_exit`` lowers that number while it drafts, but OPT's decoder runs all of its
@@ -84,10 +87,10 @@ def exit_early(decoder: Any, config: Any) -> None:
     import torch
 
     class Layers(torch.nn.ModuleList):
-        def __iter__(self) -> Any:
-            return iter(list(self._modules.values())[: config.num_hidden_layers])
+        def __iter__(self) -> Iterator[torch.nn.Module]:
+            return islice(super().__iter__(), config.num_hidden_layers)
 
-    decoder.layers = Layers(list(decoder.layers))
+    decoder.layers = Layers(decoder.layers)
 
 
 def openvino_engine(directory: str, threads: int, options: Options) -> Continue:
@@ -142,9 +145,7 @@ def main(engine: str, directory: str, threads: str, options: str) -> None:
         found: dict[str, list[Any]] = {"seconds": [], "texts": [], "passes": []}
         for prompt in request["prompts"]:
             start = perf_counter()
-            text, passes = run(
-                prompt, request["max_tokens"], request["eos"], request["options"]
-            )
+            text, passes = run(prompt, request["max_tokens"], request["eos"], request["options"])
             found["seconds"].append(perf_counter() - start)
             found["texts"].append(text)
             found["passes"].append(passes)
