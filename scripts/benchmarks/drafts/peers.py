@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def requests_of(arguments: argparse.Namespace, model: Path) -> Iterator[dict[str, Any]]:
-    """Yield requests of a few prompts each."""
+    """Yield requests of a few prompts each, without prompts that are too long for the model."""
     config = json.loads((model / "config.json").read_text())
     if str(arguments.data) == RANDOM:
         draw = random.Random(0)
@@ -121,7 +121,8 @@ def requests_of(arguments: argparse.Namespace, model: Path) -> Iterator[dict[str
     else:
         tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         data = texts.tokenised(arguments.data, tokenizer, arguments.limit)
-        found = [list(text.prompt) for text in data.texts]
+        longest = config["max_position_embeddings"] - arguments.max_tokens
+        found = [list(text.prompt) for text in data.texts if len(text.prompt) <= longest]
     for start in range(0, len(found), _TURN):
         yield {
             "prompts": found[start : start + _TURN],

@@ -56,6 +56,8 @@ def tokenizer_of(arguments: argparse.Namespace) -> Tokenizer:
 def tokenised(path: Path, tokenizer: Tokenizer, limit: int | None) -> NamedTexts:
     """Return a file's first ``limit`` texts; the end of text follows each completion."""
     end = tokenizer.token_to_id("</s>")
+    if end is None:
+        raise SystemExit("the tokenizer has no </s>, which ends a text; give an OPT's")
     texts = [
         Text(
             tuple(tokenizer.encode(prompt).ids),
@@ -68,8 +70,8 @@ def tokenised(path: Path, tokenizer: Tokenizer, limit: int | None) -> NamedTexts
 
 def pairs(path: Path) -> list[tuple[str, str]]:
     """Return distinct prompts with their first completions, shuffled by their digests."""
-    preset = "e2e" if path.suffix == ".csv" else None
-    examples = load_examples(DataConfig(path=path, preset=preset))
+    config = DataConfig(path=path, preset="e2e" if path.suffix == ".csv" else None)
+    examples = load_examples(config)
     found = ((prompt, completions[0]) for prompt, completions in group_references(examples))
     return shuffled(found)
 

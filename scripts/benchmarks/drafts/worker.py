@@ -90,7 +90,9 @@ def exit_early(decoder: torch.nn.Module, config: PretrainedConfig) -> None:
         def __iter__(self) -> Iterator[torch.nn.Module]:
             return islice(super().__iter__(), config.num_hidden_layers)
 
-    decoder.layers = Layers(decoder.layers)
+    layers = decoder.layers
+    assert isinstance(layers, torch.nn.ModuleList)
+    decoder.layers = Layers(layers)
 
 
 def openvino_engine(directory: str, threads: int, options: Options) -> Continue:
