@@ -16,13 +16,14 @@ from skipdec.engines.host.console import markdown_table
 
 FIGURES = ROOT / "docs" / "benchmarks" / "drafts"
 PAGE = FIGURES.with_suffix(".md")
+SMALL_MODEL = "drafts-pages"  # the directory of the checkpoint
 _INTRODUCTION = """# Drafts on other texts, and other engines' drafts
 
 `scripts/pages/drafts.py` generates this page from `docs/benchmarks/drafts/*.json`, which
 `scripts/bench.py drafts` measures. A draft changes no text: skipdec's texts below are those of
 full depth, token by token. So the only question is how many tokens a pass writes, and what that
-gains. **The texts decide it**: answers that copy from their prompt gain 4× and more from `lookup`,
-narrow texts half as much again or more from `own`, code a fifth, and open prose next to nothing.
+gains. **The texts decide it.** Answers that copy from their prompt get five tokens a pass from
+`lookup`, narrow texts two to four from `own`, code 1.3 from both, open prose 1.1: next to nothing.
 Where texts copy, ask `lookup` first: `lookup+own`. `own` nearly always has a guess, so behind
 `own` `lookup` is seldom asked.
 
@@ -41,7 +42,8 @@ and policy guess along. Texts that a small model writes repeat themselves, which
 n-grams; these don't. Nothing depends on the machine. Tokens per pass count what passes write, the
 first token of a text comes with its prompt; "last half" is that of the later half of the texts,
 when `own` has seen the earlier half; "held" is the share of guessed tokens that were right; the
-gain is the cost of one pass per token ÷ that of all passes, prompts left out.
+gain is the cost of one pass per token ÷ that of all passes, prompts left out, from costs that are
+given, not measured: those that the policy assumes before it has measured any.
 
 `scripts/bench.py drafts texts` makes the texts from this repository's own pages at one commit
 (`made.json` names it). One Markdown page in three and one Python file in 24 are held out, by their
@@ -60,10 +62,10 @@ _SMALL_MODEL = """### The small model of these pages
 ```sh
 skipdec tune --from-scratch layers=4,width=192,heads=4,positions=512 --vocab-size 2000 \\
     --data /tmp/drafts/train.jsonl --schedule full --learn-prompt --learning-rate 3e-3 -b 8 \\
-    --gradient-accumulation 2 --max-length 448 --long-prompts drop --max-steps 180 -o pages
+    --gradient-accumulation 2 --max-length 448 --long-prompts drop --max-steps 180 -o drafts-pages
 ```
 
-After 23 minutes of a third of a core its loss was 5.3 nats a token: it writes words, but neither
+After 8 minutes of processor time its loss was 5.3 nats a token: it writes words, but neither
 sense nor copies, and greedily it soon repeats itself. So its tokens per pass show what repetition
 alone gives, and nothing about texts that people want; the replayed texts above do.
 """
@@ -102,6 +104,8 @@ def drafts_page(machines: Sequence[Mapping[str, Any]]) -> str:
         lines += [f"### {name}", "", f"{_setting(part)}", "", *replay_table(part), ""]
     if peers:
         lines.append(_PEERS)
+    if any(part["model"] == SMALL_MODEL for _, _, part in peers):
+        lines.append(_SMALL_MODEL)
     for processor, name, part in peers:
         lines += [f"### {name}", "", f"{_run(processor, part)}", "", *peers_table(part), ""]
     return "\n".join(lines)
@@ -124,7 +128,7 @@ def _setting(part: Mapping[str, Any]) -> str:
         f" `own` has counted {before['tokens']:,} tokens of other pages before." if before else ""
     )
     return (
-        f"Vocabulary {part['vocabulary']:,}. Passes over 1 to 8 tokens cost {costs}.{told} "
+        f"Vocabulary {part['vocabulary']:,}. Passes over 1 to 8 tokens are taken to cost {costs}.{told} "
         f"{part['date']}, commit {part['commit']}."
     )
 
@@ -152,7 +156,11 @@ def replay_table(part: Mapping[str, Any]) -> Iterator[str]:
 def _run(processor: str, part: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{what} {version}" for what, version in part["versions"].items())
     rounds = len(next(iter(part["ways"].values()))["gains"])
-    times = "Times are of a busy machine." if part["busy"] else "Ranges are those of rounds."
+    times = (
+        "Others ran on the machine, so times and drafts that adapt are left out."
+        if part["busy"]
+        else "Ranges are those of rounds."
+    )
     return (
         f"{part['model']} on {part['data']}: {part['prompts']} prompts, at most "
         f"{part['max_tokens']} tokens. {processor}, threads: {part['threads']}, rounds: {rounds}. "
@@ -161,7 +169,7 @@ def _run(processor: str, part: Mapping[str, Any]) -> str:
 
 
 def peers_table(part: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a table with a line per way; times of a busy machine are left out."""
+    """Yield a table with a line per way, without what a busy machine changes."""
     prompts, busy = part["prompts"], part["busy"]
     headings = ("run as", "equal texts", "as skipdec", "tokens per pass")
     yield markdown_table(
@@ -171,7 +179,7 @@ def peers_table(part: Mapping[str, Any]) -> Iterator[str]:
                 name,
                 "" if is_plain(name) else f"{way['equal']} of {prompts}",
                 f"{way['equal_to_ours']} of {prompts}",
-                _or_dash(way["tokens_per_pass"]),
+                _or_dash(way["tokens_per_pass"] if measured(name, busy=busy) else None),
                 *(() if busy else _times(name, way)),
             )
             for name, way in part["ways"].items()
@@ -187,6 +195,11 @@ def _times(name: str, way: Mapping[str, Any]) -> tuple[str, str]:
 def is_plain(name: str) -> bool:
     """Return True for an engine without drafts: those have a comma in their names."""
     return "," not in name
+
+
+def measured(name: str, *, busy: bool) -> bool:
+    """Return True if a way's tokens per pass hold: drafts that adapt follow measured times."""
+    return not busy or "`" not in name or "adapt=no" in name
 
 
 def _or_dash(value: float | None) -> str:
