@@ -128,7 +128,8 @@ def _setting(part: Mapping[str, Any]) -> str:
         f" `own` has counted {before['tokens']:,} tokens of other pages before." if before else ""
     )
     return (
-        f"Vocabulary {part['vocabulary']:,}. Passes over 1 to 8 tokens are taken to cost {costs}.{told} "
+        f"Vocabulary {part['vocabulary']:,}. "
+        f"Passes over 1 to 8 tokens are taken to cost {costs}.{told} "
         f"{part['date']}, commit {part['commit']}."
     )
 
