@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
+from ...engines.errors import ScheduleError
 from ...engines.manifest import DraftLayer, Manifest
 from ..schedule import ExitSchedule, LayerPlan
 from .config import DraftPart
@@ -23,6 +25,17 @@ def draft_plan(part: DraftPart, own: ExitSchedule, draft_layer: DraftLayer | Non
         return LayerPlan((*range(draft_layer.behind), own.num_layers))
     assert part.number is not None, "a part that runs layers of the model names their number"
     return LayerPlan(_LAYERS[part.name](own, part.number))
+
+
+def least_layers(part: DraftPart, own: ExitSchedule) -> int:
+    """Return the smallest number of layers that the part could name."""
+    for number in range(1, own.num_layers):
+        try:
+            draft_plan(replace(part, number=number), own, None)
+        except ScheduleError:
+            continue
+        return number
+    return own.num_layers
 
 
 def byte_share(manifest: Manifest, plan: LayerPlan, *, narrow: bool) -> float:

@@ -13,8 +13,8 @@ from ...engines.bundle.contract import check_contract
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import ModelSpec
 from ..drafting.bundle import draft_resolver
-from ..drafting.resolver import wants_drafts
 from ..drafting.config import DraftConfig
+from ..drafting.resolver import wants_drafts
 from ..generator import Generator
 from ..opening import OpenOptions
 from ..requests.request import Prompt, Request, ScoreRequest, make_request, make_score_request
