@@ -12,7 +12,9 @@ from ..schedule import ExitSchedule, LayerPlan
 from .config import DraftPart
 
 
-def draft_plan(part: DraftPart, own: ExitSchedule, draft_layer: DraftLayer | None) -> LayerPlan:
+def draft_plan(
+    part: DraftPart, own: ExitSchedule, draft_layer: DraftLayer | None = None
+) -> LayerPlan:
     """Return the layers that ``part`` runs; ``own`` is the bundle's schedule.
 
     Worked, 12 layers, the schedule's placement ``top`` with one warm-up layer: ``layers:3`` and
@@ -31,14 +33,14 @@ def least_layers(part: DraftPart, own: ExitSchedule) -> int:
     """Return the smallest number of layers that the part could name."""
     for number in range(1, own.num_layers):
         try:
-            draft_plan(replace(part, number=number), own, None)
+            draft_plan(replace(part, number=number), own)
         except ScheduleError:
             continue
         return number
     return own.num_layers
 
 
-def byte_share(manifest: Manifest, plan: LayerPlan, *, narrow: bool) -> float:
+def byte_share(manifest: Manifest, plan: LayerPlan, *, narrow: bool = False) -> float:
     """Return the bytes that a draft step reads ÷ those of a pass, heads included: its cost.
 
     At small batches engines run at about memory bandwidth, so bytes predict time. ``narrow`` says
