@@ -24,6 +24,12 @@ SPREAD = ExitSchedule.parse("constant:max=6,placement=unified-nested", num_layer
         ("layers:3", TOP, (0, 10, 11)),
         ("layers:3", SPREAD, (0, 5, 11)),
         ("layers:3", ExitSchedule.full(12), (0, 10, 11)),
+        (
+            "layers:4",
+            ExitSchedule.parse("4x:horizon=9,prompt=decay", num_layers=12),
+            (0, 9, 10, 11),
+        ),
+        ("layers:2", ExitSchedule.parse("constant:max=6,placement=bottom", num_layers=12), (0, 1)),
         ("ends:1", SPREAD, (0,)),
         ("ends:3", SPREAD, (0, 10, 11)),
         ("first:3", SPREAD, (0, 1, 2)),
