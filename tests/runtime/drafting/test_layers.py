@@ -52,6 +52,23 @@ def test_a_placement_refuses_numbers_that_it_cannot_place(exported: Callable[...
     assert drafts.resolve("layers:2,exact=no") == parse_draft("layers:2,exact=no")
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("own+trained", "trained needs a draft layer, which the bundle does not have"),
+        ("ends:2,head=64", "head is 64; the bundle has no head for a part of its vocabulary"),
+        ("ends:6", "ends:6 runs 6 layers of 6; allowed: 1 to 5"),
+    ],
+)
+def test_drafts_that_a_bundle_cannot_run_are_refused(
+    exported: Callable[..., Path], text: str, problem: str
+) -> None:
+    manifest = EngineBundle.open(exported("pre_norm")).manifest
+    drafts = DraftResolver(manifest, on_device=False, own=ExitSchedule.full(6))
+    with pytest.raises(UsageError, match=problem):
+        drafts.resolve(text)
+
+
 def test_a_draft_costs_the_bytes_that_it_reads(exported: Callable[..., Path]) -> None:
     manifest = EngineBundle.open(exported("pre_norm")).manifest
     whole = LayerPlan(tuple(range(6)))
