@@ -58,7 +58,11 @@ def byte_share(manifest: Manifest, plan: LayerPlan, *, narrow: bool = False) -> 
 def _placed(own: ExitSchedule, count: int) -> tuple[int, ...]:
     warmup = max(1, own.warmup_layers)  # of full depth none; drafts without layer 0 never hold
     placed = own.changed(
-        decay="constant", max_exit_layer=count, min_exit_layer=count, warmup_layers=warmup
+        decay="constant",
+        max_exit_layer=count,
+        min_exit_layer=count,
+        warmup_layers=warmup,
+        prompt="full",
     )
     return placed.plan(0).layers
 

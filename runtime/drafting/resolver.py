@@ -47,9 +47,10 @@ class DraftResolver:
             return
         problems = [
             *self._inexact(config),
-            *(problem for part in config.parts for problem in self._impossible(part)),
+            *self._beyond_depth(config),
+            *self._without_layer(config),
             *self._without_head(config),
-        ]
+        ] or list(self._misplaced(config))
         if problems:
             raise UsageError("draft", *problems)
 
@@ -91,27 +92,32 @@ class DraftResolver:
                 "--quantize int8, or allow it with exact=no"
             )
 
-    def _impossible(self, part: DraftPart) -> Iterator[str]:
-        """Yield a problem if the model has no such layers."""
+    def _beyond_depth(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem for each part with as many layers as the model has, or more."""
         depth = self.manifest.model.num_layers
-        if part.name == "trained" and self.manifest.draft_layer is None:
-            yield (
-                "trained needs a draft layer, which the bundle does not have; train one with "
-                "`skipdec tune --draft-layer` and export the model with --draft"
-            )
-        if part.number is None:
-            return
-        if part.number >= depth:
-            yield (
-                f"{part} runs {part.number} layers of {depth}; allowed: 1 to {depth - 1}, and "
-                "2 to 4 are fast"
-            )
-            return
-        least = least_layers(part, self.own)
-        if part.number < least:
+        for part in config.parts:
+            if part.number is not None and part.number >= depth:
+                yield (
+                    f"{part} runs {part.number} layers of {depth}; allowed: 1 to {depth - 1}, and "
+                    "2 to 4 are fast"
+                )
+
+    def _misplaced(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem for each part with fewer layers than the bundle's placement has."""
+        for part in config.parts:
+            if part.number is None or part.number >= (least := least_layers(part, self.own)):
+                continue
             yield (
                 f"{part}: min_exit_layer is {part.number}; allowed with placement "
                 f"{self.own.placement}: {least} or more; take another number, ends:N or first:N"
+            )
+
+    def _without_layer(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem if the text asks for a draft layer that is not there."""
+        if config.uses_draft_layer and self.manifest.draft_layer is None:
+            yield (
+                "trained needs a draft layer, which the bundle does not have; train one with "
+                "`skipdec tune --draft-layer` and export the model with --draft"
             )
 
     def _without_head(self, config: DraftConfig) -> Iterator[str]:

@@ -187,6 +187,18 @@ def _keeps_what_drafts_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostSlotStitcher, "step", keeping)
 
 
+def _keeps_the_route_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    route_of = HostDrafts._route_of
+
+    def kept(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+        for route in self._routes:
+            if len(route.numbers) == len(rows) and route.version == self._cache.version:
+                return route
+        return route_of(self, rows, plan)
+
+    monkeypatch.setattr(HostDrafts, "_route_of", kept)
+
+
 @pytest.mark.parametrize(
     "mutate",
     [
@@ -194,6 +206,7 @@ def _keeps_what_drafts_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
         _leaves_layers,
         _moves_rows_too_short,
         _keeps_what_drafts_wrote,
+        _keeps_the_route_of_other_rows,
     ],
 )
 def test_a_trace_of_a_draft_changes_bits(
