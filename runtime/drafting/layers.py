@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
+from ...engines.errors import ScheduleError
 from ...engines.manifest import Manifest
 from ..schedule import ExitSchedule, LayerPlan
 from .config import DraftPart
@@ -22,6 +24,17 @@ def draft_plan(part: DraftPart, own: ExitSchedule) -> LayerPlan:
     return LayerPlan(_LAYERS[part.name](own, part.number))
 
 
+def least_layers(part: DraftPart, own: ExitSchedule) -> int:
+    """Return the smallest number of layers that the part could name."""
+    for number in range(1, own.num_layers):
+        try:
+            draft_plan(replace(part, number=number), own)
+        except ScheduleError:
+            continue
+        return number
+    return own.num_layers
+
+
 def byte_share(manifest: Manifest, plan: LayerPlan) -> float:
     """Return the bytes that a draft step reads ÷ those of a pass, heads included: its cost.
 
@@ -33,7 +46,11 @@ def byte_share(manifest: Manifest, plan: LayerPlan) -> float:
 
 
 def _placed(own: ExitSchedule, count: int) -> tuple[int, ...]:
-    return own.changed(decay="constant", max_exit_layer=count, min_exit_layer=count).plan(0).layers
+    warmup = max(1, own.warmup_layers)  # of full depth none; drafts without layer 0 never hold
+    placed = own.changed(
+        decay="constant", max_exit_layer=count, min_exit_layer=count, warmup_layers=warmup
+    )
+    return placed.plan(0).layers
 
 
 def _ends(own: ExitSchedule, count: int) -> tuple[int, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ...engines.errors import ScheduleError, UsageError, shown
+from ...engines.errors import UsageError, shown
 from ...engines.manifest import Manifest
 from ..schedule import ExitSchedule, LayerPlan
 from .config import DraftConfig, DraftPart, is_auto, parse_draft
-from .layers import byte_share, draft_plan
+from .layers import byte_share, draft_plan, least_layers
 
 
 def _own() -> DraftConfig | None:
@@ -101,10 +101,12 @@ class DraftResolver:
                 "2 to 4 are fast"
             )
             return
-        try:
-            self.plan(part)
-        except ScheduleError as error:
-            yield f"{part}: {'; '.join(error.problems)}; take another number, ends:N or first:N"
+        least = least_layers(part, self.own)
+        if part.number < least:
+            yield (
+                f"{part}: min_exit_layer is {part.number}; allowed with placement "
+                f"{self.own.placement}: {least} or more; take another number, ends:N or first:N"
+            )
 
 
 def wants_drafts(wanted: str | None) -> bool:

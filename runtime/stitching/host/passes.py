@@ -20,6 +20,7 @@ from .stitcher import HostBindings, HostStitcher
 
 # Bindings kept for each engine: one per shape of its calls. Beyond it all are bound anew.
 _KEPT_BINDINGS = 64
+_KEPT_ROUTES = 16  # the number of guesses changes from pass to pass
 
 
 class HostPasses:
@@ -44,7 +45,7 @@ class HostPasses:
         self._cache = cache
         self._all = self._part = engines.buffers.resized(0)
         self._bindings = HostBindings(engines, cache, self._all, self._part)
-        self._route: _Route | None = None  # of the last pass
+        self._routes: list[_Route] = []  # of the last passes, the latest first
 
     def check(self, rows: Sequence[StepRow]) -> None:
         """Raise UsageError for tokens that cannot be fed; nothing has changed then."""
@@ -79,12 +80,12 @@ class HostPasses:
 
     def unbind(self) -> None:
         """Drop all bindings to slots, whose buffers are about to be freed."""
-        self._route = None
+        self._routes.clear()
         self._bindings.drop_layers()
 
     def close(self) -> None:
-        """Drop all bindings; nothing may run afterwards."""
-        self._route = None
+        """Drop all bindings."""
+        self._routes.clear()
         self._bindings.close()
 
     def _problem(self, row: StepRow) -> str | None:
@@ -124,12 +125,17 @@ class HostPasses:
 
     def _route_of(self, rows: Sequence[StepRow]) -> _Route:
         made_of = [(row.row, row.plans) for row in rows]
-        route = self._route
-        if route is None or route.version != self._cache.version or route.made_of != made_of:
-            if len(self._bindings) > _KEPT_BINDINGS * len(self._engines.layers):
-                self.unbind()
-            self._reserve_buffers(rows)
-            route = self._route = self._find_route(rows, made_of)
+        if self._routes and self._routes[0].version != self._cache.version:
+            self._routes.clear()
+        for place, route in enumerate(self._routes):
+            if route.made_of == made_of:
+                self._routes.insert(0, self._routes.pop(place))
+                return route
+        if len(self._bindings) > _KEPT_BINDINGS * len(self._engines.layers):
+            self.unbind()
+        self._reserve_buffers(rows)
+        route = self._find_route(rows, made_of)
+        self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
         return route
 
     def _reserve_buffers(self, rows: Sequence[StepRow]) -> None:
@@ -137,7 +143,7 @@ class HostPasses:
         padded = len(rows) * max(len(row.tokens) for row in rows)
         size = 1 << (padded - 1).bit_length()
         if size > len(self._all.row_positions):
-            self._bindings.close()
+            self.close()
             self._all, self._part = (self._engines.buffers.resized(size) for _ in range(2))
             self._bindings = HostBindings(self._engines, self._cache, self._all, self._part)
 
@@ -152,18 +158,22 @@ class HostPasses:
         order = [index[number] for number in numbers]
         lengths = np.array([len(rows[place].tokens) for place in order])
         firsts = np.cumsum(lengths) - lengths  # of each row, in the pass
-        active = np.array([_active_counts(rows[place], len(layers)) for place in order])
+        active = [_active_counts(rows[place], len(layers)) for place in order]
         place_of = {number: place for place, number in enumerate(numbers)}
         stops: list[_Stop] = []
         group: _Group | None = None
+        now: object = None
         for layer, (session, inside) in enumerate(zip(layers, residents, strict=True)):
             if not inside:
                 continue
-            at = np.array([place_of[number] for number in inside])
+            at = [place_of[number] for number in inside]
+            counts = [active[place][layer] for place in at]
             row_by_row = TensorRole.SEQLENS_K in session.spec.roles
-            made = _Group.of(at, active[at, layer], lengths, firsts, row_by_row=row_by_row)
-            if group is None or not group.equals(made):
-                group = made
+            if group is None or (at, counts, row_by_row) != now:
+                now = at, counts, row_by_row
+                group = _Group.of(
+                    np.array(at), np.array(counts), lengths, firsts, row_by_row=row_by_row
+                )
             stops.append(_Stop(group, self._layer_bindings(layer, group, firsts, row_by_row)))
         count = int(lengths.sum())
         embed, head = self._bindings.ends(count)
@@ -200,6 +210,10 @@ class HostPasses:
 def _active_counts(row: StepRow, num_layers: int) -> list[int]:
     """Return how many of the row's tokens, from the first on, run each layer."""
     counts = [0] * num_layers
+    if row.plans[0] is row.plans[-1]:  # the common case: plans only shrink
+        for layer in row.plan:
+            counts[layer] = len(row.plans)
+        return counts
     for plan in row.plans:
         for layer in plan:
             counts[layer] += 1
@@ -240,13 +254,6 @@ class _Group:
     @property
     def is_gathered(self) -> bool:
         return self.tokens is not None
-
-    def equals(self, other: _Group) -> bool:
-        return (
-            self.is_gathered == other.is_gathered
-            and np.array_equal(self.rows, other.rows)
-            and np.array_equal(self.counts, other.counts)
-        )
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,8 @@ def test_a_text_that_drafts_changed_is_an_error(
     ],
 )
 def test_senseless_options_are_refused(options: dict[str, object], problem: str) -> None:
-    with pytest.raises((ConfigurationError, UsageError), match=problem):
-        BenchConfig.model_validate(options)
+    with pytest.raises(ConfigurationError, match=problem):
+        BenchConfig(**options)  # type: ignore[arg-type]  # pydantic converts
 
 
 def test_drafts_are_not_measured_in_the_native_runtime() -> None:
