@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -144,9 +143,9 @@ def fit(
     only = {"draft": tuple(draft or ()), "temperature": temperature, "max_tokens": max_tokens}
     if lossless:
         _refuse_goals(target_speedup, max_loss, plot)
-        config = _lossless_config(source, given, model, only)
+        drafts = _lossless_config(source, given, model, only)
         _check_files(output, None, force=force)
-        _fit_drafts(config, engines, output, quiet=quiet, as_json=as_json)
+        _fit_drafts(drafts, engines, output, quiet=quiet, as_json=as_json)
         return
     if unused := [f"--{name.replace('_', '-')}" for name, value in only.items() if value]:
         raise UsageError("fit", f"{', '.join(unused)} needs --lossless")
@@ -206,15 +205,16 @@ def _lossless_config(
     if unused := [*values, *search]:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
         raise UsageError("fit", f"--lossless does not use {names}; leave it out")
-    names = {"num_examples": "--examples", "drafts": "--draft", "bundle": "BUNDLE"}
-    names |= {field: f"--{field.replace('_', '-')}" for field in common if field not in names}
+    options = {"num_examples": "--examples", "drafts": "--draft", "bundle": "BUNDLE"}
+    options |= {field: f"--{field.replace('_', '-')}" for field in common if field not in options}
     changes = {field: value for field, value in common.items() if value is not None}
-    return replace(
-        given,
-        config=LosslessConfig,  # type: ignore[arg-type]  # the options of another configuration
-        values={"data": data, **changes} if data is not None else changes,
-        names=given.names | names,
-    ).build(bundle=path, drafts=only["draft"])  # type: ignore[return-value]
+    return Given(
+        LosslessConfig,
+        given.command,
+        changes if data is None else {"data": data, **changes},
+        {**given.names, **options},
+        given.problems,
+    ).build(bundle=path, drafts=only["draft"])
 
 
 def _fit_drafts(

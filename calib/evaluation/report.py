@@ -19,7 +19,8 @@ from ...runtime.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from ..pictures import frame, label_points
 from .bootstrap import Estimate
-from .evaluation import DraftRow, Evaluation, Row
+from .drafts import DraftRow
+from .evaluation import Evaluation, Row
 from .markdown import report_markdown
 from .positions import PositionFigure
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from random import Random
 from time import perf_counter
 
 from typing_extensions import override
 
 from ....engines.errors import SkipDecError
-from ....runtime.drafting.config import MAX_DRAFT_TOKENS, DraftConfig
+from ....runtime.drafting.config import DraftConfig
 from ....runtime.drafting.memory import DraftMemory
 from ....runtime.generator import Generator
-from ....runtime.measuring.drafts import ForcedDrafter
+from ....runtime.measuring.passes import measure_pass_costs
 from ....runtime.schedule import ExitSchedule
 from ....runtime.scheduling.drafted_decoding import DraftedDecoding
 from ....runtime.scheduling.drafters import Drafter, RowDrafts
@@ -55,6 +54,7 @@ class Runs:
         self._params = SamplingParams(
             temperature=config.temperature, max_tokens=max_tokens, seed=config.seed
         )
+        self._max_tokens = max_tokens
         self._full = ExitSchedule.full(generator.model.num_layers)
 
     def texts(self, prompts: Sequence[tuple[int, ...]]) -> list[Text]:
@@ -64,7 +64,7 @@ class Runs:
             requests, [self._full] * len(requests), draft="off"
         )
         return [
-            Text(prompt, output.outputs[0].token_ids, self._params.max_tokens)
+            Text(prompt, output.outputs[0].token_ids, self._max_tokens)
             for prompt, output in zip(prompts, outputs, strict=True)
         ]
 
@@ -81,23 +81,9 @@ class Runs:
         return proposals, memory.costs.draft_cost(str(draft.parts[0]), 1, 0.0)
 
     def pass_costs(self, prompt: tuple[int, ...]) -> tuple[float, ...]:
-        """Return the cost of passes over 1 to 8 tokens of one row, in passes over one.
-
-        Proposals that are always right make passes of each length.
-        """
+        """Return the cost of passes over 1 to 8 tokens of one row, in passes over one."""
         room = self._generator.model.max_seq_len - len(prompt)
-        params = SamplingParams(temperature=0, max_tokens=min(_COST_TOKENS, room), ignore_eos=True)
-        memory = DraftMemory()
-        (tokens,) = self._run(alone("own"), memory, [prompt], params, lambda one: Recorder(one, {}))
-        for count in range(MAX_DRAFT_TOKENS, 0, -1):
-            self._run(
-                alone(f"own,tokens={count}"),
-                memory,
-                [prompt],
-                params,
-                lambda one: ForcedDrafter(one, {0: tokens}, 1.0, Random(0)),
-            )
-        return tuple(memory.costs.pass_cost(1, count) for count in range(1, MAX_DRAFT_TOKENS + 2))
+        return measure_pass_costs(self._generator, prompt, min(_COST_TOKENS, room))
 
     def seconds(
         self, draft: DraftConfig | None, teaching: Sequence[Text], texts: Sequence[Text]

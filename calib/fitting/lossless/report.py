@@ -51,13 +51,13 @@ def print_lossless(console: Console, fit: LosslessFit) -> None:
     headings = ("part", "proposes\nat", "first\nholds", "hold\nof 7", "step,\nin passes")
     print_table(console, headings, shares, texts=(0,))
     rows = [_row(one) for one in fit.candidates]
-    headings = (
+    columns = (
         "draft",
         "tokens\nper pass",
         "gain of steps,\nsimulated",
         "gain of calls,\nmeasured",
     )
-    print_table(console, headings, rows, texts=(0,))
+    print_table(console, columns, rows, texts=(0,))
     console.print(f"chosen: {fit.chosen.draft}, {fit.chosen.gain:.2f}×", markup=False)
 
 
