@@ -74,7 +74,7 @@ inline std::vector<Option> running_options(RunOptions& run) {
        [&](const std::string& text) { engine.kv_memory(parse_size(text)); }},
       {"--raw-prompt", "", "", "without the template that the model was tuned with",
        [&](const std::string&) { engine.raw_prompts(); }},
-      {"--draft", "", "TEXT", "own, lookup, own+ends:3, …: the same text, sooner (off)",
+      {"--draft", "", "TEXT", "own, own+ends:3, auto, …: the same text, sooner (off)",
        [&](const std::string& text) {
          engine.draft(text);
          run.has_drafts = text != "off";

@@ -56,7 +56,7 @@ def test_a_placement_refuses_numbers_that_it_cannot_place(exported: Callable[...
     ("text", "problem"),
     [
         ("own+trained", "trained needs a draft layer, which the bundle does not have"),
-        ("ends:2,head=64", "head is 64; the bundle has no head for a part of its vocabulary"),
+        ("ends:2,head=64", "head is 64, but the bundle has no narrow head"),
         ("ends:6", "ends:6 runs 6 layers of 6; allowed: 1 to 5"),
     ],
 )

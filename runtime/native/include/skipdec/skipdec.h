@@ -118,8 +118,8 @@ typedef struct skipdec_options {
   const char* onnxruntime;    /* path of libonnxruntime; NULL: search for it */
   /* Guesses tokens in advance and checks several in one pass, which changes no text: "own" (what
    * followed in texts of this engine), "lookup" (in the request's own text), "ends:3" (3 of the
-   * layers), "own+ends:3" in this order, with limits "own,tokens=4"; NULL or "off": none. See
-   * docs/cpp.md. */
+   * layers), "trained" (the bundle's draft layer), "own+ends:3" in this order, with limits
+   * "own,tokens=4"; "auto": what the bundle recommends; NULL or "off": none. See docs/cpp.md. */
   const char* draft;
 } skipdec_options;
 

@@ -101,7 +101,7 @@ EngineEntry engine_of(const json& value, const std::string& place, const Documen
       tensors_of(fields.array("inputs", kMostTensors), fields.place_of("inputs"), document);
   spec.outputs =
       tensors_of(fields.array("outputs", kMostTensors), fields.place_of("outputs"), document);
-  fields.integer("step_bytes", 0, kMostStepBytes);
+  spec.step_bytes = fields.integer("step_bytes", 0, kMostStepBytes);
   return entry;
 }
 

@@ -64,6 +64,7 @@ struct EngineSpec {
   std::vector<std::string> weights;  // relative paths
   std::vector<KVBucket> buckets;
   std::vector<TensorSpec> inputs, outputs;
+  std::int64_t step_bytes = 0;  // that a call reads for one token
 
   const TensorSpec* find(Role role) const;  // nullptr if it has none
   // Throws Error (kBundle) if it has none.

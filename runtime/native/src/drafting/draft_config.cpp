@@ -184,6 +184,8 @@ class DraftReading {
 
 bool is_off(std::string_view text) { return lowered(stripped(text)) == "off"; }
 
+bool is_auto(std::string_view text) { return lowered(stripped(text)) == "auto"; }
+
 std::string DraftPart::text() const {
   const std::string name(kind->name);
   return number ? name + ":" + std::to_string(*number) : name;
@@ -209,6 +211,11 @@ std::optional<DraftConfig> DraftConfig::parse(std::string_view text) {
   if (reading.problems.empty()) return config;
   reading.problems.resize(std::min(reading.problems.size(), kMostProblems));
   throw Error(Status::kUsage, "draft", reading.problems);
+}
+
+bool DraftConfig::uses_draft_layer() const {
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const DraftPart& part) { return part.kind->name == "trained"; });
 }
 
 std::string DraftConfig::text() const {

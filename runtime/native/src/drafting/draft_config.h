@@ -38,11 +38,15 @@ struct DraftConfig {
   // Reads PART[+PART…][,KEY=VALUE…]; "off" means no drafts. Throws Error (kUsage) with all problems
   // of the text, in the words of Python's parse_draft.
   static std::optional<DraftConfig> parse(std::string_view text);
+  // Returns true if the bundle's own draft layer drafts, which has keys and values of its own.
+  bool uses_draft_layer() const;
   // Returns the shortest text that `parse` reads as this configuration.
   std::string text() const;
 };
 
-// Returns true for "off", with space around it or in capitals.
+// Return true for "off" and for "auto", which `parse` does not read, with space around them or in
+// capitals.
 bool is_off(std::string_view text);
+bool is_auto(std::string_view text);
 
 }  // namespace skipdec::runtime

@@ -1,5 +1,8 @@
 #include "drafting/draft_resolver.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "errors.h"
 #include "json/shown.h"
 
@@ -21,33 +24,28 @@ void find_inexact(const Manifest& manifest, std::vector<std::string>& problems) 
   }
 }
 
-void find_beyond_depth(const DraftConfig& config, std::int64_t depth,
-                       std::vector<std::string>& problems) {
-  for (const DraftPart& part : config.parts) {
-    if (!part.number || *part.number < depth) continue;
+// Chooses the layers of a part that runs some, lowest first, or says why the bundle has none.
+void choose_layers(DraftPart& part, const Manifest& manifest, const Schedules& schedules,
+                   std::vector<std::string>& problems) {
+  const std::int64_t depth = manifest.model.num_layers;
+  if (part.kind->name == "trained") {
+    if (!manifest.draft_layer) {
+      problems.emplace_back(
+          "trained needs a draft layer, which the bundle does not have; train one with `skipdec "
+          "tune --draft-layer` and export the model with --draft");
+      return;
+    }
+    part.layers.resize(static_cast<std::size_t>(manifest.draft_layer->behind));
+    std::iota(part.layers.begin(), part.layers.end(), 0);
+    part.layers.push_back(depth);  // the draft layer
+  }
+  if (!part.number) return;
+  if (*part.number >= depth) {
     problems.push_back(part.text() + " runs " + std::to_string(*part.number) + " layers of " +
                        std::to_string(depth) + "; allowed: 1 to " + std::to_string(depth - 1) +
                        ", and 2 to 4 are fast");
+    return;
   }
-}
-
-// Refuses what needs engines that bundles do not have yet.
-void find_missing(const DraftConfig& config, std::vector<std::string>& problems) {
-  for (const DraftPart& part : config.parts) {
-    if (part.kind->name == "trained") {
-      problems.emplace_back("trained needs a draft layer, which the bundle does not have");
-    }
-  }
-  if (config.head) {
-    problems.push_back("head is " + std::to_string(*config.head) +
-                       "; the bundle has no head for a part of its vocabulary; leave out head");
-  }
-}
-
-// Chooses the layers of a part that runs some, lowest first.
-void choose_layers(DraftPart& part, std::int64_t depth, const Schedules& schedules,
-                   std::vector<std::string>& problems) {
-  if (!part.number) return;
   if (part.kind->name == "layers") {
     if (*part.number >= schedules.least_layers()) {
       part.layers = schedules.placed(*part.number);
@@ -65,6 +63,26 @@ void choose_layers(DraftPart& part, std::int64_t depth, const Schedules& schedul
   }
 }
 
+// Finds a narrow head that is named but not there, or not used.
+void find_without_head(const DraftConfig& config, const Manifest& manifest,
+                       std::vector<std::string>& problems) {
+  if (!config.head) return;
+  const std::string named = "head is " + std::to_string(*config.head);
+  const bool runs_layers =
+      std::any_of(config.parts.begin(), config.parts.end(),
+                  [](const DraftPart& part) { return part.kind->runs_layers; });
+  if (!runs_layers) {
+    problems.push_back(named + ", but no part runs layers; leave it out, or add ends:3");
+  } else if (!manifest.draft_head) {
+    problems.push_back(named +
+                       ", but the bundle has no narrow head; leave it out, or export the model "
+                       "with --draft-head");
+  } else if (manifest.draft_head->tokens != *config.head) {
+    problems.push_back(named + "; allowed: " + std::to_string(manifest.draft_head->tokens) +
+                       ", the bundle's narrow head");
+  }
+}
+
 }  // namespace
 
 std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest& manifest,
@@ -74,13 +92,25 @@ std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest
   if (!config) return config;
   std::vector<std::string> problems;
   if (config->exact) find_inexact(manifest, problems);
-  find_beyond_depth(*config, manifest.model.num_layers, problems);
-  find_missing(*config, problems);
-  for (DraftPart& part : config->parts) {
-    if (problems.empty()) choose_layers(part, manifest.model.num_layers, schedules, problems);
-  }
+  for (DraftPart& part : config->parts) choose_layers(part, manifest, schedules, problems);
+  find_without_head(*config, manifest, problems);
   if (!problems.empty()) throw Error(Status::kUsage, "draft", problems);
   return config;
+}
+
+double byte_share(const Manifest& manifest, const LayerPlan& layers, bool is_narrow) {
+  if (layers.empty()) return 0;
+  const std::int64_t head = manifest.head.step_bytes;
+  std::int64_t whole = manifest.embed.step_bytes + head;
+  for (const EngineSpec& layer : manifest.layers) whole += layer.step_bytes;
+  std::int64_t read = manifest.embed.step_bytes;
+  for (const std::int64_t layer : layers) {
+    const bool is_model = layer < manifest.model.num_layers;
+    read += is_model ? manifest.layers[static_cast<std::size_t>(layer)].step_bytes
+                     : manifest.draft_layer->engine.step_bytes;
+  }
+  read += is_narrow ? manifest.draft_head->engine.step_bytes : head;
+  return static_cast<double>(read) / static_cast<double>(std::max<std::int64_t>(1, whole));
 }
 
 bool wants_drafts(const std::string& text) {

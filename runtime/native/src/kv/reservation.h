@@ -9,7 +9,8 @@
 
 namespace skipdec::runtime {
 
-// Positions of one row in each layer's cache; 0 for a layer that runs only in its prompt.
+// Positions of one row in each layer's cache; 0 for a layer that runs only in its prompt. Where the
+// bundle's draft layer drafts, one number more says how many it holds there.
 //
 // Worked: 6 layers, budgets 6 4 3 3 2 2, warm-up 1, prompt of 10 tokens, max_tokens 8: layers 0 and
 // 5 always run and hold 10 + 7 positions, since the last token is never fed back; layer 4 last runs
@@ -17,15 +18,16 @@ namespace skipdec::runtime {
 using Reservation = std::vector<std::int64_t>;
 
 inline Reservation reservation_of(const Schedule& schedule, std::int64_t prompt_length,
-                                  std::int64_t max_tokens) {
+                                  std::int64_t max_tokens, bool has_draft_layer = false) {
   Reservation capacities;
-  capacities.reserve(static_cast<std::size_t>(schedule.num_layers()));
+  capacities.reserve(static_cast<std::size_t>(schedule.num_layers()) + 1);
   for (std::int64_t layer = 0; layer < schedule.num_layers(); ++layer) {
     const std::int64_t last = schedule.last_index(layer);
     std::int64_t fed = std::max<std::int64_t>(0, max_tokens - 1);
     if (last != Schedule::kForever) fed = std::min(fed, last + 1);
     capacities.push_back(fed > 0 ? prompt_length + fed : 0);
   }
+  if (has_draft_layer) capacities.push_back(max_tokens > 1 ? prompt_length + max_tokens - 1 : 0);
   return capacities;
 }
 

@@ -57,8 +57,8 @@ class Sequence {
   // (kEngine) for logits that are not a distribution.
   void accept(const float* logits, std::int64_t layers, double now, Delta& delta);
   // Returns the token that `accept` would draw ``place`` tokens from now, see Sampler::propose.
-  std::int64_t propose(const float* logits, std::int64_t place) const {
-    return sampler_.propose(logits, place);
+  std::int64_t propose(const float* logits, std::int64_t size, std::int64_t place) const {
+    return sampler_.propose(logits, size, place);
   }
   // Counts a pass that checked ``drafted`` guesses, of which ``accepted`` were right.
   void count_pass(std::int64_t drafted, std::int64_t accepted);

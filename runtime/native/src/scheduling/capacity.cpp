@@ -34,13 +34,14 @@ void RunningBatch::require_possible(const Request& request) const {
 }
 
 // Makes the row of a request's prompt, with its copies and their reservation.
-PromptRow RunningBatch::prompt_row(const Request& request, SlotCache::Row first) {
+PromptRow RunningBatch::prompt_row(const Request& request, SlotCache::Row first) const {
   PromptRow row;
   row.row = first;
   row.tokens = request.prompt;
   row.schedule = request.schedule;
-  row.reservation = reservation_of(
-      *request.schedule, static_cast<std::int64_t>(request.prompt.size()), request.max_tokens);
+  row.reservation =
+      reservation_of(*request.schedule, static_cast<std::int64_t>(request.prompt.size()),
+                     request.max_tokens, stitcher_.has_draft_layer());
   for (std::int64_t copy = 1; copy < request.params.n; ++copy) row.copies.push_back(first + copy);
   return row;
 }

@@ -4,15 +4,18 @@
 #include <iterator>
 #include <utility>
 
+#include "drafting/draft_resolver.h"
 #include "scheduling/layers_drafter.h"
 
 namespace skipdec::runtime {
 
 namespace {
 
-std::unique_ptr<Drafter> drafter_of(const DraftPart& part, bool per_client, SlotStitcher& stitcher,
-                                    PassCosts& costs) {
-  if (part.kind->runs_layers) return std::make_unique<LayersDrafter>(part, stitcher, costs);
+std::unique_ptr<Drafter> drafter_of(const DraftPart& part, const std::optional<std::int64_t>& head,
+                                    bool per_client, SlotStitcher& stitcher, PassCosts& costs) {
+  if (part.kind->name == "trained")
+    return std::make_unique<TrainedDrafter>(part, head, stitcher, costs);
+  if (part.kind->runs_layers) return std::make_unique<LayersDrafter>(part, head, stitcher, costs);
   if (part.kind->name == "lookup") return std::make_unique<LookupDrafter>();
   return std::make_unique<OwnDrafter>(per_client);
 }
@@ -28,13 +31,12 @@ void DraftedDecoding::add(std::unique_ptr<Drafter> drafter, double draft_prior) 
 }
 
 std::unique_ptr<DraftedDecoding> DraftedDecoding::make(const DraftConfig& config,
-                                                       const ModelSpec& model, bool per_client,
+                                                       const Manifest& manifest, bool per_client,
                                                        SlotStitcher& stitcher) {
-  auto made = std::make_unique<DraftedDecoding>(config, model.vocab_size);
+  auto made = std::make_unique<DraftedDecoding>(config, manifest.model.vocab_size);
   for (const DraftPart& part : config.parts) {
-    const double share =
-        static_cast<double>(part.layers.size()) / static_cast<double>(model.num_layers);
-    made->add(drafter_of(part, per_client, stitcher, made->costs()), share);
+    const double share = byte_share(manifest, part.layers, config.head.has_value());
+    made->add(drafter_of(part, config.head, per_client, stitcher, made->costs()), share);
   }
   return made;
 }

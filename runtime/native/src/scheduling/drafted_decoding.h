@@ -28,7 +28,7 @@ class DraftedDecoding : public Decoding {
   PassCosts& costs() { return costs_; }
   // Makes the drafters that ``config`` names, which `resolve_draft` made; ``per_client``: none
   // learns across clients. ``stitcher`` runs those of layers and outlives this.
-  static std::unique_ptr<DraftedDecoding> make(const DraftConfig& config, const ModelSpec& model,
+  static std::unique_ptr<DraftedDecoding> make(const DraftConfig& config, const Manifest& manifest,
                                                bool per_client, SlotStitcher& stitcher);
 
   void feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) override;

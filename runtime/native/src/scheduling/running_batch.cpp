@@ -28,11 +28,11 @@ SlotLimits limits_of(const Manifest& manifest, const RunningBatchConfig& config)
           config.kv_memory};
 }
 
-std::unique_ptr<Decoding> decoding_of(const ModelSpec& model, const RunningBatchConfig& config,
+std::unique_ptr<Decoding> decoding_of(const Manifest& manifest, const RunningBatchConfig& config,
                                       SlotStitcher& stitcher) {
   if (!config.draft) return std::make_unique<OrdinaryDecoding>();
-  return DraftedDecoding::make(*config.draft, model, config.prefix_cache == PrefixSharing::kClient,
-                               stitcher);
+  return DraftedDecoding::make(*config.draft, manifest,
+                               config.prefix_cache == PrefixSharing::kClient, stitcher);
 }
 
 }  // namespace
@@ -44,8 +44,9 @@ RunningBatch::RunningBatch(const Manifest& manifest, const Engines& engines,
       tokenizer_(tokenizer),
       config_(config),
       stitcher_(engines, manifest, limits_of(manifest, config),
-                config.prefix_cache != PrefixSharing::kOff),
-      decoding_(decoding ? std::move(decoding) : decoding_of(model_, config, stitcher_)),
+                config.prefix_cache != PrefixSharing::kOff,
+                config.draft && config.draft->uses_draft_layer()),
+      decoding_(decoding ? std::move(decoding) : decoding_of(manifest, config, stitcher_)),
       scheduler_(
           config.max_batch_size, config.max_prefill_tokens, Admission::parse(config.admission),
           [this](const std::vector<Job>& jobs) { return fits(jobs); },

@@ -102,7 +102,7 @@ class RunningBatch {
     bool has_ended() const;
     RunningRow row(std::size_t place);
   };
-  static PromptRow prompt_row(const Request& request, SlotCache::Row first);
+  PromptRow prompt_row(const Request& request, SlotCache::Row first) const;
   bool fits(const std::vector<Job>& jobs) const;
   void run(const Prefill& action);
   void run(const Chunk& action);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "drafting/draft_file.h"
 #include "drafting/draft_resolver.h"
 #include "host/control_groups.h"
 #include "scheduling/clock.h"
@@ -17,7 +18,8 @@ std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOpt
   std::shared_ptr<const Bundle> bundle = Bundle::open(path, options.verify);
   bundle->schedules().resolve(options.schedule, 1);  // an invalid one throws before engines load
   ServiceOptions resolved = options;
-  resolved.batch.draft = resolve_draft(options.draft, bundle->manifest(), bundle->schedules());
+  if (is_auto(options.draft)) resolved.draft = recommended_draft(*bundle);
+  resolved.batch.draft = resolve_draft(resolved.draft, bundle->manifest(), bundle->schedules());
   std::shared_ptr<Backend> backend = Backend::open(bundle, options.sessions);
   return std::make_shared<Service>(std::move(bundle), std::move(backend), std::move(resolved));
 }
@@ -32,6 +34,10 @@ Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> 
       backend_(std::move(backend)) {
   load_tokenizer();
   engines_ = Engines::load(manifest(), *backend_);
+  if (const auto& draft = options_.batch.draft) {
+    if (draft->uses_draft_layer()) engines_.load_draft_layer(*bundle_, *backend_);
+    if (draft->head) engines_.load_draft_head(*bundle_, *backend_);
+  }
   bundle_->await_weights();
   RunningBatchConfig config = options_.batch;
   if (config.kv_memory == 0) config.kv_memory = default_kv_memory();

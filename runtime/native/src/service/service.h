@@ -23,7 +23,7 @@ namespace skipdec::runtime {
 
 struct ServiceOptions {
   std::string schedule;  // default of all requests; empty: the bundle's own
-  std::string draft;     // see DraftConfig; empty: none. `open` reads it into ``batch.draft``
+  std::string draft;     // see DraftConfig, or "auto"; empty: none. `open` sets ``batch.draft``
   bool raw_prompts = false;
   Verify verify = Verify::kFull;
   std::int64_t max_waiting = constants::kDefaultMaxWaiting;

@@ -24,7 +24,11 @@ struct Engines {
   void load_draft_layer(const Bundle& bundle, Backend& backend);
   void load_draft_head(const Bundle& bundle, Backend& backend);
 
+  // The number of the model's layers; the draft layer has this number.
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
+  Session& layer(std::int64_t number) const {
+    return number < num_layers() ? *layers[static_cast<std::size_t>(number)] : *draft_layer;
+  }
 };
 
 // Binds the tensors that the engine has and runs it once.

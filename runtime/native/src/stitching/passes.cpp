@@ -142,7 +142,7 @@ void Passes::find_route(const std::vector<StepRow>& rows) {
     index_of[rows[index].row] = index;
     route.order.push_back(index);
   }
-  const std::vector<SlotCache::Row>& top = cache_.residents(cache_.num_layers() - 1);
+  const std::vector<SlotCache::Row>& top = cache_.residents(engines_.num_layers() - 1);
   if (top.size() == rows.size()) {
     for (std::size_t place = 0; place < top.size(); ++place) {
       route.order[place] = index_of.at(top[place]);
@@ -155,7 +155,7 @@ void Passes::find_route(const std::vector<StepRow>& rows) {
     first_of[index] = count;
     count += static_cast<std::int64_t>(rows[index].tokens.size());
   }
-  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
     if (cache_.residents(layer).empty()) continue;
     Group group = group_of(layer, route, rows);
     if (route.groups.empty() || !route.groups.back().equals(group)) {

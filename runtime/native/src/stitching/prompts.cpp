@@ -71,6 +71,14 @@ Logits Prompts::chunk(const TokenSpan& tokens, std::int64_t start,
   return gather_logits(hidden, {count - 1});
 }
 
+void Prompts::follow(const TokenSpan& tokens, std::int64_t start, const LayerPlan& layers,
+                     const LayerCaches& caches) {
+  Hidden hidden = embed({&tokens}, start);
+  for (const std::int64_t layer : layers) {
+    run_layer(layer, hidden.memory.data(), hidden.length, caches(layer), {hidden.length}, start);
+  }
+}
+
 void Prompts::score(const TokenSpan& tokens, const std::vector<std::int64_t>& active_lengths,
                     std::int64_t first, std::int64_t count, const CacheView& scratch,
                     const std::function<void(const Logits&)>& take) {
@@ -130,7 +138,7 @@ void Prompts::run_layer(std::int64_t layer, std::byte* hidden_states, std::int64
       {Role::kWriteIndices, write_indices.data(), {rows}},
   };
   add_cache(tensors, layout_, cache);
-  run_once(*engines_.layers[static_cast<std::size_t>(layer)], tensors);
+  run_once(engines_.layer(layer), tensors);
 }
 
 // Runs the first ``active[r]`` tokens of each row; the others bypass the layer.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "schedule/schedule.h"
 #include "stitching/engines.h"
 
 namespace skipdec::runtime {
@@ -54,6 +55,11 @@ class Prompts {
   // else [0, V].
   Logits chunk(const TokenSpan& tokens, std::int64_t start, const ActiveLengths& active_lengths,
                const LayerCaches& caches, bool is_last);
+
+  // Runs ``tokens`` of one row, at positions from ``start`` on, through ``layers`` for what these
+  // write to their caches; there are no logits.
+  void follow(const TokenSpan& tokens, std::int64_t start, const LayerPlan& layers,
+              const LayerCaches& caches);
 
   // Teacher-forces one row, each layer on its active prefix; all layers write ``scratch``. Gives
   // logits [<= 64, V] of positions ``first`` ... ``first + count`` - 1 to ``take``, in order.

@@ -67,7 +67,7 @@ std::int64_t SlotStitcher::kept_tokens(const PromptRow& row) const {
 // Returns the positions of the pair shared by the layers that not all rows keep; 0 without one.
 std::int64_t SlotStitcher::scratch_capacity(const std::vector<const PromptRow*>& rows) const {
   std::int64_t longest = 0;
-  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
     if (num_keeping(rows, layer) == rows.size()) continue;
     for (const PromptRow* row : rows) longest = std::max(longest, row->active_length(layer));
   }
@@ -83,7 +83,7 @@ std::int64_t SlotStitcher::scratch_bytes(const std::vector<const PromptRow*>& ro
 // Returns the bytes of the caches that a prompt in chunks keeps, one pair per layer.
 std::int64_t SlotStitcher::chunk_bytes(const PromptRow& row) const {
   std::int64_t total = 0;
-  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
     total += 2 * pooled_size(cache_.layout().nbytes(1, row.active_length(layer)));
   }
   return total;
@@ -132,13 +132,13 @@ std::int64_t SlotStitcher::begin_chunks(const PromptRow& row) {
   reserve({&row}, chunk_bytes(row));
   Chunked chunked;
   chunked.row = &row;
-  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
     chunked.caches.push_back(
         std::make_unique<CachePair>(pool_, cache_.layout(), 1, row.active_length(layer)));
   }
   if (prefixes_ && row.runs_whole()) {
     const auto blocks = prefixes_->find(row.tokens, row.owner);
-    for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+    for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
       const CacheView target = chunked.caches[static_cast<std::size_t>(layer)]->view(0, 1);
       prefixes_->restore(blocks, layer, target);
     }
@@ -164,7 +164,7 @@ Logits SlotStitcher::chunk(std::int64_t stop) {
   if (!is_last) return logits;
   std::optional<PrefixCache::Recording> recording;
   if (prefixes_ && row.runs_whole()) recording.emplace(prefixes_->record(row.tokens, row.owner));
-  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
     copy_kept({&row}, layer, cache_of(layer));
     if (recording) recording->copy(layer, cache_of(layer), 0);
   }
@@ -211,6 +211,10 @@ void SlotStitcher::reserve(const std::vector<const PromptRow*>& rows, std::int64
 }
 
 void SlotStitcher::begin(const std::vector<const PromptRow*>& rows) {
+  const std::int64_t draft_layer = engines_.num_layers();
+  for (const PromptRow* row : rows) {  // nothing of them is written in the draft layer yet
+    if (has_draft_layer() && keeps(*row, draft_layer)) cache_.enter(draft_layer, {row->row});
+  }
   for (const PromptRow* row : rows) {
     cache_.set_length(row->row, static_cast<std::int64_t>(row->tokens.size()));
   }

@@ -9,11 +9,20 @@
 
 namespace skipdec::runtime {
 
+namespace {
+
+constexpr std::int64_t kFollowedTokens = 256;  // of one call: more would only cost memory
+
+}  // namespace
+
 SlotStitcher::SlotStitcher(const Engines& engines, const Manifest& manifest,
-                           const SlotLimits& limits, bool keeps_prefixes)
+                           const SlotLimits& limits, bool keeps_prefixes, bool has_draft_layer)
     : engines_(engines),
+      vocab_size_(manifest.model.vocab_size),
+      draft_tokens_(manifest.draft_head ? manifest.draft_head->tokens : 0),
       pool_(limits.kv_bytes),
-      cache_(pool_, KVLayout::of(manifest), engines.num_layers(), limits),
+      cache_(pool_, KVLayout::of(manifest), engines.num_layers() + (has_draft_layer ? 1 : 0),
+             limits),
       prompts_(engines, manifest),
       all_(manifest, limits.max_rows),
       part_(manifest, limits.max_rows),
@@ -31,7 +40,7 @@ const std::vector<const float*>& SlotStitcher::step(const std::vector<StepRow>& 
     layers_called_ = passes_.layers_called();
     return logits;
   }
-  if (!is_current(route_, rows, nullptr)) route_ = route_of(rows, nullptr);
+  if (!is_current(route_, rows, {})) route_ = route_of(rows, {});
   run(*route_, rows);
   for (const StepRow& row : rows) cache_.set_length(row.row, row.position + 1);
   layers_called_ = static_cast<std::int64_t>(route_->stops.size());
@@ -39,11 +48,27 @@ const std::vector<const float*>& SlotStitcher::step(const std::vector<StepRow>& 
 }
 
 const std::vector<const float*>& SlotStitcher::draft(const std::vector<StepRow>& rows,
-                                                     const LayerPlan& plan) {
+                                                     const LayerPlan& plan, bool is_narrow) {
   for (const StepRow& row : rows) leave_bypassed(row);
-  if (!is_current(draft_route_, rows, &plan)) draft_route_ = route_of(rows, &plan);
+  const Drafting drafting{&plan, is_narrow};
+  if (!is_current(draft_route_, rows, drafting)) draft_route_ = route_of(rows, drafting);
   run(*draft_route_, rows);
   return draft_route_->logits;
+}
+
+void SlotStitcher::follow(SlotCache::Row row, const TokenSpan& tokens, std::int64_t start,
+                          const LayerPlan& plan) {
+  const auto slot_of = [&](std::int64_t layer) {
+    const Rows& inside = cache_.residents(layer);
+    const auto found = std::find(inside.begin(), inside.end(), row);
+    return cache_.slots(layer, found - inside.begin(), 1);
+  };
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  for (std::int64_t done = 0; done < count; done += kFollowedTokens) {
+    const auto first = tokens.begin() + done;
+    const TokenSpan some(first, first + std::min(kFollowedTokens, count - done));
+    prompts_.follow(some, start + done, plan, slot_of);
+  }
 }
 
 void SlotStitcher::run(const Route& route, const std::vector<StepRow>& rows) {
@@ -76,7 +101,7 @@ void SlotStitcher::leave_bypassed(const StepRow& row) {
   const auto found = depths_.find(row.row);
   const LayerPlan* const before = found == depths_.end() ? nullptr : found->second.plan;
   if (before == plan) return;
-  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
     const auto runs = [&](const LayerPlan& each) {
       return std::binary_search(each.begin(), each.end(), layer);
     };
@@ -86,26 +111,28 @@ void SlotStitcher::leave_bypassed(const StepRow& row) {
 }
 
 bool SlotStitcher::is_current(const std::optional<Route>& route, const std::vector<StepRow>& rows,
-                              const LayerPlan* plan) const {
-  return route && route->version == cache_.version() && route->plan == plan &&
+                              const Drafting& drafting) const {
+  return route && route->version == cache_.version() && route->drafting == drafting &&
          std::equal(rows.begin(), rows.end(), route->numbers.begin(), route->numbers.end(),
                     [](const StepRow& row, SlotCache::Row number) { return row.row == number; });
 }
 
 // Finds the calls of the layers that the rows reside in, lowest first: of all or those of ``plan``.
 SlotStitcher::Route SlotStitcher::route_of(const std::vector<StepRow>& rows,
-                                           const LayerPlan* plan) {
+                                           const Drafting& drafting) {
+  const LayerPlan* const plan = drafting.plan;
   Route route;
   route.version = cache_.version();
-  route.plan = plan;
+  route.drafting = drafting;
   for (const StepRow& row : rows) route.numbers.push_back(row.row);
-  const Rows& top = cache_.residents(plan == nullptr ? cache_.num_layers() - 1 : plan->back());
+  const Rows& top = cache_.residents(plan == nullptr ? engines_.num_layers() - 1 : plan->back());
   const Rows order = top.size() == rows.size() ? top : route.numbers;
   std::unordered_map<SlotCache::Row, std::size_t> place_of;  // in the buffers
   for (std::size_t place = 0; place < order.size(); ++place) place_of[order[place]] = place;
   const Rows* now = &order;
   std::size_t gathered = Stop::kAll;
-  for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
+  const std::int64_t end = plan == nullptr ? engines_.num_layers() : cache_.num_layers();
+  for (std::int64_t layer = 0; layer < end; ++layer) {
     const Rows& inside = cache_.residents(layer);
     const bool is_called = plan == nullptr || std::binary_search(plan->begin(), plan->end(), layer);
     if (inside.empty() || !is_called) continue;
@@ -124,12 +151,13 @@ SlotStitcher::Route SlotStitcher::route_of(const std::vector<StepRow>& rows,
   std::unordered_map<SlotCache::Row, std::size_t> index_of;  // in ``numbers``
   for (std::size_t index = 0; index < rows.size(); ++index) index_of[rows[index].row] = index;
   for (const SlotCache::Row row : order) route.order.push_back(index_of.at(row));
+  const std::int64_t width = num_logits(drafting.is_narrow);
   for (const SlotCache::Row row : route.numbers) {
-    route.logits.push_back(all_.logits(static_cast<std::int64_t>(place_of.at(row))));
+    route.logits.push_back(all_.logits(static_cast<std::int64_t>(place_of.at(row)), width));
   }
   const auto count = static_cast<std::int64_t>(rows.size());
   route.embed = end_binding(*engines_.embed, count);
-  route.head = end_binding(*engines_.head, count);
+  route.head = drafting.is_narrow ? draft_head_binding(count) : end_binding(*engines_.head, count);
   return route;
 }
 
@@ -171,7 +199,7 @@ Binding* SlotStitcher::layer_binding(std::int64_t layer, std::int64_t rows, bool
     bound.binding.reset();
     std::vector<BoundTensor> tensors = (is_part ? part_ : all_).tensors(rows);
     add_cache(tensors, cache_.layout(), cache_.first(layer, rows));
-    bound.binding = engines_.layers[static_cast<std::size_t>(layer)]->bind(tensors);
+    bound.binding = engines_.layer(layer).bind(tensors);
     bound.generation = generation;
   }
   return bound.binding.get();
@@ -180,6 +208,12 @@ Binding* SlotStitcher::layer_binding(std::int64_t layer, std::int64_t rows, bool
 Binding* SlotStitcher::end_binding(Session& session, std::int64_t rows) {
   std::unique_ptr<Binding>& binding = ends_[{&session, rows}];
   if (!binding) binding = session.bind(all_.tensors(rows));
+  return binding.get();
+}
+
+Binding* SlotStitcher::draft_head_binding(std::int64_t rows) {
+  std::unique_ptr<Binding>& binding = ends_[{engines_.draft_head.get(), rows}];
+  if (!binding) binding = engines_.draft_head->bind(all_.head_tensors(rows, draft_tokens_));
   return binding.get();
 }
 

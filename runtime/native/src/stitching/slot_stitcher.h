@@ -49,7 +49,7 @@ struct PromptRow {
 class SlotStitcher {
  public:
   SlotStitcher(const Engines& engines, const Manifest& manifest, const SlotLimits& limits,
-               bool keeps_prefixes);
+               bool keeps_prefixes, bool has_draft_layer = false);
 
   // Returns true if the KV memory holds these rows until they end, beside those that run.
   bool fits(const std::vector<const PromptRow*>& rows) const;
@@ -82,10 +82,23 @@ class SlotStitcher {
   // resides in all of them guess its next token. Rows leave the layers that their own plans bypass,
   // as in the `step` that follows, but none that ``plan`` bypasses. Lengths stay: `step` feeds the
   // same positions again, which overwrites what the draft wrote there. Returns the logits [V] of
-  // every row in the given order, valid until the next call. ``plan`` outlives this.
-  const std::vector<const float*>& draft(const std::vector<StepRow>& rows, const LayerPlan& plan);
+  // every row in the given order, valid until the next call; if ``is_narrow``, those [N] of the
+  // tokens that the bundle's narrow head scores. ``plan`` outlives this. The bundle's draft layer
+  // has the number behind the model's last layer; its keys and values are those that `follow` and
+  // earlier drafts wrote.
+  const std::vector<const float*>& draft(const std::vector<StepRow>& rows, const LayerPlan& plan,
+                                         bool is_narrow = false);
+  // The number of logits of a row of a draft: the tokens that its head scores.
+  std::int64_t num_logits(bool is_narrow) const { return is_narrow ? draft_tokens_ : vocab_size_; }
+  // Feeds a row's written tokens from position ``start`` on to the layers of ``plan``, in which it
+  // resides. The model's layers write what they hold already, bit for bit; the draft layer among
+  // them gets the keys and values of tokens that it has not seen.
+  void follow(SlotCache::Row row, const TokenSpan& tokens, std::int64_t start,
+              const LayerPlan& plan);
   // The number of layers that the last pass called.
   std::int64_t layers_called() const { return layers_called_; }
+  // True if rows have slots in the draft layer too, as the last number of their reservations says.
+  bool has_draft_layer() const { return cache_.num_layers() > engines_.num_layers(); }
   // Rolls a row back to its first ``length`` positions; later ones are fed again. It goes back to
   // the position where the row last left a layer at most, since that layer's keys and values are
   // gone: ``length`` may always be the first position of the last pass. Throws Error (kInternal)
@@ -118,10 +131,19 @@ class SlotStitcher {
     std::size_t gather = kAll;
     Binding* binding = nullptr;
   };
+  // What a route drafts by: the layers of ``plan``, and the narrow head or the whole one. Without a
+  // plan it is no draft.
+  struct Drafting {
+    const LayerPlan* plan = nullptr;
+    bool is_narrow = false;
+    bool operator==(const Drafting& other) const {
+      return plan == other.plan && is_narrow == other.is_narrow;
+    }
+  };
   // The calls of a step; steps repeat them while ``version`` of the cache lasts.
   struct Route {
     std::uint64_t version = 0;
-    const LayerPlan* plan = nullptr;                // of a draft; nullptr: all layers
+    Drafting drafting;
     Rows numbers;                                   // rows, as they are given
     std::vector<std::size_t> order;                 // places in ``numbers``, as buffers hold them
     std::vector<std::vector<std::size_t>> gathers;  // places in the buffers
@@ -146,8 +168,8 @@ class SlotStitcher {
                  const CacheView& written);
   void leave_bypassed(const StepRow& row);
   bool is_current(const std::optional<Route>& route, const std::vector<StepRow>& rows,
-                  const LayerPlan* plan) const;
-  Route route_of(const std::vector<StepRow>& rows, const LayerPlan* plan);
+                  const Drafting& drafting) const;
+  Route route_of(const std::vector<StepRow>& rows, const Drafting& drafting);
   void run(const Route& route, const std::vector<StepRow>& rows);
   void run_layers(const Route& route, const std::vector<StepRow>& rows);
   void gather(const Route& route, const std::vector<std::size_t>& places,
@@ -155,8 +177,10 @@ class SlotStitcher {
   void scatter(const std::vector<std::size_t>& places);
   Binding* layer_binding(std::int64_t layer, std::int64_t rows, bool is_part);
   Binding* end_binding(Session& session, std::int64_t rows);
+  Binding* draft_head_binding(std::int64_t rows);
 
   const Engines& engines_;
+  std::int64_t vocab_size_, draft_tokens_;  // scored by the head and by the narrow one
   BufferPool pool_;
   SlotCache cache_;
   Prompts prompts_;

@@ -38,9 +38,19 @@ void StepBuffers::set_row(std::size_t row, std::int64_t start, std::int64_t coun
   total_lengths_[row] = static_cast<std::int32_t>(start + count);
 }
 
-const float* StepBuffers::logits(std::int64_t row) const {
+const float* StepBuffers::logits(std::int64_t row) const { return logits(row, vocab_size_); }
+
+const float* StepBuffers::logits(std::int64_t row, std::int64_t tokens) const {
   const void* const first = logits_.data();
-  return static_cast<const float*>(first) + row * vocab_size_;
+  return static_cast<const float*>(first) + row * tokens;
+}
+
+std::vector<BoundTensor> StepBuffers::head_tensors(std::int64_t rows, std::int64_t tokens) {
+  return {
+      {Role::kHiddenStates, hidden_state(0), {rows, 1, hidden_size_}},
+      {Role::kRowPositions, row_positions_.data(), {rows}},
+      {Role::kLogits, logits_.data(), {rows, tokens}},
+  };
 }
 
 std::vector<BoundTensor> StepBuffers::tensors(std::int64_t rows, std::int64_t tokens,

@@ -30,10 +30,14 @@ class StepBuffers {
   }
   std::size_t row_bytes() const { return static_cast<std::size_t>(row_bytes_); }
   const float* logits(std::int64_t row) const;  // [vocab_size]
+  // The same of a head that scores ``tokens`` tokens, whose logits take the same memory.
+  const float* logits(std::int64_t row, std::int64_t tokens) const;  // [tokens]
 
   // The tensors of ``rows`` rows of ``tokens`` tokens each, by role.
   std::vector<BoundTensor> tensors(std::int64_t rows, std::int64_t tokens = 1,
                                    std::int64_t first_row = 0, std::int64_t first_token = 0);
+  // The tensors of a head that scores ``tokens`` tokens, for ``rows`` rows of one token each.
+  std::vector<BoundTensor> head_tensors(std::int64_t rows, std::int64_t tokens);
 
  private:
   std::int64_t hidden_size_, vocab_size_, row_bytes_;

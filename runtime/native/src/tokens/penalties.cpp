@@ -18,8 +18,9 @@ bool Penalties::needed_by(const SamplingParams& params) {
 void Penalties::add(std::int64_t token_id) { seen(token_id).count += 1; }
 
 // Each step rounds to float32, as numpy's do.
-void Penalties::apply(float* logits) const {
+void Penalties::apply(float* logits, std::int64_t size) const {
   for (const Seen& token : seen_) {
+    if (token.token_id >= size) continue;
     float& logit = logits[token.token_id];
     logit = logit > 0 ? logit / repetition_ : logit * repetition_;
     logit -= frequency_ * token.count;

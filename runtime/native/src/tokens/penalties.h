@@ -21,8 +21,8 @@ class Penalties {
   // Counts one output token.
   void add(std::int64_t token_id);
 
-  // Applies the penalties to ``logits`` in place; all tokens seen so far are valid indices.
-  void apply(float* logits) const;
+  // Applies the penalties to ``logits`` [size] in place; tokens beyond have none.
+  void apply(float* logits, std::int64_t size) const;
 
  private:
   struct Seen {

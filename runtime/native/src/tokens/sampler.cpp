@@ -34,7 +34,7 @@ class Sampler::State {
   }
 
   SampledToken sample(const float* logits) {
-    const float* const adjusted = adjust(logits, 0);
+    const float* const adjusted = adjust(logits, vocab_size_, 0);
     SampledToken token;
     token.token_id = drawer_.draw(adjusted, vocab_size_, random_ ? random_->next_number() : 0.0);
     if (token.token_id < 0) throw not_finite(logits, vocab_size_, subject());
@@ -46,26 +46,27 @@ class Sampler::State {
     return token;
   }
 
-  std::int64_t propose(const float* logits, std::int64_t place) const {
+  std::int64_t propose(const float* logits, std::int64_t size, std::int64_t place) const {
     double number = 0;
     if (random_) {
       Philox random = *random_;  // a copy draws the same numbers
       for (std::int64_t drawn = 0; drawn <= place; ++drawn) number = random.next_number();
     }
-    return std::max<std::int64_t>(0, drawer_.draw(adjust(logits, place), vocab_size_, number));
+    return std::max<std::int64_t>(0, drawer_.draw(adjust(logits, size, place), size, number));
   }
 
  private:
-  // Returns ``logits`` of the token ``place`` tokens from now, after penalties and masks that can
-  // change the greedy choice; copies only if needed.
-  const float* adjust(const float* logits, std::int64_t place) const {
+  // Returns ``logits`` [size] of the token ``place`` tokens from now, after penalties and masks
+  // that can change the greedy choice; copies only if needed.
+  const float* adjust(const float* logits, std::int64_t size, std::int64_t place) const {
     const bool is_masked = num_sampled_ + place < min_tokens_ && !ending_token_ids_.empty();
     if (!penalties_ && !is_masked) return logits;
     static thread_local std::vector<float> adjusted;
-    adjusted.assign(logits, logits + vocab_size_);
-    if (penalties_) penalties_->apply(adjusted.data());
+    adjusted.assign(logits, logits + size);
+    if (penalties_) penalties_->apply(adjusted.data(), size);
     if (is_masked) {
       for (const std::int64_t token_id : ending_token_ids_) {
+        if (token_id >= size) continue;
         adjusted[static_cast<std::size_t>(token_id)] = -std::numeric_limits<float>::infinity();
       }
     }
@@ -93,8 +94,8 @@ Sampler& Sampler::operator=(Sampler&&) noexcept = default;
 
 SampledToken Sampler::sample(const float* logits) { return state_->sample(logits); }
 
-std::int64_t Sampler::propose(const float* logits, std::int64_t place) const {
-  return state_->propose(logits, place);
+std::int64_t Sampler::propose(const float* logits, std::int64_t size, std::int64_t place) const {
+  return state_->propose(logits, size, place);
 }
 
 }  // namespace skipdec::runtime

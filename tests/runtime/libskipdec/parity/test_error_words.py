@@ -169,6 +169,10 @@ def test_both_refuse_a_request_with_the_same_words(
         ({"draft": "o" * 1200}, ()),
         ({"draft": "own"}, ()),  # the bundle's weights are float32
         ({"draft": "first:6,exact=no"}, ()),
+        ({"draft": "trained,exact=no"}, ()),
+        ({"draft": "trained,head=64"}, ()),
+        ({"draft": "ends:3,head=64,exact=no"}, ()),
+        ({"draft": "own,head=64,exact=no"}, ()),
     ],
     ids=str,
 )

@@ -22,6 +22,7 @@ namespace skipdec::runtime::testing {
 constexpr std::int64_t kHidden = 2;
 constexpr std::int64_t kModulus = 251;  // sums of products stay far below 2^24
 constexpr std::int64_t kVocabulary = 97;
+constexpr std::int64_t kDraftTokens = 32;  // of the narrow head
 constexpr std::int64_t kLayers = 6;
 constexpr std::int64_t kPositions = 64;
 constexpr std::int64_t kEndOfText = 2;
@@ -46,9 +47,11 @@ inline std::string falling_schedule(std::int64_t most, std::int64_t least, std::
   return R"({"plan":)" + falling_plan(most, least, period) + "}";
 }
 
+// Has a draft layer behind layer 0 that computes as layer 1 does, and a narrow head.
 class ArithmeticBundle : public Bundle {
  public:
-  ArithmeticBundle() : schedules_(Schedules::parse(schedule_file(), kLayers, "schedule.json")) {
+  explicit ArithmeticBundle(std::int64_t positions = kPositions)
+      : schedules_(Schedules::parse(schedule_file(), kLayers, "schedule.json")) {
     manifest_.target = "arithmetic";
     ModelSpec& model = manifest_.model;
     model.name = "arithmetic";
@@ -56,13 +59,19 @@ class ArithmeticBundle : public Bundle {
     model.hidden_size = model.head_dim = manifest_.kv_width = kHidden;
     model.num_heads = model.num_kv_heads = 1;
     model.vocab_size = kVocabulary;
-    model.max_position_embeddings = model.max_seq_len = kPositions;
+    model.max_position_embeddings = model.max_seq_len = positions;
     model.eos_token_id = kEndOfText;
     manifest_.embed.kind = EngineKind::kEmbed;
     manifest_.head.kind = EngineKind::kHead;
     manifest_.layers.resize(kLayers);
     std::int64_t number = 0;
     for (EngineSpec& layer : manifest_.layers) layer.name = std::to_string(number++);
+    DraftLayer& draft_layer = manifest_.draft_layer.emplace();
+    draft_layer.behind = 1;
+    draft_layer.engine.name = "1";
+    DraftHead& draft_head = manifest_.draft_head.emplace();
+    draft_head.tokens = kDraftTokens;
+    draft_head.engine.kind = EngineKind::kHead;
   }
 
   const std::string& path() const override { return path_; }
@@ -70,6 +79,7 @@ class ArithmeticBundle : public Bundle {
   const Schedules& schedules() const override { return schedules_; }
   std::string locate(const std::string& relative) const override { return relative; }
   std::string read(const std::string& /*relative*/) const override { return {}; }
+  std::optional<std::string> read_draft() const override { return std::nullopt; }
   void await_weights() const override {}
   void check_weights(const EngineSpec& /*spec*/) const override {}
 
@@ -159,12 +169,13 @@ class ArithmeticBinding : public Binding {
 
   void head() const {
     const std::int64_t rows = size(Role::kRowPositions, 0);
+    const std::int64_t tokens = size(Role::kLogits, 1);  // a narrow head scores the first ones
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t place = data<std::int64_t>(Role::kRowPositions)[row];
       const float* const hidden = data<float>(Role::kHiddenStates) + place * kHidden;
       const auto seed = static_cast<std::int64_t>(hidden[0] * 17 + hidden[1]);
-      for (std::int64_t token = 0; token < kVocabulary; ++token) {
-        data<float>(Role::kLogits)[row * kVocabulary + token] =
+      for (std::int64_t token = 0; token < tokens; ++token) {
+        data<float>(Role::kLogits)[row * tokens + token] =
             static_cast<float>((seed + token * 31) % kVocabulary) / 16;
       }
     }

@@ -37,6 +37,10 @@ class DraftedBatchTest : public ::testing::Test {
     config.prefix_cache = prefix_cache;
     const std::string allowed = draft == "off" ? draft : draft + ",exact=no";
     config.draft = resolve_draft(allowed, bundle_.manifest(), bundle_.schedules());
+    if (config.draft) {
+      engines_.load_draft_layer(bundle_, *backend_);
+      engines_.load_draft_head(bundle_, *backend_);
+    }
     std::unique_ptr<DraftedDecoding> decoding;
     if (drafter) {
       decoding = std::make_unique<DraftedDecoding>(*config.draft, testing::kVocabulary);
@@ -182,6 +186,10 @@ INSTANTIATE_TEST_SUITE_P(Drafts, EqualTextsTest,
                                            Drafted{"own+ends:3,adapt=no", 1 << 22},
                                            Drafted{"first:5,adapt=no", 1 << 22},
                                            Drafted{"layers:2,adapt=no", kShortMemory},
+                                           Drafted{"trained,adapt=no", 1 << 22},
+                                           Drafted{"own+trained,adapt=no", kShortMemory},
+                                           Drafted{"trained,head=32,adapt=no", kShortMemory},
+                                           Drafted{"first:2,head=32,adapt=no", 1 << 22},
                                            Drafted{"own,adapt=no,tokens=5", kShortMemory}));
 
 TEST_F(DraftedBatchTest, TextsThatWereWrittenBeforeTakeAFractionOfThePasses) {
@@ -281,6 +289,79 @@ INSTANTIATE_TEST_SUITE_P(Plans, WholePlanTest,
                                            Depth{"ends:4,adapt=no", falling_schedule(4, 4, 1)},
                                            Depth{"first:1,adapt=no", falling_schedule(1, 1, 1)}));
 
+// Returns a schedule of all layers for the first ``full`` tokens and of layers 0 and 1 from then
+// on, whose logits are those of the draft layer.
+std::string drafted_schedule(std::int64_t full) {
+  const std::string rest = R"({"start":)" + std::to_string(full) + R"(,"layers":[0,1]}],)";
+  const std::string first = full == 0 ? "" : R"({"start":0,"layers":[0,1,2,3,4,5]},)";
+  return R"({"plan":{"horizon":null,"num_layers":6,"prompt":null,"segments":[)" + first + rest +
+         R"("text":"test"}})";
+}
+
+class TrainedDraftsTest : public DraftedBatchTest,
+                          public ::testing::WithParamInterface<std::int64_t> {};
+
+TEST_P(TrainedDraftsTest, ALayerThatComputesAsThePlanDoesGuessesEveryToken) {
+  const ArithmeticBundle longer(400);
+  std::vector<Request> requests;
+  for (const double temperature : {0.0, 0.5, 1.5}) {
+    requests.push_back(request({}, 33, drafted_schedule(0)));
+    for (std::int64_t token = 0; token < GetParam(); ++token) {
+      requests.back().prompt.push_back(5 + token % 7);
+    }
+    requests.back().params.temperature = temperature;
+    requests.back().params.n = temperature > 0 ? 2 : 1;
+    requests.push_back(request({8, 7}, 33));  // its drafts seldom hold
+    requests.back().drafts = temperature < 1;
+  }
+  RunningBatchConfig config;
+  config.kv_memory = 1 << 22;
+  config.draft = resolve_draft("trained,adapt=no,exact=no", longer.manifest(), longer.schedules());
+  backend_ = std::make_unique<ArithmeticBackend>();
+  engines_ = Engines::load(longer.manifest(), *backend_);
+  engines_.load_draft_layer(longer, *backend_);
+  batch_ = std::make_unique<RunningBatch>(longer.manifest(), engines_, nullptr, config);
+  const auto found = run(requests);
+  for (std::size_t index = 0; index < found.size(); index += 2) {
+    for (const Completion& each : found[index]) {
+      EXPECT_EQ(each.passes, 4);  // of eight tokens each
+      EXPECT_EQ(each.accepted, each.drafted);
+    }
+    EXPECT_GT(found[index + 1][0].passes, 4);
+  }
+}
+
+// The draft layer is fed at most 256 tokens in one call.
+INSTANTIATE_TEST_SUITE_P(Prompts, TrainedDraftsTest, ::testing::Values(1, 5, 256, 258, 300));
+
+TEST_F(DraftedBatchTest, WrongDraftsLeaveNothingInTheDraftLayer) {
+  for (const char* draft : {"trained,adapt=no", "trained,adapt=no,tokens=2"}) {
+    make(draft);
+    batch_->add(next_++, request({5, 6, 7}, 50, drafted_schedule(16)), 0);
+    const auto wrong = [this] {
+      const EngineStats stats = batch_->stats();
+      return stats.draft_tokens - stats.accepted_draft_tokens;
+    };
+    while (batch_->stats().generated_tokens < 17) batch_->step(0);
+    const std::int64_t before = wrong();
+    EXPECT_GT(before, 10);
+    while (batch_->is_busy()) batch_->step(0);
+    EXPECT_EQ(wrong(), before);
+    EXPECT_GT(batch_->stats().accepted_draft_tokens, 20);
+  }
+}
+
+TEST_F(DraftedBatchTest, ADraftLayerTakesMemoryThatIsCountedAtAdmission) {
+  const Request asked = request({5, 6, 7}, 20);
+  make("trained", 2 * 4096 * testing::kLayers);
+  EXPECT_THROW(batch_->require_possible(asked), Error);
+  make("trained", 2 * 4096 * (testing::kLayers + 1));
+  batch_->require_possible(asked);
+  EXPECT_EQ(run({asked})[0][0].token_ids.size(), 20U);
+  make("ends:3", 2 * 4096 * testing::kLayers);
+  batch_->require_possible(asked);
+}
+
 TEST_F(DraftedBatchTest, LayersDraftOnlyTokensThatRunOnePlanWithThem) {
   make("ends:3,adapt=no");
   // Depth 5, 4, 3, 2 for eight tokens each: the last eight lack a layer of the draft.
@@ -303,7 +384,8 @@ class MixedDraftsTest : public DraftedBatchTest,
 
 INSTANTIATE_TEST_SUITE_P(Drafts, MixedDraftsTest,
                          ::testing::Values("own+lookup,adapt=no", "own+ends:3,adapt=no",
-                                           "first:2,adapt=no,tokens=3", "own+layers:3"));
+                                           "first:2,adapt=no,tokens=3", "own+layers:3",
+                                           "own+trained", "trained,adapt=no,head=32"));
 
 // Rows that are cancelled, that arrive late, and that draft or not, with little memory.
 TEST_P(MixedDraftsTest, RequestsThatComeAndGoHaveTheirTextsAlone) {

@@ -97,9 +97,17 @@ TEST_F(DraftRefusalTest, ADraftRunsFewerLayersThanTheModel) {
 }
 
 TEST_F(DraftRefusalTest, WhatBundlesLackIsRefused) {
-  EXPECT_EQ(words("trained"),
-            "draft | trained needs a draft layer, which the bundle does not have");
-  EXPECT_NE(words("ends:3,head=64").find("head is 64; the bundle has no head"), std::string::npos);
+  EXPECT_EQ(words("trained,head=64"),
+            "draft | 2 problems:\n"
+            "  - trained needs a draft layer, which the bundle does not have; train one with "
+            "`skipdec tune --draft-layer` and export the model with --draft\n"
+            "  - head is 64, but the bundle has no narrow head; leave it out, or export the model "
+            "with --draft-head");
+  EXPECT_EQ(words("own,head=64"),
+            "draft | head is 64, but no part runs layers; leave it out, or add ends:3");
+  manifest_.draft_head.emplace().tokens = 32;
+  EXPECT_EQ(words("ends:3,head=64"), "draft | head is 64; allowed: 32, the bundle's narrow head");
+  EXPECT_EQ(words("ends:3,head=32"), "");
 }
 
 TEST_F(DraftRefusalTest, ALayerDraftRunsTheLayersThatItsTextNames) {
@@ -109,6 +117,27 @@ TEST_F(DraftRefusalTest, ALayerDraftRunsTheLayersThatItsTextNames) {
     const auto config = resolve_draft("own+" + text, manifest_, bundle_.schedules());
     EXPECT_EQ(config->parts.back().layers, expected) << text;
   }
+}
+
+TEST_F(DraftRefusalTest, ADraftLayerRunsBehindTheModelsFirstLayers) {
+  manifest_.draft_layer.emplace().behind = 2;
+  const auto config = resolve_draft("own+trained", manifest_, bundle_.schedules());
+  EXPECT_EQ(config->parts.back().layers, (LayerPlan{0, 1, testing::kLayers}));
+  EXPECT_TRUE(config->uses_draft_layer());
+}
+
+TEST(ByteShare, CountsWhatADraftStepReads) {
+  Manifest manifest;
+  manifest.model.num_layers = 2;
+  manifest.layers.resize(2);
+  manifest.embed.step_bytes = 10;
+  for (EngineSpec& layer : manifest.layers) layer.step_bytes = 30;
+  manifest.head.step_bytes = 30;
+  manifest.draft_layer.emplace().engine.step_bytes = 20;
+  manifest.draft_head.emplace().engine.step_bytes = 5;
+  EXPECT_EQ(byte_share(manifest, {0, 2}, false), 0.9);
+  EXPECT_EQ(byte_share(manifest, {1}, true), 0.45);
+  EXPECT_EQ(byte_share(manifest, {}, false), 0);
 }
 
 TEST_F(DraftRefusalTest, ARequestMayOnlySwitchDraftsOff) {

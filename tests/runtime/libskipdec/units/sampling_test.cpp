@@ -32,6 +32,10 @@ SamplingParams greedy() {
   return params;
 }
 
+std::int64_t size_of(const std::vector<float>& logits) {
+  return static_cast<std::int64_t>(logits.size());
+}
+
 std::vector<std::int64_t> tokens(Sampler& sampler, const std::vector<float>& logits, int count) {
   std::vector<std::int64_t> ids;
   for (int i = 0; i < count; ++i) ids.push_back(sampler.sample(logits.data()).token_id);
@@ -40,7 +44,7 @@ std::vector<std::int64_t> tokens(Sampler& sampler, const std::vector<float>& log
 
 Sampler sampler_of(const SamplingParams& params, const std::vector<float>& logits,
                    std::int64_t output_index = 0) {
-  return {params, {}, static_cast<std::int64_t>(logits.size()), output_index, std::nullopt};
+  return {params, {}, size_of(logits), output_index, std::nullopt};
 }
 
 TEST(Philox, ItsFirstBlocksAreNumpys) {
@@ -181,7 +185,7 @@ TEST(Sampler, ProposesWithTheNumbersThatItDrawsWithLater) {
     for (int round = 0; round < 3; ++round) {
       std::vector<std::int64_t> proposed;
       for (std::int64_t place = 0; place < 8; ++place) {
-        proposed.push_back(sampler.propose(logits.data(), place));
+        proposed.push_back(sampler.propose(logits.data(), size_of(logits), place));
       }
       EXPECT_EQ(proposed, tokens(sampler, logits, 8));
       EXPECT_EQ(proposed, tokens(other, logits, 8));
@@ -196,10 +200,26 @@ TEST(Sampler, ProposalsFollowThePenaltiesAndTheMaskOfTheirPlace) {
   params.stop_token_ids = {2};
   params.presence_penalty = 0.3;
   Sampler sampler = sampler_of(params, logits);
-  EXPECT_EQ(sampler.propose(logits.data(), 1), 1);
-  EXPECT_EQ(sampler.propose(logits.data(), 2), 2);
+  EXPECT_EQ(sampler.propose(logits.data(), size_of(logits), 1), 1);
+  EXPECT_EQ(sampler.propose(logits.data(), size_of(logits), 2), 2);
   EXPECT_EQ(tokens(sampler, logits, 1), std::vector<std::int64_t>{1});
-  EXPECT_EQ(sampler.propose(logits.data(), 0), 3);
+  EXPECT_EQ(sampler.propose(logits.data(), size_of(logits), 0), 3);
+}
+
+TEST(Sampler, ProposesOfFewerTokensThanItMayDraw) {
+  const std::vector<float> logits = {0.0F, 0.9F, 0.5F, 0.4F, 2.0F, 3.0F};
+  SamplingParams params = greedy();
+  params.min_tokens = 2;
+  params.stop_token_ids = {2, 5};
+  params.presence_penalty = 1;
+  params.repetition_penalty = 1.5;
+  Sampler sampler(params, {3, 4, 5}, size_of(logits), 0, std::nullopt);
+  EXPECT_EQ(sampler.propose(logits.data(), 4, 0), 1);
+  EXPECT_EQ(sampler.propose(logits.data(), 4, 2), 1);
+  EXPECT_EQ(tokens(sampler, logits, 1), std::vector<std::int64_t>{4});
+  EXPECT_EQ(tokens(sampler, {0.0F, 5.0F, 0.0F, 0.0F, 0.0F, 0.0F}, 1), std::vector<std::int64_t>{1});
+  EXPECT_EQ(sampler.propose(logits.data(), 4, 1), 2);
+  EXPECT_EQ(sampler.propose(logits.data(), 1, 1), 0);
 }
 
 TEST(Sampler, AProposalFromNaNIsAnyToken) {
@@ -207,7 +227,8 @@ TEST(Sampler, AProposalFromNaNIsAnyToken) {
   for (const double temperature : {0.0, 1.0}) {
     SamplingParams params;
     params.temperature = temperature;
-    const std::int64_t token = sampler_of(params, logits).propose(logits.data(), 3);
+    const std::int64_t token =
+        sampler_of(params, logits).propose(logits.data(), size_of(logits), 3);
     EXPECT_GE(token, 0);
     EXPECT_LT(token, 5);
   }
