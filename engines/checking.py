@@ -46,7 +46,8 @@ class Option:
     ``panel``, unless it has a ``metavar``: then one text is parsed. A short ``flag`` is added to
     ``--field-name``; a long one, or both as in ``-p --prompt``, replaces it, and messages use the
     first. ``help`` replaces the field's description, ``null`` is the text that means None, and
-    ``only`` names the fields of a nested configuration that are options of this command.
+    ``only`` names the fields of a nested configuration that are options of this command. ``bare``
+    is the number that an option means where none follows it.
     """
 
     flag: str = ""
@@ -58,6 +59,7 @@ class Option:
     is_argument: bool = False
     show_default: bool = True
     only: tuple[str, ...] | None = None
+    bare: str | None = None
 
 
 class FrozenModel(BaseModel):

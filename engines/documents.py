@@ -236,3 +236,9 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Write ``content`` (text as UTF-8) to ``path``. An OSError carries the file's name."""
     with naming_file(path):
         path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def json_digest(document: Any) -> str:  # noqa: ANN401  (any JSON value)
+    """Return the SHA-256, in hexadecimal, of JSON with sorted keys and without spaces."""
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

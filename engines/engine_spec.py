@@ -1,7 +1,8 @@
-"""One engine of a bundle: its kind, its files, and its tensors by role."""
+"""The engines of a bundle: kinds, files, tensors by role, and what TensorRT built them with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
@@ -18,6 +19,9 @@ DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "uint8", "in
 MAX_LAYERS = constants.integer("max_layers")
 MAX_TOKENS = constants.integer("max_tokens")  # of a vocabulary; positions of a sequence
 MAX_BYTES = 2**63 - 1
+MAX_WIDTH = constants.integer("max_width")
+DRAFT_LAYER = constants.text("draft_layer")  # names of the engines that only drafts run
+DRAFT_HEAD = constants.text("draft_head")
 
 
 class EngineKind(StrEnum):
@@ -65,6 +69,7 @@ def _inside_bundle(path: str) -> str:
 
 
 RelativePath = Annotated[str, AfterValidator(_inside_bundle)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Capacity = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
@@ -125,3 +130,57 @@ class EngineSpec(Record):
     def roles(self) -> frozenset[TensorRole]:
         """Return the roles of this engine's inputs and outputs."""
         return frozenset(spec.role for spec in (*self.inputs, *self.outputs))
+
+
+def _is_called(name: str, kind: EngineKind) -> Callable[[EngineSpec], EngineSpec]:
+    """Return a check that an engine outside the stack has its own name, and no place in it."""
+
+    def check(engine: EngineSpec) -> EngineSpec:
+        if (engine.name, engine.kind, engine.layer_index) != (name, kind, None):
+            raise ValueError(
+                f"is engine {engine.name}, a {engine.kind}; expected: {name}, a {kind} without "
+                "layer_index"
+            )
+        return engine
+
+    return check
+
+
+class DraftLayer(Record):
+    """A layer of drafts alone, trained to continue the model's first layers to its final norm."""
+
+    behind: int = Field(ge=1, le=MAX_LAYERS, description="the model's layers that run before it")
+    engine: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_LAYER, EngineKind.LAYER))]
+
+
+class DraftHead(Record):
+    """The head's first columns as an engine of its own, which reads the head's weights file."""
+
+    tokens: int = Field(ge=1, le=MAX_TOKENS, description="scored: the vocabulary's first ones")
+    engine: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_HEAD, EngineKind.HEAD))]
+
+
+class BuildSpec(Record):
+    """Settings with which TensorRT compiled the engines, and the limits that follow from them."""
+
+    version: str = Field(description="version of the TensorRT library, e.g. 10.16.1.11")
+    compute_capability: str = Field(description="compute capability of the plans' GPU, e.g. 8.9")
+    driver: str | None = Field(description="CUDA version of the driver; None: built without a GPU")
+    max_batch_size: int = Field(ge=1, le=MAX_WIDTH, description="rows of a decode step")
+    max_prompt_len: Capacity = Field(description="tokens per row of a prefill call")
+    max_prefill_rows: int = Field(ge=1, le=MAX_WIDTH, description="rows of a prefill call")
+    kv_buckets: tuple[Capacity, ...] = Field(min_length=1, description="KV capacities T, ascending")
+    optimization_level: int = Field(ge=0, le=5)
+    workspace: int | None = Field(
+        default=None, ge=0, le=MAX_BYTES, description="bytes of scratch allowed"
+    )
+    hardware_compatible: bool = False
+    version_compatible: bool = False
+
+
+class FileRecord(Record):
+    """One file of the bundle."""
+
+    path: RelativePath
+    size: int = Field(ge=0, le=MAX_BYTES)
+    sha256: Sha256

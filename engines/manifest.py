@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
@@ -19,18 +18,23 @@ from pydantic import (
 )
 
 from . import constants
-from .documents import canonical_text, document_digest, parse_json
+from .documents import canonical_text, document_digest, json_digest, parse_json
 from .engine_spec import (
-    MAX_BYTES,
     MAX_LAYERS,
     MAX_TOKENS,
+    MAX_WIDTH,
+    BuildSpec,
     Capacity,
+    DraftHead,
+    DraftLayer,
     DType,
     EngineKind,
     EngineSpec,
+    FileRecord,
     KVBucket,
     Record,
     RelativePath,
+    Sha256,
     TensorRole,
     TensorSpec,
 )
@@ -46,7 +50,6 @@ Kernels = Literal["skipdec"]
 Quantization = Literal["none", "int8", "int8-block", "int4", "fp8"]
 UnusedCache = Literal["any", "finite"]
 
-MAX_WIDTH = constants.integer("max_width")
 TUNED_SCHEDULE = constants.text("tuned_schedule")  # key of `Manifest.source`, written by tuning
 PROMPT_PLACEHOLDER = constants.text("prompt_placeholder")  # the prompt's place in a template
 KV_SCALE_BYTES = constants.integer("kv_scale_bytes")  # one scale per token and head, int8 caches
@@ -66,7 +69,6 @@ def _is_true(value: object) -> object:
 
 
 PromptTemplate = Annotated[str, AfterValidator(_holds_the_prompt)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -162,32 +164,6 @@ class KVCacheSpec(Record):
     )
 
 
-class BuildSpec(Record):
-    """Settings with which TensorRT compiled the engines, and the limits that follow from them."""
-
-    version: str = Field(description="version of the TensorRT library, e.g. 10.16.1.11")
-    compute_capability: str = Field(description="compute capability of the plans' GPU, e.g. 8.9")
-    driver: str | None = Field(description="CUDA version of the driver; None: built without a GPU")
-    max_batch_size: int = Field(ge=1, le=MAX_WIDTH, description="rows of a decode step")
-    max_prompt_len: Capacity = Field(description="tokens per row of a prefill call")
-    max_prefill_rows: int = Field(ge=1, le=MAX_WIDTH, description="rows of a prefill call")
-    kv_buckets: tuple[Capacity, ...] = Field(min_length=1, description="KV capacities T, ascending")
-    optimization_level: int = Field(ge=0, le=5)
-    workspace: int | None = Field(
-        default=None, ge=0, le=MAX_BYTES, description="bytes of scratch allowed"
-    )
-    hardware_compatible: bool = False
-    version_compatible: bool = False
-
-
-class FileRecord(Record):
-    """One file of the bundle."""
-
-    path: RelativePath
-    size: int = Field(ge=0, le=MAX_BYTES)
-    sha256: Sha256
-
-
 class Manifest(Record):
     """The content of manifest.json: no times, hosts or absolute paths, so it is reproducible."""
 
@@ -206,6 +182,8 @@ class Manifest(Record):
     canonical: tuple[EngineSpec, ...] = Field(
         default=(), description="engines stored by --keep-canonical"
     )
+    draft_layer: DraftLayer | None = Field(default=None, description="of --draft; absent: none")
+    draft_head: DraftHead | None = Field(default=None, description="of --draft-head; absent: none")
     build: BuildSpec | None = Field(
         default=None, description="settings of TensorRT, for targets that it compiles"
     )
@@ -230,7 +208,8 @@ class Manifest(Record):
         """Leave out what is absent: older bundles lack these fields and must keep their bytes."""
         document: dict[str, Any] = serialize(self)
         document["requires"] = document["requires"] or None
-        return _without(document, "kernels", "prompt_template", "requires")
+        optional = ("kernels", "prompt_template", "requires", "draft_layer", "draft_head")
+        return _without(document, *optional)
 
     @model_validator(mode="after")
     def _check_kernels(self) -> Self:
@@ -255,16 +234,42 @@ class Manifest(Record):
         known = {record.path for record in self.files}
         if len(known) != len(self.files):
             raise ValueError("files lists a path twice")
-        for engine in (*self.all_engines, *self.canonical):
+        for engine in (*self.all_engines, *self.draft_engines, *self.canonical):
             buckets = (bucket.graph for bucket in engine.buckets)
             for path in (engine.graph, *engine.weights, *buckets):
                 if path not in known:
                     raise ValueError(f"engine {engine.name} names {path}, not listed in files")
         return self
 
+    @model_validator(mode="after")
+    def _check_drafts(self) -> Self:
+        """Check what drafts have, against the model whose layers and head they share."""
+        layer, head, model = self.draft_layer, self.draft_head, self.model
+        if layer is not None and not 1 <= layer.behind < model.num_layers:
+            raise ValueError(
+                f"draft_layer is behind {layer.behind} layers; allowed: 1 to "
+                f"{model.num_layers - 1}, as the model has {model.num_layers}"
+            )
+        if head is not None and head.tokens >= model.vocab_size:
+            raise ValueError(
+                f"draft_head has {head.tokens} tokens; allowed: fewer than {model.vocab_size}, "
+                "the model's vocabulary"
+            )
+        if head is not None and not set(head.engine.weights) <= set(self.head.weights):
+            raise ValueError(
+                f"draft_head reads {', '.join(head.engine.weights)}; allowed: only the head's "
+                f"weights, {', '.join(self.head.weights)}"
+            )
+        return self
+
+    @property
+    def draft_engines(self) -> tuple[EngineSpec, ...]:
+        """Return the engines that only drafts run, the layer before the head."""
+        return tuple(part.engine for part in (self.draft_layer, self.draft_head) if part)
+
     @property
     def all_engines(self) -> tuple[EngineSpec, ...]:
-        """Return ``engines`` and the engine for candidates, if any."""
+        """Return ``engines`` and the engine for candidates, if any: all but those of drafts."""
         return self.engines if self.candidates is None else (*self.engines, self.candidates)
 
     @property
@@ -383,17 +388,11 @@ def _without(document: dict[str, Any], *fields: str) -> dict[str, Any]:
     return {key: value for key, value in document.items() if value is not None or key not in fields}
 
 
-def json_digest(document: Any) -> str:  # noqa: ANN401  (any JSON value)
-    """Return the SHA-256, in hexadecimal, of JSON with sorted keys and without spaces."""
-    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
-
-
 __all__ = [
     "FORMAT_VERSION", "KNOWN_FEATURES", "KV_SCALE_BYTES", "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH",
     "NUM_CANDIDATES", "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec",
-    "DType", "EngineKind", "EngineSpec", "FileRecord", "FloatType", "Integer", "KVBucket",
-    "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec", "PrecisionSpec",
-    "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole", "TensorSpec",
-    "UnusedCache", "json_digest", "kv_width",
+    "DType", "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType",
+    "Integer", "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec",
+    "PrecisionSpec", "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole",
+    "TensorSpec", "UnusedCache", "json_digest", "kv_width",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ RANGED_QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "fp8")
 DEFAULT_TARGET = "onnxruntime"
 CANONICAL = "canonical"
 DEFAULT_BLOCK_SIZE = 128
+DRAFT_HEAD_MULTIPLE = 64  # columns: whole blocks of every packing
 GIB = 1 << 30
 
 _TENSORRT = "TensorRT (targets tensorrt and tensorrt-rtx)"
@@ -246,6 +247,16 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     keep_canonical: Annotated[bool, _BUNDLE] = Field(
         default=False, description="keep the standard ONNX graphs too"
     )
+    draft: Annotated[Path | None, Option(panel="Bundle", metavar="DIR")] = Field(
+        default=None,
+        description="draft layer of skipdec tune --draft-layer, for target onnxruntime",
+    )
+    draft_head: Annotated[int | None, Option(panel="Bundle", metavar="N")] = Field(
+        default=None,
+        ge=0,
+        description="head of drafts: the first N tokens, on the head's own weights; 0: none "
+        "(with --draft 8192, or a fourth of a small vocabulary; else 0)",
+    )
     verify: Annotated[bool, _RUNNING] = Field(
         default=True, description="compare the bundle with the checkpoint"
     )
@@ -272,9 +283,24 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
         yield from super()._problems()
         if self.own_kernels is None:
             yield from self._problems_without_own_kernels()
+        if self.draft is not None and self.is_compiled:
+            yield (
+                f"`draft` is {self.draft}, but drafts run on CPUs only; leave it out for target "
+                f"{self.target}"
+            )
+        if self.draft_head and self.draft_head % DRAFT_HEAD_MULTIPLE:
+            yield (
+                f"`draft_head` is {self.draft_head}; allowed: multiples of {DRAFT_HEAD_MULTIPLE}, "
+                "the columns of which lie together in the head's weights, or 0"
+            )
 
     def _problems_without_own_kernels(self) -> Iterator[str]:
         """Yield the options that need skipdec's kernels on a CPU."""
+        if self.draft_head:
+            yield (
+                f"`draft_head` is {self.draft_head}, but only the kernels skipdec read a part of "
+                "the head's weights in place; leave it out"
+            )
         compile_them = (
             "the kernels skipdec, which were not compiled with this installation"
             if self.kernels == "auto" and self.target == DEFAULT_TARGET

@@ -24,6 +24,10 @@ skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl --schedule 4x \
 skipdec tune ./opt-e2e --data train.jsonl --schedule 4x --mixture 2x --mixture 3x \
 --lora 16 -o ./opt-e2e-any
 
+skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl --draft-layer -o ./draft
+
+skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl --draft ends:3 -o ./drafts
+
 skipdec tune --from-scratch layers=12,width=256,heads=4 --vocab-size 1500 \
 --data train.csv --preset e2e --schedule full --learning-rate 1e-3 --epochs 2 -o ./small
 
@@ -46,7 +50,8 @@ def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -
     """Fine-tune an OPT with the schedule that it will run, each position at its own depth.
 
     Prompts run every layer; the loss covers completions only. The output is a Hugging Face
-    checkpoint with schedule.json, tuning_report.json and tuning_curves.png.
+    checkpoint with schedule.json, tuning_report.json and tuning_curves.png. With --draft-layer the
+    model stays as it is, and the output is a draft layer for skipdec export --draft.
     """
     require_extra("calib", "skipdec tune")
     from transformers.utils import logging
@@ -71,9 +76,9 @@ def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -
 
 def _advice(config: TuneConfig) -> str:
     """Return advice on continuing after Ctrl-C, which depends on what was saved."""
-    from ..tuning.work import TuningDirectories
+    from ..tuning.work import directories_of
 
-    if TuningDirectories(config.output.expanduser().absolute()).last_checkpoint() is None:
+    if directories_of(config).last_checkpoint() is None:
         return (
             f"nothing was saved yet: the first save comes after --save-steps {config.save_steps}, "
             "or the last step; run the command again to start over"
@@ -91,9 +96,21 @@ def _print_report(report: TuningReport) -> None:
     if report.final_loss is not None:
         console.print(f"training loss {report.losses[0].loss:.3f} → {report.final_loss:.3f}")
     if (held_out := report.validation) is not None:
+        at_schedule = (
+            f"{held_out.start_at_schedule:.3f} → {held_out.tuned_at_schedule:.3f} at the schedule, "
+        )
         console.print(
             f"held-out loss ({held_out.examples} examples): "
-            f"{held_out.start_at_schedule:.3f} → {held_out.tuned_at_schedule:.3f} at the schedule, "
+            f"{at_schedule if report.drafts is None else ''}"
             f"{held_out.start_at_full:.3f} → {held_out.tuned_at_full:.3f} at full depth"
         )
-    console.print(f"next: skipdec export {report.output}")
+    if (drafts := report.drafts) is not None and drafts.start and drafts.tuned:
+        console.print(
+            f"drafts that hold of 6 ({drafts.text}, {drafts.tuned.texts} texts): "
+            f"{drafts.start.held_of_6:.2f} → {drafts.tuned.held_of_6:.2f}, "
+            f"the first {drafts.start.first:.0%} → {drafts.tuned.first:.0%}"
+        )
+    if report.config["draft_layer"] is None:
+        console.print(f"next: skipdec export {report.output}")
+    else:
+        console.print(f"next: skipdec export {report.config['model']} --draft {report.output}")

@@ -13,11 +13,18 @@ from ..data.data import DataConfig
 
 DEFAULT_VOCAB_SIZE = 2000
 DEFAULT_SEPARATOR = "<sep>"
+FULL = "full"  # the schedule that runs every layer
 DEFAULT_VALIDATION_EXAMPLES = 512
 
-_MODEL, _DATA, _LEARNING, _DEPTH, _RUNNING = (
-    Option(panel=name) for name in ("Model", "Data", "Learning", "Depth", "Running")
+_MODEL, _DATA, _LEARNING, _DEPTH, _DRAFTS, _RUNNING = (
+    Option(panel=name) for name in ("Model", "Data", "Learning", "Depth", "Drafts", "Running")
 )
+_FOR_WHOLE_MODELS = {  # field: the option of it that names it
+    "from_scratch": "from_scratch",
+    "distillation": "distillation.weight",
+    "lora": "lora.rank",
+    "gradient_checkpointing": "gradient_checkpointing",
+}
 _SPEC = Option(panel="Depth", metavar="SPEC")
 
 
@@ -52,17 +59,40 @@ class DistillationConfig(ValidatedConfig):
     temperature: Annotated[float, Option()] = Field(default=1.0, gt=0, description="for --distill")
 
 
+class DraftObjective(ValidatedConfig):
+    """A model that drafts for itself: part of the loss is KL divergence of its drafts from it.
+
+    The loss is (1 − weight)·rest + weight·KL(full depth ‖ draft). The rest is cross-entropy on
+    labels, blended with the start checkpoint as ``distillation`` says: with a weight of 1 there,
+    labels have no part, and full depth moves least.
+    """
+
+    layers: Annotated[str, Option("--draft", metavar="SPEC")] = Field(
+        description="tune full depth and a draft: ends:3, first:3 or layers:3"
+    )
+    weight: Annotated[float, Option("--draft-weight")] = Field(
+        default=0.5, gt=0, le=1, description="of drafts in the loss, for --draft"
+    )
+
+
 class TuneConfig(ValidatedConfig):
     """Options of a tuning: model, schedule, data, learning and running.
 
     ``model`` is a directory or hub id; None with ``from_scratch``. ``schedule`` is in text form;
-    without a horizon it gets the data's median completion length. ``max_steps`` replaces
-    ``epochs``. The learning rate rises linearly over ``warmup_fraction`` of the steps.
+    without a horizon it gets the data's median completion length. It is required, except with
+    ``draft`` and ``draft_layer``, which train at full depth. ``max_steps`` replaces ``epochs``. The
+    learning rate rises linearly over ``warmup_fraction`` of the steps.
 
     ``curriculum``: over this fraction of the steps the depth shrinks from full to the schedule.
-    ``mixture``: each step draws one of these schedules, the target and full depth. Losses before
-    and after are measured on the ``validation`` data, at the schedule and at full depth; a path
-    there names another file that is read with the same options as ``data``.
+    ``mixture``: each step draws one of these schedules, the target and full depth.
+
+    ``draft``: full depth and drafts that run a part of its layers are tuned together.
+    ``draft_layer`` E leaves the model as it is and trains one more decoder layer: a draft runs
+    layers 0 … E−1, this one, and the model's final norm and head.
+
+    Losses before and after, and how many drafts hold, are measured on the ``validation`` data, at
+    the schedule and at full depth; a path there names another file that is read with the same
+    options as ``data``.
     """
 
     model: Annotated[str | None, Option(metavar="[MODEL]", is_argument=True)] = Field(
@@ -127,13 +157,21 @@ class TuneConfig(ValidatedConfig):
     seed: Annotated[int, _LEARNING] = Field(
         default=0, ge=0, description="of data order and fresh weights"
     )
-    schedule: Annotated[str, _SPEC] = Field(description="full, 2x, linear:max=8,min=4,…")
+    schedule: Annotated[str | None, _SPEC] = Field(
+        default=None, description="full, 2x, linear:max=8,min=4,… (full with drafts, else required)"
+    )
     distillation: Annotated[DistillationConfig | None, _DEPTH] = None
     curriculum: Annotated[float | None, Option(panel="Depth", metavar="FRACTION")] = Field(
         default=None, gt=0, le=1, description="of the steps, while depth shrinks from full"
     )
     mixture: Annotated[tuple[str, ...], _SPEC] = Field(
         default=(), description="repeat: steps draw one, the target, or full"
+    )
+    draft: Annotated[DraftObjective | None, _DRAFTS] = None
+    draft_layer: Annotated[int | None, Option(panel="Drafts", metavar="[E]", bare="1")] = Field(
+        default=None,
+        ge=1,
+        description="freeze the model and train a draft layer behind its first E layers (1)",
     )
     bf16: Annotated[bool, _RUNNING] = Field(default=False, description="mixed precision")
     gradient_checkpointing: Annotated[bool, _RUNNING] = Field(
@@ -187,5 +225,31 @@ class TuneConfig(ValidatedConfig):
                 "`curriculum` and `mixture` both choose a step's schedule; give one of them, "
                 f"`curriculum` is {self.curriculum}, `mixture` {', '.join(self.mixture)}"
             )
+        yield from self._draft_problems()
         if self.separator == "":
             yield "`separator` is ''; allowed: text that does not occur in the data, e.g. '<sep>'"
+
+    def _draft_problems(self) -> Iterator[str]:
+        """Yield a problem for each option that contradicts ``draft`` or ``draft_layer``."""
+        if self.draft is None and self.draft_layer is None:
+            if self.schedule is None:
+                yield "`schedule` is missing; give one, e.g. 2x, or full"
+            return
+        goal = "draft.layers" if self.draft_layer is None else "draft_layer"
+        if self.draft is not None and self.draft_layer is not None:
+            yield (
+                f"`draft.layers` {self.draft.layers} tunes the model and `draft_layer` "
+                f"{self.draft_layer} leaves it as it is; give one of them"
+            )
+        if self.schedule not in (None, FULL):
+            yield (
+                f"`schedule` is {self.schedule!r}; `{goal}` trains at full depth: leave `schedule` "
+                "out (a model tuned with `mixture` to skip layers drafts well without it)"
+            )
+        for field in ("curriculum", "mixture"):
+            if getattr(self, field):
+                yield f"`{field}` changes the depth; `{goal}` trains at full depth: leave it out"
+        if self.draft_layer is not None:
+            for field, path in _FOR_WHOLE_MODELS.items():
+                if getattr(self, field):
+                    yield f"`{path}` trains the model, which `{goal}` freezes; leave it out"

@@ -11,22 +11,38 @@ back: layers 0 and 5 run on 6 positions, layer 4 on 5, layer 3 on 3, layers 1 an
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import CausalLMOutput
 
 from ...engines.errors import UsageError
 from ...runtime.schedule import ExitSchedule
+from .draft import DraftWindows
 
 IGNORED_LABEL = -100  # marks positions without a loss, as in transformers
 ATTENTION = "skipdec"  # name of ``attention`` in transformers' configurations
 _LONGEST_IN_FLOAT32 = 512  # in tokens; for longer texts, bfloat16 is faster on CPUs too
+
+
+@dataclass
+class DraftedOutput(CausalLMOutput):  # type: ignore[misc]  # transformers is untyped
+    """The logits of full depth and, in ``draft_logits``, those of drafts at the same places."""
+
+    draft_logits: Tensor | None = None
 
 
 class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is untyped
@@ -56,8 +72,13 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         """Embed token ids [B, S] at positions [S] → input of the first layer, [B, S, E]."""
 
     @abstractmethod
-    def run_layer(self, layer: nn.Module, hidden: Tensor, positions: Tensor) -> Tensor:
-        """Run [B, S, E] at positions [S] through one layer, causally without a mask; [B, S, E]."""
+    def run_layer(
+        self, layer: nn.Module, hidden: Tensor, positions: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """Run [B, S, E] at positions [S] through one layer, causally without a mask; [B, S, E].
+
+        ``mask``, bool [B, 1, S, S], is True where a place (row) attends to another (column).
+        """
 
     @abstractmethod
     def head(self, rows: Tensor) -> Tensor:
@@ -70,9 +91,12 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         prompt_lengths: Tensor,
         labels: Tensor,
         schedule: ExitSchedule,
+        windows: DraftWindows | None = None,
         **_: Any,  # noqa: ANN401  (added by wrappers such as peft's, all None)
     ) -> CausalLMOutput:
         """Return the logits of all positions with a label in one list, [R, V], row by row.
+
+        With ``windows`` the pass is at full depth, and the output has drafts' logits too, [R, V].
 
         ``input_ids``, int64 [B, S], hold prompt and completion, padded on the right, where
         ``attention_mask`` [B, S] is 0; ``prompt_lengths`` is int64 [B]. ``labels``, int64 [B, S],
@@ -80,10 +104,15 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         column is never fed.
         """
         fed = input_ids[:, :-1]  # [B, S-1]
+        labelled = labels[:, 1:] != IGNORED_LABEL  # [B, S-1]
+        if windows is not None:
+            full, drafts = self.draft_states(fed, prompt_lengths, windows)  # [B, S-1, E] each
+            return DraftedOutput(
+                logits=self.head(full[labelled]), draft_logits=self.head(drafts[labelled])
+            )
         fed_lengths = attention_mask.sum(dim=1) - 1  # [B]
         hidden = self.hidden_states(fed, prompt_lengths, fed_lengths, schedule)  # [B, S-1, E]
-        rows = hidden[labels[:, 1:] != IGNORED_LABEL]  # [R, E]
-        return CausalLMOutput(logits=self.head(rows))
+        return CausalLMOutput(logits=self.head(hidden[labelled]))
 
     def hidden_states(
         self, input_ids: Tensor, prompt_lengths: Tensor, lengths: Tensor, schedule: ExitSchedule
@@ -109,6 +138,62 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
                 torch.cat([after, bypassed], dim=1) if bypassed.shape[1] else after
             )  # [B, S, E]
         return hidden
+
+    def draft_states(
+        self, input_ids: Tensor, prompt_lengths: Tensor, windows: DraftWindows
+    ) -> tuple[Tensor, Tensor]:
+        """Return the last layer's output at full depth and that of drafts, [B, S, E] each.
+
+        A draft's place sees what it will see when all drafts before it in its window hold: a layer
+        runs full depth's states and the drafts' beside each other, with a mask.
+        """
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # [S]
+        layers = self.decoder_layers
+        lowest = layers[: windows.num_shared]
+        full = self.run_layers(lowest, self.embedded(input_ids, positions), positions)
+        drafts = full
+        twice = torch.cat([positions, positions])  # [2S]
+        mask = window_mask(positions, prompt_lengths, windows)  # [B, 1, 2S, 2S]
+        for index in range(windows.num_shared, len(layers)):
+            if index in windows.layers:
+                both = torch.cat([full, drafts], dim=1)  # [B, 2S, E]
+                full, drafts = self.run_layer(layers[index], both, twice, mask).chunk(2, dim=1)
+            else:
+                full = self.run_layer(layers[index], full, positions)
+        return full, drafts
+
+    def run_layers(self, layers: Iterable[nn.Module], hidden: Tensor, positions: Tensor) -> Tensor:
+        """Run [B, S, E] at positions [S] through ``layers`` in turn, causally; [B, S, E]."""
+        for layer in layers:
+            hidden = self.run_layer(layer, hidden, positions)
+        return hidden
+
+    def plain(self) -> PreTrainedModel:
+        """Return transformers' own model over the same weights, whose forward pass is its own."""
+        shared = copy.copy(self)
+        shared.__class__ = self.plain_class
+        return shared
+
+
+def window_mask(positions: Tensor, prompt_lengths: Tensor, windows: DraftWindows) -> Tensor:
+    """Return which places attend to which, bool [B, 1, 2S, 2S]: S of full depth, then S drafts.
+
+    Full depth attends causally to itself. With windows of 2 places, the draft at the second place
+    of one attends to full depth before the window, to the draft at the first place, and to itself.
+    Places before the first window are windows of their own.
+    """
+    size = len(positions)
+    start = prompt_lengths[:, None] + windows.offset  # [B, 1]
+    inside = (positions - start).remainder(windows.size)  # [B, S]
+    first = torch.where(positions < start, positions, positions - inside)[:, :, None]  # [B, S, 1]
+    causal = positions <= positions[:, None]  # [S, S]
+    sees_full = positions < first  # [B, S, S]
+    sees_drafts = causal & ~sees_full  # [B, S, S]
+    of_full = torch.cat([causal, torch.zeros_like(causal)], dim=1).expand(
+        len(first), size, 2 * size
+    )
+    of_drafts = torch.cat([sees_full, sees_drafts], dim=2)
+    return torch.cat([of_full, of_drafts], dim=1)[:, None]
 
 
 def active_lengths(schedule: ExitSchedule, prompt_lengths: Tensor, lengths: Tensor) -> Tensor:
@@ -148,3 +233,4 @@ def attention(
 
 
 AttentionInterface.register(ATTENTION, attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)  # for transformers' own passes

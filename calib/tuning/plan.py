@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,9 +20,10 @@ from ...runtime.schedule.rule import round_half_up
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
-from .config import DEFAULT_VALIDATION_EXAMPLES, TuneConfig
+from .config import DEFAULT_VALIDATION_EXAMPLES, FULL, TuneConfig
+from .draft import draft_layers
 from .start import StartModel, open_start
-from .work import Resumed, TuningDirectories
+from .work import Resumed, TuningDirectories, directories_of
 
 StepSchedules = Callable[[int, int], ExitSchedule]
 """Returns the schedule of an optimizer step: ``(step, num_steps)``, 0 ≤ step < num_steps."""
@@ -32,7 +34,8 @@ class TuningPlan:
     """A checked tuning: start model, data, schedules. ``warnings`` are for people.
 
     ``horizon_is_median``: the schedule's text left the horizon to the data. ``resumed``: the save
-    from which an interrupted run continues.
+    from which an interrupted run continues. ``draft_layers`` are those that a draft of ``draft``
+    runs, or those of the model below a draft layer; empty without either.
     """
 
     config: TuneConfig
@@ -45,6 +48,7 @@ class TuningPlan:
     validation: TokenisedData | None
     resumed: Resumed | None
     warnings: tuple[str, ...]
+    draft_layers: tuple[int, ...] = ()
 
     @property
     def model(self) -> ModelSpec:
@@ -55,6 +59,13 @@ class TuningPlan:
     def summary(self) -> str:
         """Summary of model, data and schedule, one fact per line."""
         share = depth_share(self.schedule, self.data.examples)
+        config, drafts = self.config, []
+        if config.draft is not None:
+            drafts = [
+                f"drafts {config.draft.layers}: layers {', '.join(map(str, self.draft_layers))}"
+            ]
+        if config.draft_layer is not None:
+            drafts = [f"a draft layer behind layer {config.draft_layer - 1}; the model is frozen"]
         horizon = f"horizon {self.schedule.horizon}: the median completion, in tokens"
         return "\n".join(
             (
@@ -62,6 +73,7 @@ class TuningPlan:
                 f"schedule {format_schedule(self.schedule)}: {share:.0%} of full depth over the "
                 "data, prompts included",
                 *([horizon] if self.horizon_is_median else []),
+                *drafts,
             )
         )
 
@@ -74,8 +86,9 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
     """
     require_extra("calib", "skipdec tune")
     problems = Problems("tune")
-    directories = TuningDirectories(config.output.expanduser().absolute())
+    directories = directories_of(config)
     problems.attempt(_check_adapters, config)
+    problems.attempt(_check_sharding, config)
     problems.attempt(directories.check, force=config.force, resume=config.resume)
     resumed = problems.attempt(directories.resumed) if config.resume else None
     examples = problems.attempt(load_examples, config.data)
@@ -93,16 +106,18 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
         validation = problems.attempt(_tokenise, reader, config.validation, start, held_out)
     # If the data are bad, use the maximum, which rejects the fewest schedules.
     horizon = start.spec.max_seq_len if data is None else data.median_completion
-    schedule = problems.attempt(_parse, config.schedule, start, horizon)
+    text = config.schedule or FULL
+    schedule = problems.attempt(_parse, text, start, horizon)
+    drafts = problems.attempt(_draft_layers, config, start.spec.num_layers)
     mixture = [problems.attempt(_parse, text, start, horizon) for text in config.mixture]
-    if schedule is None or data is None or problems.errors:
+    if schedule is None or data is None or drafts is None or problems.errors:
         raise problems.error()
     return TuningPlan(
         config=config,
         directories=directories,
         start=start,
         schedule=schedule,
-        horizon_is_median=_parse(config.schedule, start, horizon + 1) != schedule,
+        horizon_is_median=_parse(text, start, horizon + 1) != schedule,
         schedules=step_schedules(
             schedule,
             curriculum=config.curriculum,
@@ -112,7 +127,8 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
         data=data,
         validation=validation,
         resumed=resumed,
-        warnings=tuple(_warnings(data, validation, resumed)),
+        warnings=tuple(_warnings(config, data, validation, resumed)),
+        draft_layers=drafts,
     )
 
 
@@ -137,6 +153,30 @@ def _check_adapters(config: TuneConfig) -> None:
         raise MissingExtraError(
             "skipdec tune --lora", "needs peft, which is not installed; run: pip install peft"
         )
+
+
+def _check_sharding(config: TuneConfig) -> None:
+    is_sharded = os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true")
+    if config.draft_layer is not None and is_sharded:
+        raise UsageError(
+            "draft_layer",
+            "is one layer, which is not sharded, nor is the frozen model; start the processes by "
+            "torchrun, or by accelerate without FSDP",
+        )
+
+
+def _draft_layers(config: TuneConfig, num_layers: int) -> tuple[int, ...]:
+    """Return the layers that drafts run. Raises UsageError if they are not fewer than all."""
+    if config.draft is not None:
+        return draft_layers(config.draft.layers, num_layers)
+    behind = config.draft_layer or 0
+    if behind >= num_layers:
+        raise UsageError(
+            "draft_layer",
+            f"is {behind}; allowed: 1 to {num_layers - 1}, fewer than the model's {num_layers} "
+            "layers",
+        )
+    return tuple(range(behind))
 
 
 def _load_validation(config: TuneConfig) -> list[Example] | None:
@@ -175,7 +215,10 @@ def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:
 
 
 def _warnings(
-    data: TokenisedData, validation: TokenisedData | None, resumed: Resumed | None
+    config: TuneConfig,
+    data: TokenisedData,
+    validation: TokenisedData | None,
+    resumed: Resumed | None,
 ) -> list[str]:
     warnings = [*(() if resumed is None else resumed.warnings), *data.warnings]
     if validation is not None:
@@ -184,7 +227,11 @@ def _warnings(
             for warning in validation.warnings
             if warning != data.template.note
         ]
-    if find_spec("matplotlib") is None:
+    elif config.draft is not None or config.draft_layer is not None:
+        warnings.append(
+            "how many drafts hold is not measured; --validation FILE names held-out data"
+        )
+    if find_spec("matplotlib") is None and config.draft_layer is None:
         warnings.append(f"no curves: matplotlib is missing; run: {install_command('plot')}")
     return warnings
 

@@ -15,7 +15,7 @@ from ...engines.checking import FrozenModel
 from ...engines.host.console import markdown_table
 from ...engines.host.installation import require_extra
 from ...exporter.checkpoint.card import code, facts_table, model_card, structure
-from ...runtime.pictures import WIDTH, picture_style, save_picture
+from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from .plan import TuningPlan, depth_share
 
@@ -63,6 +63,24 @@ class ValidationReport(FrozenModel):
     tuned_at_full: float
 
 
+class Acceptance(FrozenModel):
+    """How many drafts held on greedy texts that the model writes for held-out prompts."""
+
+    texts: int
+    windows: int = Field(description="one for each token that has at least 6 more behind it")
+    held_of_6: float = Field(description="mean number of 6 drafts that hold")
+    first: float = Field(description="share of windows whose first draft holds")
+
+
+class DraftReport(FrozenModel):
+    """The drafts that were trained; ``start`` and ``tuned`` are null without held-out texts."""
+
+    text: str
+    layers: tuple[int, ...] = Field(description="the model's layers that a draft runs")
+    start: Acceptance | None
+    tuned: Acceptance | None
+
+
 class TuningReport(FrozenModel):
     """Report of a finished tuning. Times are in seconds; all else is the same on every machine."""
 
@@ -70,7 +88,7 @@ class TuningReport(FrozenModel):
     config: dict[str, Any]
     model: dict[str, Any]
     parameters: int
-    trained_parameters: int = Field(description="fewer than all with LoRA")
+    trained_parameters: int = Field(description="fewer than all with LoRA or a draft layer")
     schedule: dict[str, Any]
     schedule_text: str
     horizon_is_median: bool = Field(description="False: the schedule has its own horizon")
@@ -80,6 +98,7 @@ class TuningReport(FrozenModel):
     schedules: tuple[ScheduleReport, ...]
     losses: tuple[LossReport, ...]
     validation: ValidationReport | None
+    drafts: DraftReport | None = None
     seconds: dict[str, float]
     processes: int
     device: str
@@ -102,6 +121,7 @@ def make_report(
     seconds: Mapping[str, float],
     processes: int,
     device: str,
+    drafts: DraftReport | None = None,
 ) -> TuningReport:
     """Combine the options of ``plan``, Trainer's state and ``losses`` on held-out examples."""
     examples, num_steps = plan.data.examples, state.global_step
@@ -142,6 +162,7 @@ def make_report(
             if "loss" in entry
         ),
         validation=validation,
+        drafts=drafts,
         seconds=dict(seconds),
         processes=processes,
         device=device,
@@ -213,5 +234,17 @@ def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
         table = markdown_table(("", "before", "after"), rows)
         about = f"Loss of {losses.examples:,} held-out completions, nats per token:"
         sections.append(f"{about}\n\n{table}")
+    if report.drafts is not None:
+        sections.append(_about_drafts(report.drafts))
     sections.append("```sh\nskipdec export OWNER/NAME --quantize int8\n```")
     return model_card(plan.model, f"{plan.config.output.name}, tuned to skip layers", sections)
+
+
+def _about_drafts(drafts: DraftReport) -> str:
+    text = f"Full depth was tuned together with drafts that run layers {code(drafts.text)}"
+    if drafts.start is None or drafts.tuned is None:
+        return f"{text}."
+    return (
+        f"{text}: of 6 drafts {drafts.tuned.held_of_6:.2f} hold on {drafts.tuned.texts} texts "
+        f"(before: {drafts.start.held_of_6:.2f})."
+    )

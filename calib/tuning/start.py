@@ -35,13 +35,15 @@ class StartModel:
     """A model to tune. ``spec`` is its structure, ``files`` are the tokenizer's, by published name.
 
     ``load`` returns the model in float32, with the same weights at each call. ``prompt_template``
-    is that of an earlier tuning; None if prompts were used as they were.
+    is that of an earlier tuning; None if prompts were used as they were. ``directory`` is the
+    checkpoint's; None for a fresh model.
     """
 
     spec: ModelSpec
     files: dict[str, bytes]
     load: Callable[[], SkipModel]
     prompt_template: str | None = None
+    directory: Path | None = None
 
     @property
     def family(self) -> TuningFamily:
@@ -96,7 +98,8 @@ def _open_checkpoint(model: str) -> StartModel:
         raise CheckpointError(model, "has no tokenizer files; put tokenizer.json beside it")
     others = [name for name in _TOKENIZER_FILES if (path / name).is_file()]
     files = {"tokenizer.json": tokenizer} | {name: (path / name).read_bytes() for name in others}
-    return StartModel(spec, files, partial(load_skip_model, path, spec.family), read_template(path))
+    load = partial(load_skip_model, path, spec.family)
+    return StartModel(spec, files, load, read_template(path), path)
 
 
 def _draw_weights(family: str, document: dict[str, Any], seed: int) -> SkipModel:

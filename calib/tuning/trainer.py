@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from ...engines.host.events import Events
 from ...runtime.schedule import ExitSchedule
 from .batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
 from .config import DistillationConfig, LoraConfig, TuneConfig
+from .draft import step_windows
 from .model import IGNORED_LABEL, SkipModel
 from .plan import StepSchedules, TuningPlan
 from .work import Save
@@ -41,20 +43,19 @@ _SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_wit
 def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrainer:
     """Return the Trainer for ``plan``; ``model`` holds the start weights."""
     config = plan.config
-    trainer = SkipTrainer(
+    return SkipTrainer(
         model=model if config.lora is None else _with_adapters(plan, model, config.lora),
         args=training_arguments(config, str(plan.directories.checkpoints)),
         train_dataset=ExampleDataset(plan.data.examples, learn_prompt=config.learn_prompt),
         data_collator=collate,
-        callbacks=[_Watcher(plan, events)],
+        callbacks=[Watcher(plan, events)],
         groups_lengths=config.group_by_length,
         schedules=plan.schedules,
         target=plan.schedule,
         distillation=config.distillation,
         teacher=None if config.distillation is None else plan.start.load(),
+        drafting=None if config.draft is None else Drafting(config.draft.weight, plan.draft_layers),
     )
-    trainer.remove_callback(PrinterCallback)  # writes to stdout, which is for results
-    return trainer
 
 
 def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
@@ -75,7 +76,7 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
         seed=config.seed,
         logging_steps=config.logging_steps,
         logging_first_step=True,
-        logging_nan_inf_filter=False,  # _Watcher stops at them
+        logging_nan_inf_filter=False,  # Watcher stops at them
         save_steps=config.save_steps,
         save_total_limit=2,
         use_cpu=config.device == "cpu" or not torch.cuda.is_available(),
@@ -138,7 +139,7 @@ def _with_adapters(plan: TuningPlan, model: SkipModel, config: LoraConfig) -> Pe
         return peft.get_peft_model(model, adapters)
 
 
-class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
+class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
     """Forwards Trainer's events, seals its saves, and stops a run that diverges.
 
     Losses and weights that are not finite raise SkipDecError in all processes, before a save.
@@ -154,6 +155,7 @@ class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         control: TrainerControl,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
+        """Announce the steps, and those that were done before."""
         if state.is_world_process_zero:
             self._events.stage("tuning", state.max_steps)
             if state.global_step:
@@ -167,6 +169,7 @@ class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         model: nn.Module,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
+        """Count a step; check the weights before a save."""
         if state.global_step >= state.max_steps:
             control.should_log = True  # also end a short run's curve
         if state.is_world_process_zero:
@@ -183,6 +186,7 @@ class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         logs: dict[str, float],
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
+        """Show the loss; stop a run whose loss is not finite."""
         if (loss := logs.get("loss")) is None:
             return
         if state.is_world_process_zero:
@@ -197,35 +201,27 @@ class _Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         control: TrainerControl,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
+        """Seal the save that all processes have written."""
         everywhere(True, args.device)  # waits for all processes to write their parts
         if state.is_world_process_zero:
             Save(Path(args.output_dir) / f"checkpoint-{state.global_step}").seal()
 
 
-class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
-    """Trains at the schedule of the step; evaluates at the target.
+class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
+    """Trains on an ExampleDataset in an order that a resumed run continues.
 
-    ``teacher`` runs at full depth and is moved to the device of the model. ``groups_lengths`` makes
-    whole steps of texts of similar length, see ``LikeLengths``; the training data is an
-    ExampleDataset.
+    ``groups_lengths`` makes whole steps of texts of similar length, see ``LikeLengths``.
     """
 
     def __init__(
         self,
         *args: Any,  # noqa: ANN401  (Trainer's own)
-        schedules: StepSchedules,
-        target: ExitSchedule,
         groups_lengths: bool = False,
-        distillation: DistillationConfig | None = None,
-        teacher: SkipModel | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._schedules = schedules
-        self._target = target
         self._groups_lengths = groups_lengths
-        self._distillation = distillation
-        self._teacher = None if teacher is None else teacher.to(self.args.device).eval()
+        self.remove_callback(PrinterCallback)  # writes to stdout, which is for results
 
     def _get_train_sampler(self, train_dataset: ExampleDataset | None = None) -> Any:  # noqa: ANN401
         """Override Trainer's order of examples, whose own grouping loses it on resuming."""
@@ -248,6 +244,47 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
             return [], None
         return super().get_batch_samples(epoch_iterator, num_batches, device)
 
+    def mean(self, total: Tensor, count: int, num_items_in_batch: Tensor | int | None) -> Tensor:
+        """Return a part's summed loss over ``count`` labels as its share of the step's mean."""
+        if num_items_in_batch is None:
+            return total / count
+        # Gradients of several processes are averaged; this makes the result their sum.
+        processes: int = self.accelerator.num_processes
+        return total * processes / num_items_in_batch
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """The layers that a draft runs, and the share of drafts in the loss."""
+
+    weight: float
+    layers: tuple[int, ...]
+
+
+class SkipTrainer(OrderedTrainer):
+    """Trains at the schedule of the step; evaluates at the target.
+
+    ``teacher`` runs at full depth and is moved to the device of the model. With ``drafting``, the
+    schedule is full depth and drafts are a part of the loss.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401  (Trainer's own)
+        schedules: StepSchedules,
+        target: ExitSchedule,
+        distillation: DistillationConfig | None = None,
+        teacher: SkipModel | None = None,
+        drafting: Drafting | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._schedules = schedules
+        self._target = target
+        self._distillation = distillation
+        self._teacher = None if teacher is None else teacher.to(self.args.device).eval()
+        self._drafting = drafting
+
     def compute_loss(
         self,
         model: nn.Module,
@@ -259,17 +296,20 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         schedule = self._target
         if model.training:
             schedule = self._schedules(self.state.global_step, self.state.max_steps)
-        outputs = model(**inputs, schedule=schedule)
+        windows = None
+        if self._drafting is not None and model.training:
+            step = self.state.global_step
+            windows = step_windows(self._drafting.layers, step, self.args.seed)
+        outputs = model(**inputs, schedule=schedule, windows=windows)
         shifted = inputs["labels"][:, 1:]
         targets = shifted[shifted != IGNORED_LABEL]  # [R]
         total = F.cross_entropy(outputs.logits, targets, reduction="sum")
         if self._distillation is not None and model.training:
             total = self._distil(total, outputs.logits, inputs, self._distillation)
-        if num_items_in_batch is None:
-            loss = total / targets.numel()
-        else:
-            # Gradients of several processes are averaged; this makes the result their sum.
-            loss = total * self.accelerator.num_processes / num_items_in_batch
+        if self._drafting is not None and windows is not None:
+            from_full = kl_divergence(outputs.draft_logits, outputs.logits.detach())
+            total = (1 - self._drafting.weight) * total + self._drafting.weight * from_full
+        loss = self.mean(total, targets.numel(), num_items_in_batch)
         return (loss, {"loss": loss}) if return_outputs else loss
 
     def _distil(
@@ -280,14 +320,16 @@ class SkipTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         full = ExitSchedule.full(self._target.num_layers)
         with torch.no_grad():
             wanted = self._teacher(**inputs, schedule=full).logits  # [R, V]
-        from_teacher = F.kl_div(
-            (logits / config.temperature).log_softmax(-1),
-            (wanted / config.temperature).log_softmax(-1),
-            reduction="sum",
-            log_target=True,
-        )
+        from_teacher = kl_divergence(logits / config.temperature, wanted / config.temperature)
         scale = config.weight * config.temperature**2
         return (1 - config.weight) * total + scale * from_teacher
+
+
+def kl_divergence(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Return KL(wanted ‖ logits) of two lists of logits [R, V], summed over the rows, in nats."""
+    return F.kl_div(
+        logits.log_softmax(-1), wanted.log_softmax(-1), reduction="sum", log_target=True
+    )
 
 
 def are_finite(weights: Iterable[Tensor]) -> bool:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
@@ -18,9 +15,11 @@ from ...exporter.checkpoint.template import template_files
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.bundle import schedule_file
 from .config import TuneConfig
+from .drafting.training import train_draft_layer
 from .family import load_skip_model
 from .plan import TuningPlan, plan_tuning
-from .report import TuningReport, make_report, plot_curves, tuned_card
+from .report import Acceptance, DraftReport, TuningReport, make_report, plot_curves, tuned_card
+from .stages import Stages
 from .work import CURVES_NAME, FREE_OPTIONS, REPORT_NAME, num_processes
 
 if TYPE_CHECKING:
@@ -28,21 +27,14 @@ if TYPE_CHECKING:
 
     from .model import SkipModel
 
-_TITLES = {
-    "load": "loading",
-    "validate": "held-out loss",
-    "train": "tuning",
-    "publish": "writing",
-}
-
 
 def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | None:
     """Tune as ``config`` says, publish the checkpoint with its schedule and return the report.
 
-    The output is a Hugging Face directory that ``skipdec export`` takes, including its schedule; it
-    appears atomically. Under ``torchrun`` every process calls this; only the main one gets the
-    report, the others None. An interrupted run continues with ``resume=True`` and ends with the
-    same weights.
+    The output is a Hugging Face directory that ``skipdec export`` takes, including its schedule;
+    with ``draft_layer``, a directory with the draft layer alone. It appears atomically. Under
+    ``torchrun`` every process calls this; only the main one gets the report, the others None. An
+    interrupted run continues with ``resume=True`` and ends with the same weights.
 
     Raises SkipDecError before any work if something is wrong, see ``plan_tuning``; later, if losses
     or weights are not finite.
@@ -74,17 +66,21 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     from safetensors import SafetensorError
     from transformers import set_seed
 
+    if plan.config.draft_layer is not None:
+        return train_draft_layer(plan, events, is_main=is_main())
     from .trainer import divergence, make_trainer, tuned_weights
 
-    seconds: dict[str, float] = {}
-    with _timed(seconds, "load", events):
+    stages = Stages(events)
+    with stages.timed("load"):
         model = plan.start.load()
     set_seed(plan.config.seed)  # for adapters and dropout
     losses: dict[str, float] = {}
-    with _timed(seconds, "validate", events):
+    drafts_before = drafts_after = None
+    with stages.timed("validate"):
         if plan.validation is not None and is_main():
             losses |= _validate("start", model, plan)
-    with _timed(seconds, "train", events):
+            drafts_before = _acceptance(model, plan)
+    with stages.timed("train"):
         trainer = make_trainer(plan, model, events)
         resumed = None if plan.resumed is None else str(plan.resumed.save.path)
         with naming_full_disk(plan.directories.work, SafetensorError, RuntimeError):
@@ -93,23 +89,33 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     if tuned is None:
         return None
     plain, trained = tuned
-    with _timed(seconds, "publish", events):
+    with stages.timed("publish"):
         directory = plan.directories.stage()
         _write_checkpoint(plain, plan, directory)
         if plan.validation is not None:
-            after = _validate("tuned", load_skip_model(directory, plan.model.family), plan)
+            model = load_skip_model(directory, plan.model.family)
+            after = _validate("tuned", model, plan)
             if not all(map(isfinite, after.values())):
                 raise divergence(plan, f"held-out losses are {after}")
             losses |= after
+            drafts_after = _acceptance(model, plan)
         report = make_report(
             plan,
             trainer.state,
             parameters=plain.num_parameters(),
             trained_parameters=trained,
             losses=losses,
-            seconds=seconds,
+            seconds=stages.seconds,
             processes=trainer.args.world_size,
             device=str(trainer.args.device),
+            drafts=None
+            if plan.config.draft is None
+            else DraftReport(
+                text=plan.config.draft.layers,
+                layers=plan.draft_layers,
+                start=drafts_before,
+                tuned=drafts_after,
+            ),
         )
         write_file(directory / REPORT_NAME, report.model_dump_json(indent=2) + "\n")
         write_file(directory / CARD_NAME, tuned_card(plan, report))
@@ -117,15 +123,6 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
             plot_curves(report, directory / CURVES_NAME)
         plan.directories.publish()
     return report
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], stage: str, events: Events) -> Iterator[None]:
-    """Announce a stage and record how long it took."""
-    events.stage(_TITLES[stage])
-    begin = perf_counter()
-    yield
-    seconds[stage] = round(perf_counter() - begin, 3)
 
 
 def _validate(name: str, model: SkipModel, plan: TuningPlan) -> dict[str, float]:
@@ -140,6 +137,15 @@ def _validate(name: str, model: SkipModel, plan: TuningPlan) -> dict[str, float]
         f"{name}_at_schedule": mean_loss(model, examples, plan.schedule, batch_size=size),
         f"{name}_at_full": mean_loss(model, examples, full, batch_size=size),
     }
+
+
+def _acceptance(model: SkipModel, plan: TuningPlan) -> Acceptance | None:
+    """Return how many drafts hold; None if no drafts are tuned."""
+    if plan.config.draft is None:
+        return None
+    from .drafting.acceptance import held_by_layers, measure_acceptance
+
+    return measure_acceptance(model, plan, held_by_layers(model, plan.draft_layers))
 
 
 def _write_checkpoint(model: PreTrainedModel, plan: TuningPlan, directory: Path) -> None:

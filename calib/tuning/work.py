@@ -17,8 +17,10 @@ from ...engines.bundle.place import Place, foreign_directory
 from ...engines.documents import read_json
 from ...engines.errors import UsageError
 from ...engines.manifest import FileRecord
+from .config import TuneConfig
 
 REPORT_NAME = "tuning_report.json"
+DRAFT_LAYER_NAME = "draft_layer.json"
 CURVES_NAME = "tuning_curves.png"
 SEAL_NAME = "seal.json"
 FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
@@ -39,9 +41,14 @@ class Resumed:
 
 @dataclass(frozen=True)
 class TuningDirectories:
-    """Three neighbouring names: the result, a run's saves, and what is being published."""
+    """Three neighbouring names: the result, a run's saves, and what is being published.
+
+    ``mark`` is the file by which a result of this ``kind`` is recognised.
+    """
 
     output: Path
+    mark: str = REPORT_NAME
+    kind: str = "a tuned checkpoint"
 
     @property
     def work(self) -> Path:
@@ -56,7 +63,7 @@ class TuningDirectories:
     @property
     def place(self) -> Place:
         """Place of the result."""
-        return Place(self.output, REPORT_NAME, "a tuned checkpoint")
+        return Place(self.output, self.mark, self.kind)
 
     def check(self, *, force: bool, resume: bool) -> None:
         """Raise UsageError if no result may be put there, or an unfinished run would be lost.
@@ -149,23 +156,31 @@ class TuningDirectories:
 
         Call this inside ``place.locked``.
         """
-        digest = file_record(self.place.partial, REPORT_NAME).sha256
+        digest = file_record(self.place.partial, self.mark).sha256
         replace_file(self.work / _PUBLISHED_NAME, digest.encode())
         self.place.take(self.place.partial)
         self._forget()
 
     @property
     def _is_published(self) -> bool:
-        """True if the run's result, recognised by its report, is in place."""
+        """True if the run's result, recognised by its mark, is in place."""
         published = self.work / _PUBLISHED_NAME
-        if not (published.is_file() and (self.output / REPORT_NAME).is_file()):
+        if not (published.is_file() and (self.output / self.mark).is_file()):
             return False
-        return published.read_text() == file_record(self.output, REPORT_NAME).sha256
+        return published.read_text() == file_record(self.output, self.mark).sha256
 
     def _forget(self) -> None:
         """Delete the run's state, the published mark last."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
         shutil.rmtree(self.work, ignore_errors=True)
+
+
+def directories_of(config: TuneConfig) -> TuningDirectories:
+    """Return the directories of a tuning, whose result is a checkpoint or a draft layer."""
+    output = config.output.expanduser().absolute()
+    if config.draft_layer is None:
+        return TuningDirectories(output)
+    return TuningDirectories(output, DRAFT_LAYER_NAME, "a draft layer")
 
 
 def num_processes() -> int:

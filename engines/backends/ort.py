@@ -25,7 +25,7 @@ require_extra("cpu", "the onnxruntime target")
 import onnxruntime  # noqa: E402  (after the check that it is installed)
 from onnxruntime.capi import onnxruntime_pybind11_state as _native  # noqa: E402
 
-from .weights import copy_weights  # noqa: E402
+from .weights import FileCopies, copy_weights  # noqa: E402
 
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
@@ -187,6 +187,7 @@ class OrtBackend(EngineBackend):
         self.memory = HostMemory()
         self._threads = threads
         self._weights = weights
+        self._files = FileCopies()
 
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
@@ -204,7 +205,8 @@ class OrtBackend(EngineBackend):
                 "is 'copied', but the bundle runs on ONNX Runtime's operators, which copy weights "
                 "into their own layout; leave it out",
             )
-        weights = copy_weights(bundle, spec, options) if self._copies(spec) else ()
+        is_copied = self._copies(spec)
+        weights = copy_weights(bundle, spec, options, self._files) if is_copied else ()
         session = open_session(bundle, spec, options, ["CPUExecutionProvider"])
         return OrtSession(spec, session, weights)
 
@@ -213,7 +215,8 @@ class OrtBackend(EngineBackend):
         return self._copies(spec)
 
     def close(self) -> None:
-        """Do nothing, as sessions free their own memory."""
+        """Forget shared copies of weights; sessions free their own memory."""
+        self._files.drop()
 
     def _copies(self, spec: EngineSpec) -> bool:
         return self._weights == "copied" and spec.kind is not EngineKind.EMBED

@@ -39,8 +39,33 @@ _HELD_AS: Mapping[int, str] = {  # a numpy type of the same size, by ONNX's numb
 }
 
 
+class FileCopies:
+    """Copies of those weights files that several engines read, so that these share one copy."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], Array] = {}  # by the bundle's digest and path
+
+    def content(self, bundle: EngineBundle, path: str) -> Array:
+        """Return the content of a weights file as uint8 [size]; raises as `copy_weights`."""
+        manifest = bundle.manifest
+        draft = manifest.draft_head
+        if draft is None or path not in draft.engine.weights:
+            return _read(bundle, path)
+        key = manifest.digest, path
+        if key not in self._held:
+            self._held[key] = _read(bundle, path)
+        return self._held[key]
+
+    def drop(self) -> None:
+        """Forget all copies, which sessions may still hold."""
+        self._held.clear()
+
+
 def copy_weights(
-    bundle: EngineBundle, spec: EngineSpec, options: onnxruntime.SessionOptions
+    bundle: EngineBundle,
+    spec: EngineSpec,
+    options: onnxruntime.SessionOptions,
+    copies: FileCopies,
 ) -> tuple[onnxruntime.OrtValue, ...]:
     """Read an engine's weights and make a session of ``options`` use them instead of the files.
 
@@ -49,7 +74,7 @@ def copy_weights(
     graph, and CapacityError if memory is short.
     """
     folder = PurePosixPath(spec.graph).parent
-    files = {path: _read(bundle, path) for path in spec.weights}
+    files = {path: copies.content(bundle, path) for path in spec.weights}
     values = []
     try:
         for tensor in external_tensors(memoryview(bundle.read(spec.graph))):

@@ -69,11 +69,21 @@ def check_contract(manifest: Manifest) -> None:
 
     Each kind of engine has fixed roles, and each role a dtype and a shape with the model's sizes.
     All hidden states share one dtype, as do all keys and values, and all layers have the same
-    static KV capacities.
+    static KV capacities. The layer and the head of drafts are as the others, but for the number of
+    tokens that the head scores.
     """
-    problems = [text for spec in manifest.all_engines for text in _engine_problems(spec, manifest)]
+    layers = manifest.layers
+    scored = dict.fromkeys(manifest.all_engines, manifest.model.vocab_size)  # tokens of the logits
+    if manifest.draft_layer is not None:
+        layers = (*layers, manifest.draft_layer.engine)
+        scored[manifest.draft_layer.engine] = manifest.model.vocab_size
+    if manifest.draft_head is not None:
+        scored[manifest.draft_head.engine] = manifest.draft_head.tokens
+    problems = [
+        text for spec, tokens in scored.items() for text in _engine_problems(spec, manifest, tokens)
+    ]
     built = manifest.build.kv_buckets if manifest.build is not None else ()
-    for spec in manifest.layers:
+    for spec in layers:
         capacities = tuple(bucket.capacity for bucket in spec.buckets)
         if capacities and capacities != built:
             problems.append(
@@ -83,7 +93,7 @@ def check_contract(manifest: Manifest) -> None:
         raise BundleError("manifest.json", *problems, "export the model again")
 
 
-def _engine_problems(spec: EngineSpec, manifest: Manifest) -> Iterator[str]:
+def _engine_problems(spec: EngineSpec, manifest: Manifest, tokens: int) -> Iterator[str]:
     inputs, outputs = _REQUIRED[spec.kind]
     for direction, tensors, needed, allowed in (
         ("inputs", spec.inputs, inputs, inputs | _OPTIONAL.get(spec.kind, frozenset())),
@@ -98,17 +108,19 @@ def _engine_problems(spec: EngineSpec, manifest: Manifest) -> Iterator[str]:
                 f"{', '.join(sorted(needed))}, each once"
             )
     for tensor in (*spec.inputs, *spec.outputs):
-        yield from _tensor_problems(spec, tensor, manifest)
+        yield from _tensor_problems(spec, tensor, manifest, tokens)
 
 
-def _tensor_problems(spec: EngineSpec, tensor: TensorSpec, manifest: Manifest) -> Iterator[str]:
+def _tensor_problems(
+    spec: EngineSpec, tensor: TensorSpec, manifest: Manifest, tokens: int
+) -> Iterator[str]:
     model = manifest.model
     sizes: Mapping[str, int] = {
         "1": 1,
         "E": model.hidden_size,
         "N": model.num_kv_heads,
         "W": manifest.kv_width,
-        "V": model.vocab_size,
+        "V": tokens,
         "K": min(NUM_CANDIDATES, model.vocab_size),
     }
     dtype, symbols = _TENSORS[tensor.role]

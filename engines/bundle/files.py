@@ -208,8 +208,8 @@ def file_problems(
     root: HeldDirectory, manifest: Manifest, records: Iterable[FileRecord], *, hash_weights: bool
 ) -> list[str]:
     """Return one text, starting with the file's name, per file that differs from its record."""
-    engines = () if hash_weights else (*manifest.all_engines, *manifest.canonical)
-    unhashed = weights_files(engines)
+    engines = (*manifest.all_engines, *manifest.draft_engines, *manifest.canonical)
+    unhashed = weights_files(() if hash_weights else engines)
     return [
         f"{record.path}: {problem}"
         for record in records

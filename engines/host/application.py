@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,9 +22,11 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 _MAX_NAME, _SHARE = 34, 0.42  # maximum columns, and part of the width, of names; longer get a line
 WIDEST = 110  # columns; longer lines are hard to read
 _TYPES = {"str": "TEXT", "int": "N", "float": "X", "path": "PATH"}  # typer's → ours
+BARE_VALUES = "bare_values"  # attribute of a command's function: option → value where none follows
 C = TypeVar("C", bound=Callable[..., Any])
 _WIDTH = 79  # of a line with a command; fits a terminal of 80 columns
 _COMMAND = re.compile(r" *(skipdec|torchrun|head|pip) ")
+_NUMBER = re.compile(r"[-+]?[0-9.]+")
 _BREAK = re.compile(r" (?=--?[a-z]|\| )")  # before an option or a pipe
 
 
@@ -174,13 +176,32 @@ class _Command(TyperCommand):
             _print_epilog(self.epilog)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
-        """Parse ``args`` as typer does, but reject a truth value after a flag."""
+        """Parse ``args`` as typer does, but reject a truth value after a flag.
+
+        An option that may stand alone, such as ``--draft-layer``, gets its value there.
+        """
+        args = _with_bare_values(args, getattr(self.callback, BARE_VALUES, {}))
         switches = flags(self)
         options = args[: args.index("--")] if "--" in args else args
         for option, value in pairwise(options):
             if option in switches and value.lower() in ("true", "false"):
                 ctx.fail(f"{option} takes no value; leave {value!r} out")
         return super().parse_args(ctx, args)
+
+
+def _with_bare_values(args: Sequence[str], bare: Mapping[str, str]) -> list[str]:
+    """Return ``args`` with a value after each option of ``bare`` that no number follows."""
+    if not bare:
+        return list(args)
+    completed: list[str] = []
+    for place, argument in enumerate(args):
+        if argument == "--":
+            return [*completed, *args[place:]]
+        completed.append(argument)
+        following = args[place + 1] if place + 1 < len(args) else ""
+        if argument in bare and _NUMBER.fullmatch(following) is None:
+            completed.append(bare[argument])
+    return completed
 
 
 def _print_epilog(text: str) -> None:

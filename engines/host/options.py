@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from ..checking import Option, ValidatedConfig
 from ..errors import ConfigurationError, UsageError
+from .application import BARE_VALUES
 from .console import reports_errors
 
 C = TypeVar("C", bound=ValidatedConfig)
@@ -84,7 +85,16 @@ def from_options(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {}
-    return reports_errors(run)
+    reporting = reports_errors(run)
+    bare = {
+        flag: field.option.bare
+        for _, fields in found.values()
+        for field in fields
+        if field.option.bare is not None
+        for flag in field.flags
+    }
+    setattr(reporting, BARE_VALUES, bare)
+    return reporting
 
 
 @dataclass(frozen=True, eq=False)  # hashable by identity

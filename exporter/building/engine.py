@@ -18,6 +18,7 @@ from pydantic import Field
 
 from ...engines.checking import FrozenModel
 from ...engines.documents import naming_file
+from ...engines.engine_spec import DRAFT_LAYER
 from ...engines.manifest import EngineKind, EngineSpec, FileRecord, ModelSpec, PrecisionSpec
 from ...engines.memory import WEIGHTS_ALIGNMENT, Array
 from ...engines.trt.build import PlanReport
@@ -54,11 +55,14 @@ def build_engine(
     target: str,
     reader: TensorReader,
     directory: Path,
+    *,
+    is_draft: bool = False,
 ) -> BuiltEngine:
     """Write ``engines/<target>/<engine>.onnx`` and ``.weights`` under ``directory``.
 
     ``graph`` is the canonical graph of ``trace_engine``, which is not changed. Files of the same
-    name are replaced, never overwritten. Both are on disk (fsync) on return. Peak memory is about
+    name are replaced, never overwritten. ``is_draft``: it is the layer of drafts, whose parameters
+    are called as those of ``layer_index``. Both are on disk (fsync) on return. Peak memory is about
     one weight and, if it is quantised, its quantised copy.
 
     Raises CheckpointError for weights that can't be quantised, and VerificationError if the written
@@ -69,7 +73,9 @@ def build_engine(
     def tensors(parameter: Parameter) -> dict[str, Array]:
         return _encoded(parameter.name, parameter.load(reader), lowered)
 
-    return write_engine(lowered, kind, layer_index, model, target, tensors, directory)
+    return write_engine(
+        lowered, kind, layer_index, model, target, tensors, directory, is_draft=is_draft
+    )
 
 
 def write_engine(
@@ -80,9 +86,11 @@ def write_engine(
     target: str,
     tensors: Callable[[Parameter], dict[str, Array]],
     directory: Path,
+    *,
+    is_draft: bool = False,
 ) -> BuiltEngine:
     """Write a lowered graph and each parameter's ``tensors``, by name; see ``build_engine``."""
-    name = engine_name(kind, layer_index)
+    name = DRAFT_LAYER if is_draft else engine_name(kind, layer_index)
     folder = Path("engines") / target
     (directory / folder).mkdir(parents=True, exist_ok=True)
     graph_path, weights_path = folder / f"{name}.onnx", folder / f"{name}.weights"
@@ -95,11 +103,11 @@ def write_engine(
                 stored_bytes[parameter.name] = store_tensors(tensors(parameter), lowered, weights)
         records.append(FileRecord(path=str(weights_path), size=weights.size, sha256=weights.sha256))
     graph_bytes = ir.to_proto(lowered.graph).SerializeToString(deterministic=True)
-    _write_new(directory / graph_path, graph_bytes)
+    write_new(directory / graph_path, graph_bytes)
     spec = EngineSpec(
         name=name,
         kind=kind,
-        layer_index=layer_index,
+        layer_index=None if is_draft else layer_index,
         graph=str(graph_path),
         weights=tuple(record.path for record in records),
         inputs=lowered.signature.inputs,
@@ -159,7 +167,7 @@ def step_bytes(stored_bytes: Mapping[str, int], parameters: Sequence[Parameter])
     return sum(size // table_rows.get(name, 1) for name, size in stored_bytes.items())
 
 
-def _write_new(path: Path, data: bytes) -> None:
+def write_new(path: Path, data: bytes) -> None:
     """Write a new file durably, replacing an older one of that name."""
     path.unlink(missing_ok=True)
     with naming_file(path), path.open("xb") as file:

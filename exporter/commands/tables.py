@@ -8,15 +8,18 @@ from typing import Any
 
 from rich.table import Table
 
+from ...engines.engine_spec import DRAFT_HEAD, DRAFT_LAYER
 from ...engines.host.console import print_facts, print_json, reporting, result_console
 from ...engines.host.events import Events
 from ...engines.host.progress import ConsoleProgress
 from ...engines.manifest import BuildSpec, Kernels, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
 from ..config import DEFAULT_TARGET
+from ..pipeline.card import describe_drafts
 from ..pipeline.plan import BundlePlan
 from ..pipeline.report import EngineReport, ExportReport
 
+_DRAFT_PARTS = (DRAFT_LAYER, DRAFT_HEAD)
 _CHECKED_LAYERS = ("KV_CACHE_UPDATE", "ATTENTION_INPUT")  # TensorRT's, in each decoder layer
 
 
@@ -64,6 +67,8 @@ def describe_plan(plan: BundlePlan) -> dict[str, Any]:
         "precision": plan.precision.model_dump(mode="json"),
         "build": None if build is None else build.model_dump(mode="json"),
         "schedule": plan.schedule.to_document(),
+        "draft_behind": plan.drafts.behind,
+        "draft_head_tokens": plan.drafts.head_tokens,
         "engines": [
             {"name": engine.name, "size": engine.size}
             | ({"capacities": list(engine.capacities)} if engine.capacities else {})
@@ -95,6 +100,7 @@ def plan_tables(plan: BundlePlan) -> tuple[Table, dict[str, str]]:
         **kernel_facts(plan.target, plan.kernels),
         **_build_facts(plan.target, build),
         "schedule": format_schedule(plan.schedule),
+        "drafts": describe_drafts(plan.drafts.behind, plan.drafts.head_tokens),
         "canonical graphs": _megabytes(plan.canonical_size) if plan.canonical_size else "",
         "size": _megabytes(plan.size),
         "on the way": temporary if plan.temporary_size else "",
@@ -208,9 +214,11 @@ def describe_verification(report: ExportReport) -> str:
 
 
 def _grouped(engines: Iterable[Any]) -> list[tuple[str, list[Any]]]:
-    """Return embed, all layers, head and candidates as labelled groups."""
-    embed, *layers, head, candidates = engines
-    ends = [("head", [head]), ("candidates", [candidates])]
+    """Return embed, all layers, head, candidates and parts for drafts as labelled groups."""
+    embed, *others = engines
+    drafts = [(engine.name, [engine]) for engine in others if engine.name in _DRAFT_PARTS]
+    *layers, head, candidates = others[: len(others) - len(drafts)]
+    ends = [("head", [head]), ("candidates", [candidates]), *drafts]
     return [("embed", [embed]), (f"{len(layers)} layers", layers), *ends]
 
 

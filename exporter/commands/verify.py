@@ -89,6 +89,10 @@ def verify(
         Path | None,
         typer.Option(metavar="FILE", help="the export's --ranges, if they migrated outliers"),
     ] = None,
+    draft: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="the export's --draft, to compare the draft layer too"),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -102,6 +106,7 @@ def verify(
                 bundle,
                 reference.source(),
                 ranges=ranges,
+                draft=draft,
                 atol=reference.atol,
                 max_divergence=reference.max_divergence,
                 verify_memory=reference.verify_memory,

@@ -77,6 +77,7 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         precision, warnings = expanded_precision(manifest.precision), _rewriting_warnings(manifest)
     else:
         precision, warnings = compilation.precision, iter(())
+    left_out = [spec.name for spec in manifest.draft_engines]
     return BundlePlan(
         output=output,
         target=config.target,
@@ -90,7 +91,7 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         open_source=open_source,
         engines=planned_engines(manifest.model, precision, config.target, compilation),
         compilation=compilation,
-        warnings=tuple(warnings),
+        warnings=(*warnings, *([_left_out(left_out)] if left_out else [])),
     )
 
 
@@ -105,6 +106,13 @@ def _check_kernels(source: EngineBundle) -> None:
             f"has no skipdec operators to rewrite: its engines already use "
             f"{source.manifest.target}'s",
         )
+
+
+def _left_out(names: list[str]) -> str:
+    return (
+        f"{' and '.join(names)}, for drafts alone, are left out: drafts run on skipdec's kernels, "
+        "or on a bundle that was exported for its target with --draft"
+    )
 
 
 def _rewriting_warnings(manifest: Manifest) -> Iterator[str]:

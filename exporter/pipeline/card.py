@@ -23,6 +23,7 @@ def bundle_card(manifest: Manifest, schedule: ExitSchedule) -> bytes:
         "model": structure(model),
         "precision": f"{precision.dtype}, weights {_quantization(manifest)}{_cache(manifest)}",
         "runs on": code(manifest.target) + _kernels(manifest),
+        "for drafts": _drafts(manifest),
         "exit schedule, as exported": code(format_schedule(schedule)),
         "prompt template": code(manifest.prompt_template or "{prompt}"),
         "weights of": ", ".join(f"{key} {code(manifest.source[key])}" for key in manifest.source),
@@ -42,6 +43,23 @@ def bundle_card(manifest: Manifest, schedule: ExitSchedule) -> bytes:
         ),
         tags=[manifest.target],
     )
+
+
+def describe_drafts(behind: int | None, head_tokens: int | None) -> str:
+    """Return what a bundle has for drafts in one line; nothing if it has nothing.
+
+    >>> describe_drafts(1, 8192)
+    'a layer of their own behind layer 0, a head of the first 8192 tokens'
+    """
+    layer = "" if behind is None else f"a layer of their own behind layer {behind - 1}"
+    head = "" if head_tokens is None else f"a head of the first {head_tokens} tokens"
+    return ", ".join(part for part in (layer, head) if part)
+
+
+def _drafts(manifest: Manifest) -> str:
+    layer, head = manifest.draft_layer, manifest.draft_head
+    behind = None if layer is None else layer.behind
+    return describe_drafts(behind, None if head is None else head.tokens)
 
 
 def _quantization(manifest: Manifest) -> str:

@@ -25,6 +25,7 @@ from ..building.journal import (
 )
 from ..building.rewriting import rewrite_engine
 from ..checkpoint.checkpoint import Checkpoint
+from ..checkpoint.reader import CheckpointReader
 from ..quantization.migration import MIGRATION, Migration, migrated_reader
 from .plan import EngineSource, PlannedEngine
 from .report import Stages
@@ -75,7 +76,7 @@ class CheckpointEngines(EngineSource):
 
     The constructor traces the canonical graph of each kind of engine for each activation dtype in
     ``dtypes``; all layers share one. Engines in ``journal`` with the same content key and intact
-    files are reused.
+    files are reused. ``draft`` has the tensors of a layer of drafts, under the names of layer 0's.
     """
 
     def __init__(
@@ -86,9 +87,11 @@ class CheckpointEngines(EngineSource):
         directory: Path,
         journal: Journal,
         stages: Stages,
+        draft: CheckpointReader | None = None,
     ) -> None:
         self.tool_versions = tool_versions()
         self._checkpoint = checkpoint
+        self._draft = draft
         self._migration = migration
         self._directory = directory
         self._journal = journal
@@ -114,7 +117,7 @@ class CheckpointEngines(EngineSource):
         kind, index = planned.kind, planned.layer_index
         is_wide = target_of(form).has_float32_activations
         traced: tuple[EngineKind, FloatType] = (kind, "float32" if is_wide else precision.dtype)
-        model, reader = self._checkpoint.model, self._checkpoint.reader
+        model, reader = self._checkpoint.model, self._reader(planned)
         factors = {} if self._migration is None else self._migration.of(planned.name)
         key = content_key(
             planned.name,
@@ -137,9 +140,17 @@ class CheckpointEngines(EngineSource):
             form,
             migrated_reader(reader, factors, kind, index, model),
             self._directory,
+            is_draft=planned.is_draft,
         )
         self._journal.record(key, built)
         return built
+
+    def _reader(self, planned: PlannedEngine) -> CheckpointReader:
+        """Return the tensors of an engine: the checkpoint's, or those of the draft layer."""
+        if not planned.is_draft:
+            return self._checkpoint.reader
+        assert self._draft is not None
+        return self._draft
 
 
 @lru_cache(maxsize=2 * len(EngineKind))

@@ -27,6 +27,7 @@ from ..checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedul
 from ..config import CANONICAL, ExportConfig
 from ..quantization.ranges import read_migration
 from ..verification.report import VerificationRequest
+from .drafts import plan_drafts
 from .plan import BundlePlan, EngineSource, bundle_path, planned_engines
 from .report import ExportReport, Stages
 
@@ -82,6 +83,9 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         problems.attempt(_check_head_size, model)
         if config.ranges is not None:
             migration = problems.attempt(read_migration, config.ranges, model, config.precision())
+    drafts, draft_layer = plan_drafts(
+        config, checkpoint, problems, is_migrated=migration is not None
+    )
     if schedule is None or problems.errors:
         raise problems.error()
     precision = config.precision() if compilation is None else compilation.precision
@@ -95,7 +99,8 @@ def plan_export(config: ExportConfig) -> BundlePlan:
     def open_source(directory: Path, journal: Journal, stages: Stages) -> EngineSource:
         from .engines import CheckpointEngines
 
-        return CheckpointEngines(checkpoint, dtypes, migration, directory, journal, stages)
+        draft = None if draft_layer is None else draft_layer.reader
+        return CheckpointEngines(checkpoint, dtypes, migration, directory, journal, stages, draft)
 
     return BundlePlan(
         output=output,
@@ -108,15 +113,17 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         prompt_template=checkpoint.prompt_template,
         origin={"load_format": checkpoint.load_format},
         open_source=open_source,
-        engines=planned_engines(model, precision, kernels or config.target, compilation),
+        engines=planned_engines(model, precision, kernels or config.target, compilation, drafts),
         canonical_size=canonical_size if config.keep_canonical else 0,
         temporary_size=0 if config.keep_canonical else canonical_size,
         compilation=compilation,
+        drafts=drafts,
         verification=_verification(config, output, precision) if config.verify else None,
         warnings=(
             *checkpoint.warnings,
             *_precision_warnings(config),
             *_schedule_warnings(schedule, checkpoint),
+            *drafts.warnings,
         ),
     )
 
@@ -149,6 +156,7 @@ def _verification(
         source=config.source,
         precision=precision,
         ranges=config.ranges,
+        draft=config.draft,
         atol=config.atol,
         max_divergence=config.max_divergence,
         verify_memory=config.verify_memory,

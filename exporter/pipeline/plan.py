@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...engines.bundle.place import partial_path
 from ...engines.checking import expanded
+from ...engines.engine_spec import DRAFT_LAYER
 from ...engines.errors import CapacityError
 from ...engines.manifest import (
     EngineKind,
@@ -56,17 +57,33 @@ class PlannedEngine:
     """An engine to be built; ``size`` is a slight overestimate of its files' bytes.
 
     TensorRT's engines have one plan for each of ``capacities``, or a single one if it is empty.
+    ``is_draft``: the layer of drafts, whose parameters have the names of layer 0's.
     """
 
     kind: EngineKind
     layer_index: int | None
     size: int
     capacities: tuple[int, ...] = ()
+    is_draft: bool = False
 
     @property
     def name(self) -> str:
-        """Return ``embed``, ``layer_000`` ..., ``head`` or ``candidates``."""
-        return engine_name(self.kind, self.layer_index)
+        """Return ``embed``, ``layer_000`` ..., ``head``, ``candidates`` or ``layer_draft``."""
+        return DRAFT_LAYER if self.is_draft else engine_name(self.kind, self.layer_index)
+
+
+@dataclass(frozen=True)
+class DraftParts:
+    """The parts of a bundle that only drafts use.
+
+    ``behind``: the model's layers that run before the draft layer; None without one.
+    ``head_tokens``: the tokens that the narrow head scores; None without one. ``warnings`` say what
+    was left out.
+    """
+
+    behind: int | None = None
+    head_tokens: int | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class EngineSource(ABC):
@@ -91,9 +108,10 @@ class BundlePlan:
     """The plan of an export or a build. ``canonical_size`` is 0 unless canonical engines are kept.
 
     ``open_source`` opens the source of ONNX engines for a run's directory and journal; ``origin``
-    describes it. ``temporary_size`` is written during the run and deleted at the end.
-    ``compilation`` is None unless TensorRT compiles the engines. ``verification`` is run before the
-    bundle is published.
+    describes it. ``engines`` are in the manifest's order, then the layer of ``drafts``, if any; a
+    narrow head is cut from the head's graph. ``temporary_size`` is written during the run and
+    deleted at the end. ``compilation`` is None unless TensorRT compiles the engines.
+    ``verification`` is run before the bundle is published.
     """
 
     output: Path
@@ -108,6 +126,7 @@ class BundlePlan:
     origin: dict[str, str]
     open_source: Callable[[Path, Journal, Stages], EngineSource]
     compilation: Compilation | None = None
+    drafts: DraftParts = DraftParts()
     canonical_size: int = 0
     temporary_size: int = 0
     verification: VerificationRequest | None = None
@@ -196,6 +215,7 @@ def planned_engines(
     precision: PrecisionSpec,
     form: str,
     compilation: Compilation | None = None,
+    drafts: DraftParts = DraftParts(),
 ) -> tuple[PlannedEngine, ...]:
     """Return the engines of a bundle in the manifest's order, with the size of their files."""
     sizes = {kind: _planned_size(kind, model, precision, form) for kind in EngineKind}
@@ -209,7 +229,11 @@ def planned_engines(
 
     layers = (planned(EngineKind.LAYER, index) for index in range(model.num_layers))
     ends = (planned(EngineKind.HEAD), planned(EngineKind.CANDIDATES))
-    return (planned(EngineKind.EMBED), *layers, *ends)
+    layer_size = sizes[EngineKind.LAYER]
+    draft = (
+        () if drafts.behind is None else (PlannedEngine(EngineKind.LAYER, 0, layer_size, (), True),)
+    )
+    return (planned(EngineKind.EMBED), *layers, *ends, *draft)
 
 
 def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, form: str) -> int:

@@ -14,16 +14,27 @@ from typing import TypeVar
 from ...engines.bundle import replace_file
 from ...engines.bundle.place import CARD_NAME, TOKENIZER_NAME
 from ...engines.bundle.writer import BundleWriter
+from ...engines.engine_spec import DRAFT_HEAD, DRAFT_LAYER
 from ...engines.host.events import Events
 from ...engines.host.signals import Interruption
 from ...engines.host.worker import Worker
-from ...engines.manifest import EngineKind, FileRecord, KVCacheSpec, Manifest, PrecisionSpec
+from ...engines.manifest import (
+    DraftHead,
+    DraftLayer,
+    EngineKind,
+    FileRecord,
+    KVCacheSpec,
+    Manifest,
+    PrecisionSpec,
+)
 from ...engines.targets import target_of
 from ...runtime.schedule.bundle import schedule_file
 from ...runtime.schedule.text import format_schedule
+from ..architecture.weights import engine_name
 from ..building.compile import Compiler, OnPlanProgress
 from ..building.engine import BuiltEngine
 from ..building.journal import Journal
+from ..building.narrow import write_narrow_head
 from ..config import CANONICAL, QuantizationConfig
 from ..verification import process
 from .card import bundle_card
@@ -117,12 +128,25 @@ class _Building:
             for engine, report in _run_jobs(self._build, plan.engines, jobs, self._cancelled):
                 self._engines[report.name], reports[report.name] = engine, report
                 self._stages.events.advance(report.name, detail=report.summary)
-        return tuple(reports[planned.name] for planned in plan.engines)
+        if plan.drafts.head_tokens is not None:
+            reports[DRAFT_HEAD] = self._cut_head(plan.drafts.head_tokens)
+        names = (*(planned.name for planned in plan.engines), DRAFT_HEAD)
+        return tuple(reports[name] for name in names if name in reports)
+
+    def _cut_head(self, tokens: int) -> EngineReport:
+        """Write the narrow head, which takes milliseconds and so is never resumed."""
+        start, plan = perf_counter(), self._plan
+        head = self._engines[engine_name(EngineKind.HEAD)]
+        built = write_narrow_head(head, plan.model, plan.precision, plan.form, tokens)
+        self._engines[DRAFT_HEAD] = built
+        size = sum(record.size for record in built.files)
+        seconds = perf_counter() - start
+        return EngineReport(name=DRAFT_HEAD, size=size, seconds=seconds, resumed=False)
 
     def _build(self, planned: PlannedEngine) -> tuple[BuiltEngine, EngineReport]:
         start = perf_counter()
         plan, canonical = self._plan, None
-        if self._compiler is not None or plan.keeps_canonical:
+        if self._compiler is not None or (plan.keeps_canonical and not planned.is_draft):
             float_precision = PrecisionSpec(dtype=plan.precision.dtype)
             canonical = self._source.engine(planned, CANONICAL, float_precision)
         if self._compiler is not None:
@@ -144,9 +168,12 @@ class _Building:
     def manifest(self, *, canonical: bool) -> Manifest:
         """Return the bundle's manifest, including canonical engines if ``canonical`` is true."""
         plan = self._plan
-        engines = [self._engines[planned.name] for planned in plan.engines]
+        engines = [self._engines[planned.name] for planned in plan.engines if not planned.is_draft]
+        drafts = [
+            self._engines[name] for name in (DRAFT_LAYER, DRAFT_HEAD) if name in self._engines
+        ]
         kept = [each.canonical for each in engines if canonical and each.canonical is not None]
-        files = [record for engine in (*engines, *kept) for record in engine.files]
+        files = [record for engine in (*engines, *kept, *drafts) for record in engine.files]
         if plan.tokenizer is not None:
             digest = hashlib.sha256(plan.tokenizer).hexdigest()
             files.append(FileRecord(path=TOKENIZER_NAME, size=len(plan.tokenizer), sha256=digest))
@@ -162,12 +189,26 @@ class _Building:
             candidates=candidates,
             canonical=tuple(engine.spec for engine in kept),
             build=None if plan.compilation is None else plan.compilation.build,
+            draft_layer=self._draft_layer(),
+            draft_head=self._draft_head(),
             tokenizer=None if plan.tokenizer is None else TOKENIZER_NAME,
             prompt_template=plan.prompt_template,
             files=tuple(files),
             tool_versions=self._source.tool_versions,
             source=self._source.provenance(),
         ).with_digest()
+
+    def _draft_layer(self) -> DraftLayer | None:
+        behind = self._plan.drafts.behind
+        if behind is None:
+            return None
+        return DraftLayer(behind=behind, engine=self._engines[DRAFT_LAYER].spec)
+
+    def _draft_head(self) -> DraftHead | None:
+        tokens = self._plan.drafts.head_tokens
+        if tokens is None:
+            return None
+        return DraftHead(tokens=tokens, engine=self._engines[DRAFT_HEAD].spec)
 
 
 class _Cancelled(Exception):  # noqa: N818  (not an error: another engine's error ends the run)

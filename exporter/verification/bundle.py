@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from time import perf_counter
 from typing import Self
@@ -14,10 +14,12 @@ from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
 from ...engines.targets import target_of
 from ..architecture.weights import TensorReader
 from ..checkpoint.checkpoint import open_checkpoint
+from ..checkpoint.draft_layer import TrainedDraftLayer
 from ..config import DEFAULT_TARGET
 from ..quantization.migration import Migration
 from ..quantization.ranges import read_ranges
 from .calls import ModuleCalls, SessionCalls
+from .drafts import check_draft_head, open_draft_layer
 from .engines import check_engine, graph_tensors, weight_problem
 from .identity import (
     available_memory,
@@ -50,6 +52,11 @@ from .tolerance import (
     remedies,
 )
 
+_Job = tuple[str, Callable[[], EngineCheck]]
+_UNCOMPARED_DRAFT = (
+    "the draft layer was not compared; pass the directory that it was exported from as --draft"
+)
+
 
 def verify_bundle(request: VerificationRequest, events: Events) -> VerificationReport:
     """Compare every engine, then the greedy tokens, with the checkpoint; return a report.
@@ -65,7 +72,9 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
     check_graphs(bundle)
     migration = None if request.ranges is None else read_ranges(request.ranges).migration
     check_migration(bundle, migration)
-    with Verification(request, bundle, checkpoint.reader, events, migration) as verification:
+    draft = open_draft_layer(bundle, request.draft, checkpoint)
+    reader = checkpoint.reader
+    with Verification(request, bundle, reader, events, migration, draft) as verification:
         engines = verification.check_engines()
         broken = any(check.problems for check in engines)
         tokens = None if broken else verification.check_tokens()
@@ -99,6 +108,7 @@ class Verification:
         reader: TensorReader,
         events: Events,
         migration: Migration | None = None,
+        draft: TrainedDraftLayer | None = None,
     ) -> None:
         self._seed = request.source.seed
         self._atol = request.atol
@@ -114,6 +124,9 @@ class Verification:
         self._quantized = Reference(self._model, self._precision, reader, form, migration)
         float_precision = PrecisionSpec(dtype=self._precision.dtype)
         self._canonical = Reference(self._model, float_precision, reader, migration=migration)
+        self._draft = (  # whose inputs no factor was measured for
+            None if draft is None else Reference(self._model, self._precision, draft.reader, form)
+        )
         self._float = Reference(self._model, float_precision, reader)
         self._cpu = open_backend(DEFAULT_TARGET if self._is_compiled else target)
         self._plans = plan_runner(bundle) if self._is_compiled else None
@@ -132,7 +145,8 @@ class Verification:
     def notes(self) -> tuple[str, ...]:
         """Return a sentence for each part that was not checked."""
         if not self._is_compiled:
-            return ()
+            is_skipped = self._bundle.manifest.draft_layer is not None and self._draft is None
+            return (_UNCOMPARED_DRAFT,) if is_skipped else ()
         notes = []
         if not isinstance(self._plans, PlanRunner):
             notes.append(f"plans were built, not run: {self._plans}")
@@ -163,12 +177,13 @@ class Verification:
     def check_engines(self) -> tuple[EngineCheck, ...]:
         """Check every engine against its module, including canonical (unquantised) ones."""
         manifest = self._bundle.manifest
-        jobs: list[tuple[str, Callable[[], EngineCheck]]] = [
+        canonical: list[_Job] = [
             (f"canonical {spec.name}", partial(self._check_graph, spec, self._canonical))
             for spec in manifest.canonical
         ]
+        jobs = canonical
         if isinstance(self._plans, PlanRunner):
-            jobs += [
+            jobs = canonical + [
                 (name, partial(self._check_plan, self._plans, spec, bucket))
                 for name, spec, bucket in plans(self._bundle)
             ]
@@ -176,7 +191,8 @@ class Verification:
             jobs = [
                 (spec.name, partial(self._check_graph, spec, self._quantized))
                 for spec in manifest.all_engines
-            ] + jobs
+            ]
+            jobs += [*self._draft_jobs(), *canonical]
         checks = []
         self._events.stage("verifying", len(jobs) + 2)  # and the tokens of bundle and reference
         for label, check in jobs:
@@ -184,10 +200,36 @@ class Verification:
             self._events.advance(label)
         return tuple(checks)
 
-    def _check_graph(self, spec: EngineSpec, reference: Reference) -> EngineCheck:
-        """Check an ONNX graph: weights bit for bit, and its results if the CPU can run it."""
+    def _draft_jobs(self) -> Iterator[_Job]:
+        """Yield the checks of what only drafts run; the layer's needs the files it came from."""
+        layer, head = self._bundle.manifest.draft_layer, self._bundle.manifest.draft_head
+        if layer is not None and self._draft is not None:
+            yield layer.engine.name, partial(self._check_graph, layer.engine, self._draft, 0)
+        if head is not None:
+            default = engine_tolerance(self._precision, head.engine.kind, self._quantized.form)
+            yield (
+                head.engine.name,
+                partial(
+                    check_draft_head,
+                    self._bundle,
+                    self._cpu,
+                    head,
+                    self._quantized,
+                    self._tolerance(default),
+                    self._seed,
+                ),
+            )
+
+    def _check_graph(
+        self, spec: EngineSpec, reference: Reference, layer_index: int | None = None
+    ) -> EngineCheck:
+        """Check an ONNX graph: weights bit for bit, and its results if the CPU can run it.
+
+        ``layer_index``: by which the reference knows the engine, if not the engine's own.
+        """
         stored = graph_tensors(self._bundle, spec)
-        builder = ReferenceBuilder(reference, spec.kind, spec.layer_index)
+        index = spec.layer_index if layer_index is None else layer_index
+        builder = ReferenceBuilder(reference, spec.kind, index)
         problems = [weight_problem(name, stored(name), array) for name, array in builder.tensors()]
         differing = tuple(problem for problem in problems if problem is not None)
         if reference.precision.dtype == "bfloat16" and not reference.has_own_kernels:

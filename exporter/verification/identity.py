@@ -57,7 +57,7 @@ def check_graphs(bundle: EngineBundle) -> None:
     float_precision = PrecisionSpec(dtype=manifest.precision.dtype)
     asked = [(spec, float_precision, CANONICAL) for spec in manifest.canonical]
     if not target_of(manifest.target).is_compiled:
-        engines = manifest.all_engines
+        engines = (*manifest.all_engines, *manifest.draft_engines)
         asked = [(spec, manifest.precision, manifest.form) for spec in engines] + asked
     problems: list[str] = []
     for spec, precision, target in asked:

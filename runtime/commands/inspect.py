@@ -98,6 +98,11 @@ def _print_sections(document: dict[str, Any]) -> None:
         console.print(f"--draft auto is {draft}", markup=False)
     if (template := document["prompt_template"]) is not None:
         console.print(f"text prompts are put into {template!r}", markup=False)
+    if (drafts := document["draft_engines"]) is not None:
+        console.print(_drafts_line(drafts), markup=False)
+    drafts = document["drafts"]
+    exact = "exact (--draft changes no text)" if drafts["exact"] else drafts["problem"]
+    console.print(f"drafts: {exact}", markup=False, soft_wrap=True)
     print_section: dict[Section, Callable[[Console, Any], None]] = {
         Section.ENGINES: _print_engines,
         Section.IO: _print_tensors,
@@ -108,6 +113,19 @@ def _print_sections(document: dict[str, Any]) -> None:
         if section.value in document:
             console.print()
             show(console, document[section.value])
+
+
+def _drafts_line(drafts: dict[str, Any]) -> str:
+    """Return what the bundle has for drafts alone in one line."""
+    parts = []
+    if (behind := drafts["behind"]) is not None:
+        size = _size(drafts["step_bytes"])
+        parts.append(f"a layer of their own behind layer {behind - 1}, {size}")
+    if (tokens := drafts["head_tokens"]) is not None:
+        parts.append(f"a head of the first {tokens} of {drafts['vocab_size']} tokens")
+    else:
+        parts.append(f"no narrow head ({drafts['no_head_because']})")
+    return f"for drafts: {'; '.join(parts)}"
 
 
 def _print_engines(console: Console, engines: list[dict[str, Any]]) -> None:

@@ -81,6 +81,11 @@ class DraftConfig:
     exact: bool = True
     head: int | None = None
 
+    @property
+    def uses_draft_layer(self) -> bool:
+        """True if the bundle's own draft layer drafts, which has keys and values of its own."""
+        return any(part.name == "trained" for part in self.parts)
+
     def __str__(self) -> str:
         """Return the shortest text that `parse_draft` reads as this configuration."""
         text = "+".join(map(str, self.parts))

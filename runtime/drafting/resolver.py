@@ -47,18 +47,20 @@ class DraftResolver:
             return
         problems = [
             *self._inexact(config),
-            *(problem for part in config.parts for problem in self._impossible(part)),
-        ]
+            *self._beyond_depth(config),
+            *self._without_layer(config),
+            *self._without_head(config),
+        ] or list(self._misplaced(config))
         if problems:
             raise UsageError("draft", *problems)
 
     def plan(self, part: DraftPart) -> LayerPlan:
         """Return the layers that a part of resolved drafts runs, by the bundle's own placement."""
-        return draft_plan(part, self.own)
+        return draft_plan(part, self.own, self.manifest.draft_layer)
 
-    def draft_prior(self, plan: LayerPlan) -> float:
+    def draft_prior(self, plan: LayerPlan, *, narrow: bool) -> float:
         """Return what a draft step of ``plan`` should cost, in passes over one token."""
-        return byte_share(self.manifest, plan)
+        return byte_share(self.manifest, plan, narrow=narrow)
 
     def _inexact(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem if results may depend on how many tokens of a row share a pass.
@@ -90,23 +92,48 @@ class DraftResolver:
                 "--quantize int8, or allow it with exact=no"
             )
 
-    def _impossible(self, part: DraftPart) -> Iterator[str]:
-        """Yield a problem if the model has no such layers."""
+    def _beyond_depth(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem for each part with as many layers as the model has, or more."""
         depth = self.manifest.model.num_layers
-        if part.number is None:
-            return
-        if part.number >= depth:
-            yield (
-                f"{part} runs {part.number} layers of {depth}; allowed: 1 to {depth - 1}, and "
-                "2 to 4 are fast"
-            )
-            return
-        least = least_layers(part, self.own)
-        if part.number < least:
+        for part in config.parts:
+            if part.number is not None and part.number >= depth:
+                yield (
+                    f"{part} runs {part.number} layers of {depth}; allowed: 1 to {depth - 1}, and "
+                    "2 to 4 are fast"
+                )
+
+    def _misplaced(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem for each part with fewer layers than the bundle's placement has."""
+        for part in config.parts:
+            if part.number is None or part.number >= (least := least_layers(part, self.own)):
+                continue
             yield (
                 f"{part}: min_exit_layer is {part.number}; allowed with placement "
                 f"{self.own.placement}: {least} or more; take another number, ends:N or first:N"
             )
+
+    def _without_layer(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem if the text asks for a draft layer that is not there."""
+        if config.uses_draft_layer and self.manifest.draft_layer is None:
+            yield (
+                "trained needs a draft layer, which the bundle does not have; train one with "
+                "`skipdec tune --draft-layer` and export the model with --draft"
+            )
+
+    def _without_head(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem if the text names a narrow head that is not there or not used."""
+        if config.head is None:
+            return
+        held = self.manifest.draft_head
+        if not any(part.runs_layers for part in config.parts):
+            yield f"head is {config.head}, but no part runs layers; leave it out, or add ends:3"
+        elif held is None:
+            yield (
+                f"head is {config.head}, but the bundle has no narrow head; leave it out, or "
+                "export the model with --draft-head"
+            )
+        elif held.tokens != config.head:
+            yield f"head is {config.head}; allowed: {held.tokens}, the bundle's narrow head"
 
 
 def wants_drafts(wanted: str | None) -> bool:

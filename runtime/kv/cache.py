@@ -241,6 +241,11 @@ class SlotCache:
         return self._layers[layer].generation
 
     @property
+    def num_layers(self) -> int:
+        """The number of layers, a draft layer included."""
+        return len(self._layers)
+
+    @property
     def num_rows(self) -> int:
         """The number of rows whose prompts have run."""
         return len(self._lengths)

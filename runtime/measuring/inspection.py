@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...engines.backends.session import default_device
 from ...engines.bundle import EngineBundle, Verify
+from ...engines.errors import UsageError
 from ...engines.kernels.library import kernels_in_use
-from ...engines.manifest import EngineSpec, TensorRole
-from ..drafting.bundle import bundle_draft_file
+from ...engines.manifest import EngineSpec, Manifest, TensorRole
+from ..drafting.bundle import bundle_draft_file, draft_resolver
 from ..kv.buffers import KVLayout
 from ..kv.cache import plan_kv_cache
 from ..schedule import ExitSchedule
@@ -75,6 +77,8 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         "precision": manifest.precision.model_dump(mode="json", exclude_none=True),
         "prompt_template": manifest.prompt_template,
         "bundle_schedule": format_schedule(bundle_schedule(bundle)),
+        "drafts": describe_drafts(bundle),
+        "draft_engines": describe_draft_engines(manifest),
         "bundle_draft": None if (draft := bundle_draft_file(bundle)) is None else draft.text,
         "tool_versions": manifest.tool_versions,
         "source": manifest.source,
@@ -82,9 +86,53 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
     }
 
 
+def describe_drafts(bundle: EngineBundle) -> dict[str, Any]:
+    """Return whether drafts are promised to change no text of the bundle, and if not, why."""
+    manifest = bundle.manifest
+    on_device = default_device(manifest.target) != "cpu"
+    try:
+        draft_resolver(bundle, on_device=on_device).resolve("own")
+    except UsageError as error:
+        return {"exact": False, "problem": "; ".join(error.problems)}
+    return {"exact": True, "problem": None}
+
+
+def describe_draft_engines(manifest: Manifest) -> dict[str, Any] | None:
+    """Return what the bundle has for drafts alone, and why it has no narrow head; None: nothing."""
+    layer, head = manifest.draft_layer, manifest.draft_head
+    if layer is None and head is None:
+        return None
+    return {
+        "behind": None if layer is None else layer.behind,
+        "step_bytes": None if layer is None else layer.engine.step_bytes,
+        "head_tokens": None if head is None else head.tokens,
+        "vocab_size": manifest.model.vocab_size,
+        "no_head_because": None if head is not None else _missing_head(manifest),
+    }
+
+
+def _missing_head(manifest: Manifest) -> str:
+    """Return why a bundle with a draft layer has no narrow head."""
+    precision = manifest.precision
+    if manifest.kernels is None:
+        return "ONNX Runtime's operators can't read a part of the head's weights"
+    if precision.head_quantize == "none" and precision.dtype == "float32":
+        return "the head's float32 weights can't be read in part"
+    if precision.head_quantize not in ("none", "int8"):
+        return (
+            f"none was exported, or the head's {precision.head_quantize} weights have no such part"
+        )
+    return "none was exported"
+
+
 def describe_engines(bundle: EngineBundle) -> list[dict[str, Any]]:
-    """Return name, kind, file sizes and bytes read per token of each engine, in running order."""
-    sizes = {record.path: record.size for record in bundle.manifest.files}
+    """Return name, kind, file sizes and bytes read per token of each engine, in running order.
+
+    Engines of drafts come last. The weights of the narrow head are counted as the head's alone.
+    """
+    manifest = bundle.manifest
+    sizes = {record.path: record.size for record in manifest.files}
+    shared = manifest.head.weights
     return [
         {
             "name": engine.name,
@@ -92,17 +140,21 @@ def describe_engines(bundle: EngineBundle) -> list[dict[str, Any]]:
             "graph": engine.graph,
             "graph_bytes": sizes[engine.graph],
             "weights": list(engine.weights),
-            "weights_bytes": sum(sizes[path] for path in engine.weights),
+            "weights_bytes": sum(
+                sizes[path]
+                for path in engine.weights
+                if engine is manifest.head or path not in shared
+            ),
             "step_bytes": engine.step_bytes,
         }
-        for engine in bundle.manifest.engines
+        for engine in (*manifest.engines, *manifest.draft_engines)
     ]
 
 
 def describe_tensors(bundle: EngineBundle) -> list[dict[str, Any]]:
     """Return inputs and outputs by role; engines with equal tensors share an entry."""
     groups: dict[tuple[Any, ...], list[EngineSpec]] = {}
-    for engine in bundle.manifest.engines:
+    for engine in (*bundle.manifest.engines, *bundle.manifest.draft_engines):
         groups.setdefault((engine.kind, engine.inputs, engine.outputs), []).append(engine)
     return [
         {
@@ -119,7 +171,8 @@ def describe_memory(
 ) -> dict[str, Any]:
     """Return the bytes of weights on disk and of the KV caches of ``workload`` per schedule."""
     sizes = {record.path: record.size for record in bundle.manifest.files}
-    weights = {path for engine in bundle.manifest.engines for path in engine.weights}
+    engines = (*bundle.manifest.engines, *bundle.manifest.draft_engines)
+    weights = {path for engine in engines for path in engine.weights}
     layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
     cost = CostModel(bundle.manifest)
     return {

@@ -55,7 +55,7 @@ class Call:
         self._requests = requests
         self._schedules = schedules
         self._engines = loaded.engines
-        self._slots = loaded.call_slots(requests)
+        self._slots = loaded.call_slots(requests, config.draft)
         self._batch = RunningBatch(loaded, self._slots, config)
         self._start = perf_counter()
         parts = [

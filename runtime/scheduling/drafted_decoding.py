@@ -16,7 +16,7 @@ from ..tokens.outputs import Drafts, StreamDelta
 from ..tokens.sampler import StepLogits
 from .decoding import Decoding, OrdinaryDecoding, fed
 from .drafters import Drafter, LookupDrafter, OwnDrafter, RowDrafts, room_of
-from .layer_drafter import LayerDrafter
+from .layer_drafter import LayerDrafter, TrainedDrafter
 from .loaded_bundle import LoadedBundle, RunningBatchConfig
 from .running_request import Row
 
@@ -205,17 +205,23 @@ def make_decoding(
         return OrdinaryDecoding()
     memory = loaded.draft_memory
 
+    narrow = draft.head is not None
+
     def by_layers(part: DraftPart) -> Drafter:
         plan = loaded.drafts.plan(part)
-        prior = loaded.drafts.draft_prior(plan)
-        return LayerDrafter(str(part), plan, loaded.engines, slots, memory.costs, prior)
+        prior = loaded.drafts.draft_prior(plan, narrow=narrow)
+        source = f"{part},head={draft.head}" if narrow else str(part)
+        kind = TrainedDrafter if part.name == "trained" else LayerDrafter
+        return kind(source, plan, loaded.engines, slots, memory.costs, prior, narrow=narrow)
 
+    loaded.engines.load_drafts(draft)
     makers: Mapping[str, Callable[[DraftPart], Drafter]] = {
         "own": lambda part: OwnDrafter(memory.tables, per_client=config.prefixes == "client"),
         "lookup": lambda part: LookupDrafter(),
         "layers": by_layers,
         "ends": by_layers,
         "first": by_layers,
+        "trained": by_layers,
     }
     drafters = [makers[part.name](part) for part in draft.parts]
     return DraftedDecoding(draft, drafters, memory, loaded.model.vocab_size)

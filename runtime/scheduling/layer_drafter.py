@@ -35,14 +35,20 @@ class LayerDrafter(Drafter):
         slots: SlotStitcher,
         costs: PassCosts,
         draft_prior: float,
+        *,
+        narrow: bool,
     ) -> None:
-        """Run the layers of ``plan`` on ``slots``; ``costs`` learns how long that takes."""
+        """Run the layers of ``plan`` on ``slots``; ``costs`` learns how long that takes.
+
+        ``narrow``: score the tokens of the bundle's narrow head only.
+        """
         self.source = source
         self.draft_prior = draft_prior
         self._plan = plan
         self._engines = engines
         self._slots = slots
         self._costs = costs
+        self._narrow = narrow
         self._needed = frozenset(plan)
         self._steps = 0
 
@@ -79,6 +85,7 @@ class LayerDrafter(Drafter):
                 for row, tokens in rows
             ],
             self._plan,
+            narrow=self._narrow,
         )
         for index, (row, tokens) in enumerate(rows):
             tokens.append(logits.propose(index, row.sampler, place))
@@ -96,3 +103,54 @@ class LayerDrafter(Drafter):
             if row.schedule.plan(index + count) is not plan:
                 return count - 1
         return most
+
+
+class TrainedDrafter(LayerDrafter):
+    """Proposes what the bundle's own draft layer makes of the rows' texts.
+
+    It runs behind the model's first layers and has keys and values of its own, which only drafts
+    write. So it first feeds what it has not seen of a text: the prompt before the first draft, and
+    later what was written without it. Prompts and passes without drafts cost no more than before.
+
+    Worked: it drafted d1 d2 d3 at positions 7, 8, 9, fed the text's token of position 6 and d1, d2
+    behind it, and d1 held. Positions 6 and 7 are seen; 8 is the next that it feeds.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        plan: LayerPlan,
+        engines: LoadedEngines,
+        slots: SlotStitcher,
+        costs: PassCosts,
+        draft_prior: float,
+        *,
+        narrow: bool,
+    ) -> None:
+        """Run the layers of ``plan``, the last of which is the draft layer."""
+        super().__init__(source, plan, engines, slots, costs, draft_prior, narrow=narrow)
+        self._needed = frozenset(plan.layers[:-1])
+
+    @override
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+        with self._engines.step():
+            for one in rows:
+                self._show(one)
+        proposed = super().propose(rows, most)
+        for one, tokens in zip(rows, proposed, strict=True):
+            if tokens:
+                one.fed = [one.tokens[-1], *tokens[:-1]]
+        return proposed
+
+    def _show(self, drafts: RowDrafts) -> None:
+        """Feed the draft layer what it has not seen of the row's text, all but the last token."""
+        tokens = drafts.tokens
+        for token in drafts.fed:
+            if drafts.num_seen == len(tokens) - 1 or tokens[drafts.num_seen] != token:
+                break
+            drafts.num_seen += 1
+        drafts.fed = []
+        unseen = tokens[drafts.num_seen : -1]
+        if unseen:
+            self._slots.follow(drafts.row.number, unseen, drafts.num_seen, self._plan)
+            drafts.num_seen = len(tokens) - 1

@@ -198,6 +198,7 @@ class RequestLimits:
             request.max_tokens,
             self.memory.layout,
             rows=range(rows),
+            has_draft_layer=self.memory.has_draft_layer,
         )
         needed = self.memory.alone(prompt, in_chunks=tokens > self.max_chunk_tokens)
         if self.kv_bytes is not None and needed > self.kv_bytes:
@@ -251,18 +252,21 @@ class LoadedBundle:
             on_device=on_device,
         )
         drafts = draft_resolver(bundle, schedules.own, on_device=on_device, default=options.draft)
-        drafts.resolve()
+        draft = drafts.resolve()
         stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
         # The free memory is known once the engines are loaded.
         kv_bytes = options.kv_memory or backend.memory.available_bytes() // options.kv_shares
         pool = BufferPool(backend.memory, kv_bytes, keeps_idle=on_device)
+        engines = LoadedEngines(stitcher, backend, pool)
+        if draft is not None:
+            engines.load_drafts(draft)
         return cls(
             model=bundle.manifest.model,
             tokenizer=tokenizer,
             schedules=schedules,
             layout=KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY)),
             limits=replace(limits, kv_bytes=kv_bytes),
-            engines=LoadedEngines(stitcher, backend, pool),
+            engines=engines,
             drafts=drafts,
         )
 
@@ -270,22 +274,29 @@ class LoadedBundle:
         """Return this bundle with ``memory`` for what drafts learn; None keeps its own."""
         return self if memory is None else replace(self, draft_memory=memory)
 
-    def batch_slots(self, max_model_len: int | None, *, keeps_prefixes: bool) -> SlotStitcher:
-        """Return slots for requests that come and go; they take no memory yet.
+    def batch_slots(
+        self, max_model_len: int | None, draft: DraftConfig | None, *, keeps_prefixes: bool
+    ) -> SlotStitcher:
+        """Return slots for requests that come and go, with ``draft``; they take no memory yet.
 
         Each row has up to ``max_model_len`` positions, or without it as many as the bundle holds.
         Raises UsageError for more than that.
         """
         limits = self.limits.slot_limits(max_model_len, self.model.max_seq_len)
-        return self._slots(limits, keeps_prefixes=keeps_prefixes)
+        return self._slots(limits, draft, keeps_prefixes=keeps_prefixes)
 
-    def call_slots(self, requests: Sequence[Request]) -> SlotStitcher:
+    def call_slots(self, requests: Sequence[Request], draft: DraftConfig | None) -> SlotStitcher:
         """Return slots with no more memory than ``requests`` need, where no other will come."""
         limits = self.limits.call_limits(requests, self.model.max_seq_len)
-        return self._slots(limits, exact=True)
+        return self._slots(limits, draft, exact=True)
 
     def _slots(
-        self, limits: SlotLimits, *, exact: bool = False, keeps_prefixes: bool = False
+        self,
+        limits: SlotLimits,
+        draft: DraftConfig | None,
+        *,
+        exact: bool = False,
+        keeps_prefixes: bool = False,
     ) -> SlotStitcher:
         return make_slots(
             self.engines.require_usable(),
@@ -295,6 +306,7 @@ class LoadedBundle:
             limits,
             exact=exact,
             keeps_prefixes=keeps_prefixes,
+            has_draft_layer=draft is not None and draft.uses_draft_layer,
         )
 
     @cached_property

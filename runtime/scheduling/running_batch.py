@@ -180,6 +180,7 @@ class RunningBatch:
             first_row=self._next_row,
             start=start,
             owner=request.client if self._config.prefixes == "client" else "",
+            has_draft_layer=self.limits.memory.has_draft_layer,
         )
         self._next_number += 1
         self._next_row += len(outputs)
@@ -401,6 +402,6 @@ def open_running_batch(
 ) -> Iterator[RunningBatch]:
     """Hold the engines for a running batch until the block ends; see `Generator.running_batch`."""
     keeps_prefixes = config.prefixes != "off"
-    slots = loaded.batch_slots(max_model_len, keeps_prefixes=keeps_prefixes)
+    slots = loaded.batch_slots(max_model_len, config.draft, keeps_prefixes=keeps_prefixes)
     with loaded.engines.hold(slots, lasts=True):
         yield RunningBatch(loaded, slots, config)

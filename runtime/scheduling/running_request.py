@@ -204,10 +204,12 @@ class RunningRequest:
         first_row: int,
         start: float,
         owner: str = "",
+        has_draft_layer: bool = False,
     ) -> Self:
         """Make rows ``first_row`` and up for the completions ``outputs`` of the request.
 
-        ``owner`` is that of the kept prefixes which the prompt may use, see `PromptRow`.
+        ``owner`` is that of the kept prefixes which the prompt may use, see `PromptRow`. With
+        ``has_draft_layer`` the rows reserve memory for the bundle's draft layer, too.
         """
         rows = tuple(
             Row(
@@ -229,6 +231,7 @@ class RunningRequest:
             loaded.layout,
             rows=range(first_row, first_row + len(rows)),
             owner=owner,
+            has_draft_layer=has_draft_layer,
         )
         return cls(number, request, schedule, rows, prompt, start)
 

@@ -15,11 +15,13 @@ from ...engines.backends.session import EngineBackend, EngineSession
 from ...engines.bundle import EngineBundle
 from ...engines.errors import BundleError, CapacityError, ClosedError, SkipDecError
 from ...engines.host.process import NATIVE_WORK, HomeProcess
+from ..drafting.config import DraftConfig
 from ..kv.buffers import BufferPool, KVLayout, KVMemory
 from ..kv.cache import SlotCache, SlotSizes
 from ..kv.prefixes import PrefixCache
 from .device.slot_stitcher import DeviceSlotStitcher, device_slot_cache
 from .device.stitcher import DeviceStitcher
+from .drafts import draft_engines
 from .host.slot_stitcher import HostSlotStitcher
 from .host.stitcher import HostStitcher
 from .protocol import SlotLimits, Stitcher
@@ -31,6 +33,7 @@ def load_stitcher(
 ) -> Stitcher:
     """Load all engines of ``bundle`` into the stitcher that ``backend`` needs.
 
+    Those that only drafts run are loaded when a draft first needs them: `HostStitcher.drafts`.
     Layers with static capacities are loaded in their smallest bucket; the plans of larger buckets
     when a batch first needs them, and then kept. Weights that the backend does not hash itself are
     hashed at the same time, where the bundle asks for it. Raises the errors of the backend's
@@ -60,7 +63,8 @@ def load_stitcher(
     with bundle.weights_checked(unchecked):
         embed, head = backend.load(bundle, manifest.embed), backend.load(bundle, manifest.head)
         if backend.device is None:
-            return HostStitcher(embed, layers(None), head, max_rows)
+            drafts = draft_engines(bundle, backend)
+            return HostStitcher(embed, layers(None), head, max_rows, drafts)
         if manifest.candidates is None:
             raise BundleError(
                 str(bundle.path),
@@ -220,6 +224,10 @@ class LoadedEngines:
             if may_free:
                 self._free()
 
+    def load_drafts(self, draft: DraftConfig) -> None:
+        """Load the engines that only these drafts run. Raises as the backend's ``load``."""
+        self.require_usable().load_drafts(layer=draft.uses_draft_layer, head=draft.head is not None)
+
     def require_usable(self) -> Stitcher:
         """Return the stitcher. Raises ClosedError, or SkipDecError in a forked child."""
         self._home.require()
@@ -291,16 +299,23 @@ def make_slots(
     *,
     exact: bool = False,
     keeps_prefixes: bool = False,
+    has_draft_layer: bool = False,
 ) -> SlotStitcher:
     """Make slots in memory of ``pool`` for rows that run on the engines of ``stitcher``.
 
-    On the host, ``exact`` slots take no more memory than is reserved, and ``keeps_prefixes`` adds a
-    `PrefixCache`.
+    On the host, ``exact`` slots take no more memory than is reserved, ``keeps_prefixes`` adds a
+    `PrefixCache`, and ``has_draft_layer`` the slots of the bundle's draft layer.
     """
     if isinstance(stitcher, DeviceStitcher):
         cache = device_slot_cache(pool, layout, num_layers, limits)
         return DeviceSlotStitcher(stitcher, cache, pool, limits)
     sizes = SlotSizes(limits.max_rows, limits.max_positions, exact=exact)
-    cache = SlotCache(pool, layout, num_layers=num_layers, limit=limits.kv_bytes, sizes=sizes)
+    cache = SlotCache(
+        pool,
+        layout,
+        num_layers=num_layers + has_draft_layer,
+        limit=limits.kv_bytes,
+        sizes=sizes,
+    )
     prefixes = PrefixCache(pool, layout, num_layers) if keeps_prefixes else None
     return HostSlotStitcher(cast(HostStitcher, stitcher), cache, pool, limits, prefixes)

@@ -48,10 +48,17 @@ class PromptRow:
         *,
         rows: range,
         owner: str = "",
+        has_draft_layer: bool = False,
     ) -> Self:
-        """Make the rows that continue a prompt by up to ``max_tokens`` tokens each."""
+        """Make the rows that continue a prompt by up to ``max_tokens`` tokens each.
+
+        A draft layer holds the positions of all of these tokens but the last.
+        """
         plan = plan_kv_cache(layout, schedule, [len(tokens)], [max_tokens], scratch_rows=1)
-        return cls(rows[0], tokens, schedule, plan.capacities, tuple(rows[1:]), owner)
+        capacities = plan.capacities
+        if has_draft_layer:
+            capacities += (len(tokens) + max_tokens - 1 if max_tokens > 1 else 0,)
+        return cls(rows[0], tokens, schedule, capacities, tuple(rows[1:]), owner)
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -61,7 +68,7 @@ class PromptRow:
     @property
     def runs_whole(self) -> bool:
         """True if every layer runs the whole prompt."""
-        layers = range(len(self.capacities))
+        layers = range(self.schedule.num_layers)
         return all(self.active_length(layer) == len(self.tokens) for layer in layers)
 
     def active_length(self, layer: int) -> int:
@@ -122,12 +129,14 @@ class SlotMemory:
     """Computes the KV memory that rows need in slots of these sizes; allocates nothing.
 
     ``bucket`` is the number of positions of a prompt's caches where it is static in the engines.
+    With ``has_draft_layer`` rows have one more capacity, that of the draft layer.
     """
 
     layout: KVLayout
     num_layers: int
     sizes: SlotSizes
     bucket: int | None = None
+    has_draft_layer: bool = False
 
     def alone(self, row: PromptRow, *, in_chunks: bool) -> int:
         """Return the bytes that the row and its copies need if nothing else runs."""
@@ -173,6 +182,9 @@ class Stitcher(ABC):
     layer l are the first ``active_lengths[l]``. ``bucket`` is the number of positions of the caches
     where it is static in the engines.
     """
+
+    def load_drafts(self, *, layer: bool, head: bool) -> None:  # noqa: B027
+        """Load the bundle's draft layer and narrow head; without engines for drafts do nothing."""
 
     @abstractmethod
     def prefill(

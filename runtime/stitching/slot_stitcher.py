@@ -45,7 +45,13 @@ class SlotStitcher(ABC):
         self._pool = pool
         self._num_layers = num_layers
         self.limits = limits
-        self.memory = SlotMemory(cache.layout, num_layers, cache.sizes, limits.bucket)
+        self.memory = SlotMemory(
+            cache.layout,
+            num_layers,
+            cache.sizes,
+            limits.bucket,
+            has_draft_layer=cache.num_layers > num_layers,
+        )
         self._prefixes = prefixes
         self._plans: dict[int, LayerPlan] = {}  # row -> of the first token of its last step
         self._floors: dict[int, int] = {}  # row -> the position at which it last left layers
@@ -189,16 +195,30 @@ class SlotStitcher(ABC):
         """
 
     @abstractmethod
-    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
+    def draft(
+        self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool = False
+    ) -> HostLogits:
         """Run one token of each row through the layers of ``plan``, to guess what follows.
 
         Each row must reside in these layers, and ``position`` be behind what is written of it.
         Nobody leaves a layer and lengths stay, so the next pass, in which the row runs at least
         these layers, overwrites the keys and values of the draft. Rows that do not draft keep
-        theirs. Returns the logits of the rows in the given order, valid until the next call.
+        theirs. Returns the logits of the rows in the given order, valid until the next call; if
+        ``narrow``, of the tokens that the bundle's narrow head scores.
+
+        The bundle's draft layer has the number behind the model's last layer; its keys and values
+        are those that `follow` and earlier draft steps wrote.
 
         Raises UsageError, before anything has changed, for tokens that cannot be fed, and on
         devices.
+        """
+
+    @abstractmethod
+    def follow(self, row: int, tokens: Sequence[int], start: int, plan: LayerPlan) -> None:
+        """Feed a row's written tokens from position ``start`` on to the layers of ``plan``.
+
+        The model's layers write what they hold already, bit for bit; the draft layer among them
+        gets the keys and values of tokens that it has not seen.
         """
 
     @abstractmethod
@@ -274,6 +294,9 @@ class SlotStitcher(ABC):
         self._cache.reserve(capacities, prompts.nbytes)
 
     def _begin(self, rows: Sequence[PromptRow]) -> None:
+        for row in rows:
+            if self.memory.has_draft_layer and row.capacities[self._num_layers]:
+                self._cache.enter(self._num_layers, [row.row])  # nothing is written yet
         self._cache.set_lengths([row.row for row in rows], [len(row.tokens) for row in rows])
         for row in rows:
             if row.copies:

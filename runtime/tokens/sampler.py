@@ -109,12 +109,22 @@ class Sampler:
     def propose(self, logits: Logits, place: int) -> int:
         """Return what would be drawn from ``logits`` as the ``place``-th next token.
 
-        Changes nothing: penalties are those of the tokens drawn so far. Of logits from which no
-        token can be drawn it returns any token.
+        ``logits`` float32 [V], or fewer, of the vocabulary's first tokens. Changes nothing:
+        penalties are those of the tokens drawn so far. Of logits from which no token can be drawn
+        it returns any token.
         """
+        if len(logits) < self._vocab_size and self._adjusts:
+            whole = np.full(self._vocab_size, -np.inf, np.float32)  # [V]
+            whole[: len(logits)] = logits
+            logits = whole
         adjusted = self._adjust(logits, self._num_sampled + place)
         token_id = self._choose(adjusted, None if self._random is None else self.peek(place))
         return 0 if token_id is None else token_id
+
+    @property
+    def _adjusts(self) -> bool:
+        """True if logits of some tokens are changed before a token is chosen."""
+        return self._penalties is not None or self._params.min_tokens > 0
 
     def sample_candidates(self, candidates: Candidates) -> SampledToken | None:
         """Choose the next token from the most probable ones; None if these don't decide.

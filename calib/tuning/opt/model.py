@@ -32,8 +32,10 @@ class SkipOPTForCausalLM(SkipModel, OPTForCausalLM):  # type: ignore[misc]  # tr
         return hidden
 
     @override
-    def run_layer(self, layer: nn.Module, hidden: Tensor, positions: Tensor) -> Tensor:
-        after: Tensor = layer(hidden, attention_mask=None)
+    def run_layer(
+        self, layer: nn.Module, hidden: Tensor, positions: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        after: Tensor = layer(hidden, attention_mask=mask)
         return after
 
     @override

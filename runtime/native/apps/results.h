@@ -25,13 +25,19 @@ inline Json json_of(const Logprob& entry, const Engine& engine, bool has_tokeniz
            has_tokenizer ? Json(engine.decode({entry.token_id}, false)) : Json(nullptr)}};
 }
 
-inline Json json_of(const Completion& completion, const Engine& engine, bool has_tokenizer) {
+inline Json json_of(const Completion& completion, const Engine& engine, bool has_tokenizer,
+                    bool has_drafts) {
   Json fields = {{"text", completion.text},
                  {"token_ids", completion.token_ids},
                  {"finish_reason", json_of(completion.finish_reason)},
                  {"layers_per_token", completion.layers}};
   if (completion.stop_reason) fields["stop_reason"] = *completion.stop_reason;
   if (completion.stop_token_id) fields["stop_reason"] = *completion.stop_token_id;
+  if (has_drafts && completion.passes > 0) {
+    fields["drafts"] = {{"passes", completion.passes},
+                        {"drafted", completion.drafted},
+                        {"accepted", completion.accepted}};
+  }
   if (completion.logprobs.empty()) return fields;
   double total = 0;
   Json tokens = Json::array();
@@ -68,15 +74,15 @@ inline Json layer_ranges(const Request& request, const std::vector<Completion>& 
 // Puts a single completion's fields at the top level, and several completions into the list
 // "outputs".
 inline Json json_of(std::size_t id, const Request& request, const Engine& engine,
-                    bool has_tokenizer) {
+                    bool has_tokenizer, bool has_drafts) {
   Json line = {{"id", id}};
   const std::vector<Completion> completions = request.completions();
   if (completions.size() == 1) {
-    line.update(json_of(completions.front(), engine, has_tokenizer));
+    line.update(json_of(completions.front(), engine, has_tokenizer, has_drafts));
   }
   for (std::size_t index = 0; completions.size() > 1 && index < completions.size(); ++index) {
     Json one = {{"index", index}};
-    one.update(json_of(completions[index], engine, has_tokenizer));
+    one.update(json_of(completions[index], engine, has_tokenizer, has_drafts));
     line["outputs"].push_back(one);
   }
   line["layer_ranges"] = layer_ranges(request, completions);

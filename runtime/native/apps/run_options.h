@@ -17,7 +17,7 @@ struct RunOptions {
   std::vector<std::string> texts;                    // "-" means stdin
   std::vector<std::vector<std::int64_t>> token_ids;  // further prompts
   bool stream = false, as_json = false, quiet = false, help = false, version = false;
-  bool has_max_tokens = false;
+  bool has_max_tokens = false, has_drafts = false;
   std::optional<std::int32_t> max_batch_size;
   std::int64_t n = 1;
   std::vector<std::string> stop;
@@ -74,6 +74,11 @@ inline std::vector<Option> running_options(RunOptions& run) {
        [&](const std::string& text) { engine.kv_memory(parse_size(text)); }},
       {"--raw-prompt", "", "", "without the template that the model was tuned with",
        [&](const std::string&) { engine.raw_prompts(); }},
+      {"--draft", "", "TEXT", "own, lookup, own+ends:3, …: the same text, sooner (off)",
+       [&](const std::string& text) {
+         engine.draft(text);
+         run.has_drafts = text != "off";
+       }},
       {"--onnxruntime", "", "PATH", "libonnxruntime (SKIPDEC_ONNXRUNTIME, or searched for)",
        [&](const std::string& text) { engine.onnxruntime(text); }},
   };

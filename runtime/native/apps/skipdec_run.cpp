@@ -189,7 +189,8 @@ class Run {
   void print_document() {
     Json results = Json::array();
     for (std::size_t place = 0; place < requests_.size(); ++place) {
-      results.push_back(json_of(place, requests_[place], engine_, info_.has_tokenizer));
+      results.push_back(
+          json_of(place, requests_[place], engine_, info_.has_tokenizer, options_.has_drafts));
     }
     const std::optional<double> depth = realised_depth();
     write(Json{{"schedule", requests_.front().schedule()},
@@ -241,6 +242,12 @@ class Run {
          << num_tokens_ << " tokens in " << std::setprecision(2) << seconds_ << " s, "
          << std::setprecision(1) << static_cast<double>(num_tokens_) / seconds_
          << " tokens/s, prompts included, on " << info_.description;
+    if (options_.has_drafts) {
+      const Stats stats = engine_.stats();
+      text << '\n'
+           << stats.accepted_draft_tokens << " of " << stats.draft_tokens
+           << " drafted tokens were right, in " << stats.steps << " steps";
+    }
     if (num_cut_ > 0 && !options_.has_max_tokens) {
       text << '\n'
            << num_cut_ << " of " << num_finished_

@@ -47,7 +47,13 @@ class DeviceSlotStitcher(SlotStitcher):
         return self._engines.buffers.candidate_logits(len(rows))
 
     @override
-    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
+    def draft(
+        self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool = False
+    ) -> HostLogits:
+        raise UsageError("draft", "by layers needs the CPU; on devices it is not built yet")
+
+    @override
+    def follow(self, row: int, tokens: Sequence[int], start: int, plan: LayerPlan) -> None:
         raise UsageError("draft", "by layers needs the CPU; on devices it is not built yet")
 
     def reset(self) -> None:

@@ -9,13 +9,14 @@ import numpy as np
 
 from ....engines.backends.session import Binding
 from ....engines.errors import UsageError
-from ....engines.memory import Array
+from ....engines.memory import Array, Tensor
 from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
 from ..protocol import DraftRow
 from .stitcher import HostBindings, StepBuffers
 
+_FOLLOWED_TOKENS = 256  # of one call: more would only cost activation memory
 _KEPT_ROUTES = 8  # rows stop drafting at different places of a window
 
 
@@ -39,9 +40,21 @@ class HostDrafts:
         self._whole, self._part = whole, part
         self._routes: list[_Route] = []  # of the last steps, the latest first
 
-    def run(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
+    def follow(self, row: int, tokens: Sequence[int], start: int, plan: LayerPlan) -> None:
+        """Feed a row's tokens to the layers of ``plan``; see `SlotStitcher.follow`."""
+
+        def caches(layer: int) -> tuple[Tensor, Tensor]:
+            slot = self._cache.residents(layer).index(row)
+            key, value = self._cache.first(layer, slot + 1)
+            return key[slot:], value[slot:]
+
+        for done in range(0, len(tokens), _FOLLOWED_TOKENS):
+            some = tokens[done : done + _FOLLOWED_TOKENS]
+            self._bindings.engines.follow(some, start + done, plan, caches)
+
+    def run(self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool) -> HostLogits:
         """Run a draft step; see `SlotStitcher.draft`."""
-        route = self._route_of(rows, plan)
+        route = self._route_of(rows, plan, narrow)
         for row, end in zip(rows, route.ends, strict=True):
             if not self._cache.length(row.row) <= row.position < end:
                 raise UsageError(
@@ -89,18 +102,18 @@ class HostDrafts:
             held = self._part.hidden_states[: len(group.rows)]
             self._whole.hidden_states[group.rows] = held
 
-    def _route_of(self, rows: Sequence[DraftRow], plan: LayerPlan) -> _Route:
+    def _route_of(self, rows: Sequence[DraftRow], plan: LayerPlan, narrow: bool) -> _Route:
         version, numbers = self._cache.version, [row.row for row in rows]
         if self._routes and self._routes[0].version != version:
             self._routes.clear()
         for route in self._routes:
-            if route.numbers == numbers and route.plan == plan:
+            if route.numbers == numbers and route.plan == plan and route.narrow == narrow:
                 return route
-        route = self._find_route(numbers, plan)
+        route = self._find_route(numbers, plan, narrow)
         self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
         return route
 
-    def _find_route(self, numbers: list[int], plan: LayerPlan) -> _Route:
+    def _find_route(self, numbers: list[int], plan: LayerPlan, narrow: bool) -> _Route:
         """Find the calls of the plan's layers, lowest first, on the rows that reside in them."""
         residents = {layer: list(self._cache.residents(layer)) for layer in plan}
         for layer, inside in residents.items():
@@ -126,13 +139,14 @@ class HostDrafts:
             version=self._cache.version,
             numbers=numbers,
             plan=plan,
+            narrow=narrow,
             order=order,
             places=[place[number] for number in numbers],
             ends=[min(self._cache.reserved(one, layer) for layer in plan) for one in numbers],
             stops=stops,
             embed=self._bindings.ends(len(order))[0],
-            head=self._bindings.head(len(order), len(numbers)),
-            logits=HostLogits(self._whole.logits),
+            head=self._bindings.head(len(order), len(numbers), narrow=narrow),
+            logits=HostLogits(self._bindings.head_logits(narrow=narrow)),
         )
 
 
@@ -162,6 +176,7 @@ class _Route:
     version: int
     numbers: list[int]  # rows that draft, as they are given
     plan: LayerPlan
+    narrow: bool  # scores by the narrow head
     order: list[int]  # rows that take part, as they stand in the buffers
     places: list[int]  # in ``order``, of the rows that draft
     ends: list[int]  # positions that each of these holds in every layer of the plan

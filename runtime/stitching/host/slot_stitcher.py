@@ -82,10 +82,19 @@ class HostSlotStitcher(SlotStitcher):
         return route.logits
 
     @override
-    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
+    def draft(
+        self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool = False
+    ) -> HostLogits:
+        return self._host_drafts().run(rows, plan, narrow=narrow)
+
+    @override
+    def follow(self, row: int, tokens: Sequence[int], start: int, plan: LayerPlan) -> None:
+        self._host_drafts().follow(row, tokens, start, plan)
+
+    def _host_drafts(self) -> HostDrafts:
         if self._drafts is None:
             self._drafts = HostDrafts(self._bindings, self._cache, self._all, self._part)
-        return self._drafts.run(rows, plan)
+        return self._drafts
 
     @override
     def close(self) -> None:

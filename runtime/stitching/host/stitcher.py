@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from typing_extensions import override
@@ -11,6 +11,7 @@ from ....engines.backends.session import Binding, EngineSession
 from ....engines.manifest import EngineSpec, TensorRole
 from ....engines.memory import Array, Tensor
 from ...kv.cache import KVCache, SlotCache
+from ..drafts import DraftEngines
 from ..protocol import LayerCaches, Stitcher, bind, cache_tensors, run_once
 
 
@@ -78,7 +79,10 @@ class StepBuffers:
 
 
 class HostStitcher(Stitcher):
-    """Holds engines on numpy arrays and the memory of their steps, for `HostSlotStitcher`."""
+    """Holds engines on numpy arrays and the memory of their steps, for `HostSlotStitcher`.
+
+    ``drafts`` are the bundle's engines for drafts, loaded once they are used; None: it has none.
+    """
 
     def __init__(
         self,
@@ -86,11 +90,35 @@ class HostStitcher(Stitcher):
         layers: Sequence[EngineSession],
         head: EngineSession,
         max_rows: int,
+        drafts: DraftEngines | None = None,
     ) -> None:
+        self.drafts = drafts
         self.embed = embed
         self.layers = tuple(layers)
         self.head = head
         self.buffers = StepBuffers(embed.spec, head.spec, max_rows)
+
+    @override
+    def load_drafts(self, *, layer: bool, head: bool) -> None:
+        if self.drafts is not None:
+            _ = layer and self.drafts.layer, head and self.drafts.head  # loaded on first use
+
+    def session(self, layer: int) -> EngineSession:
+        """Return a layer's engine; the draft layer has the number behind the last."""
+        if layer < len(self.layers):
+            return self.layers[layer]
+        assert self.drafts is not None
+        assert self.drafts.layer is not None, "drafts were resolved against the bundle"
+        return self.drafts.layer
+
+    def follow(
+        self, tokens: Sequence[int], start: int, layers: Iterable[int], caches: LayerCaches
+    ) -> None:
+        """Run one row's tokens from position ``start`` on through ``layers``, for their caches."""
+        hidden_states = self._embed_tokens([tokens], start)  # [1, S, E]
+        for layer in layers:
+            lengths = np.array([len(tokens)])
+            run_once(self.session(layer), _tensors(hidden_states, *caches(layer), lengths, start))
 
     @override
     def close(self) -> None:
@@ -201,7 +229,8 @@ class HostBindings:
         self._cache = cache
         self._layers: dict[tuple[int, ...], tuple[int, Binding]] = {}  # and caches' generations
         self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of a pass
-        self._heads: dict[tuple[int, int], Binding] = {}  # by tokens and chosen ones
+        self._heads: dict[tuple[int, int, bool], Binding] = {}  # by tokens, chosen ones, narrow
+        self._narrow_logits: Array | None = None  # float32 [max_rows, N], of the narrow head
         self.head_positions = np.zeros(len(whole.row_positions), np.int64)
 
     def __len__(self) -> int:
@@ -229,7 +258,7 @@ class HostBindings:
             places = buffers.tensors(rows, tokens, first_row=slot, first_token=first_token)
             held = self._cache.first(layer, slot + rows)
             caches = cache_tensors(*(tensor[slot:] for tensor in held))
-            binding = bind(self.engines.layers[layer], places | caches)
+            binding = bind(self.engines.session(layer), places | caches)
             found = self._layers[key] = generation, binding
         return found[1]
 
@@ -240,18 +269,37 @@ class HostBindings:
             self._ends[tokens] = (bind(engines.embed, tensors), bind(engines.head, tensors))
         return self._ends[tokens]
 
-    def head(self, tokens: int, chosen: int) -> Binding:
-        """Return the head for those ``chosen`` of the first ``tokens`` tokens.
+    def head(self, tokens: int, chosen: int, *, narrow: bool) -> Binding:
+        """Return the head, or the narrow one, for ``chosen`` of the first ``tokens`` tokens.
 
-        Their places are read from ``head_positions`` int64 when it runs.
+        Their places are read from ``head_positions`` int64 when it runs, and the results are
+        `head_logits`.
         """
-        if (tokens, chosen) not in self._heads:
+        key = tokens, chosen, narrow
+        if key not in self._heads:
             tensors = self._whole.tensors(tokens) | {
                 TensorRole.ROW_POSITIONS: self.head_positions[:chosen],
-                TensorRole.LOGITS: self._whole.logits[:chosen],
+                TensorRole.LOGITS: self.head_logits(narrow=narrow)[:chosen],
             }
-            self._heads[tokens, chosen] = bind(self.engines.head, tensors)
-        return self._heads[tokens, chosen]
+            self._heads[key] = bind(self._head_session(narrow), tensors)
+        return self._heads[key]
+
+    def head_logits(self, *, narrow: bool) -> Array:
+        """Return the logits float32 [max_rows, V] that `head` writes; [max_rows, N] if narrow."""
+        if not narrow:
+            return self._whole.logits
+        if self._narrow_logits is None:
+            width = self._head_session(narrow).spec.tensor(TensorRole.LOGITS).shape[-1]
+            rows = len(self._whole.row_positions)
+            self._narrow_logits = np.zeros((rows, int(width)), np.float32)
+        return self._narrow_logits
+
+    def _head_session(self, narrow: bool) -> EngineSession:
+        if not narrow:
+            return self.engines.head
+        assert self.engines.drafts is not None
+        assert self.engines.drafts.head is not None, "drafts were resolved against the bundle"
+        return self.engines.drafts.head
 
     def drop_layers(self) -> None:
         """Release the layers' bindings, whose caches are about to be freed."""

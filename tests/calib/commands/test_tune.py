@@ -109,6 +109,47 @@ def test_options_that_are_given_replace_the_defaults(rows: Path, tmp_path: Path)
     assert [report["config"][name] for name in given] == [300, "|", 3, 2.0, None]
 
 
+def test_a_draft_layer_alone_is_behind_the_first_layer(
+    model: Path, rows: Path, tmp_path: Path
+) -> None:
+    """The option needs no number, also before other arguments."""
+    data = ("--data", rows, "--preset", "e2e", "--validation", rows, "--device", "cpu")
+    output = tmp_path / "draft"
+    result = run("--draft-layer", model, *data, "--max-steps", 2, "-o", output)
+    assert result.exit_code == 0, result.stderr
+    assert "a draft layer behind layer 0; the model is frozen" in result.stderr
+    held_out = next(line for line in result.stdout.splitlines() if "held-out loss" in line)
+    before, after = held_out.split()[-6:-3:2]
+    assert before == after, "full depth is as it was"
+    assert f"next: skipdec export {model} --draft {output}" in result.stdout
+    assert json.loads((output / "draft_layer.json").read_text())["behind"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--draft-layer", "2", "--lora", "2"), "--lora trains the model, which --draft-layer"),
+        (("--draft-layer", "--mixture", "2x"), "--mixture changes the depth; --draft-layer trains"),
+        (("--draft-layer", "--schedule", "2x"), "--schedule is '2x'; --draft-layer trains at full"),
+        (("--draft-layer", "6"), "draft_layer | is 6; allowed: 1 to 5"),
+        (("--draft-layer", "-1"), "--draft-layer is -1; allowed: 1 or more"),
+        (("--draft", "ends:9"), "9 layers; allowed: 1 to 5"),
+        (("--draft", "end:3"), "did you mean 'ends'?"),
+        (("--draft", "ends:3", "--curriculum", "0.5"), "--curriculum changes the depth; --draft"),
+        (("--draft-weight", "0.5", "--schedule", "full"), "--draft-weight needs --draft"),
+        ((), "--schedule is missing; give one, e.g. 2x, or full"),
+    ],
+)
+def test_options_against_drafts_are_refused_by_name(
+    options: tuple[str, ...], message: str, model: Path, rows: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    result = run(model, "--data", rows, "--preset", "e2e", "-o", output, *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not output.exists()
+
+
 @pytest.mark.parametrize(
     ("save_steps", "advice"),
     [(1, "run the command again with --resume"), (9, "nothing was saved yet")],

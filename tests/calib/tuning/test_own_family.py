@@ -41,9 +41,11 @@ class SkipLlama(SkipModel, LlamaForCausalLM):
     def embedded(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         return self.model.embed_tokens(input_ids)
 
-    def run_layer(self, layer: nn.Module, hidden: Tensor, positions: Tensor) -> Tensor:
+    def run_layer(
+        self, layer: nn.Module, hidden: Tensor, positions: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
         turns = self.model.rotary_emb(hidden, positions[None])
-        return layer(hidden, attention_mask=None, position_embeddings=turns)
+        return layer(hidden, attention_mask=mask, position_embeddings=turns)
 
     def head(self, rows: Tensor) -> Tensor:
         return self.lm_head(self.model.norm(rows)).float()

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from skipdec.engines.checking import MemorySize, Option, ValidatedConfig, split_at_commas
 from skipdec.engines.errors import UsageError
+from skipdec.engines.host.application import Application
 from skipdec.engines.host.options import Given, from_options
 
 
@@ -44,6 +45,11 @@ class Config(ValidatedConfig):
     def _problems(self) -> Iterator[str]:
         if self.force and not self.verify:
             yield "`force` needs `verify`"
+
+
+class Bare(ValidatedConfig):
+    source: Annotated[str | None, Option(metavar="[SOURCE]", is_argument=True)] = None
+    layer: Annotated[int | None, Option(bare="1")] = None
 
 
 def run(*arguments: str) -> tuple[Any, Config | None]:
@@ -178,3 +184,30 @@ def test_a_command_may_add_fields_before_it_builds() -> None:
     app.command()(command)
     assert CliRunner().invoke(app, ["here", "--force"]).exit_code == 0
     assert built == [Config(source=Path("here"), force=True, hidden=2)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source", "layer"),
+    [
+        (("--layer",), None, 1),
+        (("--layer", "model"), "model", 1),
+        (("model", "--layer", "2"), "model", 2),
+        (("--layer=3", "model"), "model", 3),
+        (("model",), "model", None),
+        (("--layer", "2", "--", "--layer"), "--layer", 2),
+    ],
+)
+def test_an_option_may_stand_without_its_number(
+    arguments: tuple[str, ...], source: str | None, layer: int | None
+) -> None:
+    built: list[Bare] = []
+
+    @from_options
+    def command(config: Bare) -> None:
+        built.append(config)
+
+    app = Application()
+    app.command("make")(command)
+    result = CliRunner().invoke(app, list(arguments), prog_name="make")
+    assert result.exit_code == 0, result.output
+    assert (built[0].source, built[0].layer) == (source, layer)

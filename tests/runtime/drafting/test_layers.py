@@ -24,6 +24,12 @@ SPREAD = ExitSchedule.parse("constant:max=6,placement=unified-nested", num_layer
         ("layers:3", TOP, (0, 10, 11)),
         ("layers:3", SPREAD, (0, 5, 11)),
         ("layers:3", ExitSchedule.full(12), (0, 10, 11)),
+        (
+            "layers:4",
+            ExitSchedule.parse("4x:horizon=9,prompt=decay", num_layers=12),
+            (0, 9, 10, 11),
+        ),
+        ("layers:2", ExitSchedule.parse("constant:max=6,placement=bottom", num_layers=12), (0, 1)),
         ("ends:1", SPREAD, (0,)),
         ("ends:3", SPREAD, (0, 10, 11)),
         ("first:3", SPREAD, (0, 1, 2)),
@@ -44,6 +50,23 @@ def test_a_placement_refuses_numbers_that_it_cannot_place(exported: Callable[...
     with pytest.raises(UsageError, match=r"layers:1: .* allowed with placement top: 2 or more"):
         drafts.resolve("layers:1,exact=no")
     assert drafts.resolve("layers:2,exact=no") == parse_draft("layers:2,exact=no")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("own+trained", "trained needs a draft layer, which the bundle does not have"),
+        ("ends:2,head=64", "head is 64; the bundle has no head for a part of its vocabulary"),
+        ("ends:6", "ends:6 runs 6 layers of 6; allowed: 1 to 5"),
+    ],
+)
+def test_drafts_that_a_bundle_cannot_run_are_refused(
+    exported: Callable[..., Path], text: str, problem: str
+) -> None:
+    manifest = EngineBundle.open(exported("pre_norm")).manifest
+    drafts = DraftResolver(manifest, on_device=False, own=ExitSchedule.full(6))
+    with pytest.raises(UsageError, match=problem):
+        drafts.resolve(text)
 
 
 def test_a_draft_costs_the_bytes_that_it_reads(exported: Callable[..., Path]) -> None:

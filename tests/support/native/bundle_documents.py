@@ -26,3 +26,16 @@ def edit(bundle: Path, name: str, change: Edit) -> None:
 
 def _record(manifest: dict[str, Any], name: str) -> dict[str, Any]:
     return next(record for record in manifest["files"] if record["path"] == name)
+
+
+def add_drafts(manifest: dict[str, Any]) -> None:
+    """Add a draft layer behind layer 0 and a head of 64 tokens, on files of layer 1 and the head.
+
+    The graphs are others' own, so readers may read the manifest, and run nothing of it.
+    """
+    layer, head = (json.loads(json.dumps(manifest["engines"][place])) for place in (2, -1))
+    layer.update(name="layer_draft", layer_index=None)
+    head.update(name="head_draft")
+    head["outputs"][0]["shape"][1] = 64
+    manifest["draft_layer"] = {"behind": 1, "engine": layer}
+    manifest["draft_head"] = {"tokens": 64, "engine": head}

@@ -17,7 +17,7 @@ from skipdec import Generator, SamplingParams
 from skipdec.engines.backends.ort import onnxruntime_library
 from skipdec.runtime.schedule.bundle import plan_document
 from skipdec.runtime.schedule.text import parse_schedule
-from skipdec.runtime.tokens.outputs import CompletionOutput
+from skipdec.runtime.tokens.outputs import CompletionOutput, Drafts
 
 LIBRARY = onnxruntime_library()
 
@@ -35,7 +35,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Made:
-    """One completion. ``logprobs``: (token id, rank) of each token, and their rounded values."""
+    """One completion.
+
+    ``ranks`` and ``logprobs``: (token id, rank) of each token's candidates, and their values;
+    ``drafts``: passes, drafted and accepted tokens.
+    """
 
     token_ids: tuple[int, ...]
     text: str
@@ -44,6 +48,7 @@ class Made:
     stop_reason: int | str | None
     ranks: tuple[tuple[tuple[int, int | None], ...], ...] = ()
     logprobs: tuple[tuple[float, ...], ...] = field(default=(), compare=False)
+    drafts: tuple[int, int, int] = field(default=(0, 0, 0), compare=False)
 
 
 class Runtime(Protocol):
@@ -130,9 +135,11 @@ def _generate(
 
 
 @contextmanager
-def both(bundle: Path, *, horizon: int | None = None) -> Iterator[tuple[Runtime, Runtime]]:
-    """Return Python's runtime and libskipdec on the same bundle."""
-    with Generator.open(bundle, threads=1) as generator:
+def both(
+    bundle: Path, *, horizon: int | None = None, draft: str | None = None
+) -> Iterator[tuple[Runtime, Runtime]]:
+    """Return Python's runtime, which uses ``draft``, and libskipdec on the same bundle."""
+    with Generator.open(bundle, threads=1, draft=draft) as generator:
         native = NativeRuntime(bundle, generator.model.num_layers, horizon)
         yield PythonRuntime(generator), native
 
@@ -147,7 +154,12 @@ def _made(output: CompletionOutput) -> Made:
         output.stop_reason,
         tuple(tuple((token, entry.rank) for token, entry in row.items()) for row in rows),
         tuple(tuple(entry.logprob for entry in row.values()) for row in rows),
+        _counted(output.drafts or Drafts()),
     )
+
+
+def _counted(drafts: Drafts) -> tuple[int, int, int]:
+    return drafts.passes, drafts.drafted, drafts.accepted
 
 
 def _made_natively(output: dict[str, Any]) -> Made:
@@ -161,4 +173,5 @@ def _made_natively(output: dict[str, Any]) -> Made:
         output.get("stop_reason"),
         tuple(tuple((token, rank) for token, _, rank in row) for row in rows),
         tuple(tuple(logprob for _, logprob, _ in row) for row in rows),
+        tuple(output["drafts"]),
     )

@@ -47,7 +47,7 @@ extern "C" {
 
 /* Increases when something is added. A program runs with any library whose version is at least that
  * of the header it was compiled with. */
-#define SKIPDEC_ABI_VERSION 2
+#define SKIPDEC_ABI_VERSION 3
 
 typedef enum skipdec_status {
   SKIPDEC_OK = 0,
@@ -116,6 +116,11 @@ typedef struct skipdec_options {
   const char* admission;      /* "fcfs" or "gang:min_free=2,hold_ms=8"; NULL: fcfs */
   int32_t prefix_cache;       /* a skipdec_prefix_cache; default SKIPDEC_PREFIX_CACHE_SHARED */
   const char* onnxruntime;    /* path of libonnxruntime; NULL: search for it */
+  /* Guesses tokens in advance and checks several in one pass, which changes no text: "own" (what
+   * followed in texts of this engine), "lookup" (in the request's own text), "ends:3" (3 of the
+   * layers), "own+ends:3" in this order, with limits "own,tokens=4"; NULL or "off": none. See
+   * docs/cpp.md. */
+  const char* draft;
 } skipdec_options;
 
 /* Writes ``size``, which is sizeof(skipdec_options), and the defaults into ``options``. */
@@ -160,6 +165,11 @@ typedef struct skipdec_stats {
   int64_t prompt_tokens, prefix_tokens, generated_tokens;
   int64_t steps, step_rows, layer_calls, layer_rows; /* totals over decode steps */
   double prefill_seconds, decode_seconds, sampling_seconds, scoring_seconds;
+  int64_t draft_steps;           /* calls of layers that drafted */
+  int64_t draft_tokens;          /* guesses that passes checked */
+  int64_t accepted_draft_tokens; /* those of them that were right */
+  double draft_seconds;          /* of decode_seconds, time spent on drafts before their passes */
+  int64_t drafting;              /* guesses per row and pass now; 0: none */
 } skipdec_stats;
 
 /* Writes the current figures into ``stats``, whose size the caller has set. */
@@ -228,6 +238,7 @@ typedef struct skipdec_params {
   skipdec_callback callback; /* NULL: the caller uses skipdec_request_next */
   void* user_data;           /* passed to the callback; not copied */
   const char* client; /* name of the caller; clients take turns, one request each; NULL: none */
+  const char* draft;  /* "off": no drafts for this request; NULL: as the engine was opened */
 } skipdec_params;
 
 /* Writes ``size``, which is sizeof(skipdec_params), and the defaults into ``params``. */
@@ -288,6 +299,9 @@ typedef struct skipdec_completion {
   double time_to_first_token;      /* seconds from submission */
   double seconds;                  /* seconds from the first token to the last */
   const double* token_seconds;     /* [num_tokens] seconds from submission to each token */
+  int64_t passes;                  /* decode steps that it took part in */
+  int64_t drafted;                 /* guesses that they checked; 0 without drafts */
+  int64_t accepted;                /* guesses that were right: passes + accepted tokens came */
 } skipdec_completion;
 
 /* Returns completion ``index`` of a request that has ended; SKIPDEC_USAGE if it is still running.

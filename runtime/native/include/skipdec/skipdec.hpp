@@ -111,7 +111,10 @@ struct Completion {
         stop_token_id(detail::optional_token(completion.stop_token_id)),
         time_to_first_token(completion.time_to_first_token),
         seconds(completion.seconds),
-        token_seconds(detail::copied(completion.token_seconds, completion.num_tokens)) {
+        token_seconds(detail::copied(completion.token_seconds, completion.num_tokens)),
+        passes(completion.passes),
+        drafted(completion.drafted),
+        accepted(completion.accepted) {
     if (completion.logprobs == nullptr) return;
     const Logprob* begin = completion.logprobs;
     for (std::size_t token = 0; token < completion.num_tokens; ++token) {
@@ -128,6 +131,8 @@ struct Completion {
   std::vector<std::vector<Logprob>> logprobs;  // one entry per token; empty unless requested
   double time_to_first_token, seconds;
   std::vector<double> token_seconds;  // seconds from submission to each token
+  std::int64_t passes;                // decode steps that it took part in
+  std::int64_t drafted, accepted;     // guesses that they checked, and those that were right
 };
 
 // Log-probabilities of a given text, and the number of layers that each token ran.
@@ -167,6 +172,7 @@ class Options {
   Options& prefix_cache(bool on) { return set(options_.prefix_cache, on ? 1 : 0); }
   Options& prefix_cache(skipdec_prefix_cache who) { return set(options_.prefix_cache, who); }
   Options& onnxruntime(std::string path) { return set(onnxruntime_, std::move(path)); }
+  Options& draft(std::string text) { return set(draft_, std::move(text)); }
 
   // Returns the C struct, valid while this object lives unchanged.
   skipdec_options view() const {
@@ -174,6 +180,7 @@ class Options {
     if (schedule_) options.schedule = detail::zero_ended(*schedule_, "schedule");
     if (admission_) options.admission = detail::zero_ended(*admission_, "admission");
     if (onnxruntime_) options.onnxruntime = detail::zero_ended(*onnxruntime_, "onnxruntime");
+    if (draft_) options.draft = detail::zero_ended(*draft_, "draft");
     return options;
   }
 
@@ -185,7 +192,7 @@ class Options {
   }
 
   skipdec_options options_;
-  std::optional<std::string> schedule_, admission_, onnxruntime_;
+  std::optional<std::string> schedule_, admission_, onnxruntime_, draft_;
 };
 
 // Receives deltas on the engine's thread, which waits for it; returns true to continue the request.
@@ -228,6 +235,7 @@ class Params {
   }
   Params& schedule(std::string text) { return set(schedule_, std::move(text)); }
   Params& client(std::string name) { return set(client_, std::move(name)); }
+  Params& draft(std::string text) { return set(draft_, std::move(text)); }
   Params& deadline(Seconds from_now) { return set(params_.deadline, from_now.count()); }
   Params& on_delta(OnDelta function) { return set(on_delta_, std::move(function)); }
 
@@ -246,6 +254,7 @@ class Params {
     params.num_stop_token_ids = stop_token_ids_.size();
     if (schedule_) params.schedule = detail::zero_ended(*schedule_, "schedule");
     if (client_) params.client = detail::zero_ended(*client_, "client");
+    if (draft_) params.draft = detail::zero_ended(*draft_, "draft");
     return params;
   }
 
@@ -259,7 +268,7 @@ class Params {
   skipdec_params params_;
   std::vector<std::string> stop_;
   std::vector<std::int64_t> stop_token_ids_;
-  std::optional<std::string> schedule_, client_;
+  std::optional<std::string> schedule_, client_, draft_;
   OnDelta on_delta_;
 };
 

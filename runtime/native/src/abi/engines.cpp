@@ -52,6 +52,7 @@ runtime::PrefixSharing prefix_sharing(int32_t value) {
 runtime::ServiceOptions service_options(const skipdec_options& given) {
   runtime::ServiceOptions options;
   options.schedule = runtime::text_or_empty(given.schedule);
+  options.draft = runtime::text_or_empty(given.draft);
   options.raw_prompts = given.raw_prompts != 0;
   options.verify = enumerator<runtime::Verify>(given.verify, "verify");
   options.max_waiting = given.max_waiting;
@@ -157,6 +158,11 @@ skipdec_status skipdec_engine_stats(skipdec_engine* engine, skipdec_stats* stats
     whole.decode_seconds = now.decode_seconds;
     whole.sampling_seconds = now.sampling_seconds;
     whole.scoring_seconds = now.scoring_seconds;
+    whole.draft_steps = now.draft_steps;
+    whole.draft_tokens = now.draft_tokens;
+    whole.accepted_draft_tokens = now.accepted_draft_tokens;
+    whole.draft_seconds = now.draft_seconds;
+    whole.drafting = now.drafting;
     std::memcpy(stats, &whole, whole.size);
     return SKIPDEC_OK;
   });

@@ -3,6 +3,7 @@
 
 #include "abi/guard.h"
 #include "abi/handles.h"
+#include "drafting/draft_resolver.h"
 
 namespace runtime = skipdec::runtime;
 using runtime::guarded;
@@ -32,7 +33,8 @@ skipdec_status submit(skipdec_engine* engine, const std::vector<runtime::Prompt>
   }
   const auto tickets = engine->service->submit_many(
       prompts, runtime::sampling_params(whole), runtime::text_or_empty(whole.schedule),
-      whole.deadline, on_delta, runtime::text_or_empty(whole.client));
+      whole.deadline, on_delta, runtime::text_or_empty(whole.client),
+      runtime::wants_drafts(runtime::text_or_empty(whole.draft)));
   for (std::size_t index = 0; index < made.size(); ++index) {
     made[index]->ticket = tickets[index];
     requests[index] = made[index].release();

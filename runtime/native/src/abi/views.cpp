@@ -54,6 +54,9 @@ CompletionView::CompletionView(const Completion& completion) {
     shown_.seconds = completion.token_seconds.back() - shown_.time_to_first_token;
   }
   shown_.token_seconds = completion.token_seconds.data();
+  shown_.passes = completion.passes;
+  shown_.drafted = completion.drafted;
+  shown_.accepted = completion.accepted;
 }
 
 }  // namespace skipdec::runtime

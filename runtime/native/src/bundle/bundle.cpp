@@ -28,7 +28,8 @@ std::string document_of(const HeldDirectory& directory, const std::string& name,
 }
 
 struct Weights {
-  std::set<std::string> used, kept;  // by the engines that run; by canonical ones
+  std::set<std::string> used;  // by engines that every text runs
+  std::set<std::string> kept;  // by canonical ones, and by the layer of drafts
 };
 
 Weights weights_of(const Manifest& manifest) {
@@ -41,6 +42,7 @@ Weights weights_of(const Manifest& manifest) {
   for (const EngineSpec& layer : manifest.layers) add(weights.used, layer);
   if (manifest.candidates) add(weights.used, *manifest.candidates);
   for (const EngineSpec& engine : manifest.canonical) add(weights.kept, engine);
+  if (const auto& draft = manifest.draft_layer) add(weights.kept, draft->engine);
   return weights;
 }
 
@@ -68,8 +70,8 @@ class OpenBundle final : public Bundle {
       if (is_used) unhashed.push_back(record);
     }
     require_none(std::move(problems));
-    if (verify == Verify::kFull)
-      hashes_ = std::make_unique<FileHashes>(directory_, std::move(unhashed));
+    is_full_ = verify == Verify::kFull;
+    if (is_full_) hashes_ = std::make_unique<FileHashes>(directory_, std::move(unhashed));
   }
 
   const std::string& path() const override { return directory_.path(); }
@@ -88,6 +90,13 @@ class OpenBundle final : public Bundle {
     if (content.size() != record.size || sha256_hex(content) != record.sha256)
       blame.refuse("", "is not the file that was checked");
     return content;
+  }
+
+  void check_weights(const EngineSpec& spec) const override {
+    if (!is_full_) return;
+    std::vector<FileRecord> records;
+    for (const std::string& path : spec.weights) records.push_back(listed(path));
+    require_none(FileHashes(directory_, std::move(records)).problems());
   }
 
   void await_weights() const override {
@@ -114,6 +123,7 @@ class OpenBundle final : public Bundle {
   HeldDirectory directory_;
   Manifest manifest_;
   Schedules schedules_;
+  bool is_full_ = false;
   std::unique_ptr<FileHashes> hashes_;
 };
 

@@ -41,6 +41,9 @@ class Bundle {
   // before the first token. Throws Error (kBundle) naming every wrong file. Returns at once with
   // kGraphs.
   virtual void await_weights() const = 0;
+  // Hashes the weights of an engine that `await_weights` leaves out, with kFull: the layer of
+  // drafts. Throws as that does.
+  virtual void check_weights(const EngineSpec& spec) const = 0;
 };
 
 }  // namespace skipdec::runtime

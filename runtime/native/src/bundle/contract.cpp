@@ -76,7 +76,7 @@ DType dtype_of(Elements elements, const Manifest& manifest) {
   return DType::kFloat32;
 }
 
-std::int64_t size_of(char symbol, const Manifest& manifest) {
+std::int64_t size_of(char symbol, const Manifest& manifest, std::int64_t tokens) {
   const ModelSpec& model = manifest.model;
   switch (symbol) {
     case '1':
@@ -88,7 +88,7 @@ std::int64_t size_of(char symbol, const Manifest& manifest) {
     case 'W':
       return manifest.kv_width;
     case 'V':
-      return model.vocab_size;
+      return tokens;
     case 'K':
       return std::min(constants::kNumCandidates, model.vocab_size);
     default:
@@ -119,12 +119,13 @@ class Contract {
 
   std::vector<std::string> problems;
 
-  void check(const EngineSpec& spec) {
+  // Checks an engine whose logits, if it has any, are of ``tokens`` tokens.
+  void check(const EngineSpec& spec, std::int64_t tokens) {
     const KindContract& kind = kind_contracts()[static_cast<std::size_t>(spec.kind)];
     check_roles(spec, "inputs", spec.inputs, kind.inputs, kind.also);
     check_roles(spec, "outputs", spec.outputs, kind.outputs, {});
-    for (const TensorSpec& tensor : spec.inputs) check_tensor(spec, tensor);
-    for (const TensorSpec& tensor : spec.outputs) check_tensor(spec, tensor);
+    for (const TensorSpec& tensor : spec.inputs) check_tensor(spec, tensor, tokens);
+    for (const TensorSpec& tensor : spec.outputs) check_tensor(spec, tensor, tokens);
   }
 
   void check_buckets(const EngineSpec& layer) {
@@ -157,7 +158,7 @@ class Contract {
                          "; expected " + listed(needed) + ", each once");
   }
 
-  void check_tensor(const EngineSpec& spec, const TensorSpec& tensor) {
+  void check_tensor(const EngineSpec& spec, const TensorSpec& tensor, std::int64_t tokens) {
     const TensorContract& contract = kTensors[static_cast<std::size_t>(tensor.role)];
     const std::string start = "engine " + spec.name + ": " + tensor.name + " is ";
     const DType dtype = dtype_of(contract.elements, manifest_);
@@ -166,7 +167,8 @@ class Contract {
                          std::string(name_of(dtype)));
     std::vector<std::int64_t> expected;
     expected.reserve(contract.symbols.size());
-    for (const char symbol : contract.symbols) expected.push_back(size_of(symbol, manifest_));
+    for (const char symbol : contract.symbols)
+      expected.push_back(size_of(symbol, manifest_, tokens));
     if (tensor.shape != expected)
       problems.push_back(start + listed(tensor.shape) + "; expected " + listed(expected));
   }
@@ -178,11 +180,15 @@ class Contract {
 
 void check_contract(const Manifest& manifest, const std::string& subject) {
   Contract contract(manifest);
-  contract.check(manifest.embed);
-  for (const EngineSpec& layer : manifest.layers) contract.check(layer);
-  contract.check(manifest.head);
-  if (manifest.candidates) contract.check(*manifest.candidates);
+  const std::int64_t vocab_size = manifest.model.vocab_size;
+  contract.check(manifest.embed, vocab_size);
+  for (const EngineSpec& layer : manifest.layers) contract.check(layer, vocab_size);
+  contract.check(manifest.head, vocab_size);
+  if (manifest.candidates) contract.check(*manifest.candidates, vocab_size);
+  if (const auto& draft = manifest.draft_layer) contract.check(draft->engine, vocab_size);
+  if (const auto& draft = manifest.draft_head) contract.check(draft->engine, draft->tokens);
   for (const EngineSpec& layer : manifest.layers) contract.check_buckets(layer);
+  if (const auto& draft = manifest.draft_layer) contract.check_buckets(draft->engine);
   if (contract.problems.empty()) return;
   contract.problems.emplace_back("export the model again");
   throw Error(Status::kBundle, subject, contract.problems);

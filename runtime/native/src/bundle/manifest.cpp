@@ -86,8 +86,11 @@ void read_precision(const json& value, Manifest& manifest, const Document& docum
   Fields fields(value, "precision", document);
   const std::string dtype =
       choice(fields, "dtype", constants::kFloatTypes, fields.text("dtype", "float32"));
-  for (const char* name : {"quantize", "head_quantize"})
-    choice(fields, name, constants::kQuantizations, fields.text(name, "none"));
+  for (const char* name : {"quantize", "head_quantize"}) {
+    const std::string quantize =
+        choice(fields, name, constants::kQuantizations, fields.text(name, "none"));
+    manifest.has_float32_products |= quantize == "none" && dtype == "float32";
+  }
   fields.optional_integer("block_size", kAnyInteger, INT64_MAX);
   fields.optional_integer("accuracy_level", kAnyInteger, INT64_MAX);
   if (const json* ranges = fields.find("activation_ranges"))
@@ -172,6 +175,53 @@ void read_engines(const json& array, Manifest& manifest, const Document& documen
      : i == 0 ? manifest.embed
               : manifest.head) = std::move(entry.spec);
   }
+}
+
+// Reads the engine of drafts that is called ``name``, from an entry's "engine".
+EngineSpec draft_engine_of(Fields& fields, std::string_view name, EngineKind kind,
+                           const Document& document) {
+  const std::string place = fields.place_of("engine");
+  EngineEntry entry = engine_of(fields.value("engine"), place, document);
+  if (entry.spec.name != name || entry.spec.kind != kind || entry.layer_index.has_value())
+    document.refuse(place, "is engine " + entry.spec.name + ", a " +
+                               std::string(name_of(entry.spec.kind)) +
+                               "; expected: " + std::string(name) + ", a " +
+                               std::string(name_of(kind)) + " without layer_index");
+  return std::move(entry.spec);
+}
+
+void read_draft_layer(const json& value, Manifest& manifest, const Document& document) {
+  Fields fields(value, "draft_layer", document);
+  DraftLayer& draft = manifest.draft_layer.emplace();
+  draft.behind = fields.integer("behind", 1, kMaxLayers);
+  draft.engine = draft_engine_of(fields, constants::kDraftLayer, EngineKind::kLayer, document);
+  const std::int64_t count = manifest.model.num_layers;
+  if (draft.behind >= count)
+    document.refuse("", "draft_layer is behind " + std::to_string(draft.behind) +
+                            " layers; allowed: 1 to " + std::to_string(count - 1) +
+                            ", as the model has " + std::to_string(count));
+}
+
+std::string joined(const std::vector<std::string>& paths) {
+  std::string text;
+  for (const std::string& path : paths) text += (text.empty() ? "" : ", ") + path;
+  return text;
+}
+
+void read_draft_head(const json& value, Manifest& manifest, const Document& document) {
+  Fields fields(value, "draft_head", document);
+  DraftHead& draft = manifest.draft_head.emplace();
+  draft.tokens = fields.integer("tokens", 1, kMaxTokens);
+  draft.engine = draft_engine_of(fields, constants::kDraftHead, EngineKind::kHead, document);
+  if (draft.tokens >= manifest.model.vocab_size)
+    document.refuse("", "draft_head has " + std::to_string(draft.tokens) +
+                            " tokens; allowed: fewer than " +
+                            std::to_string(manifest.model.vocab_size) + ", the model's vocabulary");
+  const std::vector<std::string>& whole = manifest.head.weights;
+  for (const std::string& path : draft.engine.weights)
+    if (std::find(whole.begin(), whole.end(), path) == whole.end())
+      document.refuse("", "draft_head reads " + joined(draft.engine.weights) +
+                              "; allowed: only the head's weights, " + joined(whole));
 }
 
 void require_listed(const EngineSpec& spec, const std::set<std::string_view>& known,
@@ -263,6 +313,8 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   read_engines(fields.array("engines", kMostEngines), manifest, document);
   if (const json* candidates = fields.find("candidates"))
     manifest.candidates = engine_of(*candidates, "candidates", document).spec;
+  if (const json* draft = fields.find("draft_layer")) read_draft_layer(*draft, manifest, document);
+  if (const json* draft = fields.find("draft_head")) read_draft_head(*draft, manifest, document);
   if (const json* build = fields.find("build")) manifest.build = build_of(*build, document);
   read_files(fields.array("files", kMostFiles), manifest, document);
   read_texts(fields, manifest, document);
@@ -275,6 +327,8 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   for (const EngineSpec& layer : manifest.layers) require_listed(layer, known, document);
   require_listed(manifest.head, known, document);
   if (manifest.candidates) require_listed(*manifest.candidates, known, document);
+  if (const auto& draft = manifest.draft_layer) require_listed(draft->engine, known, document);
+  if (const auto& draft = manifest.draft_head) require_listed(draft->engine, known, document);
   if (const json* canonical = fields.find_given("canonical"))
     for (const json& entry : array_of(*canonical, "canonical", kMostEngines + 1, document))
       manifest.canonical.push_back(engine_of(entry, "canonical", document).spec);

@@ -90,9 +90,22 @@ struct BuildSpec {
   std::vector<std::int64_t> kv_buckets;
 };
 
+// A layer that only drafts run, behind the model's first ``behind`` layers.
+struct DraftLayer {
+  std::int64_t behind = 0;
+  EngineSpec engine;
+};
+
+// The head's first columns, an engine on the weights of the head.
+struct DraftHead {
+  std::int64_t tokens = 0;  // scored: the vocabulary's first ones
+  EngineSpec engine;
+};
+
 struct Manifest {
   std::string target;                 // "onnxruntime", "tensorrt"
   bool uses_skipdec_kernels = false;  // graphs have operators of the domain "skipdec"
+  bool has_float32_products = false;  // of weights that are neither quantised nor 16-bit
   bool cache_must_be_finite = false;  // unused positions may not hold NaN or infinity
   ModelSpec model;
   DType hidden_dtype = DType::kFloat32, kv_dtype = DType::kFloat32;
@@ -101,6 +114,8 @@ struct Manifest {
   std::vector<EngineSpec> layers;
   std::optional<EngineSpec> candidates;
   std::vector<EngineSpec> canonical;  // kept by --keep-canonical, to be compiled later
+  std::optional<DraftLayer> draft_layer;
+  std::optional<DraftHead> draft_head;
   std::optional<BuildSpec> build;
   std::optional<std::string> tokenizer;        // relative path
   std::optional<std::string> prompt_template;  // with "{prompt}" once

@@ -11,13 +11,15 @@
 namespace skipdec::runtime {
 
 // One prompt and how to continue it. ``max_tokens`` is resolved and never 0. Clients take turns,
-// and each may have a prefix cache of its own; ``client`` names them.
+// and each may have a prefix cache of its own; ``client`` names them. Without ``drafts`` its rows
+// draft nothing, where the engine does.
 struct Request {
   TokenSpan prompt;
   SamplingParams params;
   std::int64_t max_tokens = 0;
   SchedulePointer schedule;
   std::string client;
+  bool drafts = true;
 };
 
 // Throws Error (kUsage) for an empty list, or a token id outside the vocabulary.

@@ -50,6 +50,12 @@ void Sequence::accept(const float* logits, std::int64_t layers, double now, Delt
   write(delta);
 }
 
+void Sequence::count_pass(std::int64_t drafted, std::int64_t accepted) {
+  ++completion_.passes;
+  completion_.drafted += drafted;
+  completion_.accepted += accepted;
+}
+
 void Sequence::abort(const std::string& reason, Delta& delta) {
   delta.text = stop_checker_.abort(reason);
   write(delta);

@@ -35,6 +35,8 @@ struct Completion {
   std::vector<Logprob> logprobs;           // all tokens', one after the other
   std::vector<std::size_t> logprobs_ends;  // end of each token's entries in logprobs
   std::vector<double> token_seconds;       // arrival of each, since the caller began to wait
+  std::int64_t passes = 0;                 // with and without drafts, behind the prompt
+  std::int64_t drafted = 0, accepted = 0;  // drafted tokens, and those of them that were right
 };
 
 class Sequence {
@@ -54,6 +56,12 @@ class Sequence {
   // Samples from ``logits`` [V], made by ``layers`` layers, and appends the token. Throws Error
   // (kEngine) for logits that are not a distribution.
   void accept(const float* logits, std::int64_t layers, double now, Delta& delta);
+  // Returns the token that `accept` would draw ``place`` tokens from now, see Sampler::propose.
+  std::int64_t propose(const float* logits, std::int64_t place) const {
+    return sampler_.propose(logits, place);
+  }
+  // Counts a pass that checked ``drafted`` guesses, of which ``accepted`` were right.
+  void count_pass(std::int64_t drafted, std::int64_t accepted);
   // Ends it as cancelled, with ``reason`` as its stop_reason.
   void abort(const std::string& reason, Delta& delta);
   void fail(const std::string& reason, Delta& delta);

@@ -116,13 +116,9 @@ class RuleReader {
   }
 
   void check_placement() {
-    std::int64_t least = rule_.warmup_layers + 1;
-    if (rule_.placement == "bottom") least = 1;
-    if (rule_.placement == "unified" || rule_.placement == "unified-nested")
-      least = std::max<std::int64_t>(least, 2);
     if (rule_.placement == "d3")
-      least = rule_.warmup_layers +
-              integer_of(rule_.parameters["tail"], "schedule.tail", 1, rule_.num_layers, document_);
+      integer_of(rule_.parameters["tail"], "schedule.tail", 1, rule_.num_layers, document_);
+    const std::int64_t least = rule_.least_budget();
     if (rule_.min_exit_layer < least)
       fields_.refuse("min_exit_layer", "is " + std::to_string(rule_.min_exit_layer) +
                                            "; allowed with placement " + rule_.placement + ": " +
@@ -136,6 +132,13 @@ class RuleReader {
 };
 
 }  // namespace
+
+std::int64_t Rule::least_budget() const {
+  if (placement == "bottom") return 1;
+  if (placement == "d3") return warmup_layers + parameters["tail"].get<std::int64_t>();
+  const bool needs_two = placement == "unified" || placement == "unified-nested";
+  return std::max<std::int64_t>(warmup_layers + 1, needs_two ? 2 : 1);
+}
 
 Rule rule_of(const json& value, const Document& document) {
   return RuleReader(value, document).read();

@@ -19,6 +19,8 @@ struct Rule {
   nlohmann::json parameters = nlohmann::json::object();  // by name, for decay and placement
 
   std::int64_t fall() const { return max_exit_layer - min_exit_layer; }
+  // The fewest layers that the placement can choose.
+  std::int64_t least_budget() const;
 };
 
 // Reads and checks a rule: fields, names, parameters and bounds. Throws, by ``document``.

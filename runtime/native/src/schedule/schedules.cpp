@@ -13,6 +13,7 @@
 #include "json/shown.h"
 #include "schedule/plan_fields.h"
 #include "schedule/resolved.h"
+#include "schedule/rule.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -116,6 +117,9 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   if (presets != preset_documents(num_layers))
     fields.refuse("presets",
                   "are not those of a model of " + std::to_string(num_layers) + " layers");
+  schedules.placement_ = [rule](std::int64_t count) { return layers_of(rule, count); };
+  schedules.least_layers_ = rule.least_budget();
+  schedules.placement_name_ = rule.placement;
   return schedules;
 }
 

@@ -43,6 +43,13 @@ class Decoding {
   virtual void accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
                       std::vector<Delta>& deltas);
 
+  // Takes the time of the pass that ran ``steps``.
+  virtual void ran(const std::vector<StepRow>& /*steps*/, double /*seconds*/) {}
+  // The calls of layers that drafted so far.
+  virtual std::int64_t draft_steps() const { return 0; }
+  // The most tokens that a row drafts now; 0 while there are no drafts.
+  virtual std::int64_t drafting() const { return 0; }
+
  protected:
   // Writes the row's last token to ``step``, and behind it as many of ``guesses`` as the row may
   // still need, each with the layers that its place in the text runs.

@@ -6,6 +6,7 @@
 
 #include "errors.h"
 #include "scheduling/clock.h"
+#include "scheduling/drafted_decoding.h"
 
 namespace skipdec::runtime {
 
@@ -27,6 +28,13 @@ SlotLimits limits_of(const Manifest& manifest, const RunningBatchConfig& config)
           config.kv_memory};
 }
 
+std::unique_ptr<Decoding> decoding_of(const ModelSpec& model, const RunningBatchConfig& config,
+                                      SlotStitcher& stitcher) {
+  if (!config.draft) return std::make_unique<OrdinaryDecoding>();
+  return DraftedDecoding::make(*config.draft, model, config.prefix_cache == PrefixSharing::kClient,
+                               stitcher);
+}
+
 }  // namespace
 
 RunningBatch::RunningBatch(const Manifest& manifest, const Engines& engines,
@@ -35,9 +43,9 @@ RunningBatch::RunningBatch(const Manifest& manifest, const Engines& engines,
     : model_(manifest.model),
       tokenizer_(tokenizer),
       config_(config),
-      decoding_(decoding ? std::move(decoding) : std::make_unique<OrdinaryDecoding>()),
       stitcher_(engines, manifest, limits_of(manifest, config),
                 config.prefix_cache != PrefixSharing::kOff),
+      decoding_(decoding ? std::move(decoding) : decoding_of(model_, config, stitcher_)),
       scheduler_(
           config.max_batch_size, config.max_prefill_tokens, Admission::parse(config.admission),
           [this](const std::vector<Job>& jobs) { return fits(jobs); },
@@ -141,12 +149,17 @@ void RunningBatch::run(const Decode& /*action*/) {
   const double start = seconds_now();
   steps_.resize(rows_.size());
   decoding_->feed(rows_, steps_);
+  const double drafted = seconds_now();
   std::int64_t layer_rows = 0;
+  bool has_guesses = false;
   for (const StepRow& step : steps_) {
     layer_rows += static_cast<std::int64_t>(step.plans.front()->size());
+    has_guesses |= step.tokens.size() > 1;
   }
   const std::vector<const float*>& logits = stitcher_.step(steps_);
   const double sampling = seconds_now();
+  decoding_->ran(steps_, sampling - drafted);
+  if (has_guesses) counters_.draft_seconds += drafted - start;
   counters_.decode_seconds += sampling - start;
   ++counters_.steps;
   counters_.step_rows += static_cast<std::int64_t>(rows_.size());
@@ -164,11 +177,17 @@ void RunningBatch::run(const Decode& /*action*/) {
 // Keeps the tokens that ordinary decoding would write and rolls back the others that the row fed.
 void RunningBatch::accept(const RunningRow& row, const StepRow& fed, const float* const* logits) {
   const std::size_t before = deltas_.size();
+  const std::int64_t tokens = row.sequence->num_tokens();
   try {
     decoding_->accept(row, fed, logits, deltas_);
   } catch (const std::exception& error) {
     row.sequence->fail(error.what(), new_delta(row));
   }
+  const auto drafted = static_cast<std::int64_t>(fed.tokens.size()) - 1;
+  const auto accepted = std::max<std::int64_t>(0, row.sequence->num_tokens() - tokens - 1);
+  row.sequence->count_pass(drafted, accepted);
+  counters_.draft_tokens += drafted;
+  counters_.accepted_draft_tokens += accepted;
   const std::size_t kept = deltas_.size() - before;
   counters_.generated_tokens += static_cast<std::int64_t>(kept);
   if (kept < fed.tokens.size() && !row.sequence->has_ended()) {
@@ -286,6 +305,8 @@ void RunningBatch::publish() {
   counters_.waiting = scheduler_.waiting();
   counters_.reserved_bytes = stitcher_.reserved_bytes();
   counters_.prefix_bytes = stitcher_.prefix_bytes();
+  counters_.draft_steps = decoding_->draft_steps();
+  counters_.drafting = decoding_->drafting();
   counters_.limit_bytes = stitcher_.limits().kv_bytes;
   const std::scoped_lock lock(mutex_);
   published_ = counters_;

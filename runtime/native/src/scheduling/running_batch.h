@@ -5,10 +5,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "constants.h"
+#include "drafting/draft_config.h"
 #include "requests/sequence.h"
 #include "scheduling/decoding.h"
 #include "scheduling/scheduler.h"
@@ -26,6 +28,7 @@ struct RunningBatchConfig {
   std::int64_t max_prefill_tokens = constants::kDefaultMaxPrefillTokens;
   std::string admission;
   PrefixSharing prefix_cache = PrefixSharing::kShared;
+  std::optional<DraftConfig> draft;  // empty: one token per pass
 };
 
 // Counters of a running batch; see skipdec_stats.
@@ -36,6 +39,9 @@ struct EngineStats {
   std::int64_t prompt_tokens = 0, prefix_tokens = 0, generated_tokens = 0;
   std::int64_t steps = 0, step_rows = 0, layer_calls = 0, layer_rows = 0;
   double prefill_seconds = 0, decode_seconds = 0, sampling_seconds = 0, scoring_seconds = 0;
+  std::int64_t draft_steps = 0, draft_tokens = 0, accepted_draft_tokens = 0;
+  double draft_seconds = 0;
+  std::int64_t drafting = 0;
 };
 
 struct ScoreResult {
@@ -52,8 +58,8 @@ struct ScoreResult {
 class RunningBatch {
  public:
   // All arguments outlive the batch. ``tokenizer``: nullptr where the bundle has none.
-  // ``decoding``: nullptr for ordinary decoding. Throws Error (kUsage) for a configuration that is
-  // not allowed.
+  // ``decoding``: nullptr for what ``config.draft`` says. Throws Error (kUsage) for a configuration
+  // that is not allowed.
   RunningBatch(const Manifest& manifest, const Engines& engines, const Tokenizer* tokenizer,
                const RunningBatchConfig& config, std::unique_ptr<Decoding> decoding = nullptr);
 
@@ -115,8 +121,8 @@ class RunningBatch {
   const ModelSpec& model_;
   const Tokenizer* tokenizer_;
   RunningBatchConfig config_;
-  std::unique_ptr<Decoding> decoding_;
   SlotStitcher stitcher_;
+  std::unique_ptr<Decoding> decoding_;
   Scheduler scheduler_;
   std::map<std::int64_t, std::unique_ptr<Running>> requests_;
   std::vector<RunningRow> rows_;  // in order of admission

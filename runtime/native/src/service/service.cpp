@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "drafting/draft_resolver.h"
 #include "host/control_groups.h"
 #include "scheduling/clock.h"
 #include "tokenizer/file/unsupported.h"
@@ -15,8 +16,10 @@ std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOpt
   require_between("max_waiting", options.max_waiting, 1, INT64_MAX);
   std::shared_ptr<const Bundle> bundle = Bundle::open(path, options.verify);
   bundle->schedules().resolve(options.schedule, 1);  // an invalid one throws before engines load
+  ServiceOptions resolved = options;
+  resolved.batch.draft = resolve_draft(options.draft, bundle->manifest(), bundle->schedules());
   std::shared_ptr<Backend> backend = Backend::open(bundle, options.sessions);
-  return std::make_shared<Service>(std::move(bundle), std::move(backend), options);
+  return std::make_shared<Service>(std::move(bundle), std::move(backend), std::move(resolved));
 }
 
 Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> backend,
@@ -63,13 +66,14 @@ void Service::load_tokenizer() {
 
 std::shared_ptr<Ticket> Service::submit(const Prompt& prompt, const SamplingParams& params,
                                         const std::string& schedule, double deadline,
-                                        OnDelta on_delta, const std::string& client) {
-  return submit_many({prompt}, params, schedule, deadline, {std::move(on_delta)}, client).front();
+                                        OnDelta on_delta, const std::string& client, bool drafts) {
+  return submit_many({prompt}, params, schedule, deadline, {std::move(on_delta)}, client, drafts)
+      .front();
 }
 
 std::vector<std::shared_ptr<Ticket>> Service::submit_many(
     const std::vector<Prompt>& prompts, const SamplingParams& params, const std::string& schedule,
-    double deadline, const std::vector<OnDelta>& on_delta, const std::string& client) {
+    double deadline, const std::vector<OnDelta>& on_delta, const std::string& client, bool drafts) {
   require_usable();
   const ModelSpec& model = manifest().model;
   params.check(model.vocab_size, model.eos_token_id);
@@ -80,6 +84,7 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
   for (const Prompt& prompt : prompts) {
     made.push_back(arrival(prompt, params, schedule, deadline));
     made.back().request.client = client;
+    made.back().request.drafts = drafts;
     tickets.push_back(made.back().ticket);
     if (!on_delta.empty()) tickets.back()->on_delta = on_delta[tickets.size() - 1];
   }

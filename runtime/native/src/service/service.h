@@ -23,6 +23,7 @@ namespace skipdec::runtime {
 
 struct ServiceOptions {
   std::string schedule;  // default of all requests; empty: the bundle's own
+  std::string draft;     // see DraftConfig; empty: none. `open` reads it into ``batch.draft``
   bool raw_prompts = false;
   Verify verify = Verify::kFull;
   std::int64_t max_waiting = constants::kDefaultMaxWaiting;
@@ -48,18 +49,19 @@ class Service {
   Service& operator=(const Service&) = delete;
 
   // Checks a request and queues it. ``schedule``: empty for the default; ``deadline``: seconds from
-  // now, 0 for none; ``client``: see Request. Throws kUsage, kSchedule, kCapacity, kBusy,
-  // kClosed.
+  // now, 0 for none; ``client``, ``drafts``: see Request. Throws kUsage, kSchedule, kCapacity,
+  // kBusy, kClosed.
   std::shared_ptr<Ticket> submit(const Prompt& prompt, const SamplingParams& params,
                                  const std::string& schedule, double deadline, OnDelta on_delta,
-                                 const std::string& client = {});
+                                 const std::string& client = {}, bool drafts = true);
   // Submits several requests, admitted together as far as they fit; if it throws, none is queued.
   // ``on_delta``: empty, or one for each.
   std::vector<std::shared_ptr<Ticket>> submit_many(const std::vector<Prompt>& prompts,
                                                    const SamplingParams& params,
                                                    const std::string& schedule, double deadline,
                                                    const std::vector<OnDelta>& on_delta,
-                                                   const std::string& client = {});
+                                                   const std::string& client = {},
+                                                   bool drafts = true);
   // Cancels a request before the next step.
   void cancel(std::int64_t number);
   // Returns the log-probabilities of a continuation, scored between two steps; not in a callback.

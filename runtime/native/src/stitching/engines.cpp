@@ -11,6 +11,18 @@ Engines Engines::load(const Manifest& manifest, Backend& backend) {
   return engines;
 }
 
+void Engines::load_draft_layer(const Bundle& bundle, Backend& backend) {
+  const std::optional<DraftLayer>& draft = bundle.manifest().draft_layer;
+  if (!draft || draft_layer != nullptr) return;
+  bundle.check_weights(draft->engine);
+  draft_layer = backend.load(draft->engine);
+}
+
+void Engines::load_draft_head(const Bundle& bundle, Backend& backend) {
+  const std::optional<DraftHead>& draft = bundle.manifest().draft_head;
+  if (draft && draft_head == nullptr) draft_head = backend.load(draft->engine);
+}
+
 void run_once(Session& session, const std::vector<BoundTensor>& tensors) {
   session.bind(tensors)->run();
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "bundle/bundle.h"
 #include "kv/cache_pair.h"
 #include "sessions/session.h"
 
@@ -12,10 +13,16 @@ namespace skipdec::runtime {
 // A layer is bypassed by not calling it. One thread at a time uses the sessions.
 struct Engines {
   std::unique_ptr<Session> embed, head;
-  std::vector<std::unique_ptr<Session>> layers;  // lowest first
+  std::vector<std::unique_ptr<Session>> layers;      // lowest first
+  std::unique_ptr<Session> draft_layer, draft_head;  // nullptr until they are loaded
 
-  // Throws what `Backend::load` does.
+  // Loads all but the engines of drafts. Throws what `Backend::load` does.
   static Engines load(const Manifest& manifest, Backend& backend);
+  // Loads the draft layer, whose weights no other engine has, or the narrow head, unless it was
+  // loaded before; where the bundle has none it stays nullptr. Throws what `Backend::load` and
+  // `Bundle::check_weights` do.
+  void load_draft_layer(const Bundle& bundle, Backend& backend);
+  void load_draft_head(const Bundle& bundle, Backend& backend);
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
 };

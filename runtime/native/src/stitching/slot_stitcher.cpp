@@ -31,8 +31,22 @@ const std::vector<const float*>& SlotStitcher::step(const std::vector<StepRow>& 
     layers_called_ = passes_.layers_called();
     return logits;
   }
-  if (!is_current(rows)) find_route(rows);
-  Route& route = *route_;
+  if (!is_current(route_, rows, nullptr)) route_ = route_of(rows, nullptr);
+  run(*route_, rows);
+  for (const StepRow& row : rows) cache_.set_length(row.row, row.position + 1);
+  layers_called_ = static_cast<std::int64_t>(route_->stops.size());
+  return route_->logits;
+}
+
+const std::vector<const float*>& SlotStitcher::draft(const std::vector<StepRow>& rows,
+                                                     const LayerPlan& plan) {
+  for (const StepRow& row : rows) leave_bypassed(row);
+  if (!is_current(draft_route_, rows, &plan)) draft_route_ = route_of(rows, &plan);
+  run(*draft_route_, rows);
+  return draft_route_->logits;
+}
+
+void SlotStitcher::run(const Route& route, const std::vector<StepRow>& rows) {
   for (std::size_t place = 0; place < rows.size(); ++place) {
     const StepRow& row = rows[route.order[place]];
     all_.input_ids()[place] = row.tokens.front();
@@ -40,11 +54,8 @@ const std::vector<const float*>& SlotStitcher::step(const std::vector<StepRow>& 
   }
   all_.set_total(rows.size());
   route.embed->run();
-  run_layers(rows);
+  run_layers(route, rows);
   route.head->run();
-  for (const StepRow& row : rows) cache_.set_length(row.row, row.position + 1);
-  layers_called_ = static_cast<std::int64_t>(route.stops.size());
-  return route.logits;
 }
 
 void SlotStitcher::truncate(SlotCache::Row row, std::int64_t length) {
@@ -74,18 +85,21 @@ void SlotStitcher::leave_bypassed(const StepRow& row) {
   depths_[row.row] = {plan, row.position};
 }
 
-bool SlotStitcher::is_current(const std::vector<StepRow>& rows) const {
-  return route_ && route_->version == cache_.version() &&
-         std::equal(rows.begin(), rows.end(), route_->numbers.begin(), route_->numbers.end(),
+bool SlotStitcher::is_current(const std::optional<Route>& route, const std::vector<StepRow>& rows,
+                              const LayerPlan* plan) const {
+  return route && route->version == cache_.version() && route->plan == plan &&
+         std::equal(rows.begin(), rows.end(), route->numbers.begin(), route->numbers.end(),
                     [](const StepRow& row, SlotCache::Row number) { return row.row == number; });
 }
 
-// Finds the calls of the layers that the rows reside in, lowest first.
-void SlotStitcher::find_route(const std::vector<StepRow>& rows) {
+// Finds the calls of the layers that the rows reside in, lowest first: of all or those of ``plan``.
+SlotStitcher::Route SlotStitcher::route_of(const std::vector<StepRow>& rows,
+                                           const LayerPlan* plan) {
   Route route;
   route.version = cache_.version();
+  route.plan = plan;
   for (const StepRow& row : rows) route.numbers.push_back(row.row);
-  const Rows& top = cache_.residents(cache_.num_layers() - 1);
+  const Rows& top = cache_.residents(plan == nullptr ? cache_.num_layers() - 1 : plan->back());
   const Rows order = top.size() == rows.size() ? top : route.numbers;
   std::unordered_map<SlotCache::Row, std::size_t> place_of;  // in the buffers
   for (std::size_t place = 0; place < order.size(); ++place) place_of[order[place]] = place;
@@ -93,7 +107,8 @@ void SlotStitcher::find_route(const std::vector<StepRow>& rows) {
   std::size_t gathered = Stop::kAll;
   for (std::int64_t layer = 0; layer < cache_.num_layers(); ++layer) {
     const Rows& inside = cache_.residents(layer);
-    if (inside.empty()) continue;
+    const bool is_called = plan == nullptr || std::binary_search(plan->begin(), plan->end(), layer);
+    if (inside.empty() || !is_called) continue;
     if (inside != *now) {
       now = &inside;
       gathered = Stop::kAll;
@@ -115,17 +130,16 @@ void SlotStitcher::find_route(const std::vector<StepRow>& rows) {
   const auto count = static_cast<std::int64_t>(rows.size());
   route.embed = end_binding(*engines_.embed, count);
   route.head = end_binding(*engines_.head, count);
-  route_ = std::move(route);
+  return route;
 }
 
-void SlotStitcher::run_layers(const std::vector<StepRow>& rows) {
-  const Route& route = *route_;
+void SlotStitcher::run_layers(const Route& route, const std::vector<StepRow>& rows) {
   std::size_t gathered = Stop::kAll;
   for (const Stop& stop : route.stops) {
     if (stop.gather != gathered) {
       if (gathered != Stop::kAll) scatter(route.gathers[gathered]);
       gathered = stop.gather;
-      if (gathered != Stop::kAll) gather(route.gathers[gathered], rows);
+      if (gathered != Stop::kAll) gather(route, route.gathers[gathered], rows);
     }
     stop.binding->run();
   }
@@ -133,12 +147,12 @@ void SlotStitcher::run_layers(const std::vector<StepRow>& rows) {
 }
 
 // Copies rows of the step, and their positions, to the second buffers.
-void SlotStitcher::gather(const std::vector<std::size_t>& places,
+void SlotStitcher::gather(const Route& route, const std::vector<std::size_t>& places,
                           const std::vector<StepRow>& rows) {
   for (std::size_t index = 0; index < places.size(); ++index) {
     std::memcpy(part_.hidden_state(static_cast<std::int64_t>(index)),
                 all_.hidden_state(static_cast<std::int64_t>(places[index])), all_.row_bytes());
-    part_.set_position(index, rows[route_->order[places[index]]].position);
+    part_.set_position(index, rows[route.order[places[index]]].position);
   }
   part_.set_total(places.size());
 }
@@ -182,6 +196,7 @@ void SlotStitcher::release(SlotCache::Row row) {
 void SlotStitcher::reset() {
   chunked_.reset();
   route_.reset();
+  draft_route_.reset();
   bound_.clear();
   passes_.unbind();
   depths_.clear();

@@ -78,6 +78,12 @@ class SlotStitcher {
   // skipdec's kernels. Repeated with the same rows and plans, passes of one token per row allocate
   // nothing. Throws Error (kInternal), before anything has changed, for tokens that cannot be fed.
   const std::vector<const float*>& step(const std::vector<StepRow>& rows);
+  // Runs one token of each row that runs through the layers of ``plan``; the logits of a row that
+  // resides in all of them guess its next token. Rows leave the layers that their own plans bypass,
+  // as in the `step` that follows, but none that ``plan`` bypasses. Lengths stay: `step` feeds the
+  // same positions again, which overwrites what the draft wrote there. Returns the logits [V] of
+  // every row in the given order, valid until the next call. ``plan`` outlives this.
+  const std::vector<const float*>& draft(const std::vector<StepRow>& rows, const LayerPlan& plan);
   // The number of layers that the last pass called.
   std::int64_t layers_called() const { return layers_called_; }
   // Rolls a row back to its first ``length`` positions; later ones are fed again. It goes back to
@@ -115,6 +121,7 @@ class SlotStitcher {
   // The calls of a step; steps repeat them while ``version`` of the cache lasts.
   struct Route {
     std::uint64_t version = 0;
+    const LayerPlan* plan = nullptr;                // of a draft; nullptr: all layers
     Rows numbers;                                   // rows, as they are given
     std::vector<std::size_t> order;                 // places in ``numbers``, as buffers hold them
     std::vector<std::vector<std::size_t>> gathers;  // places in the buffers
@@ -138,10 +145,13 @@ class SlotStitcher {
   void copy_kept(const std::vector<const PromptRow*>& rows, std::int64_t layer,
                  const CacheView& written);
   void leave_bypassed(const StepRow& row);
-  bool is_current(const std::vector<StepRow>& rows) const;
-  void find_route(const std::vector<StepRow>& rows);
-  void run_layers(const std::vector<StepRow>& rows);
-  void gather(const std::vector<std::size_t>& places, const std::vector<StepRow>& rows);
+  bool is_current(const std::optional<Route>& route, const std::vector<StepRow>& rows,
+                  const LayerPlan* plan) const;
+  Route route_of(const std::vector<StepRow>& rows, const LayerPlan* plan);
+  void run(const Route& route, const std::vector<StepRow>& rows);
+  void run_layers(const Route& route, const std::vector<StepRow>& rows);
+  void gather(const Route& route, const std::vector<std::size_t>& places,
+              const std::vector<StepRow>& rows);
   void scatter(const std::vector<std::size_t>& places);
   Binding* layer_binding(std::int64_t layer, std::int64_t rows, bool is_part);
   Binding* end_binding(Session& session, std::int64_t rows);
@@ -164,7 +174,7 @@ class SlotStitcher {
   };
   std::map<std::tuple<std::int64_t, std::int64_t, bool>, Bound> bound_;  // layer, rows, is_part
   std::map<std::pair<const Session*, std::int64_t>, std::unique_ptr<Binding>> ends_;
-  std::optional<Route> route_;
+  std::optional<Route> route_, draft_route_;
   Passes passes_;
   std::int64_t layers_called_ = 0;
 };

@@ -34,7 +34,7 @@ class Sampler::State {
   }
 
   SampledToken sample(const float* logits) {
-    const float* const adjusted = adjust(logits);
+    const float* const adjusted = adjust(logits, 0);
     SampledToken token;
     token.token_id = drawer_.draw(adjusted, vocab_size_, random_ ? random_->next_number() : 0.0);
     if (token.token_id < 0) throw not_finite(logits, vocab_size_, subject());
@@ -46,11 +46,20 @@ class Sampler::State {
     return token;
   }
 
+  std::int64_t propose(const float* logits, std::int64_t place) const {
+    double number = 0;
+    if (random_) {
+      Philox random = *random_;  // a copy draws the same numbers
+      for (std::int64_t drawn = 0; drawn <= place; ++drawn) number = random.next_number();
+    }
+    return std::max<std::int64_t>(0, drawer_.draw(adjust(logits, place), vocab_size_, number));
+  }
+
  private:
-  // Returns ``logits`` after penalties and masks that can change the greedy choice; copies only if
-  // needed.
-  const float* adjust(const float* logits) const {
-    const bool is_masked = num_sampled_ < min_tokens_ && !ending_token_ids_.empty();
+  // Returns ``logits`` of the token ``place`` tokens from now, after penalties and masks that can
+  // change the greedy choice; copies only if needed.
+  const float* adjust(const float* logits, std::int64_t place) const {
+    const bool is_masked = num_sampled_ + place < min_tokens_ && !ending_token_ids_.empty();
     if (!penalties_ && !is_masked) return logits;
     static thread_local std::vector<float> adjusted;
     adjusted.assign(logits, logits + vocab_size_);
@@ -83,5 +92,9 @@ Sampler::Sampler(Sampler&&) noexcept = default;
 Sampler& Sampler::operator=(Sampler&&) noexcept = default;
 
 SampledToken Sampler::sample(const float* logits) { return state_->sample(logits); }
+
+std::int64_t Sampler::propose(const float* logits, std::int64_t place) const {
+  return state_->propose(logits, place);
+}
 
 }  // namespace skipdec::runtime

@@ -35,6 +35,10 @@ class Sampler {
   // Error (kEngine) if an unmasked logit is NaN or +infinity, or none is finite; for
   // log-probabilities, if any logit is.
   SampledToken sample(const float* logits);
+  // Returns the token that `sample` would choose ``place`` tokens from now, from ``logits`` of that
+  // place, with the same random number and the penalties as they are now. Changes nothing; NaN
+  // gives any token.
+  std::int64_t propose(const float* logits, std::int64_t place) const;
 
  private:
   class State;

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attack.readers import DOCUMENTS, NativeReader, python_verdict
-from bundle_documents import Edit, edit
+from attack.readers import DOCUMENTS, OPEN, NativeReader, python_verdict
+from bundle_documents import Edit, add_drafts, edit
 from runtimes import native_error, run_native
 
 from skipdec import Generator, SamplingParams
@@ -49,11 +49,13 @@ class Wrong:
     continuation: Sequence[int] | None = None  # of a text to score
     schedule: str = "full"
     params: Mapping[str, Any] = field(default_factory=dict)
+    draft: str | None = None
     keys: tuple[str, ...] = ()
 
     def line(self) -> dict[str, Any]:
         """Return the request for programs/generate.cpp."""
-        made = {"prompt": self.prompt, "schedule": self.schedule, "params": self.params}
+        params = self.params if self.draft is None else {**self.params, "draft": self.draft}
+        made = {"prompt": self.prompt, "schedule": self.schedule, "params": params}
         return made if self.continuation is None else {**made, "continuation": self.continuation}
 
 
@@ -109,6 +111,7 @@ REQUESTS = (
     wrong_schedule("an unknown option", "2x:horizn=4", "schedule '2x:horizn=4' | ", "is unknown"),
     wrong_schedule("an option of full", "full:horizon=3", "schedule 'full:horizon=3' | "),
     wrong_schedule("half of a document", "{", "schedule | is not JSON"),
+    Wrong("other drafts", draft="own"),
 )
 
 
@@ -131,7 +134,8 @@ def submit(generator: Generator, case: Wrong) -> None:
         generator.score([case.prompt], [case.continuation], schedule=case.schedule)
         return
     with generator.running_batch() as batch:
-        batch.add(case.prompt, SamplingParams(**case.params), schedule=case.schedule)
+        params = SamplingParams(**case.params)
+        batch.add(case.prompt, params, schedule=case.schedule, draft=case.draft)
 
 
 @pytest.mark.parametrize("case", REQUESTS, ids=lambda case: case.name)
@@ -154,6 +158,17 @@ def test_both_refuse_a_request_with_the_same_words(
         ({"threads": 100_000}, ("threads", "is 100000; allowed: 1 to ", ", the processors that")),
         ({"threads": -1}, ("threads", "is -1; allowed: 1 ")),
         ({"schedule": "lineer"}, ("schedule 'lineer' | ", "is unknown")),
+        ({"draft": "own+owl,tokens=9"}, ("'owl' is unknown; ", "tokens is '9'; allowed: 1 to 7")),
+        ({"draft": "own+off"}, ()),
+        ({"draft": "own+own"}, ()),
+        ({"draft": "ends:3+own"}, ()),
+        ({"draft": "ends"}, ()),
+        ({"draft": "own:3"}, ()),
+        ({"draft": "own,exact=maybe"}, ()),
+        ({"draft": "own,tokens=4,tokens=5"}, ()),
+        ({"draft": "o" * 1200}, ()),
+        ({"draft": "own"}, ()),  # the bundle's weights are float32
+        ({"draft": "first:6,exact=no"}, ()),
     ],
     ids=str,
 )
@@ -227,6 +242,46 @@ def same_verdict(reader: NativeReader, bundle: Path, keys: Sequence[str] = ()) -
 def test_both_refuse_a_manifest_with_the_same_words(
     reader: NativeReader, bundle: Path, change: Edit, keys: Sequence[str]
 ) -> None:
+    edit(bundle, "manifest.json", change)
+    same_verdict(reader, bundle, keys)
+
+
+@pytest.mark.parametrize(
+    ("change", "keys"),
+    [
+        (lambda file: file["draft_layer"].update(behind=0), ("draft_layer.behind: ", "1")),
+        (
+            lambda file: file["draft_layer"].update(behind=6),
+            ("draft_layer is behind 6 layers; allowed: 1 to 5, as the model has 6",),
+        ),
+        (lambda file: file["draft_layer"].pop("engine"), ("draft_layer.engine: ",)),
+        (
+            lambda file: file["draft_layer"]["engine"].update(name="layer_001"),
+            (
+                "draft_layer.engine: ",
+                "is engine layer_001, a layer; expected: layer_draft, a layer",
+            ),
+        ),
+        (
+            lambda file: file["draft_layer"]["engine"].update(graph="other.onnx"),
+            ("engine layer_draft", "names other.onnx, not listed in files"),
+        ),
+        (
+            lambda file: file["draft_head"].update(tokens=300),
+            ("draft_head has 300 tokens; allowed: fewer than 300, the model's vocabulary",),
+        ),
+        (lambda file: file["draft_head"].update(tokens=128), ("engine head_draft: logits is ",)),
+        (
+            lambda file: file["draft_head"]["engine"].update(weights=["tokenizer.json"]),
+            ("draft_head reads tokenizer.json; allowed: only the head's weights, ",),
+        ),
+    ],
+)
+def test_both_refuse_parts_of_drafts_with_the_same_words(
+    reader: NativeReader, bundle: Path, change: Edit, keys: Sequence[str]
+) -> None:
+    edit(bundle, "manifest.json", add_drafts)
+    assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
     edit(bundle, "manifest.json", change)
     same_verdict(reader, bundle, keys)
 

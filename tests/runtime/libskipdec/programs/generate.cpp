@@ -26,13 +26,16 @@ skipdec::Options options_of(const json& given) {
   options.kv_memory(given.value("kv_memory", std::uint64_t{0}));
   options.max_waiting(given.value("max_waiting", 10'000));
   options.max_prefill_tokens(given.value("max_prefill_tokens", 2048));
-  options.prefix_cache(given.value("prefix_cache", true));
+  const json shares = given.value("prefix_cache", json(true));  // or a skipdec_prefix_cache
+  options.prefix_cache(shares.is_boolean() ? static_cast<skipdec_prefix_cache>(shares.get<bool>())
+                                           : shares.get<skipdec_prefix_cache>());
   options.raw_prompts(given.value("raw_prompts", false));
   options.weights(given.value("copies_weights", false) ? SKIPDEC_WEIGHTS_COPIED
                                                        : SKIPDEC_WEIGHTS_MAPPED);
   options.admission(given.value("admission", "fcfs"));
   options.max_model_len(given.value("max_model_len", 0));
   options.schedule(given.value("schedule", ""));
+  if (given.contains("draft")) options.draft(given["draft"].get<std::string>());
   return options;
 }
 
@@ -56,6 +59,8 @@ skipdec::Params params_of(const json& request) {
   params.include_stop_str_in_output(given.value("include_stop_str_in_output", false));
   params.skip_special_tokens(given.value("skip_special_tokens", true));
   if (given.contains("logprobs")) params.logprobs(given["logprobs"].get<std::int64_t>());
+  if (given.contains("draft")) params.draft(given["draft"].get<std::string>());
+  if (given.contains("client")) params.client(given["client"].get<std::string>());
   if (request.contains("schedule")) params.schedule(request["schedule"].get<std::string>());
   return params;
 }
@@ -110,7 +115,8 @@ json shown(const skipdec::Completion& completion, const std::string& streamed) {
               {"token_ids", completion.token_ids},
               {"layers", completion.layers},
               {"finish_reason", completion.finish_reason.value_or("")},
-              {"logprobs", logprobs}};
+              {"logprobs", logprobs},
+              {"drafts", {completion.passes, completion.drafted, completion.accepted}}};
   if (completion.stop_reason) result["stop_reason"] = *completion.stop_reason;
   if (completion.stop_token_id) result["stop_reason"] = *completion.stop_token_id;
   return result;

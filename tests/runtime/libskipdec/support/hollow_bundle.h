@@ -87,6 +87,27 @@ inline nlohmann::json hollow_manifest() {
           {"source", {{"tuned_schedule", "2x"}}}};
 }
 
+// Like hollow_manifest, with a draft layer behind layer 0 and a head of 16 tokens on the weights of
+// the head. The draft layer has a file of its own if ``adds_file``, else the files of layer 1.
+inline nlohmann::json drafted_manifest(bool adds_file = false) {
+  using nlohmann::json;
+  json document = hollow_manifest();
+  json layer = document["engines"][2], head = document["engines"][3];
+  layer["name"] = "layer_draft";
+  layer["layer_index"] = nullptr;
+  head["name"] = "head_draft";
+  head["outputs"][0]["shape"][1] = 16;
+  if (adds_file) {
+    const std::string path = "engines/layer_draft.weights";
+    layer["weights"] = json::array({path});
+    document["files"].push_back(
+        {{"path", path}, {"size", path.size()}, {"sha256", sha256_hex(path)}});
+  }
+  document["draft_layer"] = {{"behind", 1}, {"engine", layer}};
+  document["draft_head"] = {{"tokens", 16}, {"engine", head}};
+  return document;
+}
+
 // Returns a schedule.json of six layers without its digest. Its own schedule runs all layers for
 // token 0, layers 0, 4 and 5 from token 1 and layers 0 and 5 from token 3; its preset "2x" runs 4,
 // 3 and 2 layers.
@@ -140,8 +161,8 @@ inline void write_file(const std::filesystem::path& path, const std::string& con
   std::ofstream(path, std::ios::binary) << content;
 }
 
-inline void write_hollow_bundle(const std::filesystem::path& folder) {
-  const nlohmann::json manifest = hollow_manifest();
+inline void write_hollow_bundle(const std::filesystem::path& folder,
+                                const nlohmann::json& manifest = hollow_manifest()) {
   for (const nlohmann::json& record : manifest["files"]) {
     const std::string path = record["path"];
     write_file(folder / path, path);

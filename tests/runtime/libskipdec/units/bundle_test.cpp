@@ -86,6 +86,22 @@ TEST_F(BundleOnDisk, HasOtherWeightsWhichAreNoticedIfTheyAreHashed) {
             std::string::npos);
 }
 
+TEST_F(BundleOnDisk, HasADraftLayerThatIsHashedOnRequest) {
+  write_hollow_bundle(path(), drafted_manifest(true));
+  const auto whole = opened();
+  whole->await_weights();
+  whole->check_weights(whole->manifest().draft_layer->engine);
+  write_file(path() / "engines/layer_draft.weights", "engines/layer_draft.weightS");
+  const auto bundle = opened();
+  bundle->await_weights();  // of the engines that every text runs
+  const EngineSpec& draft = bundle->manifest().draft_layer->engine;
+  EXPECT_NE(refusal([&] {
+              bundle->check_weights(draft);
+            }).find("engines/layer_draft.weights: has SHA-256"),
+            std::string::npos);
+  opened(Verify::kGraphs)->check_weights(draft);
+}
+
 TEST_F(BundleOnDisk, TellsEveryFileThatIsWrong) {
   fs::remove(path() / "tokenizer.json");
   fs::remove(path() / "engines/embed.onnx");

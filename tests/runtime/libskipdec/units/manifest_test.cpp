@@ -41,6 +41,18 @@ TEST(Manifest, IsReadAsItIsWritten) {
             std::string::npos);
 }
 
+TEST(Manifest, MayHaveWhatOnlyDraftsRun) {
+  EXPECT_FALSE(parsed(hollow_manifest()).draft_layer.has_value());
+  EXPECT_FALSE(parsed(hollow_manifest()).draft_head.has_value());
+  const Manifest manifest = parsed(drafted_manifest());
+  ASSERT_TRUE(manifest.draft_layer.has_value());
+  EXPECT_EQ(manifest.draft_layer->behind, 1);
+  EXPECT_EQ(manifest.draft_layer->engine.weights, manifest.layers[1].weights);
+  ASSERT_TRUE(manifest.draft_head.has_value());
+  EXPECT_EQ(manifest.draft_head->tokens, 16);
+  EXPECT_EQ(manifest.draft_head->engine.tensor(Role::kLogits).shape[1], 16);
+}
+
 TEST(Manifest, IgnoresUnknownFieldsThatItDoesNotRequire) {
   json document = hollow_manifest();
   document["surprise"] = 1;
@@ -153,6 +165,38 @@ const std::vector<Hostile> kHostile{
 };
 
 INSTANTIATE_TEST_SUITE_P(All, HostileManifest, testing::ValuesIn(kHostile));
+
+class HostileDrafts : public testing::TestWithParam<Hostile> {};
+
+TEST_P(HostileDrafts, AreRefusedInWordsThatNameThePlace) {
+  const Hostile& hostile = GetParam();
+  json document = drafted_manifest();
+  document[json::json_pointer(hostile.place)] = hostile.value;
+  const std::string words = refusal([&] { parsed(document); });
+  EXPECT_EQ(words.rfind(kSubject + " | ", 0), 0U) << words;
+  EXPECT_NE(words.find(hostile.words), std::string::npos) << words;
+}
+
+const std::vector<Hostile> kHostileDrafts{
+    {"/draft_layer", 1, "draft_layer"},
+    {"/draft_layer/behind", 0, "draft_layer.behind: is 0; allowed: 1 to 4096"},
+    {"/draft_layer/behind", 2, "draft_layer is behind 2 layers; allowed: 1 to 1"},
+    {"/draft_layer/engine", nullptr, "draft_layer.engine: is missing"},
+    {"/draft_layer/engine/name", "layer_001", "expected: layer_draft, a layer without layer_index"},
+    {"/draft_layer/engine/layer_index", 1, "expected: layer_draft, a layer without layer_index"},
+    {"/draft_layer/engine/graph", "other", "engine layer_draft: names other, not listed in files"},
+    {"/draft_layer/engine/inputs/0/dtype", "float16",
+     "engine layer_draft: hidden_states is float16"},
+    {"/draft_head/tokens", 32, "draft_head has 32 tokens; allowed: fewer than 32"},
+    {"/draft_head/tokens", 17,
+     "engine head_draft: logits is (a symbol, 16); expected (a symbol, 17)"},
+    {"/draft_head/engine/kind", "layer",
+     "is engine head_draft, a layer; expected: head_draft, a head"},
+    {"/draft_head/engine/weights/0", "engines/embed.weights",
+     "draft_head reads engines/embed.weights; allowed: only the head's weights"},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, HostileDrafts, testing::ValuesIn(kHostileDrafts));
 
 TEST(Manifest, IsRefusedIfItIsNoObject) {
   for (const std::string text : {"[]", "3", "null", "{}"})

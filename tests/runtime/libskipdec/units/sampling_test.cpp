@@ -171,6 +171,48 @@ TEST(Sampler, SequencesDoNotDependOnWhatElseRuns) {
   EXPECT_NE(seconds, expected);
 }
 
+TEST(Sampler, ProposesWithTheNumbersThatItDrawsWithLater) {
+  const std::vector<float> logits = {0.1F, 0.4F, 0.3F, 0.2F, 0.35F, 0.15F, 0.25F};
+  for (const double temperature : {0.0, 1.0}) {
+    SamplingParams params;
+    params.temperature = temperature;
+    params.seed = 5;
+    Sampler sampler = sampler_of(params, logits), other = sampler_of(params, logits);
+    for (int round = 0; round < 3; ++round) {
+      std::vector<std::int64_t> proposed;
+      for (std::int64_t place = 0; place < 8; ++place) {
+        proposed.push_back(sampler.propose(logits.data(), place));
+      }
+      EXPECT_EQ(proposed, tokens(sampler, logits, 8));
+      EXPECT_EQ(proposed, tokens(other, logits, 8));
+    }
+  }
+}
+
+TEST(Sampler, ProposalsFollowThePenaltiesAndTheMaskOfTheirPlace) {
+  const std::vector<float> logits = {0.0F, 0.5F, 0.9F, 0.4F};
+  SamplingParams params = greedy();
+  params.min_tokens = 2;
+  params.stop_token_ids = {2};
+  params.presence_penalty = 0.3;
+  Sampler sampler = sampler_of(params, logits);
+  EXPECT_EQ(sampler.propose(logits.data(), 1), 1);
+  EXPECT_EQ(sampler.propose(logits.data(), 2), 2);
+  EXPECT_EQ(tokens(sampler, logits, 1), std::vector<std::int64_t>{1});
+  EXPECT_EQ(sampler.propose(logits.data(), 0), 3);
+}
+
+TEST(Sampler, AProposalFromNaNIsAnyToken) {
+  const std::vector<float> logits(5, kNan);
+  for (const double temperature : {0.0, 1.0}) {
+    SamplingParams params;
+    params.temperature = temperature;
+    const std::int64_t token = sampler_of(params, logits).propose(logits.data(), 3);
+    EXPECT_GE(token, 0);
+    EXPECT_LT(token, 5);
+  }
+}
+
 TEST(Sampler, MaskedTokensMayHaveAnyLogit) {
   SamplingParams params = greedy();
   params.min_tokens = 1;

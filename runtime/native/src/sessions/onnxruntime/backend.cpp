@@ -136,7 +136,7 @@ class OrtBackend final : public Backend {
       if (weights_ == WeightsPlace::kCopied && spec.kind != EngineKind::kEmbed) {
         const auto memory =
             api.make<MemoryInfo>(kCreateCpuMemoryInfo, kDeviceAllocator, kDefaultMemory);
-        weights = copy_weights(*bundle_, spec, api, memory.get(), options.get());
+        weights = copy_weights(*bundle_, spec, api, memory.get(), copies_, options.get());
       }
       auto session = api.make<NativeSession>(kCreateSession, process_->environment(),
                                              bundle_->locate(spec.graph).c_str(), options.get());
@@ -190,6 +190,7 @@ class OrtBackend final : public Backend {
   std::shared_ptr<const Bundle> bundle_;
   SharedProcessPointer process_;
   WeightsPlace weights_;
+  FileCopies copies_;
 };
 
 void check_instruction_set() {

@@ -23,13 +23,13 @@ constexpr std::size_t kHugePage = std::size_t{1} << 21;
               {file + ": " + problem, "the bundle is damaged; export the model again"});
 }
 
-std::unique_ptr<HugePages> content_of(const Bundle& bundle, const std::string& path) {
+std::shared_ptr<const HugePages> content_of(const Bundle& bundle, const std::string& path) {
   const std::vector<FileRecord>& files = bundle.manifest().files;
   const auto record = std::find_if(files.begin(), files.end(),
                                    [&](const FileRecord& each) { return each.path == path; });
   const Opened opened = open_regular(bundle.locate(path));
   if (!opened.problem.empty()) refuse(bundle, path, "can't be read (" + opened.problem + ")");
-  auto content = std::make_unique<HugePages>(record->size);
+  auto content = std::make_shared<HugePages>(record->size);
   for (std::size_t filled = 0; filled < content->size();) {
     const ssize_t count =
         ::read(opened.file.number(), content->data() + filled, content->size() - filled);
@@ -62,14 +62,22 @@ HugePages::HugePages(std::size_t size) : mapped_(size + kHugePage), size_(size) 
 
 HugePages::~HugePages() { ::munmap(mapping_, mapped_); }
 
+std::shared_ptr<const HugePages> FileCopies::content(const Bundle& bundle,
+                                                     const std::string& path) {
+  const std::scoped_lock lock(changing_);
+  std::shared_ptr<const HugePages> found = held_[path].lock();
+  if (found == nullptr) held_[path] = found = content_of(bundle, path);
+  return found;
+}
+
 CopiedWeights copy_weights(const Bundle& bundle, const EngineSpec& spec, const Api& api,
-                           const MemoryInfo* memory, SessionOptions* options) {
+                           const MemoryInfo* memory, FileCopies& copies, SessionOptions* options) {
   const std::size_t slash = spec.graph.find_last_of('/');
   const std::string folder = slash == std::string::npos ? "" : spec.graph.substr(0, slash + 1);
   CopiedWeights weights;
   std::map<std::string, const HugePages*> files;
   for (const std::string& path : spec.weights)
-    files[path] = weights.files.emplace_back(content_of(bundle, path)).get();
+    files[path] = weights.files.emplace_back(copies.content(bundle, path)).get();
   try {
     for (const ExternalTensor& tensor : external_tensors(bundle.read(spec.graph))) {
       const auto found = files.find(folder + tensor.file);

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -36,13 +38,25 @@ class HugePages {
 
 // Memory that a session reads instead of files; it must outlive the session.
 struct CopiedWeights {
-  std::vector<std::unique_ptr<HugePages>> files;
+  std::vector<std::shared_ptr<const HugePages>> files;
   std::vector<Owned<Value>> values;
+};
+
+// Copies of files that sessions hold, so that engines on the same file share its copy.
+class FileCopies {
+ public:
+  // Returns the copy that a session holds, else a new one. Any thread may call it. Throws Error
+  // (kBundle) for a file that can't be read or has another size.
+  std::shared_ptr<const HugePages> content(const Bundle& bundle, const std::string& path);
+
+ private:
+  std::mutex changing_;
+  std::map<std::string, std::weak_ptr<const HugePages>> held_;
 };
 
 // Reads the weights of an engine and makes a session of ``options`` use them. Throws Error
 // (kBundle) for a file of the wrong size, or a graph that refers to bytes beyond the end of a file.
 CopiedWeights copy_weights(const Bundle& bundle, const EngineSpec& spec, const Api& api,
-                           const MemoryInfo* memory, SessionOptions* options);
+                           const MemoryInfo* memory, FileCopies& copies, SessionOptions* options);
 
 }  // namespace skipdec::runtime::onnxruntime

@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engines.bundle import replace_file
+from ...engines.bundle import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

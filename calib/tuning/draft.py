@@ -1,0 +1,90 @@
+"""The layers that a draft runs, and the windows in which it is trained."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ...engines.errors import UsageError, did_you_mean, shown
+from ...runtime.schedule import ExitSchedule
+
+WINDOW = 6  # most places of a window in training, and all of one in measuring acceptance
+
+_ALLOWED = "layers:N, ends:N or first:N, e.g. ends:3"
+
+
+def _placed(count: int, num_layers: int) -> tuple[int, ...]:
+    """Return the layers that the placement of a full schedule gives: the top ones."""
+    schedule = ExitSchedule.full(num_layers)
+    return schedule.changed(max_exit_layer=count, min_exit_layer=count).plan(0).layers
+
+
+def _ends(count: int, num_layers: int) -> tuple[int, ...]:
+    return (0, *range(num_layers - count + 1, num_layers))
+
+
+def _first(count: int, num_layers: int) -> tuple[int, ...]:
+    return tuple(range(count))
+
+
+_PLACES: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
+    "layers": _placed,
+    "ends": _ends,
+    "first": _first,
+}
+
+
+def draft_layers(text: str, num_layers: int) -> tuple[int, ...]:
+    """Return the layers of the draft ``text``, ascending, for a model of ``num_layers``.
+
+    >>> draft_layers("ends:3", 12), draft_layers("first:3", 12)
+    ((0, 10, 11), (0, 1, 2))
+
+    Raises UsageError if the text is not a draft's, or the draft does not run fewer layers than the
+    model has.
+    """
+    match = re.fullmatch(r"([a-z]+):([0-9]{1,6})", text)
+    if match is None or match[1] not in _PLACES:
+        meant = did_you_mean(text.partition(":")[0], _PLACES)
+        raise UsageError("draft", f"is {shown(text)}; {meant}allowed: {_ALLOWED}")
+    count = int(match[2])
+    if not 1 <= count < num_layers:
+        raise UsageError(
+            "draft",
+            f"is {text}, {count} layers; allowed: 1 to {num_layers - 1}, fewer than the model's "
+            f"{num_layers}",
+        )
+    return _PLACES[match[1]](count, num_layers)
+
+
+@dataclass(frozen=True)
+class DraftWindows:
+    """How the places of each row are divided into windows of drafts.
+
+    The first window begins ``offset`` places after the first completion token (before it if
+    negative); each has ``size`` places. A draft at a place runs ``layers`` alone. It attends to
+    full depth's keys before its window, and to drafts' keys in it.
+    """
+
+    layers: tuple[int, ...]
+    size: int = WINDOW
+    offset: int = 0
+
+    @property
+    def num_shared(self) -> int:
+        """Number of lowest layers that drafts run: their states are full depth's own."""
+        return next(
+            (place for place, layer in enumerate(self.layers) if place != layer), len(self.layers)
+        )
+
+
+def step_windows(layers: tuple[int, ...], step: int, seed: int) -> DraftWindows:
+    """Return the windows of an optimizer step: 1 to 6 places, beginning anywhere.
+
+    They depend on seed and step alone, so that resumed runs and all processes agree.
+    """
+    drawn = random.Random(f"{seed}:windows:{step}")
+    size = drawn.randint(1, WINDOW)
+    return DraftWindows(layers, size, -drawn.randrange(size))

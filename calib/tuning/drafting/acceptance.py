@@ -1,0 +1,158 @@
+"""How many drafts hold: measured on the texts that a model writes at full depth.
+
+A window begins behind every token of a text that has at least 6 more. Its drafts hold up to the
+first that differs from the text. A draft is only used while those before it hold, so the tokens
+that it follows are the text's, and one pass over the text gives all drafts of a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationConfig
+
+from ...data.tokenised import TokenisedExample
+from ..batches import ExampleDataset, collate
+from ..draft import WINDOW, DraftWindows
+from ..model import IGNORED_LABEL, SkipModel
+from ..plan import TuningPlan
+from ..report import Acceptance
+
+MAX_TEXTS = 64
+MAX_TOKENS = 128
+
+HeldDrafts = Callable[[dict[str, Tensor]], Tensor]
+"""For a batch of ``collate``, returns how many of 6 drafts hold from each place on, int64
+[B, S-1]: a place's own token is known, and its first draft is the token after it."""
+
+
+@torch.no_grad()
+def measure_acceptance(model: SkipModel, plan: TuningPlan, held: HeldDrafts) -> Acceptance | None:
+    """Return how many drafts hold on texts that ``model`` writes for the held-out prompts.
+
+    The texts are greedy, those of the first 64 distinct prompts, of at most 128 tokens. None
+    without held-out data, and if no text is long enough.
+    """
+    if plan.validation is None:
+        return None
+    prompts = list(dict.fromkeys(each.prompt_token_ids for each in plan.validation.examples))
+    was_training = model.training
+    model.eval()
+    texts, counts = 0, []
+    for written in _written(model, prompts[:MAX_TEXTS], plan):
+        dataset = ExampleDataset(written)
+        batch = collate([dataset[index] for index in range(len(written))])
+        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        counts.append(held(batch)[_window_starts(batch)])  # [N]
+        texts += len(written)
+    model.train(was_training)
+    found = torch.cat(counts).double() if counts else torch.empty(0)
+    if not len(found):
+        return None
+    return Acceptance(
+        texts=texts,
+        windows=len(found),
+        held_of_6=round(float(found.mean()), 4),
+        first=round(float((found > 0).double().mean()), 4),
+    )
+
+
+def held_by_layers(model: SkipModel, layers: tuple[int, ...]) -> HeldDrafts:
+    """Return the counts of drafts that run ``layers`` of the model.
+
+    Windows of 6 places begin at six offsets, so that each place is the first of one.
+    """
+
+    def held(batch: dict[str, Tensor]) -> Tensor:
+        fed = batch["input_ids"][:, :-1]  # [B, S-1]
+        prompts = batch["prompt_lengths"]  # [B]
+        places = torch.arange(fed.shape[1], device=fed.device) - prompts[:, None]  # [B, S-1]
+        counts = torch.zeros_like(fed)
+        for offset in range(WINDOW):
+            _, drafts = model.draft_states(fed, prompts, DraftWindows(layers, WINDOW, offset))
+            begins = places.remainder(WINDOW) == offset
+            counts = torch.where(begins, _held(_hits(model, drafts, batch)), counts)
+        return counts
+
+    return held
+
+
+def held_by_layer(model: SkipModel, layer: nn.Module, behind: int) -> HeldDrafts:
+    """Return the counts of drafts that run the lowest ``behind`` layers and a draft ``layer``.
+
+    All that it attends to is full depth's own while drafts hold, so windows don't matter.
+    """
+
+    def held(batch: dict[str, Tensor]) -> Tensor:
+        fed = batch["input_ids"][:, :-1]  # [B, S-1]
+        positions = torch.arange(fed.shape[1], device=fed.device)  # [S-1]
+        chain = [*model.decoder_layers[:behind], layer]
+        drafts = model.run_layers(chain, model.embedded(fed, positions), positions)
+        return _held(_hits(model, drafts, batch))
+
+    return held
+
+
+def _hits(model: SkipModel, drafts: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """Return where the most probable token of drafts' states [B, S-1, E] is the text's next."""
+    labels = batch["labels"][:, 1:]  # [B, S-1]
+    labelled = labels != IGNORED_LABEL
+    hits = torch.zeros_like(labelled)
+    hits[labelled] = model.head(drafts[labelled]).argmax(-1) == labels[labelled]
+    return hits
+
+
+def _held(hits: Tensor) -> Tensor:
+    """Return how many of the 6 entries from each place on are True before the first False.
+
+    Of [True, True, False, True]: 2 1 0 1.
+    """
+    windows = F.pad(hits.long(), (0, WINDOW - 1)).unfold(1, WINDOW, 1)  # [B, S-1, 6]
+    return windows.cumprod(dim=-1).sum(dim=-1)
+
+
+def _window_starts(batch: dict[str, Tensor]) -> Tensor:
+    """Return the places of completion tokens with at least 6 more behind them, bool [B, S-1]."""
+    places = torch.arange(batch["input_ids"].shape[1] - 1, device=batch["input_ids"].device)
+    lengths = batch["attention_mask"].sum(dim=1, keepdim=True)  # [B, 1]
+    return (places >= batch["prompt_lengths"][:, None]) & (places + WINDOW < lengths)
+
+
+def _written(
+    model: SkipModel, prompts: Sequence[tuple[int, ...]], plan: TuningPlan
+) -> Iterator[list[TokenisedExample]]:
+    """Yield batches of prompts with the greedy texts that ``model`` writes for them."""
+    end, longest = plan.start.eos_token_id, plan.model.max_seq_len
+    ordered = sorted(prompts, key=len)
+    size = plan.config.batch_size
+    for first in range(0, len(ordered), size):
+        batch = ordered[first : first + size]
+        room = min(MAX_TOKENS, longest - len(batch[-1]))
+        texts = _greedy(model, batch, room, end)
+        yield [
+            TokenisedExample(prompt, text, "") for prompt, text in zip(batch, texts, strict=True)
+        ]
+
+
+def _greedy(
+    model: SkipModel, prompts: Sequence[tuple[int, ...]], max_tokens: int, end: int
+) -> list[tuple[int, ...]]:
+    """Return the greedy completions of a batch, each up to its end of text, inclusive."""
+    width = max(map(len, prompts))
+    padded = [[end] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    ids = torch.tensor(padded, device=model.device)  # [B, P]
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
+    mask = torch.arange(width, device=model.device) >= width - lengths[:, None]  # [B, P]
+    settings = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=max_tokens,
+        eos_token_id=end,
+        pad_token_id=end,
+        use_cache=True,
+    )
+    written = model.plain().generate(ids, attention_mask=mask.long(), generation_config=settings)
+    rows = written[:, width:].tolist()
+    return [tuple(row[: row.index(end) + 1] if end in row else row) for row in rows]

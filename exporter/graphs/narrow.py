@@ -1,0 +1,121 @@
+"""The narrow head of drafts: the head's graph cut to the first tokens of the vocabulary.
+
+In the packings of skipdec's operators a block of columns follows the other, so the first columns of
+a weight are the first bytes of each of its tensors. The narrow graph refers to these bytes of the
+head's own file: no weight is written, and no page is mapped twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ...engines.kernels.library import DOMAIN
+from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from ...engines.memory import WEIGHTS_ALIGNMENT
+from ..architecture.architecture import HEAD_WEIGHT, engine_parameters
+from ..architecture.signature import Signature
+from ..config import DRAFT_HEAD_MULTIPLE
+from ..quantization.packed import PackedQuantizer, weight_quantizer
+
+_DEFAULT_TOKENS = 8192  # 88 % of the tokens that OPT was trained on
+_DEFAULT_SHARE = 4  # of a smaller vocabulary, its quarter
+
+
+def default_tokens(vocab_size: int) -> int | None:
+    """Return the tokens of a narrow head by default; None for a vocabulary that is too small.
+
+    >>> [default_tokens(size) for size in (50272, 32768, 1000, 131, 64)]
+    [8192, 8192, 256, 64, None]
+    """
+    if vocab_size >= _DEFAULT_SHARE * _DEFAULT_TOKENS:
+        return _DEFAULT_TOKENS
+    multiples = round(vocab_size / _DEFAULT_SHARE / DRAFT_HEAD_MULTIPLE)
+    tokens = max(1, multiples) * DRAFT_HEAD_MULTIPLE
+    return tokens if tokens < vocab_size else None
+
+
+def packed_head(precision: PrecisionSpec) -> PackedQuantizer | None:
+    """Return the packing of a head on skipdec's kernels; None if its columns lie apart."""
+    quantizer = weight_quantizer(EngineKind.HEAD, precision)
+    return quantizer if isinstance(quantizer, PackedQuantizer) else None
+
+
+def narrow_shapes(
+    model: ModelSpec, precision: PrecisionSpec, tokens: int
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors that are cut, by name."""
+    quantizer = packed_head(precision)
+    assert quantizer is not None, precision
+    (weight,) = (
+        each for each in engine_parameters(EngineKind.HEAD, model) if each.name == HEAD_WEIGHT
+    )
+    layout = quantizer.layout((weight.shape[0], tokens))
+    return {f"{HEAD_WEIGHT}.{suffix}": shape for suffix, (_, shape) in layout.items()}
+
+
+def narrow_head(head: Path, model: ModelSpec, precision: PrecisionSpec, tokens: int) -> ir.Model:
+    """Return the graph at ``head`` with logits of the first ``tokens``, a multiple of 64.
+
+    Its weights stay where they are; those of the vocabulary's product end earlier.
+    """
+    narrow = ir.load(head)
+    quantizer = packed_head(precision)
+    assert quantizer is not None, precision
+    (product,) = (
+        node
+        for node in narrow.graph
+        if node.domain == DOMAIN and node.op_type == quantizer.operator
+    )
+    (logits,) = narrow.graph.outputs
+    assert product.outputs[0] is logits, "the head computes more behind its product"
+    shapes = narrow_shapes(model, precision, tokens)
+    for value in product.inputs[1:]:
+        assert value is not None
+        assert value.name is not None
+        _cut(narrow.graph.initializers[value.name], shapes.get(value.name, (tokens,)))
+    if "N" in product.attributes:
+        product.attributes["N"] = ir.AttrInt64("N", tokens)
+    assert logits.shape is not None
+    logits.shape = ir.Shape([*logits.shape.dims[:-1], tokens])
+    return narrow
+
+
+def narrow_signature(signature: Signature, tokens: int) -> Signature:
+    """Return the head's ``signature`` with logits of ``tokens`` tokens."""
+    (logits,) = signature.outputs
+    narrow = logits.model_copy(update={"shape": (*logits.shape[:-1], tokens)})
+    return Signature(signature.inputs, (narrow,))
+
+
+def external_bytes(graph: ir.Model) -> int:
+    """Return the bytes of the weights that ``graph`` refers to."""
+    return sum(tensor.length or 0 for tensor in _external(graph))
+
+
+def _cut(value: ir.Value, shape: tuple[int, ...]) -> None:
+    """Keep the first entries of an external tensor along its first axis."""
+    tensor = value.const_value
+    assert isinstance(tensor, ir.ExternalTensor), value.name
+    assert tensor.shape.numpy()[1:] == shape[1:], (value.name, tensor.shape, shape)
+    assert (tensor.offset or 0) % WEIGHTS_ALIGNMENT == 0, value.name
+    rows = int(tensor.shape.numpy()[0])
+    assert tensor.length is not None
+    value.const_value = ir.ExternalTensor(
+        tensor.location,
+        tensor.offset,
+        tensor.length // rows * shape[0],
+        tensor.dtype,
+        shape=ir.Shape(shape),
+        name=value.name or "",
+        base_dir=tensor.base_dir,
+    )
+    value.shape = ir.Shape(shape)
+
+
+def _external(graph: ir.Model) -> Iterator[ir.ExternalTensor]:
+    for value in graph.graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            yield value.const_value

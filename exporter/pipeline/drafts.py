@@ -1,0 +1,86 @@
+"""The plan of what an export adds for drafts: a layer of their own, and a narrow head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...engines.checking import Problems
+from ...engines.errors import UsageError
+from ...engines.manifest import ModelSpec, PrecisionSpec
+from ..checkpoint.checkpoint import Checkpoint
+from ..checkpoint.draft_layer import TrainedDraftLayer, read_draft_layer
+from ..config import DRAFT_HEAD_MULTIPLE, ExportConfig
+from ..graphs.narrow import default_tokens, packed_head
+from .plan import DraftParts
+
+
+def plan_drafts(
+    config: ExportConfig, checkpoint: Checkpoint, problems: Problems, *, is_migrated: bool
+) -> tuple[DraftParts, TrainedDraftLayer | None]:
+    """Check what ``config`` asks for drafts; return it, and the opened layer, if any.
+
+    What is wrong is collected in ``problems``. A narrow head that only ``draft`` implies is left
+    out, with a warning, where the head's weights have no part that can be read in place.
+    """
+    layer = None
+    if config.draft is not None:
+        layer = problems.attempt(read_draft_layer, config.draft, checkpoint)
+    model, precision = checkpoint.model, config.precision()
+    warnings = [_UNMIGRATED] if is_migrated and layer is not None else []
+    tokens = config.draft_head
+    if tokens:
+        problems.attempt(_require_head, tokens, model, precision)
+    elif tokens is None and layer is not None:
+        tokens = default_tokens(model.vocab_size)
+        if reasons := list(_missing_head(config, model, precision)):
+            tokens = None
+            warnings.append(f"no narrow head for drafts: {reasons[0]}")
+    behind = None if layer is None else layer.behind
+    return DraftParts(behind, tokens or None, tuple(warnings)), layer
+
+
+_UNMIGRATED = (
+    "the draft layer is quantised without the factors of --ranges, which were measured in the "
+    "model's own layers; that affects how often drafts hold, never a text"
+)
+_APART = (
+    "its weights are {}, whose columns do not lie together; quantise it, or choose a 16-bit type"
+)
+
+
+def _require_head(tokens: int, model: ModelSpec, precision: PrecisionSpec) -> None:
+    problems = []
+    if tokens >= model.vocab_size:
+        most = (model.vocab_size - 1) // DRAFT_HEAD_MULTIPLE * DRAFT_HEAD_MULTIPLE
+        allowed = f"multiples of {DRAFT_HEAD_MULTIPLE} up to {most}" if most else "0"
+        problems.append(
+            f"is {tokens}; allowed: {allowed}, fewer than the vocabulary's {model.vocab_size}"
+        )
+    if packed_head(precision) is None:
+        problems.append(
+            f"is {tokens}, but the head can't be cut: {_apart(precision)}; or leave it out"
+        )
+    if problems:
+        raise UsageError("draft_head", *problems)
+
+
+def _missing_head(
+    config: ExportConfig, model: ModelSpec, precision: PrecisionSpec
+) -> Iterator[str]:
+    """Yield the reasons why there is no narrow head by default."""
+    if config.own_kernels is None:
+        yield "only the kernels skipdec read a part of the head's weights in place"
+    elif packed_head(precision) is None:
+        yield f"the head can't be cut: {_apart(precision)}"
+    if default_tokens(model.vocab_size) is None:
+        yield (
+            f"the vocabulary has {model.vocab_size} tokens, no more than the {DRAFT_HEAD_MULTIPLE} "
+            "of the smallest one"
+        )
+
+
+def _apart(precision: PrecisionSpec) -> str:
+    """Describe weights of a head that has no narrow form on skipdec's kernels."""
+    if precision.head_quantize == "none":
+        return _APART.format(precision.dtype)
+    return _APART.format(f"{precision.head_quantize} of ONNX Runtime's operators")

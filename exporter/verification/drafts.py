@@ -1,0 +1,109 @@
+"""Checks of what only drafts run: the draft layer, and the narrow head against the whole one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+from typing_extensions import override
+
+from ...engines.backends.session import EngineBackend
+from ...engines.bundle import EngineBundle
+from ...engines.errors import VerificationError
+from ...engines.manifest import DraftHead, TensorRole
+from ...engines.memory import Array
+from ..architecture.architecture import HEAD_WEIGHT
+from ..checkpoint.checkpoint import Checkpoint
+from ..checkpoint.draft_layer import TrainedDraftLayer, read_draft_layer
+from ..graphs.narrow import narrow_shapes
+from .calls import ModuleCalls, SessionCalls
+from .engines import check_engine, graph_tensors, weight_problem
+from .reference import Reference, ReferenceBuilder
+from .report import EngineCheck
+from .tolerance import Tolerance
+
+_ROWS = 9  # hidden states on which both heads are compared bit for bit
+_OF_THE_HEAD = HEAD_WEIGHT.removesuffix("weight")  # tensors with an entry per token
+
+
+def open_draft_layer(
+    bundle: EngineBundle, directory: Path | None, checkpoint: Checkpoint
+) -> TrainedDraftLayer | None:
+    """Return the draft layer in ``directory``, which ``bundle`` should have; None without one.
+
+    Raises VerificationError if the bundle has none or has it elsewhere, and as `read_draft_layer`.
+    """
+    if directory is None:
+        return None
+    built = bundle.manifest.draft_layer
+    if built is None:
+        raise VerificationError(str(bundle.path), "has no draft layer; leave --draft out")
+    layer = read_draft_layer(directory, checkpoint)
+    if layer.behind != built.behind:
+        raise VerificationError(
+            str(bundle.path),
+            f"has a draft layer behind {built.behind} layers; that of {directory} is behind "
+            f"{layer.behind}",
+        )
+    return layer
+
+
+def check_draft_head(
+    bundle: EngineBundle,
+    backend: EngineBackend,
+    head: DraftHead,
+    reference: Reference,
+    tolerance: Tolerance,
+    seed: int,
+) -> EngineCheck:
+    """Compare the narrow head with its module, and with the whole head bit for bit."""
+    builder = ReferenceBuilder(reference, head.engine.kind, None)
+    stored = graph_tensors(bundle, head.engine)
+    shapes = narrow_shapes(reference.model, reference.precision, head.tokens)
+    problems = []
+    for name, array in builder.tensors():
+        is_cut = name.startswith(_OF_THE_HEAD)
+        expected = array[: shapes.get(name, (head.tokens,))[0]] if is_cut else array
+        problems.append(weight_problem(name, stored(name), expected))
+    narrow = SessionCalls(backend.load(bundle, head.engine))
+    check = check_engine(
+        head.engine,
+        narrow,
+        _FirstTokens(builder.module, head.tokens),
+        reference.model,
+        tolerance,
+        seed,
+        tuple(problem for problem in problems if problem is not None),
+    )
+    if check.failure is None and not _are_equal(bundle, backend, narrow, head, seed):
+        failure = "its logits are not, bit for bit, those of the head's first tokens"
+        return check.model_copy(update={"failure": failure})
+    return check
+
+
+def _are_equal(
+    bundle: EngineBundle, backend: EngineBackend, narrow: SessionCalls, head: DraftHead, seed: int
+) -> bool:
+    whole = SessionCalls(backend.load(bundle, bundle.manifest.head))
+    hidden = head.engine.tensor(TensorRole.HIDDEN_STATES)
+    rng = np.random.default_rng(seed)
+    states = rng.standard_normal((1, _ROWS, int(hidden.shape[-1]))).astype(hidden.dtype)
+    for rows in (1, _ROWS):  # kernels differ by the number of rows
+        places = np.arange(rows)
+        expected = np.ascontiguousarray(whole.head(states, places)[:, : head.tokens])
+        if narrow.head(states, places).tobytes() != expected.tobytes():
+            return False
+    return True
+
+
+class _FirstTokens(ModuleCalls):
+    """A head's module that returns the logits of the first tokens only."""
+
+    def __init__(self, module: nn.Module, tokens: int) -> None:
+        super().__init__(module)
+        self._tokens = tokens
+
+    @override
+    def head(self, hidden_states: Array, row_positions: Array) -> Array:
+        return super().head(hidden_states, row_positions)[:, : self._tokens]

@@ -1,0 +1,37 @@
+// N-grams: short runs of tokens, as keys of tables.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "constants.h"
+
+namespace skipdec::runtime {
+
+// The last tokens of a text, 1 to 5; token ids fit 32 bits. Unused places are 0.
+struct NGram {
+  std::int32_t length = 0;
+  std::array<std::int32_t, constants::kDraftNgramTokens> tokens{};
+
+  // Copies the ``length`` tokens before ``end``.
+  static NGram before(const std::int64_t* end, std::int64_t length) {
+    NGram made;
+    made.length = static_cast<std::int32_t>(length);
+    for (std::int64_t place = 0; place < length; ++place) {
+      made.tokens[static_cast<std::size_t>(place)] = static_cast<std::int32_t>(end[place - length]);
+    }
+    return made;
+  }
+
+  bool operator==(const NGram& other) const {
+    return length == other.length && tokens == other.tokens;
+  }
+};
+
+// Hashes with a number that the process drew, so that no client can choose texts that collide.
+struct NGramHash {
+  std::size_t operator()(const NGram& key) const;
+};
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,101 @@
+"""Measured acceptance equals drafting one token after another from every place of a text."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from literal_drafts import Chain, chain_of, count_held, greedy
+from tiny_models import STRUCTURES
+from transformers import OPTForCausalLM
+
+from skipdec.calib.data.tokenised import TokenisedExample
+from skipdec.calib.tuning.drafting.acceptance import (
+    held_by_layer,
+    held_by_layers,
+    measure_acceptance,
+)
+from skipdec.calib.tuning.family import load_skip_model
+
+PROMPTS = ((5, 6, 7, 9), (8,), (90, 14, 20))
+END = 2
+MAX_SEQ_LEN = 26
+
+
+def plan(prompts: tuple[tuple[int, ...], ...] | None = PROMPTS) -> Any:  # noqa: ANN401
+    examples = [TokenisedExample(prompt, (END,), "") for prompt in (prompts or ()) * 2]
+    return SimpleNamespace(
+        validation=None if prompts is None else SimpleNamespace(examples=examples),
+        start=SimpleNamespace(eos_token_id=END),
+        model=SimpleNamespace(max_seq_len=MAX_SEQ_LEN),
+        config=SimpleNamespace(batch_size=2),
+    )
+
+
+@pytest.fixture
+def easy(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[[str], tuple[Any, Any]]:
+    """Return a trained model's class and transformers' own of a model whose drafts often hold."""
+
+    def make(structure: str) -> tuple[Any, Any]:
+        plain = OPTForCausalLM.from_pretrained(checkpoint(structure))
+        with torch.no_grad():
+            for layer in plain.model.decoder.layers[1:]:
+                for product in (layer.fc2, layer.self_attn.out_proj):
+                    product.weight *= 0.2
+        plain.save_pretrained(tmp_path)
+        return load_skip_model(tmp_path, "opt").eval(), plain.eval()
+
+    return make
+
+
+def expected(plain: OPTForCausalLM, chain: Chain) -> list[int]:
+    counts = []
+    for prompt in PROMPTS:
+        longest = max(len(each) for each in PROMPTS)
+        text = greedy(plain, prompt, END, MAX_SEQ_LEN - longest)
+        tokens = [*prompt, *text]
+        counts += [
+            count_held(plain, tokens, place, chain) for place in range(len(prompt), len(tokens) - 6)
+        ]
+    return counts
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("kind", ["layers", "draft layer"])
+def test_acceptance_is_that_of_literal_drafts(
+    kind: str,
+    structure: str,
+    easy: Callable[[str], tuple[Any, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, plain = easy(structure)
+    longest = max(len(each) for each in PROMPTS)
+    limit = "skipdec.calib.tuning.drafting.acceptance.MAX_TOKENS"
+    monkeypatch.setattr(limit, MAX_SEQ_LEN - longest)
+    if kind == "layers":
+        held, chain = held_by_layers(model, (0, 4, 5)), chain_of(plain, (0, 4, 5))
+    else:
+        layer = copy.deepcopy(plain.model.decoder.layers[4])
+        held = held_by_layer(model, copy.deepcopy(model.decoder_layers[4]), 2)
+        chain = [*chain_of(plain, (0, 1)), (layer, 2)]
+    counts = expected(plain, chain)
+    found = measure_acceptance(model, plan(), held)
+    assert found is not None
+    assert (found.texts, found.windows) == (len(PROMPTS), len(counts))
+    assert found.held_of_6 == pytest.approx(sum(counts) / len(counts), abs=1e-4)
+    assert found.first == pytest.approx(sum(count > 0 for count in counts) / len(counts), abs=1e-4)
+    assert 0 < found.held_of_6 < 6, "neither none nor all may hold, or the test shows little"
+
+
+def test_without_long_texts_there_is_no_acceptance(checkpoint: Callable[[str], Path]) -> None:
+    model = load_skip_model(checkpoint("pre_norm"), "opt").train()
+    held = held_by_layers(model, (0, 5))
+    assert measure_acceptance(model, plan(None), held) is None
+    long = tuple(range(4, 4 + MAX_SEQ_LEN - 3))  # leaves room for 3 tokens
+    assert measure_acceptance(model, plan((long,)), held) is None
+    assert model.training, "the mode is as before"

@@ -1,0 +1,284 @@
+"""Train a draft layer: the model stays as it is, drafts hold more often, files fit the model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import STRUCTURES
+from torch.nn import functional as F
+from transformers import TrainerCallback, TrainingArguments
+
+from skipdec.calib.data.tokenised import TokenisedExample
+from skipdec.calib.tuning.batches import ExampleDataset, collate
+from skipdec.calib.tuning.config import TuneConfig
+from skipdec.calib.tuning.drafting import trainer as draft_training
+from skipdec.calib.tuning.drafting.trainer import DraftLayer, DraftLayerTrainer
+from skipdec.calib.tuning.family import load_skip_model
+from skipdec.calib.tuning.tuning import tune
+from skipdec.engines.errors import SkipDecError, UsageError
+from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
+from skipdec.exporter.config import CheckpointSource
+
+ROWS = [TokenisedExample((5, 6, 7), (8, 9, 10, 11, 2), ""), TokenisedExample((5,), (8, 9, 2), "")]
+NAMES = {"draft_layer.json", "draft_layer.safetensors"}
+
+
+def trainer(structure: str, checkpoint: Callable[[str], Path], directory: Path) -> Any:  # noqa: ANN401
+    model = load_skip_model(checkpoint(structure), "opt")
+    return DraftLayerTrainer(
+        model=DraftLayer(model, 2),
+        args=TrainingArguments(str(directory), use_cpu=True, report_to="none", disable_tqdm=True),
+        train_dataset=ExampleDataset(ROWS),
+        data_collator=collate,
+    )
+
+
+def digests(directory: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()
+    }
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_gradients_reach_the_layer_alone_and_it_learns(
+    structure: str, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    made = trainer(structure, checkpoint, tmp_path)
+    layer: DraftLayer = made.model
+    before = {name: each.clone() for name, each in layer.base.state_dict().items()}
+    dataset = ExampleDataset(ROWS)
+    batch = collate([dataset[index] for index in range(len(ROWS))])
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=5e-3)
+    losses = []
+    for _ in range(8):
+        loss = made.compute_loss(layer.train(), batch)
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(each.grad is not None and each.grad.any() for each in layer.parameters())
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    assert all(each.grad is None for each in layer.base.parameters())
+    torch.testing.assert_close(layer.base.state_dict(), before, rtol=0, atol=0)
+    own = {f"layer.{name}" for name in layer.base.decoder_layers[0].state_dict()}
+    assert set(layer.state_dict()) == own, "the frozen model is neither saved nor trained"
+
+
+@torch.no_grad()
+def test_the_loss_is_the_divergence_of_the_layer_s_distribution(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The layer begins as the model's last, so the draft is the model without its middle."""
+    made = trainer("post_norm", checkpoint, tmp_path)
+    model = made.model.base
+    total, count = torch.tensor(0.0), 0
+    for row in ROWS:
+        tokens = torch.tensor([[*row.prompt_token_ids, *row.completion_token_ids[:-1]]])
+        positions = torch.arange(tokens.shape[1])
+        hidden = model.embedded(tokens, positions)
+        states = []
+        for chain in (range(6), (0, 1, 5)):
+            state = hidden
+            for index in chain:
+                state = model.run_layer(model.decoder_layers[index], state, positions)
+            first = len(row.prompt_token_ids) - 1
+            states.append(model.head(state[0, first:]).log_softmax(-1))
+        full, draft = states
+        total += F.kl_div(draft, full, reduction="sum", log_target=True)
+        count += len(full)
+    dataset = ExampleDataset(ROWS)
+    batch = collate([dataset[index] for index in range(len(ROWS))])
+    actual = made.compute_loss(made.model.eval(), batch)
+    assert actual.item() == pytest.approx((total / count).item(), rel=1e-5)
+
+
+def test_drafts_hold_more_often_and_full_depth_is_as_before(
+    settings: Callable[..., TuneConfig], toy_model: Path, tmp_path: Path
+) -> None:
+    before = digests(toy_model)
+    report = tune(settings(draft_layer=1, max_steps=80))
+    assert report is not None
+    assert report.drafts is not None
+    start, tuned = report.drafts.start, report.drafts.tuned
+    assert start is not None
+    assert tuned is not None
+    assert 6 - tuned.held_of_6 < (6 - start.held_of_6) / 2
+    assert tuned.first >= start.first
+    assert report.validation is not None
+    assert report.validation.tuned_at_full == report.validation.start_at_full
+    assert digests(toy_model) == before
+    assert report.trained_parameters < report.parameters / 2
+    output = tmp_path / "tuned"
+    assert set(digests(output)) == NAMES
+    assert not list(tmp_path.glob(".*"))
+    assert len({path.stat().st_mode for path in output.iterdir()}) == 1, "who may read them"
+    opened = open_checkpoint(CheckpointSource(model=str(toy_model)))
+    document = json.loads((output / "draft_layer.json").read_text())
+    assert document == {
+        "format": 1,
+        "behind": 1,
+        "model": {
+            "hidden_size": 32,
+            "ffn_dim": 128,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 4,
+            "vocab_size": opened.model.vocab_size,
+            "sha256": opened.source()["content"],
+        },
+        "training": {"steps": 80, "examples": 8, "learning_rate": 1e-2, "seed": 0},
+        "acceptance": {"held_of_6": tuned.held_of_6, "first": tuned.first},
+    }
+    weights = load_file(output / "draft_layer.safetensors")
+    prefix = "model.decoder.layers.0."
+    stored = load_file(toy_model / "model.safetensors")
+    shapes = {
+        name.removeprefix(prefix): tensor.shape
+        for name, tensor in stored.items()
+        if name.startswith(prefix)
+    }
+    assert {name: tensor.shape for name, tensor in weights.items()} == shapes
+
+
+def test_what_is_measured_is_what_is_written(
+    settings: Callable[..., TuneConfig], toy_model: Path
+) -> None:
+    """Load the float16 file in the place of a trained layer: it drafts as the report says."""
+    from skipdec.calib.tuning.drafting.acceptance import held_by_layer, measure_acceptance
+    from skipdec.calib.tuning.plan import plan_tuning
+
+    config = settings(draft_layer=2, save_dtype="float16", bf16=True)
+    report = tune(config)
+    assert report is not None
+    assert report.drafts is not None
+    weights = load_file(config.output / "draft_layer.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float16}
+    model = load_skip_model(toy_model, "opt").eval()
+    layer = model.decoder_layers[3]
+    layer.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    model = load_skip_model(toy_model, "opt").eval()
+    plan = plan_tuning(config.updated(force=True))
+    measured = measure_acceptance(model, plan, held_by_layer(model, layer.eval(), 2))
+    assert measured == report.drafts.tuned
+
+
+def test_without_held_out_data_there_is_no_acceptance(settings: Callable[..., TuneConfig]) -> None:
+    report = tune(settings(draft_layer=3, validation=None, max_steps=1))
+    assert report is not None
+    assert any("--validation FILE names held-out data" in warning for warning in report.warnings)
+    document = json.loads((report.output / "draft_layer.json").read_text())
+    assert "acceptance" not in document
+    assert document["behind"] == 3
+
+
+class Stop(TrainerCallback):  # type: ignore[misc]
+    """Ends the process's work after 7 steps, as a kill would."""
+
+    def on_step_begin(self, args: object, state: Any, control: object, **_: object) -> None:  # noqa: ANN401
+        if state.global_step == 7:
+            raise KeyboardInterrupt
+
+
+def test_a_resumed_run_ends_in_the_same_layer(
+    settings: Callable[..., TuneConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"draft_layer": 1, "save_steps": 5, "batch_size": 4}
+    tune(settings("undisturbed", **options))
+    make_trainer = draft_training.make_draft_trainer
+
+    def stopping(*args: Any) -> Any:  # noqa: ANN401
+        made = make_trainer(*args)
+        made.add_callback(Stop())
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(draft_training, "make_draft_trainer", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            tune(settings("resumed", **options))
+    (weights,) = (tmp_path / ".resumed.tuning").rglob("model.safetensors")
+    assert set(load_file(weights)) == {
+        f"layer.{name}" for name in load_file(tmp_path / "undisturbed/draft_layer.safetensors")
+    }
+    tune(settings("resumed", **options, resume=True))
+    assert digests(tmp_path / "resumed") == digests(tmp_path / "undisturbed")
+
+
+def test_only_a_draft_layer_is_replaced_by_force(
+    settings: Callable[..., TuneConfig], toy_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"draft_layer": 1, "max_steps": 1}
+    tune(settings(**options))
+    with pytest.raises(UsageError, match="pass --force"):
+        tune(settings(**options))
+    output = settings(**options).output
+    before = digests(output)
+
+    def fail(*_: object) -> None:
+        raise SkipDecError("disk", "failed while the second file was written")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("skipdec.calib.tuning.drafting.files.write_file", fail)
+        with pytest.raises(SkipDecError, match="second file"):
+            tune(settings(**options, force=True, seed=1))
+    assert digests(output) == before, "an error leaves the result in place"
+    with pytest.raises(UsageError, match="is not a draft layer"):
+        tune(settings(**options, force=True).updated(output=toy_model))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"draft_layer": 4}, "draft_layer | is 4; allowed: 1 to 3, fewer than the model's 4"),
+        ({"draft": {"layers": "ends:4"}}, "4 layers; allowed: 1 to 3"),
+    ],
+)
+def test_as_many_layers_as_the_model_has_are_refused(
+    changes: dict[str, Any], problem: str, settings: Callable[..., TuneConfig]
+) -> None:
+    config = settings(**changes)
+    with pytest.raises(UsageError) as caught:
+        tune(config)
+    assert problem in str(caught.value)
+    assert not config.output.exists()
+
+
+def test_sharding_is_refused(
+    settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(UsageError, match="without FSDP"):
+        tune(settings(draft_layer=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"schedule": "2x"}, "schedule is '2x'; draft_layer trains at full depth"),
+        ({"mixture": ("2x",)}, "mixture changes the depth"),
+        ({"curriculum": 0.5}, "curriculum changes the depth"),
+        ({"lora": {"rank": 2}}, "lora.rank trains the model, which draft_layer freezes"),
+        ({"distillation": {"weight": 0.5}}, "distillation.weight trains the model"),
+        ({"gradient_checkpointing": True}, "gradient_checkpointing trains the model"),
+        (
+            {"model": None, "from_scratch": "layers=4,width=32,heads=2"},
+            "from_scratch trains the model",
+        ),
+        ({"draft": {"layers": "ends:3"}}, "give one of them"),
+        ({"draft_layer": 0}, "is 0; allowed: 1 or more"),
+        ({"draft_layer": None}, "schedule is missing; give one"),
+        ({"draft_layer": None, "draft": {"layers": "ends:2", "weight": 0}}, "above 0"),
+        ({"draft_layer": None, "draft": {"layers": "ends:2"}, "mixture": ("2x",)}, "mixture"),
+    ],
+)
+def test_options_that_contradict_drafts_are_named(
+    changes: dict[str, Any], problem: str, settings: Callable[..., TuneConfig]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings(**{"draft_layer": 1, **changes})
+    assert problem in str(caught.value)

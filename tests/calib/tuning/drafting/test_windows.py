@@ -1,0 +1,156 @@
+"""Drafts in windows: their layers, what they attend to, and the loss that tunes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from literal_drafts import chain_of, draft_logits
+from tiny_models import STRUCTURES
+from torch.nn import functional as F
+from transformers import OPTForCausalLM, TrainerState, TrainingArguments
+
+from skipdec import ExitSchedule
+from skipdec.calib.data.tokenised import TokenisedExample
+from skipdec.calib.tuning.batches import ExampleDataset, collate
+from skipdec.calib.tuning.draft import DraftWindows, draft_layers, step_windows
+from skipdec.calib.tuning.family import load_skip_model
+from skipdec.calib.tuning.model import IGNORED_LABEL, window_mask
+from skipdec.calib.tuning.trainer import Drafting, SkipTrainer
+from skipdec.engines.errors import UsageError
+
+ROWS = [TokenisedExample((5, 6, 7), (8, 9, 10, 11, 2), ""), TokenisedExample((5,), (8, 9, 2), "")]
+ENDS = (0, 4, 5)
+
+
+def batch_of(rows: list[TokenisedExample]) -> dict[str, torch.Tensor]:
+    dataset = ExampleDataset(rows)
+    return collate([dataset[index] for index in range(len(rows))])
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("ends:3", (0, 4, 5)),
+        ("ends:1", (0,)),
+        ("first:3", (0, 1, 2)),
+        ("layers:3", (3, 4, 5)),
+        ("first:5", (0, 1, 2, 3, 4)),
+    ],
+)
+def test_a_draft_s_text_names_layers(text: str, layers: tuple[int, ...]) -> None:
+    assert draft_layers(text, 6) == layers
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("end:3", r"'end:3'; did you mean 'ends'\? allowed: layers:N, ends:N or first:N"),
+        ("ends", "is 'ends'"),
+        ("ends:3,tokens=5", "is 'ends:3,tokens=5'"),
+        ("own", "is 'own'"),
+        ("first:0", "0 layers; allowed: 1 to 5"),
+        ("ends:6", "6 layers; allowed: 1 to 5, fewer than the model's 6"),
+    ],
+)
+def test_other_texts_are_refused_with_what_is_allowed(text: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        draft_layers(text, 6)
+
+
+def test_windows_of_a_step_depend_on_seed_and_step_alone() -> None:
+    seen = [step_windows(ENDS, step, seed=0) for step in range(300)]
+    assert seen == [step_windows(ENDS, step, seed=0) for step in range(300)]
+    assert seen != [step_windows(ENDS, step, seed=1) for step in range(300)]
+    drawn = {(each.size, each.offset) for each in seen}
+    assert drawn == {(size, -place) for size in range(1, 7) for place in range(size)}
+
+
+def test_the_mask_of_windows_of_two_places() -> None:
+    """A prompt of 2 tokens, then windows at 2 and 4; rows are places, columns what they see."""
+    mask = window_mask(torch.arange(5), torch.tensor([2]), DraftWindows(ENDS, 2))
+    assert mask.shape == (1, 1, 10, 10)
+    drafts = ["".join(map(str, row)) for row in mask[0, 0, 5:].int().tolist()]
+    assert drafts == [
+        "0000010000",  # before the first window a place is a window of its own
+        "1000001000",
+        "1100000100",
+        "1100000110",
+        "1111000001",
+    ]
+    assert mask[0, 0, :5, :5].equal(torch.ones(5, 5).tril().bool())
+    assert not mask[0, 0, :5, 5:].any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("layers", [ENDS, (0, 1, 2), (4, 5)])
+def test_drafts_of_a_ragged_batch_equal_literal_ones(
+    layers: tuple[int, ...],
+    structure: str,
+    checkpoint: Callable[[str], Path],
+    reference_model: Callable[[str], OPTForCausalLM],
+) -> None:
+    model = load_skip_model(checkpoint(structure), "opt").eval()
+    plain, full = reference_model(structure), ExitSchedule.full(6)
+    batch = batch_of(ROWS)
+    for size, offset in ((1, 0), (3, -1), (6, 0)):
+        output = model(**batch, schedule=full, windows=DraftWindows(layers, size, offset))
+        expected, wanted = [], []
+        for row in ROWS:
+            tokens = [*row.prompt_token_ids, *row.completion_token_ids]
+            first = len(row.prompt_token_ids)
+            for place in range(first - 1, len(tokens) - 1):
+                start = (
+                    place - (place - first - offset) % size if place >= first + offset else place
+                )
+                drafted = draft_logits(plain, tokens[: place + 1], start, chain_of(plain, layers))
+                expected.append(drafted[-1])
+                wanted.append(plain(torch.tensor([tokens])).logits[0, place])
+        torch.testing.assert_close(output.draft_logits, torch.stack(expected), rtol=0, atol=2e-5)
+        torch.testing.assert_close(output.logits, torch.stack(wanted), rtol=0, atol=2e-5)
+
+
+def test_the_loss_is_labels_and_the_divergence_of_drafts(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Compare with the formula of DraftObjective; full depth is no part of the divergence's."""
+    model = load_skip_model(checkpoint("pre_norm"), "opt").train()
+    full = ExitSchedule.full(6)
+    made = SkipTrainer(
+        model=model,
+        args=TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True),
+        train_dataset=ExampleDataset(ROWS),
+        data_collator=collate,
+        schedules=lambda step, num_steps: full,
+        target=full,
+        drafting=Drafting(0.25, ENDS),
+    )
+    made.state = TrainerState(global_step=3, max_steps=4)
+    batch = batch_of(ROWS)
+    actual = made.compute_loss(model, batch)
+    windows = step_windows(ENDS, 3, seed=made.args.seed)
+    with torch.no_grad():
+        output = model(**batch, schedule=full, windows=windows)
+    shifted = batch["labels"][:, 1:]
+    labels = shifted[shifted != IGNORED_LABEL]
+    probabilities = output.logits.softmax(-1)
+    ratio = probabilities.log() - output.draft_logits.log_softmax(-1)
+    divergence = (probabilities * ratio).sum(-1).mean()
+    expected = 0.75 * F.cross_entropy(output.logits, labels) + 0.25 * divergence
+    assert actual.item() == pytest.approx(expected.item(), rel=1e-5)
+    plain = made.compute_loss(model.eval(), batch)
+    assert plain.item() == pytest.approx(F.cross_entropy(output.logits, labels).item(), rel=1e-5)
+
+
+def test_full_depth_s_own_passes_are_as_without_drafts(checkpoint: Callable[[str], Path]) -> None:
+    model = load_skip_model(checkpoint("no_bias"), "opt").eval()
+    batch, full = batch_of(ROWS), ExitSchedule.full(6)
+    with torch.no_grad():
+        plain = model(**batch, schedule=full).logits
+        for size, offset in product((1, 4), (0, -1)):
+            drafted = model(**batch, schedule=full, windows=DraftWindows(ENDS, size, offset)).logits
+            torch.testing.assert_close(drafted, plain, rtol=0, atol=2e-5)

@@ -1,0 +1,384 @@
+"""A bundle may have a draft layer, and a narrow head on the bytes of the head."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from draft_layers import change_facts, write_draft_layer
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+from skipdec.cli import build_app
+from skipdec.engines.backends.ort import OrtBackend
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.bundle.upgrading import upgrade
+from skipdec.engines.errors import CheckpointError, SkipDecError, UsageError, VerificationError
+from skipdec.engines.host.events import Events
+from skipdec.engines.kernels.library import find_library
+from skipdec.engines.manifest import EngineSpec, TensorRole
+from skipdec.exporter.checkpoint.draft_layer import FACTS_NAME, TENSORS_NAME
+from skipdec.exporter.config import BuildConfig, ExportConfig
+from skipdec.exporter.pipeline.build import plan_build
+from skipdec.exporter.pipeline.exporting import export, plan_export
+from skipdec.exporter.verification.bundle import verify_bundle
+from skipdec.exporter.verification.calls import SessionCalls
+from skipdec.exporter.verification.report import VerificationReport, VerificationRequest
+
+STRUCTURES = ("pre_norm", "post_norm", "no_bias", "untied", "no_final_norm")
+PACKED: tuple[dict[str, Any], ...] = (
+    {"quantize": "int8"},
+    {"quantize": "int4", "block_size": 32},
+    {"dtype": "float16", "kv_dtype": "int8"},
+)
+UNPACKED: tuple[dict[str, Any], ...] = (
+    {},
+    {"quantize": "int8", "head_quantize": "none"},
+    {"quantize": "int4", "block_size": 16},
+    {"kernels": "onnxruntime", "quantize": "int8"},
+)
+needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels are not compiled")
+pytestmark = needs_kernels
+
+
+def named(options: dict[str, Any]) -> str:
+    return "-".join(map(str, options.values())) or "float32"
+
+
+@pytest.fixture(scope="session")
+def draft_of(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """Return ``draft_of(structure, behind)``: a directory of a draft layer, only to be read."""
+
+    @cache
+    def write(structure: str, behind: int = 1) -> Path:
+        directory = tmp_path_factory.mktemp("draft")
+        return write_draft_layer(directory, str(checkpoint(structure)), behind)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def drafted(exported: Callable[..., Path], draft_of: Callable[..., Path]) -> Callable[..., Path]:
+    """Return ``drafted(structure, **options)``: a bundle with a draft layer, only to be read."""
+
+    def export_once(structure: str, behind: int = 1, **options: object) -> Path:
+        chosen = {"kernels": "skipdec"} | options
+        return exported(structure, draft=draft_of(structure, behind), **chosen)
+
+    return export_once
+
+
+def verified(bundle: Path, model: Path, draft: Path | None, **options: Any) -> VerificationReport:  # noqa: ANN401
+    config = ExportConfig(model=str(model), **{"kernels": "skipdec", **options})
+    request = VerificationRequest(
+        directory=bundle,
+        source=config.source,
+        precision=config.precision(),
+        kernels=config.own_kernels,
+        draft=draft,
+    )
+    return verify_bundle(request, Events())
+
+
+@pytest.mark.parametrize(
+    ("structure", "options"),
+    [
+        *((structure, options) for structure in STRUCTURES for options in PACKED),
+        *(("post_norm", options) for options in UNPACKED),
+    ],
+    ids=lambda value: value if isinstance(value, str) else named(value),
+)
+def test_drafts_of_all_structures_and_precisions_pass_verification(
+    structure: str,
+    options: dict[str, Any],
+    drafted: Callable[..., Path],
+    draft_of: Callable[..., Path],
+    checkpoint: Callable[[str], Path],
+) -> None:
+    bundle = drafted(structure, **options)
+    report = verified(bundle, checkpoint(structure), draft_of(structure), **options)
+    assert report.problems == []
+    assert report.notes == ()
+    parts = ["layer_draft", "head_draft"] if options in PACKED else ["layer_draft"]
+    assert [check.engine for check in report.engines[9:]] == parts
+    manifest = EngineBundle.open(bundle).manifest
+    assert manifest.draft_layer is not None
+    assert manifest.draft_layer.behind == 1
+    assert manifest.draft_layer.engine.inputs == manifest.layers[0].inputs
+
+
+def head_logits(bundle: EngineBundle, spec: EngineSpec, rows: int) -> np.ndarray:
+    calls = SessionCalls(OrtBackend(1).load(bundle, spec))
+    width = int(spec.tensor(TensorRole.HIDDEN_STATES).shape[-1])
+    states = np.random.default_rng(3).standard_normal((1, rows, width)).astype(np.float32)
+    return calls.head(states, np.arange(rows))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 40])
+@pytest.mark.parametrize("options", PACKED, ids=named)
+@pytest.mark.parametrize(("structure", "tokens"), [("no_bias", 256), ("untied", 64)])
+def test_a_narrow_head_gives_the_bits_of_the_first_tokens(
+    structure: str, tokens: int, options: dict[str, Any], rows: int, exported: Callable[..., Path]
+) -> None:
+    path = exported(structure, kernels="skipdec", draft_head=tokens, **options)
+    bundle = EngineBundle.open(path)
+    draft = bundle.manifest.draft_head
+    assert draft is not None
+    assert bundle.manifest.draft_layer is None
+    narrow = head_logits(bundle, draft.engine, rows)
+    assert narrow.shape == (rows, tokens)
+    whole = np.ascontiguousarray(head_logits(bundle, bundle.manifest.head, rows)[:, :tokens])
+    assert narrow.tobytes() == whole.tobytes()
+    assert draft.engine.weights == bundle.manifest.head.weights
+    assert draft.engine.step_bytes < bundle.manifest.head.step_bytes
+
+
+def test_without_drafts_a_bundle_is_what_it_was(
+    drafted: Callable[..., Path], exported: Callable[..., Path]
+) -> None:
+    plain = EngineBundle.open(exported("pre_norm", kernels="skipdec", quantize="int8")).manifest
+    document = json.loads(plain.to_json())
+    assert not [key for key in document if "draft" in key]
+    with_drafts = EngineBundle.open(drafted("pre_norm", quantize="int8")).manifest
+    added = [record for record in with_drafts.files if record not in plain.files]
+    assert sorted(Path(record.path).name for record in added) == [
+        "head_draft.onnx",
+        "layer_draft.onnx",
+        "layer_draft.weights",
+    ]
+    left = {"draft_layer": None, "draft_head": None, "files": plain.files}
+    assert with_drafts.model_copy(update=left).with_digest() == plain
+
+
+def test_equal_input_gives_equal_bundles(
+    drafted: Callable[..., Path],
+    draft_of: Callable[..., Path],
+    checkpoint: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    first = EngineBundle.open(drafted("pre_norm", quantize="int8")).manifest
+    config = ExportConfig(
+        model=str(checkpoint("pre_norm")),
+        draft=draft_of("pre_norm"),
+        quantize="int8",
+        kernels="skipdec",
+        output=tmp_path / "again",
+        verify=False,
+        jobs=3,
+    )
+    report = export(config)
+    assert report.digest == first.digest
+    assert [engine.name for engine in report.engines[-2:]] == ["layer_draft", "head_draft"]
+
+
+def truncate(directory: Path) -> None:
+    path = directory / TENSORS_NAME
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def change_tensors(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    tensors = load_file(directory / TENSORS_NAME)
+    change(tensors)
+    save_file(tensors, directory / TENSORS_NAME)
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no facts": (lambda path: (path / FACTS_NAME).unlink(), "has no draft_layer.json; allowed"),
+    "no tensors": (lambda path: (path / TENSORS_NAME).unlink(), "has no draft_layer.safetensors"),
+    "truncated": (truncate, "the file is truncated"),
+    "no JSON": (lambda path: (path / FACTS_NAME).write_text("{"), "is not JSON"),
+    "another format": (lambda path: change_facts(path, {"format": 2}), "format: Input should be 1"),
+    "no place": (lambda path: change_facts(path, {"behind": None}), "behind: Input should be"),
+    "behind no layer": (lambda path: change_facts(path, {"behind": 0}), "allowed: 1 to 5"),
+    "behind too many": (lambda path: change_facts(path, {"behind": 6}), "is behind 6 layers"),
+    "another width": (
+        lambda path: change_facts(path, {"model.hidden_size": 64}),
+        "was trained for a model of hidden_size 64; pre_norm has 32",
+    ),
+    "another feed-forward": (
+        lambda path: change_facts(path, {"model.ffn_dim": 128}),
+        "was trained for a model of ffn_dim 128",
+    ),
+    "other weights": (
+        lambda path: change_facts(path, {"model.sha256": "0" * 64}),
+        "was trained for weights of SHA-256 000000000000…; those of pre_norm have ",
+    ),
+    "a tensor less": (
+        lambda path: change_tensors(path, lambda tensors: tensors.pop("fc1.weight")),
+        "fc1.weight is missing from draft_layer.safetensors",
+    ),
+    "a tensor more": (
+        lambda path: change_tensors(path, lambda tensors: tensors.update(other=np.ones(2, "f4"))),
+        "other is unexpected",
+    ),
+    "another shape": (
+        lambda path: change_tensors(
+            path, lambda tensors: tensors.update({"fc1.bias": np.ones(2, "f4")})
+        ),
+        r"fc1.bias is \[2\]; expected \[96\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_draft_layer_is_refused_before_any_work(
+    name: str, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = str(checkpoint("pre_norm"))
+    directory = write_draft_layer(tmp_path / "draft", model)
+    spoil, words = BAD[name]
+    spoil(directory)
+    config = ExportConfig(model=model, draft=directory, output=tmp_path / "out", quantize="int8")
+    with pytest.raises((UsageError, CheckpointError), match=words):
+        export(config)
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_the_draft_layer_of_another_model_is_refused(
+    checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
+) -> None:
+    config = ExportConfig(model=str(checkpoint("no_final_norm")), draft=draft_of("pre_norm"))
+    with pytest.raises(UsageError, match="was trained for weights of SHA-256"):
+        plan_export(config)
+    config = ExportConfig(model=str(checkpoint("untied")), draft=draft_of("pre_norm"))
+    with pytest.raises(UsageError, match="hidden_size 32; untied has 64"):
+        plan_export(config)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"draft_head": 100}, "draft_head is 100; allowed: multiples of 64"),
+        ({"draft_head": -64}, "draft_head is -64"),
+        ({"draft_head": 192}, "draft_head .* is 192; allowed: multiples of 64 up to 128"),
+        ({"draft_head": 64, "quantize": "none"}, "its weights are float32"),
+        ({"draft_head": 64, "kernels": "onnxruntime"}, "only the kernels skipdec read a part"),
+        ({"draft": Path("d"), "target": "tensorrt"}, "drafts run on CPUs only"),
+        ({"draft": Path("d")}, "d .* has no draft_layer.json and no draft_layer.safetensors"),
+    ],
+)
+def test_options_that_ask_for_what_can_not_be_are_refused(
+    options: dict[str, Any], words: str, checkpoint: Callable[[str], Path]
+) -> None:
+    chosen = {"quantize": "int8"} | options
+    with pytest.raises(SkipDecError, match=words):
+        plan_export(ExportConfig(model=str(checkpoint("pre_norm")), **chosen))
+
+
+@pytest.mark.parametrize("options", UNPACKED, ids=named)
+def test_a_head_that_can_not_be_cut_is_left_out_with_a_warning(
+    options: dict[str, Any], checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
+) -> None:
+    config = ExportConfig(model=str(checkpoint("untied")), draft=draft_of("untied"), **options)
+    plan = plan_export(config)
+    assert plan.drafts.behind == 1
+    assert plan.drafts.head_tokens is None
+    assert [text for text in plan.warnings if text.startswith("no narrow head for drafts: ")]
+
+
+def test_no_narrow_head_on_request_is_no_warning(
+    checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
+) -> None:
+    model = str(checkpoint("untied"))
+    plan = plan_export(ExportConfig(model=model, draft=draft_of("untied", 3), draft_head=0))
+    assert plan.drafts.behind == 3
+    assert not plan.drafts.warnings
+
+
+def test_planned_sizes_count_the_draft_layer(
+    drafted: Callable[..., Path], draft_of: Callable[..., Path], checkpoint: Callable[[str], Path]
+) -> None:
+    config = ExportConfig(
+        model=str(checkpoint("pre_norm")), draft=draft_of("pre_norm"), quantize="int8"
+    )
+    plan = plan_export(config)
+    manifest = EngineBundle.open(drafted("pre_norm", quantize="int8")).manifest
+    assert [engine.name for engine in plan.engines[-2:]] == ["candidates", "layer_draft"]
+    assert plan.engines[-1].size == plan.engines[1].size
+    assert plan.size >= sum(record.size for record in manifest.files)
+
+
+def test_verification_finds_other_weights_in_the_draft_layer(
+    drafted: Callable[..., Path], checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = checkpoint("pre_norm")
+    other = write_draft_layer(tmp_path, str(model), seed=8)
+    bundle = drafted("pre_norm", quantize="int8")
+    problems = verified(bundle, model, other, quantize="int8").problems
+    assert problems
+    assert all(problem.startswith("engine layer_draft: ") for problem in problems)
+
+
+def test_verification_says_that_a_draft_layer_was_not_compared(
+    drafted: Callable[..., Path], exported: Callable[..., Path], checkpoint: Callable[[str], Path]
+) -> None:
+    model, bundle = checkpoint("pre_norm"), drafted("pre_norm", quantize="int8")
+    report = verified(bundle, model, None, quantize="int8")
+    assert report.verdict == "passed, in part"
+    assert "pass the directory that it was exported from as --draft" in report.notes[0]
+    plain = exported("pre_norm", kernels="skipdec", quantize="int8")
+    with pytest.raises(VerificationError, match="has no draft layer; leave --draft out"):
+        verified(plain, model, bundle, quantize="int8")
+
+
+def test_verification_refuses_a_layer_from_another_place(
+    drafted: Callable[..., Path], draft_of: Callable[..., Path], checkpoint: Callable[[str], Path]
+) -> None:
+    bundle, other = drafted("pre_norm", quantize="int8"), draft_of("pre_norm", 2)
+    with pytest.raises(VerificationError, match=r"behind 1 layers; that of .* is behind 2"):
+        verified(bundle, checkpoint("pre_norm"), other, quantize="int8")
+
+
+def test_upgrade_leaves_drafts_as_they_are(drafted: Callable[..., Path]) -> None:
+    bundle = drafted("pre_norm", quantize="int8")
+    before = (bundle / "manifest.json").read_bytes()
+    assert not upgrade(bundle, lambda schedule: schedule)
+    assert (bundle / "manifest.json").read_bytes() == before
+
+
+def test_a_build_leaves_drafts_out_and_says_so(
+    drafted: Callable[..., Path], tmp_path: Path
+) -> None:
+    bundle = drafted("pre_norm", quantize="int8")
+    plan = plan_build(
+        BuildConfig(
+            bundle=bundle, target="onnxruntime", kernels="onnxruntime", output=tmp_path / "b"
+        )
+    )
+    assert [engine.name for engine in plan.engines[-2:]] == ["head", "candidates"]
+    assert any("layer_draft and head_draft, for drafts alone, are left" in w for w in plan.warnings)
+
+
+def command(*arguments: str) -> str:
+    result = CliRunner().invoke(build_app(), list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_inspect_shows_drafts_or_why_there_is_no_head(drafted: Callable[..., Path]) -> None:
+    whole, headless = drafted("untied", quantize="int8"), drafted("untied")
+    shown = command("inspect", str(whole), "--show", "engines")
+    assert "for drafts: a layer of their own behind layer 0" in shown
+    assert "a head of the first 64 of 131 tokens" in shown
+    assert "layer_draft" in shown
+    assert "no narrow head (the head's float32 weights" in command("inspect", str(headless))
+    document = json.loads(command("inspect", str(whole), "--json", "--show", "engines"))
+    assert document["draft_engines"]["head_tokens"] == 64
+    assert document["engines"][-1]["weights_bytes"] == 0
+
+
+def test_a_dry_run_shows_drafts(
+    checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
+) -> None:
+    model, draft = str(checkpoint("pre_norm")), str(draft_of("pre_norm"))
+    options = ("--quantize", "int8", "--draft", draft, "--dry-run")
+    shown = command("export", model, *options)
+    assert "layer_draft" in shown
+    assert "a layer of their own behind layer 0, a head of the first 64 tokens" in shown

@@ -1,0 +1,144 @@
+"""libskipdec drafts what Python drafts, token by token, and drafts change no text."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runtimes import Asked, Made, NativeRuntime, Runtime, both, run_native
+
+from skipdec import SamplingParams
+from skipdec.engines.kernels.library import find_library
+
+pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+
+ALONE = 1 << 20  # deltas that never come: a request starts when those before have ended
+BASE = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+KINDS = (
+    {},
+    {"temperature": 0.3, "seed": 1},
+    {"temperature": 0.8, "seed": 2, "n": 2},
+    {"repetition_penalty": 1.7, "presence_penalty": 0.4},
+    {"temperature": 0.5, "seed": 4, "logprobs": 4, "min_tokens": 5, "stop_token_ids": (7, 8, 9)},
+    {"max_tokens": 2},
+    {"max_tokens": 1},
+)
+SCHEDULES = ("full", "linear:max=5,min=2,horizon=12")
+PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1)]
+
+
+def asked(schedule: str) -> list[Asked]:
+    """Return requests of every kind, twice: the second time n-grams know the texts."""
+    once = [
+        Asked(prompt, BASE.model_copy(update=kind), schedule, after=ALONE)
+        for kind in KINDS
+        for prompt in PROMPTS
+    ]
+    return once * 2
+
+
+@pytest.fixture(scope="module")
+def bundle(exported: Callable[..., Path]) -> Path:
+    return exported("pre_norm", kernels="skipdec", quantize="int8")
+
+
+@pytest.fixture(scope="module")
+def plain(bundle: Path) -> Iterator[tuple[Runtime, Runtime]]:
+    with both(bundle) as runtimes:
+        yield runtimes
+
+
+def drafts_of(made: Sequence[Sequence[Made]]) -> list[tuple[int, int, int]]:
+    """Return passes, drafted and accepted tokens of completions with at least one pass."""
+    return [each.drafts for outputs in made for each in outputs if len(each.token_ids) > 1]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("draft", ["own", "lookup", "own+lookup,tokens=3"])
+def test_both_draft_alike_token_by_token(bundle: Path, schedule: str, draft: str) -> None:
+    fixed = f"{draft},adapt=no"
+    with both(bundle, draft=fixed) as (python, native):
+        expected = python.run(asked(schedule))
+        given = native.run(asked(schedule), draft=fixed)
+    assert given == expected
+    assert drafts_of(given) == drafts_of(expected)
+    if draft != "lookup":  # random weights seldom repeat themselves
+        assert sum(accepted for _, _, accepted in drafts_of(given)) > 200
+
+
+@pytest.mark.parametrize(
+    "draft", ["own", "own+lookup,adapt=no", "own+ends:3,adapt=no", "layers:3,adapt=no"]
+)
+def test_texts_together_with_drafts_are_those_without(
+    plain: tuple[Runtime, Runtime], draft: str
+) -> None:
+    _, native = plain
+    chance = random.Random(draft)
+    requests = [
+        replace(each, after=index + chance.choice((0, 2, 9)))
+        for schedule in SCHEDULES
+        for index, each in enumerate(asked(schedule))
+    ]
+    options = {"max_batch_size": 5, "kv_memory": 3_000_000}
+    assert native.run(requests, draft=draft, **options) == native.run(requests, **options)
+
+
+def test_layers_of_a_whole_plan_guess_every_token(bundle: Path) -> None:
+    native = NativeRuntime(bundle, 6)
+    schedule = "constant:max=3"  # layers 0, 4 and 5
+    kinds = ({}, {"temperature": 0.8, "seed": 2, "n": 2}, {"temperature": 1.5, "seed": 3})
+    requests = [
+        Asked([5, 6, 7], BASE.model_copy(update=kind | {"max_tokens": 33}), schedule)
+        for kind in kinds
+    ]
+    drafted = native.run(requests, draft="ends:3,adapt=no", max_batch_size=4)
+    assert drafted == native.run(requests)
+    assert drafts_of(drafted) == [(4, 28, 28)] * 4
+
+
+@pytest.mark.parametrize("kv_dtype", ["float16", "int8"])
+def test_texts_are_equal_in_every_type_of_cache(
+    exported: Callable[..., Path], kv_dtype: str
+) -> None:
+    bundle = exported("pre_norm", kernels="skipdec", quantize="int8", kv_dtype=kv_dtype)
+    native = NativeRuntime(bundle, 6)
+    requests = asked("full")
+    drafted = native.run(requests, draft="own,adapt=no")
+    assert drafted == native.run(requests)
+    assert sum(accepted for _, _, accepted in drafts_of(drafted)) > 200
+
+
+@pytest.mark.parametrize("stop", [("e", "st"), ("a", "ab", " ")])
+def test_stop_strings_cut_texts_within_a_pass(text_bundle: Path, stop: tuple[str, ...]) -> None:
+    params = SamplingParams(max_tokens=30, temperature=1.5, seed=3, stop=stop)
+    requests = [Asked(text, params, after=ALONE) for text in ("naïve café", "a stop")] * 3
+    native = NativeRuntime(text_bundle, 6, 4)
+    drafted = native.run(requests, draft="own,adapt=no,exact=no")
+    assert drafted == native.run(requests)
+    assert sum(accepted for _, _, accepted in drafts_of(drafted)) > 0
+
+
+def lines(*params: dict[str, Any]) -> list[dict[str, Any]]:
+    common = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+    return [{"prompt": [5, 6], "params": common | each, "after": ALONE} for each in params]
+
+
+def test_a_request_may_switch_drafts_off(bundle: Path) -> None:
+    answers = run_native(bundle, lines({}, {}, {"draft": "off"}), draft="own,adapt=no")
+    _, again, off = (answer["outputs"][0] for answer in answers)
+    assert again["drafts"][1] > 0
+    assert off["drafts"] == [23, 0, 0]
+    assert off["token_ids"] == again["token_ids"]
+
+
+def test_clients_with_prefixes_of_their_own_have_ngrams_of_their_own(bundle: Path) -> None:
+    requests = lines({"client": "a"}, {"client": "b"}, {"client": "a"})
+    answers = run_native(bundle, requests, draft="own,adapt=no", prefix_cache=2)
+    first, other, again = (answer["outputs"][0]["drafts"] for answer in answers)
+    assert other == first
+    assert again[0] < first[0]

@@ -1,0 +1,75 @@
+"""Drafts computed literally: one window, one token at a time, in plain transformers' layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import OPTForCausalLM
+
+Chain = Sequence[tuple[nn.Module, int]]
+"""The layers that a draft runs; each with the index of the layer whose full-depth input it has had
+at earlier places."""
+
+
+def chain_of(model: OPTForCausalLM, layers: Sequence[int]) -> Chain:
+    """Return the chain of a draft that runs ``layers`` of the model."""
+    return [(model.model.decoder.layers[index], index) for index in layers]
+
+
+@torch.no_grad()
+def draft_logits(model: OPTForCausalLM, tokens: Sequence[int], start: int, chain: Chain) -> Tensor:
+    """Return logits [n - start, V] of drafts that are fed tokens[start:] behind full depth's."""
+    before = [each[:, :start] for each in _inputs(model, tokens)]
+    hidden = _embedded(model, tokens)[:, start:]
+    for layer, index in chain:
+        states = torch.cat([before[index], hidden], dim=1)  # [1, n, E]
+        hidden = layer(states, attention_mask=_causal(len(tokens)))[:, start:]
+    decoder = model.model.decoder
+    if decoder.final_layer_norm is not None:
+        hidden = decoder.final_layer_norm(hidden)
+    if decoder.project_out is not None:
+        hidden = decoder.project_out(hidden)
+    return model.lm_head(hidden)[0]
+
+
+def count_held(model: OPTForCausalLM, tokens: Sequence[int], place: int, chain: Chain) -> int:
+    """Return how many of 6 greedy drafts behind ``place`` equal the tokens there."""
+    fed = list(tokens[: place + 1])
+    for held in range(6):
+        drafted = int(draft_logits(model, fed, place, chain)[-1].argmax())
+        if drafted != tokens[place + 1 + held]:
+            return held
+        fed.append(drafted)
+    return 6
+
+
+def greedy(model: OPTForCausalLM, prompt: Sequence[int], end: int, count: int) -> tuple[int, ...]:
+    """Return at most ``count`` greedy tokens after ``prompt``, up to ``end``."""
+    tokens = list(prompt)
+    with torch.no_grad():
+        while len(tokens) < len(prompt) + count and (tokens[-1] != end or tokens == list(prompt)):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+    return tuple(tokens[len(prompt) :])
+
+
+def _embedded(model: OPTForCausalLM, tokens: Sequence[int]) -> Tensor:
+    decoder = model.model.decoder
+    hidden = decoder.embed_tokens(torch.tensor([list(tokens)]))
+    if decoder.project_in is not None:
+        hidden = decoder.project_in(hidden)
+    return hidden + decoder.embed_positions(None, position_ids=torch.arange(len(tokens))[None])
+
+
+@torch.no_grad()
+def _inputs(model: OPTForCausalLM, tokens: Sequence[int]) -> list[Tensor]:
+    """Return the input of every layer at full depth, [1, n, E] each."""
+    found = [_embedded(model, tokens)]
+    for layer in model.model.decoder.layers[:-1]:
+        found.append(layer(found[-1], attention_mask=_causal(len(tokens))))
+    return found
+
+
+def _causal(size: int) -> Tensor:
+    return torch.full((size, size), -torch.inf).triu(1)[None, None]
