@@ -1,4 +1,4 @@
-#include "drafting/draft_resolver.h"
+#include "scheduling/drafting/draft_resolver.h"
 
 #include <algorithm>
 #include <numeric>

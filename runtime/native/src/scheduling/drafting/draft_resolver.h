@@ -5,8 +5,8 @@
 #include <string>
 
 #include "bundle/manifest.h"
-#include "drafting/draft_config.h"
 #include "schedule/schedules.h"
+#include "scheduling/drafting/draft_config.h"
 
 namespace skipdec::runtime {
 

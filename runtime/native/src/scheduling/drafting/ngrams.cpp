@@ -1,4 +1,4 @@
-#include "drafting/ngrams.h"
+#include "scheduling/drafting/ngrams.h"
 
 #include "tokens/philox.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "drafting/ngrams.h"
+#include "scheduling/drafting/ngrams.h"
 #include "stitching/prompts.h"
 
 namespace skipdec::runtime {

@@ -1,4 +1,4 @@
-#include "drafting/draft_config.h"
+#include "scheduling/drafting/draft_config.h"
 
 #include <algorithm>
 #include <array>

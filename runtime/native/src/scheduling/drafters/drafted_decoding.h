@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "drafting/draft_config.h"
-#include "scheduling/drafters.h"
+#include "scheduling/drafters/drafters.h"
+#include "scheduling/drafting/draft_config.h"
 
 namespace skipdec::runtime {
 

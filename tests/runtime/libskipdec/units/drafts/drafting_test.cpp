@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "arithmetic_model.h"
-#include "drafting/draft_config.h"
-#include "drafting/draft_policy.h"
-#include "drafting/draft_resolver.h"
-#include "drafting/lookup_index.h"
-#include "drafting/ngram_table.h"
 #include "refusals.h"
+#include "scheduling/drafting/draft_config.h"
+#include "scheduling/drafting/draft_policy.h"
+#include "scheduling/drafting/draft_resolver.h"
+#include "scheduling/drafting/lookup_index.h"
+#include "scheduling/drafting/ngram_table.h"
 
 namespace skipdec::runtime {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "drafting/draft_config.h"
-#include "scheduling/drafters.h"
+#include "scheduling/drafters/drafters.h"
+#include "scheduling/drafting/draft_config.h"
 
 namespace skipdec::runtime {
 

@@ -1,11 +1,11 @@
-#include "scheduling/drafted_decoding.h"
+#include "scheduling/drafters/drafted_decoding.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
-#include "drafting/draft_resolver.h"
-#include "scheduling/layers_drafter.h"
+#include "scheduling/drafters/layers_drafter.h"
+#include "scheduling/drafting/draft_resolver.h"
 
 namespace skipdec::runtime {
 

@@ -1,4 +1,4 @@
-#include "drafting/ngram_table.h"
+#include "scheduling/drafting/ngram_table.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "scheduling/drafted_decoding.h"
+#include "scheduling/drafters/drafted_decoding.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "arithmetic_model.h"
-#include "drafting/draft_resolver.h"
+#include "scheduling/drafting/draft_resolver.h"
 #include "scheduling/running_batch.h"
 
 namespace skipdec::runtime {

@@ -1,13 +1,13 @@
-#include "drafting/draft_file.h"
+#include "scheduling/drafting/draft_file.h"
 
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "constants.h"
-#include "drafting/draft_config.h"
 #include "files/digest.h"
 #include "json/canonical.h"
 #include "json/parse.h"
+#include "scheduling/drafting/draft_config.h"
 
 namespace skipdec::runtime {
 

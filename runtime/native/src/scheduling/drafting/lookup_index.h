@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <unordered_map>
 
-#include "drafting/ngrams.h"
+#include "scheduling/drafting/ngrams.h"
 #include "stitching/prompts.h"
 
 namespace skipdec::runtime {

@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "drafting/draft_policy.h"
-#include "drafting/lookup_index.h"
-#include "drafting/ngram_table.h"
 #include "scheduling/decoding.h"
+#include "scheduling/drafting/draft_policy.h"
+#include "scheduling/drafting/lookup_index.h"
+#include "scheduling/drafting/ngram_table.h"
 
 namespace skipdec::runtime {
 

@@ -1,4 +1,4 @@
-#include "drafting/lookup_index.h"
+#include "scheduling/drafting/lookup_index.h"
 
 #include <algorithm>
 

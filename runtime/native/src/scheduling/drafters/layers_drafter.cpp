@@ -1,4 +1,4 @@
-#include "scheduling/layers_drafter.h"
+#include "scheduling/drafters/layers_drafter.h"
 
 #include <algorithm>
 #include <utility>
