@@ -142,8 +142,7 @@ void DraftPolicy::find_costs(std::int64_t num_rows, std::int64_t most) {
   }
 }
 
-// Returns the number of drafts with the highest gain, for rows whose drafts
-// hold with ``shares``.
+// Returns the number of drafts with the highest gain, for rows whose drafts hold with ``shares``.
 DraftPolicy::Choice DraftPolicy::best(const std::vector<double>& shares) {
   Choice choice;
   powers_.assign(shares.size(), 1);
