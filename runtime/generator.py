@@ -48,7 +48,7 @@ class Generator:
     a generator can use it; a forked child must open its own.
 
     ``kernels`` names the kernels that run its engines, e.g. ``skipdec avx512vnni`` or
-    ``onnxruntime``; ``schedules`` resolves the schedules of its calls.
+    ``onnxruntime``; ``schedules`` and ``drafts`` resolve the schedules and drafts of its calls.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Generator:
             self._loaded = LoadedBundle.load(
                 bundle, backend, options, self.tokenizer, self.schedules
             )
+            self.drafts = self._loaded.drafts
             self._engines = self._loaded.engines
             on_failure.pop_all()
 
@@ -328,7 +329,7 @@ class Generator:
         config = RunningBatchConfig(
             admission=admission,
             prefixes=cast(PrefixSharing, prefix_cache),
-            draft=self._loaded.drafts.resolve(draft),
+            draft=self.drafts.resolve(draft),
         )
         if max_prefill_tokens is not None:
             config = config.updated(max_prefill_tokens=max_prefill_tokens)

@@ -165,6 +165,9 @@ class OpenOptions(ValidatedConfig):
 
     def _problems(self) -> Iterator[str]:
         yield from (f"`threads` {problem}" for problem in thread_problems(self.threads))
+        yield from self._draft_problems()
+
+    def _draft_problems(self) -> Iterator[str]:
         try:
             if not is_auto(self.draft):
                 parse_draft(self.draft)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a tuned model to skipped decoding: export it, generate with and without skipping, measure,
-# draw. Needs no GPU and no model hub: this project tuned examples/restaurants to skip; the opt-125m
+# From a tuned model to skipped and to drafted decoding: export it, generate with and without them,
+# measure, draw. Needs no GPU and no model hub: this project tuned examples/restaurants to skip; the opt-125m
 # of the last step has random weights of the real size, for its times. Charts go to OUT
 # (demo-output). The first run creates .venv, which scripts/test.sh completes.
 set -euo pipefail
@@ -23,30 +23,45 @@ skipdec export opt-125m --load-format dummy --quantize int8 -q --no-verify -o "$
 opt_export=$!
 
 say "1. Export: one engine per decoder layer, verified against PyTorch"
-skipdec export examples/restaurants -q -o "$restaurants"
-skipdec inspect "$restaurants" --json |
-    python -c 'import json, sys; print("kernels in use:", json.load(sys.stdin)["kernels"])'
+skipdec export examples/restaurants --quantize int8 --draft examples/restaurants -q -o "$restaurants"
+inspected() { skipdec inspect "$restaurants" --json | python -c "import json, sys; print(json.load(sys.stdin)$1)"; }
+echo "kernels in use: $(inspected '["kernels"]')"
+drafts=()
+if [[ $(inspected '["drafts"]["exact"]') == True ]]; then
+    drafts=(--draft ends:3 --draft trained)
+else
+    echo "no drafts: $(inspected '["drafts"]["problem"]')"
+fi
 
-say "2. Write: each text at full depth, at 2x and at 4x"
+say "2. Write: each text at full depth, at 2x, at 4x, and at full depth with drafts: the same, sooner"
 prompts=(
     "name[Blue Spice], eatType[coffee shop], area[city centre]"
     "name[Cotto], eatType[pub], food[English], customer rating[5 out of 5], near[The Portland Arms]"
     "name[The Mill], eatType[restaurant], food[Chinese], priceRange[moderate], familyFriendly[no]"
 )
+write() {
+    skipdec generate "$restaurants" "${prompts[@]/#/--prompt=}" --temperature 0 --max-tokens 60 -q "${@:2}" |
+        grep -v -e '^#' -e '^$' >"$work/$1"
+}
 for schedule in full 2x 4x; do
-    skipdec generate "$restaurants" "${prompts[@]/#/--prompt=}" --schedule "$schedule" \
-        --temperature 0 --max-tokens 60 -q | grep -v -e '^#' -e '^$' >"$work/$schedule"
+    write "$schedule" --schedule "$schedule"
 done
+columns=(full 2x 4x)
+if ((${#drafts[@]})); then
+    write draft --schedule full --draft ends:3
+    cmp "$work/full" "$work/draft"
+    columns+=(draft)
+fi
 for place in "${!prompts[@]}"; do
     printf '\n%s\n' "${prompts[place]}"
-    for schedule in full 2x 4x; do
-        printf '  %-5s%s\n' "$schedule" "$(sed -n "$((place + 1))p" "$work/$schedule")"
+    for column in "${columns[@]}"; do
+        printf '  %-6s%s\n' "$column" "$(sed -n "$((place + 1))p" "$work/$column")"
     done
 done
 wait "$opt_export" || { cat "$work/export" >&2; exit 1; }
 
-say "3. What skipping costs in quality and gains in time (a few prompts: the intervals are wide)"
-skipdec evaluate "$restaurants" --data examples/restaurants.jsonl "${schedules[@]}" \
+say "3. What skipping costs in quality, and what it and drafts gain in time (a few prompts: the intervals are wide)"
+skipdec evaluate "$restaurants" --data examples/restaurants.jsonl "${schedules[@]}" "${drafts[@]}" --batch-size 1 \
     --lowercase -o "$out/evaluation" --force
 skipdec schedule plot 2x --layers 12 --horizon 24 -o "$out/schedule-2x.png"
 skipdec schedule plot 4x --layers 12 --horizon 24 -o "$out/schedule-4x.png"

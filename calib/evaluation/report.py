@@ -15,11 +15,12 @@ from ...engines.bundle.place import Place
 from ...engines.documents import write_file
 from ...engines.host.installation import own_version
 from ...engines.host.processor import processor_name
-from ...runtime.pictures import WIDTH, picture_style, save_picture
+from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from ..pictures import frame, label_points
 from .bootstrap import Estimate
-from .evaluation import DraftRow, Evaluation, Row
+from .drafts import DraftRow
+from .evaluation import Evaluation, Row
 from .markdown import report_markdown
 from .positions import PositionFigure
 

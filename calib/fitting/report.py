@@ -11,7 +11,7 @@ from ...engines.errors import UsageError
 from ...engines.host.console import print_table
 from ...engines.host.installation import own_version, require_extra
 from ...engines.host.processor import processor_name
-from ...runtime.pictures import WIDTH, picture_style, save_picture
+from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from ..pictures import frame
 from .fitting import Candidate, Fit, SensitivityRow

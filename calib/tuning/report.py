@@ -15,7 +15,7 @@ from ...engines.checking import FrozenModel
 from ...engines.host.console import markdown_table
 from ...engines.host.installation import require_extra
 from ...exporter.checkpoint.card import code, facts_table, model_card, structure
-from ...runtime.pictures import WIDTH, picture_style, save_picture
+from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from .plan import TuningPlan, depth_share
 

@@ -16,6 +16,8 @@ skipdec generate opt-1.3b.skipdec -p "Once upon a time" --schedule 2x --max-toke
 
 skipdec generate opt-1.3b.skipdec --input prompts.jsonl --output texts.jsonl --resume
 
+skipdec generate opt-1.3b.skipdec -p "Once upon a time" --schedule full --draft own+lookup
+
 head -3 prompts.jsonl | skipdec generate opt-1.3b.skipdec --input - --top-p 0.9 --seed 1
 
 A pipe whose first line is not a JSON object is one prompt, without its last line feed.
@@ -25,9 +27,9 @@ token ids, is required. A line may have a "schedule" and every sampling option, 
 default id is its number.
 
 [bold]Lines out[/bold], in the same order: {"id", "text", "token_ids", "finish_reason",
-"layers_per_token", "layer_ranges"}; for n above 1 {"id", "outputs", "layer_ranges"}; for a bad line
-{"id", "line", "error"}, and the exit code is 1. Ctrl-C keeps finished lines; --resume continues
-from there.
+"layers_per_token", "layer_ranges"}, and with --draft "drafts"; for n above 1 {"id", "outputs",
+"layer_ranges"}; for a bad line {"id", "line", "error"}, and the exit code is 1. Ctrl-C keeps
+finished lines; --resume continues from there.
 
 Values in round brackets are the defaults.
 """

@@ -98,8 +98,11 @@ def _print_sections(document: dict[str, Any]) -> None:
         console.print(f"--draft auto is {draft}", markup=False)
     if (template := document["prompt_template"]) is not None:
         console.print(f"text prompts are put into {template!r}", markup=False)
-    if (drafts := document["drafts"]) is not None:
+    if (drafts := document["draft_engines"]) is not None:
         console.print(_drafts_line(drafts), markup=False)
+    drafts = document["drafts"]
+    exact = "exact (--draft changes no text)" if drafts["exact"] else drafts["problem"]
+    console.print(f"drafts: {exact}", markup=False, soft_wrap=True)
     print_section: dict[Section, Callable[[Console, Any], None]] = {
         Section.ENGINES: _print_engines,
         Section.IO: _print_tensors,

@@ -25,7 +25,7 @@ from ..requests.records import (
 )
 from ..requests.request import Request, make_request
 from ..schedule import ExitSchedule
-from ..tokens.outputs import RequestOutput, StreamDelta
+from ..tokens.outputs import Drafts, RequestOutput, StreamDelta
 from .options import GenerateOptions
 from .progress import GenerationProgress
 from .prompts import stdin
@@ -106,12 +106,17 @@ def _run(
         with (
             ConsoleProgress(quiet=options.quiet) as events,
             GenerationProgress(
-                runner.schedules, runner.num_completions, events, generator.kernels
+                runner.schedules,
+                runner.num_completions,
+                events,
+                generator.kernels,
+                generator.drafts.resolve(),
             ) as progress,
         ):
             for lines in runner.run(progress.update):
                 num_errors += sum("error" in line for line in lines)
                 _write(lines, file)
+            progress.count_drafts(runner.drafts)
     if not options.quiet:
         console.print(progress.summary_text(options.params), soft_wrap=True)
     if options.as_json and file is not None:
@@ -187,6 +192,7 @@ class RecordRunner:
         good = [item for item in self._todo if isinstance(item, Checked)]
         self.schedules = [item.schedule for item in good] or [own]
         self.num_completions = sum(item.request.params.n for item in good)
+        self.drafts = Drafts()  # of the records that have run
 
     def run(self, on_progress: Progress) -> Iterator[list[dict[str, Any]]]:
         """Yield the lines of each chunk; call ``on_progress`` with the deltas of each step."""
@@ -267,6 +273,8 @@ class RecordRunner:
             record = items[0].record
             bad = BadRecord(record.line, record.record_id, joined(error.problems))
             return {record.line: bad}
+        for output in outputs:
+            self.drafts = self.drafts.plus(output.drafts or Drafts())
         pairs = zip(items, outputs, strict=True)
         return {item.record.line: output for item, output in pairs}
 

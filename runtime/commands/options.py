@@ -40,7 +40,7 @@ def open_bundle(
     try:
         return Generator.open_with_shared_pool(path, options, wrap=wrap)
     except UsageError as error:
-        if error.subject not in ENGINE_OPTIONS:
+        if error.subject not in (*ENGINE_OPTIONS, "draft"):
             raise
         raise UsageError(f"--{error.subject}", *error.problems) from error
 

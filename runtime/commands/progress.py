@@ -7,9 +7,10 @@ from time import perf_counter
 from typing import Any
 
 from ...engines.host.events import Events
+from ..drafting.config import DraftConfig
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
-from ..tokens.outputs import StreamDelta
+from ..tokens.outputs import Drafts, StreamDelta
 from ..tokens.sampling import SamplingParams
 
 _SECONDS_BETWEEN_UPDATES = 0.1
@@ -18,13 +19,22 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 class GenerationProgress:
     """Counts tokens, layers and ``total`` completions, and reports them to ``events``.
 
-    ``schedules`` are those of the requests. As a context manager it measures the time for speeds.
+    ``schedules`` are those of the requests, ``draft`` what drafts for them. As a context manager it
+    measures the time for speeds.
     """
 
     def __init__(
-        self, schedules: Sequence[ExitSchedule], total: int, events: Events, kernels: str
+        self,
+        schedules: Sequence[ExitSchedule],
+        total: int,
+        events: Events,
+        kernels: str,
+        draft: DraftConfig | None = None,
     ) -> None:
         self._kernels = kernels
+        self._draft = draft
+        self._num_accepted = 0  # drafted tokens that were right
+        self._num_drafted: int | None = None  # known from results only
         different = set(schedules)
         self._schedule = min(different, key=lambda schedule: schedule.horizon)
         self._longest_horizon = max(schedule.horizon for schedule in different)
@@ -67,12 +77,17 @@ class GenerationProgress:
             if row in self._begun:
                 self._num_later_tokens += len(delta.token_ids)
                 self._layers_of_later_tokens += delta.layers * len(delta.token_ids)
+                self._num_accepted += delta.drafted
             else:
                 self._begun.add(row)
         if delta.finish_reason is not None:
             self._begun.discard(row)  # the next call numbers its requests from 0 again
             self.num_finished += delta.finish_reason != "abort"
             self._num_cut += delta.finish_reason == "length"
+
+    def count_drafts(self, drafts: Drafts) -> None:
+        """Add the drafted tokens of results, which a step does not tell."""
+        self._num_drafted = (self._num_drafted or 0) + drafts.drafted
 
     @property
     def seconds(self) -> float:
@@ -118,10 +133,42 @@ class GenerationProgress:
             "seconds": self.seconds,
             "tokens_per_second": self.tokens_per_second,
             "kernels": self._kernels,
+            "drafts": self._drafts_summary(),
         }
 
+    def _drafts_summary(self) -> dict[str, Any] | None:
+        """Return the figures of drafts; None where there are none.
+
+        ``drafted`` and ``acceptance`` are null where texts are streamed.
+        """
+        if self._draft is None:
+            return None
+        drafted, accepted = self._num_drafted, self._num_accepted
+        passes = self._num_later_tokens - accepted
+        return {
+            "draft": str(self._draft),
+            "passes": passes,
+            "drafted": drafted,
+            "accepted": accepted,
+            "tokens_per_pass": self._num_later_tokens / passes if passes else None,
+            "acceptance": accepted / drafted if drafted else None,
+        }
+
+    def _drafts_text(self) -> str:
+        """Return the figures of drafts as a line, "" where there are none."""
+        figures = self._drafts_summary()
+        if figures is None or figures["tokens_per_pass"] is None:
+            return ""
+        text = f"\ndraft {figures['draft']}: {figures['tokens_per_pass']:.2f} tokens per pass"
+        if figures["acceptance"] is not None:
+            text += f", {figures['acceptance']:.0%} of {figures['drafted']:,} drafted tokens right"
+        return text
+
     def summary_text(self, params: SamplingParams) -> str:
-        """Return the figures in two lines, and a hint if the default of max_tokens cut texts."""
+        """Return the figures in two lines, or three with drafts.
+
+        A hint follows if the default of max_tokens cut texts.
+        """
         depth = self.realised_depth
         num_layers = self._schedule.num_layers
         hint = ""
@@ -136,7 +183,8 @@ class GenerationProgress:
         return (
             f"{ran}, horizon {self._horizon_text}{realised}\n"
             f"{self.num_tokens} tokens in {self.seconds:.2f} s, "
-            f"{self.tokens_per_second:.1f} tokens/s, prompts included, on {self._kernels}{hint}"
+            f"{self.tokens_per_second:.1f} tokens/s, prompts included, on {self._kernels}"
+            f"{self._drafts_text()}{hint}"
         )
 
 

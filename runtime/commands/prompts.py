@@ -12,7 +12,7 @@ from ...engines.errors import UsageError
 from ...engines.host.console import print_json, stderr_console
 from ...engines.host.signals import Interruption
 from ..requests.records import json_object, split_lines
-from ..tokens.outputs import RequestOutput, StreamDelta
+from ..tokens.outputs import Drafts, RequestOutput, StreamDelta
 from .options import GenerateOptions
 from .progress import GenerationProgress
 from .results import result_line, to_bytes
@@ -33,16 +33,19 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
         options.warn_if_untuned(generator, schedules)
         total = len(prompts) * options.params.n
         quiet = options.quiet or options.stream
+        draft = generator.drafts.resolve()
         outputs: list[RequestOutput] = []
         with (
             ConsoleProgress(quiet=quiet) as events,
-            GenerationProgress(schedules, total, events, generator.kernels) as progress,
+            GenerationProgress(schedules, total, events, generator.kernels, draft) as progress,
         ):
             if options.stream:
                 deltas = generator.stream_requests(
                     requests, schedules, cancelled=interruption.is_requested
                 )
-                _print_deltas(deltas, progress, as_json=options.as_json)
+                _print_deltas(
+                    deltas, progress, as_json=options.as_json, marks_drafts=draft is not None
+                )
             else:
                 outputs = generator.generate_requests(
                     requests,
@@ -50,6 +53,8 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
                     cancelled=interruption.is_requested,
                     on_progress=progress.update,
                 )
+                for output in outputs:
+                    progress.count_drafts(output.drafts or Drafts())
         if outputs and options.as_json:
             results = [result_line(place, output) for place, output in enumerate(outputs)]
             print_json(progress.summary() | {"results": results})
@@ -61,13 +66,19 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
 
 
 def _print_deltas(
-    deltas: Iterator[StreamDelta], progress: GenerationProgress, *, as_json: bool
+    deltas: Iterator[StreamDelta],
+    progress: GenerationProgress,
+    *,
+    as_json: bool,
+    marks_drafts: bool,
 ) -> None:
+    fields = ["index", "text", "token_ids", "finish_reason", "layers"]
+    if marks_drafts:
+        fields.append("drafted")
     with closing(deltas):  # type: ignore[type-var]  # a generator, which has close
         for delta in deltas:
             progress.update([delta])
             if as_json:
-                fields = ("index", "text", "token_ids", "finish_reason", "layers")
                 line = {"id": delta.request_index} | {name: getattr(delta, name) for name in fields}
                 sys.stdout.buffer.write(to_bytes(line))
                 sys.stdout.buffer.flush()

@@ -258,6 +258,8 @@ def _completion(output: CompletionOutput) -> dict[str, Any]:
     }
     if output.stop_reason is not None:
         fields["stop_reason"] = output.stop_reason
+    if output.drafts is not None:
+        fields["drafts"] = output.drafts.to_dict()
     if output.logprobs is not None:
         fields["cumulative_logprob"] = output.cumulative_logprob
         fields["logprobs"] = [  # per token its candidates, the chosen one first

@@ -29,6 +29,8 @@ skipdec serve opt-1.3b.skipdec
 
 skipdec serve opt-1.3b.skipdec --schedule 2x --allow-schedule 4x
 
+skipdec serve opt-1.3b.skipdec --schedule full --draft own+lookup
+
 skipdec serve small=opt-125m-int8 large=opt-1.3b-int8 --host 0.0.0.0 --api-key-file keys.txt
 
 skipdec serve opt-1.3b.skipdec --replicas 2 --threads 16 --kv-memory 8GiB

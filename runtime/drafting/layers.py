@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
+from ...engines.errors import ScheduleError
 from ...engines.manifest import DraftLayer, Manifest
 from ..schedule import ExitSchedule, LayerPlan
 from .config import DraftPart
 
 
-def draft_plan(part: DraftPart, own: ExitSchedule, draft_layer: DraftLayer | None) -> LayerPlan:
+def draft_plan(
+    part: DraftPart, own: ExitSchedule, draft_layer: DraftLayer | None = None
+) -> LayerPlan:
     """Return the layers that ``part`` runs; ``own`` is the bundle's schedule.
 
     Worked, 12 layers, the schedule's placement ``top`` with one warm-up layer: ``layers:3`` and
@@ -25,7 +29,18 @@ def draft_plan(part: DraftPart, own: ExitSchedule, draft_layer: DraftLayer | Non
     return LayerPlan(_LAYERS[part.name](own, part.number))
 
 
-def byte_share(manifest: Manifest, plan: LayerPlan, *, narrow: bool) -> float:
+def least_layers(part: DraftPart, own: ExitSchedule) -> int:
+    """Return the smallest number of layers that the part could name."""
+    for number in range(1, own.num_layers):
+        try:
+            draft_plan(replace(part, number=number), own)
+        except ScheduleError:
+            continue
+        return number
+    return own.num_layers
+
+
+def byte_share(manifest: Manifest, plan: LayerPlan, *, narrow: bool = False) -> float:
     """Return the bytes that a draft step reads ÷ those of a pass, heads included: its cost.
 
     At small batches engines run at about memory bandwidth, so bytes predict time. ``narrow`` says
@@ -43,7 +58,11 @@ def byte_share(manifest: Manifest, plan: LayerPlan, *, narrow: bool) -> float:
 def _placed(own: ExitSchedule, count: int) -> tuple[int, ...]:
     warmup = max(1, own.warmup_layers)  # of full depth none; drafts without layer 0 never hold
     placed = own.changed(
-        decay="constant", max_exit_layer=count, min_exit_layer=count, warmup_layers=warmup
+        decay="constant",
+        max_exit_layer=count,
+        min_exit_layer=count,
+        warmup_layers=warmup,
+        prompt="full",
     )
     return placed.plan(0).layers
 

@@ -49,7 +49,7 @@ class NGramTable:
 
     def __init__(self, max_keys: int = _MAX_KEYS) -> None:
         self._max_keys = max_keys
-        self._followers: dict[tuple[int, ...], _Followers] = {}
+        self._followers: OrderedDict[tuple[int, ...], _Followers] = OrderedDict()  # oldest first
 
     def __len__(self) -> int:
         """Return the number of n-grams."""
@@ -67,7 +67,7 @@ class NGramTable:
                     found.count(token)
                     continue
                 if len(followers) >= self._max_keys:
-                    del followers[next(iter(followers))]
+                    followers.popitem(last=False)
                 followers[key] = _Followers(token)
 
     def propose(self, tokens: Sequence[int], most: int) -> list[int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median_low
 
-_WINDOW = 15  # passes whose median is a cost
+_WINDOW = 15  # passes whose lower quartile is a cost: a first pass binds engines, others wait
 _LEAST = 3  # passes before a cost counts as measured
+_LEAST_SECONDS = 1e-9
+_STALE = 256  # passes, behind which a cost that was not measured again counts for nothing
 _REFRESH = 128  # passes with drafts, behind which one without is measured again
 _PRIOR_SLOPE = 0.04  # a row's further token, in steps of one row, before it was measured
 _IMAGINED = 8.0  # tries at the engine's acceptance that a row begins with
@@ -22,50 +23,72 @@ _FIRST_WAIT, _LONGEST_WAIT = 16, 256  # tokens between two tries while drafts ar
 class PassCosts:
     """Measured seconds of passes, and of draft steps, by the number of rows.
 
-    Rows fall into the classes 1, 2, 4, 8, …; a cost is the median of the last 15 measured ones.
+    Rows fall into the classes 1, 2, 4, 8, …; a cost is the lower quartile of the last 15 measured
+    ones. It is forgotten 256 passes after the last of them, so that what looked slow once is tried
+    again.
     """
 
     def __init__(self) -> None:
-        self._passes: dict[tuple[int, int], deque[float]] = defaultdict(_window)
-        self._drafts: dict[tuple[str, int], deque[float]] = defaultdict(_window)
-        self._since_plain: dict[int, int] = defaultdict(int)
+        self._passes: dict[tuple[int, int], _Seconds] = defaultdict(_Seconds)
+        self._drafts: dict[tuple[str, int], _Seconds] = defaultdict(_Seconds)
+        self._count: dict[int, int] = defaultdict(int)  # passes by class
+        self._plain: dict[int, int] = defaultdict(int)  # the last one over one token, of them
 
     def add_pass(self, rows: int, tokens: int, seconds: float) -> None:
         """Add a pass whose longest row fed ``tokens`` tokens."""
         rows = _row_class(rows)
-        self._passes[rows, tokens].append(seconds)
-        self._since_plain[rows] = 0 if tokens == 1 else self._since_plain[rows] + 1
+        self._count[rows] += 1
+        self._passes[rows, tokens].add(seconds, self._count[rows])
+        if tokens == 1:
+            self._plain[rows] = self._count[rows]
 
     def add_draft(self, source: str, rows: int, seconds: float) -> None:
         """Add a step of a drafter that runs layers."""
-        self._drafts[source, _row_class(rows)].append(seconds)
+        rows = _row_class(rows)
+        self._drafts[source, rows].add(seconds, self._count[rows])
 
     def wants_plain(self, rows: int) -> bool:
         """Return whether a pass of one token per row should be measured now."""
         rows = _row_class(rows)
-        return len(self._passes[rows, 1]) < _LEAST or self._since_plain[rows] >= _REFRESH
+        since = self._count[rows] - self._plain[rows]
+        return self._passes[rows, 1].cost is None or since >= _REFRESH
 
     def pass_cost(self, rows: int, tokens: int) -> float:
         """Return the cost of a pass over ``tokens`` tokens per row, in passes over one each."""
         if tokens == 1:
             return 1.0
         rows = _row_class(rows)
-        plain, measured = self._passes[rows, 1], self._passes[rows, tokens]
-        if len(plain) >= _LEAST and len(measured) >= _LEAST:
-            return median_low(measured) / max(median_low(plain), 1e-9)
+        plain, measured = self._passes[rows, 1].cost, self._passes[rows, tokens]
+        is_stale = self._count[rows] - measured.last >= _STALE
+        if plain is not None and measured.cost is not None and not is_stale:
+            return measured.cost / plain
         return min(1 + _PRIOR_SLOPE * rows * (tokens - 1), float(tokens))
 
     def draft_cost(self, source: str, rows: int, prior: float) -> float:
         """Return the cost of a draft step, in passes over one token; ``prior`` until measured."""
         rows = _row_class(rows)
-        plain, measured = self._passes[rows, 1], self._drafts[source, rows]
-        if len(plain) >= _LEAST and len(measured) >= _LEAST:
-            return median_low(measured) / max(median_low(plain), 1e-9)
-        return prior
+        plain, measured = self._passes[rows, 1].cost, self._drafts[source, rows].cost
+        return prior if plain is None or measured is None else measured / plain
 
 
-def _window() -> deque[float]:
-    return deque(maxlen=_WINDOW)
+class _Seconds:
+    """The last measured times of one kind of pass, and the number of the last pass among them."""
+
+    __slots__ = ("_times", "cost", "last")
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=_WINDOW)
+        self.cost: float | None = None  # None until a few were measured
+        self.last = 0
+
+    def add(self, seconds: float, count: int) -> None:
+        """Add a time of pass ``count``; after a long pause the earlier ones are forgotten."""
+        if count - self.last >= _STALE:
+            self._times.clear()
+        self.last = count
+        self._times.append(max(seconds, _LEAST_SECONDS))
+        times = sorted(self._times)
+        self.cost = times[(len(times) - 1) // 4] if len(times) >= _LEAST else None
 
 
 def _row_class(rows: int) -> int:

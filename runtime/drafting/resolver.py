@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ...engines.errors import ScheduleError, UsageError, shown
+from ...engines.errors import UsageError, shown
 from ...engines.manifest import Manifest
 from ..schedule import ExitSchedule, LayerPlan
 from .config import DraftConfig, DraftPart, is_auto, parse_draft
-from .layers import byte_share, draft_plan
+from .layers import byte_share, draft_plan, least_layers
 
 
 def _own() -> DraftConfig | None:
@@ -47,9 +47,10 @@ class DraftResolver:
             return
         problems = [
             *self._inexact(config),
-            *(problem for part in config.parts for problem in self._impossible(part)),
+            *self._beyond_depth(config),
+            *self._without_layer(config),
             *self._without_head(config),
-        ]
+        ] or list(self._misplaced(config))
         if problems:
             raise UsageError("draft", *problems)
 
@@ -91,26 +92,33 @@ class DraftResolver:
                 "--quantize int8, or allow it with exact=no"
             )
 
-    def _impossible(self, part: DraftPart) -> Iterator[str]:
-        """Yield a problem if the model has no such layers."""
+    def _beyond_depth(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem for each part with as many layers as the model has, or more."""
         depth = self.manifest.model.num_layers
-        if part.name == "trained" and self.manifest.draft_layer is None:
+        for part in config.parts:
+            if part.number is not None and part.number >= depth:
+                yield (
+                    f"{part} runs {part.number} layers of {depth}; allowed: 1 to {depth - 1}, and "
+                    "2 to 4 are fast"
+                )
+
+    def _misplaced(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem for each part with fewer layers than the bundle's placement has."""
+        for part in config.parts:
+            if part.number is None or part.number >= (least := least_layers(part, self.own)):
+                continue
+            yield (
+                f"{part}: min_exit_layer is {part.number}; allowed with placement "
+                f"{self.own.placement}: {least} or more; take another number, ends:N or first:N"
+            )
+
+    def _without_layer(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem if the text asks for a draft layer that is not there."""
+        if config.uses_draft_layer and self.manifest.draft_layer is None:
             yield (
                 "trained needs a draft layer, which the bundle does not have; train one with "
                 "`skipdec tune --draft-layer` and export the model with --draft"
             )
-        if part.number is None:
-            return
-        if part.number >= depth:
-            yield (
-                f"{part} runs {part.number} layers of {depth}; allowed: 1 to {depth - 1}, and "
-                "2 to 4 are fast"
-            )
-            return
-        try:
-            self.plan(part)
-        except ScheduleError as error:
-            yield f"{part}: {'; '.join(error.problems)}; take another number, ends:N or first:N"
 
     def _without_head(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem if the text names a narrow head that is not there or not used."""

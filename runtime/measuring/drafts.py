@@ -15,6 +15,7 @@ from ...engines.host.events import Events
 from ..generator import Generator
 from ..scheduling.drafted_decoding import DraftedDecoding
 from ..scheduling.drafters import Drafter, RowDrafts
+from ..scheduling.running_request import Row
 from ..scheduling.stats import EngineStats
 from ..tokens.outputs import CompletionOutput, Drafts
 from ..tokens.sampling import SamplingParams
@@ -71,6 +72,15 @@ class ForcedDrafter(Drafter):
         self._answers = answers
         self._share = share
         self._random = random
+
+    @property
+    @override
+    def draft_steps(self) -> int:
+        return self._drafter.draft_steps
+
+    @override
+    def can_draft(self, row: Row) -> bool:
+        return self._drafter.can_draft(row)
 
     @override
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...engines.backends.session import default_device
 from ...engines.bundle import EngineBundle, Verify
+from ...engines.errors import UsageError
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import EngineSpec, Manifest, TensorRole
-from ..drafting.bundle import bundle_draft_file
+from ..drafting.bundle import bundle_draft_file, draft_resolver
 from ..kv.buffers import KVLayout
 from ..kv.cache import plan_kv_cache
 from ..schedule import ExitSchedule
@@ -75,7 +77,8 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         "precision": manifest.precision.model_dump(mode="json", exclude_none=True),
         "prompt_template": manifest.prompt_template,
         "bundle_schedule": format_schedule(bundle_schedule(bundle)),
-        "drafts": describe_drafts(manifest),
+        "drafts": describe_drafts(bundle),
+        "draft_engines": describe_draft_engines(manifest),
         "bundle_draft": None if (draft := bundle_draft_file(bundle)) is None else draft.text,
         "tool_versions": manifest.tool_versions,
         "source": manifest.source,
@@ -83,7 +86,18 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
     }
 
 
-def describe_drafts(manifest: Manifest) -> dict[str, Any] | None:
+def describe_drafts(bundle: EngineBundle) -> dict[str, Any]:
+    """Return whether drafts are promised to change no text of the bundle, and if not, why."""
+    manifest = bundle.manifest
+    on_device = default_device(manifest.target) != "cpu"
+    try:
+        draft_resolver(bundle, on_device=on_device).resolve("own")
+    except UsageError as error:
+        return {"exact": False, "problem": "; ".join(error.problems)}
+    return {"exact": True, "problem": None}
+
+
+def describe_draft_engines(manifest: Manifest) -> dict[str, Any] | None:
     """Return what the bundle has for drafts alone, and why it has no narrow head; None: nothing."""
     layer, head = manifest.draft_layer, manifest.draft_head
     if layer is None and head is None:

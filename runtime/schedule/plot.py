@@ -9,7 +9,7 @@ import numpy as np
 
 from ...engines.errors import UsageError
 from ...engines.host.installation import require_extra
-from ..pictures import WIDTH, picture_style, save_picture
+from .pictures import WIDTH, picture_style, save_picture
 from .schedule import ExitSchedule
 from .text import format_schedule
 

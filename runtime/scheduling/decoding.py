@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from ..stitching.protocol import StepRow
@@ -53,9 +54,10 @@ class Decoding(ABC):
         """Draw the row's next tokens until it ends or one differs from the guess that was fed.
 
         ``logits`` holds those of the row's tokens from place ``first`` on. Adds a delta to
-        ``deltas`` for each token; raises what the sampler raises, and deltas of the tokens before
-        stay. The first token takes the step's time, later ones that of their drawing;
-        ``step_start`` is None behind a prompt.
+        ``deltas`` for each token, ``drafted`` if it is the guess that was fed and the row goes on
+        behind it; raises what the sampler raises, and deltas of the tokens before stay. The first
+        token takes the step's time, later ones that of their drawing; ``step_start`` is None
+        behind a prompt.
         """
         for index, plan in enumerate(fed.plans):
             token = logits.sample(first + index, row.sampler)
@@ -64,6 +66,7 @@ class Decoding(ABC):
                 return
             if token.token_id != fed.tokens[index + 1]:
                 return
+            deltas[-1] = replace(deltas[-1], drafted=True)
             step_start = perf_counter()
 
 

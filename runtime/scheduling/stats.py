@@ -120,10 +120,12 @@ class EngineStats:
 
     @classmethod
     def total(cls, stats: Sequence[EngineStats]) -> EngineStats:
-        """Return the sum of the figures of one or more batches of one bundle."""
-        return cls(
-            **{one.name: _sum([getattr(each, one.name) for each in stats]) for one in fields(cls)}
-        )
+        """Return the sum of the figures of one or more batches of one bundle.
+
+        ``drafting``, a number of tokens per row, is that of the batch that drafts most.
+        """
+        sums = {one.name: _sum([getattr(each, one.name) for each in stats]) for one in fields(cls)}
+        return cls(**sums | {"drafting": max(each.drafting for each in stats)})
 
     def ended(self, lost: int) -> EngineStats:
         """Return the figures after the batch is gone and ``lost`` running requests with it."""
@@ -138,6 +140,7 @@ class EngineStats:
             reserved_bytes=0,
             prefix_bytes=0,
             limit_bytes=0,
+            drafting=0,
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..scheduling.stats import EngineStats
+from ..scheduling.stats import Distribution, EngineStats
 
 PREFIX = "skipdec_"
 
@@ -37,12 +37,20 @@ class EngineFigure:
 
 @dataclass(frozen=True)
 class HistogramFigure:
-    """A histogram; ``bounds`` are those that a server counts by, () where an engine does."""
+    """A histogram; ``bounds`` are those that a server counts by, () where an engine does.
+
+    ``source`` is its name in `EngineStats.histograms`, "" if that is ``name``.
+    """
 
     name: str
     help: str
     bounds: tuple[float, ...] = ()
     label: str | None = None
+    source: str = ""
+
+    def read(self, stats: EngineStats) -> Distribution | None:
+        """Return what the engine has counted; None if it counts no such values."""
+        return stats.histograms.get(self.source or self.name)
 
 
 _SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 60.0)
@@ -84,6 +92,12 @@ ENGINE_FIGURES = (
     _counter("prefix_tokens", "tokens of prompts that an earlier prompt had run", "prefix_tokens"),
     _counter("generation_tokens", "tokens that were generated", "generated_tokens"),
     _counter("steps", "decode steps", "steps"),
+    _counter("passes", "rows of decode steps: a token each, and right drafts", "step_rows"),
+    _counter("draft_steps", "runs of layers that draft a token of each row", "draft_steps"),
+    _counter("draft_tokens", "tokens that were drafted and checked", "draft_tokens"),
+    _counter("accepted_draft_tokens", "drafted tokens that were right", "accepted_draft_tokens"),
+    _counter("draft_seconds", "the part of decode's time that went into drafts", "draft_seconds"),
+    _gauge("drafting", "most tokens that a row drafts per pass; 0: none now", "drafting"),
     EngineFigure(
         "engine_seconds",
         "the engine's time",
@@ -103,13 +117,18 @@ ENGINE_FIGURES = (
     ),
 )
 
-# What an engine counts itself: `EngineStats.histograms` by these names.
+# What an engine counts itself, in `EngineStats.histograms`.
 ENGINE_HISTOGRAMS = (
     HistogramFigure("queue_seconds", "from a request's arrival until its prompt runs"),
     HistogramFigure("prefill_seconds", "of a call for prompts, or for a part of a long one"),
     HistogramFigure("step_seconds", "of a decode step of all rows, sampling left out"),
     HistogramFigure("step_rows", "rows of a decode step"),
     HistogramFigure("step_union_layers", "layers that some row of a decode step ran"),
+    HistogramFigure(
+        "accepted_of_a_pass",
+        "right drafts of a row that drafted, per decode step",
+        source="accepted_of_pass",
+    ),
 )
 
 TIME_TO_FIRST_TOKEN = HistogramFigure(

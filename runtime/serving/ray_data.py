@@ -67,6 +67,7 @@ class PredictorConfig(OpenOptions):
 
     def _problems(self) -> Iterator[str]:
         yield from (f"`params` has {problem}" for problem in _row_problems(self.params))
+        yield from self._draft_problems()
 
     @property
     def process_threads(self) -> int:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, TypedDict, Unpack
 
+from ...engines.backends.session import default_device
 from ...engines.bundle import EngineBundle
 from ...engines.bundle.contract import check_contract
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import ModelSpec
+from ..drafting.bundle import draft_resolver
+from ..drafting.config import DraftConfig
+from ..drafting.resolver import wants_drafts
 from ..generator import Generator
+from ..opening import OpenOptions
 from ..requests.request import Prompt, Request, ScoreRequest, make_request, make_score_request
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
@@ -32,34 +37,41 @@ class BundleOutline:
     tokenizer: Tokenizer | None
     kernels: str  # what runs it here, e.g. ``skipdec avx512vnni``
     schedules: ScheduleResolver
+    draft: DraftConfig | None  # of all requests that do not switch drafts off
 
     @classmethod
-    def of(
-        cls, bundle: EngineBundle, schedule: str | ExitSchedule | None, *, raw_prompts: bool
-    ) -> Self:
-        """Read ``bundle``; ``schedule`` and ``raw_prompts`` as in `Generator.open`.
+    def of(cls, bundle: EngineBundle, options: OpenOptions) -> Self:
+        """Read ``bundle``, which is opened with ``options``.
 
-        Raises BundleError, and ScheduleError for a schedule that does not fit it.
+        Raises BundleError, ScheduleError for a schedule that does not fit it, and UsageError for
+        drafts that do not.
         """
         manifest, model = bundle.manifest, bundle.manifest.model
         check_contract(manifest)
         own = bundle_schedule(bundle)
-        schedules = ScheduleResolver(model.num_layers, own, schedule, model.max_seq_len)
+        schedules = ScheduleResolver(model.num_layers, own, options.schedule, model.max_seq_len)
         schedules.resolve(None, 1)
-        tokenizer = Tokenizer.of(bundle, None if raw_prompts else manifest.prompt_template)
+        on_device = (options.device or default_device(manifest.target)) != "cpu"
+        draft = draft_resolver(bundle, own, on_device=on_device, default=options.draft).resolve()
+        template = None if options.raw_prompts else manifest.prompt_template
+        tokenizer = Tokenizer.of(bundle, template)
         if tokenizer is not None:
             tokenizer.least_tokens("")  # which looks through the vocabulary, the first time
-        return cls(manifest.digest, model, tokenizer, kernels_in_use(manifest), schedules)
+        return cls(manifest.digest, model, tokenizer, kernels_in_use(manifest), schedules, draft)
 
     @classmethod
-    def of_generator(cls, generator: Generator) -> Self:
-        """Describe the bundle that ``generator`` runs."""
+    def of_generator(cls, generator: Generator, draft: str | None = None) -> Self:
+        """Describe the bundle that ``generator`` runs with ``draft``, by default its own.
+
+        Raises UsageError for drafts that do not fit the bundle.
+        """
         return cls(
             generator.bundle.manifest.digest,
             generator.model,
             generator.tokenizer,
             generator.kernels,
             generator.schedules,
+            generator.drafts.resolve(draft),
         )
 
     def prepare(
@@ -69,15 +81,18 @@ class BundleOutline:
         schedule: str | ExitSchedule | None,
         client: str = "",
         subject: str = "prompt",
+        draft: str | None = None,
     ) -> tuple[Request, ExitSchedule]:
         """Make and check a request. Raises UsageError, which names ``subject``, and ScheduleError.
 
-        ``subject``: the prompt, where a client sent several.
+        ``subject``: the prompt, where a client sent several. ``draft``: as in `wants_drafts`.
         """
+        drafts = wants_drafts(draft)
         request = make_request(
             0, prompt, params or SamplingParams(), self.model, self.tokenizer, subject, client
         )
-        return request, self.schedules.resolve(schedule, request.max_tokens)
+        schedule = self.schedules.resolve(schedule, request.max_tokens)
+        return replace(request, drafts=drafts), schedule
 
     def prepare_score(
         self,
@@ -112,6 +127,7 @@ class RequestOptions(TypedDict, total=False):
     request_id: str | None
     deadline: float | None
     client: str
+    draft: str | None
 
 
 class EngineService(ABC):
@@ -178,6 +194,7 @@ class EngineService(ABC):
         request_id: str | None = None,
         deadline: float | None = None,
         client: str = "",
+        draft: str | None = None,
     ) -> RequestStream:
         """Queue a request and return its stream; call it from a running event loop.
 
@@ -185,13 +202,16 @@ class EngineService(ABC):
         stop_reason "deadline", whether it waits or runs. If the engine hangs or a step takes long,
         the request ends without the engine 0.2 s later, with the text so far.
         ``client``: any name of the caller. Clients take turns, one request each; all requests
-        without a name belong to one client. A prefix cache may belong to one client.
+        without a name belong to one client. A prefix cache may belong to one client, and so may
+        n-grams for drafts.
+        ``draft``: "off" runs this request without drafts, where the engine drafts; its text stays
+        the same.
 
         Raises UsageError, ScheduleError and CapacityError before the request is queued,
         OverloadedError if too many wait, and ClosedError while draining and once closed.
         """
         self.require_home()
-        made, resolved = self.outline.prepare(prompt, params, schedule, client)
+        made, resolved = self.outline.prepare(prompt, params, schedule, client, draft=draft)
         return self.start(ServedRequest.named(made, resolved, request_id, deadline))
 
     async def generate(
@@ -218,15 +238,17 @@ class EngineService(ABC):
     ) -> ScoreOutput:
         """Return log-probabilities of given tokens, as `Generator.score`; options as in `submit`.
 
-        The text is scored between two steps of running requests. Without a ``continuation``, the
-        prompt's own tokens but the first are scored, at the depth at which a prompt is read.
-        ``top_logprobs`` adds as many of the most probable tokens. ``followed_by``, of max_tokens 1,
-        adds the next token as ``following``. Cancelling the call cancels the request.
+        The text is scored between two steps of running requests; ``draft`` changes nothing here.
+        Without a ``continuation``, the prompt's own tokens but the first are scored, at the depth
+        at which a prompt is read. ``top_logprobs`` adds as many of the most probable tokens.
+        ``followed_by``, of max_tokens 1, adds the next token as ``following``. Cancelling the call
+        cancels the request.
 
         Raises as `submit`, TimeoutError if the deadline passed while the text waited, ClosedError
         if it was aborted, and SkipDecError if an engine fails.
         """
         self.require_home()
+        wants_drafts(options.get("draft"))
         made, resolved = self.outline.prepare_score(
             prompt,
             continuation,

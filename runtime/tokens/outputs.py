@@ -10,6 +10,7 @@ One request (a prompt) has ``SamplingParams.n`` completions:
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -62,6 +63,14 @@ class Drafts(_Output):
         """Mean number of tokens that a pass wrote; 1.0 before the first."""
         return 1.0 + self.accepted / self.passes if self.passes else 1.0
 
+    def plus(self, other: Drafts) -> Drafts:
+        """Return the sum of both."""
+        return Drafts(
+            self.passes + other.passes,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
+        )
+
     @property
     def acceptance(self) -> float | None:
         """The share of drafted tokens that were right; None if none was drafted."""
@@ -98,6 +107,12 @@ class RequestOutput(_Output):
     # per number in layers_per_token, the layers that ran: first and last of each run
     layer_ranges: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
+    @property
+    def drafts(self) -> Drafts | None:
+        """The sum over all completions; None without drafts."""
+        counted = [one.drafts for one in self.outputs if one.drafts is not None]
+        return reduce(Drafts.plus, counted) if counted else None
+
 
 @dataclass(frozen=True, slots=True)
 class StreamDelta(_Output):
@@ -111,6 +126,8 @@ class StreamDelta(_Output):
     layers: int  # decoder layers run to produce the token
     logprobs: tuple[dict[int, Logprob], ...] | None = None  # per token, on request
     stop_reason: int | str | None = None  # as in CompletionOutput
+    # the token was drafted and right; equal deltas may differ in how they were made
+    drafted: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

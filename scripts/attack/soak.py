@@ -89,6 +89,7 @@ def main() -> int:
         "--leave", type=float, default=0.1, help="share of clients that leave early"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draft", default="off", help="what drafts tokens for all texts")
     parser.add_argument("--bundle", type=Path, help="a bundle with 250 tokens, 64 positions")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
@@ -111,7 +112,7 @@ def _soaked(
     bundle: Path, arguments: argparse.Namespace
 ) -> tuple[list[Result], list[int], list[str]]:
     """Return all results, samples of the server's memory in bytes, and problems."""
-    with started(bundle) as server:
+    with started(bundle, "--draft", arguments.draft) as server:
         results, memory = asyncio.run(_load(server, arguments))
         problems = list(_wrong_books(server, results))
         if code := server.stop():
@@ -178,6 +179,13 @@ def _wrong_books(server: Server, results: list[Result]) -> Iterator[str]:
         yield f"{failed} requests have failed, {len(results) - whole - left} clients saw an error"
     if not whole <= finished <= whole + left:
         yield f"{finished} texts finished; clients got {whole}, and {left} left"
+    drafted = int(found['draft_tokens_total{model="tiny"}'])
+    right = int(found['accepted_draft_tokens_total{model="tiny"}'])
+    passes = int(found['passes_total{model="tiny"}'])
+    written = int(found['generation_tokens_total{model="tiny"}'])
+    print(f"{passes} passes, {drafted} drafted tokens, {right} right, {written} tokens")
+    if right > drafted or not written - submitted <= passes + right <= written:
+        yield "passes and drafted tokens do not add up to the tokens written"
     if reserved := found['kv_bytes{kind="reserved",model="tiny"}']:
         yield f"{reserved:.0f} bytes of caches are reserved"
 

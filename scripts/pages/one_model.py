@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from skipdec.engines.host.processor import processor_name
-from skipdec.runtime.pictures import WIDTH, picture_style, save_picture
+from skipdec.runtime.schedule.pictures import WIDTH, picture_style, save_picture
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "docs" / "benchmarks" / "one-model.json"

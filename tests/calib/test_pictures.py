@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from skipdec.calib.pictures import BREAK, far_out, frame, label_points
-from skipdec.runtime.pictures import picture_style, save_picture
+from skipdec.runtime.schedule.pictures import picture_style, save_picture
 
 LINE = [(1.0, 3.04), (1.6, 2.95), (2.0, 2.96), (2.4, 2.98)]
 

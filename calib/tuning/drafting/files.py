@@ -9,40 +9,13 @@ from pydantic import Field
 
 from ....engines.checking import FrozenModel
 from ....engines.documents import naming_full_disk, write_file
-from ....exporter.checkpoint.checkpoint import open_checkpoint
-from ....exporter.config import CheckpointSource
+from ....exporter.checkpoint.draft_layer import DraftedModel
 from ..work import DRAFT_LAYER_NAME
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS_NAME = "draft_layer.safetensors"
-
-
-class DraftedModel(FrozenModel):
-    """The model to which a draft layer belongs."""
-
-    hidden_size: int
-    ffn_dim: int | None = Field(description="None in a family whose config.json has no such entry")
-    num_attention_heads: int
-    num_hidden_layers: int
-    vocab_size: int
-    sha256: str = Field(description="content of all tensors, whatever files they are in")
-
-    @classmethod
-    def of(cls, directory: Path) -> DraftedModel:
-        """Return the record of the checkpoint in ``directory``; hashes every tensor once."""
-        checkpoint = open_checkpoint(CheckpointSource(model=str(directory)))
-        model = checkpoint.model
-        width = (model.model_extra or {}).get("ffn_dim")
-        return cls(
-            hidden_size=model.hidden_size,
-            ffn_dim=width if isinstance(width, int) else None,
-            num_attention_heads=model.num_heads,
-            num_hidden_layers=model.num_layers,
-            vocab_size=model.vocab_size,
-            sha256=checkpoint.source()["content"],
-        )
 
 
 class DraftTraining(FrozenModel):

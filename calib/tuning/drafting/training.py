@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from ....engines.documents import naming_full_disk
 from ....engines.host.events import Events
+from ....exporter.checkpoint.checkpoint import open_checkpoint
+from ....exporter.checkpoint.draft_layer import DraftedModel
+from ....exporter.config import CheckpointSource
 from ..plan import TuningPlan
 from ..report import Acceptance, DraftReport, TuningReport, make_report
 from ..stages import Stages
 from .files import (
     DraftAcceptance,
-    DraftedModel,
     DraftLayerDocument,
     DraftTraining,
     write_draft_layer,
@@ -115,7 +117,7 @@ def _publish(
     config, dtype = plan.config, getattr(torch, plan.config.save_dtype)
     document = DraftLayerDocument(
         behind=layer.behind,
-        model=DraftedModel.of(plan.start.directory),
+        model=DraftedModel.of(open_checkpoint(CheckpointSource(model=str(plan.start.directory)))),
         training=DraftTraining(
             steps=report.steps,
             examples=report.data.examples,

@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from ...schedule import ExitSchedule
 from ...schedule.plan import LayerRanges
-from ...tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
+from ...tokens.outputs import CompletionOutput, Drafts, Logprob, RequestOutput, StreamDelta
 from ...tokens.tokenizer import Tokenizer
 
 Item = TypeVar("Item")
@@ -174,8 +174,13 @@ def delta_choice(
     schedule: ShownSchedule,
     names: TokenNames,
     offset: int,
+    *,
+    marks_drafts: bool = False,
 ) -> dict[str, Any]:
-    """Return a completion's news since the last chunk, ``offset`` characters into its text."""
+    """Return a completion's news since the last chunk, ``offset`` characters into its text.
+
+    With ``marks_drafts``, ``drafted`` says of each token whether it was drafted.
+    """
     tokens = [token for delta in deltas for token in delta.token_ids]
     logprobs = [entry for delta in deltas for entry in delta.logprobs or ()]
     layers = [delta.layers for delta in deltas for _ in delta.token_ids]
@@ -188,7 +193,11 @@ def delta_choice(
         "schedule": schedule.text,
         "layers_per_token": layers,
         "layer_ranges": {count: schedule.ranges(count) for count in sorted(set(layers))},
-    }
+    } | (
+        {"drafted": [delta.drafted for delta in deltas for _ in delta.token_ids]}
+        if marks_drafts
+        else {}
+    )
 
 
 def logprobs_document(
@@ -223,14 +232,18 @@ def logprobs_document(
     }
 
 
-async def usage(outputs: Iterable[RequestOutput], turns: Turns) -> dict[str, Any]:
+async def usage(
+    outputs: Iterable[RequestOutput], turns: Turns, *, counts_drafts: bool = False
+) -> dict[str, Any]:
     """Count tokens of all prompts and completions, and average layers and times over them.
 
     Times are those of the engine: ``time_to_first_token`` on average over the texts, and
     ``decode_seconds`` from each text's first token to its last, summed over the texts, so that
-    tokens behind the first over ``decode_seconds`` is the speed of one text.
+    tokens behind the first over ``decode_seconds`` is the speed of one text. With
+    ``counts_drafts``, passes and drafted tokens of all texts are added.
     """
     prompt_tokens = completion_tokens = layers = 0
+    drafts = Drafts()
     first_tokens, decode_seconds = [], 0.0
     for output in outputs:
         prompt_tokens += len(output.prompt_token_ids)
@@ -240,8 +253,14 @@ async def usage(outputs: Iterable[RequestOutput], turns: Turns) -> dict[str, Any
             if completion.timings is not None and completion.token_ids:
                 first_tokens.append(completion.timings.time_to_first_token)
                 decode_seconds += completion.timings.decode_seconds
+            drafts = drafts.plus(completion.drafts or Drafts())
             await turns.take()
     num_texts = len(first_tokens)
+    counted = {
+        "passes": drafts.passes,
+        "draft_tokens": drafts.drafted,
+        "accepted_draft_tokens": drafts.accepted,
+    }
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -249,7 +268,7 @@ async def usage(outputs: Iterable[RequestOutput], turns: Turns) -> dict[str, Any
         "realised_depth": layers / completion_tokens if completion_tokens else None,
         "time_to_first_token": sum(first_tokens) / num_texts if num_texts else None,
         "decode_seconds": decode_seconds if num_texts else None,
-    }
+    } | (counted if counts_drafts else {})
 
 
 def _blocks(values: Sequence[Item], size: int = _BLOCK) -> Iterator[Sequence[Item]]:

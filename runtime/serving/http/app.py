@@ -181,6 +181,7 @@ def _model_document(model: ServedModel) -> dict[str, Any]:
         "num_layers": outline.model.num_layers,
         "kernels": outline.kernels,
         "schedule": model.default_schedule(),
+        "draft": "off" if outline.draft is None else str(outline.draft),
     }
 
 

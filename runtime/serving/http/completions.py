@@ -102,7 +102,7 @@ def _prepare(asked: CompletionRequest, model: ServedModel, client: str) -> list[
                     prompt, None, schedule, top_logprobs=top, followed_by=params, **who
                 )
                 if asked.scores_prompts
-                else outline.prepare(prompt, params, schedule, **who)
+                else outline.prepare(prompt, params, schedule, draft=asked.draft, **who)
             )
         except UsageError as error:
             problems += error.problems
@@ -157,6 +157,7 @@ class CompletionAnswer(Response):
         self._metrics = metrics
         self._head = answer_head(model)
         self._names = TokenNames(model.engine.outline.tokenizer)
+        self._has_drafts = model.engine.outline.draft is not None and asked.draft is None
         self._streams: list[RequestStream] = []  # one a prompt
 
     async def queue(self, prepared: Sequence[Prepared]) -> None:
@@ -201,7 +202,9 @@ class CompletionAnswer(Response):
         completions = [one for output in outputs for one in output.outputs]
         self._record.finish_reasons = tuple(str(one.finish_reason) for one in completions)
         label = self._model.label(self._asked.schedule)
-        used = await self._metrics.observe(self._record, label, outputs)
+        used = await self._metrics.observe(
+            self._record, label, outputs, counts_drafts=self._has_drafts
+        )
         for one in completions:
             if one.finish_reason == "error":
                 raise ApiError(500, str(one.stop_reason), "server_error", code="engine_failed")
@@ -246,7 +249,15 @@ class CompletionAnswer(Response):
                 index = place * self._asked.n + chunk[0].index
                 prompt = "" if index in lengths else self._echoed(place)
                 offset = lengths.get(index, 0) + len(prompt)
-                choice = delta_choice(chunk, index, prompt, schedules[place], self._names, offset)
+                choice = delta_choice(
+                    chunk,
+                    index,
+                    prompt,
+                    schedules[place],
+                    self._names,
+                    offset,
+                    marks_drafts=self._has_drafts,
+                )
                 lengths[index] = lengths.get(index, 0) + len(choice["text"])
                 yield choice
 

@@ -20,6 +20,7 @@ from ....engines.errors import (
     UsageError,
     brief,
 )
+from ...drafting.resolver import wants_drafts
 from ...tokens.sampling import SamplingParams
 from .config import (
     MAX_COMPLETIONS,
@@ -170,6 +171,9 @@ class CompletionRequest(SamplingParams):
     timeout: float | None = Field(
         default=None, gt=0, description="seconds after which the texts end as they are"
     )
+    draft: Annotated[Any, WithJsonSchema({"enum": ["off"]})] = Field(
+        default=None, description="off: run without drafts, which changes no text"
+    )
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
@@ -209,6 +213,10 @@ class CompletionRequest(SamplingParams):
             yield "`stream_options` is for streams; set stream, or leave it out"
         if unknown := set(self.stream_options or ()) - {"include_usage"}:
             yield f"`stream_options` has {', '.join(sorted(unknown)):.80}; allowed: include_usage"
+        try:
+            wants_drafts(self.draft)
+        except UsageError as error:
+            yield from (f"`draft` {problem}" for problem in error.problems)
 
     def _scoring_problems(self) -> Iterator[str]:
         if not self.scores_prompts:

@@ -51,6 +51,14 @@ SERVER = logging.getLogger(f"{__name__}.server")
 
 _MOST_PATH = 500  # characters that are kept
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_USED = (  # of an answer's usage
+    "prompt_tokens",
+    "completion_tokens",
+    "realised_depth",
+    "passes",
+    "draft_tokens",
+    "accepted_draft_tokens",
+)
 _ATTRIBUTES = {  # OpenTelemetry's names
     "method": "http.request.method",
     "path": "url.path",
@@ -76,6 +84,9 @@ class RequestRecord:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     realised_depth: float | None = None
+    passes: int | None = None  # where the engine drafts, and so the next two
+    draft_tokens: int | None = None
+    accepted_draft_tokens: int | None = None
     finish_reasons: tuple[str, ...] = ()
     error: str | None = None  # its code or kind
     texts: list[RequestTimes] = field(default_factory=list)  # one a prompt that was queued
@@ -102,8 +113,8 @@ class RequestRecord:
 
     def use(self, usage: dict[str, Any]) -> None:
         """Take over what an answer says it used."""
-        for name in ("prompt_tokens", "completion_tokens", "realised_depth"):
-            setattr(self, name, usage[name])
+        for name in _USED:
+            setattr(self, name, usage.get(name))
 
     def fields(self) -> dict[str, Any]:
         """Return the known fields for a log line."""
@@ -278,14 +289,19 @@ class Metrics:
         self._depth = self._histogram(REALISED_DEPTH)
 
     async def observe(
-        self, record: RequestRecord, schedule: str, outputs: Sequence[RequestOutput]
+        self,
+        record: RequestRecord,
+        schedule: str,
+        outputs: Sequence[RequestOutput],
+        *,
+        counts_drafts: bool = False,
     ) -> dict[str, Any]:
         """Count a request whose texts have ended, and return its usage, which ``record`` keeps.
 
         ``schedule``: one of few names.
         """
         model, turns = record.model or "", Turns()
-        used = await usage(outputs, turns)
+        used = await usage(outputs, turns, counts_drafts=counts_drafts)
         record.use(used)
         self._whole.labels(model).observe(record.seconds)
         for one in (completion for output in outputs for completion in output.outputs):
@@ -358,7 +374,7 @@ def _family(figure: EngineFigure, stats: Mapping[str, EngineStats]) -> Metric:
 def _histogram_family(figure: HistogramFigure, stats: Mapping[str, EngineStats]) -> Metric:
     family = HistogramMetricFamily(f"{PREFIX}{figure.name}", figure.help, labels=("model",))
     for model, one in stats.items():
-        if (distribution := one.histograms.get(figure.name)) is not None:
+        if (distribution := figure.read(one)) is not None:
             family.add_metric((model,), list(_buckets(distribution)), distribution.total)
     return family
 

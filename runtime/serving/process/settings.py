@@ -71,12 +71,11 @@ class WorkerSettings(OpenOptions):
     def outline(self) -> BundleOutline:
         """Read the bundle in this process, without its engines.
 
-        Raises BundleError and ScheduleError.
+        Raises BundleError, ScheduleError, and UsageError for drafts that do not fit the bundle.
         """
         from ..service import BundleOutline  # imports NumPy
 
-        bundle = EngineBundle.open(self.path)
-        return BundleOutline.of(bundle, self.schedule, raw_prompts=self.raw_prompts)
+        return BundleOutline.of(EngineBundle.open(self.path), self)
 
     def open(self) -> Generator:
         """Load the engines in this process; raises what `Generator.open` raises."""

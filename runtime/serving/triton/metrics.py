@@ -143,6 +143,7 @@ def _values(stats: EngineStats) -> Iterator[tuple[str, str, str, float]]:
             values = {"": sum(values.values())}
         for value, number in values.items():
             yield figure.kind, _name(figure), f"{figure.label}={value}" if value else "", number
-    for name, distribution in stats.histograms.items():
-        yield "counter", f"{name}_sum", "", distribution.total
-        yield "counter", f"{name}_count", "", sum(distribution.counts)
+    for histogram in ENGINE_HISTOGRAMS:
+        if (distribution := histogram.read(stats)) is not None:
+            yield "counter", f"{histogram.name}_sum", "", distribution.total
+            yield "counter", f"{histogram.name}_count", "", sum(distribution.counts)

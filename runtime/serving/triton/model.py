@@ -91,7 +91,12 @@ class TritonPythonModel:
         try:
             outline = self._engine.outline
             request, schedule = await asyncio.to_thread(  # long texts and schedules take a while
-                outline.prepare, asked.prompt, asked.params, asked.schedule, asked.client or ""
+                outline.prepare,
+                asked.prompt,
+                asked.params,
+                asked.schedule,
+                asked.client or "",
+                draft=asked.draft,
             )
             served = ServedRequest.named(request, schedule, None, None)
             async with self._engine.start(served) as stream:
@@ -138,6 +143,7 @@ class TritonPythonModel:
             for delta in deltas:
                 answer.add(delta)
             if answer.is_whole:
+                answer.count_drafts(await stream.output())
                 clock.end(answer.finish_reasons)
                 self._metrics.update(self._engine.stats())
                 _send_final(sender, _response(answer))

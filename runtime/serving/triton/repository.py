@@ -7,11 +7,13 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from ....engines.backends.session import default_device
 from ....engines.bundle import EngineBundle
 from ....engines.checking import Problems, expanded
 from ....engines.documents import write_file
 from ....engines.errors import SkipDecError, UsageError
 from ....engines.targets import target_of
+from ...drafting.bundle import draft_resolver
 from ...schedule.bundle import bundle_schedule
 from ...schedule.request_schedules import ScheduleResolver
 from ...scheduling.scheduler import parse_admission
@@ -93,6 +95,8 @@ def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
     if device is not None and device.partition(":")[0] not in backends:
         allowed = ", ".join(backends)
         raise UsageError("device", f"is {device}; bundles of {target} run on {allowed}")
+    on_device = (device or default_device(target)) != "cpu"
+    draft_resolver(bundle, own, on_device=on_device, default=config.draft).resolve()
     return bundle
 
 
@@ -114,7 +118,7 @@ def _write_model(bundle: EngineBundle, directory: Path, config: TritonRepository
         if directory.exists():
             shutil.rmtree(directory)
         version.mkdir(parents=True)
-        device = config.device or next(iter(target_of(bundle.manifest.target).backends))
+        device = config.device or default_device(bundle.manifest.target)
         text = config_text(directory.name, config.to_parameters(), on_gpu=device.startswith("cuda"))
         write_file(directory / "config.pbtxt", text)
         if config.is_copied:

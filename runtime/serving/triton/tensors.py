@@ -15,11 +15,12 @@ from pydantic import ConfigDict, Field
 from ....engines.checking import ValidatedConfig
 from ....engines.documents import parse_json
 from ....engines.errors import SkipDecError, UsageError, shown
+from ...drafting.resolver import wants_drafts
 from ...requests.request import Prompt
 from ...schedule import ExitSchedule
 from ...schedule.notation import beyond_notation
 from ...schedule.text import format_schedule
-from ...tokens.outputs import Logprob, StreamDelta
+from ...tokens.outputs import Drafts, Logprob, RequestOutput, StreamDelta
 from ...tokens.sampling import SamplingParams
 
 DataType = Literal["STRING", "BOOL", "INT32", "UINT32", "UINT64", "FP32"]
@@ -102,6 +103,7 @@ class TritonRequest(ValidatedConfig):
     input_ids: Annotated[list[int] | None, TensorType("INT32", -1)] = None
     schedule: Annotated[str | None, _TEXT] = None
     client: Annotated[str | None, _TEXT] = Field(default=None, max_length=256)
+    draft: Annotated[str | None, _TEXT] = None
     stream: Annotated[bool, _FLAG] = False
     sampling_parameters: Annotated[str | None, _TEXT] = None
     max_tokens: Annotated[int | None, _INT] = None
@@ -124,6 +126,8 @@ class TritonRequest(ValidatedConfig):
     return_schedule: Annotated[bool, _FLAG] = False
     return_num_input_tokens: Annotated[bool, _FLAG] = False
     return_num_output_tokens: Annotated[bool, _FLAG] = False
+    return_num_draft_tokens: Annotated[bool, _FLAG] = False
+    return_num_accepted_draft_tokens: Annotated[bool, _FLAG] = False
     params: SamplingParams = Field(default_factory=SamplingParams, description="made of the others")
 
     @classmethod
@@ -146,6 +150,10 @@ class TritonRequest(ValidatedConfig):
             yield "`exclude_input_in_output` is false; allowed: with `text_input` only"
         if self.schedule is not None and (kind := beyond_notation(self.schedule)):
             yield f"`schedule` is {shown(self.schedule)}, {kind}; give the schedule's text"
+        try:
+            wants_drafts(self.draft)
+        except UsageError as error:
+            yield from (f"`draft` {problem}" for problem in error.problems)
 
     @property
     def prompt(self) -> Prompt:
@@ -201,7 +209,7 @@ def _read_number(name: str, value: object) -> object:
 _TEXTS = TensorType("STRING", -1)
 
 # Of n completions, texts and reasons are [n]; token_ids and layers_per_token are one after another,
-# num_output_tokens, [n], says where each ends.
+# num_output_tokens, [n], says where each ends. Drafted tokens are counted once a completion ends.
 OUTPUT_TYPES = {
     "text_output": _TEXTS,
     "finish_reason": _TEXTS,
@@ -213,6 +221,8 @@ OUTPUT_TYPES = {
     "schedule": TensorType("STRING"),
     "num_input_tokens": TensorType("UINT32"),
     "num_output_tokens": TensorType("UINT32", -1),
+    "num_draft_tokens": TensorType("UINT32", -1),
+    "num_accepted_draft_tokens": TensorType("UINT32", -1),
 }
 
 
@@ -226,6 +236,7 @@ class _Completion:
     logprobs: list[dict[int, Logprob]] = field(default_factory=list)
     cumulative_logprob: float = 0.0  # of all tokens so far, sent or not
     finish_reason: str | None = None
+    drafts: Drafts = field(default_factory=Drafts)
 
     def add(self, delta: StreamDelta) -> None:
         self.text += delta.text
@@ -239,6 +250,7 @@ class _Completion:
     def forget(self) -> None:
         self.text = ""
         self.token_ids, self.layers, self.logprobs = [], [], []
+        self.drafts = Drafts()
 
 
 @dataclass
@@ -262,6 +274,11 @@ class Answer:
         if delta.finish_reason == "error":
             raise SkipDecError("generation", f"failed ({delta.stop_reason})")
         self._completions[delta.index].add(delta)
+
+    def count_drafts(self, output: RequestOutput) -> None:
+        """Take the numbers of drafted tokens from the result of the whole request."""
+        for completion, ended in zip(self._completions, output.outputs, strict=True):
+            completion.drafts = ended.drafts or Drafts()
 
     @property
     def is_whole(self) -> bool:
@@ -296,6 +313,8 @@ class Answer:
             "schedule": lambda: format_schedule(self.schedule),
             "num_input_tokens": lambda: self.num_input_tokens,
             "num_output_tokens": lambda: [len(one.token_ids) for one in completions],
+            "num_draft_tokens": lambda: [one.drafts.drafted for one in completions],
+            "num_accepted_draft_tokens": lambda: [one.drafts.accepted for one in completions],
         }
         tensors = {
             name: OUTPUT_TYPES[name].array(make())

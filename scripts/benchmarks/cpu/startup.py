@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.cpu.bundles import Bundles, export_command
+from benchmarks.cpu.dummy_checkpoint import FileFormat, write_dummy_checkpoint
 from benchmarks.cpu.figure import Figure, Part
-from benchmarks.dummy_checkpoint import FileFormat, write_dummy_checkpoint
 from benchmarks.process import run_measured, skipdec_command
 from skipdec.engines.errors import SkipDecError
 from skipdec.exporter.architecture.architecture import family_config

@@ -370,7 +370,7 @@ def test_inspect_shows_drafts_or_why_there_is_no_head(drafted: Callable[..., Pat
     assert "layer_draft" in shown
     assert "no narrow head (the head's float32 weights" in command("inspect", str(headless))
     document = json.loads(command("inspect", str(whole), "--json", "--show", "engines"))
-    assert document["drafts"]["head_tokens"] == 64
+    assert document["draft_engines"]["head_tokens"] == 64
     assert document["engines"][-1]["weights_bytes"] == 0
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from skipdec.engines.host.events import Events
 from skipdec.runtime.commands import progress
 from skipdec.runtime.commands.progress import GenerationProgress
+from skipdec.runtime.drafting.config import parse_draft
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
-from skipdec.runtime.tokens.outputs import FinishReason, StreamDelta
+from skipdec.runtime.tokens.outputs import Drafts, FinishReason, StreamDelta
 from skipdec.runtime.tokens.sampling import SamplingParams
 
 
@@ -71,3 +74,29 @@ def test_schedules_of_the_lines_own_are_counted() -> None:
     counted = GenerationProgress(schedules, 3, Events(), "skipdec avx2")
     assert counted.summary_text(SamplingParams()).startswith("2 schedules, horizon ")
     assert counted.summary()["schedule"] is None
+
+
+def test_drafts_are_summed_up_as_tokens_per_pass_and_acceptance() -> None:
+    drafted = replace(delta(0, 6), drafted=True)
+    counted = GenerationProgress(
+        [ExitSchedule.full(6)], 1, Events(), "skipdec avx2", parse_draft("own")
+    )
+    with counted:
+        counted.update([delta(0, 6)])
+        counted.update([drafted, drafted, delta(0, 6)])
+        counted.update([drafted, delta(0, 6, "length")])
+    figures = counted.summary()["drafts"]
+    assert (figures["passes"], figures["accepted"], figures["tokens_per_pass"]) == (2, 3, 2.5)
+    assert (figures["drafted"], figures["acceptance"]) == (None, None), "a stream tells no more"
+    assert "\ndraft own: 2.50 tokens per pass\n" in counted.summary_text(SamplingParams())
+    counted.count_drafts(Drafts(passes=2, drafted=4, accepted=3))
+    assert counted.summary()["drafts"]["acceptance"] == 0.75
+    text = counted.summary_text(SamplingParams())
+    assert "draft own: 2.50 tokens per pass, 75% of 4 drafted tokens right" in text
+
+
+def test_without_drafts_nothing_is_said_of_them() -> None:
+    counted = GenerationProgress([ExitSchedule.full(6)], 1, Events(), "skipdec avx2")
+    counted.update([delta(0, 6), delta(0, 6, "length")])
+    assert counted.summary()["drafts"] is None
+    assert "draft" not in counted.summary_text(SamplingParams())

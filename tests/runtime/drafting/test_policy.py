@@ -91,12 +91,23 @@ def test_tries_that_hold_bring_drafts_back() -> None:
     assert policy.choose([NEW_ROW], 1, 7) > 0, "without waiting for another try"
 
 
-def test_costs_are_medians_in_plain_passes_of_as_many_rows() -> None:
+def test_costs_are_quartiles_in_plain_passes_of_as_many_rows() -> None:
     costs = costs_of({1: 2.0, 3: 3.0}, rows=3)
     costs.add_pass(3, 3, 500.0)
     assert costs.pass_cost(4, 3) == 1.5, "3 and 4 rows are one class"
     assert costs.pass_cost(4, 1) == 1.0
     assert costs.pass_cost(1, 3) == pytest.approx(1.08), "not measured: the prior"
+
+
+def test_a_cost_that_was_not_measured_again_is_forgotten() -> None:
+    costs = costs_of({1: 1.0, 3: 3.0})
+    for passes, expected in ((255, 3.0), (1, 1.08)):
+        for _ in range(passes):
+            costs.add_pass(1, 1, 1.0)
+        assert costs.pass_cost(1, 3) == pytest.approx(expected)
+    for _ in range(3):
+        costs.add_pass(1, 3, 1.5)
+    assert costs.pass_cost(1, 3) == 1.5, "what was measured long ago does not count"
 
 
 def test_an_unmeasured_pass_never_costs_more_than_its_tokens_one_by_one() -> None:

@@ -17,6 +17,7 @@ from text_bundles import STRUCTURE
 
 from skipdec import Generator, SamplingParams, UsageError
 from skipdec.engines.host.installation import missing_modules
+from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.serving.ray_data import (
     FileContinuer,
     PredictorConfig,
@@ -54,6 +55,18 @@ def test_a_batch_of_rows_gets_the_texts_of_generate_and_keeps_its_columns(bundle
     assert found["schedule"] == [output.schedule for output in outputs]
     assert found["id"].tolist() == list(range(6))
     assert found["error"] == [""] * 6
+
+
+@pytest.mark.usefixtures("own_thread_pools")
+@pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+def test_rows_with_drafts_get_the_texts_without(bundle: Path) -> None:
+    batch = {"prompt": PROMPTS}
+    expected = predictor(bundle)(batch)
+    drafting = predictor(bundle, draft="own,adapt=no")
+    for _ in range(2):  # the second time with n-grams of the first
+        assert drafting(batch) == expected
+    with pytest.raises(UsageError, match="draft 'onw' is unknown; did you mean 'own'"):
+        PredictorConfig(bundle=bundle, draft="onw")
 
 
 @pytest.mark.usefixtures("own_thread_pools")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.dummy_checkpoint import FileFormat, write_dummy_checkpoint
+from benchmarks.cpu.dummy_checkpoint import FileFormat, write_dummy_checkpoint
 
 from skipdec.exporter.architecture.architecture import expected_tensors
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint

@@ -93,14 +93,14 @@ class Running:
 
 
 def in_thread(
-    opener: Callable[[Path], Generator] = open_tiny, max_waiting: int = 256
+    opener: Callable[[Path], Generator] = open_tiny, max_waiting: int = 256, **options: str
 ) -> OpenEngine:
     """Opens engines in threads of this process, whose steps tests can hold."""
 
     @asynccontextmanager
     async def opened(bundle: ServedBundle) -> AsyncIterator[AsyncEngine]:
         generator = await asyncio.to_thread(opener, bundle.path)
-        engine = AsyncEngine(generator, OpenOptions(max_waiting=max_waiting))
+        engine = AsyncEngine(generator, OpenOptions(max_waiting=max_waiting, **options))
         try:
             yield engine
         finally:

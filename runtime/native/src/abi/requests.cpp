@@ -3,7 +3,7 @@
 
 #include "abi/guard.h"
 #include "abi/handles.h"
-#include "drafting/draft_resolver.h"
+#include "scheduling/drafting/draft_resolver.h"
 
 namespace runtime = skipdec::runtime;
 using runtime::guarded;

@@ -6,7 +6,7 @@
 
 #include "errors.h"
 #include "scheduling/clock.h"
-#include "scheduling/drafted_decoding.h"
+#include "scheduling/drafters/drafted_decoding.h"
 
 namespace skipdec::runtime {
 

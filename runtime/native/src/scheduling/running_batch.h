@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "constants.h"
-#include "drafting/draft_config.h"
 #include "requests/sequence.h"
 #include "scheduling/decoding.h"
+#include "scheduling/drafting/draft_config.h"
 #include "scheduling/scheduler.h"
 #include "stitching/slot_stitcher.h"
 

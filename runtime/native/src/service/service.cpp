@@ -5,10 +5,10 @@
 #include <chrono>
 #include <utility>
 
-#include "drafting/draft_file.h"
-#include "drafting/draft_resolver.h"
 #include "host/control_groups.h"
 #include "scheduling/clock.h"
+#include "scheduling/drafting/draft_file.h"
+#include "scheduling/drafting/draft_resolver.h"
 #include "tokenizer/file/unsupported.h"
 
 namespace skipdec::runtime {

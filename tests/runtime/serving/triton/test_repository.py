@@ -45,7 +45,7 @@ def test_all_settings_come_back_from_the_configuration() -> None:
     settings = ModelSettings(
         schedule="2x:horizon=64", threads=1, max_batch_size=3, kv_memory=2**30, max_waiting=5,
         max_prefill_tokens=64, admission="gang:min_free=2,hold_ms=8", raw_prompts=True,
-        weights="copied", verify="graphs", device="cpu",
+        weights="copied", verify="graphs", device="cpu", draft="own+lookup,tokens=5",
     )  # fmt: skip
     text = config_text("m", settings.to_parameters(), on_gpu=False)
     assert ModelSettings.from_parameters(parameters(text)) == settings
@@ -76,6 +76,8 @@ def test_a_parameter_that_is_no_text_or_unknown_is_refused() -> None:
         ({"schedule": "3y"}, "3y"),
         ({"admission": "lifo"}, "lifo"),
         ({"device": "tpu"}, "run on cpu"),
+        ({"draft": "first:9"}, "first:9 runs 9 layers of 6"),
+        ({"draft": "own", "device": "rehearsal"}, "needs the CPU"),
         ({"name": "a/b"}, "can't be a model's name"),
     ],
 )

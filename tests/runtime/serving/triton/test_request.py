@@ -63,6 +63,11 @@ def test_a_prompt_is_a_text_or_token_ids() -> None:
     assert TritonRequest.from_tensors(tensors(input_ids=[5, 6])).prompt == [5, 6]
 
 
+def test_a_request_may_switch_drafts_off_for_itself() -> None:
+    assert TritonRequest.from_tensors(tensors(text_input="a", draft="off")).draft == "off"
+    assert TritonRequest.from_tensors(tensors(text_input="a")).draft is None
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -75,6 +80,7 @@ def test_a_prompt_is_a_text_or_token_ids() -> None:
         (tensors(text_input="a", schedule="/srv/2x.JSON "), "a file's name; give the schedule's"),
         (tensors(text_input="a", schedule='{"num_layers": 6}'), "a document; give the schedule's"),
         (tensors(text_input="a", temperature=float("nan")), "temperature is nan"),
+        (tensors(text_input="a", draft="own"), "draft is 'own'; allowed in a request: off"),
         (tensors(text_input="a", sampling_parameters="[1]"), "allowed: a JSON object"),
         (tensors(text_input="a", sampling_parameters='{"tempratur": 1}'), "'temperature'"),
         (tensors(text_input="a", seed=1, random_seed=2), "random_seed | is given twice"),

@@ -8,7 +8,14 @@ import pytest
 
 from skipdec import ExitSchedule, SamplingParams, SkipDecError
 from skipdec.runtime.serving.triton.tensors import Answer, TritonRequest
-from skipdec.runtime.tokens.outputs import FinishReason, Logprob, StreamDelta
+from skipdec.runtime.tokens.outputs import (
+    CompletionOutput,
+    Drafts,
+    FinishReason,
+    Logprob,
+    RequestOutput,
+    StreamDelta,
+)
 
 
 def delta(text: str, token: int, *, index: int = 0, end: FinishReason | None = None) -> StreamDelta:
@@ -80,6 +87,21 @@ def test_the_prompt_stands_before_the_text_once() -> None:
     assert shown.take()["text_output"].tolist() == [b"pa"]
     shown.add(delta("b", 2))
     assert shown.take()["text_output"].tolist() == [b"b"]
+
+
+def test_drafted_tokens_are_counted_in_the_last_response() -> None:
+    asked = {"return_num_draft_tokens": True, "return_num_accepted_draft_tokens": True}
+    sent = answer(n=2, stream=True, **asked)
+    sent.add(delta("a", 5))
+    assert sent.take()["num_draft_tokens"].tolist() == [0, 0]
+    sent.add(delta("b", 6, end="stop"))
+    sent.add(delta("c", 6, index=1, end="stop"))
+    ended = CompletionOutput(0, "ab", (5, 6), drafts=Drafts(passes=1, drafted=3, accepted=2))
+    without = CompletionOutput(1, "c", (6,))
+    sent.count_drafts(RequestOutput("0", "p", (4,), (ended, without), finished=True))
+    last = sent.take()
+    assert last["num_draft_tokens"].tolist() == [3, 0]
+    assert last["num_accepted_draft_tokens"].tolist() == [2, 0]
 
 
 def test_a_computation_that_failed_is_an_error() -> None:

@@ -174,6 +174,51 @@ def test_metrics_count_tokens_and_times(server: TritonServer) -> None:
     assert after == [before[0] + 7, before[1] + 1]
 
 
+def test_a_model_that_drafts_generates_the_same(
+    server: TritonServer, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from http_servers import export_tiny
+    from text_bundles import STRUCTURE
+
+    bundle = export_tiny(checkpoint(STRUCTURE), tmp_path)  # int8: its bits are promised
+    (model,) = write_triton_repository(
+        TritonRepositoryConfig(
+            bundles=(bundle,),
+            output=server.repository,
+            name="drafting",
+            threads=1,
+            draft="own,adapt=no",
+        )
+    )
+    assert (
+        'key: "draft" value { string_value: "own,adapt=no" }'
+        in (model / "config.pbtxt").read_text()
+    )
+    assert server.post("/v2/repository/models/drafting/load")[0] == 200
+    asked = {"text_input": PROMPT, "max_tokens": LONG, "temperature": 0.0}
+    wanted = {"return_num_draft_tokens": True, "return_num_accepted_draft_tokens": True}
+    expected = alone(bundle, max_tokens=LONG, temperature=0).outputs[0]
+    names = ("skipdec_draft_tokens_total", "skipdec_accepted_draft_tokens_total")
+    counts = [0, 0]
+    for _ in range(2):  # the second time with n-grams of the first
+        answer = server.generate("drafting", **asked, **wanted)
+        assert answer["text_output"] == expected.text
+        counts[0] += answer["num_draft_tokens"]
+        counts[1] += answer["num_accepted_draft_tokens"]
+    assert [server.metric(name, model="drafting") for name in names] == counts
+    assert 0 < counts[1] <= counts[0]
+    observed = server.metric("skipdec_accepted_of_a_pass_sum", model="drafting")
+    assert observed == counts[1]
+    off = server.generate("drafting", **asked, **wanted, draft="off")
+    assert (off["text_output"], off["num_draft_tokens"]) == (expected.text, 0)
+    assert "allowed in a request: off" in server.generate("drafting", **asked, draft="own")["error"]
+    results = list(Stream(server, "drafting", **asked, **wanted, stream=True).results())
+    drafted = [int(one.as_numpy("num_draft_tokens")[0]) for one in results]
+    assert drafted[-1] > 0
+    assert not any(drafted[:-1]), "they are counted once the text has ended"
+    assert server.post("/v2/repository/models/drafting/unload")[0] == 200
+
+
 def test_a_model_is_loaded_and_unloaded_beside_one_that_goes_on(server: TritonServer) -> None:
     assert server.post("/v2/repository/models/other/load")[0] == 200
     assert "text_output" in server.generate("other", text_input=PROMPT, max_tokens=2)

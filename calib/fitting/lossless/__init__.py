@@ -1,0 +1,1 @@
+"""Choose the drafts that make full depth fastest on the user's own prompts."""

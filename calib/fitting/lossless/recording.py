@@ -1,0 +1,133 @@
+"""What is run for a fit of drafts: texts at full depth, proposals of layers, costs, and times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+from typing_extensions import override
+
+from ....engines.errors import SkipDecError
+from ....runtime.drafting.config import DraftConfig
+from ....runtime.drafting.memory import DraftMemory
+from ....runtime.generator import Generator
+from ....runtime.measuring.passes import measure_pass_costs
+from ....runtime.schedule import ExitSchedule
+from ....runtime.scheduling.drafted_decoding import DraftedDecoding
+from ....runtime.scheduling.drafters import Drafter, RowDrafts
+from ....runtime.scheduling.running_request import Row
+from ....runtime.tokens.sampling import SamplingParams
+from .config import LosslessConfig, alone
+from .simulation import Text, teach
+
+Proposals = dict[tuple[tuple[int, ...], int], Sequence[int]]
+"""Proposed tokens by the row's prompt and the number of tokens it has written."""
+
+_COST_TOKENS = 64  # of each text that measures the cost of passes of one length
+
+
+class Recorder(Drafter):
+    """Keeps what another drafter proposes, and proposes nothing, so that every place is seen."""
+
+    def __init__(self, drafter: Drafter, proposals: Proposals) -> None:
+        self.source = drafter.source
+        self._drafter = drafter
+        self._proposals = proposals
+
+    @override
+    def can_draft(self, row: Row) -> bool:
+        return self._drafter.can_draft(row)
+
+    @override
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+        for one, tokens in zip(rows, self._drafter.propose(rows, most), strict=True):
+            place = (one.row.request.prompt_token_ids, len(one.row.token_ids))
+            self._proposals[place] = tokens
+        return [()] * len(rows)
+
+
+class Runs:
+    """Runs of one generator at full depth, one text at a time, with the parameters of a fit."""
+
+    def __init__(self, generator: Generator, config: LosslessConfig, max_tokens: int) -> None:
+        self._generator = generator
+        self._params = SamplingParams(
+            temperature=config.temperature, max_tokens=max_tokens, seed=config.seed
+        )
+        self._max_tokens = max_tokens
+        self._full = ExitSchedule.full(generator.model.num_layers)
+
+    def texts(self, prompts: Sequence[tuple[int, ...]]) -> list[Text]:
+        """Return each prompt's text at full depth without drafts, several rows at a time."""
+        requests = self._generator.make_requests([list(one) for one in prompts], self._params)
+        outputs = self._generator.generate_requests(
+            requests, [self._full] * len(requests), draft="off"
+        )
+        return [
+            Text(prompt, output.outputs[0].token_ids, self._max_tokens)
+            for prompt, output in zip(prompts, outputs, strict=True)
+        ]
+
+    def record(self, part: str, texts: Sequence[Text]) -> tuple[Proposals, float]:
+        """Return what ``part`` proposes at every place of ``texts``, and the cost of its step.
+
+        ``part`` is a `source_name`.
+        """
+        draft = alone(part)
+        proposals: Proposals = {}
+        memory = DraftMemory()
+        prompts = [text.prompt for text in texts]
+        self._run(draft, memory, prompts, self._params, lambda one: Recorder(one, proposals))
+        return proposals, memory.costs.draft_cost(str(draft.parts[0]), 1, 0.0)
+
+    def pass_costs(self, prompt: tuple[int, ...]) -> tuple[float, ...]:
+        """Return the cost of passes over 1 to 8 tokens of one row, in passes over one."""
+        room = self._generator.model.max_seq_len - len(prompt)
+        return measure_pass_costs(self._generator, prompt, min(_COST_TOKENS, room))
+
+    def seconds(
+        self, draft: DraftConfig | None, teaching: Sequence[Text], texts: Sequence[Text]
+    ) -> float:
+        """Return the seconds of all texts, a call each, with n-grams of ``teaching`` and before.
+
+        Raises SkipDecError if a text differs from that without drafts.
+        """
+        memory = DraftMemory()
+        teach(memory.tables.shared(), teaching)
+        name = "off" if draft is None else str(draft)
+        total = 0.0
+        for text in texts:
+            requests = self._generator.make_requests([list(text.prompt)], self._params)
+            start = perf_counter()
+            (output,) = self._generator.generate_requests(
+                requests, [self._full], draft=name, draft_memory=memory
+            )
+            total += perf_counter() - start
+            if output.outputs[0].token_ids != text.tokens:
+                raise SkipDecError(
+                    "draft", f"{name} changed a text, which it must not; report this"
+                )
+        return total
+
+    def _run(
+        self,
+        draft: DraftConfig,
+        memory: DraftMemory,
+        prompts: Sequence[tuple[int, ...]],
+        params: SamplingParams,
+        make: Callable[[Drafter], Drafter],
+    ) -> list[tuple[int, ...]]:
+        """Return each prompt's text, with drafters that ``make`` made of those of ``draft``."""
+        generator = self._generator
+        with generator.running_batch(
+            draft=str(draft), draft_memory=memory, prefix_cache=False
+        ) as batch:
+            assert isinstance(batch.decoding, DraftedDecoding)
+            batch.decoding.replace_drafters(make)
+            texts = []
+            for prompt in prompts:
+                number = batch.add(list(prompt), params, schedule=self._full)
+                while batch.is_busy:
+                    batch.step()
+                texts.append(batch.take(number).outputs[0].token_ids)
+        return texts

@@ -1,0 +1,88 @@
+// Drafters: where the guesses of the tokens to come are from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "scheduling/decoding.h"
+#include "scheduling/drafting/draft_policy.h"
+#include "scheduling/drafting/lookup_index.h"
+#include "scheduling/drafting/ngram_table.h"
+
+namespace skipdec::runtime {
+
+// What drafting keeps of one row: its text, and the results of its drafts.
+struct RowDrafts {
+  RunningRow row;
+  TokenSpan tokens;         // prompt and text
+  std::size_t learned = 0;  // the number of tokens that drafters were told
+  LookupIndex index;
+  std::vector<Acceptance> acceptance;  // by drafter
+  std::size_t num_seen = 0;            // tokens of which the draft layer holds keys and values
+  TokenSpan fed;                       // to it by its last draft, behind these
+};
+
+// Returns how many guesses the row can use: a pass yields one token more than it has guesses.
+inline std::int64_t room_of(const RunningRow& row) {
+  return row.request->max_tokens - row.sequence->num_tokens() - 1;
+}
+
+// Proposes tokens that may follow rows' texts; it never decides a text.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  Drafter() = default;
+  Drafter(const Drafter&) = delete;
+  Drafter& operator=(const Drafter&) = delete;
+
+  // Names it in figures and measured times.
+  virtual std::string source() const = 0;
+  // Returns whether it may propose something for the row, which has room for a guess.
+  virtual bool can_draft(const RunningRow& /*row*/) const { return true; }
+  // Writes up to ``most`` tokens for asked[i] to ``proposed[i]``, none where it knows nothing.
+  // ``rows`` are all that run.
+  virtual void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
+                       std::int64_t most, std::vector<TokenSpan>& proposed) = 0;
+  // Takes the row's tokens from ``row.learned`` on, which were accepted.
+  virtual void learn(const RowDrafts& /*row*/) {}
+};
+
+// Proposes what followed the same n-grams in texts that the engine wrote before.
+class OwnDrafter : public Drafter {
+ public:
+  explicit OwnDrafter(bool per_client) : tables_(per_client) {}
+
+  std::string source() const override { return "own"; }
+  void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
+               std::int64_t most, std::vector<TokenSpan>& proposed) override {
+    for (std::size_t index = 0; index < asked.size(); ++index) {
+      tables_.of(client_of(*asked[index])).propose(asked[index]->tokens, most, proposed[index]);
+    }
+  }
+  void learn(const RowDrafts& row) override {
+    tables_.of(client_of(row)).count(row.tokens, row.learned);
+  }
+
+ private:
+  static const std::string& client_of(const RowDrafts& drafts) {
+    return drafts.row.request->client;
+  }
+
+  NGramTables tables_;
+};
+
+// Proposes what followed the last tokens where they stood earlier in the row's prompt and text.
+class LookupDrafter : public Drafter {
+ public:
+  std::string source() const override { return "lookup"; }
+  void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
+               std::int64_t most, std::vector<TokenSpan>& proposed) override {
+    for (std::size_t index = 0; index < asked.size(); ++index) {
+      asked[index]->index.propose(asked[index]->tokens, most, proposed[index]);
+    }
+  }
+};
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,232 @@
+#include "scheduling/drafting/draft_config.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "errors.h"
+#include "files/read.h"
+#include "json/shown.h"
+
+namespace skipdec::runtime {
+
+namespace {
+
+constexpr std::size_t kMostLength = 200;   // characters; the longest sensible text has 60
+constexpr std::size_t kMostProblems = 10;  // listed
+constexpr std::size_t kMostDigits = 9;
+
+// In the order in which messages list them.
+constexpr std::array<DraftPartKind, 6> kKinds{{
+    {"own", "own", false},
+    {"lookup", "lookup", false},
+    {"layers", "layers:N", true},
+    {"ends", "ends:N", true},
+    {"first", "first:N", true},
+    {"trained", "trained", true},
+}};
+
+std::string_view stripped(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\n\r\f\v";
+  const std::size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> pieces;
+  for (;;) {
+    const std::size_t end = text.find(separator);
+    pieces.push_back(stripped(text.substr(0, end)));
+    if (end == std::string_view::npos) return pieces;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::string lowered(std::string_view text) {
+  std::string lower(text);
+  for (char& letter : lower) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return lower;
+}
+
+// Returns a number of up to nine digits; empty for any other text.
+std::optional<std::int64_t> integer_in(std::string_view text, std::int64_t low, std::int64_t high) {
+  if (text.size() > kMostDigits || text.empty() || text.front() == '-') return std::nullopt;
+  std::int64_t number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || stop != text.data() + text.size() || number < low || number > high)
+    return std::nullopt;
+  return number;
+}
+
+template <class Items, class Name>
+std::string listed(const Items& items, const Name& name) {
+  std::string text;
+  for (const auto& item : items) text += (text.empty() ? "" : ", ") + std::string(name(item));
+  return text;
+}
+
+// Reads a value into its field; returns false if it is not allowed.
+struct Key {
+  std::string_view name;
+  bool (*read)(std::string_view text, DraftConfig& config);
+  std::string allowed;
+};
+
+bool read_switch(std::string_view text, bool& value) {
+  if (text != "yes" && text != "no") return false;
+  value = text == "yes";
+  return true;
+}
+
+const std::array<Key, 4>& keys() {
+  static const std::array<Key, 4> known{{
+      {"tokens",
+       [](std::string_view text, DraftConfig& config) {
+         const auto number = integer_in(text, 1, constants::kDraftMaxTokens);
+         config.tokens = number.value_or(1);
+         return number.has_value();
+       },
+       "1 to " + std::to_string(constants::kDraftMaxTokens)},
+      {"adapt",
+       [](std::string_view text, DraftConfig& config) { return read_switch(text, config.adapt); },
+       "yes or no"},
+      {"exact",
+       [](std::string_view text, DraftConfig& config) { return read_switch(text, config.exact); },
+       "yes or no"},
+      {"head",
+       [](std::string_view text, DraftConfig& config) {
+         config.head = integer_in(text, 1, constants::kMaxTokens);
+         return config.head.has_value();
+       },
+       "1 to " + std::to_string(constants::kMaxTokens)},
+  }};
+  return known;
+}
+
+// Reads a text and collects its problems.
+class DraftReading {
+ public:
+  void read_part(std::string_view text, DraftConfig& config) {
+    const std::size_t colon = text.find(':');
+    const std::string_view name = stripped(text.substr(0, colon));
+    const auto* const kind = std::find_if(
+        kKinds.begin(), kKinds.end(), [&](const DraftPartKind& each) { return each.name == name; });
+    if (kind == kKinds.end()) {
+      const bool stands_alone = name == "off" || name == "auto";
+      problems.push_back(
+          shown_text(text) + (stands_alone ? " stands alone" : " is unknown") + "; allowed: " +
+          listed(kKinds, [](const DraftPartKind& each) { return each.form; }) + ", or off");
+      return;
+    }
+    if (kind->form == kind->name) {
+      if (colon != std::string_view::npos) {
+        problems.push_back(shown_text(text) + " has a number; write " + std::string(kind->form));
+      }
+      config.parts.push_back({kind, std::nullopt, {}});
+      return;
+    }
+    const std::string_view digits =
+        colon == std::string_view::npos ? "" : stripped(text.substr(colon + 1));
+    const auto number = integer_in(digits, 1, INT64_MAX);
+    if (number) {
+      config.parts.push_back({kind, number, {}});
+    } else {
+      problems.push_back(shown_text(text) + " needs a number of layers, e.g. " + std::string(name) +
+                         ":3");
+    }
+  }
+
+  // Refuses a part that is named twice, or that would never be asked.
+  void check_order(const std::vector<DraftPart>& parts) {
+    for (auto part = parts.begin(); part != parts.end(); ++part) {
+      const bool is_repeated = std::any_of(
+          parts.begin(), part, [&](const DraftPart& other) { return other.kind == part->kind; });
+      if (is_repeated) {
+        problems.push_back(shown_text(part->kind->name) + " is named twice; name it once");
+      } else if (part->kind->runs_layers && part + 1 != parts.end()) {
+        problems.push_back(shown_text(part->text()) +
+                           " always proposes, so what follows it is never asked; put it last, and "
+                           "only one such part");
+      }
+    }
+  }
+
+  void read_pair(std::string_view pair, DraftConfig& config) {
+    const std::size_t equals = std::min(pair.find('='), pair.size());
+    const std::string_view name = stripped(pair.substr(0, equals));
+    const std::string_view text = stripped(pair.substr(std::min(equals + 1, pair.size())));
+    const auto* const key = std::find_if(keys().begin(), keys().end(),
+                                         [&](const Key& each) { return each.name == name; });
+    if (key == keys().end()) {
+      problems.push_back(shown_text(name) + " is unknown; allowed: " +
+                         listed(keys(), [](const Key& each) { return each.name; }));
+    } else if (std::find(given_.begin(), given_.end(), name) != given_.end()) {
+      problems.push_back(std::string(name) + " is given twice; give it once");
+    } else {
+      given_.push_back(name);
+      if (!key->read(text, config)) {
+        problems.push_back(std::string(name) + " is " + shown_text(text) +
+                           "; allowed: " + key->allowed);
+      }
+    }
+  }
+
+  std::vector<std::string> problems;
+
+ private:
+  std::vector<std::string_view> given_;
+};
+
+}  // namespace
+
+bool is_off(std::string_view text) { return lowered(stripped(text)) == "off"; }
+
+bool is_auto(std::string_view text) { return lowered(stripped(text)) == "auto"; }
+
+std::string DraftPart::text() const {
+  const std::string name(kind->name);
+  return number ? name + ":" + std::to_string(*number) : name;
+}
+
+std::optional<DraftConfig> DraftConfig::parse(std::string_view text) {
+  const std::size_t length = num_characters(std::string(text)).value_or(text.size());
+  if (length > kMostLength) {
+    throw Error(Status::kUsage, "draft",
+                "has " + grouped(static_cast<std::int64_t>(length)) +
+                    " characters; allowed: " + std::to_string(kMostLength));
+  }
+  const std::string lower = lowered(text);
+  const std::vector<std::string_view> pieces = split(lower, ',');
+  if (is_off(lower)) return std::nullopt;
+  DraftConfig config;
+  DraftReading reading;
+  for (const std::string_view part : split(pieces.front(), '+')) reading.read_part(part, config);
+  reading.check_order(config.parts);
+  for (std::size_t place = 1; place < pieces.size(); ++place) {
+    reading.read_pair(pieces[place], config);
+  }
+  if (reading.problems.empty()) return config;
+  reading.problems.resize(std::min(reading.problems.size(), kMostProblems));
+  throw Error(Status::kUsage, "draft", reading.problems);
+}
+
+bool DraftConfig::uses_draft_layer() const {
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const DraftPart& part) { return part.kind->name == "trained"; });
+}
+
+std::string DraftConfig::text() const {
+  std::string text;
+  for (const DraftPart& part : parts) text += (text.empty() ? "" : "+") + part.text();
+  const DraftConfig defaults;
+  if (tokens != defaults.tokens) text += ",tokens=" + std::to_string(tokens);
+  if (!adapt) text += ",adapt=no";
+  if (!exact) text += ",exact=no";
+  if (head) text += ",head=" + std::to_string(*head);
+  return text;
+}
+
+}  // namespace skipdec::runtime

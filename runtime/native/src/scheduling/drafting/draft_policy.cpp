@@ -1,0 +1,162 @@
+#include "scheduling/drafting/draft_policy.h"
+
+#include <algorithm>
+
+namespace skipdec::runtime {
+
+namespace {
+
+constexpr std::int64_t kRefresh = 128;  // passes with drafts, behind which one without is measured
+constexpr std::int64_t kStale = 256;    // passes, behind which a cost is forgotten
+constexpr double kPriorSlope = 0.04;    // a row's further token, in steps, before it was measured
+constexpr double kImagined = 8;         // tries at the engine's acceptance that a row begins with
+constexpr double kMemory = 0.99;        // of the engine's acceptance, per pass with drafts
+constexpr double kTryMemory = 0.5;      // while drafts are off: old results must not outweigh tries
+constexpr double kLeastGain = 1.03;
+constexpr double kLeastSeconds = 1e-9;
+constexpr std::int64_t kTryTokens = 2;
+// Tokens between two tries while drafts are off.
+constexpr std::int64_t kFirstWait = 16;
+constexpr std::int64_t kLongestWait = 256;
+
+// Returns the power of two that is nearest from above.
+std::int64_t class_of(std::int64_t rows) {
+  std::int64_t power = 1;
+  while (power < rows) power *= 2;
+  return power;
+}
+
+template <class Map, class Key>
+const RecentSeconds* measured(const Map& times, const Key& key) {
+  const auto found = times.find(key);
+  return found != times.end() && found->second.is_measured() ? &found->second : nullptr;
+}
+
+}  // namespace
+
+void RecentSeconds::add(double seconds, std::int64_t number) {
+  if (is_stale(number)) count_ = 0;
+  number_ = number;
+  const auto size = static_cast<std::int64_t>(last_.size());
+  last_[static_cast<std::size_t>(count_ % size)] = seconds;
+  ++count_;
+  std::array<double, 15> sorted = last_;
+  auto* const end = sorted.begin() + std::min(count_, size);
+  std::sort(sorted.begin(), end);
+  cost_ = std::max(sorted[static_cast<std::size_t>((end - sorted.begin() - 1) / 4)], kLeastSeconds);
+}
+
+bool RecentSeconds::is_stale(std::int64_t number) const { return number - number_ >= kStale; }
+
+void PassCosts::add_pass(std::int64_t rows, std::int64_t tokens, double seconds) {
+  const std::int64_t size = class_of(rows);
+  const std::int64_t number = ++count_[size];
+  passes_[{size, tokens}].add(seconds, number);
+  if (tokens == 1) plain_[size] = number;
+}
+
+void PassCosts::add_draft(const std::string& source, std::int64_t rows, double seconds) {
+  const std::int64_t size = class_of(rows);
+  drafts_[{source, size}].add(seconds, count_[size]);
+  ++draft_steps_;
+}
+
+bool PassCosts::wants_plain(std::int64_t rows) const {
+  const std::int64_t size = class_of(rows);
+  return plain(rows) == nullptr || count_.at(size) - plain_.at(size) >= kRefresh;
+}
+
+double PassCosts::pass_cost(std::int64_t rows, std::int64_t tokens) const {
+  if (tokens == 1) return 1;
+  const std::int64_t size = class_of(rows);
+  const RecentSeconds* const several = measured(passes_, std::pair{size, tokens});
+  if (plain(rows) != nullptr && several != nullptr && !several->is_stale(count_.at(size))) {
+    return several->cost() / plain(rows)->cost();
+  }
+  const double prior = 1 + kPriorSlope * static_cast<double>(size * (tokens - 1));
+  return std::min(prior, static_cast<double>(tokens));
+}
+
+double PassCosts::draft_cost(const std::string& source, std::int64_t rows, double prior) const {
+  const RecentSeconds* const step = measured(drafts_, std::pair{source, class_of(rows)});
+  if (plain(rows) == nullptr || step == nullptr) return prior;
+  return step->cost() / plain(rows)->cost();
+}
+
+const RecentSeconds* PassCosts::plain(std::int64_t rows) const {
+  return measured(passes_, std::pair{class_of(rows), std::int64_t{1}});
+}
+
+double Acceptance::drawn_towards(double share) const {
+  return (held + kImagined * share) / (tried + kImagined);
+}
+
+DraftPolicy::DraftPolicy(std::string source, const PassCosts& costs, double draft_prior)
+    : source_(std::move(source)),
+      costs_(costs),
+      draft_prior_(draft_prior),
+      engine_{kImagined, kImagined / 2},
+      wait_(kFirstWait) {}
+
+std::int64_t DraftPolicy::choose(const std::vector<Acceptance>& rows, std::int64_t num_rows,
+                                 std::int64_t most) {
+  if (!is_on_ && !has_news_ && tokens_left_ > 0) return 0;
+  has_news_ = false;
+  find_costs(num_rows, most);
+  shares_.assign(1, acceptance());
+  if (best(shares_).gain >= kLeastGain) {
+    is_on_ = true;
+    wait_ = kFirstWait;
+    shares_.clear();
+    for (const Acceptance& row : rows) shares_.push_back(row.drawn_towards(acceptance()));
+    return best(shares_).drafts;
+  }
+  if (is_on_) {
+    is_on_ = false;
+    tokens_left_ = wait_;
+  }
+  if (tokens_left_ > 0) return 0;
+  wait_ = std::min(2 * wait_, kLongestWait);
+  tokens_left_ = wait_;
+  return std::min(kTryTokens, most);
+}
+
+void DraftPolicy::add(const Acceptance& results) {
+  has_news_ = true;
+  const double memory = is_on_ ? kMemory : kTryMemory;
+  engine_.tried = engine_.tried * memory + results.tried;
+  engine_.held = engine_.held * memory + results.held;
+}
+
+void DraftPolicy::count_tokens(std::int64_t tokens) {
+  tokens_left_ = std::max<std::int64_t>(0, tokens_left_ - tokens);
+}
+
+// Finds the costs of a pass with 0 to ``most`` drafts.
+void DraftPolicy::find_costs(std::int64_t num_rows, std::int64_t most) {
+  const double draft = costs_.draft_cost(source_, num_rows, draft_prior_);
+  cycle_costs_.clear();
+  for (std::int64_t count = 0; count <= most; ++count) {
+    cycle_costs_.push_back(static_cast<double>(count) * draft +
+                           costs_.pass_cost(num_rows, count + 1));
+  }
+}
+
+// Returns the number of drafts with the highest gain, for rows whose drafts hold with ``shares``.
+DraftPolicy::Choice DraftPolicy::best(const std::vector<double>& shares) {
+  Choice choice;
+  powers_.assign(shares.size(), 1);
+  auto tokens = static_cast<double>(shares.size());
+  for (std::size_t count = 1; count < cycle_costs_.size(); ++count) {
+    for (std::size_t row = 0; row < shares.size(); ++row) {
+      powers_[row] *= shares[row];
+      tokens += powers_[row];
+    }
+    const double gain =
+        tokens / static_cast<double>(shares.size()) / cycle_costs_[count] * cycle_costs_.front();
+    if (gain > choice.gain) choice = {static_cast<std::int64_t>(count), gain};
+  }
+  return choice;
+}
+
+}  // namespace skipdec::runtime

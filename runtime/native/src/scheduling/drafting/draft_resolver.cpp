@@ -1,0 +1,125 @@
+#include "scheduling/drafting/draft_resolver.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "errors.h"
+#include "json/shown.h"
+
+namespace skipdec::runtime {
+
+namespace {
+
+void find_inexact(const Manifest& manifest, std::vector<std::string>& problems) {
+  if (!manifest.uses_skipdec_kernels) {
+    problems.emplace_back(
+        "needs skipdec's kernels: with ONNX Runtime's operators texts may differ by rounding; "
+        "rewrite the bundle with `skipdec build BUNDLE --target onnxruntime --kernels skipdec`, or "
+        "allow it with exact=no");
+  } else if (manifest.has_float32_products) {
+    problems.emplace_back(
+        "needs weights of int8, int4 or 16 bits: products of float32 weights are ONNX Runtime's, "
+        "and texts may differ by rounding; export the model with --quantize int8, or allow it with "
+        "exact=no");
+  }
+}
+
+// Chooses the layers of a part that runs some, lowest first, or says why the bundle has none.
+void choose_layers(DraftPart& part, const Manifest& manifest, const Schedules& schedules,
+                   std::vector<std::string>& problems) {
+  const std::int64_t depth = manifest.model.num_layers;
+  if (part.kind->name == "trained") {
+    if (!manifest.draft_layer) {
+      problems.emplace_back(
+          "trained needs a draft layer, which the bundle does not have; train one with `skipdec "
+          "tune --draft-layer` and export the model with --draft");
+      return;
+    }
+    part.layers.resize(static_cast<std::size_t>(manifest.draft_layer->behind));
+    std::iota(part.layers.begin(), part.layers.end(), 0);
+    part.layers.push_back(depth);  // the draft layer
+  }
+  if (!part.number) return;
+  if (*part.number >= depth) {
+    problems.push_back(part.text() + " runs " + std::to_string(*part.number) + " layers of " +
+                       std::to_string(depth) + "; allowed: 1 to " + std::to_string(depth - 1) +
+                       ", and 2 to 4 are fast");
+    return;
+  }
+  if (part.kind->name == "layers") {
+    if (*part.number >= schedules.least_layers()) {
+      part.layers = schedules.placed(*part.number);
+    } else {
+      problems.push_back(part.text() + ": min_exit_layer is " + std::to_string(*part.number) +
+                         "; allowed with placement " + schedules.placement() + ": " +
+                         std::to_string(schedules.least_layers()) +
+                         " or more; take another number, ends:N or first:N");
+    }
+    return;
+  }
+  for (std::int64_t place = 0; place < *part.number; ++place) {
+    const bool is_top = part.kind->name == "ends" && place > 0;
+    part.layers.push_back(is_top ? depth - *part.number + place : place);
+  }
+}
+
+// Finds a narrow head that is named but not there, or not used.
+void find_without_head(const DraftConfig& config, const Manifest& manifest,
+                       std::vector<std::string>& problems) {
+  if (!config.head) return;
+  const std::string named = "head is " + std::to_string(*config.head);
+  const bool runs_layers =
+      std::any_of(config.parts.begin(), config.parts.end(),
+                  [](const DraftPart& part) { return part.kind->runs_layers; });
+  if (!runs_layers) {
+    problems.push_back(named + ", but no part runs layers; leave it out, or add ends:3");
+  } else if (!manifest.draft_head) {
+    problems.push_back(named +
+                       ", but the bundle has no narrow head; leave it out, or export the model "
+                       "with --draft-head");
+  } else if (manifest.draft_head->tokens != *config.head) {
+    problems.push_back(named + "; allowed: " + std::to_string(manifest.draft_head->tokens) +
+                       ", the bundle's narrow head");
+  }
+}
+
+}  // namespace
+
+std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest& manifest,
+                                         const Schedules& schedules) {
+  if (text.empty()) return std::nullopt;
+  std::optional<DraftConfig> config = DraftConfig::parse(text);
+  if (!config) return config;
+  std::vector<std::string> problems;
+  if (config->exact) find_inexact(manifest, problems);
+  for (DraftPart& part : config->parts) choose_layers(part, manifest, schedules, problems);
+  find_without_head(*config, manifest, problems);
+  if (!problems.empty()) throw Error(Status::kUsage, "draft", problems);
+  return config;
+}
+
+double byte_share(const Manifest& manifest, const LayerPlan& layers, bool is_narrow) {
+  if (layers.empty()) return 0;
+  const std::int64_t head = manifest.head.step_bytes;
+  std::int64_t whole = manifest.embed.step_bytes + head;
+  for (const EngineSpec& layer : manifest.layers) whole += layer.step_bytes;
+  std::int64_t read = manifest.embed.step_bytes;
+  for (const std::int64_t layer : layers) {
+    const bool is_model = layer < manifest.model.num_layers;
+    read += is_model ? manifest.layers[static_cast<std::size_t>(layer)].step_bytes
+                     : manifest.draft_layer->engine.step_bytes;
+  }
+  read += is_narrow ? manifest.draft_head->engine.step_bytes : head;
+  return static_cast<double>(read) / static_cast<double>(std::max<std::int64_t>(1, whole));
+}
+
+bool wants_drafts(const std::string& text) {
+  if (text.empty()) return true;
+  if (is_off(text)) return false;
+  throw Error(Status::kUsage, "draft",
+              "is " + shown_text(text) +
+                  "; allowed in a request: off, or none given; drafts are chosen when the bundle "
+                  "is opened");
+}
+
+}  // namespace skipdec::runtime

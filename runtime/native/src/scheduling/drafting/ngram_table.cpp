@@ -1,0 +1,85 @@
+#include "scheduling/drafting/ngram_table.h"
+
+#include <algorithm>
+#include <array>
+
+namespace skipdec::runtime {
+
+using constants::kDraftNgramTokens;
+
+void NGramTable::count(const TokenSpan& tokens, std::size_t start) {
+  for (std::size_t place = start; place < tokens.size(); ++place) {
+    const auto before = static_cast<std::int64_t>(place);
+    for (std::int64_t length = 1; length <= std::min(kDraftNgramTokens, before); ++length) {
+      const NGram key = NGram::before(tokens.data() + place, length);
+      const auto found = followers_.find(key);
+      if (found != followers_.end()) {
+        count(found->second, tokens[place]);
+        continue;
+      }
+      if (size() >= max_keys_) {
+        followers_.erase(order_.front());
+        order_.pop_front();
+      }
+      followers_[key].all.push_back({tokens[place], 1});
+      order_.push_back(key);
+    }
+  }
+}
+
+void NGramTable::count(Followers& followers, std::int64_t token) {
+  std::vector<Follower>& all = followers.all;
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const Follower& each) { return each.token == token; });
+  if (found == all.end()) {
+    if (static_cast<std::int64_t>(all.size()) < constants::kDraftFollowers) {
+      all.push_back({token, 1});
+    }
+    return;
+  }
+  ++found->count;
+  if (found->count > all[followers.best].count) {
+    followers.best = static_cast<std::size_t>(found - all.begin());
+  }
+}
+
+void NGramTable::propose(const TokenSpan& tokens, std::int64_t most, TokenSpan& proposed) const {
+  // The last tokens of the text, and what is proposed behind them.
+  std::array<std::int64_t, kDraftNgramTokens + constants::kDraftMaxTokens> tail{};
+  const auto known = std::min(kDraftNgramTokens, static_cast<std::int64_t>(tokens.size()));
+  std::copy(tokens.end() - known, tokens.end(), tail.begin());
+  proposed.clear();
+  most = std::min(most, constants::kDraftMaxTokens);
+  for (std::int64_t end = known; end < known + most; ++end) {
+    const std::int64_t token = best(tail.data() + end, std::min(kDraftNgramTokens, end));
+    if (token < 0) return;
+    proposed.push_back(token);
+    tail[static_cast<std::size_t>(end)] = token;
+  }
+}
+
+std::int64_t NGramTable::best(const std::int64_t* end, std::int64_t length) const {
+  for (; length > 0; --length) {
+    const auto found = followers_.find(NGram::before(end, length));
+    if (found != followers_.end()) return found->second.all[found->second.best].token;
+  }
+  return -1;
+}
+
+NGramTable& NGramTables::of(const std::string& client) {
+  if (!is_per_client_) return shared_;
+  const auto found = by_client_.find(client);
+  if (found != by_client_.end()) {
+    tables_.splice(tables_.end(), tables_, found->second);
+    return found->second->second;
+  }
+  if (static_cast<std::int64_t>(tables_.size()) >= constants::kDraftClients) {
+    by_client_.erase(tables_.front().first);
+    tables_.pop_front();
+  }
+  tables_.emplace_back(client, NGramTable(constants::kDraftClientKeys));
+  by_client_[client] = std::prev(tables_.end());
+  return tables_.back().second;
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,71 @@
+// NGramTable: counts the tokens that followed n-grams of texts.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "scheduling/drafting/ngrams.h"
+#include "stitching/prompts.h"
+
+namespace skipdec::runtime {
+
+// The tokens that followed the last 1 to 5 tokens of texts, counted over all texts it was told.
+//
+// Worked: after "a b c a b d a b d" the table proposes "d" behind "a b": it followed twice, "c"
+// once. Of equal counts the one that reached it first is proposed.
+//
+// It holds up to ``max_keys`` n-grams; a new one beyond evicts the one inserted first. Each holds
+// up to 16 followers; further ones are not counted.
+class NGramTable {
+ public:
+  explicit NGramTable(std::int64_t max_keys = constants::kDraftKeys) : max_keys_(max_keys) {}
+
+  // The number of n-grams.
+  std::int64_t size() const { return static_cast<std::int64_t>(followers_.size()); }
+  // Counts each token from ``start`` on as a follower of the tokens before it.
+  void count(const TokenSpan& tokens, std::size_t start);
+  // Writes up to ``most`` tokens that may follow ``tokens`` to ``proposed``: those of the longest
+  // n-gram that is known.
+  void propose(const TokenSpan& tokens, std::int64_t most, TokenSpan& proposed) const;
+
+ private:
+  struct Follower {
+    std::int64_t token, count;
+  };
+  struct Followers {
+    std::vector<Follower> all;
+    std::size_t best = 0;  // a place in ``all``
+  };
+
+  static void count(Followers& followers, std::int64_t token);
+  // Returns the best follower of the ``length`` tokens before ``end``; -1 if none is known.
+  std::int64_t best(const std::int64_t* end, std::int64_t length) const;
+
+  std::int64_t max_keys_;
+  std::unordered_map<NGram, Followers, NGramHash> followers_;
+  std::deque<NGram> order_;  // in which keys were inserted
+};
+
+// The table that all clients share, or one for each of the 32 clients that used theirs last.
+class NGramTables {
+ public:
+  explicit NGramTables(bool per_client) : is_per_client_(per_client) {}
+
+  // Returns the client's table, valid until the next call.
+  NGramTable& of(const std::string& client);
+
+ private:
+  using Tables = std::list<std::pair<std::string, NGramTable>>;
+
+  bool is_per_client_;
+  NGramTable shared_;
+  Tables tables_;  // least recently used first
+  std::unordered_map<std::string, Tables::iterator> by_client_;
+};
+
+}  // namespace skipdec::runtime

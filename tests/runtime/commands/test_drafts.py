@@ -1,0 +1,111 @@
+"""``--draft``: the same texts with figures of drafts, refused where texts could differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from http_servers import export_tiny
+from text_bundles import STRUCTURE
+from typer.testing import CliRunner
+
+from skipdec.cli import build_app
+from skipdec.engines.kernels.library import find_library
+
+pytestmark = [
+    pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled"),
+    pytest.mark.usefixtures("own_thread_pools"),
+]
+
+GREEDY = ("--temperature", "0", "--max-tokens", "30", "--ignore-eos", "--threads", "1")
+DRAFT = ("--draft", "lookup,adapt=no")
+LINES = b"".join(b'{"prompt": "%s", "n": %d}\n' % (text, n) for text, n in ((b"aa", 1), (b"b", 2)))
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_tiny(checkpoint(STRUCTURE), tmp_path_factory.mktemp("drafts"))
+
+
+def run(command: str, bundle: Path, *arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(build_app(), [command, str(bundle), *arguments], input=stdin)
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_results_are_those_without_drafts_and_count_them(bundle: Path) -> None:
+    plain = json.loads(run("generate", bundle, "-p", "aa", *GREEDY, "--json").stdout)
+    drafted = json.loads(run("generate", bundle, "-p", "aa", *GREEDY, *DRAFT, "--json").stdout)
+    (result,) = drafted["results"]
+    drafts = result.pop("drafts")
+    assert [result] == plain["results"]
+    assert plain["drafts"] is None
+    assert drafts["passes"] + drafts["accepted"] == 29
+    figures = drafted["drafts"]
+    assert figures["draft"] == "lookup,adapt=no"
+    assert {name: figures[name] for name in drafts} == drafts
+    assert figures["tokens_per_pass"] == pytest.approx(29 / drafts["passes"])
+    assert figures["acceptance"] == pytest.approx(drafts["accepted"] / drafts["drafted"])
+
+
+def test_the_summary_tells_tokens_per_pass_and_acceptance(bundle: Path) -> None:
+    told = run("generate", bundle, "-p", "aa", *GREEDY, *DRAFT).stderr
+    assert "draft lookup,adapt=no: " in told
+    assert " tokens per pass, " in told
+    assert " drafted tokens right" in told
+    streamed = run("generate", bundle, "-p", "aa", *GREEDY, *DRAFT, "--stream").stderr
+    assert " tokens per pass" in streamed
+
+
+def test_streamed_lines_mark_the_drafted_tokens(bundle: Path) -> None:
+    asked = ("-p", "aa", *GREEDY, "--stream", "--json")
+    plain = documents(run("generate", bundle, *asked).stdout)
+    lines = documents(run("generate", bundle, *asked, *DRAFT).stdout)
+    marks = [line.pop("drafted") for line in lines]
+    assert lines == plain
+    assert len(marks) == 30
+    assert set(marks) == {True, False}
+
+
+def test_lines_of_json_have_the_drafts_of_each_completion(bundle: Path, tmp_path: Path) -> None:
+    asked = ("--input", "-", *GREEDY, "--temperature", "0.5", "--seed", "3")
+    plain = documents(run("generate", bundle, *asked, stdin=LINES).stdout)
+    output = tmp_path / "out.jsonl"
+    written = ("--output", str(output), "--json")
+    figures = json.loads(run("generate", bundle, *asked, *DRAFT, *written, stdin=LINES).stdout)
+    lines = documents(output.read_text())
+    drafts = [one.pop("drafts") for line in lines for one in line.get("outputs", [line])]
+    assert lines == plain
+    assert len(drafts) == 3
+    for name in ("passes", "drafted", "accepted"):
+        assert figures["drafts"][name] == sum(one[name] for one in drafts)
+
+
+@pytest.mark.parametrize(
+    ("draft", "told"),
+    [
+        ("onw", "draft 'onw' is unknown; did you mean 'own'?"),
+        ("own,tokens=9", "tokens is '9'; allowed: 1 to 7"),
+        ("ends:6", "ends:6 runs 6 layers of 6; allowed: 1 to 5"),
+    ],
+)
+def test_drafts_that_do_not_fit_are_refused(bundle: Path, draft: str, told: str) -> None:
+    refused = run("generate", bundle, "-p", "a", "--draft", draft)
+    assert refused.exit_code == 2
+    assert told in " ".join(refused.stderr.split())
+
+
+def test_inspect_says_whether_drafts_are_exact(bundle: Path, exported: Callable[..., Path]) -> None:
+    assert "drafts: exact (--draft changes no text)\n" in run("inspect", bundle).stdout
+    plain = exported("pre_norm", quantize="int8", kernels="onnxruntime")
+    assert "drafts: needs skipdec's kernels" in run("inspect", plain).stdout
+    assert json.loads(run("inspect", plain, "--json").stdout)["drafts"]["exact"] is False
+    refused = run("generate", plain, "-p", "a", *DRAFT)
+    assert refused.exit_code == 2
+    assert "--draft | needs skipdec's kernels" in " ".join(refused.stderr.split())

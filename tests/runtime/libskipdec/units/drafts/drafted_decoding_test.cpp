@@ -1,0 +1,480 @@
+#include "scheduling/drafters/drafted_decoding.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arithmetic_model.h"
+#include "scheduling/drafting/draft_resolver.h"
+#include "scheduling/running_batch.h"
+
+namespace skipdec::runtime {
+namespace {
+
+using testing::ArithmeticBackend;
+using testing::ArithmeticBundle;
+using testing::falling_schedule;
+
+using Completions = std::vector<Completion>;
+
+constexpr std::int64_t kShortMemory = 3 * 4096 * 2 * testing::kLayers;
+
+class DraftedBatchTest : public ::testing::Test {
+ protected:
+  void make(const std::string& draft, std::int64_t kv_memory = 1 << 22,
+            PrefixSharing prefix_cache = PrefixSharing::kShared, std::int64_t failing_call = 0,
+            std::unique_ptr<Drafter> drafter = nullptr) {
+    batch_.reset();
+    backend_ = std::make_unique<ArithmeticBackend>(failing_call);
+    engines_ = Engines::load(bundle_.manifest(), *backend_);
+    RunningBatchConfig config;
+    config.max_batch_size = 4;
+    config.kv_memory = kv_memory;
+    config.prefix_cache = prefix_cache;
+    const std::string allowed = draft == "off" ? draft : draft + ",exact=no";
+    config.draft = resolve_draft(allowed, bundle_.manifest(), bundle_.schedules());
+    if (config.draft) {
+      engines_.load_draft_layer(bundle_, *backend_);
+      engines_.load_draft_head(bundle_, *backend_);
+    }
+    std::unique_ptr<DraftedDecoding> decoding;
+    if (drafter) {
+      decoding = std::make_unique<DraftedDecoding>(*config.draft, testing::kVocabulary);
+      decoding->add(std::move(drafter));
+    }
+    batch_ = std::make_unique<RunningBatch>(bundle_.manifest(), engines_, nullptr, config,
+                                            std::move(decoding));
+    next_ = 0;
+  }
+
+  Request request(const TokenSpan& prompt, std::int64_t max_tokens,
+                  const std::string& schedule = "full") const {
+    Request made;
+    made.prompt = prompt;
+    made.max_tokens = made.params.max_tokens = max_tokens;
+    made.params.temperature = 0;
+    made.params.seed = 5;
+    made.params.ignore_eos = true;
+    made.schedule = bundle_.schedules().resolve(schedule, max_tokens);
+    return made;
+  }
+
+  // Returns requests of seven kinds of sampling, at full depth and at falling depths.
+  std::vector<Request> mixed() const {
+    std::vector<Request> made;
+    for (std::int64_t number = 0; number < 21; ++number) {
+      Request each = request({5 + number % 3, 9}, 8 + number % 5 * 8,
+                             number % 2 == 0 ? "full" : falling_schedule(5, 2, 3));
+      SamplingParams& params = each.params;
+      switch (number % 7) {
+        case 1:
+          params.temperature = 0.5;
+          params.n = 2;
+          break;
+        case 2:
+          params.temperature = 0.3;
+          params.top_k = 3;
+          break;
+        case 3:
+          params.repetition_penalty = 1.4;
+          params.presence_penalty = 0.5;
+          break;
+        case 4:
+          params.temperature = 0.4;
+          params.frequency_penalty = 0.3;
+          params.logprobs = 3;
+          break;
+        case 5:
+          params.logprobs = 2;
+          params.min_tokens = 5;
+          params.stop_token_ids = {11, 30, 31, 32, 33, 60};
+          break;
+        case 6:
+          each.max_tokens = params.max_tokens = 1 + number / 7;
+          break;
+        default:
+          break;
+      }
+      made.push_back(std::move(each));
+    }
+    return made;
+  }
+
+  // Runs requests together and returns their completions, in order.
+  std::vector<Completions> run(const std::vector<Request>& requests) {
+    const std::int64_t first = next_;
+    for (const Request& each : requests) batch_->add(next_++, each, 0);
+    std::map<std::int64_t, std::int64_t> tokens;
+    while (batch_->is_busy()) {
+      for (const Delta& delta : batch_->step(0)) tokens[delta.number] += delta.has_token ? 1 : 0;
+    }
+    std::vector<Completions> ended;
+    for (std::int64_t number = first; number < next_; ++number) {
+      ended.push_back(batch_->take(number));
+      std::int64_t count = 0;
+      for (const Completion& each : ended.back()) {
+        count += static_cast<std::int64_t>(each.token_ids.size());
+      }
+      EXPECT_EQ(tokens[number], count) << "deltas of " << number;
+    }
+    EXPECT_EQ(batch_->stats().reserved_bytes, 0);
+    return ended;
+  }
+
+  static void expect_equal(const std::vector<Completions>& found,
+                           const std::vector<Completions>& expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t number = 0; number < found.size(); ++number) {
+      ASSERT_EQ(found[number].size(), expected[number].size());
+      for (std::size_t index = 0; index < found[number].size(); ++index) {
+        const Completion &one = found[number][index], &other = expected[number][index];
+        EXPECT_EQ(one.token_ids, other.token_ids) << number;
+        EXPECT_EQ(one.layers, other.layers) << number;
+        EXPECT_EQ(one.finish_reason, other.finish_reason) << number;
+        EXPECT_EQ(one.stop_reason, other.stop_reason) << number;
+        EXPECT_EQ(one.logprobs_ends, other.logprobs_ends) << number;
+        ASSERT_EQ(one.logprobs.size(), other.logprobs.size()) << number;
+        for (std::size_t place = 0; place < one.logprobs.size(); ++place) {
+          EXPECT_EQ(one.logprobs[place].token_id, other.logprobs[place].token_id);
+          EXPECT_EQ(one.logprobs[place].logprob, other.logprobs[place].logprob);
+        }
+      }
+    }
+  }
+
+  // Returns requests' completions without drafts.
+  std::vector<Completions> undrafted(const std::vector<Request>& requests) {
+    make("off");
+    return run(requests);
+  }
+
+  ArithmeticBundle bundle_;
+  std::unique_ptr<ArithmeticBackend> backend_;
+  Engines engines_;
+  std::unique_ptr<RunningBatch> batch_;
+  std::int64_t next_ = 0;
+};
+
+struct Drafted {
+  std::string draft;
+  std::int64_t kv_memory;
+};
+
+class EqualTextsTest : public DraftedBatchTest, public ::testing::WithParamInterface<Drafted> {};
+
+TEST_P(EqualTextsTest, TextsWithDraftsAreThoseWithout) {
+  const std::vector<Request> requests = mixed();
+  const auto expected = undrafted(requests);
+  make(GetParam().draft, GetParam().kv_memory);
+  for (int round = 0; round < 3; ++round) expect_equal(run(requests), expected);
+  const EngineStats stats = batch_->stats();
+  EXPECT_GT(stats.draft_tokens, 0);
+  const bool is_own = GetParam().draft.find("own") == 0;  // a text seldom repeats itself
+  EXPECT_GE(stats.accepted_draft_tokens, is_own ? 500 : 0);
+  EXPECT_GT(stats.draft_seconds, 0);
+  EXPECT_LE(stats.draft_seconds, stats.decode_seconds);
+}
+
+INSTANTIATE_TEST_SUITE_P(Drafts, EqualTextsTest,
+                         ::testing::Values(Drafted{"own,adapt=no", 1 << 22},
+                                           Drafted{"own+lookup,adapt=no", 1 << 22},
+                                           Drafted{"lookup,adapt=no,tokens=2", 1 << 22},
+                                           Drafted{"own+ends:3,adapt=no", 1 << 22},
+                                           Drafted{"first:5,adapt=no", 1 << 22},
+                                           Drafted{"layers:2,adapt=no", kShortMemory},
+                                           Drafted{"trained,adapt=no", 1 << 22},
+                                           Drafted{"own+trained,adapt=no", kShortMemory},
+                                           Drafted{"trained,head=32,adapt=no", kShortMemory},
+                                           Drafted{"first:2,head=32,adapt=no", 1 << 22},
+                                           Drafted{"own,adapt=no,tokens=5", kShortMemory}));
+
+TEST_F(DraftedBatchTest, TextsThatWereWrittenBeforeTakeAFractionOfThePasses) {
+  make("own,adapt=no");
+  const Request asked = request({5, 6, 7}, 50);
+  run({asked});
+  const Completion again = run({asked})[0][0];
+  EXPECT_LT(again.passes, 10);
+  EXPECT_EQ(1 + again.passes + again.accepted, 50);
+  EXPECT_GE(again.drafted, again.accepted);
+}
+
+// Draws how many of a text's true tokens it proposes, and makes some wrong or no tokens at all.
+class RandomDrafter : public Drafter {
+ public:
+  RandomDrafter(TokenSpan text, int wrong_percent)
+      : text_(std::move(text)), wrong_(wrong_percent) {}
+
+  std::string source() const override { return "random"; }
+  void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
+               std::int64_t most, std::vector<TokenSpan>& proposed) override {
+    for (std::size_t index = 0; index < asked.size(); ++index) {
+      const auto written = static_cast<std::size_t>(asked[index]->row.sequence->num_tokens());
+      const auto count = static_cast<std::size_t>(chance_() % (most + 3));  // at times too many
+      for (std::size_t place = written; place < written + count && place < text_.size(); ++place) {
+        proposed[index].push_back(is_wrong() ? other_than(text_[place]) : text_[place]);
+      }
+    }
+  }
+
+ private:
+  bool is_wrong() { return static_cast<int>(chance_() % 100) < wrong_; }
+  std::int64_t other_than(std::int64_t token) {
+    constexpr std::int64_t kBeyond[] = {-1, testing::kVocabulary, INT64_MAX, INT64_MIN};
+    if (chance_() % 2 == 0) return (token + 1) % testing::kVocabulary;
+    return kBeyond[chance_() % 4];
+  }
+
+  std::mt19937 chance_{3};  // NOLINT(bugprone-random-generator-seed): repeatable
+  TokenSpan text_;
+  int wrong_;
+};
+
+class ForcedDraftsTest : public DraftedBatchTest, public ::testing::WithParamInterface<int> {
+ protected:
+  static std::unique_ptr<Drafter> random(const TokenSpan& text) {
+    return std::make_unique<RandomDrafter>(text, GetParam());
+  }
+};
+
+TEST_P(ForcedDraftsTest, GuessesOfAnyKindChangeNoText) {
+  for (Request& asked : mixed()) {
+    const auto expected = undrafted({asked});
+    make("own,adapt=no", 1 << 22, PrefixSharing::kShared, 0, random(expected[0][0].token_ids));
+    expect_equal(run({asked, asked}), {expected[0], expected[0]});
+    const EngineStats stats = batch_->stats();
+    if (GetParam() == 0 && asked.max_tokens > 8) {
+      EXPECT_GT(stats.accepted_draft_tokens, 0);
+    }
+    EXPECT_LE(stats.accepted_draft_tokens, stats.draft_tokens);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(WrongPercents, ForcedDraftsTest, ::testing::Values(0, 30, 100));
+
+struct Depth {
+  std::string draft, schedule;
+};
+
+class WholePlanTest : public DraftedBatchTest, public ::testing::WithParamInterface<Depth> {};
+
+// A draft that runs a row's whole plan guesses with the row's own logits and random numbers.
+TEST_P(WholePlanTest, DraftsOfAllLayersOfAPlanAllHold) {
+  std::vector<Request> requests;
+  for (const double temperature : {0.0, 0.5, 1.5}) {
+    requests.push_back(request({5, 6, 7}, 33, GetParam().schedule));
+    requests.back().params.temperature = temperature;
+    requests.back().params.n = temperature > 0 ? 2 : 1;
+    requests.push_back(request({8, 7}, 33));  // takes part in calls, with drafts that do not hold
+  }
+  const auto expected = undrafted(requests);
+  make(GetParam().draft);
+  for (std::size_t index = 0; index < requests.size(); index += 2) {
+    const auto found = run({requests[index], requests[index + 1]});
+    expect_equal(found, {expected[index], expected[index + 1]});
+    for (const Completion& each : found[0]) {
+      EXPECT_EQ(each.passes, 4);  // of eight tokens each
+      EXPECT_EQ(each.accepted, each.drafted);
+    }
+    EXPECT_GT(found[1][0].passes, 4);
+  }
+  EXPECT_GE(batch_->stats().draft_steps, 3 * 4 * 7);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, WholePlanTest,
+                         ::testing::Values(Depth{"ends:3,adapt=no", falling_schedule(3, 3, 1)},
+                                           Depth{"ends:4,adapt=no", falling_schedule(4, 4, 1)},
+                                           Depth{"first:1,adapt=no", falling_schedule(1, 1, 1)}));
+
+// Returns a schedule of all layers for the first ``full`` tokens and of layers 0 and 1 from then
+// on, whose logits are those of the draft layer.
+std::string drafted_schedule(std::int64_t full) {
+  const std::string rest = R"({"start":)" + std::to_string(full) + R"(,"layers":[0,1]}],)";
+  const std::string first = full == 0 ? "" : R"({"start":0,"layers":[0,1,2,3,4,5]},)";
+  return R"({"plan":{"horizon":null,"num_layers":6,"prompt":null,"segments":[)" + first + rest +
+         R"("text":"test"}})";
+}
+
+class TrainedDraftsTest : public DraftedBatchTest,
+                          public ::testing::WithParamInterface<std::int64_t> {};
+
+TEST_P(TrainedDraftsTest, ALayerThatComputesAsThePlanDoesGuessesEveryToken) {
+  const ArithmeticBundle longer(400);
+  std::vector<Request> requests;
+  for (const double temperature : {0.0, 0.5, 1.5}) {
+    requests.push_back(request({}, 33, drafted_schedule(0)));
+    for (std::int64_t token = 0; token < GetParam(); ++token) {
+      requests.back().prompt.push_back(5 + token % 7);
+    }
+    requests.back().params.temperature = temperature;
+    requests.back().params.n = temperature > 0 ? 2 : 1;
+    requests.push_back(request({8, 7}, 33));  // its drafts seldom hold
+    requests.back().drafts = temperature < 1;
+  }
+  RunningBatchConfig config;
+  config.kv_memory = 1 << 22;
+  config.draft = resolve_draft("trained,adapt=no,exact=no", longer.manifest(), longer.schedules());
+  backend_ = std::make_unique<ArithmeticBackend>();
+  engines_ = Engines::load(longer.manifest(), *backend_);
+  engines_.load_draft_layer(longer, *backend_);
+  batch_ = std::make_unique<RunningBatch>(longer.manifest(), engines_, nullptr, config);
+  const auto found = run(requests);
+  for (std::size_t index = 0; index < found.size(); index += 2) {
+    for (const Completion& each : found[index]) {
+      EXPECT_EQ(each.passes, 4);  // of eight tokens each
+      EXPECT_EQ(each.accepted, each.drafted);
+    }
+    EXPECT_GT(found[index + 1][0].passes, 4);
+  }
+}
+
+// The draft layer is fed at most 256 tokens in one call.
+INSTANTIATE_TEST_SUITE_P(Prompts, TrainedDraftsTest, ::testing::Values(1, 5, 256, 258, 300));
+
+TEST_F(DraftedBatchTest, WrongDraftsLeaveNothingInTheDraftLayer) {
+  for (const char* draft : {"trained,adapt=no", "trained,adapt=no,tokens=2"}) {
+    make(draft);
+    batch_->add(next_++, request({5, 6, 7}, 50, drafted_schedule(16)), 0);
+    const auto wrong = [this] {
+      const EngineStats stats = batch_->stats();
+      return stats.draft_tokens - stats.accepted_draft_tokens;
+    };
+    while (batch_->stats().generated_tokens < 17) batch_->step(0);
+    const std::int64_t before = wrong();
+    EXPECT_GT(before, 10);
+    while (batch_->is_busy()) batch_->step(0);
+    EXPECT_EQ(wrong(), before);
+    EXPECT_GT(batch_->stats().accepted_draft_tokens, 20);
+  }
+}
+
+TEST_F(DraftedBatchTest, ADraftLayerTakesMemoryThatIsCountedAtAdmission) {
+  const Request asked = request({5, 6, 7}, 20);
+  make("trained", 2 * 4096 * testing::kLayers);
+  EXPECT_THROW(batch_->require_possible(asked), Error);
+  make("trained", 2 * 4096 * (testing::kLayers + 1));
+  batch_->require_possible(asked);
+  EXPECT_EQ(run({asked})[0][0].token_ids.size(), 20U);
+  make("ends:3", 2 * 4096 * testing::kLayers);
+  batch_->require_possible(asked);
+}
+
+TEST_F(DraftedBatchTest, LayersDraftOnlyTokensThatRunOnePlanWithThem) {
+  make("ends:3,adapt=no");
+  // Depth 5, 4, 3, 2 for eight tokens each: the last eight lack a layer of the draft.
+  const Completion falling = run({request({5, 6, 7}, 33, falling_schedule(5, 2, 8))})[0][0];
+  EXPECT_GT(falling.drafted, 0);
+  EXPECT_GE(falling.passes, 8);
+  EXPECT_EQ(run({request({5, 6, 7}, 33, falling_schedule(2, 2, 1))})[0][0].drafted, 0);
+}
+
+TEST_F(DraftedBatchTest, AFailedDraftEndsItsRowsAsAFailedPassDoes) {
+  make("ends:3,adapt=no", 1 << 22, PrefixSharing::kShared, testing::kLayers + 2);
+  const Request asked = request({5, 6, 7}, 20);
+  EXPECT_EQ(run({asked})[0][0].finish_reason, FinishReason::kError);
+  const std::vector<Completions> again = run({asked});
+  expect_equal(again, undrafted({asked}));
+}
+
+class MixedDraftsTest : public DraftedBatchTest,
+                        public ::testing::WithParamInterface<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Drafts, MixedDraftsTest,
+                         ::testing::Values("own+lookup,adapt=no", "own+ends:3,adapt=no",
+                                           "first:2,adapt=no,tokens=3", "own+layers:3",
+                                           "own+trained", "trained,adapt=no,head=32"));
+
+// Rows that are cancelled, that arrive late, and that draft or not, with little memory.
+TEST_P(MixedDraftsTest, RequestsThatComeAndGoHaveTheirTextsAlone) {
+  const std::vector<Request> kinds = mixed();
+  const auto expected = undrafted(kinds);
+  make(GetParam(), kShortMemory);
+  std::mt19937 chance(11);  // NOLINT(bugprone-random-generator-seed): repeatable
+  std::vector<std::size_t> kind_of;
+  std::int64_t aborted = 0;
+  std::map<std::int64_t, Completions> ended;
+  while (batch_->is_busy() || kind_of.size() < 150) {
+    while (kind_of.size() < 150 && (chance() % 3 == 0 || !batch_->is_busy())) {
+      kind_of.push_back(chance() % kinds.size());
+      Request asked = kinds[kind_of.back()];
+      asked.drafts = chance() % 4 != 0;
+      batch_->add(static_cast<std::int64_t>(kind_of.size()) - 1, asked, 0);
+    }
+    const auto count = static_cast<std::int64_t>(kind_of.size());
+    if (chance() % 20 == 0) batch_->abort(static_cast<std::int64_t>(chance()) % count, "cancelled");
+    batch_->step(0);
+    for (std::int64_t number = 0; number < count; ++number) {
+      if (ended.count(number) == 0 && batch_->has_ended(number)) {
+        ended[number] = batch_->take(number);
+      }
+    }
+  }
+  for (const auto& [number, completions] : ended) {
+    for (std::size_t index = 0; index < completions.size(); ++index) {
+      const TokenSpan& seen = completions[index].token_ids;
+      TokenSpan wanted = expected[kind_of[static_cast<std::size_t>(number)]][index].token_ids;
+      if (completions[index].finish_reason == FinishReason::kAbort) {
+        ++aborted;
+        wanted.resize(seen.size());
+      }
+      EXPECT_EQ(seen, wanted) << number;
+    }
+  }
+  EXPECT_EQ(ended.size(), 150U);
+  EXPECT_GT(aborted, 0);
+  EXPECT_GT(batch_->stats().draft_tokens, 0);
+  EXPECT_EQ(batch_->stats().reserved_bytes, 0);
+}
+
+TEST_F(DraftedBatchTest, ARequestThatIsOffDraftsAndTeachesNothing) {
+  make("own,adapt=no");
+  Request off = request({5, 6, 7}, 20);
+  off.drafts = false;
+  run({off});
+  EXPECT_EQ(run({off})[0][0].drafted, 0);
+  const Completion on = run({request({5, 6, 7}, 20)})[0][0];
+  EXPECT_LT(on.accepted, 10);  // only what repeats in this text
+  EXPECT_GT(run({request({5, 6, 7}, 20)})[0][0].accepted, 10);
+}
+
+TEST_F(DraftedBatchTest, ClientsLearnFromOthersOnlyWhereTheyShare) {
+  Request first = request({5, 6, 7}, 20);
+  Request second = first;
+  first.client = "a";
+  second.client = "b";
+  for (const PrefixSharing sharing : {PrefixSharing::kShared, PrefixSharing::kClient}) {
+    make("own,adapt=no", 1 << 22, sharing);
+    const std::int64_t alone = run({first})[0][0].accepted;
+    const std::int64_t after = run({second})[0][0].accepted;
+    EXPECT_EQ(after > alone, sharing == PrefixSharing::kShared);
+    EXPECT_GE(after, alone);
+    EXPECT_GT(run({first})[0][0].accepted, alone);
+  }
+}
+
+TEST_F(DraftedBatchTest, PlainPassesAreMeasuredBeforeThereAreDrafts) {
+  make("own");
+  const Request asked = request({5, 6, 7}, 50);
+  batch_->add(0, asked, 0);
+  for (int step = 0; step < 4; ++step) batch_->step(0);  // the prompt and three passes
+  EXPECT_EQ(batch_->stats().steps, 3);
+  EXPECT_EQ(batch_->stats().drafting, 0);
+  batch_->step(0);
+  EXPECT_GT(batch_->stats().drafting, 0);
+}
+
+TEST_F(DraftedBatchTest, AFailedPassEndsItsRowsAndLaterOnesDraftAgain) {
+  make("own,adapt=no", 1 << 22, PrefixSharing::kShared, 3 * testing::kLayers);
+  const Request asked = request({5, 6, 7}, 20);
+  EXPECT_EQ(run({asked})[0][0].finish_reason, FinishReason::kError);
+  run({asked});
+  EXPECT_GT(run({asked})[0][0].accepted, 0);
+  const std::vector<Completions> again = run({asked});
+  expect_equal(again, undrafted({asked}));
+}
+
+}  // namespace
+}  // namespace skipdec::runtime

@@ -1,0 +1,386 @@
+"""Drafts by layers change no text, and hold where the draft is the row's own depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from random_requests import run_all
+
+from skipdec import Generator, SamplingParams
+from skipdec.engines.errors import ClosedError, DeviceError, SkipDecError
+from skipdec.engines.kernels.library import find_library
+from skipdec.runtime.kv.buffers import BufferPool
+from skipdec.runtime.scheduling import decoding as decoding_module
+from skipdec.runtime.scheduling import drafted_decoding, layer_drafter
+from skipdec.runtime.scheduling.decoding import Decoding, fed
+from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
+from skipdec.runtime.scheduling.layer_drafter import LayerDrafter
+from skipdec.runtime.scheduling.running_request import Row
+from skipdec.runtime.scheduling.stats import EngineStats
+from skipdec.runtime.stitching.host import stitcher as host_stitcher
+from skipdec.runtime.stitching.host.drafts import HostDrafts
+from skipdec.runtime.stitching.host.passes import HostPasses
+from skipdec.runtime.tokens.outputs import CompletionOutput
+from skipdec.runtime.tokens.sampler import HostLogits, Sampler
+
+pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+
+SAME = "constant:max=3"  # runs the layers 0, 4, 5 of ends:3
+SCHEDULES = ("full", SAME, "linear:max=5,min=2,horizon=12", "linear:max=5,min=4,horizon=30", SAME)
+Monkey = pytest.MonkeyPatch
+
+
+def params(**options: object) -> SamplingParams:
+    """Return greedy parameters, changed by ``options``."""
+    greedy = {"temperature": 0, "max_tokens": 30, "ignore_eos": True, "logprobs": 2}
+    return SamplingParams.model_validate(greedy | options)
+
+
+PENALTIES = {"presence_penalty": 0.6, "repetition_penalty": 1.2, "frequency_penalty": 0.2}
+KINDS = (
+    params(),
+    params(temperature=1.1, seed=3, n=2),
+    params(temperature=0.9, seed=4, top_k=7, max_tokens=2),
+    params(max_tokens=1),
+    params(temperature=0.9, seed=5, top_p=0.8, ignore_eos=False),
+    params(temperature=1.3, seed=6, min_p=0.02, logprobs=None),
+    params(temperature=1, seed=7, **PENALTIES),
+    params(min_tokens=12, ignore_eos=False, stop_token_ids=[9, 17, 30, 41]),
+    params(**PENALTIES),
+)
+
+
+@pytest.fixture(scope="module")
+def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
+    bundle = exported("pre_norm", kernels="skipdec", quantize="int8", kv_dtype="float16")
+    with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
+        yield generator
+
+
+def shown(one: CompletionOutput) -> tuple[object, ...]:
+    return (
+        one.token_ids,
+        one.text,
+        one.logprobs,
+        one.cumulative_logprob,
+        one.layers_per_token,
+        one.finish_reason,
+        one.stop_reason,
+    )
+
+
+def run(
+    generator: Generator, draft: str | None, kinds: Sequence[SamplingParams] = KINDS
+) -> tuple[list[CompletionOutput], EngineStats]:
+    """Run a request of each kind, the i-th at the i-th schedule; every sixth without drafts."""
+    with generator.running_batch(draft=draft) as batch:
+        numbers = [
+            batch.add(
+                [5 + index, 17, 90 - index, 4, *range(20, 20 + index % 4)],
+                one,
+                schedule=SCHEDULES[index % 5],
+                draft="off" if draft and index % 6 == 5 else None,
+            )
+            for index, one in enumerate(kinds)
+        ]
+        run_all(batch)
+        stats = batch.stats()
+        assert stats.reserved_bytes == 0
+        return [each for number in numbers for each in batch.take(number).outputs], stats
+
+
+def draft_at_random(monkeypatch: Monkey, seed: int) -> None:
+    """Draft 0 to 7 tokens in each pass, whatever pays."""
+    source, most_of = Random(seed), DraftedDecoding._most
+
+    def most(self: DraftedDecoding, *arguments: Any) -> int:  # noqa: ANN401
+        return min(source.randint(0, 7), most_of(self, *arguments))
+
+    monkeypatch.setattr(DraftedDecoding, "_most", most)
+
+
+def poison(monkeypatch: Monkey) -> None:
+    """Fill all memory of caches with bytes that are NaN in every type."""
+    acquire = BufferPool.acquire
+
+    def poisoned(self: BufferPool, nbytes: int, user: str = "") -> object:
+        buffer = acquire(self, nbytes, user)
+        np.asarray(buffer)[...] = 0xFF
+        return buffer
+
+    monkeypatch.setattr(BufferPool, "acquire", poisoned)
+
+
+DRAFTS = ("ends:3", "first:2", "layers:2,adapt=no", "own+lookup+ends:2,adapt=no", "lookup+first:5")
+
+
+@pytest.mark.parametrize(
+    ("structure", "options"),
+    [
+        ("pre_norm", {"quantize": "int8", "kv_dtype": "float16"}),
+        ("pre_norm", {"quantize": "int8", "kv_dtype": "int8"}),
+        ("post_norm", {"quantize": "int4", "kv_dtype": "bfloat16"}),
+        ("no_bias", {"quantize": "int8-block", "kv_dtype": "int8"}),
+        ("untied", {"quantize": "int8", "kv_dtype": "float32"}),
+    ],
+)
+def test_texts_with_drafts_by_layers_are_those_without(
+    exported: Callable[..., Path], monkeypatch: Monkey, structure: str, options: dict[str, str]
+) -> None:
+    bundle = exported(structure, kernels="skipdec", **options)
+    with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
+        ordinary = [shown(one) for one in run(generator, None)[0]]
+        poison(monkeypatch)
+        generator.trim()
+        for seed, draft in enumerate(DRAFTS):
+            with monkeypatch.context() as patch:
+                if "adapt=no" in draft:
+                    draft_at_random(patch, seed)
+                outputs, stats = run(generator, draft)
+            assert [shown(one) for one in outputs] == ordinary
+            assert stats.draft_steps > 0 or "adapt" not in draft
+
+
+SURE = tuple(one for one in KINDS if one.ignore_eos and one.presence_penalty == 0)
+
+
+def sure_drafts(generator: Generator) -> tuple[list[tuple[object, ...]], list[object]]:
+    """Return texts and drafts of rows at the draft's own depth, with others beside them."""
+    with generator.running_batch(draft="ends:3,adapt=no,tokens=5") as batch:
+        numbers = []
+        for index, one in enumerate([*SURE, params(), params(temperature=1, seed=7, **PENALTIES)]):
+            schedule = SAME if index < len(SURE) or one.seed else "full"
+            numbers.append(batch.add([5 + index, 17, 90, *range(index)], one, schedule=schedule))
+        run_all(batch)
+        outputs = [each for number in numbers for each in batch.take(number).outputs]
+    return [shown(one) for one in outputs], [one.drafts for one in outputs]
+
+
+def test_drafts_of_a_rows_own_depth_always_hold(generator: Generator) -> None:
+    """Greedy and sampled: places, random numbers, positions and rows of drafts are right."""
+    _, found = sure_drafts(generator)
+    for drafts in found[:-2]:  # the others run more layers, or have penalties
+        assert drafts is None or drafts.accepted == drafts.drafted
+    assert sum(drafts.drafted for drafts in found[:-2] if drafts) > 80
+
+
+def _uses_up_random_numbers(monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(Sampler, "peek", lambda self, place: self._next_uniform())
+
+
+def _draws_with_the_number_before(monkeypatch: Monkey) -> None:
+    peek = Sampler.peek
+    monkeypatch.setattr(Sampler, "peek", lambda self, place: peek(self, max(0, place - 1)))
+
+
+def _penalises_drafts(monkeypatch: Monkey) -> None:
+    propose = Sampler.propose
+
+    def counting(self: Sampler, logits: np.ndarray, place: int) -> int:
+        token = propose(self, logits, place)
+        if self._penalties is not None:
+            self._penalties.add(token)
+        return token
+
+    monkeypatch.setattr(Sampler, "propose", counting)
+
+
+def _goes_on_behind_a_wrong_draft(monkeypatch: Monkey) -> None:
+    def accept(self: Decoding, row: Row, fed: Any, logits: Any, first: int, *rest: Any) -> None:  # noqa: ANN401
+        step_start, deltas = rest
+        for index, plan in enumerate(fed.plans):
+            token = logits.sample(first + index, row.sampler)
+            deltas.append(row.accept(token, len(plan), step_start=step_start))
+            wrong = index + 1 < len(fed.tokens) and token.token_id != fed.tokens[index + 1]
+            if row.finish_reason is not None or (wrong and index != 1):
+                return
+
+    monkeypatch.setattr(Decoding, "accept", accept)
+
+
+def _takes_logits_of_the_place_before(monkeypatch: Monkey) -> None:
+    sample = HostLogits.sample
+    monkeypatch.setattr(
+        HostLogits, "sample", lambda self, row, sampler: sample(self, max(0, row - 1), sampler)
+    )
+
+
+def _begins_one_place_late(monkeypatch: Monkey) -> None:
+    def late(row: Row, guesses: Sequence[int] = ()) -> object:
+        one = fed(row, guesses)
+        return one._replace(position=one.position + 1) if len(one.tokens) > 2 else one
+
+    monkeypatch.setattr(drafted_decoding, "fed", late)
+
+
+def _drafts_beyond_the_end(monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(layer_drafter, "room_of", lambda row: 9)
+
+
+def _gives_drafts_to_other_rows(monkeypatch: Monkey) -> None:
+    propose = LayerDrafter.propose
+    monkeypatch.setattr(
+        LayerDrafter, "propose", lambda self, rows, most: propose(self, rows, most)[::-1]
+    )
+
+
+def _keeps_the_route_of_another_width(monkeypatch: Monkey) -> None:
+    route_of = HostPasses._route_of
+
+    def kept(self: HostPasses, rows: Any) -> object:  # noqa: ANN401
+        for route in self._routes:
+            if len(route.made_of) == len(rows) and route.version == self._cache.version:
+                return route
+        return route_of(self, rows)
+
+    monkeypatch.setattr(HostPasses, "_route_of", kept)
+
+
+def _reads_logits_at_another_rows_place(monkeypatch: Monkey) -> None:
+    run_pass = HostPasses.run
+    monkeypatch.setattr(
+        HostPasses, "run", lambda self, rows: HostLogits(run_pass(self, rows).logits[::-1])
+    )
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        _uses_up_random_numbers,
+        _draws_with_the_number_before,
+        _penalises_drafts,
+        _goes_on_behind_a_wrong_draft,
+        _takes_logits_of_the_place_before,
+        _begins_one_place_late,
+        _drafts_beyond_the_end,
+        _gives_drafts_to_other_rows,
+        _keeps_the_route_of_another_width,
+        _reads_logits_at_another_rows_place,
+    ],
+)
+def test_each_mistake_changes_texts_or_acceptance(
+    generator: Generator, monkeypatch: Monkey, mutate: Callable[[Monkey], None]
+) -> None:
+    expected = sure_drafts(generator)
+    with monkeypatch.context() as patch:
+        mutate(patch)
+        try:
+            found = sure_drafts(generator)
+        except (SkipDecError, IndexError, ValueError, KeyError):  # positions that nobody holds
+            return
+    assert found != expected
+
+
+@pytest.mark.parametrize("kind", [params(), params(temperature=1, seed=3)])
+def test_a_row_that_fails_within_a_window_keeps_the_tokens_before(
+    generator: Generator, monkeypatch: Monkey, kind: SamplingParams
+) -> None:
+    sample = Sampler.sample
+
+    def sick(self: Sampler, logits: np.ndarray) -> object:
+        is_sick = self._params.min_tokens == 7 and self._num_sampled == 6
+        return sample(self, np.full_like(logits, np.nan) if is_sick else logits)
+
+    kinds = [kind, kind.model_copy(update={"min_tokens": 7}), kind, kind]
+    monkeypatch.setattr(Sampler, "sample", sick)
+    ordinary, _ = run(generator, None, kinds)
+    drafted, stats = run(generator, "ends:3,adapt=no,tokens=4", kinds)
+    assert [shown(one) for one in drafted] == [shown(one) for one in ordinary]
+    assert drafted[1].finish_reason == "error"
+    assert len(drafted[1].token_ids) == 6
+    assert stats.draft_tokens > 0
+
+
+def test_nan_in_the_draft_alone_changes_no_text(generator: Generator, monkeypatch: Monkey) -> None:
+    ordinary, _ = run(generator, None)
+    draft = HostDrafts.run
+
+    def sick(self: HostDrafts, rows: Any, plan: Any) -> HostLogits:  # noqa: ANN401
+        draft(self, rows, plan)
+        return HostLogits(np.full((len(rows), 131), np.nan, np.float32))
+
+    monkeypatch.setattr(HostDrafts, "run", sick)
+    drafted, stats = run(generator, "ends:2,adapt=no")
+    assert [shown(one) for one in drafted] == [shown(one) for one in ordinary]
+    assert stats.draft_tokens > stats.accepted_draft_tokens
+
+
+def test_an_engine_that_fails_in_a_draft_step_fails_as_in_a_pass(
+    generator: Generator, monkeypatch: Monkey
+) -> None:
+    draft, calls = HostDrafts.run, []
+
+    def failing(self: HostDrafts, rows: Any, plan: Any) -> HostLogits:  # noqa: ANN401
+        calls.append(rows)
+        if len(calls) == 4:
+            raise DeviceError("layer 0", "is out of order")
+        return draft(self, rows, plan)
+
+    monkeypatch.setattr(HostDrafts, "run", failing)
+    with generator.running_batch(draft="ends:3,adapt=no") as batch:
+        numbers = [batch.add([5, 6, 7], params(), schedule="full") for _ in range(6)]
+        run_all(batch)
+        reasons = [batch.take(number).outputs[0].finish_reason for number in numbers]
+    assert reasons[0] == "error"
+    assert reasons[-1] == "length"
+
+
+def test_closing_in_a_draft_step_ends_the_batch(
+    exported: Callable[..., Path], monkeypatch: Monkey
+) -> None:
+    bundle = exported("pre_norm", kernels="skipdec", quantize="int8", kv_dtype="float16")
+    generator, draft = Generator.open(bundle, threads=1), HostDrafts.run
+
+    def closing(self: HostDrafts, rows: Any, plan: Any) -> HostLogits:  # noqa: ANN401
+        generator.close()
+        return draft(self, rows, plan)
+
+    monkeypatch.setattr(HostDrafts, "run", closing)
+    with pytest.raises(ClosedError):
+        generator.generate([[5, 6, 7]], params(), draft="ends:3,adapt=no")
+
+
+def test_figures_of_draft_steps_add_up(generator: Generator) -> None:
+    outputs, stats = run(generator, "ends:3,adapt=no,tokens=4")
+    assert stats.draft_steps == stats.draft_tokens > 0 or stats.draft_steps < stats.draft_tokens
+    assert stats.draft_tokens == sum(one.drafts.drafted for one in outputs if one.drafts)
+    assert 0 < stats.draft_seconds < stats.decode_seconds
+    assert EngineStats.total([stats, stats]).draft_steps == 2 * stats.draft_steps
+    assert run(generator, None)[1].draft_steps == 0
+
+
+def test_rows_whose_plan_lacks_the_layers_have_no_drafts(generator: Generator) -> None:
+    with generator.running_batch(draft="first:3,adapt=no") as batch:
+        numbers = [batch.add([5, 6, 7], params(), schedule=one) for one in (SAME, "full")]
+        run_all(batch)
+        drafts = [batch.take(number).outputs[0].drafts for number in numbers]
+    assert drafts[0].drafted == 0 < drafts[1].drafted
+
+
+def test_nothing_is_bound_again_once_all_shapes_ran(
+    generator: Generator, monkeypatch: Monkey
+) -> None:
+    bind, bound = host_stitcher.bind, []
+    monkeypatch.setattr(host_stitcher, "bind", lambda *given: bound.append(0) or bind(*given))
+    with generator.running_batch(draft="ends:3,adapt=no,tokens=1") as batch:
+        for _ in range(2):
+            batch.add([5, 6, 7], params(max_tokens=50), schedule="full")
+        counts = []
+        while batch.is_busy:
+            batch.step()
+            counts.append(len(bound))
+    assert len(set(counts[5:25])) == 1
+
+
+def test_without_drafts_nothing_of_them_is_made(generator: Generator) -> None:
+    with generator.running_batch() as batch:
+        batch.add([5, 6, 7], params(), schedule="full")
+        run_all(batch)
+        assert batch._slots._drafts is None
+        assert batch._slots._passes is None
+        assert decoding_module.OrdinaryDecoding is type(batch._decoding)

@@ -1,0 +1,183 @@
+"""Workers that draft: the same texts, figures that add up, also over the deaths of workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from steered_worker import DIE
+from workers import settings, steered, until
+
+from skipdec import (
+    EngineStats,
+    ExitSchedule,
+    Generator,
+    RequestOutput,
+    SamplingParams,
+    WorkerDiedError,
+)
+from skipdec.engines.kernels.library import find_library
+from skipdec.runtime.requests.request import Request
+from skipdec.runtime.scheduling.stats import Counters
+from skipdec.runtime.serving.async_engine import AsyncEngine
+from skipdec.runtime.serving.process.engine import ProcessEngine, Replicas
+from skipdec.runtime.serving.process.messages import Submission, decode, encode
+from skipdec.runtime.serving.service import EngineService
+from skipdec.runtime.serving.stream import ServedRequest
+
+pytestmark = [
+    pytest.mark.slow,  # most start a process
+    pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled"),
+]
+
+DRAFT = "own+lookup,adapt=no"
+PARAMS = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+SAMPLED = PARAMS.updated(temperature=0.9, seed=7, n=2, logprobs=2)
+PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13], [5, 9]]
+
+
+def shown(outputs: list[RequestOutput]) -> list[tuple[object, ...]]:
+    """All of texts but their times and drafts."""
+    return [
+        (one.token_ids, one.layers_per_token, one.logprobs, one.finish_reason)
+        for output in outputs
+        for one in output.outputs
+    ]
+
+
+def alone(bundle: Path, prompts: list[list[int]] = PROMPTS) -> list[tuple[object, ...]]:
+    with Generator.open(bundle, threads=1, max_batch_size=2) as generator:
+        return shown(
+            [
+                generator.generate([prompt], params)[0]
+                for params in (PARAMS, SAMPLED)
+                for prompt in prompts
+            ]
+        )
+
+
+async def written(engine: EngineService, draft: str | None = None) -> list[RequestOutput]:
+    calls = [
+        engine.generate(prompt, params, draft=draft)
+        for params in (PARAMS, SAMPLED)
+        for prompt in PROMPTS
+    ]
+    return await asyncio.gather(*calls)
+
+
+def require_books(stats: EngineStats, outputs: list[RequestOutput]) -> None:
+    """Check that the figures of requests add up to those of their engine."""
+    completions = [one for output in outputs for one in output.outputs]
+    drafts = [one.drafts for one in completions if one.drafts is not None]
+    assert stats.step_rows + stats.accepted_draft_tokens == (
+        stats.generated_tokens - len(completions)
+    )
+    assert sum(one.passes for one in drafts) == stats.step_rows
+    assert sum(one.drafted for one in drafts) == stats.draft_tokens
+    assert sum(one.accepted for one in drafts) == stats.accepted_draft_tokens
+    assert 0 < stats.accepted_draft_tokens <= stats.draft_tokens
+    histogram = stats.histograms["accepted_of_pass"]
+    assert histogram.total == stats.accepted_draft_tokens
+    assert sum(histogram.counts) <= stats.step_rows
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_texts_are_those_without_drafts_in_any_number_of_workers(
+    bundle: Path, workers: int
+) -> None:
+    async def main() -> list[tuple[object, ...]]:
+        asked = [
+            settings(bundle, draft=DRAFT, worker=place, workers=workers, threads=workers)
+            for place in range(workers)
+        ]
+        opened: Any = {
+            0: lambda: AsyncEngine.open(bundle, threads=1, max_batch_size=2, draft=DRAFT),
+            1: lambda: ProcessEngine.opened(asked[0]),
+            2: lambda: Replicas.opened(asked),
+        }[workers]
+        async with opened() as engine:
+            assert str(engine.outline.draft) == DRAFT
+            first = await written(engine)
+            require_books(engine.stats(), first)
+            second = await written(engine)  # with n-grams of the first
+            require_books(engine.stats(), first + second)
+            off = await written(engine, draft="off")
+            assert all(one.drafts is None for output in off for one in output.outputs)
+            return [shown(first), shown(second), shown(off)]
+
+    assert asyncio.run(main()) == [alone(bundle)] * 3
+
+
+def test_deltas_say_which_tokens_were_drafted_in_a_worker(bundle: Path) -> None:
+    async def main() -> None:
+        async with steered(bundle, draft=DRAFT) as engine:
+            await engine.generate([5, 6], PARAMS)
+            async with engine.submit([5, 6], PARAMS) as stream:
+                deltas = [delta async for delta in stream]
+                drafts = (await stream.output()).outputs[0].drafts
+        assert drafts is not None
+        assert sum(delta.drafted for delta in deltas) == drafts.accepted > 10
+
+    asyncio.run(main())
+
+
+def test_drafts_survive_the_deaths_of_their_worker(bundle: Path) -> None:
+    expected = alone(bundle)
+
+    async def main() -> None:
+        async with steered(bundle, draft=DRAFT) as engine:
+            for death in range(2):
+                assert shown(await written(engine)) == expected
+                beside = engine.submit([5, 6], PARAMS)
+                await anext(beside)
+                with pytest.raises(WorkerDiedError):
+                    await engine.generate([DIE, death], PARAMS)
+                await asyncio.gather(beside.output(), return_exceptions=True)
+            assert shown(await written(engine)) == expected
+            stats = engine.stats()
+            assert stats.step_rows + stats.accepted_draft_tokens <= stats.generated_tokens
+            assert 0 < stats.accepted_draft_tokens <= stats.draft_tokens
+
+    asyncio.run(main())
+
+
+def test_texts_that_wait_while_their_worker_is_killed_stay_the_same(bundle: Path) -> None:
+    expected = alone(bundle, PROMPTS[:1])[0]
+
+    async def main() -> None:
+        async with steered(bundle, draft=DRAFT) as engine:
+            for _ in range(3):
+                tasks = [asyncio.create_task(engine.generate(PROMPTS[0], PARAMS)) for _ in range(6)]
+                await until(lambda: engine.stats().waiting > 0)
+                assert engine.worker_pid is not None
+                os.kill(engine.worker_pid, signal.SIGKILL)
+                results = await asyncio.gather(*tasks, return_exceptions=True)
+                whole = [one for one in results if isinstance(one, RequestOutput)]
+                assert whole, "those that waited go on in the next worker"
+                assert all(shown([one]) == [expected] for one in whole)
+                died = [one for one in results if isinstance(one, BaseException)]
+                assert all(isinstance(one, WorkerDiedError) for one in died)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_a_message_says_whether_its_request_drafts(drafts: bool) -> None:
+    request = Request(0, None, (5, 6), PARAMS, 30, "ann", drafts)
+    asked = ServedRequest("a", request, ExitSchedule.full(6))
+    message = decode(encode(Submission.of(asked)))
+    assert isinstance(message, Submission)
+    assert message.request == request
+
+
+def test_figures_of_replicas_show_the_one_that_drafts_most() -> None:
+    present = dict.fromkeys(
+        ("requests", "running", "waiting", "reserved_bytes", "prefix_bytes", "limit_bytes"), 0
+    )
+    stats = [Counters.zero(2).snapshot(drafting=count, **present) for count in (2, 5, 0)]
+    assert EngineStats.total(stats).drafting == 5
+    assert stats[1].ended(0).drafting == 0

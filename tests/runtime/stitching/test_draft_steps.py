@@ -1,0 +1,320 @@
+"""Draft steps leave no trace: passes behind them give the bits that they give without drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from known_tokens import FedStitcher, alone, draw_texts, fed_stitcher, known_bits, together
+
+from skipdec import UsageError
+from skipdec.engines.kernels.library import find_library
+from skipdec.runtime.kv.buffers import BufferPool
+from skipdec.runtime.kv.cache import SlotCache
+from skipdec.runtime.schedule.plan import LayerPlan
+from skipdec.runtime.stitching.host.drafts import HostDrafts, _Group
+from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
+from skipdec.runtime.stitching.protocol import DraftRow, StepRow
+
+needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+SCHEDULES = ("full", "linear:max=5,min=2,horizon=20", "constant:max=3", "2x:horizon=9,prompt=decay")
+TEXTS = draw_texts(3, 8, SCHEDULES, length=24)
+PLANS = tuple(
+    LayerPlan(layers) for layers in ((0,), (0, 5), (0, 4, 5), (0, 1, 2), (0, 3, 4, 5), (2, 5))
+)
+
+DraftStep = Callable[[FedStitcher, Sequence[DraftRow], LayerPlan], None]
+
+
+def draft(stitcher: FedStitcher, rows: Sequence[DraftRow], plan: LayerPlan) -> None:
+    stitcher.slots.draft(rows, plan)
+
+
+class Drafting(FedStitcher):
+    """Drafts before each pass: some rows, some tokens each, through layers that the rows run."""
+
+    def __init__(self, stitcher: FedStitcher, seed: int, step: DraftStep = draft) -> None:
+        vars(self).update(vars(stitcher))
+        self.drafted = 0
+        self._random = Random(seed)
+        self._draft_step = step
+
+    def step(self, rows: Sequence[StepRow]) -> list[str]:
+        plan = self._random.choice(PLANS)
+        room = {
+            row.row: self._random.randint(0, 7)
+            for row in rows
+            if set(plan) <= set(row.plan) and self._random.random() < 0.8
+        }
+        cache = self.slots._cache
+        reserved = {row: min(cache.reserved(row, layer) for layer in plan) for row in room}
+        for place in range(7):
+            drafting = [
+                DraftRow(row.row, self._random.randrange(4, 90), row.position + place)
+                for row in rows
+                if place < room.get(row.row, 0) and row.position + place < reserved[row.row]
+            ]
+            if drafting:
+                self._draft_step(self, drafting, plan)
+                self.drafted += len(drafting)
+        return super().step(rows)
+
+
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill all memory of caches with bytes that are NaN in every type."""
+    acquire = BufferPool.acquire
+
+    def poisoned(self: BufferPool, nbytes: int, user: str = "") -> object:
+        buffer = acquire(self, nbytes, user)
+        np.asarray(buffer)[...] = 0xFF
+        return buffer
+
+    monkeypatch.setattr(BufferPool, "acquire", poisoned)
+
+
+@pytest.fixture(scope="module")
+def own(exported: Callable[..., Path]) -> Iterator[FedStitcher]:
+    if find_library() is None:
+        pytest.skip("the kernels were not compiled")
+    options = {"kernels": "skipdec", "quantize": "int8", "kv_dtype": "float16"}
+    with fed_stitcher(exported("pre_norm", **options)) as stitcher:
+        yield stitcher
+
+
+@needs_kernels
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize(
+    ("structure", "quantize", "kv_dtype"),
+    [
+        ("pre_norm", "int8", "float16"),
+        ("pre_norm", "int8", "int8"),
+        ("pre_norm", "int4", "bfloat16"),
+        ("post_norm", "int8", "float32"),
+        ("no_bias", "int8", "int8"),
+        ("untied", "int8", "float16"),
+    ],
+)
+def test_passes_behind_drafts_have_the_bits_of_those_without(
+    exported: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    structure: str,
+    quantize: str,
+    kv_dtype: str,
+    width: int,
+) -> None:
+    bundle = exported(structure, kernels="skipdec", quantize=quantize, kv_dtype=kv_dtype)
+    operations, expected = together(TEXTS, width, seed=width), alone(TEXTS)
+    with fed_stitcher(bundle) as stitcher:
+        wanted = known_bits(TEXTS, expected, stitcher.run(expected))
+        poison(monkeypatch)
+        stitcher.slots.reset()
+        drafting = Drafting(stitcher, seed=width)
+        found = known_bits(TEXTS, operations, drafting.run(operations))
+    assert drafting.drafted > 100
+    assert found == wanted
+
+
+def test_drafts_on_operators_of_onnxruntime_leave_no_trace(exported: Callable[..., Path]) -> None:
+    operations = together(TEXTS, 1, seed=4)
+    with fed_stitcher(exported("pre_norm")) as stitcher:
+        wanted = stitcher.run(operations)
+        assert Drafting(stitcher, seed=4).run(operations) == wanted
+
+
+def _writes_a_position_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that do not draft write their last position again."""
+    run = HostDrafts.run
+
+    def early(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+        length = SlotCache.length
+        drafting = {row.row for row in rows}
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                SlotCache, "length", lambda self, row: length(self, row) - (row not in drafting)
+            )
+            return run(self, rows, plan)
+
+    monkeypatch.setattr(HostDrafts, "run", early)
+
+
+def _leaves_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leaving(self: HostSlotStitcher, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+        for row in rows:
+            self._leave_bypassed(StepRow(row.row, (row.token,), row.position, (plan,)))
+        return run(self, rows, plan)
+
+    run = HostSlotStitcher.draft
+    monkeypatch.setattr(HostSlotStitcher, "draft", leaving)
+
+
+def _moves_rows_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes set lengths to what they were before, so rows that move lose what was kept."""
+    set_lengths = SlotCache.set_lengths
+
+    def short(self: SlotCache, rows: Sequence[int], lengths: Sequence[int]) -> None:
+        known = self._lengths
+        set_lengths(self, rows, [min(known.get(row, n), n) for row, n in zip(rows, lengths)])  # noqa: B905
+
+    monkeypatch.setattr(SlotCache, "set_lengths", short)
+
+
+def _keeps_what_drafts_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes leave out what the draft's layers did: keys of its first position stay."""
+    step, run = HostSlotStitcher.step, HostDrafts.run
+    written: list[tuple[int, int, int]] = []
+
+    def drafting(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+        written.extend((row.row, layer, row.position) for row in rows for layer in plan)
+        return run(self, rows, plan)
+
+    def keeping(self: HostSlotStitcher, rows: Sequence[StepRow]) -> object:
+        held = []
+        for row, layer, position in written:
+            if row in (inside := self._cache.residents(layer)):
+                key, _ = self._cache.first(layer, len(inside))
+                held.append((row, layer, position, np.array(key[inside.index(row), :, position])))
+        logits = step(self, rows)
+        for row, layer, position, key in held:
+            if row in (inside := self._cache.residents(layer)):
+                self._cache.first(layer, len(inside))[0][inside.index(row), :, position] = key
+        written.clear()
+        return logits
+
+    monkeypatch.setattr(HostDrafts, "run", drafting)
+    monkeypatch.setattr(HostSlotStitcher, "step", keeping)
+
+
+def _keeps_the_route_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    route_of = HostDrafts._route_of
+
+    def kept(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+        for route in self._routes:
+            if len(route.numbers) == len(rows) and route.version == self._cache.version:
+                return route
+        return route_of(self, rows, plan)
+
+    monkeypatch.setattr(HostDrafts, "_route_of", kept)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        _writes_a_position_early,
+        _leaves_layers,
+        _moves_rows_too_short,
+        _keeps_what_drafts_wrote,
+        _keeps_the_route_of_other_rows,
+    ],
+)
+def test_a_trace_of_a_draft_changes_bits(
+    own: FedStitcher,
+    monkeypatch: pytest.MonkeyPatch,
+    mutate: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    expected, operations = alone(TEXTS), together(TEXTS, 3, seed=3)
+    wanted = known_bits(TEXTS, expected, own.run(expected))
+    mutate(monkeypatch)
+    try:
+        found = known_bits(TEXTS, operations, Drafting(own, seed=3).run(operations))
+    except (AssertionError, UsageError):  # other logits, or a layer that the row has left
+        found = {}
+    finally:
+        own.slots.reset()
+    assert found != wanted
+
+
+FULL = LayerPlan(tuple(range(6)))
+
+
+def begin(stitcher: FedStitcher, *max_tokens: int) -> None:
+    for row, count in enumerate(max_tokens):
+        one = {"row": row, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": count}
+        stitcher.run([{"begin": one}])
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_draft_step_has_the_bits_of_a_pass_of_its_layers(
+    own: FedStitcher, plan: LayerPlan
+) -> None:
+    """The first token sees the prompt's keys alone, which all layers have."""
+    try:
+        begin(own, 9, 9, 9)
+        drafts = own.slots.draft([DraftRow(2, 11, 3), DraftRow(0, 8, 3)], plan)
+        found = [drafts.logits[index].copy() for index in range(2)]
+        tokens = {2: 11, 1: 9, 0: 8}
+        steps = own.slots.step([StepRow(row, (tokens[row],), 3, (plan,)) for row in (2, 0, 1)])
+        np.testing.assert_array_equal(found, [steps.logits[index] for index in range(2)])
+    finally:
+        own.slots.reset()
+
+
+def test_rows_that_do_not_draft_write_within_their_positions(
+    own: FedStitcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that leaves a layer in its next pass holds no position there that it would write."""
+    gather, written = HostDrafts._gather, []
+
+    def noted(self: HostDrafts, group: _Group, positions: Sequence[int]) -> None:
+        gather(self, group, positions)
+        buffers = self._whole if group.rows is None else self._part
+        written.append((list(buffers.write_indices[: len(group.last)]), group.last))
+
+    monkeypatch.setattr(HostDrafts, "_gather", noted)
+    schedule = own.schedule("linear:max=5,min=2,horizon=4")
+    assert len(schedule.plan(1)) < len(schedule.plan(0))
+    try:
+        begin(own, 20)
+        one = {"row": 1, "tokens": [5, 6, 7], "schedule": "linear:max=5,min=2,horizon=4"}
+        own.run([{"begin": one | {"max_tokens": 9}}])
+        own.step([StepRow(0, (8,), 3, (FULL,)), StepRow(1, (8,), 3, (schedule.plan(0),))])
+        own.slots.draft([DraftRow(0, 8, 4)], FULL)
+    finally:
+        own.slots.reset()
+    assert all(index <= last for group in written for index, last in zip(*group, strict=True))
+    assert [4, 3] in [indices for indices, _ in written]
+    assert [4, 4] in [indices for indices, _ in written]
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (DraftRow(0, 8, 2), "drafts at position 2; allowed: 3 to 4"),
+        (DraftRow(0, 8, 5), "drafts at position 5; allowed: 3 to 4"),
+        (DraftRow(7, 8, 3), "drafts with layer 0, which it left"),
+    ],
+)
+def test_tokens_that_cannot_be_drafted_from_are_refused(
+    own: FedStitcher, row: DraftRow, problem: str
+) -> None:
+    try:
+        begin(own, 3)
+        with pytest.raises(UsageError, match=problem):
+            own.slots.draft([row], FULL)
+        assert own.slots._cache.length(0) == 3
+    finally:
+        own.slots.reset()
+
+
+def test_draft_steps_allocate_nothing_once_they_ran(own: FedStitcher) -> None:
+    try:
+        begin(own, 40, 40)
+        rows = [DraftRow(0, 8, 3), DraftRow(1, 9, 3)]
+        own.slots.draft(rows, PLANS[2])
+        routes, bindings = own.slots._drafts._routes[:], len(own.slots._bindings)
+        for _ in range(100):
+            own.slots.draft(rows, PLANS[2])
+        assert own.slots._drafts._routes == routes
+        assert len(own.slots._bindings) == bindings
+    finally:
+        own.slots.reset()
+
+
+def test_devices_refuse_draft_steps_by_name(exported: Callable[..., Path]) -> None:
+    with (
+        fed_stitcher(exported("pre_norm"), device="rehearsal") as stitcher,
+        pytest.raises(UsageError, match="by layers needs the CPU"),
+    ):
+        stitcher.slots.draft([DraftRow(0, 5, 3)], FULL)
