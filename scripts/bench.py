@@ -23,7 +23,7 @@ BENCHMARKS = {
     "serving": Benchmark("serving.command", "running batches, for docs/benchmarks/serving.md"),
     "load": Benchmark("load.command", "what clients of a server, Triton or an engine see"),
     "gpu": Benchmark("gpu.command", "a GPU beside a compiled model; scripts/gpu_check.sh runs it"),
-    "drafts": Benchmark("drafts", "drafts beside full depth, as goals, part by part"),
+    "goals": Benchmark("drafts.goals", "drafts beside full depth, as goals, part by part"),
     "tuning": Benchmark("tuning.command", "training steps, for docs/guides/tuning.md"),
 }
 

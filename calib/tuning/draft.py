@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...engines.errors import UsageError, did_you_mean, shown
+from ...runtime.drafting.config import DraftPart
+from ...runtime.drafting.layers import draft_plan
 from ...runtime.schedule import ExitSchedule
 
 WINDOW = 6  # most places of a window in training, and all of one in measuring acceptance
@@ -15,25 +16,7 @@ WINDOW = 6  # most places of a window in training, and all of one in measuring a
 _ALLOWED = "layers:N, ends:N or first:N, e.g. ends:3"
 
 
-def _placed(count: int, num_layers: int) -> tuple[int, ...]:
-    """Return the layers that the placement of a full schedule gives: the top ones."""
-    schedule = ExitSchedule.full(num_layers)
-    return schedule.changed(max_exit_layer=count, min_exit_layer=count).plan(0).layers
-
-
-def _ends(count: int, num_layers: int) -> tuple[int, ...]:
-    return (0, *range(num_layers - count + 1, num_layers))
-
-
-def _first(count: int, num_layers: int) -> tuple[int, ...]:
-    return tuple(range(count))
-
-
-_PLACES: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
-    "layers": _placed,
-    "ends": _ends,
-    "first": _first,
-}
+_PLACED = ("layers", "ends", "first")  # parts of a draft that run layers of the model
 
 
 def draft_layers(text: str, num_layers: int) -> tuple[int, ...]:
@@ -43,11 +26,11 @@ def draft_layers(text: str, num_layers: int) -> tuple[int, ...]:
     ((0, 10, 11), (0, 1, 2))
 
     Raises UsageError if the text is not a draft's, or the draft does not run fewer layers than the
-    model has.
+    model has, and ScheduleError if the placement has no such number of layers.
     """
     match = re.fullmatch(r"([a-z]+):([0-9]{1,6})", text)
-    if match is None or match[1] not in _PLACES:
-        meant = did_you_mean(text.partition(":")[0], _PLACES)
+    if match is None or match[1] not in _PLACED:
+        meant = did_you_mean(text.partition(":")[0], _PLACED)
         raise UsageError("draft", f"is {shown(text)}; {meant}allowed: {_ALLOWED}")
     count = int(match[2])
     if not 1 <= count < num_layers:
@@ -56,7 +39,8 @@ def draft_layers(text: str, num_layers: int) -> tuple[int, ...]:
             f"is {text}, {count} layers; allowed: 1 to {num_layers - 1}, fewer than the model's "
             f"{num_layers}",
         )
-    return _PLACES[match[1]](count, num_layers)
+    part = DraftPart(match[1], count)
+    return draft_plan(part, ExitSchedule.full(num_layers)).layers
 
 
 @dataclass(frozen=True)

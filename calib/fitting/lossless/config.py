@@ -164,15 +164,11 @@ def _defaults(resolver: DraftResolver) -> list[str]:
         assert draft is not None
         placed.setdefault(resolver.plan(draft.parts[0]), text)
     layers = list(placed.values())
-    if getattr(resolver.manifest, "draft_layer", None) is not None:
+    if resolver.manifest.draft_layer is not None:
         layers.append("trained")
-    return [
-        "own",
-        "lookup",
-        "own+lookup",
-        *layers,
-        *(f"own+{text}" for text in layers),
-    ]
+    if (head := resolver.manifest.draft_head) is not None:
+        layers += [f"{text},head={head.tokens}" for text in layers]
+    return ["own", "lookup", "own+lookup", *layers, *(f"own+{text}" for text in layers)]
 
 
 def source_name(part: DraftPart, head: int | None) -> str:

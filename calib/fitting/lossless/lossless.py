@@ -31,7 +31,7 @@ from .simulation import (
 )
 
 ROWS = 8  # whose texts are generated together, before anything is measured
-_TIMED = 3  # candidates, the best of the simulation
+_TIMED = 3  # candidates of different kinds, the best of the simulation
 LEAST_GAIN = 1.03
 
 
@@ -95,7 +95,7 @@ def fit_drafts(
     open_generator: OpenGenerator | None = None,
     events: Events | None = None,
 ) -> LosslessFit:
-    """Measure acceptance and costs, simulate the candidates, time the best three, choose one.
+    """Measure acceptance and costs, simulate the candidates, time the best, choose one.
 
     Texts are those of full depth in any case; only time differs. N-grams are taught by the first
     half of the prompts' texts, and everything is measured on the second half, one row at a time.
@@ -135,11 +135,12 @@ class _Fitting:
         for draft in inputs.candidates:
             candidates.append(Candidate(draft, simulate(draft, self._source, texts, costs)))
             events.advance(str(draft))
-        candidates.sort(key=lambda one: -one.simulated.gain)  # stable: simpler ones first
-        timed = self._time(candidates[:_TIMED], texts)
+        candidates.sort(key=lambda one: -round(one.simulated.gain, 2))  # stable: simpler ones first
+        best = _best_of_kinds(candidates)
+        timed = self._time(best, texts)
         chosen = max(timed, key=lambda one: one.gain or 0.0)
         _require_gain(chosen)
-        every = (*timed, *candidates[_TIMED:])
+        every = (*timed, *(one for one in candidates if one not in best))
         return LosslessFit(self._config, inputs, costs, shares, every, chosen)
 
     def _measure(self, texts: Sequence[Text]) -> Costs:
@@ -182,6 +183,19 @@ class _Fitting:
             Candidate(one.draft, one.simulated, median(measured), tuple(measured))
             for one, measured in zip(candidates, gains, strict=True)
         ]
+
+
+def _best_of_kinds(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the first candidate of each kind, at most three, of which ``candidates`` are ordered.
+
+    Kinds are e.g. own n-grams, layers, and layers behind own n-grams: candidates of one kind gain
+    nearly the same, and the simulation leaves out what the host does.
+    """
+    kinds: dict[tuple[str, ...], Candidate] = {}
+    for one in candidates:
+        kind = tuple("layers" if part.runs_layers else part.name for part in one.draft.parts)
+        kinds.setdefault(kind, one)
+    return list(kinds.values())[:_TIMED]
 
 
 def _require_gain(best: Candidate) -> None:

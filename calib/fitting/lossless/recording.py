@@ -34,6 +34,11 @@ class Recorder(Drafter):
         self._drafter = drafter
         self._proposals = proposals
 
+    @property
+    @override
+    def draft_steps(self) -> int:
+        return self._drafter.draft_steps
+
     @override
     def can_draft(self, row: Row) -> bool:
         return self._drafter.can_draft(row)
@@ -78,7 +83,7 @@ class Runs:
         memory = DraftMemory()
         prompts = [text.prompt for text in texts]
         self._run(draft, memory, prompts, self._params, lambda one: Recorder(one, proposals))
-        return proposals, memory.costs.draft_cost(str(draft.parts[0]), 1, 0.0)
+        return proposals, memory.costs.draft_cost(part, 1, 0.0)
 
     def pass_costs(self, prompt: tuple[int, ...]) -> tuple[float, ...]:
         """Return the cost of passes over 1 to 8 tokens of one row, in passes over one."""

@@ -14,13 +14,14 @@ from typer.testing import CliRunner, Result
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting.lossless import lossless
 from skipdec.calib.fitting.lossless.config import LosslessConfig, prepare
-from skipdec.calib.fitting.lossless.lossless import fit_drafts
+from skipdec.calib.fitting.lossless.lossless import Candidate, fit_drafts
 from skipdec.calib.fitting.lossless.recording import Runs
 from skipdec.calib.fitting.lossless.simulation import (
     Costs,
     Lookup,
     OwnNGrams,
     Recorded,
+    Simulated,
     Source,
     Text,
     acceptance,
@@ -218,6 +219,13 @@ def test_nothing_faster_is_an_error_with_the_best(
     ):
         fit_drafts(config)
     assert lossless.LEAST_GAIN == 1.03
+
+
+def test_of_candidates_that_differ_little_only_the_best_is_timed() -> None:
+    names = ("own+ends:2", "own+ends:3", "own", "ends:2", "first:2", "lookup")
+    candidates = [Candidate(draft(name), Simulated(Drafts(), 2.0)) for name in names]
+    best = lossless._best_of_kinds(candidates)
+    assert [str(one.draft) for one in best] == ["own+ends:2", "own", "ends:2"]
 
 
 @needs_kernels

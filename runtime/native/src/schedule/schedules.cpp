@@ -117,9 +117,11 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   if (presets != preset_documents(num_layers))
     fields.refuse("presets",
                   "are not those of a model of " + std::to_string(num_layers) + " layers");
-  schedules.placement_ = [rule](std::int64_t count) { return layers_of(rule, count); };
-  schedules.least_layers_ = rule.least_budget();
+  Rule drafts = rule;  // full depth has no warm-up, but drafts without layer 0 never hold
+  drafts.warmup_layers = std::max<std::int64_t>(1, rule.warmup_layers);
+  schedules.least_layers_ = drafts.least_budget();
   schedules.placement_name_ = rule.placement;
+  schedules.placement_ = [drafts](std::int64_t count) { return layers_of(drafts, count); };
   return schedules;
 }
 

@@ -1,7 +1,7 @@
-"""Measure drafts beside full depth, part by part, for the goals of docs/guides/drafts.md.
+"""Measure drafts beside full depth, part by part, each figure beside its goal.
 
-    python scripts/bench.py drafts --work /tmp/drafts --part export
-    python scripts/bench.py drafts --work /tmp/drafts --part restaurants --data dev.csv
+    python scripts/bench.py goals --work /tmp/drafts --part export
+    python scripts/bench.py goals --work /tmp/drafts --part restaurants --data dev.csv
 
 Parts: export makes the bundles (opt-1.3b and opt-125m with random weights, examples/restaurants);
 restaurants are whole calls on real texts, passes what several tokens of a row cost, large and small
@@ -26,7 +26,7 @@ from skipdec.engines.host.processor import available_cores, processor_name
 from skipdec.runtime.measuring.bench import random_prompts
 from skipdec.runtime.measuring.passes import measure_pass_costs
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _PAST = 64  # positions before the first pass that is measured
 
 
