@@ -1,4 +1,4 @@
-"""Measure drafts beside full depth, part by part, for the goals of docs/guides/drafts.md.
+"""Measure drafts beside full depth, part by part, each figure beside its goal.
 
     python scripts/bench.py goals --work /tmp/drafts --part export
     python scripts/bench.py goals --work /tmp/drafts --part restaurants --data dev.csv
