@@ -23,7 +23,7 @@ from .schedule.bundle import UntunedWarning, bundle_schedule
 from .schedule.request_schedules import ScheduleResolver
 from .scheduling.call import Call
 from .scheduling.loaded_bundle import LoadedBundle, RunningBatchConfig
-from .scheduling.running_batch import RunningBatch, open_running_batch
+from .scheduling.running_batch import RunningBatch
 from .scheduling.scoring import Scorer
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
@@ -334,8 +334,10 @@ class Generator:
         if max_prefill_tokens is not None:
             config = config.updated(max_prefill_tokens=max_prefill_tokens)
         loaded = self._loaded.remembering(draft_memory)
-        with open_running_batch(loaded, config, max_model_len=max_model_len) as batch:
-            yield batch
+        keeps_prefixes = config.prefixes != "off"
+        slots = loaded.batch_slots(max_model_len, config.draft, keeps_prefixes=keeps_prefixes)
+        with self._engines.hold(slots, lasts=True):
+            yield RunningBatch(loaded, slots, config)
 
     engine = deprecated(
         "Generator.engine() is now Generator.running_batch(); the old name goes with the next "

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
@@ -394,14 +393,3 @@ class RunningBatch:
         with self._loaded.engines.kept():
             for row in rows:
                 self._slots.release(row.number)
-
-
-@contextmanager
-def open_running_batch(
-    loaded: LoadedBundle, config: RunningBatchConfig, *, max_model_len: int | None
-) -> Iterator[RunningBatch]:
-    """Hold the engines for a running batch until the block ends; see `Generator.running_batch`."""
-    keeps_prefixes = config.prefixes != "off"
-    slots = loaded.batch_slots(max_model_len, config.draft, keeps_prefixes=keeps_prefixes)
-    with loaded.engines.hold(slots, lasts=True):
-        yield RunningBatch(loaded, slots, config)
