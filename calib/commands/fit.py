@@ -120,7 +120,11 @@ def fit(
     ] = False,
     draft: Annotated[
         list[str] | None,
-        typer.Option(help="repeat: a candidate of --lossless (several)", rich_help_panel=_GOAL),
+        typer.Option(
+            metavar="TEXT",
+            help="repeat: a candidate of --lossless (several)",
+            rich_help_panel=_GOAL,
+        ),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="of --lossless (0: greedy)", rich_help_panel=_GOAL)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING
 
 from ...engines.kernels.library import DOMAIN
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
@@ -19,6 +18,9 @@ from ..architecture.architecture import HEAD_WEIGHT, engine_parameters
 from ..architecture.signature import Signature
 from ..config import DRAFT_HEAD_MULTIPLE
 from ..quantization.packed import PackedQuantizer, weight_quantizer
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 _DEFAULT_TOKENS = 8192  # 88 % of the tokens that OPT was trained on
 _DEFAULT_SHARE = 4  # of a smaller vocabulary, its quarter
@@ -61,6 +63,8 @@ def narrow_head(head: Path, model: ModelSpec, precision: PrecisionSpec, tokens: 
 
     Its weights stay where they are; those of the vocabulary's product end earlier.
     """
+    import onnx_ir as ir
+
     narrow = ir.load(head)
     quantizer = packed_head(precision)
     assert quantizer is not None, precision
@@ -97,6 +101,8 @@ def external_bytes(graph: ir.Model) -> int:
 
 def _cut(value: ir.Value, shape: tuple[int, ...]) -> None:
     """Keep the first entries of an external tensor along its first axis."""
+    import onnx_ir as ir
+
     tensor = value.const_value
     assert isinstance(tensor, ir.ExternalTensor), value.name
     assert tensor.shape.numpy()[1:] == shape[1:], (value.name, tensor.shape, shape)
@@ -116,6 +122,8 @@ def _cut(value: ir.Value, shape: tuple[int, ...]) -> None:
 
 
 def _external(graph: ir.Model) -> Iterator[ir.ExternalTensor]:
+    import onnx_ir as ir
+
     for value in graph.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
             yield value.const_value

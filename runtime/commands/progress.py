@@ -122,7 +122,7 @@ class GenerationProgress:
 
     def summary(self) -> dict[str, Any]:
         """Return the figures as a JSON object; fields in which requests differ are null."""
-        horizon = self._schedule.horizon
+        horizon, drafts = self._schedule.horizon, self._drafts_summary()
         return {
             "schedule": self._schedule_text,
             "horizon": horizon if horizon == self._longest_horizon else None,
@@ -133,7 +133,7 @@ class GenerationProgress:
             "seconds": self.seconds,
             "tokens_per_second": self.tokens_per_second,
             "kernels": self._kernels,
-            "drafts": self._drafts_summary(),
+            **({} if drafts is None else {"drafts": drafts}),
         }
 
     def _drafts_summary(self) -> dict[str, Any] | None:

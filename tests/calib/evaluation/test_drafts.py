@@ -28,7 +28,10 @@ from skipdec.runtime.generator import Generator
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.tokens.outputs import CompletionOutput
 
-pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+pytestmark = [
+    pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled"),
+    pytest.mark.usefixtures("own_thread_pools"),
+]
 
 
 @pytest.fixture(scope="module")

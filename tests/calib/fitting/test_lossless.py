@@ -39,6 +39,8 @@ from skipdec.runtime.generator import Generator
 from skipdec.runtime.tokens.outputs import Drafts
 from skipdec.runtime.tokens.sampling import SamplingParams
 
+pytestmark = pytest.mark.usefixtures("own_thread_pools")
+
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 FLAT = Costs((1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7), {"ends:2": 0.2})
 

@@ -98,5 +98,5 @@ def test_drafts_are_summed_up_as_tokens_per_pass_and_acceptance() -> None:
 def test_without_drafts_nothing_is_said_of_them() -> None:
     counted = GenerationProgress([ExitSchedule.full(6)], 1, Events(), "skipdec avx2")
     counted.update([delta(0, 6), delta(0, 6, "length")])
-    assert counted.summary()["drafts"] is None
+    assert "drafts" not in counted.summary()
     assert "draft" not in counted.summary_text(SamplingParams())

@@ -25,6 +25,8 @@ from skipdec.runtime.drafting.config import parse_draft
 from skipdec.runtime.opening import OpenOptions
 from skipdec.runtime.schedule import ExitSchedule
 
+pytestmark = pytest.mark.usefixtures("own_thread_pools")
+
 ENDS = "own+ends:3,exact=no"  # a hollow bundle runs ONNX Runtime's operators
 
 

@@ -300,8 +300,8 @@ def test_nan_in_the_draft_alone_changes_no_text(generator: Generator, monkeypatc
     ordinary, _ = run(generator, None)
     draft = HostDrafts.run
 
-    def sick(self: HostDrafts, rows: Any, plan: Any) -> HostLogits:  # noqa: ANN401
-        draft(self, rows, plan)
+    def sick(self: HostDrafts, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
+        draft(self, rows, plan, **options)
         return HostLogits(np.full((len(rows), 131), np.nan, np.float32))
 
     monkeypatch.setattr(HostDrafts, "run", sick)
@@ -315,11 +315,11 @@ def test_an_engine_that_fails_in_a_draft_step_fails_as_in_a_pass(
 ) -> None:
     draft, calls = HostDrafts.run, []
 
-    def failing(self: HostDrafts, rows: Any, plan: Any) -> HostLogits:  # noqa: ANN401
+    def failing(self: HostDrafts, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
         calls.append(rows)
         if len(calls) == 4:
             raise DeviceError("layer 0", "is out of order")
-        return draft(self, rows, plan)
+        return draft(self, rows, plan, **options)
 
     monkeypatch.setattr(HostDrafts, "run", failing)
     with generator.running_batch(draft="ends:3,adapt=no") as batch:
@@ -336,9 +336,9 @@ def test_closing_in_a_draft_step_ends_the_batch(
     bundle = exported("pre_norm", kernels="skipdec", quantize="int8", kv_dtype="float16")
     generator, draft = Generator.open(bundle, threads=1), HostDrafts.run
 
-    def closing(self: HostDrafts, rows: Any, plan: Any) -> HostLogits:  # noqa: ANN401
+    def closing(self: HostDrafts, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
         generator.close()
-        return draft(self, rows, plan)
+        return draft(self, rows, plan, **options)
 
     monkeypatch.setattr(HostDrafts, "run", closing)
     with pytest.raises(ClosedError):

@@ -119,7 +119,7 @@ typedef struct skipdec_options {
   /* Guesses tokens in advance and checks several in one pass, which changes no text: "own" (what
    * followed in texts of this engine), "lookup" (in the request's own text), "ends:3" (3 of the
    * layers), "trained" (the bundle's draft layer), "own+ends:3" in this order, with limits
-   * "own,tokens=4"; "auto": what the bundle recommends; NULL or "off": none. See docs/cpp.md. */
+   * "own,tokens=4", "auto" (what the bundle recommends), NULL or "off" (none). See docs/cpp.md. */
   const char* draft;
 } skipdec_options;
 

@@ -37,7 +37,7 @@ def batch_of(rows: list[TokenisedExample]) -> dict[str, torch.Tensor]:
         ("ends:3", (0, 4, 5)),
         ("ends:1", (0,)),
         ("first:3", (0, 1, 2)),
-        ("layers:3", (3, 4, 5)),
+        ("layers:3", (0, 4, 5)),
         ("first:5", (0, 1, 2, 3, 4)),
     ],
 )
