@@ -101,6 +101,7 @@ class OpenBundle final : public Bundle {
   void check_weights(const EngineSpec& spec) const override {
     if (!is_full_) return;
     std::vector<FileRecord> records;
+    records.reserve(spec.weights.size());
     for (const std::string& path : spec.weights) records.push_back(listed(path));
     require_none(FileHashes(directory_, std::move(records)).problems());
   }
