@@ -10,7 +10,6 @@ from ...engines.manifest import ModelSpec, PrecisionSpec
 from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.draft_layer import TrainedDraftLayer, read_draft_layer
 from ..config import DRAFT_HEAD_MULTIPLE, ExportConfig
-from ..graphs.narrow import default_tokens, packed_head
 from .plan import DraftParts
 
 
@@ -22,6 +21,8 @@ def plan_drafts(
     What is wrong is collected in ``problems``. A narrow head that only ``draft`` implies is left
     out, with a warning, where the head's weights have no part that can be read in place.
     """
+    from ..graphs.narrow import default_tokens  # imports NumPy's further types
+
     layer = None
     if config.draft is not None:
         layer = problems.attempt(read_draft_layer, config.draft, checkpoint)
@@ -49,6 +50,8 @@ _APART = (
 
 
 def _require_head(tokens: int, model: ModelSpec, precision: PrecisionSpec) -> None:
+    from ..graphs.narrow import packed_head
+
     problems = []
     if tokens >= model.vocab_size:
         most = (model.vocab_size - 1) // DRAFT_HEAD_MULTIPLE * DRAFT_HEAD_MULTIPLE
@@ -68,6 +71,8 @@ def _missing_head(
     config: ExportConfig, model: ModelSpec, precision: PrecisionSpec
 ) -> Iterator[str]:
     """Yield the reasons why there is no narrow head by default."""
+    from ..graphs.narrow import default_tokens, packed_head
+
     if config.own_kernels is None:
         yield "only the kernels skipdec read a part of the head's weights in place"
     elif packed_head(precision) is None:

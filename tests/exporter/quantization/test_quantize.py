@@ -108,6 +108,16 @@ def head_weight(model: ModelSpec) -> FloatArray:
     return RandomReader(model).read("decoder.embed_tokens.weight").T
 
 
+def sums_are_exact() -> bool:
+    """Return whether ONNX Runtime adds products of 8-bit integers in 32 bits on this processor.
+
+    Those of AVX2 add two of them in 16 bits, which saturates.
+    """
+    flags = Path("/proc/cpuinfo")
+    return not flags.exists() or any(name in flags.read_text() for name in ("vnni", "asimddp"))
+
+
+@pytest.mark.skipif(not sums_are_exact(), reason="ONNX Runtime's sums saturate without VNNI")
 def test_an_int8_head_equals_the_integer_product(tmp_path: Path) -> None:
     model = tiny_spec(final_layer_norm=False)
     session = Session(tmp_path, build(EngineKind.HEAD, model, tmp_path, INT8))

@@ -128,14 +128,16 @@ def _writes_a_position_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that do not draft write their last position again."""
     run = HostDrafts.run
 
-    def early(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+    def early(
+        self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool
+    ) -> object:
         length = SlotCache.length
         drafting = {row.row for row in rows}
         with monkeypatch.context() as patch:
             patch.setattr(
                 SlotCache, "length", lambda self, row: length(self, row) - (row not in drafting)
             )
-            return run(self, rows, plan)
+            return run(self, rows, plan, narrow=narrow)
 
     monkeypatch.setattr(HostDrafts, "run", early)
 
@@ -166,9 +168,11 @@ def _keeps_what_drafts_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     step, run = HostSlotStitcher.step, HostDrafts.run
     written: list[tuple[int, int, int]] = []
 
-    def drafting(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+    def drafting(
+        self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool
+    ) -> object:
         written.extend((row.row, layer, row.position) for row in rows for layer in plan)
-        return run(self, rows, plan)
+        return run(self, rows, plan, narrow=narrow)
 
     def keeping(self: HostSlotStitcher, rows: Sequence[StepRow]) -> object:
         held = []
@@ -190,11 +194,11 @@ def _keeps_what_drafts_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
 def _keeps_the_route_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     route_of = HostDrafts._route_of
 
-    def kept(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+    def kept(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan, narrow: bool) -> object:
         for route in self._routes:
             if len(route.numbers) == len(rows) and route.version == self._cache.version:
                 return route
-        return route_of(self, rows, plan)
+        return route_of(self, rows, plan, narrow)
 
     monkeypatch.setattr(HostDrafts, "_route_of", kept)
 
