@@ -21,8 +21,6 @@ def plan_drafts(
     What is wrong is collected in ``problems``. A narrow head that only ``draft`` implies is left
     out, with a warning, where the head's weights have no part that can be read in place.
     """
-    from ..graphs.narrow import default_tokens  # imports NumPy's further types
-
     layer = None
     if config.draft is not None:
         layer = problems.attempt(read_draft_layer, config.draft, checkpoint)
@@ -32,6 +30,8 @@ def plan_drafts(
     if tokens:
         problems.attempt(_require_head, tokens, model, precision)
     elif tokens is None and layer is not None:
+        from ..graphs.narrow import default_tokens  # needs the extra for exports
+
         tokens = default_tokens(model.vocab_size)
         if reasons := list(_missing_head(config, model, precision)):
             tokens = None
