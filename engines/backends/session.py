@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..bundle import EngineBundle
     from .device import Device
 
+_MOST_ACCEPTED = 4096  # signatures per engine: prompts of each length have one of their own
 _DEVICE = re.compile(r"(cpu|(?:cuda|rehearsal)(?=:|$))(?::(\d+))?")
 
 
@@ -46,6 +47,8 @@ class EngineSession(ABC):
 
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
+        self.roles = spec.roles
+        self._accepted: set[tuple[object, ...]] = set()  # shapes and types that `bind` has checked
 
     def bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
         """Bind one C-contiguous tensor of the backend's memory to each role of the engine.
@@ -54,9 +57,17 @@ class EngineSession(ABC):
         contiguous or have the wrong dtype, rank or fixed dimension, and conflicting sizes of one
         symbol, such as the batch's ``B``.
         """
-        problems = [*self._role_problems(tensors), *self._array_problems(tensors)]
-        if problems:
-            raise UsageError(f"engine {self.spec.name}", *problems)
+        checked = tuple(
+            (role, tensor.shape, tensor.dtype, _is_contiguous(tensor))
+            for role, tensor in tensors.items()
+        )
+        if checked not in self._accepted:
+            problems = [*self._role_problems(tensors), *self._array_problems(tensors)]
+            if problems:
+                raise UsageError(f"engine {self.spec.name}", *problems)
+            if len(self._accepted) >= _MOST_ACCEPTED:
+                self._accepted.clear()
+            self._accepted.add(checked)
         return self._bind(tensors)
 
     @abstractmethod
@@ -65,9 +76,9 @@ class EngineSession(ABC):
 
     def _role_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:
         problems = []
-        if missing := sorted(self.spec.roles - tensors.keys()):
+        if missing := sorted(self.roles - tensors.keys()):
             problems.append(f"nothing bound to {', '.join(missing)}")
-        if unknown := sorted(tensors.keys() - self.spec.roles):
+        if unknown := sorted(tensors.keys() - self.roles):
             problems.append(f"has no tensor for {', '.join(unknown)}")
         return problems
 
@@ -82,7 +93,7 @@ class EngineSession(ABC):
             expected = numpy_dtype(tensor.dtype) if on_host else tensor.dtype
             if array.dtype != expected:  # numpy's dtypes compare with names; str() is slow
                 problems.append(f"{tensor.role} is {array.dtype}; expected {expected}")
-            if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
+            if not _is_contiguous(array):
                 problems.append(f"{tensor.role} is not C-contiguous")
             dimensions = list(zip(tensor.shape, array.shape, strict=False))
             fixed_match = len(array.shape) == len(tensor.shape) and all(
@@ -99,6 +110,11 @@ class EngineSession(ABC):
                             f"{tensor.role} has {symbol} = {size}, but {role} has {first}"
                         )
         return problems
+
+
+def _is_contiguous(tensor: Tensor) -> bool:
+    """Return whether a tensor is C-contiguous, as those on devices always are."""
+    return not isinstance(tensor, np.ndarray) or tensor.flags.c_contiguous
 
 
 class EngineBackend(ABC):

@@ -208,6 +208,8 @@ class LoadedEngines:
         if not self._home.is_left:
             with self._between_steps():
                 self.pool.trim()
+                if self._slots is None and self._stitcher is not None:
+                    self._stitcher.trim()
 
     def close(self) -> None:
         """Free everything once no step is running; idempotent.

@@ -234,6 +234,9 @@ class Stitcher(ABC):
         [<= chunk, V] of ``positions``.
         """
 
+    def trim(self) -> None:  # noqa: B027  (devices keep no such memory)
+        """Free memory that is kept for later passes; no slots may be open."""
+
     @abstractmethod
     def close(self) -> None:
         """Free all bindings and graphs; nothing may be run afterwards."""
@@ -241,7 +244,7 @@ class Stitcher(ABC):
 
 def bind(session: EngineSession, tensors: Mapping[TensorRole, Tensor]) -> Binding:
     """Bind those of ``tensors`` whose roles the engine has."""
-    wanted = session.spec.roles
+    wanted = session.roles
     return session.bind({role: tensor for role, tensor in tensors.items() if role in wanted})
 
 

@@ -19,7 +19,7 @@ from skipdec.engines.errors import BundleError
 from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.bundle import write_schedule
 from skipdec.runtime.schedule.placements import Bottom, Top
-from skipdec.runtime.stitching.host.stitcher import StepBuffers
+from skipdec.runtime.stitching.host.buffers import StepBuffers
 
 Array = NDArray[Any]
 PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 11)]

@@ -20,8 +20,8 @@ from threading import Event, Thread
 from skipdec import AsyncEngine, Generator, ProcessEngine, SamplingParams
 from skipdec.engines.backends import ort
 
-run = ort.run_bound
-ort.run_bound = lambda *given: [run(*given) for _ in range(300)]
+run = ort.OrtBinding.run
+ort.OrtBinding.run = lambda binding: [run(binding) for _ in range(300)]
 bundle, begun = sys.argv[1], Event()
 params = SamplingParams(max_tokens=40, ignore_eos=True)
 

@@ -14,7 +14,7 @@ from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
 from ..protocol import DraftRow
-from .stitcher import HostBindings, StepBuffers
+from .bindings import LayerBindings
 
 _FOLLOWED_TOKENS = 256  # of one call: more would only cost activation memory
 _KEPT_ROUTES = 8  # rows stop drafting at different places of a window
@@ -32,12 +32,11 @@ class HostDrafts:
     5, 6, 9, the second 6, 6, 10, and the pass behind them begins again at 5, 6, 9.
     """
 
-    def __init__(
-        self, bindings: HostBindings, cache: SlotCache, whole: StepBuffers, part: StepBuffers
-    ) -> None:
+    def __init__(self, bindings: LayerBindings, cache: SlotCache) -> None:
         self._bindings = bindings
+        self._workspace = bindings.workspace
+        self._whole, self._part = self._workspace.whole, self._workspace.part
         self._cache = cache
-        self._whole, self._part = whole, part
         self._routes: list[_Route] = []  # of the last steps, the latest first
 
     def follow(self, row: int, tokens: Sequence[int], start: int, plan: LayerPlan) -> None:
@@ -71,7 +70,7 @@ class HostDrafts:
         self._whole.set_positions(positions)
         route.embed.run()
         self._run_layers(route, positions)
-        self._bindings.head_positions[: len(rows)] = route.places
+        self._workspace.head_positions[: len(rows)] = route.places
         route.head.run()
         return route.logits
 
@@ -144,9 +143,9 @@ class HostDrafts:
             places=[place[number] for number in numbers],
             ends=[min(self._cache.reserved(one, layer) for layer in plan) for one in numbers],
             stops=stops,
-            embed=self._bindings.ends(len(order))[0],
-            head=self._bindings.head(len(order), len(numbers), narrow=narrow),
-            logits=HostLogits(self._bindings.head_logits(narrow=narrow)),
+            embed=self._workspace.ends(len(order))[0],
+            head=self._workspace.head(len(order), len(numbers), narrow=narrow),
+            logits=HostLogits(self._workspace.head_logits(narrow=narrow)),
         )
 
 

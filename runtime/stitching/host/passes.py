@@ -16,10 +16,13 @@ from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
 from ..protocol import StepRow
-from .stitcher import HostBindings, HostStitcher
+from .bindings import LayerBindings
+from .buffers import StepBuffers
+from .stitcher import HostStitcher
 
 # Bindings kept for each engine: one per shape of its calls. Beyond it all are bound anew.
 _KEPT_BINDINGS = 64
+_LEAST_TOKENS = 16  # that the buffers hold
 _KEPT_ROUTES = 16  # the number of guesses changes from pass to pass
 
 
@@ -43,9 +46,16 @@ class HostPasses:
     def __init__(self, engines: HostStitcher, cache: SlotCache) -> None:
         self._engines = engines
         self._cache = cache
-        self._all = self._part = engines.buffers.resized(0)
-        self._bindings = HostBindings(engines, cache, self._all, self._part)
+        self._bindings = LayerBindings(engines, cache, engines.passes(_LEAST_TOKENS))
         self._routes: list[_Route] = []  # of the last passes, the latest first
+
+    @property
+    def _all(self) -> StepBuffers:
+        return self._bindings.workspace.whole
+
+    @property
+    def _part(self) -> StepBuffers:
+        return self._bindings.workspace.part
 
     def check(self, rows: Sequence[StepRow]) -> None:
         """Raise UsageError for tokens that cannot be fed; nothing has changed then."""
@@ -80,11 +90,6 @@ class HostPasses:
 
     def unbind(self) -> None:
         """Drop all bindings to slots, whose buffers are about to be freed."""
-        self._routes.clear()
-        self._bindings.drop_layers()
-
-    def close(self) -> None:
-        """Drop all bindings."""
         self._routes.clear()
         self._bindings.close()
 
@@ -141,11 +146,10 @@ class HostPasses:
     def _reserve_buffers(self, rows: Sequence[StepRow]) -> None:
         """Make the buffers large enough; they double, so that few are made."""
         padded = len(rows) * max(len(row.tokens) for row in rows)
-        size = 1 << (padded - 1).bit_length()
-        if size > len(self._all.row_positions):
-            self.close()
-            self._all, self._part = (self._engines.buffers.resized(size) for _ in range(2))
-            self._bindings = HostBindings(self._engines, self._cache, self._all, self._part)
+        if padded > self._bindings.workspace.max_tokens:
+            self.unbind()
+            workspace = self._engines.passes(padded)
+            self._bindings = LayerBindings(self._engines, self._cache, workspace)
 
     def _find_route(
         self, rows: Sequence[StepRow], made_of: list[tuple[int, tuple[LayerPlan, ...]]]
@@ -168,7 +172,7 @@ class HostPasses:
                 continue
             at = [place_of[number] for number in inside]
             counts = [active[place][layer] for place in at]
-            row_by_row = TensorRole.SEQLENS_K in session.spec.roles
+            row_by_row = TensorRole.SEQLENS_K in session.roles
             if group is None or (at, counts, row_by_row) != now:
                 now = at, counts, row_by_row
                 group = _Group.of(
@@ -176,7 +180,7 @@ class HostPasses:
                 )
             stops.append(_Stop(group, self._layer_bindings(layer, group, firsts, row_by_row)))
         count = int(lengths.sum())
-        embed, head = self._bindings.ends(count)
+        embed, head = self._bindings.workspace.ends(count)
         starts = (int(firsts[place_of[row.row]]) for row in rows)
         flat = [
             place

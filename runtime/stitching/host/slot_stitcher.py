@@ -17,9 +17,10 @@ from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
 from ..protocol import DraftRow, SlotLimits, StepRow
 from ..slot_stitcher import SlotStitcher
+from .bindings import LayerBindings
 from .drafts import HostDrafts
 from .passes import HostPasses
-from .stitcher import HostBindings, HostStitcher
+from .stitcher import HostStitcher
 
 
 class HostSlotStitcher(SlotStitcher):
@@ -40,15 +41,14 @@ class HostSlotStitcher(SlotStitcher):
         prefixes: PrefixCache | None,
     ) -> None:
         super().__init__(cache, pool, len(engines.layers), limits, prefixes)
-        self._all = engines.buffers
-        self._part = self._all.resized(len(self._all.row_positions))
-        self._loaded: HostBindings | None = HostBindings(engines, cache, self._all, self._part)
+        self._all, self._part = engines.steps.whole, engines.steps.part
+        self._loaded: LayerBindings | None = LayerBindings(engines, cache, engines.steps)
         self._route: _Route | None = None  # of the last step
         self._passes: HostPasses | None = None  # made when a row first feeds several tokens
         self._drafts: HostDrafts | None = None  # made at the first draft step
 
     @property
-    def _bindings(self) -> HostBindings:
+    def _bindings(self) -> LayerBindings:
         assert self._loaded is not None, "closed"
         return self._loaded
 
@@ -93,15 +93,12 @@ class HostSlotStitcher(SlotStitcher):
 
     def _host_drafts(self) -> HostDrafts:
         if self._drafts is None:
-            self._drafts = HostDrafts(self._bindings, self._cache, self._all, self._part)
+            self._drafts = HostDrafts(self._bindings, self._cache)
         return self._drafts
 
     @override
     def close(self) -> None:
         self.reset()
-        self._bindings.close()
-        if self._passes is not None:
-            self._passes.close()
         # a stream that nobody reads may hold this for long
         self._loaded = self._passes = self._drafts = None
 
@@ -109,7 +106,7 @@ class HostSlotStitcher(SlotStitcher):
     def _unbind(self) -> None:
         self._route = None
         if self._loaded is not None:
-            self._loaded.drop_layers()
+            self._loaded.close()
         if self._passes is not None:
             self._passes.unbind()
         if self._drafts is not None:
@@ -152,7 +149,7 @@ class HostSlotStitcher(SlotStitcher):
                 _Stop(rows, self._bindings.layer(layer, len(now), is_part=rows is not None))
             )
         index = {number: index for index, number in enumerate(numbers)}
-        embed, head = self._bindings.ends(len(order))
+        embed, head = self._bindings.workspace.ends(len(order))
         return _Route(
             version=self._cache.version,
             numbers=list(numbers),

@@ -1,4 +1,4 @@
-"""HostStitcher: engines that run at once on the host's memory, prompts and step buffers."""
+"""HostStitcher: engines that run at once on the host's memory."""
 
 from __future__ import annotations
 
@@ -7,81 +7,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from typing_extensions import override
 
-from ....engines.backends.session import Binding, EngineSession
-from ....engines.manifest import EngineSpec, TensorRole
+from ....engines.backends.session import EngineSession
+from ....engines.manifest import TensorRole
 from ....engines.memory import Array, Tensor
-from ...kv.cache import KVCache, SlotCache
+from ...kv.cache import KVCache
 from ..drafts import DraftEngines
-from ..protocol import LayerCaches, Stitcher, bind, cache_tensors, run_once
-
-
-class StepBuffers:
-    """The memory of one decode step for up to ``max_rows`` rows of a token each, allocated once.
-
-    ``input_ids`` and ``position_ids`` int64 [max_rows, 1] are written before each step;
-    ``hidden_states`` float [max_rows, 1, E] is every layer's input and output; ``logits`` float32
-    [max_rows, V] is the result, overwritten by the next step. Rows of several tokens take as many
-    places, one after the other.
-    """
-
-    def __init__(self, embed: EngineSpec, head: EngineSpec, max_rows: int) -> None:
-        self._specs = embed, head
-        hidden = embed.tensor(TensorRole.HIDDEN_STATES_OUT)
-        vocab_size = int(head.tensor(TensorRole.LOGITS).shape[-1])
-        self.input_ids = np.zeros((max_rows, 1), np.int64)
-        self.position_ids = np.zeros((max_rows, 1), np.int64)
-        self.hidden_states = np.zeros((max_rows, 1, int(hidden.shape[-1])), hidden.dtype)
-        self.seqlens_k = np.zeros(max_rows, np.int32)  # total length - 1 of each row
-        self.total_lengths = np.zeros(max_rows, np.int32)  # the first: of the longest row
-        self.write_indices = np.zeros(max_rows, np.int64)  # the token's position
-        self.row_positions = np.arange(max_rows, dtype=np.int64)
-        self.logits = np.zeros((max_rows, vocab_size), np.float32)
-
-    def resized(self, max_rows: int) -> StepBuffers:
-        """Return new buffers of the same engines for another number of rows."""
-        return StepBuffers(*self._specs, max_rows)
-
-    def set_positions(self, positions: Sequence[int]) -> None:
-        """Set the position of the one token that each row feeds."""
-        rows = len(positions)
-        self.position_ids[:rows, 0] = positions
-        self.seqlens_k[:rows] = positions
-        self.total_lengths[0] = max(positions) + 1
-        self.write_indices[:rows] = positions
-
-    def set_rows(self, starts: Array, counts: Array) -> None:
-        """Set where each row's tokens start and how many there are, for calls of one row each."""
-        rows = len(starts)
-        self.write_indices[:rows] = starts
-        np.add(starts, counts - 1, out=self.seqlens_k[:rows], casting="unsafe")
-        np.add(starts, counts, out=self.total_lengths[:rows], casting="unsafe")
-
-    def tensors(
-        self, rows: int, tokens: int = 1, *, first_row: int = 0, first_token: int = 0
-    ) -> dict[TensorRole, Tensor]:
-        """Return views of ``rows`` rows of ``tokens`` tokens each, by role."""
-        of_tokens = slice(first_token, first_token + rows * tokens)
-        of_rows = slice(first_row, first_row + rows)
-        hidden_states = self.hidden_states[of_tokens].reshape(rows, tokens, -1)
-        return {
-            TensorRole.INPUT_IDS: self.input_ids[of_tokens].reshape(rows, tokens),
-            TensorRole.POSITION_IDS: self.position_ids[of_tokens].reshape(rows, tokens),
-            TensorRole.HIDDEN_STATES: hidden_states,
-            TensorRole.HIDDEN_STATES_OUT: hidden_states,
-            TensorRole.SEQLENS_K: self.seqlens_k[of_rows],
-            TensorRole.TOTAL_SEQUENCE_LENGTH: self.total_lengths[first_row : first_row + 1].reshape(
-                ()
-            ),
-            TensorRole.WRITE_INDICES: self.write_indices[of_rows],
-            TensorRole.ROW_POSITIONS: self.row_positions[of_tokens],
-            TensorRole.LOGITS: self.logits[of_tokens],
-        }
+from ..protocol import LayerCaches, Stitcher, cache_tensors, run_once
+from .workspace import Workspace
 
 
 class HostStitcher(Stitcher):
-    """Holds engines on numpy arrays and the memory of their steps, for `HostSlotStitcher`.
+    """Holds engines on numpy arrays and the memory of their passes, for `HostSlotStitcher`.
 
     ``drafts`` are the bundle's engines for drafts, loaded once they are used; None: it has none.
+    ``steps`` is the memory of passes in which up to ``max_rows`` rows feed a token each.
     """
 
     def __init__(
@@ -96,12 +35,22 @@ class HostStitcher(Stitcher):
         self.embed = embed
         self.layers = tuple(layers)
         self.head = head
-        self.buffers = StepBuffers(embed.spec, head.spec, max_rows)
+        self.steps = Workspace(embed, head, drafts, max_rows)
+        self._passes: Workspace | None = None
 
     @override
     def load_drafts(self, *, layer: bool, head: bool) -> None:
         if self.drafts is not None:
             _ = layer and self.drafts.layer, head and self.drafts.head  # loaded on first use
+
+    def passes(self, tokens: int) -> Workspace:
+        """Return the memory of passes over up to ``tokens`` tokens; a larger one replaces it."""
+        if self._passes is None or self._passes.max_tokens < tokens:
+            if self._passes is not None:
+                self._passes.close()
+            size = 1 << (tokens - 1).bit_length()
+            self._passes = Workspace(self.embed, self.head, self.drafts, size)
+        return self._passes
 
     def session(self, layer: int) -> EngineSession:
         """Return a layer's engine; the draft layer has the number behind the last."""
@@ -121,8 +70,15 @@ class HostStitcher(Stitcher):
             run_once(self.session(layer), _tensors(hidden_states, *caches(layer), lengths, start))
 
     @override
+    def trim(self) -> None:
+        if self._passes is not None:
+            self._passes.close()
+            self._passes = None
+
+    @override
     def close(self) -> None:
-        """Do nothing: the backend frees the engines, and slots their bindings."""
+        self.trim()
+        self.steps.close()
 
     @override
     def prefill(
@@ -212,111 +168,6 @@ class HostStitcher(Stitcher):
         }
         run_once(self.head, tensors)
         return logits
-
-
-class HostBindings:
-    """Bindings of engines to two sets of buffers, made on first use and kept.
-
-    Layers work on ``whole``, or on ``part`` where their rows are gathered; embedding and head work
-    on ``whole``. A layer's bindings last until its caches move.
-    """
-
-    def __init__(
-        self, engines: HostStitcher, cache: SlotCache, whole: StepBuffers, part: StepBuffers
-    ) -> None:
-        self._whole, self._part = whole, part
-        self.engines = engines
-        self._cache = cache
-        self._layers: dict[tuple[int, ...], tuple[int, Binding]] = {}  # and caches' generations
-        self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of a pass
-        self._heads: dict[tuple[int, int, bool], Binding] = {}  # by tokens, chosen ones, narrow
-        self._narrow_logits: Array | None = None  # float32 [max_rows, N], of the narrow head
-        self.head_positions = np.zeros(len(whole.row_positions), np.int64)
-
-    def __len__(self) -> int:
-        """Return the number of the layers' bindings."""
-        return len(self._layers)
-
-    def layer(
-        self,
-        layer: int,
-        rows: int,
-        tokens: int = 1,
-        *,
-        slot: int = 0,
-        first_token: int = 0,
-        is_part: bool,
-    ) -> Binding:
-        """Return the layer bound to ``rows`` slots from ``slot`` on, of ``tokens`` tokens each."""
-        generation = self._cache.generation(layer)
-        key = (layer, rows, tokens, slot, first_token, is_part)
-        found = self._layers.get(key)
-        if found is None or found[0] != generation:
-            if found is not None:
-                found[1].release()
-            buffers = self._part if is_part else self._whole
-            places = buffers.tensors(rows, tokens, first_row=slot, first_token=first_token)
-            held = self._cache.first(layer, slot + rows)
-            caches = cache_tensors(*(tensor[slot:] for tensor in held))
-            binding = bind(self.engines.session(layer), places | caches)
-            found = self._layers[key] = generation, binding
-        return found[1]
-
-    def ends(self, tokens: int) -> tuple[Binding, Binding]:
-        """Return embedding and head, bound to the first ``tokens`` tokens."""
-        if tokens not in self._ends:
-            tensors, engines = self._whole.tensors(tokens), self.engines
-            self._ends[tokens] = (bind(engines.embed, tensors), bind(engines.head, tensors))
-        return self._ends[tokens]
-
-    def head(self, tokens: int, chosen: int, *, narrow: bool) -> Binding:
-        """Return the head, or the narrow one, for ``chosen`` of the first ``tokens`` tokens.
-
-        Their places are read from ``head_positions`` int64 when it runs, and the results are
-        `head_logits`.
-        """
-        key = tokens, chosen, narrow
-        if key not in self._heads:
-            tensors = self._whole.tensors(tokens) | {
-                TensorRole.ROW_POSITIONS: self.head_positions[:chosen],
-                TensorRole.LOGITS: self.head_logits(narrow=narrow)[:chosen],
-            }
-            self._heads[key] = bind(self._head_session(narrow), tensors)
-        return self._heads[key]
-
-    def head_logits(self, *, narrow: bool) -> Array:
-        """Return the logits float32 [max_rows, V] that `head` writes; [max_rows, N] if narrow."""
-        if not narrow:
-            return self._whole.logits
-        if self._narrow_logits is None:
-            width = self._head_session(narrow).spec.tensor(TensorRole.LOGITS).shape[-1]
-            rows = len(self._whole.row_positions)
-            self._narrow_logits = np.zeros((rows, int(width)), np.float32)
-        return self._narrow_logits
-
-    def _head_session(self, narrow: bool) -> EngineSession:
-        if not narrow:
-            return self.engines.head
-        assert self.engines.drafts is not None
-        assert self.engines.drafts.head is not None, "drafts were resolved against the bundle"
-        return self.engines.drafts.head
-
-    def drop_layers(self) -> None:
-        """Release the layers' bindings, whose caches are about to be freed."""
-        for _, binding in self._layers.values():
-            binding.release()
-        self._layers.clear()
-
-    def close(self) -> None:
-        """Release all bindings."""
-        self.drop_layers()
-        for ends in self._ends.values():
-            for binding in ends:
-                binding.release()
-        for head in self._heads.values():
-            head.release()
-        self._ends.clear()
-        self._heads.clear()
 
 
 def _run_prefixes(

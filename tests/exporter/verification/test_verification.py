@@ -28,7 +28,7 @@ from skipdec.exporter.verification import process as verify
 from skipdec.exporter.verification.bundle import verify_bundle
 from skipdec.exporter.verification.report import VerificationReport, VerificationRequest
 from skipdec.exporter.verification.tokens import GreedyText, compare_tokens, log_softmax
-from skipdec.runtime.stitching.host.stitcher import StepBuffers
+from skipdec.runtime.stitching.host.buffers import StepBuffers
 
 Array = np.ndarray[Any, Any]
 Verify = Callable[..., VerificationReport]

@@ -1,0 +1,86 @@
+"""Workspace: the memory of passes on the host, with the embedding and the heads bound to it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....engines.backends.session import Binding, EngineSession
+from ....engines.manifest import TensorRole
+from ....engines.memory import Array
+from ..drafts import DraftEngines
+from ..protocol import bind
+from .buffers import StepBuffers
+
+
+class Workspace:
+    """Two sets of buffers for passes over up to ``max_tokens`` tokens, and what is bound to them.
+
+    Embedding and heads work on ``whole``; layers too, or on ``part`` where their rows are gathered.
+    It outlives calls, and so do its bindings, which are made on first use.
+    """
+
+    def __init__(
+        self,
+        embed: EngineSession,
+        head: EngineSession,
+        drafts: DraftEngines | None,
+        max_tokens: int,
+    ) -> None:
+        self._embed, self._head = embed, head
+        self._drafts = drafts
+        self.max_tokens = max_tokens
+        self.whole = StepBuffers(embed.spec, head.spec, max_tokens)
+        self.part = StepBuffers(embed.spec, head.spec, max_tokens)
+        self.head_positions = np.zeros(max_tokens, np.int64)
+        self._narrow_logits: Array | None = None  # float32 [max_tokens, N], of the narrow head
+        self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of a pass
+        self._heads: dict[tuple[int, int, bool], Binding] = {}  # by tokens, chosen ones, narrow
+
+    def ends(self, tokens: int) -> tuple[Binding, Binding]:
+        """Return embedding and head, bound to the first ``tokens`` tokens."""
+        if tokens not in self._ends:
+            tensors = self.whole.tensors(tokens)
+            self._ends[tokens] = (bind(self._embed, tensors), bind(self._head, tensors))
+        return self._ends[tokens]
+
+    def head(self, tokens: int, chosen: int, *, narrow: bool) -> Binding:
+        """Return the head, or the narrow one, for ``chosen`` of the first ``tokens`` tokens.
+
+        Their places are read from ``head_positions`` int64 when it runs, and the results are
+        `head_logits`.
+        """
+        key = tokens, chosen, narrow
+        if key not in self._heads:
+            tensors = {
+                **self.whole.tensors(tokens),
+                TensorRole.ROW_POSITIONS: self.head_positions[:chosen],
+                TensorRole.LOGITS: self.head_logits(narrow=narrow)[:chosen],
+            }
+            self._heads[key] = bind(self._head_session(narrow), tensors)
+        return self._heads[key]
+
+    def head_logits(self, *, narrow: bool) -> Array:
+        """Return the logits float32 [max_tokens, V] that `head` writes; [max_tokens, N] narrow."""
+        if not narrow:
+            return self.whole.logits
+        if self._narrow_logits is None:
+            width = self._head_session(narrow).spec.tensor(TensorRole.LOGITS).shape[-1]
+            self._narrow_logits = np.zeros((self.max_tokens, int(width)), np.float32)
+        return self._narrow_logits
+
+    def close(self) -> None:
+        """Release all bindings."""
+        for ends in self._ends.values():
+            for binding in ends:
+                binding.release()
+        for head in self._heads.values():
+            head.release()
+        self._ends.clear()
+        self._heads.clear()
+
+    def _head_session(self, narrow: bool) -> EngineSession:
+        if not narrow:
+            return self._head
+        assert self._drafts is not None
+        assert self._drafts.head is not None, "drafts were resolved against the bundle"
+        return self._drafts.head
