@@ -26,6 +26,7 @@ from ...engines.kernels.packing import (
     unpack_int4,
     unpack_int8,
 )
+from ...engines.kernels.products import fits_block_linear4
 from ...engines.manifest import EngineKind, PrecisionSpec
 from ...engines.memory import Array
 from . import quantize
@@ -38,7 +39,6 @@ from .quantize import (
     finite,
 )
 
-INT4_BLOCK_SIZES = (32, 64, 128)  # supported by BlockLinear4
 HalfType = Literal["float16", "bfloat16"]
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 
@@ -132,7 +132,7 @@ class PackedInt4Quantizer(PackedQuantizer):
     Scales are bfloat16: as small as float16, with the range of float32, so weights of any magnitude
     are represented equally well. Because codes are computed from the rounded scale, its eight bits
     cost less than a fiftieth of a step at the largest element of a block and nothing elsewhere.
-    ``block_size`` is one of ``INT4_BLOCK_SIZES``.
+    ``block_size`` is one of those that `fits_block_linear4` names.
     """
 
     block_size: int
@@ -211,11 +211,7 @@ def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuanti
             return HalfQuantizer(precision.dtype)
         case ChannelQuantizer():
             return PackedChannelQuantizer()
-        case BlockQuantizer(bits=4, block_size=size) if _fits_block_linear4(precision):
+        case BlockQuantizer(bits=4, block_size=size) if fits_block_linear4(precision):
             return PackedInt4Quantizer(size)
         case other:
             return other
-
-
-def _fits_block_linear4(precision: PrecisionSpec) -> bool:
-    return precision.block_size in INT4_BLOCK_SIZES and precision.accuracy_level == 4

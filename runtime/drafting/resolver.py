@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ...engines.errors import UsageError, shown
+from ...engines.kernels.products import foreign_products
 from ...engines.manifest import Manifest
 from ..schedule import ExitSchedule, LayerPlan
 from .config import DraftConfig, DraftPart, is_auto, parse_draft
@@ -65,10 +66,9 @@ class DraftResolver:
     def _inexact(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem if results may depend on how many tokens of a row share a pass.
 
-        skipdec's kernels give the same bits for a token whatever else is in the call. Products of
-        float32 weights are ONNX Runtime's own, and so are all operators of other bundles.
+        skipdec's kernels give the same bits for a token whatever else is in the call. Products
+        that they lack are ONNX Runtime's, and so are all operators of other bundles.
         """
-        precision = self.manifest.precision
         if self.on_device:
             yield (
                 "needs the CPU: on devices a pass over several tokens of a row was never measured "
@@ -82,14 +82,11 @@ class DraftResolver:
                 "rounding; rewrite the bundle with `skipdec build BUNDLE --target onnxruntime "
                 "--kernels skipdec`, or allow it with exact=no"
             )
-        elif precision.dtype == "float32" and "none" in (
-            precision.quantize,
-            precision.head_quantize,
-        ):
+        elif foreign := foreign_products(self.manifest.precision):
             yield (
-                "needs weights of int8, int4 or 16 bits: products of float32 weights are ONNX "
-                "Runtime's, and texts may differ by rounding; export the model with "
-                "--quantize int8, or allow it with exact=no"
+                f"needs weights of int8, int4 or 16 bits: products of {' and '.join(foreign)} "
+                "weights are ONNX Runtime's, and texts may differ by rounding; export the model "
+                "with --quantize int8, or allow it with exact=no"
             )
 
     def _beyond_depth(self, config: DraftConfig) -> Iterator[str]:

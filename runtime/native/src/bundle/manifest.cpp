@@ -82,17 +82,35 @@ ModelSpec model_of(const json& value, const Document& document) {
   return model;
 }
 
+// Returns whether skipdec's kernels have products of such int4 weights.
+bool fits_block_linear4(std::optional<std::int64_t> block_size,
+                        std::optional<std::int64_t> accuracy_level) {
+  const bool has_size = block_size == 32 || block_size == 64 || block_size == 128;
+  return has_size && accuracy_level == 4;
+}
+
+void add_once(std::vector<std::string>& texts, const std::string& text) {
+  if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
+}
+
 void read_precision(const json& value, Manifest& manifest, const Document& document) {
   Fields fields(value, "precision", document);
   const std::string dtype =
       choice(fields, "dtype", constants::kFloatTypes, fields.text("dtype", "float32"));
+  std::vector<std::string> quantizations;
   for (const char* name : {"quantize", "head_quantize"}) {
-    const std::string quantize =
-        choice(fields, name, constants::kQuantizations, fields.text(name, "none"));
-    manifest.has_float32_products |= quantize == "none" && dtype == "float32";
+    quantizations.push_back(
+        choice(fields, name, constants::kQuantizations, fields.text(name, "none")));
   }
-  fields.optional_integer("block_size", kAnyInteger, INT64_MAX);
-  fields.optional_integer("accuracy_level", kAnyInteger, INT64_MAX);
+  const auto block_size = fields.optional_integer("block_size", kAnyInteger, INT64_MAX);
+  const auto accuracy_level = fields.optional_integer("accuracy_level", kAnyInteger, INT64_MAX);
+  const bool has_int4_kernels = fits_block_linear4(block_size, accuracy_level);
+  for (const std::string& quantize : quantizations) {
+    if (quantize == "none" && dtype == "float32")
+      add_once(manifest.foreign_products, dtype);
+    else if (quantize == "int8-block" || (quantize == "int4" && !has_int4_kernels))
+      add_once(manifest.foreign_products, quantize);
+  }
   if (const json* ranges = fields.find("activation_ranges"))
     sha256_of(*ranges, fields.place_of("activation_ranges"), document);
   const std::optional<std::string> kv_dtype = fields.optional_text("kv_dtype");

@@ -106,7 +106,8 @@ struct DraftHead {
 struct Manifest {
   std::string target;                 // "onnxruntime", "tensorrt"
   bool uses_skipdec_kernels = false;  // graphs have operators of the domain "skipdec"
-  bool has_float32_products = false;  // of weights that are neither quantised nor 16-bit
+  // Kinds of weights, each once, whose products ONNX Runtime computes beside skipdec's kernels.
+  std::vector<std::string> foreign_products;
   bool cache_must_be_finite = false;  // unused positions may not hold NaN or infinity
   ModelSpec model;
   DType hidden_dtype = DType::kFloat32, kv_dtype = DType::kFloat32;

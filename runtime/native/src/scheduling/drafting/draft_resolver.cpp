@@ -16,11 +16,13 @@ void find_inexact(const Manifest& manifest, std::vector<std::string>& problems) 
         "needs skipdec's kernels: with ONNX Runtime's operators texts may differ by rounding; "
         "rewrite the bundle with `skipdec build BUNDLE --target onnxruntime --kernels skipdec`, or "
         "allow it with exact=no");
-  } else if (manifest.has_float32_products) {
-    problems.emplace_back(
-        "needs weights of int8, int4 or 16 bits: products of float32 weights are ONNX Runtime's, "
-        "and texts may differ by rounding; export the model with --quantize int8, or allow it with "
-        "exact=no");
+  } else if (!manifest.foreign_products.empty()) {
+    std::string kinds = manifest.foreign_products.front();
+    if (manifest.foreign_products.size() > 1) kinds += " and " + manifest.foreign_products.back();
+    problems.push_back(
+        "needs weights of int8, int4 or 16 bits: products of " + kinds +
+        " weights are ONNX Runtime's, and texts may differ by rounding; export the model with "
+        "--quantize int8, or allow it with exact=no");
   }
 }
 
