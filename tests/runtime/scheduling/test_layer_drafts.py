@@ -125,7 +125,7 @@ DRAFTS = ("ends:3", "first:2", "layers:2,adapt=no", "own+lookup+ends:2,adapt=no"
         ("pre_norm", {"quantize": "int8", "kv_dtype": "float16"}),
         ("pre_norm", {"quantize": "int8", "kv_dtype": "int8"}),
         ("post_norm", {"quantize": "int4", "kv_dtype": "bfloat16"}),
-        ("no_bias", {"quantize": "int8-block", "kv_dtype": "int8"}),
+        ("no_bias", {"quantize": "int4", "kv_dtype": "int8"}),
         ("untied", {"quantize": "int8", "kv_dtype": "float32"}),
     ],
 )
