@@ -6,6 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .config import MAX_DRAFT_TOKENS
+
 _WINDOW = 15  # passes whose lower quartile is a cost: a first pass binds engines, others wait
 _LEAST = 3  # passes before a cost counts as measured
 _LEAST_SECONDS = 1e-9
@@ -16,12 +18,16 @@ _IMAGINED = 8.0  # tries at the engine's acceptance that a row begins with
 _MEMORY = 0.99  # of the engine's acceptance, per cycle with drafts
 _TRY_MEMORY = 0.5  # while drafts are off: old results must not outweigh the few tries
 _LEAST_GAIN = 1.03
+_KEPT_GAIN = 0.98  # of the best: with that the number of drafts stays, and engines stay bound
+_CHOICES = (0, 1, 2, 4, 7)  # numbers of drafts: each is measured on its own, and bound on its own
 _TRY_TOKENS = 2
-_FIRST_WAIT, _LONGEST_WAIT = 16, 256  # tokens between two tries while drafts are off
+_FIRST_WAIT, _LONGEST_WAIT = 16, 256  # passes between two tries while drafts are off
 
 
 class PassCosts:
     """Measured seconds of passes, and of draft steps, by the number of rows.
+
+    A pass takes as long as all that is done for its tokens, draft steps aside.
 
     Rows fall into the classes 1, 2, 4, 8, …; a cost is the lower quartile of the last 15 measured
     ones. It is forgotten 256 passes after the last of them, so that what looked slow once is tried
@@ -33,6 +39,7 @@ class PassCosts:
         self._drafts: dict[tuple[str, int], _Seconds] = defaultdict(_Seconds)
         self._count: dict[int, int] = defaultdict(int)  # passes by class
         self._plain: dict[int, int] = defaultdict(int)  # the last one over one token, of them
+        self.draft_seconds = 0.0  # of all draft steps
 
     def add_pass(self, rows: int, tokens: int, seconds: float) -> None:
         """Add a pass whose longest row fed ``tokens`` tokens."""
@@ -44,6 +51,7 @@ class PassCosts:
 
     def add_draft(self, source: str, rows: int, seconds: float) -> None:
         """Add a step of a drafter that runs layers."""
+        self.draft_seconds += seconds
         rows = _row_class(rows)
         self._drafts[source, rows].add(seconds, self._count[rows])
 
@@ -53,16 +61,21 @@ class PassCosts:
         since = self._count[rows] - self._plain[rows]
         return self._passes[rows, 1].cost is None or since >= _REFRESH
 
-    def pass_cost(self, rows: int, tokens: int) -> float:
-        """Return the cost of a pass over ``tokens`` tokens per row, in passes over one each."""
-        if tokens == 1:
-            return 1.0
+    def pass_costs(self, rows: int, most: int) -> list[float]:
+        """Return what passes over 1 to ``most`` tokens per row cost, in passes over one each.
+
+        What was not measured costs as much as the next longer pass that was, and at most 4 % of a
+        step more for each token of a row than the next shorter one.
+        """
         rows = _row_class(rows)
-        plain, measured = self._passes[rows, 1].cost, self._passes[rows, tokens]
-        is_stale = self._count[rows] - measured.last >= _STALE
-        if plain is not None and measured.cost is not None and not is_stale:
-            return measured.cost / plain
-        return min(1 + _PRIOR_SLOPE * rows * (tokens - 1), float(tokens))
+        plain, count = self._passes[rows, 1].cost, self._count[rows]
+        costs: list[float | None] = [1.0]
+        for tokens in range(2, max(most, MAX_DRAFT_TOKENS + 1) + 1):
+            times = self._passes.get((rows, tokens))
+            is_known = times is not None and plain is not None and count - times.last < _STALE
+            cost = times.cost if times is not None and is_known else None
+            costs.append(None if cost is None or plain is None else cost / plain)
+        return _without_gaps(costs, _PRIOR_SLOPE * rows)[:most]
 
     def draft_cost(self, source: str, rows: int, prior: float) -> float:
         """Return the cost of a draft step, in passes over one token; ``prior`` until measured."""
@@ -89,6 +102,21 @@ class _Seconds:
         self._times.append(max(seconds, _LEAST_SECONDS))
         times = sorted(self._times)
         self.cost = times[(len(times) - 1) // 4] if len(times) >= _LEAST else None
+
+
+def _without_gaps(costs: Sequence[float | None], slope: float) -> list[float]:
+    """Fill in unknown costs between their neighbours; a pass never costs more than its tokens.
+
+    >>> _without_gaps([1.0, None, None, 1.1, None], 0.25)
+    [1.0, 1.1, 1.1, 1.1, 1.35]
+    """
+    filled: list[float] = []
+    for tokens, cost in enumerate(costs, start=1):
+        filled.append(min(filled[-1] + slope, float(tokens)) if cost is None else cost)
+    for place in range(len(costs) - 2, 0, -1):
+        if costs[place] is None:
+            filled[place] = min(filled[place], filled[place + 1])
+    return filled
 
 
 def _row_class(rows: int) -> int:
@@ -119,8 +147,9 @@ class DraftPolicy:
     Worked: drafts hold with 0.8 and cost nothing, a pass over 5 tokens costs 1.25: 4 drafts yield
     1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.36 tokens for 1.25, a gain of 2.7.
 
-    Drafts are off while the best gain is below 1.03. Two are then tried after 16 tokens, after 32
-    more, … at most 256, until a try brings the gain back.
+    Drafts are off while the best gain is below 1.03. Two are then tried after 16 passes, after 32
+    more, … at most 256, until a try brings the gain back; none where they could not gain even if
+    all of them held.
     """
 
     def __init__(self, source: str, costs: PassCosts, draft_prior: float = 0.0) -> None:
@@ -131,7 +160,8 @@ class DraftPolicy:
         self._engine = Acceptance(tried=_IMAGINED, held=_IMAGINED / 2)
         self._is_on = True
         self._wait = _FIRST_WAIT
-        self._tokens_left = 0  # until the next try, while drafts are off
+        self._passes_left = 0  # until the next try, while drafts are off
+        self._last = 0  # the number of drafts that was chosen last
         self._has_news = True  # results have come since the gain was last computed
 
     @property
@@ -140,27 +170,31 @@ class DraftPolicy:
         return self._engine.held / self._engine.tried
 
     def choose(self, rows: Sequence[Acceptance], num_rows: int, most: int) -> int:
-        """Return how many tokens to draft for each of ``rows``, 0 to ``most``.
+        """Return how many tokens to draft for each of ``rows``: 0, 1, 2, 4 or 7, up to ``most``.
 
         ``num_rows`` run in the pass, with those that do not draft.
         """
-        if not self._is_on and not self._has_news and self._tokens_left > 0:
+        if not self._is_on and not self._has_news and self._passes_left > 0:
             return 0
         self._has_news = False
         costs = self._cycle_costs(num_rows, most)
+        choices = [count for count in _CHOICES if count <= most]
         share = self.acceptance
-        gain = _best([share], costs)[1]
-        if gain >= _LEAST_GAIN:
+        if max(_gains([share], costs)) >= _LEAST_GAIN:
             self._is_on, self._wait = True, _FIRST_WAIT
-            shares = [row.drawn_towards(share) for row in rows]
-            return _best(shares, costs)[0]
+            gains = _gains([row.drawn_towards(share) for row in rows], costs)
+            best = max(choices, key=gains.__getitem__)
+            if self._last not in choices or gains[self._last] < _KEPT_GAIN * gains[best]:
+                self._last = best
+            return self._last
         if self._is_on:
-            self._is_on, self._tokens_left = False, self._wait
-        if self._tokens_left > 0:
+            self._is_on, self._passes_left = False, self._wait
+        tried = min(_TRY_TOKENS, most)
+        if self._passes_left > 0 or _gains([1.0], costs)[tried] < _LEAST_GAIN:
             return 0
         self._wait = min(2 * self._wait, _LONGEST_WAIT)
-        self._tokens_left = self._wait
-        return min(_TRY_TOKENS, most)
+        self._passes_left = self._wait
+        return tried
 
     def add(self, results: Sequence[tuple[int, int]]) -> None:
         """Count a cycle: (tried, held) of each row that drafted."""
@@ -169,27 +203,24 @@ class DraftPolicy:
         self._engine.tried = self._engine.tried * memory + sum(tried for tried, _ in results)
         self._engine.held = self._engine.held * memory + sum(held for _, held in results)
 
-    def count_tokens(self, tokens: int) -> None:
-        """Count generated tokens, behind which a try may come."""
-        self._tokens_left = max(0, self._tokens_left - tokens)
+    def count_pass(self) -> None:
+        """Count a pass, behind which a try may come."""
+        self._passes_left = max(0, self._passes_left - 1)
 
     def _cycle_costs(self, num_rows: int, most: int) -> list[float]:
         """Return the cost of a cycle with 0 to ``most`` drafts."""
         draft = self._costs.draft_cost(self.source, num_rows, self._draft_prior)
-        return [
-            count * draft + self._costs.pass_cost(num_rows, count + 1) for count in range(most + 1)
-        ]
+        passes = self._costs.pass_costs(num_rows, most + 1)
+        return [count * draft + cost for count, cost in enumerate(passes)]
 
 
-def _best(shares: Sequence[float], costs: Sequence[float]) -> tuple[int, float]:
-    """Return the number of drafts with the highest gain over none, and that gain."""
-    best, best_gain = 0, 1.0
-    tokens = [1.0] * len(shares)
-    powers = list(tokens)
-    for count in range(1, len(costs)):
+def _gains(shares: Sequence[float], costs: Sequence[float]) -> list[float]:
+    """Return the gain of 0, 1, … drafts over none, for rows whose drafts hold with ``shares``."""
+    gains = [1.0]
+    tokens = float(len(shares))
+    powers = [1.0] * len(shares)
+    for cost in costs[1:]:
         powers = [power * share for power, share in zip(powers, shares, strict=True)]
-        tokens = [total + power for total, power in zip(tokens, powers, strict=True)]
-        gain = sum(tokens) / len(shares) / costs[count] * costs[0]
-        if gain > best_gain:
-            best, best_gain = count, gain
-    return best, best_gain
+        tokens += sum(powers)
+        gains.append(tokens / len(shares) / cost * costs[0])
+    return gains

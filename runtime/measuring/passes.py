@@ -44,7 +44,7 @@ def measure_pass_costs(
     for count in range(MAX_DRAFT_TOKENS, 0, -1):
         make = partial(ForcedDrafter, answers=known, share=1.0, random=Random(0))
         _run(generator, memory, [prompt] * rows, params, count, make)
-    return tuple(memory.costs.pass_cost(rows, count) for count in range(1, MAX_DRAFT_TOKENS + 2))
+    return tuple(memory.costs.pass_costs(rows, MAX_DRAFT_TOKENS + 1))
 
 
 def _run(

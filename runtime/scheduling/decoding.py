@@ -40,7 +40,7 @@ class Decoding(ABC):
         return 0
 
     def passed(self, rows: Sequence[StepRow], seconds: float) -> None:  # noqa: B027
-        """Take the time of the pass that ran what `feed` returned; the default ignores it."""
+        """Take the time from `feed` until all tokens were accepted, by `LoadedEngines.clock`."""
 
     def accept(
         self,

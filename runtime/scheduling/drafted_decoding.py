@@ -63,6 +63,7 @@ class DraftedDecoding(Decoding):
         self._drafted: dict[int, _Drafted] = {}  # of the present pass, by the row's number
         self._results: dict[str, list[tuple[int, int]]] = {}  # of it, by source: (tried, held)
         self._drafting = 0
+        self._draft_seconds = 0.0  # of all draft steps, when the present pass began
 
     def forget_texts(self) -> None:
         """Forget the n-grams of earlier texts, as a benchmark does between two calls."""
@@ -85,6 +86,7 @@ class DraftedDecoding(Decoding):
     @override
     def feed(self, rows: Sequence[Row]) -> list[StepRow]:
         self._end_pass()
+        self._draft_seconds = self._memory.costs.draft_seconds
         self._follow(rows)
         self._drafted = self._draft(rows)
         return [
@@ -94,7 +96,11 @@ class DraftedDecoding(Decoding):
 
     @override
     def passed(self, rows: Sequence[StepRow], seconds: float) -> None:
-        self._memory.costs.add_pass(len(rows), max(len(row.tokens) for row in rows), seconds)
+        costs = self._memory.costs
+        seconds -= costs.draft_seconds - self._draft_seconds
+        costs.add_pass(len(rows), max(len(row.tokens) for row in rows), seconds)
+        for asked in self._asked:
+            asked.policy.count_pass()
 
     @override
     def accept(
@@ -168,8 +174,6 @@ class DraftedDecoding(Decoding):
 
     def _count(self, row: Row, fed_guesses: int, accepted: int) -> None:
         """Count what came of a row's guesses, and let the drafters learn its new tokens."""
-        for asked in self._asked:
-            asked.policy.count_tokens(accepted)
         drafts = self._rows.get(row.number)
         if drafts is None:
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter
 
 from typing_extensions import override
 
@@ -78,7 +77,7 @@ class LayerDrafter(Drafter):
 
     def _step(self, rows: Sequence[tuple[Row, list[int]]], place: int) -> None:
         """Add to each row's tokens the one at ``place`` of its window."""
-        start = perf_counter()
+        start = self._engines.clock()
         logits = self._slots.draft(
             [
                 DraftRow(row.number, (tokens or row.token_ids)[-1], row.num_positions + len(tokens))
@@ -90,7 +89,7 @@ class LayerDrafter(Drafter):
         for index, (row, tokens) in enumerate(rows):
             tokens.append(logits.propose(index, row.sampler, place))
         self._steps += 1
-        self._costs.add_draft(self.source, self._slots.num_rows, perf_counter() - start)
+        self._costs.add_draft(self.source, self._slots.num_rows, self._engines.clock() - start)
 
     def _reach(self, row: Row, most: int) -> int:
         """Return for how many tokens, up to ``most``, the row's plan lets these layers draft."""

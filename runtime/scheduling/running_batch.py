@@ -311,17 +311,19 @@ class RunningBatch:
         return self._accept(rows, [prompt_end(row) for row in rows], HostLogits(row_logits), None)
 
     def _decode(self) -> list[StreamDelta]:
-        start, rows = perf_counter(), self._rows[:]
+        clock = self._loaded.engines.clock
+        start, begun, rows = perf_counter(), clock(), self._rows[:]
         fed = self._decoding.feed(rows)
         drafted = perf_counter()
         with self._loaded.engines.step():
             logits = self._slots.step(fed)
         end = perf_counter()
-        self._decoding.passed(fed, end - drafted)
         self._counters.count_step([step.plan for step in fed], end - start)
         if any(len(step.tokens) > 1 for step in fed):
             self._counters.draft_seconds += drafted - start
-        return self._accept(rows, fed, logits, start)
+        deltas = self._accept(rows, fed, logits, start)
+        self._decoding.passed(fed, clock() - begun)
+        return deltas
 
     def _accept(
         self,

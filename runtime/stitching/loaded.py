@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from threading import Condition, get_ident
+from time import perf_counter, thread_time
 from typing import cast
 
 from ...engines.backends.device import Device, DeviceMemory
@@ -118,6 +119,14 @@ class LoadedEngines:
     def device(self) -> Device | None:
         """The device that the engines run on; None for the CPU."""
         return self._backend.device
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The clock for costs of passes, in seconds.
+
+        On the CPU it counts this thread's processor time, which other work does not stretch.
+        """
+        return thread_time if self.device is None else perf_counter
 
     @property
     def kv_memory(self) -> KVMemory:

@@ -196,7 +196,7 @@ class _Run:
             held = accepted - 1 if guesses else 0
             self._count(name, guesses, held, shares, ended=written + accepted == len(text.tokens))
             for policy in self._policies.values():
-                policy.count_tokens(accepted)
+                policy.count_pass()
             self._learn(text, written, written + accepted)
             written += accepted
 

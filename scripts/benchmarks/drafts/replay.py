@@ -194,7 +194,7 @@ class Replay:
         figures.cost += cost
         self._memory.costs.add_pass(1, drafted + 1, cost)
         for part in self._config.parts:
-            self._memory.policy(part.name).count_tokens(held + 1)
+            self._memory.policy(part.name).count_pass()
         if source:
             tried = held if ends or held == drafted else held + 1
             row.of_source(source).add(tried, held)

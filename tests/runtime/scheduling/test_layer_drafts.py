@@ -12,6 +12,7 @@ import pytest
 from random_requests import run_all
 
 from skipdec import Generator, SamplingParams
+from skipdec.engines.backends.session import EngineSession
 from skipdec.engines.errors import ClosedError, DeviceError, SkipDecError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.kv.buffers import BufferPool
@@ -22,7 +23,6 @@ from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
 from skipdec.runtime.scheduling.layer_drafter import LayerDrafter
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.scheduling.stats import EngineStats
-from skipdec.runtime.stitching.host import stitcher as host_stitcher
 from skipdec.runtime.stitching.host.drafts import HostDrafts
 from skipdec.runtime.stitching.host.passes import HostPasses
 from skipdec.runtime.tokens.outputs import CompletionOutput
@@ -365,8 +365,8 @@ def test_rows_whose_plan_lacks_the_layers_have_no_drafts(generator: Generator) -
 def test_nothing_is_bound_again_once_all_shapes_ran(
     generator: Generator, monkeypatch: Monkey
 ) -> None:
-    bind, bound = host_stitcher.bind, []
-    monkeypatch.setattr(host_stitcher, "bind", lambda *given: bound.append(0) or bind(*given))
+    bind, bound = EngineSession.bind, []
+    monkeypatch.setattr(EngineSession, "bind", lambda *given: bound.append(0) or bind(*given))
     with generator.running_batch(draft="ends:3,adapt=no,tokens=1") as batch:
         for _ in range(2):
             batch.add([5, 6, 7], params(max_tokens=50), schedule="full")

@@ -43,7 +43,7 @@ class Decoding {
   virtual void accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
                       std::vector<Delta>& deltas);
 
-  // Takes the time of the pass that ran ``steps``.
+  // Takes the thread's processor time from `feed` until the tokens of ``steps`` were accepted.
   virtual void ran(const std::vector<StepRow>& /*steps*/, double /*seconds*/) {}
   // The calls of layers that drafted so far.
   virtual std::int64_t draft_steps() const { return 0; }

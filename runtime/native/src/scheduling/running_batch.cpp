@@ -147,7 +147,7 @@ void RunningBatch::begin(const RunningRow& row, const float* logits, std::int64_
 }
 
 void RunningBatch::run(const Decode& /*action*/) {
-  const double start = seconds_now();
+  const double start = seconds_now(), begun = thread_seconds_now();
   steps_.resize(rows_.size());
   decoding_->feed(rows_, steps_);
   const double drafted = seconds_now();
@@ -159,7 +159,6 @@ void RunningBatch::run(const Decode& /*action*/) {
   }
   const std::vector<const float*>& logits = stitcher_.step(steps_);
   const double sampling = seconds_now();
-  decoding_->ran(steps_, sampling - drafted);
   if (has_guesses) counters_.draft_seconds += drafted - start;
   counters_.decode_seconds += sampling - start;
   ++counters_.steps;
@@ -173,6 +172,7 @@ void RunningBatch::run(const Decode& /*action*/) {
   }
   remove_ended();
   counters_.sampling_seconds += seconds_now() - sampling;
+  decoding_->ran(steps_, thread_seconds_now() - begun);
 }
 
 // Keeps the tokens that ordinary decoding would write and rolls back the others that the row fed.

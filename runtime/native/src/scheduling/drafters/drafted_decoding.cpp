@@ -43,6 +43,7 @@ std::unique_ptr<DraftedDecoding> DraftedDecoding::make(const DraftConfig& config
 
 void DraftedDecoding::feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) {
   end_pass();
+  draft_seconds_ = costs_.draft_seconds();
   follow(rows);
   draft(rows);
   static const TokenSpan none;
@@ -56,7 +57,8 @@ void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds) {
   std::size_t longest = 0;
   for (const StepRow& step : steps) longest = std::max(longest, step.tokens.size());
   costs_.add_pass(static_cast<std::int64_t>(steps.size()), static_cast<std::int64_t>(longest),
-                  seconds);
+                  seconds - (costs_.draft_seconds() - draft_seconds_));
+  for (const Asked& asked : asked_) asked.policy->count_pass();
 }
 
 void DraftedDecoding::accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
@@ -74,7 +76,6 @@ void DraftedDecoding::accept(const RunningRow& row, const StepRow& fed, const fl
 
 // Counts what came of a row's guesses, and lets the drafters learn its new tokens.
 void DraftedDecoding::count(const RunningRow& row, std::int64_t guesses, std::int64_t accepted) {
-  for (const Asked& asked : asked_) asked.policy->count_tokens(accepted);
   const auto found = rows_.find(row.slot);
   if (found == rows_.end()) return;
   FollowedRow& followed = found->second;

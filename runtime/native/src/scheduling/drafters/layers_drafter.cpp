@@ -41,7 +41,7 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
   }
   const std::int64_t size = stitcher_.num_logits(is_narrow_);
   for (std::int64_t drafted = 0; drafted < longest; ++drafted) {
-    const double start = seconds_now();
+    const double start = thread_seconds_now();
     const std::vector<const float*>& logits = stitcher_.draft(steps_, plan_, is_narrow_);
     for (std::size_t index = 0; index < asked.size(); ++index) {
       if (drafted >= windows_[index]) continue;
@@ -53,7 +53,7 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
       steps_[place].tokens.front() = token;
       ++steps_[place].position;
     }
-    costs_.add_draft(source_, static_cast<std::int64_t>(rows.size()), seconds_now() - start);
+    costs_.add_draft(source_, static_cast<std::int64_t>(rows.size()), thread_seconds_now() - start);
   }
 }
 

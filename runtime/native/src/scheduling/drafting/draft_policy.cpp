@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "constants.h"
+
 namespace skipdec::runtime {
 
 namespace {
@@ -14,8 +16,10 @@ constexpr double kMemory = 0.99;        // of the engine's acceptance, per pass 
 constexpr double kTryMemory = 0.5;      // while drafts are off: old results must not outweigh tries
 constexpr double kLeastGain = 1.03;
 constexpr double kLeastSeconds = 1e-9;
+constexpr double kKeptGain = 0.98;  // of the best: with that the number of drafts stays
 constexpr std::int64_t kTryTokens = 2;
-// Tokens between two tries while drafts are off.
+constexpr std::array<std::int64_t, 5> kChoices{0, 1, 2, 4, 7};  // each is measured on its own
+// Passes between two tries while drafts are off.
 constexpr std::int64_t kFirstWait = 16;
 constexpr std::int64_t kLongestWait = 256;
 
@@ -59,6 +63,7 @@ void PassCosts::add_draft(const std::string& source, std::int64_t rows, double s
   const std::int64_t size = class_of(rows);
   drafts_[{source, size}].add(seconds, count_[size]);
   ++draft_steps_;
+  draft_seconds_ += seconds;
 }
 
 bool PassCosts::wants_plain(std::int64_t rows) const {
@@ -66,15 +71,27 @@ bool PassCosts::wants_plain(std::int64_t rows) const {
   return plain(rows) == nullptr || count_.at(size) - plain_.at(size) >= kRefresh;
 }
 
-double PassCosts::pass_cost(std::int64_t rows, std::int64_t tokens) const {
-  if (tokens == 1) return 1;
+std::vector<double> PassCosts::pass_costs(std::int64_t rows, std::int64_t most) const {
+  constexpr double kUnknown = 0;
   const std::int64_t size = class_of(rows);
-  const RecentSeconds* const several = measured(passes_, std::pair{size, tokens});
-  if (plain(rows) != nullptr && several != nullptr && !several->is_stale(count_.at(size))) {
-    return several->cost() / plain(rows)->cost();
+  const double slope = kPriorSlope * static_cast<double>(size);
+  const auto longest = static_cast<std::size_t>(std::max(most, constants::kDraftMaxTokens + 1));
+  std::vector<double> known(longest, kUnknown), costs(longest);
+  known.front() = costs.front() = 1;
+  for (std::size_t index = 1; index < longest; ++index) {
+    const auto tokens = static_cast<std::int64_t>(index) + 1;
+    const RecentSeconds* const several = measured(passes_, std::pair{size, tokens});
+    if (plain(rows) != nullptr && several != nullptr && !several->is_stale(count_.at(size))) {
+      known[index] = several->cost() / plain(rows)->cost();
+    }
+    const double prior = std::min(costs[index - 1] + slope, static_cast<double>(tokens));
+    costs[index] = known[index] == kUnknown ? prior : known[index];
   }
-  const double prior = 1 + kPriorSlope * static_cast<double>(size * (tokens - 1));
-  return std::min(prior, static_cast<double>(tokens));
+  for (std::size_t index = longest - 2; index > 0; --index) {
+    if (known[index] == kUnknown) costs[index] = std::min(costs[index], costs[index + 1]);
+  }
+  costs.resize(static_cast<std::size_t>(most));
+  return costs;
 }
 
 double PassCosts::draft_cost(const std::string& source, std::int64_t rows, double prior) const {
@@ -100,25 +117,35 @@ DraftPolicy::DraftPolicy(std::string source, const PassCosts& costs, double draf
 
 std::int64_t DraftPolicy::choose(const std::vector<Acceptance>& rows, std::int64_t num_rows,
                                  std::int64_t most) {
-  if (!is_on_ && !has_news_ && tokens_left_ > 0) return 0;
+  if (!is_on_ && !has_news_ && passes_left_ > 0) return 0;
   has_news_ = false;
   find_costs(num_rows, most);
   shares_.assign(1, acceptance());
-  if (best(shares_).gain >= kLeastGain) {
+  find_gains(shares_);
+  if (*std::max_element(gains_.begin(), gains_.end()) >= kLeastGain) {
     is_on_ = true;
     wait_ = kFirstWait;
     shares_.clear();
     for (const Acceptance& row : rows) shares_.push_back(row.drawn_towards(acceptance()));
-    return best(shares_).drafts;
+    find_gains(shares_);
+    const std::int64_t found = best(most);
+    const auto gain_of = [this](std::int64_t count) {
+      return gains_[static_cast<std::size_t>(count)];
+    };
+    if (last_ > most || gain_of(last_) < kKeptGain * gain_of(found)) last_ = found;
+    return last_;
   }
   if (is_on_) {
     is_on_ = false;
-    tokens_left_ = wait_;
+    passes_left_ = wait_;
   }
-  if (tokens_left_ > 0) return 0;
+  const std::int64_t tried = std::min(kTryTokens, most);
+  shares_.assign(1, 1.0);
+  find_gains(shares_);
+  if (passes_left_ > 0 || gains_[static_cast<std::size_t>(tried)] < kLeastGain) return 0;
   wait_ = std::min(2 * wait_, kLongestWait);
-  tokens_left_ = wait_;
-  return std::min(kTryTokens, most);
+  passes_left_ = wait_;
+  return tried;
 }
 
 void DraftPolicy::add(const Acceptance& results) {
@@ -128,23 +155,18 @@ void DraftPolicy::add(const Acceptance& results) {
   engine_.held = engine_.held * memory + results.held;
 }
 
-void DraftPolicy::count_tokens(std::int64_t tokens) {
-  tokens_left_ = std::max<std::int64_t>(0, tokens_left_ - tokens);
-}
-
 // Finds the costs of a pass with 0 to ``most`` drafts.
 void DraftPolicy::find_costs(std::int64_t num_rows, std::int64_t most) {
   const double draft = costs_.draft_cost(source_, num_rows, draft_prior_);
-  cycle_costs_.clear();
-  for (std::int64_t count = 0; count <= most; ++count) {
-    cycle_costs_.push_back(static_cast<double>(count) * draft +
-                           costs_.pass_cost(num_rows, count + 1));
+  cycle_costs_ = costs_.pass_costs(num_rows, most + 1);
+  for (std::size_t count = 0; count < cycle_costs_.size(); ++count) {
+    cycle_costs_[count] += static_cast<double>(count) * draft;
   }
 }
 
-// Returns the number of drafts with the highest gain, for rows whose drafts hold with ``shares``.
-DraftPolicy::Choice DraftPolicy::best(const std::vector<double>& shares) {
-  Choice choice;
+// Finds the gain of each number of drafts over none, for rows whose drafts hold with ``shares``.
+void DraftPolicy::find_gains(const std::vector<double>& shares) {
+  gains_.assign(1, 1.0);
   powers_.assign(shares.size(), 1);
   auto tokens = static_cast<double>(shares.size());
   for (std::size_t count = 1; count < cycle_costs_.size(); ++count) {
@@ -152,11 +174,21 @@ DraftPolicy::Choice DraftPolicy::best(const std::vector<double>& shares) {
       powers_[row] *= shares[row];
       tokens += powers_[row];
     }
-    const double gain =
-        tokens / static_cast<double>(shares.size()) / cycle_costs_[count] * cycle_costs_.front();
-    if (gain > choice.gain) choice = {static_cast<std::int64_t>(count), gain};
+    gains_.push_back(tokens / static_cast<double>(shares.size()) / cycle_costs_[count] *
+                     cycle_costs_.front());
   }
-  return choice;
+}
+
+// Returns the choice with the highest gain.
+std::int64_t DraftPolicy::best(std::int64_t most) const {
+  std::int64_t found = 0;
+  for (const std::int64_t count : kChoices) {
+    if (count > most) break;
+    if (gains_[static_cast<std::size_t>(count)] > gains_[static_cast<std::size_t>(found)]) {
+      found = count;
+    }
+  }
+  return found;
 }
 
 }  // namespace skipdec::runtime
