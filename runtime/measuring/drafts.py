@@ -14,8 +14,7 @@ from ...engines.errors import SkipDecError, UsageError
 from ...engines.host.events import Events
 from ..generator import Generator
 from ..scheduling.drafted_decoding import DraftedDecoding
-from ..scheduling.drafters import Drafter, RowDrafts
-from ..scheduling.running_request import Row
+from ..scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
 from ..scheduling.stats import EngineStats
 from ..tokens.outputs import CompletionOutput, Drafts
 from ..tokens.sampling import SamplingParams
@@ -57,7 +56,7 @@ class _Run:
         return self.stats.decode_seconds + self.stats.sampling_seconds
 
 
-class ForcedDrafter(Drafter):
+class ForcedDrafter(WrappedDrafter):
     """Pays for another drafter's proposals, and proposes what is right with a given probability.
 
     Drafts of a model with random weights never hold; this shows what drafts gain where they do.
@@ -67,24 +66,14 @@ class ForcedDrafter(Drafter):
         self, drafter: Drafter, answers: Mapping[int, Sequence[int]], share: float, random: Random
     ) -> None:
         """``answers`` are the texts that the rows will write, by the row's number."""
-        self.source = drafter.source
-        self._drafter = drafter
+        super().__init__(drafter)
         self._answers = answers
         self._share = share
         self._random = random
 
-    @property
-    @override
-    def draft_steps(self) -> int:
-        return self._drafter.draft_steps
-
-    @override
-    def can_draft(self, row: Row) -> bool:
-        return self._drafter.can_draft(row)
-
     @override
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
-        self._drafter.propose(rows, most)
+        super().propose(rows, most)
         return [
             [
                 token if self._random.random() < self._share else (token + 1 if token == 0 else 0)
@@ -92,10 +81,6 @@ class ForcedDrafter(Drafter):
             ]
             for one in rows
         ]
-
-    @override
-    def learn(self, row: RowDrafts) -> None:
-        self._drafter.learn(row)
 
 
 def measure_drafts(

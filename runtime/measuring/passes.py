@@ -12,16 +12,13 @@ from ..drafting.config import MAX_DRAFT_TOKENS
 from ..drafting.memory import DraftMemory
 from ..generator import Generator
 from ..scheduling.drafted_decoding import DraftedDecoding
-from ..scheduling.drafters import Drafter, RowDrafts
+from ..scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
 from ..tokens.sampling import SamplingParams
 from .drafts import ForcedDrafter
 
 
-class SilentDrafter(Drafter):
+class SilentDrafter(WrappedDrafter):
     """Proposes nothing, so that every pass feeds one token of each row."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self.source = drafter.source
 
     @override
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:

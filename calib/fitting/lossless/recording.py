@@ -14,8 +14,7 @@ from ....runtime.generator import Generator
 from ....runtime.measuring.passes import measure_pass_costs
 from ....runtime.schedule import ExitSchedule
 from ....runtime.scheduling.drafted_decoding import DraftedDecoding
-from ....runtime.scheduling.drafters import Drafter, RowDrafts
-from ....runtime.scheduling.running_request import Row
+from ....runtime.scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
 from ....runtime.tokens.sampling import SamplingParams
 from .config import LosslessConfig, alone
 from .simulation import Text, teach
@@ -26,26 +25,16 @@ Proposals = dict[tuple[tuple[int, ...], int], Sequence[int]]
 _COST_TOKENS = 64  # of each text that measures the cost of passes of one length
 
 
-class Recorder(Drafter):
+class Recorder(WrappedDrafter):
     """Keeps what another drafter proposes, and proposes nothing, so that every place is seen."""
 
     def __init__(self, drafter: Drafter, proposals: Proposals) -> None:
-        self.source = drafter.source
-        self._drafter = drafter
+        super().__init__(drafter)
         self._proposals = proposals
-
-    @property
-    @override
-    def draft_steps(self) -> int:
-        return self._drafter.draft_steps
-
-    @override
-    def can_draft(self, row: Row) -> bool:
-        return self._drafter.can_draft(row)
 
     @override
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
-        for one, tokens in zip(rows, self._drafter.propose(rows, most), strict=True):
+        for one, tokens in zip(rows, super().propose(rows, most), strict=True):
             place = (one.row.request.prompt_token_ids, len(one.row.token_ids))
             self._proposals[place] = tokens
         return [()] * len(rows)
