@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 from typing_extensions import override
@@ -11,9 +11,9 @@ from ....engines.errors import SkipDecError
 from ....runtime.drafting.config import DraftConfig
 from ....runtime.drafting.memory import DraftMemory
 from ....runtime.generator import Generator
+from ....runtime.measuring.drafted_runs import run_with_drafts
 from ....runtime.measuring.passes import measure_pass_costs
 from ....runtime.schedule import ExitSchedule
-from ....runtime.scheduling.drafted_decoding import DraftedDecoding
 from ....runtime.scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
 from ....runtime.tokens.sampling import SamplingParams
 from .config import LosslessConfig, alone
@@ -67,11 +67,18 @@ class Runs:
 
         ``part`` is a `source_name`.
         """
-        draft = alone(part)
         proposals: Proposals = {}
         memory = DraftMemory()
-        prompts = [text.prompt for text in texts]
-        self._run(draft, memory, prompts, self._params, lambda one: Recorder(one, proposals))
+        for text in texts:
+            run_with_drafts(
+                self._generator,
+                [text.prompt],
+                self._params,
+                schedule=self._full,
+                draft=str(alone(part)),
+                memory=memory,
+                wrap=lambda drafter: Recorder(drafter, proposals),
+            )
         return proposals, memory.costs.draft_cost(part, 1, 0.0)
 
     def pass_costs(self, prompt: tuple[int, ...]) -> tuple[float, ...]:
@@ -102,26 +109,3 @@ class Runs:
                     "draft", f"{name} changed a text, which it must not; report this"
                 )
         return total
-
-    def _run(
-        self,
-        draft: DraftConfig,
-        memory: DraftMemory,
-        prompts: Sequence[tuple[int, ...]],
-        params: SamplingParams,
-        make: Callable[[Drafter], Drafter],
-    ) -> list[tuple[int, ...]]:
-        """Return each prompt's text, with drafters that ``make`` made of those of ``draft``."""
-        generator = self._generator
-        with generator.running_batch(
-            draft=str(draft), draft_memory=memory, prefix_cache=False
-        ) as batch:
-            assert isinstance(batch.decoding, DraftedDecoding)
-            batch.decoding.replace_drafters(make)
-            texts = []
-            for prompt in prompts:
-                number = batch.add(list(prompt), params, schedule=self._full)
-                while batch.is_busy:
-                    batch.step()
-                texts.append(batch.take(number).outputs[0].token_ids)
-        return texts
