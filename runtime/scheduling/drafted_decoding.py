@@ -64,10 +64,6 @@ class DraftedDecoding(Decoding):
         self._results: dict[str, list[tuple[int, int]]] = {}  # of it, by source: (tried, held)
         self._drafting = 0
 
-    def forget_texts(self) -> None:
-        """Forget the n-grams of earlier texts, as a benchmark does between two calls."""
-        self._memory.tables.clear()
-
     def replace_drafters(self, make: Callable[[Drafter], Drafter]) -> None:
         """Replace each drafter by ``make(drafter)``, which keeps its policy."""
         self._asked = [_Asked(make(one.drafter), one.policy) for one in self._asked]
