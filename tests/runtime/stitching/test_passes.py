@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,18 +25,8 @@ from skipdec.runtime.stitching.host.stitcher import StepBuffers
 from skipdec.runtime.stitching.protocol import StepRow
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
-SCHEDULES = ("full", "linear:max=5,min=2,horizon=20", "constant:max=3", "2x:horizon=9,prompt=decay")
-TEXTS = draw_texts(3, 8, SCHEDULES, length=24)
+TEXTS = draw_texts(3, 8)
 CAPACITY = 64  # positions of the tiny models
-
-
-@pytest.fixture(scope="module")
-def own(exported: Callable[..., Path]) -> Iterator[FedStitcher]:
-    if find_library() is None:
-        pytest.skip("the kernels were not compiled")
-    options = {"kernels": "skipdec", "quantize": "int8", "kv_dtype": "float16"}
-    with fed_stitcher(exported("pre_norm", **options)) as stitcher:
-        yield stitcher
 
 
 @needs_kernels

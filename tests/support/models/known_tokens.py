@@ -24,6 +24,7 @@ Bits = dict[tuple[int, int], str]
 """The logits behind a row's position, in hexadecimal."""
 
 KV_BYTES = 1 << 24
+SCHEDULES = ("full", "linear:max=5,min=2,horizon=20", "constant:max=3", "2x:horizon=9,prompt=decay")
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ class KnownText:
         return self.prompt + self.continuation
 
 
-def draw_texts(seed: int, count: int, schedules: Sequence[str], length: int) -> list[KnownText]:
-    """Draw ``count`` texts with continuations of about ``length`` tokens."""
+def draw_texts(seed: int, count: int) -> list[KnownText]:
+    """Draw ``count`` texts, each with the next of SCHEDULES, with about 24 tokens to continue."""
     rng = random.Random(seed)
     return [
         KnownText(
             _draw(rng, rng.randint(1, 9)),
-            _draw(rng, length + rng.randint(-4, 4)),
-            schedules[i % len(schedules)],
+            _draw(rng, rng.randint(20, 28)),
+            SCHEDULES[i % len(SCHEDULES)],
         )
         for i in range(count)
     ]
