@@ -11,8 +11,6 @@ import pytest
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import ConfigurationError, SkipDecError, UsageError
 from skipdec.engines.kernels.library import find_library
-from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.measuring.config import BenchConfig
 from skipdec.runtime.measuring.drafts import DraftMeasurement, measure_drafts
 from skipdec.runtime.tokens.outputs import CompletionOutput, Drafts
@@ -21,19 +19,8 @@ needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels w
 
 
 @pytest.fixture(scope="module")
-def generator(
-    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Generator]:
-    bundle = tmp_path_factory.mktemp("drafts") / "bundle"
-    export(
-        ExportConfig(
-            model=str(checkpoint("pre_norm")),
-            output=bundle,
-            quantize="int8",
-            kernels="skipdec",
-            verify=False,
-        )
-    )
+def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
+    bundle = exported("pre_norm", kernels="skipdec", quantize="int8")
     with Generator.open(bundle, threads=1, max_batch_size=2) as generator:
         yield generator
 
