@@ -34,7 +34,7 @@ class GenerationProgress:
         self._kernels = kernels
         self._draft = draft
         self._num_accepted = 0  # drafted tokens that were right
-        self._num_drafted: int | None = None  # known from results only
+        self._num_drafted = 0
         different = set(schedules)
         self._schedule = min(different, key=lambda schedule: schedule.horizon)
         self._longest_horizon = max(schedule.horizon for schedule in different)
@@ -87,7 +87,7 @@ class GenerationProgress:
 
     def count_drafts(self, drafts: Drafts) -> None:
         """Add the drafted tokens of results, which a step does not tell."""
-        self._num_drafted = (self._num_drafted or 0) + drafts.drafted
+        self._num_drafted += drafts.drafted
 
     @property
     def seconds(self) -> float:
@@ -137,10 +137,7 @@ class GenerationProgress:
         }
 
     def _drafts_summary(self) -> dict[str, Any] | None:
-        """Return the figures of drafts; None where there are none.
-
-        ``drafted`` and ``acceptance`` are null where texts are streamed.
-        """
+        """Return the figures of drafts; None where there are none."""
         if self._draft is None:
             return None
         drafted, accepted = self._num_drafted, self._num_accepted

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from itertools import chain
 from typing import IO
 
@@ -34,63 +33,52 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
         total = len(prompts) * options.params.n
         quiet = options.quiet or options.stream
         draft = generator.drafts.resolve()
-        outputs: list[RequestOutput] = []
         with (
             ConsoleProgress(quiet=quiet) as events,
             GenerationProgress(schedules, total, events, generator.kernels, draft) as progress,
         ):
-            if options.stream:
-                deltas = generator.stream_requests(
-                    requests, schedules, cancelled=interruption.is_requested
-                )
-                _print_deltas(
-                    deltas, progress, as_json=options.as_json, marks_drafts=draft is not None
-                )
-            else:
-                outputs = generator.generate_requests(
-                    requests,
-                    schedules,
-                    cancelled=interruption.is_requested,
-                    on_progress=progress.update,
-                )
-                for output in outputs:
-                    progress.count_drafts(output.drafts or Drafts())
-        if outputs and options.as_json:
-            results = [result_line(place, output) for place, output in enumerate(outputs)]
-            print_json(progress.summary() | {"results": results})
-        elif outputs:
-            _print_texts(outputs)
+
+            def on_progress(deltas: Sequence[StreamDelta]) -> None:
+                progress.update(deltas)
+                if options.stream:
+                    _print_deltas(deltas, as_json=options.as_json, marks_drafts=draft is not None)
+
+            outputs = generator.generate_requests(
+                requests, schedules, cancelled=interruption.is_requested, on_progress=on_progress
+            )
+            for output in outputs:
+                progress.count_drafts(output.drafts or Drafts())
+        if not options.stream:
+            _print_outputs(outputs, progress, as_json=options.as_json)
+        elif not options.as_json:
+            sys.stdout.write("\n")
         if not options.quiet:
             stderr_console().print(progress.summary_text(options.params), soft_wrap=True)
     interruption.raise_again()
 
 
-def _print_deltas(
-    deltas: Iterator[StreamDelta],
-    progress: GenerationProgress,
-    *,
-    as_json: bool,
-    marks_drafts: bool,
-) -> None:
+def _print_deltas(deltas: Sequence[StreamDelta], *, as_json: bool, marks_drafts: bool) -> None:
     fields = ["index", "text", "token_ids", "finish_reason", "layers"]
     if marks_drafts:
         fields.append("drafted")
-    with closing(deltas):  # type: ignore[type-var]  # a generator, which has close
-        for delta in deltas:
-            progress.update([delta])
-            if as_json:
-                line = {"id": delta.request_index} | {name: getattr(delta, name) for name in fields}
-                sys.stdout.buffer.write(to_bytes(line))
-                sys.stdout.buffer.flush()
-            elif delta.text:
-                sys.stdout.write(delta.text)
-                sys.stdout.flush()
-    if not as_json:
-        sys.stdout.write("\n")
+    for delta in deltas:
+        if as_json:
+            line = {"id": delta.request_index} | {name: getattr(delta, name) for name in fields}
+            sys.stdout.buffer.write(to_bytes(line))
+            sys.stdout.buffer.flush()
+        elif delta.text:
+            sys.stdout.write(delta.text)
+            sys.stdout.flush()
 
 
-def _print_texts(outputs: Sequence[RequestOutput]) -> None:
-    """Print one completion as it is, several under a heading each."""
+def _print_outputs(
+    outputs: Sequence[RequestOutput], progress: GenerationProgress, *, as_json: bool
+) -> None:
+    """Print one completion as it is, several under a heading each, or all as one JSON object."""
+    if as_json:
+        results = [result_line(place, output) for place, output in enumerate(outputs)]
+        print_json(progress.summary() | {"results": results})
+        return
     if len(outputs) == 1 and len(outputs[0].outputs) == 1:
         print(outputs[0].outputs[0].text)
         return

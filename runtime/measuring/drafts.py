@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from statistics import median
-from time import perf_counter
 
 from typing_extensions import override
 
 from ...engines.errors import SkipDecError, UsageError
 from ...engines.host.events import Events
+from ..drafting.memory import DraftMemory
 from ..generator import Generator
-from ..scheduling.drafted_decoding import DraftedDecoding
-from ..scheduling.drafters import Drafter, RowDrafts
-from ..scheduling.running_request import Row
-from ..scheduling.stats import EngineStats
-from ..tokens.outputs import CompletionOutput, Drafts
+from ..scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
+from ..tokens.outputs import Drafts
 from ..tokens.sampling import SamplingParams
 from .bench import random_prompts
 from .config import BenchConfig
+from .drafted_runs import DraftedRun, run_with_drafts
 
 _WARMUP_TOKENS = 8
 
@@ -44,20 +43,7 @@ class DraftMeasurement:
     decode_gain: float  # steps after the prompt
 
 
-@dataclass(frozen=True)
-class _Run:
-    """One call: its texts, what its drafts came to, and where its time went."""
-
-    wall_seconds: float
-    completions: tuple[CompletionOutput, ...]
-    stats: EngineStats
-
-    @property
-    def decode_seconds(self) -> float:
-        return self.stats.decode_seconds + self.stats.sampling_seconds
-
-
-class ForcedDrafter(Drafter):
+class ForcedDrafter(WrappedDrafter):
     """Pays for another drafter's proposals, and proposes what is right with a given probability.
 
     Drafts of a model with random weights never hold; this shows what drafts gain where they do.
@@ -67,24 +53,14 @@ class ForcedDrafter(Drafter):
         self, drafter: Drafter, answers: Mapping[int, Sequence[int]], share: float, random: Random
     ) -> None:
         """``answers`` are the texts that the rows will write, by the row's number."""
-        self.source = drafter.source
-        self._drafter = drafter
+        super().__init__(drafter)
         self._answers = answers
         self._share = share
         self._random = random
 
-    @property
-    @override
-    def draft_steps(self) -> int:
-        return self._drafter.draft_steps
-
-    @override
-    def can_draft(self, row: Row) -> bool:
-        return self._drafter.can_draft(row)
-
     @override
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
-        self._drafter.propose(rows, most)
+        super().propose(rows, most)
         return [
             [
                 token if self._random.random() < self._share else (token + 1 if token == 0 else 0)
@@ -92,10 +68,6 @@ class ForcedDrafter(Drafter):
             ]
             for one in rows
         ]
-
-    @override
-    def learn(self, row: RowDrafts) -> None:
-        self._drafter.learn(row)
 
 
 def measure_drafts(
@@ -114,77 +86,79 @@ def measure_drafts(
     schedules = config.schedules or ("full",)
     events = events or Events()
     events.stage("measuring", len(config.batch_sizes) * len(schedules) * config.repetitions)
+    benchmark = _Benchmark(generator, config, events)
     return tuple(
         measurement
         for size in config.batch_sizes
         for schedule in schedules
-        for measurement in _measure(generator, config, size, schedule, events)
+        for measurement in benchmark.measure(size, schedule)
     )
 
 
-def _measure(
-    generator: Generator, config: BenchConfig, batch_size: int, schedule: str, events: Events
-) -> list[DraftMeasurement]:
-    variants = ("off", *config.drafts)
-    for draft in variants:
-        prompts = _prompts(generator, config, batch_size, config.seed)
-        _run(generator, config, prompts, schedule, draft, _WARMUP_TOKENS)
-    runs: dict[str, list[_Run]] = {draft: [] for draft in variants}
-    for repetition in range(config.repetitions):
-        prompts = _prompts(generator, config, batch_size, config.seed + repetition)
-        plain = _run(generator, config, prompts, schedule, "off", config.num_tokens)
-        runs["off"].append(plain)
-        answers = {row: one.token_ids for row, one in enumerate(plain.completions)}
-        for draft in config.drafts:
-            run = _run(generator, config, prompts, schedule, draft, config.num_tokens, answers)
-            _require_equal(plain, run, draft)
-            runs[draft].append(run)
-        events.advance(f"batch {batch_size}, {schedule}, repetition {repetition + 1}")
-    return [
-        _summarise(config, batch_size, schedule, draft, runs["off"], runs[draft])
-        for draft in variants
-    ]
+class _Benchmark:
+    """Calls with and without drafts; what a draft learns of costs and acceptance is its own."""
+
+    def __init__(self, generator: Generator, config: BenchConfig, events: Events) -> None:
+        self._generator = generator
+        self._config = config
+        self._events = events
+        self._memories = {draft: DraftMemory() for draft in ("off", *config.drafts)}
+
+    def measure(self, batch_size: int, schedule: str) -> list[DraftMeasurement]:
+        config = self._config
+        for draft in self._memories:
+            self._run(self._prompts(batch_size, config.seed), schedule, draft, _WARMUP_TOKENS)
+        runs: dict[str, list[DraftedRun]] = {draft: [] for draft in self._memories}
+        for repetition in range(config.repetitions):
+            prompts = self._prompts(batch_size, config.seed + repetition)
+            plain = self._run(prompts, schedule, "off", config.num_tokens)
+            runs["off"].append(plain)
+            for draft in config.drafts:
+                run = self._run(prompts, schedule, draft, config.num_tokens, plain.texts)
+                _require_equal(plain, run, draft)
+                runs[draft].append(run)
+            self._events.advance(f"batch {batch_size}, {schedule}, repetition {repetition + 1}")
+        return [
+            _summarise(config, batch_size, schedule, draft, runs["off"], runs[draft])
+            for draft in runs
+        ]
+
+    def _prompts(self, batch_size: int, seed: int) -> list[list[int]]:
+        return random_prompts(
+            self._generator.model.vocab_size,
+            batch_size=batch_size,
+            prompt_length=self._config.prompt_length,
+            seed=seed,
+        )
+
+    def _run(
+        self,
+        prompts: Sequence[Sequence[int]],
+        schedule: str,
+        draft: str,
+        num_tokens: int,
+        answers: Sequence[Sequence[int]] | None = None,
+    ) -> DraftedRun:
+        """Run one call; ``answers`` are its texts, if drafts may be forced to be right."""
+        memory = self._memories[draft]
+        memory.tables.clear()
+        wrap = None
+        if self._config.accept is not None and answers is not None:
+            known = dict(enumerate(answers))
+            share, random = self._config.accept, Random(self._config.seed)
+            wrap = partial(ForcedDrafter, answers=known, share=share, random=random)
+        return run_with_drafts(
+            self._generator,
+            prompts,
+            SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True),
+            schedule=schedule,
+            draft=draft,
+            memory=memory,
+            wrap=wrap,
+        )
 
 
-def _prompts(
-    generator: Generator, config: BenchConfig, batch_size: int, seed: int
-) -> list[list[int]]:
-    return random_prompts(
-        generator.model.vocab_size,
-        batch_size=batch_size,
-        prompt_length=config.prompt_length,
-        seed=seed,
-    )
-
-
-def _run(
-    generator: Generator,
-    config: BenchConfig,
-    prompts: Sequence[Sequence[int]],
-    schedule: str,
-    draft: str,
-    num_tokens: int,
-    answers: Mapping[int, Sequence[int]] | None = None,
-) -> _Run:
-    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
-    with generator.running_batch(draft=draft, prefix_cache=False) as batch:
-        if isinstance(batch.decoding, DraftedDecoding):
-            batch.decoding.forget_texts()
-            if config.accept is not None and answers is not None:
-                share, random = config.accept, Random(config.seed)
-                batch.decoding.replace_drafters(
-                    lambda drafter: ForcedDrafter(drafter, answers, share, random)
-                )
-        start = perf_counter()
-        numbers = [batch.add(prompt, params, schedule=schedule) for prompt in prompts]
-        while batch.is_busy:
-            batch.step()
-        wall_seconds = perf_counter() - start
-        completions = tuple(batch.take(number).outputs[0] for number in numbers)
-        return _Run(wall_seconds, completions, batch.stats())
-
-
-def _require_equal(plain: _Run, drafted: _Run, draft: str) -> None:
+def _require_equal(plain: DraftedRun, drafted: DraftedRun, draft: str) -> None:
     for row, (expected, found) in enumerate(
         zip(plain.completions, drafted.completions, strict=True)
     ):
@@ -199,8 +173,8 @@ def _summarise(
     batch_size: int,
     schedule: str,
     draft: str,
-    plain: Sequence[_Run],
-    drafted: Sequence[_Run],
+    plain: Sequence[DraftedRun],
+    drafted: Sequence[DraftedRun],
 ) -> DraftMeasurement:
     counted = [one.drafts for run in drafted for one in run.completions if one.drafts]
     total = Drafts(

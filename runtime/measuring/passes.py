@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 
@@ -11,17 +11,14 @@ from typing_extensions import override
 from ..drafting.config import MAX_DRAFT_TOKENS
 from ..drafting.memory import DraftMemory
 from ..generator import Generator
-from ..scheduling.drafted_decoding import DraftedDecoding
-from ..scheduling.drafters import Drafter, RowDrafts
+from ..scheduling.drafters import RowDrafts, WrappedDrafter
 from ..tokens.sampling import SamplingParams
+from .drafted_runs import run_with_drafts
 from .drafts import ForcedDrafter
 
 
-class SilentDrafter(Drafter):
+class SilentDrafter(WrappedDrafter):
     """Proposes nothing, so that every pass feeds one token of each row."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self.source = drafter.source
 
     @override
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
@@ -34,33 +31,16 @@ def measure_pass_costs(
     """Return what passes over 1 to 8 tokens of each of ``rows`` cost, in passes over one.
 
     ``num_tokens`` are generated greedily behind ``prompt``, with proposals that are always right,
-    so that passes of each length come. A cost is the median of the last 15 passes; one of fewer
-    than 3 is estimated. Raises what `Generator.running_batch` raises.
+    so that passes of each length come. A cost is the lower quartile of the last 15 passes; one
+    of fewer than 3 is estimated. Raises what `Generator.running_batch` raises.
     """
     memory = DraftMemory()
     params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
-    answers = _run(generator, memory, [prompt] * rows, params, MAX_DRAFT_TOKENS, SilentDrafter)
-    known = dict(enumerate(answers))
+    run = partial(
+        run_with_drafts, generator, [prompt] * rows, params, schedule="full", memory=memory
+    )
+    answers = dict(enumerate(run(draft="own,adapt=no", wrap=SilentDrafter).texts))
     for count in range(MAX_DRAFT_TOKENS, 0, -1):
-        make = partial(ForcedDrafter, answers=known, share=1.0, random=Random(0))
-        _run(generator, memory, [prompt] * rows, params, count, make)
+        forced = partial(ForcedDrafter, answers=answers, share=1.0, random=Random(0))
+        run(draft=f"own,adapt=no,tokens={count}", wrap=forced)
     return tuple(memory.costs.pass_costs(rows, MAX_DRAFT_TOKENS + 1))
-
-
-def _run(
-    generator: Generator,
-    memory: DraftMemory,
-    prompts: Sequence[Sequence[int]],
-    params: SamplingParams,
-    count: int,
-    make: Callable[[Drafter], Drafter],
-) -> list[tuple[int, ...]]:
-    """Return the texts of prompts that run together, up to ``count`` drafts a pass."""
-    draft = f"own,adapt=no,tokens={count}"
-    with generator.running_batch(draft=draft, draft_memory=memory, prefix_cache=False) as batch:
-        assert isinstance(batch.decoding, DraftedDecoding)
-        batch.decoding.replace_drafters(make)
-        numbers = [batch.add(list(prompt), params, schedule="full") for prompt in prompts]
-        while batch.is_busy:
-            batch.step()
-        return [batch.take(number).outputs[0].token_ids for number in numbers]

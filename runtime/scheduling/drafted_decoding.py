@@ -65,10 +65,6 @@ class DraftedDecoding(Decoding):
         self._drafting = 0
         self._draft_seconds = 0.0  # of all draft steps, when the present pass began
 
-    def forget_texts(self) -> None:
-        """Forget the n-grams of earlier texts, as a benchmark does between two calls."""
-        self._memory.tables.clear()
-
     def replace_drafters(self, make: Callable[[Drafter], Drafter]) -> None:
         """Replace each drafter by ``make(drafter)``, which keeps its policy."""
         self._asked = [_Asked(make(one.drafter), one.policy) for one in self._asked]

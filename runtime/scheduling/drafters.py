@@ -71,6 +71,32 @@ class Drafter(ABC):
         """Take the row's tokens from ``row.learned`` on, which were accepted."""
 
 
+class WrappedDrafter(Drafter):
+    """Does what another drafter does; a subclass changes its proposals."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.source = drafter.source
+        self.draft_prior = drafter.draft_prior
+
+    @property
+    @override
+    def draft_steps(self) -> int:
+        return self._drafter.draft_steps
+
+    @override
+    def can_draft(self, row: Row) -> bool:
+        return self._drafter.can_draft(row)
+
+    @override
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+        return self._drafter.propose(rows, most)
+
+    @override
+    def learn(self, row: RowDrafts) -> None:
+        self._drafter.learn(row)
+
+
 def room_of(row: Row) -> int:
     """Return how many guesses the row can use: a pass yields one token more than it has."""
     return row.request.max_tokens - len(row.token_ids) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from typing_extensions import override
 
@@ -48,8 +49,12 @@ class LayerDrafter(Drafter):
         self._slots = slots
         self._costs = costs
         self._narrow = narrow
-        self._needed = frozenset(plan)
         self._steps = 0
+
+    @cached_property
+    def _needed(self) -> frozenset[int]:
+        """The layers that a row's own plan must have."""
+        return frozenset(self._plan)
 
     @property
     @override
@@ -115,20 +120,10 @@ class TrainedDrafter(LayerDrafter):
     behind it, and d1 held. Positions 6 and 7 are seen; 8 is the next that it feeds.
     """
 
-    def __init__(
-        self,
-        source: str,
-        plan: LayerPlan,
-        engines: LoadedEngines,
-        slots: SlotStitcher,
-        costs: PassCosts,
-        draft_prior: float,
-        *,
-        narrow: bool,
-    ) -> None:
-        """Run the layers of ``plan``, the last of which is the draft layer."""
-        super().__init__(source, plan, engines, slots, costs, draft_prior, narrow=narrow)
-        self._needed = frozenset(plan.layers[:-1])
+    @cached_property
+    @override
+    def _needed(self) -> frozenset[int]:
+        return frozenset(self._plan.layers[:-1])  # all but the draft layer
 
     @override
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:

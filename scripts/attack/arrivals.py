@@ -29,7 +29,7 @@ from skipdec import EngineStats, Generator, RunningBatch, SamplingParams
 from skipdec.engines.backends.device import DeviceMemory
 from skipdec.engines.memory import DeviceBuffer, HostMemory
 from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
-from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts
+from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.tokens.outputs import RequestOutput
 
@@ -81,30 +81,21 @@ _Texts = dict[tuple[tuple[int, ...], int | None], RequestOutput]
 """What each request generates alone, by its key."""
 
 
-class _HalfRight(Drafter):
+class _HalfRight(WrappedDrafter):
     """Replaces half of another drafter's proposals by the row's own text, with mistakes."""
 
     def __init__(self, drafter: Drafter, texts: _Texts, chance: random.Random) -> None:
-        self.source = drafter.source
-        self._drafter = drafter
+        super().__init__(drafter)
         self._texts = texts
         self._chance = chance
 
     @override
-    def can_draft(self, row: Row) -> bool:
-        return self._drafter.can_draft(row)
-
-    @override
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
-        proposed = self._drafter.propose(rows, most)
+        proposed = super().propose(rows, most)
         return [
             tokens if self._chance.random() < 0.5 else self._right(one.row, most)
             for one, tokens in zip(rows, proposed, strict=True)
         ]
-
-    @override
-    def learn(self, row: RowDrafts) -> None:
-        self._drafter.learn(row)
 
     def _right(self, row: Row, most: int) -> list[int]:
         """Return what the row writes next; each token is wrong with a probability of 0.2."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 from typing_extensions import override
@@ -11,11 +11,10 @@ from ....engines.errors import SkipDecError
 from ....runtime.drafting.config import DraftConfig
 from ....runtime.drafting.memory import DraftMemory
 from ....runtime.generator import Generator
+from ....runtime.measuring.drafted_runs import run_with_drafts
 from ....runtime.measuring.passes import measure_pass_costs
 from ....runtime.schedule import ExitSchedule
-from ....runtime.scheduling.drafted_decoding import DraftedDecoding
-from ....runtime.scheduling.drafters import Drafter, RowDrafts
-from ....runtime.scheduling.running_request import Row
+from ....runtime.scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
 from ....runtime.tokens.sampling import SamplingParams
 from .config import LosslessConfig, alone
 from .simulation import Text, teach
@@ -26,26 +25,16 @@ Proposals = dict[tuple[tuple[int, ...], int], Sequence[int]]
 _COST_TOKENS = 64  # of each text that measures the cost of passes of one length
 
 
-class Recorder(Drafter):
+class Recorder(WrappedDrafter):
     """Keeps what another drafter proposes, and proposes nothing, so that every place is seen."""
 
     def __init__(self, drafter: Drafter, proposals: Proposals) -> None:
-        self.source = drafter.source
-        self._drafter = drafter
+        super().__init__(drafter)
         self._proposals = proposals
-
-    @property
-    @override
-    def draft_steps(self) -> int:
-        return self._drafter.draft_steps
-
-    @override
-    def can_draft(self, row: Row) -> bool:
-        return self._drafter.can_draft(row)
 
     @override
     def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
-        for one, tokens in zip(rows, self._drafter.propose(rows, most), strict=True):
+        for one, tokens in zip(rows, super().propose(rows, most), strict=True):
             place = (one.row.request.prompt_token_ids, len(one.row.token_ids))
             self._proposals[place] = tokens
         return [()] * len(rows)
@@ -78,11 +67,18 @@ class Runs:
 
         ``part`` is a `source_name`.
         """
-        draft = alone(part)
         proposals: Proposals = {}
         memory = DraftMemory()
-        prompts = [text.prompt for text in texts]
-        self._run(draft, memory, prompts, self._params, lambda one: Recorder(one, proposals))
+        for text in texts:
+            run_with_drafts(
+                self._generator,
+                [text.prompt],
+                self._params,
+                schedule=self._full,
+                draft=str(alone(part)),
+                memory=memory,
+                wrap=lambda drafter: Recorder(drafter, proposals),
+            )
         return proposals, memory.costs.draft_cost(part, 1, 0.0)
 
     def pass_costs(self, prompt: tuple[int, ...]) -> tuple[float, ...]:
@@ -113,26 +109,3 @@ class Runs:
                     "draft", f"{name} changed a text, which it must not; report this"
                 )
         return total
-
-    def _run(
-        self,
-        draft: DraftConfig,
-        memory: DraftMemory,
-        prompts: Sequence[tuple[int, ...]],
-        params: SamplingParams,
-        make: Callable[[Drafter], Drafter],
-    ) -> list[tuple[int, ...]]:
-        """Return each prompt's text, with drafters that ``make`` made of those of ``draft``."""
-        generator = self._generator
-        with generator.running_batch(
-            draft=str(draft), draft_memory=memory, prefix_cache=False
-        ) as batch:
-            assert isinstance(batch.decoding, DraftedDecoding)
-            batch.decoding.replace_drafters(make)
-            texts = []
-            for prompt in prompts:
-                number = batch.add(list(prompt), params, schedule=self._full)
-                while batch.is_busy:
-                    batch.step()
-                texts.append(batch.take(number).outputs[0].token_ids)
-        return texts

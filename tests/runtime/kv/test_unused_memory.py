@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
+from poisoned_caches import poison_caches
 from random_requests import draw, texts, together
 
 from skipdec import Generator
 from skipdec.engines.kernels.library import find_library
-from skipdec.runtime.kv.buffers import BufferPool
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
@@ -42,15 +41,6 @@ def test_unused_memory_of_any_bytes_is_never_read(
         assert generator.bundle.manifest.kv_cache.unused == "any"
         expected = [texts(output) for output in together(generator, wanted)]
         generator.trim()
-        acquire = BufferPool.acquire
-        poisoned = []
-
-        def poison(self: BufferPool, nbytes: int, user: str = "") -> object:
-            buffer = acquire(self, nbytes, user)
-            np.asarray(buffer)[...] = 0xFF
-            poisoned.append(user)
-            return buffer
-
-        monkeypatch.setattr(BufferPool, "acquire", poison)
+        poisoned = poison_caches(monkeypatch)
         assert [texts(output) for output in together(generator, wanted)] == expected
         assert len(poisoned) > 3

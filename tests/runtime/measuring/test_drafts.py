@@ -8,32 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from skipdec import Generator
+from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import ConfigurationError, SkipDecError, UsageError
 from skipdec.engines.kernels.library import find_library
-from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.measuring.config import BenchConfig
 from skipdec.runtime.measuring.drafts import DraftMeasurement, measure_drafts
-from skipdec.runtime.tokens.outputs import CompletionOutput
+from skipdec.runtime.tokens.outputs import CompletionOutput, Drafts
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
 
 @pytest.fixture(scope="module")
-def generator(
-    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Generator]:
-    bundle = tmp_path_factory.mktemp("drafts") / "bundle"
-    export(
-        ExportConfig(
-            model=str(checkpoint("pre_norm")),
-            output=bundle,
-            quantize="int8",
-            kernels="skipdec",
-            verify=False,
-        )
-    )
+def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
+    bundle = exported("pre_norm", kernels="skipdec", quantize="int8")
     with Generator.open(bundle, threads=1, max_batch_size=2) as generator:
         yield generator
 
@@ -73,6 +60,19 @@ def test_a_draft_knows_no_text_of_an_earlier_call(generator: Generator) -> None:
     _, once = measure(generator, drafts=["own,adapt=no"], repetitions=1)
     _, again = measure(generator, drafts=["own,adapt=no"], repetitions=1)
     assert again.tokens_per_pass == once.tokens_per_pass
+
+
+@needs_kernels
+def test_the_generator_remembers_what_it_wrote_before(generator: Generator) -> None:
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+
+    def drafts() -> Drafts | None:
+        return generator.generate([[5, 6, 7]], params, draft="own,adapt=no")[0].drafts
+
+    drafts()
+    known = drafts()
+    measure(generator, drafts=["own,adapt=no"])
+    assert drafts() == known
 
 
 @needs_kernels

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
-from random_requests import run_all
-from text_bundles import STRUCTURE, copy_with_tokenizer
+from compared_texts import greedy, run_requests, shown
+from text_bundles import STRUCTURE, export_with_kernels
 
-from skipdec import Generator, SamplingParams
+from skipdec import Generator
 from skipdec.engines.kernels.library import find_library
-from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.scheduling.decoding import Decoding, fed
-from skipdec.runtime.scheduling.loaded_bundle import RunningBatchConfig
-from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.stitching.protocol import StepRow
 from skipdec.runtime.tokens.outputs import RequestOutput
@@ -23,8 +20,6 @@ from skipdec.runtime.tokens.sampler import Sampler
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
-SCHEDULES = ("full", "linear:max=5,min=2,horizon=12", "constant:max=3")
-PROMPTS = ("The quick", "a", "Once upon a time", "skip", "decode", "42")
 Known = dict[int, Sequence[int]]  # by row
 
 
@@ -52,60 +47,16 @@ class KnownGuesses(Decoding):
 def generator(
     checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Generator]:
-    folder = tmp_path_factory.mktemp("decoding")
-    source = copy_with_tokenizer(checkpoint(STRUCTURE), folder / "checkpoint")
-    config = ExportConfig(
-        model=str(source),
-        output=folder / "bundle",
-        quantize="int8",
-        kernels="skipdec",
-        verify=False,
-    )
-    export(config)
-    with Generator.open(folder / "bundle", threads=1, max_batch_size=4) as generator:
+    bundle = export_with_kernels(checkpoint(STRUCTURE), tmp_path_factory.mktemp("decoding"))
+    with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
         yield generator
-
-
-def decode(
-    generator: Generator, requests: Sequence[SamplingParams], decoding: Decoding | None = None
-) -> tuple[list[RequestOutput], int]:
-    """Return the outputs of the requests, and how many steps they took."""
-    with generator.running_batch() as ordinary:
-        engine = RunningBatch(ordinary._loaded, ordinary._slots, RunningBatchConfig(), decoding)
-        numbers = [
-            engine.add(PROMPTS[index % 6], one, schedule=SCHEDULES[index % 3])
-            for index, one in enumerate(requests)
-        ]
-        run_all(engine)
-        assert engine.stats().reserved_bytes == 0
-        return [engine.take(number) for number in numbers], engine.stats().steps
 
 
 def known_of(outputs: Sequence[RequestOutput]) -> Known:
     return dict(enumerate(one.token_ids for output in outputs for one in output.outputs))
 
 
-def shown(outputs: Sequence[RequestOutput]) -> list[tuple[object, ...]]:
-    return [
-        (
-            one.text,
-            one.token_ids,
-            one.logprobs,
-            one.layers_per_token,
-            one.finish_reason,
-            one.stop_reason,
-        )
-        for output in outputs
-        for one in output.outputs
-    ]
-
-
-def params(**options: object) -> SamplingParams:
-    """Return greedy parameters, changed by ``options``."""
-    greedy = {"temperature": 0, "max_tokens": 21, "ignore_eos": True, "logprobs": 2}
-    return SamplingParams.model_validate(greedy | options)
-
-
+params = partial(greedy, max_tokens=21)
 GREEDY = params()
 REQUESTS = (
     GREEDY,
@@ -119,10 +70,10 @@ REQUESTS = (
 
 @pytest.mark.parametrize("width", [2, 3, 8])
 def test_guesses_change_no_text_and_save_steps(generator: Generator, width: int) -> None:
-    ordinary, steps = decode(generator, REQUESTS)
-    found, fewer = decode(generator, REQUESTS, KnownGuesses(known_of(ordinary), width))
+    ordinary, before = run_requests(generator, REQUESTS)
+    found, after = run_requests(generator, REQUESTS, KnownGuesses(known_of(ordinary), width))
     assert shown(found) == shown(ordinary)
-    assert fewer < steps
+    assert after.steps < before.steps
 
 
 @pytest.mark.parametrize("min_tokens", [0, 12])
@@ -130,7 +81,7 @@ def test_a_text_ends_within_a_pass_where_it_would_alone(
     generator: Generator, min_tokens: int
 ) -> None:
     """Stop strings and stop tokens; what would come behind them is guessed, too."""
-    whole, _ = decode(generator, [GREEDY] * 4)
+    whole, _ = run_requests(generator, [GREEDY] * 4)
     texts = [output.outputs[0] for output in whole]
     requests = [
         params(min_tokens=min_tokens, stop=[texts[0].text[8:11]]),
@@ -138,15 +89,15 @@ def test_a_text_ends_within_a_pass_where_it_would_alone(
         params(min_tokens=min_tokens, stop=[texts[2].text[5:7], "\x00"]),
         GREEDY,
     ]
-    expected, _ = decode(generator, requests)
-    found, _ = decode(generator, requests, KnownGuesses(known_of(whole), 8))
+    expected, _ = run_requests(generator, requests)
+    found, _ = run_requests(generator, requests, KnownGuesses(known_of(whole), 8))
     assert shown(found) == shown(expected)
 
 
 def test_a_row_that_fails_keeps_the_tokens_before(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ordinary, _ = decode(generator, [GREEDY] * 2)
+    ordinary, _ = run_requests(generator, [GREEDY] * 2)
     sample, drawn = Sampler.sample, dict[int, int]()
 
     def fail_at_the_seventh(self: Sampler, logits: object) -> object:
@@ -156,7 +107,7 @@ def test_a_row_that_fails_keeps_the_tokens_before(
         return sample(self, logits)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Sampler, "sample", fail_at_the_seventh)
-    found, _ = decode(generator, [GREEDY] * 2, KnownGuesses(known_of(ordinary), 3))
+    found, _ = run_requests(generator, [GREEDY] * 2, KnownGuesses(known_of(ordinary), 3))
     failed, other = (output.outputs[0] for output in found)
     assert failed.finish_reason == "error"
     assert failed.token_ids == ordinary[0].outputs[0].token_ids[:6]
@@ -165,8 +116,8 @@ def test_a_row_that_fails_keeps_the_tokens_before(
 
 
 def test_step_times_add_up_to_the_time_of_decoding(generator: Generator) -> None:
-    ordinary, _ = decode(generator, [GREEDY])
-    found, _ = decode(generator, [GREEDY], KnownGuesses(known_of(ordinary), 8))
+    ordinary, _ = run_requests(generator, [GREEDY])
+    found, _ = run_requests(generator, [GREEDY], KnownGuesses(known_of(ordinary), 8))
     timings = found[0].outputs[0].timings
     assert len(timings.step_seconds) == GREEDY.max_tokens - 1
     assert sum(timings.step_seconds) <= timings.decode_seconds

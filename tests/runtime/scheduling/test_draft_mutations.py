@@ -8,13 +8,11 @@ from time import perf_counter
 
 import pytest
 from random_requests import run_all
-from text_bundles import STRUCTURE, copy_with_tokenizer
+from text_bundles import STRUCTURE, export_with_kernels
 from typing_extensions import override
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.kernels.library import find_library
-from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.drafting.config import DraftConfig, DraftPart
 from skipdec.runtime.scheduling import decoding as decoding_module
 from skipdec.runtime.scheduling import drafted_decoding
@@ -42,18 +40,8 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 def generator(
     checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Generator]:
-    folder = tmp_path_factory.mktemp("mutations")
-    source = copy_with_tokenizer(checkpoint(STRUCTURE), folder / "checkpoint")
-    export(
-        ExportConfig(
-            model=str(source),
-            output=folder / "bundle",
-            quantize="int8",
-            kernels="skipdec",
-            verify=False,
-        )
-    )
-    with Generator.open(folder / "bundle", threads=1, max_batch_size=4) as generator:
+    bundle = export_with_kernels(checkpoint(STRUCTURE), tmp_path_factory.mktemp("mutations"))
+    with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
         yield generator
 
 

@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
+from compared_texts import greedy, run_requests, shown
 from random_requests import run_all
-from text_bundles import STRUCTURE, copy_with_tokenizer
+from text_bundles import STRUCTURE, export_with_kernels
 from typing_extensions import override
 
-from skipdec import Generator, SamplingParams
+from skipdec import Generator
 from skipdec.engines.errors import UsageError
 from skipdec.engines.kernels.library import find_library
-from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.drafting.config import DraftConfig, DraftPart
 from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
 from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts
-from skipdec.runtime.scheduling.loaded_bundle import RunningBatchConfig
-from skipdec.runtime.scheduling.running_batch import RunningBatch
-from skipdec.runtime.tokens.outputs import RequestOutput
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
-SCHEDULES = ("full", "linear:max=5,min=2,horizon=12", "constant:max=3")
-PROMPTS = ("The quick", "a", "Once upon a time", "skip", "decode", "42")
 ALWAYS = DraftConfig((DraftPart("own"),), adapt=False)
 
-
-def params(**options: object) -> SamplingParams:
-    """Return greedy parameters, changed by ``options``."""
-    greedy = {"temperature": 0, "max_tokens": 40, "ignore_eos": True, "logprobs": 2}
-    return SamplingParams.model_validate(greedy | options)
-
-
+params = partial(greedy, max_tokens=40)
 REQUESTS = (
     params(),
     params(temperature=0.9, seed=3, n=2),
@@ -52,20 +41,12 @@ def bundle(
     checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
     folder = tmp_path_factory.mktemp("drafted")
-    source = copy_with_tokenizer(checkpoint(STRUCTURE), folder / "checkpoint")
 
     def exported(quantize: str) -> Path:
-        path = folder / quantize
-        if not path.exists():
-            config = ExportConfig(
-                model=str(source),
-                output=path,
-                quantize=quantize,
-                kernels="skipdec",
-                verify=False,
-            )
-            export(config)
-        return path
+        place = folder / quantize
+        if place.exists():
+            return place / "bundle"
+        return export_with_kernels(checkpoint(STRUCTURE), place, quantize)
 
     return exported
 
@@ -74,21 +55,6 @@ def bundle(
 def generator(bundle: Callable[[str], Path]) -> Iterator[Generator]:
     with Generator.open(bundle("int8"), threads=1, max_batch_size=4) as generator:
         yield generator
-
-
-def shown(outputs: Sequence[RequestOutput]) -> list[tuple[object, ...]]:
-    return [
-        (
-            one.text,
-            one.token_ids,
-            one.logprobs,
-            one.layers_per_token,
-            one.finish_reason,
-            one.stop_reason,
-        )
-        for output in outputs
-        for one in output.outputs
-    ]
 
 
 class RandomDrafter(Drafter):
@@ -113,51 +79,35 @@ class RandomDrafter(Drafter):
         return guesses
 
 
-def run(
-    generator: Generator, decoding: DraftedDecoding | None = None, *, draft: str = "off"
-) -> tuple[list[RequestOutput], RunningBatch]:
-    with generator.running_batch() as held:
-        config = RunningBatchConfig(draft=generator._loaded.drafts.resolve(draft))
-        batch = RunningBatch(held._loaded, held._slots, config, decoding)
-        numbers = [
-            batch.add(PROMPTS[index % 6], one, schedule=SCHEDULES[index % 3])
-            for index, one in enumerate(REQUESTS)
-        ]
-        run_all(batch)
-        assert batch.stats().reserved_bytes == 0
-        return [batch.take(number) for number in numbers], batch
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_any_guesses_leave_texts_as_they_are(generator: Generator, seed: int) -> None:
-    ordinary, _ = run(generator)
+    ordinary, _ = run_requests(generator, REQUESTS)
     texts = dict(enumerate(one.token_ids for output in ordinary for one in output.outputs))
     loaded = generator._loaded
     decoding = DraftedDecoding(
         ALWAYS, [RandomDrafter(texts, seed)], loaded.draft_memory, loaded.model.vocab_size
     )
-    drafted, batch = run(generator, decoding)
+    drafted, stats = run_requests(generator, REQUESTS, decoding)
     assert shown(drafted) == shown(ordinary)
-    stats = batch.stats()
     assert 0 < stats.accepted_draft_tokens < stats.draft_tokens
 
 
 @pytest.mark.parametrize("draft", ["own", "own,adapt=no", "lookup,adapt=no", "lookup+own,tokens=3"])
 def test_texts_with_drafts_are_those_without(generator: Generator, draft: str) -> None:
-    ordinary, _ = run(generator)
-    drafted, _ = run(generator, draft=draft)
+    ordinary, _ = run_requests(generator, REQUESTS)
+    drafted, _ = run_requests(generator, REQUESTS, draft=draft)
     assert shown(drafted) == shown(ordinary)
-    again, batch = run(generator, draft=draft)  # with n-grams of the first time
+    again, stats = run_requests(generator, REQUESTS, draft=draft)  # with n-grams of the first time
     assert shown(again) == shown(ordinary)
     if draft == "own,adapt=no":
-        assert batch.stats().accepted_draft_tokens > 100
+        assert stats.accepted_draft_tokens > 100
 
 
 def test_texts_of_int4_are_those_without(bundle: Callable[[str], Path]) -> None:
     with Generator.open(bundle("int4"), threads=1, max_batch_size=3) as generator:
-        ordinary, _ = run(generator)
-        run(generator, draft="own,adapt=no")
-        drafted, _ = run(generator, draft="own,adapt=no")
+        ordinary, _ = run_requests(generator, REQUESTS)
+        run_requests(generator, REQUESTS, draft="own,adapt=no")
+        drafted, _ = run_requests(generator, REQUESTS, draft="own,adapt=no")
         assert shown(drafted) == shown(ordinary)
 
 

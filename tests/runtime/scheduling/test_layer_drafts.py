@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from compared_texts import fields, greedy
+from poisoned_caches import poison_caches
 from random_requests import run_all
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.backends.session import EngineSession
 from skipdec.engines.errors import ClosedError, DeviceError, SkipDecError
 from skipdec.engines.kernels.library import find_library
-from skipdec.runtime.kv.buffers import BufferPool
 from skipdec.runtime.scheduling import decoding as decoding_module
 from skipdec.runtime.scheduling import drafted_decoding, layer_drafter
 from skipdec.runtime.scheduling.decoding import Decoding, fed
@@ -34,13 +36,7 @@ SAME = "constant:max=3"  # runs the layers 0, 4, 5 of ends:3
 SCHEDULES = ("full", SAME, "linear:max=5,min=2,horizon=12", "linear:max=5,min=4,horizon=30", SAME)
 Monkey = pytest.MonkeyPatch
 
-
-def params(**options: object) -> SamplingParams:
-    """Return greedy parameters, changed by ``options``."""
-    greedy = {"temperature": 0, "max_tokens": 30, "ignore_eos": True, "logprobs": 2}
-    return SamplingParams.model_validate(greedy | options)
-
-
+params = partial(greedy, max_tokens=30)
 PENALTIES = {"presence_penalty": 0.6, "repetition_penalty": 1.2, "frequency_penalty": 0.2}
 KINDS = (
     params(),
@@ -60,18 +56,6 @@ def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
     bundle = exported("pre_norm", kernels="skipdec", quantize="int8", kv_dtype="float16")
     with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
         yield generator
-
-
-def shown(one: CompletionOutput) -> tuple[object, ...]:
-    return (
-        one.token_ids,
-        one.text,
-        one.logprobs,
-        one.cumulative_logprob,
-        one.layers_per_token,
-        one.finish_reason,
-        one.stop_reason,
-    )
 
 
 def run(
@@ -104,18 +88,6 @@ def draft_at_random(monkeypatch: Monkey, seed: int) -> None:
     monkeypatch.setattr(DraftedDecoding, "_most", most)
 
 
-def poison(monkeypatch: Monkey) -> None:
-    """Fill all memory of caches with bytes that are NaN in every type."""
-    acquire = BufferPool.acquire
-
-    def poisoned(self: BufferPool, nbytes: int, user: str = "") -> object:
-        buffer = acquire(self, nbytes, user)
-        np.asarray(buffer)[...] = 0xFF
-        return buffer
-
-    monkeypatch.setattr(BufferPool, "acquire", poisoned)
-
-
 DRAFTS = ("ends:3", "first:2", "layers:2,adapt=no", "own+lookup+ends:2,adapt=no", "lookup+first:5")
 
 
@@ -134,15 +106,15 @@ def test_texts_with_drafts_by_layers_are_those_without(
 ) -> None:
     bundle = exported(structure, kernels="skipdec", **options)
     with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
-        ordinary = [shown(one) for one in run(generator, None)[0]]
-        poison(monkeypatch)
+        ordinary = [fields(one) for one in run(generator, None)[0]]
+        poison_caches(monkeypatch)
         generator.trim()
         for seed, draft in enumerate(DRAFTS):
             with monkeypatch.context() as patch:
                 if "adapt=no" in draft:
                     draft_at_random(patch, seed)
                 outputs, stats = run(generator, draft)
-            assert [shown(one) for one in outputs] == ordinary
+            assert [fields(one) for one in outputs] == ordinary
             assert stats.draft_steps > 0 or "adapt" not in draft
 
 
@@ -158,7 +130,7 @@ def sure_drafts(generator: Generator) -> tuple[list[tuple[object, ...]], list[ob
             numbers.append(batch.add([5 + index, 17, 90, *range(index)], one, schedule=schedule))
         run_all(batch)
         outputs = [each for number in numbers for each in batch.take(number).outputs]
-    return [shown(one) for one in outputs], [one.drafts for one in outputs]
+    return [fields(one) for one in outputs], [one.drafts for one in outputs]
 
 
 def test_drafts_of_a_rows_own_depth_always_hold(generator: Generator) -> None:
@@ -290,7 +262,7 @@ def test_a_row_that_fails_within_a_window_keeps_the_tokens_before(
     monkeypatch.setattr(Sampler, "sample", sick)
     ordinary, _ = run(generator, None, kinds)
     drafted, stats = run(generator, "ends:3,adapt=no,tokens=4", kinds)
-    assert [shown(one) for one in drafted] == [shown(one) for one in ordinary]
+    assert [fields(one) for one in drafted] == [fields(one) for one in ordinary]
     assert drafted[1].finish_reason == "error"
     assert len(drafted[1].token_ids) == 6
     assert stats.draft_tokens > 0
@@ -306,7 +278,7 @@ def test_nan_in_the_draft_alone_changes_no_text(generator: Generator, monkeypatc
 
     monkeypatch.setattr(HostDrafts, "run", sick)
     drafted, stats = run(generator, "ends:2,adapt=no")
-    assert [shown(one) for one in drafted] == [shown(one) for one in ordinary]
+    assert [fields(one) for one in drafted] == [fields(one) for one in ordinary]
     assert stats.draft_tokens > stats.accepted_draft_tokens
 
 

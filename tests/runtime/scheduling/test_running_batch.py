@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from random_requests import Wanted, draw, texts, together
+from random_requests import Wanted, draw, run_all, texts, together
 
 from skipdec import CapacityError, Generator, SamplingParams, SkipDecError, UsageError
 from skipdec.engines.backends.ort import OrtBinding
@@ -89,11 +89,6 @@ def test_a_cancelled_request_frees_its_slots_and_changes_no_other(
         assert stats.reserved_bytes == 0
         outputs = [batch.take(number) for number in numbers]
     assert texts(outputs[0]) == texts(outputs[2]) == texts(wanted[0].alone(generator))
-
-
-def run_all(batch: RunningBatch) -> None:
-    while batch.is_busy:
-        batch.step()
 
 
 @pytest.mark.parametrize("steps", [0, 1], ids=["first token", "later token"])

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from compared_texts import PROMPTS, greedy, shown
 from draft_layers import write_draft_layer
 from random_requests import run_all
 from text_bundles import STRUCTURE, copy_with_tokenizer
 
-from skipdec import Generator, SamplingParams
+from skipdec import Generator
 from skipdec.engines.errors import CapacityError, UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.scheduling.drafters import RowDrafts
 from skipdec.runtime.scheduling.layer_drafter import LayerDrafter, TrainedDrafter
-from skipdec.runtime.tokens.outputs import RequestOutput
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
-PROMPTS = ("The quick", "a", "Once upon a time", "skip", "decode", "42")
 HEAD = 64
 
 
-def params(**options: object) -> SamplingParams:
-    """Return greedy parameters, changed by ``options``."""
-    greedy = {"temperature": 0, "max_tokens": 30, "ignore_eos": True, "logprobs": 2}
-    return SamplingParams.model_validate(greedy | options)
-
-
+params = partial(greedy, max_tokens=30)
 REQUESTS = (
     params(),
     params(temperature=0.9, seed=3, n=2),
@@ -67,14 +62,6 @@ def bundle(
         return path
 
     return exported
-
-
-def shown(outputs: Sequence[RequestOutput]) -> list[tuple[object, ...]]:
-    return [
-        (one.text, one.token_ids, one.logprobs, one.layers_per_token, one.finish_reason)
-        for output in outputs
-        for one in output.outputs
-    ]
 
 
 @pytest.mark.parametrize("behind", [1, 2])
@@ -198,15 +185,8 @@ def test_a_head_that_is_not_there_is_refused(
 
 
 def test_a_bundle_without_a_draft_layer_says_how_to_get_one(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    exported: Callable[..., Path],
 ) -> None:
-    config = ExportConfig(
-        model=str(checkpoint(STRUCTURE)),
-        output=tmp_path / "bundle",
-        quantize="int8",
-        kernels="skipdec",
-        verify=False,
-    )
-    export(config)
+    bundle = exported("pre_norm", kernels="skipdec", quantize="int8")
     with pytest.raises(UsageError, match=r"trained needs a draft layer.*tune --draft-layer"):
-        Generator.open(tmp_path / "bundle", draft="trained")
+        Generator.open(bundle, draft="trained")

@@ -1,14 +1,16 @@
-"""Generators on devices of host memory."""
+"""Generators on devices of host memory, and a stitcher of slots on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from device_generators import TARGETS, Exported, Open
+from known_tokens import FedStitcher, fed_stitcher
 
 from skipdec import Generator
+from skipdec.engines.kernels.library import find_library
 
 
 @pytest.fixture(params=list(TARGETS))
@@ -26,3 +28,12 @@ def open_on_device(
     yield open_generator
     for generator in opened:
         generator.close()
+
+
+@pytest.fixture(scope="module")
+def own(exported: Callable[..., Path]) -> Iterator[FedStitcher]:
+    if find_library() is None:
+        pytest.skip("the kernels were not compiled")
+    options = {"kernels": "skipdec", "quantize": "int8", "kv_dtype": "float16"}
+    with fed_stitcher(exported("pre_norm", **options)) as stitcher:
+        yield stitcher

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 from known_tokens import FedStitcher, alone, draw_texts, fed_stitcher, known_bits, together
+from poisoned_caches import poison_caches
 
 from skipdec import UsageError
 from skipdec.engines.kernels.library import find_library
-from skipdec.runtime.kv.buffers import BufferPool
 from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.stitching.host.drafts import HostDrafts, _Group
@@ -20,8 +20,7 @@ from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
 from skipdec.runtime.stitching.protocol import DraftRow, StepRow
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
-SCHEDULES = ("full", "linear:max=5,min=2,horizon=20", "constant:max=3", "2x:horizon=9,prompt=decay")
-TEXTS = draw_texts(3, 8, SCHEDULES, length=24)
+TEXTS = draw_texts(3, 8)
 PLANS = tuple(
     LayerPlan(layers) for layers in ((0,), (0, 5), (0, 4, 5), (0, 1, 2), (0, 3, 4, 5), (2, 5))
 )
@@ -63,27 +62,6 @@ class Drafting(FedStitcher):
         return super().step(rows)
 
 
-def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill all memory of caches with bytes that are NaN in every type."""
-    acquire = BufferPool.acquire
-
-    def poisoned(self: BufferPool, nbytes: int, user: str = "") -> object:
-        buffer = acquire(self, nbytes, user)
-        np.asarray(buffer)[...] = 0xFF
-        return buffer
-
-    monkeypatch.setattr(BufferPool, "acquire", poisoned)
-
-
-@pytest.fixture(scope="module")
-def own(exported: Callable[..., Path]) -> Iterator[FedStitcher]:
-    if find_library() is None:
-        pytest.skip("the kernels were not compiled")
-    options = {"kernels": "skipdec", "quantize": "int8", "kv_dtype": "float16"}
-    with fed_stitcher(exported("pre_norm", **options)) as stitcher:
-        yield stitcher
-
-
 @needs_kernels
 @pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize(
@@ -109,7 +87,7 @@ def test_passes_behind_drafts_have_the_bits_of_those_without(
     operations, expected = together(TEXTS, width, seed=width), alone(TEXTS)
     with fed_stitcher(bundle) as stitcher:
         wanted = known_bits(TEXTS, expected, stitcher.run(expected))
-        poison(monkeypatch)
+        poison_caches(monkeypatch)
         stitcher.slots.reset()
         drafting = Drafting(stitcher, seed=width)
         found = known_bits(TEXTS, operations, drafting.run(operations))

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from known_tokens import FedStitcher, alone, draw_texts, fed_stitcher, known_bits, together
+from known_tokens import (
+    FedStitcher,
+    alone,
+    beside_the_last_position,
+    draw_texts,
+    fed_stitcher,
+    known_bits,
+    together,
+)
 
 from skipdec import UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.stitching.host.passes import HostPasses
+from skipdec.runtime.stitching.host.stitcher import StepBuffers
 from skipdec.runtime.stitching.protocol import StepRow
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
-SCHEDULES = ("full", "linear:max=5,min=2,horizon=20", "constant:max=3", "2x:horizon=9,prompt=decay")
-TEXTS = draw_texts(3, 8, SCHEDULES, length=24)
-
-
-@pytest.fixture(scope="module")
-def own(exported: Callable[..., Path]) -> Iterator[FedStitcher]:
-    if find_library() is None:
-        pytest.skip("the kernels were not compiled")
-    options = {"kernels": "skipdec", "quantize": "int8", "kv_dtype": "float16"}
-    with fed_stitcher(exported("pre_norm", **options)) as stitcher:
-        yield stitcher
+TEXTS = draw_texts(3, 8)
+CAPACITY = 64  # positions of the tiny models
 
 
 @needs_kernels
@@ -115,6 +115,37 @@ def test_a_wrong_position_scatter_or_depth_changes_bits(
     except AssertionError:  # a token that was fed again gave other logits
         found = {}
     assert found != wanted
+
+
+@needs_kernels
+@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "bfloat16", "int8"])
+def test_padding_beyond_the_last_position_changes_no_row(
+    exported: Callable[..., Path], kv_dtype: str
+) -> None:
+    bundle = exported("pre_norm", kernels="skipdec", quantize="int8", kv_dtype=kv_dtype)
+    texts, operations = beside_the_last_position(CAPACITY)
+    expected = alone(texts)
+    with fed_stitcher(bundle) as stitcher:
+        assert stitcher.slots.limits.max_positions == CAPACITY
+        wanted = known_bits(texts, expected, stitcher.run(expected))
+        found = known_bits(texts, operations, stitcher.run(operations))
+    assert found == wanted
+
+
+def test_moving_padding_back_into_the_cache_changes_bits(
+    own: FedStitcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutation: rows start earlier where their padding would not fit, as a scatter clamps."""
+    set_rows = StepBuffers.set_rows
+
+    def moved(self: StepBuffers, starts: np.ndarray, counts: np.ndarray) -> None:
+        set_rows(self, np.minimum(starts, CAPACITY - counts.max()), counts)
+
+    texts, operations = beside_the_last_position(CAPACITY)
+    expected = alone(texts)
+    wanted = known_bits(texts, expected, own.run(expected))
+    monkeypatch.setattr(StepBuffers, "set_rows", moved)
+    assert known_bits(texts, operations, own.run(operations)) != wanted
 
 
 PLANS = tuple(LayerPlan(tuple(layers)) for layers in (range(6), (0, 4, 5), (0, 3, 5)))

@@ -24,6 +24,7 @@ Bits = dict[tuple[int, int], str]
 """The logits behind a row's position, in hexadecimal."""
 
 KV_BYTES = 1 << 24
+SCHEDULES = ("full", "linear:max=5,min=2,horizon=20", "constant:max=3", "2x:horizon=9,prompt=decay")
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,14 @@ class KnownText:
         return self.prompt + self.continuation
 
 
-def draw_texts(seed: int, count: int, schedules: Sequence[str], length: int) -> list[KnownText]:
-    """Draw ``count`` texts with continuations of about ``length`` tokens."""
+def draw_texts(seed: int, count: int) -> list[KnownText]:
+    """Draw ``count`` texts, each with the next of SCHEDULES, with about 24 tokens to continue."""
     rng = random.Random(seed)
-
-    def draw(size: int) -> tuple[int, ...]:
-        return tuple(rng.randrange(4, 90) for _ in range(size))
-
     return [
         KnownText(
-            draw(rng.randint(1, 9)),
-            draw(length + rng.randint(-4, 4)),
-            schedules[i % len(schedules)],
+            _draw(rng, rng.randint(1, 9)),
+            _draw(rng, rng.randint(20, 28)),
+            SCHEDULES[i % len(SCHEDULES)],
         )
         for i in range(count)
     ]
@@ -105,6 +102,33 @@ def together(texts: Sequence[KnownText], width: int, seed: int) -> list[Operatio
                 operations.append({"release": row})
                 del position[row]
     return operations
+
+
+def beside_the_last_position(capacity: int) -> tuple[list[KnownText], list[Operation]]:
+    """Return three texts, of which the first fills the model's positions, and their passes.
+
+    The first text's last tokens are fed one per pass beside rows that feed eight, so the padding of
+    its row reaches beyond ``capacity``.
+    """
+    rng, counts = random.Random(0), (1, 8, 8)
+    texts = [
+        KnownText(_draw(rng, size), _draw(rng, 3 * count + 1), "full")
+        for size, count in zip((capacity - 4, 5, 5), counts, strict=True)
+    ]
+    operations = [_begin(row, text) for row, text in enumerate(texts)]
+    for index in range(3):
+        starts = [
+            len(text.prompt) + index * count for text, count in zip(texts, counts, strict=True)
+        ]
+        operations.append(
+            {
+                "step": [
+                    _fed(row, text, start, text.tokens[start : start + counts[row]])
+                    for row, (text, start) in enumerate(zip(texts, starts, strict=True))
+                ]
+            }
+        )
+    return texts, operations + [{"release": row} for row in range(len(texts))]
 
 
 def known_bits(
@@ -192,6 +216,10 @@ def fed_stitcher(path: Path, device: str = "cpu") -> Iterator[FedStitcher]:
         slots.close()
         stitcher.close()
         backend.close()
+
+
+def _draw(rng: random.Random, size: int) -> tuple[int, ...]:
+    return tuple(rng.randrange(4, 90) for _ in range(size))
 
 
 def _begin(row: int, text: KnownText) -> Operation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
@@ -22,9 +23,20 @@ def copy_with_tokenizer(checkpoint: Path, directory: Path) -> Path:
     return directory
 
 
-def export_text_bundle(checkpoint: Path, directory: Path) -> Path:
-    """Export ``checkpoint``, of STRUCTURE, with a byte tokenizer and schedule 2x, horizon 4."""
+def export_text_bundle(checkpoint: Path, directory: Path, **options: Any) -> Path:  # noqa: ANN401
+    """Export ``checkpoint``, of STRUCTURE, with a byte tokenizer.
+
+    ``options``: those of `ExportConfig`, by default schedule 2x, horizon 4.
+    """
     source = copy_with_tokenizer(checkpoint, directory / "checkpoint")
     output = directory / "bundle"
-    export(ExportConfig(model=str(source), output=output, schedule="2x:horizon=4", verify=False))
+    chosen = {"schedule": "2x:horizon=4"} | options
+    export(ExportConfig(model=str(source), output=output, verify=False, **chosen))
     return output
+
+
+def export_with_kernels(checkpoint: Path, directory: Path, quantize: str = "int8") -> Path:
+    """Export ``checkpoint``, of STRUCTURE, with a byte tokenizer, for skipdec's kernels."""
+    return export_text_bundle(
+        checkpoint, directory, quantize=quantize, kernels="skipdec", schedule=None
+    )

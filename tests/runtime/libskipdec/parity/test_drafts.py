@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from runtimes import Asked, Made, NativeRuntime, Runtime, both, run_native
+from drafted_requests import ALONE, BASE, drafts_of, draw_prompt, of_every_kind, side_by_side
+from runtimes import Asked, NativeRuntime, Runtime, both, run_native
 
 from skipdec import SamplingParams
 from skipdec.engines.kernels.library import find_library
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
-ALONE = 1 << 20  # deltas that never come: a request starts when those before have ended
-BASE = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-KINDS = (
-    {},
-    {"temperature": 0.3, "seed": 1},
-    {"temperature": 0.8, "seed": 2, "n": 2},
-    {"repetition_penalty": 1.7, "presence_penalty": 0.4},
-    {"temperature": 0.5, "seed": 4, "logprobs": 4, "min_tokens": 5, "stop_token_ids": (7, 8, 9)},
-    {"max_tokens": 2},
-    {"max_tokens": 1},
-)
 SCHEDULES = ("full", "linear:max=5,min=2,horizon=12")
-PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1)]
+PROMPTS = [draw_prompt(length) for length in (6, 1)]
 
 
 def asked(schedule: str) -> list[Asked]:
     """Return requests of every kind, twice: the second time n-grams know the texts."""
-    once = [
-        Asked(prompt, BASE.model_copy(update=kind), schedule, after=ALONE)
-        for kind in KINDS
-        for prompt in PROMPTS
-    ]
-    return once * 2
+    return of_every_kind(PROMPTS, schedule) * 2
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +33,6 @@ def bundle(exported: Callable[..., Path]) -> Path:
 def plain(bundle: Path) -> Iterator[tuple[Runtime, Runtime]]:
     with both(bundle) as runtimes:
         yield runtimes
-
-
-def drafts_of(made: Sequence[Sequence[Made]]) -> list[tuple[int, int, int]]:
-    """Return passes, drafted and accepted tokens of completions with at least one pass."""
-    return [each.drafts for outputs in made for each in outputs if len(each.token_ids) > 1]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -78,12 +55,7 @@ def test_texts_together_with_drafts_are_those_without(
     plain: tuple[Runtime, Runtime], draft: str
 ) -> None:
     _, native = plain
-    chance = random.Random(draft)
-    requests = [
-        replace(each, after=index + chance.choice((0, 2, 9)))
-        for schedule in SCHEDULES
-        for index, each in enumerate(asked(schedule))
-    ]
+    requests = side_by_side(map(asked, SCHEDULES), draft)
     options = {"max_batch_size": 5, "kv_memory": 3_000_000}
     assert native.run(requests, draft=draft, **options) == native.run(requests, **options)
 

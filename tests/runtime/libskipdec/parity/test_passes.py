@@ -25,13 +25,7 @@ from runtimes import LIBRARY, plan_text
 from skipdec.engines.kernels.library import find_library
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
-SCHEDULES = (
-    "full",
-    "linear:max=5,min=2,horizon=20",
-    "constant:max=3",
-    "2x:horizon=9,prompt=decay",
-)
-TEXTS = draw_texts(4, 8, SCHEDULES, length=24)
+TEXTS = draw_texts(4, 8)
 
 
 def run_native(bundle: Path, operations: Sequence[Operation]) -> list[list[str]]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from draft_layers import write_draft_layer
-from runtimes import Asked, Made, NativeRuntime, both, native_error, run_native
+from drafted_requests import BASE, drafts_of, draw_prompt, of_every_kind, side_by_side
+from runtimes import Asked, NativeRuntime, both, native_error, run_native
 
-from skipdec import Generator, SamplingParams, write_draft
+from skipdec import Generator, write_draft
 from skipdec.engines.errors import SkipDecError
 from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
@@ -21,28 +19,13 @@ from skipdec.exporter.pipeline.exporting import export
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
 HEAD = 64
-ALONE = 1 << 20  # deltas that never come: a request starts when those before have ended
-BASE = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-KINDS = (
-    {},
-    {"temperature": 0.3, "seed": 1},
-    {"temperature": 0.8, "seed": 2, "n": 2},
-    {"repetition_penalty": 1.7, "presence_penalty": 0.4},
-    {"temperature": 0.5, "seed": 4, "min_tokens": 5, "stop_token_ids": (7, 8, 9)},
-    {"max_tokens": 2},
-    {"max_tokens": 1},
-)
 SCHEDULES = ("full", "linear:max=5,min=3,warmup=2,horizon=12")  # layers 0 and 1 always run
-PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (30, 1)]
+PROMPTS = [draw_prompt(length) for length in (30, 1)]
 
 
 def asked(schedule: str) -> list[Asked]:
     """Return requests of every kind, the last ones of texts that n-grams know."""
-    once = [
-        Asked(prompt, BASE.model_copy(update=kind), schedule, after=ALONE)
-        for kind in KINDS
-        for prompt in PROMPTS
-    ]
+    once = of_every_kind(PROMPTS, schedule)
     return once + once[:4]
 
 
@@ -62,11 +45,6 @@ def bundle(
     return output
 
 
-def drafts_of(made: Sequence[Sequence[Made]]) -> list[tuple[int, int, int]]:
-    """Return passes, drafted and accepted tokens of completions with at least one pass."""
-    return [each.drafts for outputs in made for each in outputs if len(each.token_ids) > 1]
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
     "draft", ["trained", f"own+trained,tokens=3,head={HEAD}", f"ends:2,head={HEAD}"]
@@ -84,12 +62,7 @@ def test_both_draft_alike_token_by_token(bundle: Path, schedule: str, draft: str
 @pytest.mark.parametrize("draft", ["trained,adapt=no", f"own+trained,head={HEAD}"])
 def test_texts_together_with_drafts_are_those_without(bundle: Path, draft: str) -> None:
     native = NativeRuntime(bundle, 6)
-    chance = random.Random(draft)
-    requests = [
-        replace(each, after=index + chance.choice((0, 2, 9)))
-        for schedule in SCHEDULES
-        for index, each in enumerate(asked(schedule))
-    ]
+    requests = side_by_side(map(asked, SCHEDULES), draft)
     options = {"max_batch_size": 5, "kv_memory": 3_000_000}
     assert native.run(requests, draft=draft, **options) == native.run(requests, **options)
 
