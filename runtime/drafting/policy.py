@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .config import MAX_DRAFT_TOKENS
 
-_WINDOW = 15  # passes whose lower quartile is a cost: a first pass binds engines, others wait
+_WINDOW = 15  # passes whose mean is a cost, but for the slowest of them
 _LEAST = 3  # passes before a cost counts as measured
 _LEAST_SECONDS = 1e-9
 _STALE = 256  # passes, behind which a cost that was not measured again counts for nothing
@@ -29,7 +29,7 @@ class PassCosts:
 
     A pass takes as long as all that is done for its tokens, draft steps aside.
 
-    Rows fall into the classes 1, 2, 4, 8, …; a cost is the lower quartile of the last 15 measured
+    Rows fall into the classes 1, 2, 4, 8, …; a cost is the mean of the last 15 measured
     ones. It is forgotten 256 passes after the last of them, so that what looked slow once is tried
     again.
     """
@@ -100,8 +100,9 @@ class _Seconds:
             self._times.clear()
         self.last = count
         self._times.append(max(seconds, _LEAST_SECONDS))
-        times = sorted(self._times)
-        self.cost = times[(len(times) - 1) // 4] if len(times) >= _LEAST else None
+        # Not the median: of a short text's few passes of a length the first binds the engines.
+        others = len(self._times) - 1
+        self.cost = (sum(self._times) - max(self._times)) / others if others + 1 >= _LEAST else None
 
 
 def _without_gaps(costs: Sequence[float | None], slope: float) -> list[float]:

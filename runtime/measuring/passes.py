@@ -31,7 +31,7 @@ def measure_pass_costs(
     """Return what passes over 1 to 8 tokens of each of ``rows`` cost, in passes over one.
 
     ``num_tokens`` are generated greedily behind ``prompt``, with proposals that are always right,
-    so that passes of each length come. A cost is the lower quartile of the last 15 passes; one
+    so that passes of each length come. A cost is the mean of the last 15 passes; one
     of fewer than 3 is estimated. Raises what `Generator.running_batch` raises.
     """
     memory = DraftMemory()

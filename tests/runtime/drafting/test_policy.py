@@ -92,9 +92,9 @@ def test_tries_that_hold_bring_drafts_back() -> None:
     assert policy.choose([NEW_ROW], 1, 7) > 0, "without waiting for another try"
 
 
-def test_costs_are_quartiles_in_plain_passes_of_as_many_rows() -> None:
+def test_costs_are_means_in_plain_passes_of_as_many_rows() -> None:
     costs = costs_of({1: 2.0, 3: 3.0}, rows=3)
-    costs.add_pass(3, 3, 500.0)
+    costs.add_pass(3, 3, 500.0)  # one that waited does not count
     assert costs.pass_costs(4, 3)[-1] == 1.5, "3 and 4 rows are one class"
     assert costs.pass_costs(4, 1)[-1] == 1.0
     assert costs.pass_costs(1, 3)[-1] == pytest.approx(1.08), "not measured: the prior"

@@ -1,6 +1,7 @@
 #include "scheduling/drafting/draft_policy.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "constants.h"
 
@@ -44,10 +45,11 @@ void RecentSeconds::add(double seconds, std::int64_t number) {
   const auto size = static_cast<std::int64_t>(last_.size());
   last_[static_cast<std::size_t>(count_ % size)] = seconds;
   ++count_;
-  std::array<double, 15> sorted = last_;
-  auto* const end = sorted.begin() + std::min(count_, size);
-  std::sort(sorted.begin(), end);
-  cost_ = std::max(sorted[static_cast<std::size_t>((end - sorted.begin() - 1) / 4)], kLeastSeconds);
+  const auto* const end = last_.begin() + std::min(count_, size);
+  const double slowest = *std::max_element(last_.begin(), end);
+  const double others = std::max<double>(1, static_cast<double>(end - last_.begin() - 1));
+  // Not the median: of a short text's few passes of a length the first binds the engines.
+  cost_ = std::max((std::accumulate(last_.begin(), end, -slowest)) / others, kLeastSeconds);
 }
 
 bool RecentSeconds::is_stale(std::int64_t number) const { return number - number_ >= kStale; }

@@ -21,7 +21,7 @@ class RecentSeconds {
   bool is_measured() const { return count_ >= 3; }
   // Returns true if none was measured in the 256 passes up to ``number``.
   bool is_stale(std::int64_t number) const;
-  // Returns the lower quartile, and at least a nanosecond: a first pass is slower.
+  // Returns the mean without the slowest, and at least a nanosecond.
   double cost() const { return cost_; }
 
  private:

@@ -357,13 +357,13 @@ TEST(PassCostsTest, AnUnmeasuredPassCostsNoMoreThanALongerOne) {
   EXPECT_EQ(costs.pass_costs(1, 6), (std::vector<double>{1, 1.04, 1.5, 1.2, 1.2, 1.2}));
 }
 
-TEST(PassCostsTest, CostsAreMediansInPlainPassesOfAsManyRows) {
+TEST(PassCostsTest, CostsAreMeansInPlainPassesOfAsManyRows) {
   PassCosts costs;
   for (int pass = 0; pass < 3; ++pass) {
     costs.add_pass(3, 1, 2);
     costs.add_pass(3, 3, 3);
   }
-  costs.add_pass(3, 3, 500);
+  costs.add_pass(3, 3, 500);  // one that waited does not count
   EXPECT_EQ(costs.pass_costs(4, 3).back(), 1.5);  // 3 and 4 rows are one class
   EXPECT_EQ(costs.pass_costs(4, 1).back(), 1);
   EXPECT_DOUBLE_EQ(costs.pass_costs(1, 3).back(), 1.08);  // not measured
