@@ -81,6 +81,13 @@ CacheRow = tuple[Tensor, int]
 """A cache [rows, N, T, W] and one of its rows."""
 
 
+def address_of(memory: Buffer | Tensor) -> int:
+    """Return where a buffer, or a tensor, begins."""
+    if isinstance(memory, np.ndarray):
+        return int(memory.__array_interface__["data"][0])
+    return memory.address
+
+
 class Memory(ABC):
     """Memory that the engines of one backend can be bound to: flat buffers, viewed as tensors.
 

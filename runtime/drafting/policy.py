@@ -12,7 +12,8 @@ _WINDOW = 15  # passes whose mean is a cost, but for the slowest of them
 _LEAST = 3  # passes before a cost counts as measured
 _LEAST_SECONDS = 1e-9
 _STALE = 256  # passes, behind which a cost that was not measured again counts for nothing
-_REFRESH = 128  # passes with drafts, behind which one without is measured again
+_REFRESH = 256  # passes with drafts, behind which a few without are measured again
+_PLAIN = 4  # so few: the first finds everything cold
 _PRIOR_SLOPE = 0.04  # a row's further token, in steps of one row, before it was measured
 _IMAGINED = 8.0  # tries at the engine's acceptance that a row begins with
 _MEMORY = 0.99  # of the engine's acceptance, per cycle with drafts
@@ -39,6 +40,7 @@ class PassCosts:
         self._drafts: dict[tuple[str, int], _Seconds] = defaultdict(_Seconds)
         self._count: dict[int, int] = defaultdict(int)  # passes by class
         self._plain: dict[int, int] = defaultdict(int)  # the last one over one token, of them
+        self._plain_left: dict[int, int] = defaultdict(lambda: _PLAIN)  # wanted now, by class
         self.draft_seconds = 0.0  # of all draft steps
 
     def add_pass(self, rows: int, tokens: int, seconds: float) -> None:
@@ -48,6 +50,9 @@ class PassCosts:
         self._passes[rows, tokens].add(seconds, self._count[rows])
         if tokens == 1:
             self._plain[rows] = self._count[rows]
+            self._plain_left[rows] = max(0, self._plain_left[rows] - 1)
+        elif self._count[rows] - self._plain[rows] >= _REFRESH:
+            self._plain_left[rows] = _PLAIN
 
     def add_draft(self, source: str, rows: int, seconds: float) -> None:
         """Add a step of a drafter that runs layers."""
@@ -57,9 +62,7 @@ class PassCosts:
 
     def wants_plain(self, rows: int) -> bool:
         """Return whether a pass of one token per row should be measured now."""
-        rows = _row_class(rows)
-        since = self._count[rows] - self._plain[rows]
-        return self._passes[rows, 1].cost is None or since >= _REFRESH
+        return self._plain_left[_row_class(rows)] > 0
 
     def pass_costs(self, rows: int, most: int) -> list[float]:
         """Return what passes over 1 to ``most`` tokens per row cost, in passes over one each.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
@@ -72,18 +73,26 @@ class BufferPool:
     """Keeps released buffers and hands them out again to requests of the same size class.
 
     ``limit`` bounds all bytes held; None is no bound. The pool never holds more than was in use at
-    once since the last ``trim``: an allocation beyond that first frees the buffers that have been
-    idle longest. With ``keeps_idle`` it frees them only at the limit. A buffer goes back to the
-    ``user`` that had it last if possible, so that a repeated call finds the same addresses.
+    once since the last ``trim``, or ``least_idle``: an allocation beyond that first frees the
+    buffers that have been idle longest. With ``keeps_idle`` it frees them only at the limit. A
+    buffer goes back to the ``user`` that had it last if possible, so that a repeated call finds the
+    same addresses. ``on_free`` is called with each buffer before it is freed.
     """
 
     def __init__(
-        self, memory: Memory, limit: int | None = None, *, keeps_idle: bool = False
+        self,
+        memory: Memory,
+        limit: int | None = None,
+        *,
+        keeps_idle: bool = False,
+        least_idle: int = 0,
     ) -> None:
         assert limit is not None or not keeps_idle
         self.memory = memory
         self.limit = limit
         self._keeps_idle = keeps_idle
+        self._least_idle = least_idle
+        self.on_free: Callable[[Buffer], None] = lambda buffer: None
         self._idle: list[tuple[Buffer, str]] = []
         self.in_use_bytes = 0
         self.peak_bytes = 0  # since ``reset_peak``
@@ -128,19 +137,28 @@ class BufferPool:
 
     def trim(self) -> None:
         """Free all idle buffers."""
-        self._idle.clear()
+        while self._idle:
+            self._free_oldest()
         self._most_bytes = self.in_use_bytes
 
     def _idle_allowed(self) -> int:
         """Return how many bytes may be idle beside those in use."""
-        most = self.limit if self._keeps_idle and self.limit is not None else self._most_bytes
+        most = max(self._most_bytes, self._least_idle)
+        if self.limit is not None:
+            most = self.limit if self._keeps_idle else min(most, self.limit)
         return most - self.in_use_bytes
 
     def _drop_idle(self, allowed: int) -> None:
         """Free the longest-idle buffers until at most ``allowed`` bytes are idle."""
         idle = self.idle_bytes
         while self._idle and idle > allowed:
-            idle -= self._idle.pop(0)[0].nbytes
+            idle -= self._free_oldest()
+
+    def _free_oldest(self) -> int:
+        """Free the buffer that has been idle longest, and return its bytes."""
+        buffer, _ = self._idle.pop(0)
+        self.on_free(buffer)
+        return buffer.nbytes
 
     def _take_idle(self, size: int, user: str) -> Buffer | None:
         """Return an idle buffer of ``size`` bytes, preferably the one that ``user`` had.
@@ -149,7 +167,8 @@ class BufferPool:
         """
         places = [i for i, (buffer, _) in enumerate(self._idle) if buffer.nbytes == size]
         own = [place for place in places if self._idle[place][1] == user]
-        has_room = self._keeps_idle and self.idle_bytes + size <= self._idle_allowed()
+        keeps_idle = self._keeps_idle or self._least_idle > 0
+        has_room = keeps_idle and self.idle_bytes + size <= self._idle_allowed()
         if not own and (has_room or not places):
             return None
         return self._idle.pop((own or places)[0])[0]
@@ -162,35 +181,46 @@ def pair_bytes(layout: KVLayout, size: tuple[int, int]) -> int:
 
 @dataclass
 class CachePair:
-    """Key and value [rows, N, T, W]; the pool knows their memory by ``user``."""
+    """Key and value [rows, N, T, W]; the pool knows their memory by ``user``.
+
+    ``size`` are rows and positions as they were asked for; T may be larger.
+    """
 
     user: str
     key_memory: Buffer
     value_memory: Buffer
     key: Tensor
     value: Tensor
+    size: tuple[int, int]
 
     @classmethod
     def acquire(
-        cls, pool: BufferPool, layout: KVLayout, rows: int, capacity: int, user: str
+        cls,
+        pool: BufferPool,
+        layout: KVLayout,
+        rows: int,
+        capacity: int,
+        user: str,
+        *,
+        fills: bool = False,
     ) -> Self:
-        """Take both from ``pool``, contents undefined. Raises CapacityError and takes neither."""
+        """Take both from ``pool``, contents undefined. Raises CapacityError and takes neither.
+
+        If it ``fills`` its buffers, T is all that they hold, so that calls of similar lengths have
+        the same shapes.
+        """
         nbytes = layout.nbytes(rows, capacity)
         with ExitStack() as on_failure:
             key_memory = pool.acquire(nbytes, f"{user} key")
             on_failure.callback(pool.release, key_memory, f"{user} key")
             value_memory = pool.acquire(nbytes, f"{user} value")
             on_failure.pop_all()
-        shape = (rows, layout.num_heads, capacity, layout.width)
+        held = key_memory.nbytes // layout.nbytes(rows, 1) if fills else capacity
+        shape = (rows, layout.num_heads, held, layout.width)
         key, value = (
             pool.memory.tensor(memory, shape, layout.dtype) for memory in (key_memory, value_memory)
         )
-        return cls(user, key_memory, value_memory, key, value)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Rows and positions."""
-        return self.key.shape[0], self.key.shape[2]
+        return cls(user, key_memory, value_memory, key, value, (rows, capacity))
 
     def release(self, pool: BufferPool) -> None:
         """Give both back to the pool; nothing may be bound to them any more."""

@@ -369,7 +369,8 @@ class SlotCache:
         if slots.pair is not None and slots.pair.size == size:
             return
         self.version += 1
-        pair = CachePair.acquire(self._pool, self.layout, *size, f"layer {layer}")
+        fills = self.sizes.capacity is None  # else it is that of the engines
+        pair = CachePair.acquire(self._pool, self.layout, *size, f"layer {layer}", fills=fills)
         if slots.pair is not None:
             for slot, row in enumerate(slots.residents):
                 held = min(self._lengths[row], slots.pair.size[1])

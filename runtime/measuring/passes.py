@@ -11,18 +11,19 @@ from typing_extensions import override
 from ..drafting.config import MAX_DRAFT_TOKENS
 from ..drafting.memory import DraftMemory
 from ..generator import Generator
-from ..scheduling.drafters import RowDrafts, WrappedDrafter
+from ..scheduling.drafters import WrappedDrafter
+from ..scheduling.running_request import Row
 from ..tokens.sampling import SamplingParams
 from .drafted_runs import run_with_drafts
 from .drafts import ForcedDrafter
 
 
 class SilentDrafter(WrappedDrafter):
-    """Proposes nothing, so that every pass feeds one token of each row."""
+    """Drafts for no row, so that every pass feeds one token of each."""
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
-        return [()] * len(rows)
+    def can_draft(self, row: Row) -> bool:
+        return False
 
 
 def measure_pass_costs(

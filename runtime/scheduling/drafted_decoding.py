@@ -63,6 +63,7 @@ class DraftedDecoding(Decoding):
         self._drafted: dict[int, _Drafted] = {}  # of the present pass, by the row's number
         self._results: dict[str, list[tuple[int, int]]] = {}  # of it, by source: (tried, held)
         self._drafting = 0
+        self._has_new_rows = False  # in the present pass
         self._draft_seconds = 0.0  # of all draft steps, when the present pass began
 
     def replace_drafters(self, make: Callable[[Drafter], Drafter]) -> None:
@@ -94,7 +95,11 @@ class DraftedDecoding(Decoding):
     def passed(self, rows: Sequence[StepRow], seconds: float) -> None:
         costs = self._memory.costs
         seconds -= costs.draft_seconds - self._draft_seconds
-        costs.add_pass(len(rows), max(len(row.tokens) for row in rows), seconds)
+        longest = max(len(row.tokens) for row in rows)
+        # A pass with new rows also had to find its route, and a fruitless one asked for guesses.
+        is_fruitless = longest == 1 and self._drafting > 0
+        if not (self._has_new_rows or is_fruitless):
+            costs.add_pass(len(rows), longest, seconds)
         for asked in self._asked:
             asked.policy.count_pass()
 
@@ -115,17 +120,20 @@ class DraftedDecoding(Decoding):
             self._count(row, len(fed.tokens) - 1, len(row.token_ids) - before)
 
     def _follow(self, rows: Sequence[Row]) -> None:
-        """Learn what rows have written, begin with new ones, and forget those that are gone."""
+        """Begin with new rows, and forget those that are gone."""
         present = {row.number for row in rows}
         for number in [number for number in self._rows if number not in present]:
             del self._rows[number]
-        for row in rows:
-            if row.request.drafts and row.number not in self._rows:
-                self._rows[row.number] = RowDrafts.of(row)
-                self._learn(self._rows[row.number])
+        new = [row for row in rows if row.request.drafts and row.number not in self._rows]
+        self._has_new_rows = bool(new)
+        for row in new:
+            self._rows[row.number] = RowDrafts.of(row)
 
     def _learn(self, drafts: RowDrafts) -> None:
+        """Let the drafters learn what the row has written since, when one is asked or it ends."""
         drafts.follow()
+        if drafts.learned == len(drafts.tokens):
+            return
         for asked in self._asked:
             asked.drafter.learn(drafts)
         drafts.learned = len(drafts.tokens)
@@ -147,6 +155,8 @@ class DraftedDecoding(Decoding):
             self._drafting = max(self._drafting, most)
             if most == 0:
                 continue
+            for drafts in open_rows:
+                self._learn(drafts)
             proposals = asked.drafter.propose(able, most)
             for drafts, proposal in zip(able, proposals, strict=True):
                 if tokens := self._valid(proposal)[: min(most, room_of(drafts.row))]:
@@ -169,7 +179,7 @@ class DraftedDecoding(Decoding):
         return tokens
 
     def _count(self, row: Row, fed_guesses: int, accepted: int) -> None:
-        """Count what came of a row's guesses, and let the drafters learn its new tokens."""
+        """Count what came of a row's guesses."""
         drafts = self._rows.get(row.number)
         if drafts is None:
             return
@@ -186,7 +196,8 @@ class DraftedDecoding(Decoding):
             counted.drafted + fed_guesses,
             counted.accepted + held,
         )
-        self._learn(drafts)
+        if row.finish_reason is not None:
+            self._learn(drafts)
 
     def _end_pass(self) -> None:
         """Tell the policies what came of the last pass."""

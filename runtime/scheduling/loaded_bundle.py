@@ -32,6 +32,8 @@ from ..tokens.tokenizer import Tokenizer
 
 # Enough tokens for matrix products to run at full speed; more would only cost activation memory.
 MAX_PREFILL_TOKENS = integer("default_max_prefill_tokens")
+# Memory that calls leave behind for others of similar lengths, which then find their engines bound.
+_LEAST_IDLE_BYTES = 32 << 20
 
 
 class RunningBatchConfig(ValidatedConfig):
@@ -256,7 +258,12 @@ class LoadedBundle:
         stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
         # The free memory is known once the engines are loaded.
         kv_bytes = options.kv_memory or backend.memory.available_bytes() // options.kv_shares
-        pool = BufferPool(backend.memory, kv_bytes, keeps_idle=on_device)
+        pool = BufferPool(
+            backend.memory,
+            kv_bytes,
+            keeps_idle=on_device,
+            least_idle=_LEAST_IDLE_BYTES,
+        )
         engines = LoadedEngines(stitcher, backend, pool)
         if draft is not None:
             engines.load_drafts(draft)

@@ -16,6 +16,7 @@ from ...engines.backends.session import EngineBackend, EngineSession
 from ...engines.bundle import EngineBundle
 from ...engines.errors import BundleError, CapacityError, ClosedError, SkipDecError
 from ...engines.host.process import NATIVE_WORK, HomeProcess
+from ...engines.memory import Buffer
 from ..drafting.config import DraftConfig
 from ..kv.buffers import BufferPool, KVLayout, KVMemory
 from ..kv.cache import SlotCache, SlotSizes
@@ -104,6 +105,7 @@ class LoadedEngines:
 
     def __init__(self, stitcher: Stitcher, backend: EngineBackend, pool: BufferPool) -> None:
         self.pool = pool
+        pool.on_free = self._forget
         self._stitcher: Stitcher | None = stitcher
         self._backend = backend
         self._slots: SlotStitcher | None = None  # the holder's
@@ -288,6 +290,10 @@ class LoadedEngines:
             self._planned_bytes = self._slots.planned_bytes
             self._slots.close()
             self._slots = None
+
+    def _forget(self, memory: Buffer) -> None:
+        if self._stitcher is not None:
+            self._stitcher.forget(memory)
 
     def _free(self) -> None:
         if self._stitcher is None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 
 from ...engines.backends.session import Binding, EngineSession
 from ...engines.manifest import TensorRole
-from ...engines.memory import Array, Tensor
+from ...engines.memory import Array, Buffer, Tensor
 from ..kv.buffers import KVLayout, pair_bytes
 from ..kv.cache import Capacities, KVCache, KVPlan, SlotSizes, plan_kv_cache
 from ..schedule import ExitSchedule, LayerPlan
@@ -233,6 +233,9 @@ class Stitcher(ABC):
         All layers write the cache's scratch pair of at least len(tokens) positions. Yields logits
         [<= chunk, V] of ``positions``.
         """
+
+    def forget(self, memory: Buffer) -> None:  # noqa: B027  (devices hold addresses)
+        """Drop all references to a buffer that is about to be freed, and that no call uses."""
 
     def trim(self) -> None:  # noqa: B027  (devices keep no such memory)
         """Free memory that is kept for later passes; no slots may be open."""

@@ -1,25 +1,32 @@
-"""LayerBindings: layers bound to a running batch's slots."""
+"""LayerBindings: layers bound to slots, kept for as long as the slots' memory is."""
 
 from __future__ import annotations
 
-from ....engines.backends.session import Binding
+from collections import defaultdict
+from collections.abc import Callable
+
+from ....engines.backends.session import Binding, EngineSession
+from ....engines.memory import Buffer, address_of
 from ...kv.cache import SlotCache
 from ..protocol import bind, cache_tensors
-from .stitcher import HostStitcher
-from .workspace import Workspace
+from .buffers import StepBuffers
 
 
 class LayerBindings:
-    """Bindings of layers to the slots of ``cache``, made on first use.
+    """Bindings of layers to two sets of buffers and to slots, made on first use.
 
-    A layer's bindings last until its caches move.
+    A `BufferPool` gives a call the memory of the call before, so its bindings serve again: they
+    last until the pool frees one of their buffers (`forget`).
     """
 
-    def __init__(self, engines: HostStitcher, cache: SlotCache, workspace: Workspace) -> None:
-        self.engines = engines
-        self.workspace = workspace
-        self._cache = cache
-        self._bound: dict[tuple[int, ...], tuple[int, Binding]] = {}  # and caches' generations
+    def __init__(
+        self, session: Callable[[int], EngineSession], whole: StepBuffers, part: StepBuffers
+    ) -> None:
+        """``session`` returns a layer's engine; layers work on ``part`` where rows are gathered."""
+        self._session = session
+        self._whole, self._part = whole, part
+        self._bound: dict[tuple[int, ...], Binding] = {}
+        self._by_address: dict[int, list[tuple[int, ...]]] = defaultdict(list)
 
     def __len__(self) -> int:
         """Return the number of bindings."""
@@ -27,6 +34,7 @@ class LayerBindings:
 
     def layer(
         self,
+        cache: SlotCache,
         layer: int,
         rows: int,
         tokens: int = 1,
@@ -39,22 +47,29 @@ class LayerBindings:
 
         ``is_part``: it works on tokens that were gathered.
         """
-        generation = self._cache.generation(layer)
-        key = (layer, rows, tokens, slot, first_token, is_part)
-        found = self._bound.get(key)
-        if found is None or found[0] != generation:
-            if found is not None:
-                found[1].release()
-            buffers = self.workspace.part if is_part else self.workspace.whole
+        key, value = cache.first(layer, slot + rows)
+        addresses = address_of(key), address_of(value)
+        shape = (layer, rows, tokens, slot, first_token, int(is_part))
+        call = (*shape, *addresses, key.shape[2])
+        found = self._bound.get(call)
+        if found is None:
+            buffers = self._part if is_part else self._whole
             places = buffers.tensors(rows, tokens, first_row=slot, first_token=first_token)
-            held = self._cache.first(layer, slot + rows)
-            caches = cache_tensors(*(tensor[slot:] for tensor in held))
-            binding = bind(self.engines.session(layer), {**places, **caches})
-            found = self._bound[key] = generation, binding
-        return found[1]
+            caches = cache_tensors(key[slot:], value[slot:])
+            found = self._bound[call] = bind(self._session(layer), {**places, **caches})
+            for address in addresses:
+                self._by_address[address].append(call)
+        return found
+
+    def forget(self, memory: Buffer) -> None:
+        """Release the bindings to a buffer that is about to be freed."""
+        for call in self._by_address.pop(address_of(memory), ()):
+            if binding := self._bound.pop(call, None):
+                binding.release()
 
     def close(self) -> None:
-        """Release all bindings to slots, whose buffers are about to be freed."""
-        for _, binding in self._bound.values():
+        """Release all bindings."""
+        for binding in self._bound.values():
             binding.release()
         self._bound.clear()
+        self._by_address.clear()

@@ -14,7 +14,7 @@ from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
 from ..protocol import DraftRow
-from .bindings import LayerBindings
+from .stitcher import HostStitcher
 
 _FOLLOWED_TOKENS = 256  # of one call: more would only cost activation memory
 _KEPT_ROUTES = 8  # rows stop drafting at different places of a window
@@ -32,10 +32,10 @@ class HostDrafts:
     5, 6, 9, the second 6, 6, 10, and the pass behind them begins again at 5, 6, 9.
     """
 
-    def __init__(self, bindings: LayerBindings, cache: SlotCache) -> None:
-        self._bindings = bindings
-        self._workspace = bindings.workspace
-        self._whole, self._part = self._workspace.whole, self._workspace.part
+    def __init__(self, engines: HostStitcher, cache: SlotCache) -> None:
+        self._engines = engines
+        self._workspace = engines.steps
+        self._whole, self._part = engines.steps.whole, engines.steps.part
         self._cache = cache
         self._routes: list[_Route] = []  # of the last steps, the latest first
 
@@ -49,7 +49,7 @@ class HostDrafts:
 
         for done in range(0, len(tokens), _FOLLOWED_TOKENS):
             some = tokens[done : done + _FOLLOWED_TOKENS]
-            self._bindings.engines.follow(some, start + done, plan, caches)
+            self._engines.follow(some, start + done, plan, caches)
 
     def run(self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool) -> HostLogits:
         """Run a draft step; see `SlotStitcher.draft`."""
@@ -133,7 +133,8 @@ class HostDrafts:
                 rows = None if inside == order else np.array([place[one] for one in inside])
                 group = _Group(rows, last)
             is_part = group.rows is not None
-            stops.append(_Stop(group, self._bindings.layer(layer, len(inside), is_part=is_part)))
+            bound = self._workspace.layers.layer(self._cache, layer, len(inside), is_part=is_part)
+            stops.append(_Stop(group, bound))
         return _Route(
             version=self._cache.version,
             numbers=numbers,

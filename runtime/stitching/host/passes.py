@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,12 +17,12 @@ from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
 from ..protocol import StepRow
-from .bindings import LayerBindings
 from .buffers import StepBuffers
 from .stitcher import HostStitcher
 
-# Bindings kept for each engine: one per shape of its calls. Beyond it all are bound anew.
-_KEPT_BINDINGS = 64
+# Bindings kept for each layer: one per shape of its calls and buffer of its slots. Beyond it all
+# are bound anew.
+MOST_BINDINGS = 128
 _LEAST_TOKENS = 16  # that the buffers hold
 _KEPT_ROUTES = 16  # the number of guesses changes from pass to pass
 
@@ -46,16 +47,16 @@ class HostPasses:
     def __init__(self, engines: HostStitcher, cache: SlotCache) -> None:
         self._engines = engines
         self._cache = cache
-        self._bindings = LayerBindings(engines, cache, engines.passes(_LEAST_TOKENS))
+        self._workspace = engines.passes(_LEAST_TOKENS)
         self._routes: list[_Route] = []  # of the last passes, the latest first
 
     @property
     def _all(self) -> StepBuffers:
-        return self._bindings.workspace.whole
+        return self._workspace.whole
 
     @property
     def _part(self) -> StepBuffers:
-        return self._bindings.workspace.part
+        return self._workspace.part
 
     def check(self, rows: Sequence[StepRow]) -> None:
         """Raise UsageError for tokens that cannot be fed; nothing has changed then."""
@@ -88,10 +89,9 @@ class HostPasses:
         )
         return route.logits
 
-    def unbind(self) -> None:
-        """Drop all bindings to slots, whose buffers are about to be freed."""
+    def forget(self) -> None:
+        """Drop all routes, whose slots are about to be freed."""
         self._routes.clear()
-        self._bindings.close()
 
     def _problem(self, row: StepRow) -> str | None:
         if not row.tokens or len(row.tokens) != len(row.plans):
@@ -136,8 +136,9 @@ class HostPasses:
             if route.made_of == made_of:
                 self._routes.insert(0, self._routes.pop(place))
                 return route
-        if len(self._bindings) > _KEPT_BINDINGS * len(self._engines.layers):
-            self.unbind()
+        if len(self._workspace.layers) > MOST_BINDINGS * len(self._engines.layers):
+            self.forget()
+            self._workspace.layers.close()
         self._reserve_buffers(rows)
         route = self._find_route(rows, made_of)
         self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
@@ -146,10 +147,9 @@ class HostPasses:
     def _reserve_buffers(self, rows: Sequence[StepRow]) -> None:
         """Make the buffers large enough; they double, so that few are made."""
         padded = len(rows) * max(len(row.tokens) for row in rows)
-        if padded > self._bindings.workspace.max_tokens:
-            self.unbind()
-            workspace = self._engines.passes(padded)
-            self._bindings = LayerBindings(self._engines, self._cache, workspace)
+        if padded > self._workspace.max_tokens:
+            self.forget()
+            self._workspace = self._engines.passes(padded)
 
     def _find_route(
         self, rows: Sequence[StepRow], made_of: list[tuple[int, tuple[LayerPlan, ...]]]
@@ -180,7 +180,7 @@ class HostPasses:
                 )
             stops.append(_Stop(group, self._layer_bindings(layer, group, firsts, row_by_row)))
         count = int(lengths.sum())
-        embed, head = self._bindings.workspace.ends(count)
+        embed, head = self._workspace.ends(count)
         starts = (int(firsts[place_of[row.row]]) for row in rows)
         flat = [
             place
@@ -202,7 +202,7 @@ class HostPasses:
     def _layer_bindings(
         self, layer: int, group: _Group, firsts: Array, row_by_row: bool
     ) -> list[Binding]:
-        bound, rows = self._bindings.layer, len(group.rows)
+        bound, rows = partial(self._workspace.layers.layer, self._cache), len(group.rows)
         if not row_by_row:
             return [bound(layer, rows, group.longest, is_part=group.is_gathered)]
         return [

@@ -17,9 +17,8 @@ from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
 from ..protocol import DraftRow, SlotLimits, StepRow
 from ..slot_stitcher import SlotStitcher
-from .bindings import LayerBindings
 from .drafts import HostDrafts
-from .passes import HostPasses
+from .passes import MOST_BINDINGS, HostPasses
 from .stitcher import HostStitcher
 
 
@@ -42,20 +41,16 @@ class HostSlotStitcher(SlotStitcher):
     ) -> None:
         super().__init__(cache, pool, len(engines.layers), limits, prefixes)
         self._all, self._part = engines.steps.whole, engines.steps.part
-        self._loaded: LayerBindings | None = LayerBindings(engines, cache, engines.steps)
+        self._loaded: HostStitcher | None = engines
         self._route: _Route | None = None  # of the last step
         self._passes: HostPasses | None = None  # made when a row first feeds several tokens
         self._drafts: HostDrafts | None = None  # made at the first draft step
 
     @property
-    def _bindings(self) -> LayerBindings:
-        assert self._loaded is not None, "closed"
-        return self._loaded
-
-    @property
     @override
     def _engines(self) -> HostStitcher:
-        return self._bindings.engines
+        assert self._loaded is not None, "closed"
+        return self._loaded
 
     @override
     def step(self, rows: Sequence[StepRow]) -> HostLogits:
@@ -93,7 +88,7 @@ class HostSlotStitcher(SlotStitcher):
 
     def _host_drafts(self) -> HostDrafts:
         if self._drafts is None:
-            self._drafts = HostDrafts(self._bindings, self._cache)
+            self._drafts = HostDrafts(self._engines, self._cache)
         return self._drafts
 
     @override
@@ -105,10 +100,8 @@ class HostSlotStitcher(SlotStitcher):
     @override
     def _unbind(self) -> None:
         self._route = None
-        if self._loaded is not None:
-            self._loaded.close()
         if self._passes is not None:
-            self._passes.unbind()
+            self._passes.forget()
         if self._drafts is not None:
             self._drafts.forget()
 
@@ -134,6 +127,10 @@ class HostSlotStitcher(SlotStitcher):
 
     def _find_route(self, numbers: Sequence[int]) -> _Route:
         """Find the calls of the layers that the rows reside in, lowest first."""
+        workspace = self._engines.steps
+        if len(workspace.layers) > MOST_BINDINGS * self._num_layers:
+            self._unbind()
+            workspace.layers.close()
         residents = [list(self._cache.residents(layer)) for layer in range(self._num_layers)]
         order = residents[-1] if len(residents[-1]) == len(numbers) else list(numbers)
         place = {number: index for index, number in enumerate(order)}
@@ -145,11 +142,11 @@ class HostSlotStitcher(SlotStitcher):
             if inside != now:
                 now = inside
                 rows = None if now == order else np.array([place[number] for number in now])
-            stops.append(
-                _Stop(rows, self._bindings.layer(layer, len(now), is_part=rows is not None))
-            )
+            is_part = rows is not None
+            bound = workspace.layers.layer(self._cache, layer, len(now), is_part=is_part)
+            stops.append(_Stop(rows, bound))
         index = {number: index for index, number in enumerate(numbers)}
-        embed, head = self._bindings.workspace.ends(len(order))
+        embed, head = workspace.ends(len(order))
         return _Route(
             version=self._cache.version,
             numbers=list(numbers),

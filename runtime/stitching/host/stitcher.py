@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from ....engines.backends.session import EngineSession
 from ....engines.manifest import TensorRole
-from ....engines.memory import Array, Tensor
+from ....engines.memory import Array, Buffer, Tensor
 from ...kv.cache import KVCache
 from ..drafts import DraftEngines
 from ..protocol import LayerCaches, Stitcher, cache_tensors, run_once
@@ -35,7 +35,7 @@ class HostStitcher(Stitcher):
         self.embed = embed
         self.layers = tuple(layers)
         self.head = head
-        self.steps = Workspace(embed, head, drafts, max_rows)
+        self.steps = self._workspace(max_rows)
         self._passes: Workspace | None = None
 
     @override
@@ -48,8 +48,7 @@ class HostStitcher(Stitcher):
         if self._passes is None or self._passes.max_tokens < tokens:
             if self._passes is not None:
                 self._passes.close()
-            size = 1 << (tokens - 1).bit_length()
-            self._passes = Workspace(self.embed, self.head, self.drafts, size)
+            self._passes = self._workspace(1 << (tokens - 1).bit_length())
         return self._passes
 
     def session(self, layer: int) -> EngineSession:
@@ -68,6 +67,12 @@ class HostStitcher(Stitcher):
         for layer in layers:
             lengths = np.array([len(tokens)])
             run_once(self.session(layer), _tensors(hidden_states, *caches(layer), lengths, start))
+
+    @override
+    def forget(self, memory: Buffer) -> None:
+        for workspace in (self.steps, self._passes):
+            if workspace is not None:
+                workspace.layers.forget(memory)
 
     @override
     def trim(self) -> None:
@@ -142,6 +147,9 @@ class HostStitcher(Stitcher):
             _run_prefixes(session, hidden_states, *scratch, np.array([length]), 0)
         for start in range(0, len(positions), chunk):
             yield self._gather_logits(hidden_states, np.array(positions[start : start + chunk]))
+
+    def _workspace(self, tokens: int) -> Workspace:
+        return Workspace(self.embed, self.head, self.drafts, tokens, self.session)
 
     def _embed_tokens(self, rows: Sequence[Sequence[int]], start: int) -> Array:
         padded = max(len(row) for row in rows)

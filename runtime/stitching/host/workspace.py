@@ -1,6 +1,8 @@
-"""Workspace: the memory of passes on the host, with the embedding and the heads bound to it."""
+"""Workspace: the memory of passes on the host, and the engines that are bound to it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -9,6 +11,7 @@ from ....engines.manifest import TensorRole
 from ....engines.memory import Array
 from ..drafts import DraftEngines
 from ..protocol import bind
+from .bindings import LayerBindings
 from .buffers import StepBuffers
 
 
@@ -16,7 +19,8 @@ class Workspace:
     """Two sets of buffers for passes over up to ``max_tokens`` tokens, and what is bound to them.
 
     Embedding and heads work on ``whole``; layers too, or on ``part`` where their rows are gathered.
-    It outlives calls, and so do its bindings, which are made on first use.
+    It outlives calls, and so do its bindings, which are made on first use; ``session`` returns a
+    layer's engine.
     """
 
     def __init__(
@@ -25,12 +29,14 @@ class Workspace:
         head: EngineSession,
         drafts: DraftEngines | None,
         max_tokens: int,
+        session: Callable[[int], EngineSession],
     ) -> None:
         self._embed, self._head = embed, head
         self._drafts = drafts
         self.max_tokens = max_tokens
         self.whole = StepBuffers(embed.spec, head.spec, max_tokens)
         self.part = StepBuffers(embed.spec, head.spec, max_tokens)
+        self.layers = LayerBindings(session, self.whole, self.part)
         self.head_positions = np.zeros(max_tokens, np.int64)
         self._narrow_logits: Array | None = None  # float32 [max_tokens, N], of the narrow head
         self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of a pass
@@ -70,6 +76,7 @@ class Workspace:
 
     def close(self) -> None:
         """Release all bindings."""
+        self.layers.close()
         for ends in self._ends.values():
             for binding in ends:
                 binding.release()

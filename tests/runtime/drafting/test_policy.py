@@ -140,12 +140,13 @@ def test_an_unmeasured_pass_never_costs_more_than_its_tokens_one_by_one() -> Non
     assert PassCosts().pass_costs(256, 2) == [1.0, 2.0]
 
 
-def test_plain_passes_are_measured_first_and_again_after_128() -> None:
+def test_plain_passes_are_measured_first_and_again_after_256() -> None:
     costs = PassCosts()
-    for _ in range(3):
-        assert costs.wants_plain(1)
-        costs.add_pass(1, 1, 1.0)
-    for _ in range(128):
-        assert not costs.wants_plain(1)
-        costs.add_pass(1, 5, 1.2)
+    for _ in range(2):
+        for _ in range(4):
+            assert costs.wants_plain(1)
+            costs.add_pass(1, 1, 1.0)
+        for _ in range(256):
+            assert not costs.wants_plain(1)
+            costs.add_pass(1, 5, 1.2)
     assert costs.wants_plain(1)

@@ -117,6 +117,20 @@ def test_a_call_of_another_size_leaves_the_buffers_of_the_last_one() -> None:
     assert {id(buffer) for buffer in kept} <= {id(buffer) for buffer in first}
 
 
+def test_few_idle_bytes_are_kept_for_calls_of_other_sizes() -> None:
+    pool = BufferPool(HostMemory(), limit=10**6, least_idle=60_000)
+    freed: list[object] = []
+    pool.on_free = freed.append
+    small, large = pool.acquire(10_000, "layer 0"), pool.acquire(20_000, "layer 1")
+    for buffer, user in ((small, "layer 0"), (large, "layer 1")):
+        pool.release(buffer, user)
+    assert pool.acquire(20_000, "layer 0") is not large, "that of layer 1 stays its own"
+    assert pool.acquire(10_000, "layer 0") is small
+    assert freed == []
+    pool.acquire(30_000)
+    assert [id(one) for one in freed] == [id(large)], "no more than 60,000 bytes stay idle"
+
+
 def test_trim_frees_idle_buffers() -> None:
     pool = BufferPool(HostMemory())
     pool.release(pool.acquire(5000))

@@ -285,11 +285,11 @@ def test_draft_steps_allocate_nothing_once_they_ran(own: FedStitcher) -> None:
         begin(own, 40, 40)
         rows = [DraftRow(0, 8, 3), DraftRow(1, 9, 3)]
         own.slots.draft(rows, PLANS[2])
-        routes, bindings = own.slots._drafts._routes[:], len(own.slots._bindings)
+        routes, bindings = own.slots._drafts._routes[:], len(own.slots._engines.steps.layers)
         for _ in range(100):
             own.slots.draft(rows, PLANS[2])
         assert own.slots._drafts._routes == routes
-        assert len(own.slots._bindings) == bindings
+        assert len(own.slots._engines.steps.layers) == bindings
     finally:
         own.slots.reset()
 

@@ -20,8 +20,8 @@ from known_tokens import (
 from skipdec import UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.schedule.plan import LayerPlan
+from skipdec.runtime.stitching.host.buffers import StepBuffers
 from skipdec.runtime.stitching.host.passes import HostPasses
-from skipdec.runtime.stitching.host.stitcher import StepBuffers
 from skipdec.runtime.stitching.protocol import StepRow
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")

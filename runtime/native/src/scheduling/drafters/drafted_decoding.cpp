@@ -56,8 +56,12 @@ void DraftedDecoding::feed(const std::vector<RunningRow>& rows, std::vector<Step
 void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds) {
   std::size_t longest = 0;
   for (const StepRow& step : steps) longest = std::max(longest, step.tokens.size());
-  costs_.add_pass(static_cast<std::int64_t>(steps.size()), static_cast<std::int64_t>(longest),
-                  seconds - (costs_.draft_seconds() - draft_seconds_));
+  // A pass with new rows also had to find its route, and a fruitless one asked for guesses.
+  const bool is_fruitless = longest == 1 && drafting_ > 0;
+  if (!has_new_rows_ && !is_fruitless) {
+    costs_.add_pass(static_cast<std::int64_t>(steps.size()), static_cast<std::int64_t>(longest),
+                    seconds - (costs_.draft_seconds() - draft_seconds_));
+  }
   for (const Asked& asked : asked_) asked.policy->count_pass();
 }
 
@@ -74,7 +78,7 @@ void DraftedDecoding::accept(const RunningRow& row, const StepRow& fed, const fl
   count(row, guesses, row.sequence->num_tokens() - before);
 }
 
-// Counts what came of a row's guesses, and lets the drafters learn its new tokens.
+// Counts what came of a row's guesses.
 void DraftedDecoding::count(const RunningRow& row, std::int64_t guesses, std::int64_t accepted) {
   const auto found = rows_.find(row.slot);
   if (found == rows_.end()) return;
@@ -90,7 +94,7 @@ void DraftedDecoding::count(const RunningRow& row, std::int64_t guesses, std::in
       each->held += right;
     }
   }
-  learn(followed, row);
+  if (row.sequence->has_ended()) learn(followed, row);
 }
 
 // Tells the policies what came of the last pass.
@@ -102,12 +106,14 @@ void DraftedDecoding::end_pass() {
   }
 }
 
-// Learns what rows have written, begins with new ones, and forgets those that are gone.
+// Begins with new rows, and forgets those that are gone.
 void DraftedDecoding::follow(const std::vector<RunningRow>& rows) {
   ++pass_;
+  has_new_rows_ = false;
   for (const RunningRow& row : rows) {
     if (!row.request->drafts) continue;
     const auto [found, is_new] = rows_.try_emplace(row.slot);
+    has_new_rows_ |= is_new;
     FollowedRow& followed = found->second;
     followed.pass = pass_;
     followed.drafter = kNone;
@@ -120,7 +126,6 @@ void DraftedDecoding::follow(const std::vector<RunningRow>& rows) {
     drafts.tokens = row.request->prompt;
     drafts.learned = drafts.tokens.size();
     drafts.acceptance.resize(asked_.size());
-    learn(followed, row);
   }
   for (auto row = rows_.begin(); row != rows_.end();) {
     row = row->second.pass == pass_ ? std::next(row) : rows_.erase(row);
@@ -157,6 +162,7 @@ void DraftedDecoding::ask(std::size_t drafter, const std::vector<RunningRow>& ro
   const std::int64_t most = most_drafts(drafter, static_cast<std::int64_t>(rows.size()));
   drafting_ = std::max(drafting_, most);
   if (most == 0) return;
+  for (const OpenRow& open : open_) learn(*open.row, open.row->drafts.row);
   asked_drafts_.clear();
   for (const OpenRow& open : able_) asked_drafts_.push_back(&open.row->drafts);
   proposed_.resize(std::max(proposed_.size(), able_.size()));
@@ -187,12 +193,13 @@ std::int64_t DraftedDecoding::most_drafts(std::size_t drafter, std::int64_t num_
   return asked_[drafter].policy->choose(asked_acceptance_, num_rows, most);
 }
 
-// Lets the drafters learn the row's new tokens.
+// Lets the drafters learn what the row has written since, when one is asked or the row ends.
 void DraftedDecoding::learn(FollowedRow& followed, const RunningRow& row) {
   RowDrafts& drafts = followed.drafts;
   const TokenSpan& written = row.sequence->completion().token_ids;
   const auto known = static_cast<std::ptrdiff_t>(drafts.tokens.size() - row.request->prompt.size());
   drafts.tokens.insert(drafts.tokens.end(), written.begin() + known, written.end());
+  if (drafts.learned == drafts.tokens.size()) return;
   for (const Asked& asked : asked_) asked.drafter->learn(drafts);
   drafts.learned = drafts.tokens.size();
 }

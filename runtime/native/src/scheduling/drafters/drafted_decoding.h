@@ -65,7 +65,8 @@ class DraftedDecoding : public Decoding {
   DraftConfig config_;
   std::int64_t vocab_size_;
   PassCosts costs_;
-  double draft_seconds_ = 0;  // of all draft steps, when the present pass began
+  bool has_new_rows_ = false;  // in the present pass
+  double draft_seconds_ = 0;   // of all draft steps, when the present pass began
   std::vector<Asked> asked_;
   std::unordered_map<SlotCache::Row, FollowedRow> rows_;
   std::uint64_t pass_ = 0;

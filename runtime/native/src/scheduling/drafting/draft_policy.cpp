@@ -9,12 +9,14 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr std::int64_t kRefresh = 128;  // passes with drafts, behind which one without is measured
-constexpr std::int64_t kStale = 256;    // passes, behind which a cost is forgotten
-constexpr double kPriorSlope = 0.04;    // a row's further token, in steps, before it was measured
-constexpr double kImagined = 8;         // tries at the engine's acceptance that a row begins with
-constexpr double kMemory = 0.99;        // of the engine's acceptance, per pass with drafts
-constexpr double kTryMemory = 0.5;      // while drafts are off: old results must not outweigh tries
+constexpr std::int64_t kRefresh =
+    256;                              // passes with drafts, behind which a few without are measured
+constexpr std::int64_t kPlain = 4;    // so few: the first finds everything cold
+constexpr std::int64_t kStale = 256;  // passes, behind which a cost is forgotten
+constexpr double kPriorSlope = 0.04;  // a row's further token, in steps, before it was measured
+constexpr double kImagined = 8;       // tries at the engine's acceptance that a row begins with
+constexpr double kMemory = 0.99;      // of the engine's acceptance, per pass with drafts
+constexpr double kTryMemory = 0.5;    // while drafts are off: old results must not outweigh tries
 constexpr double kLeastGain = 1.03;
 constexpr double kLeastSeconds = 1e-9;
 constexpr double kKeptGain = 0.98;  // of the best: with that the number of drafts stays
@@ -45,11 +47,13 @@ void RecentSeconds::add(double seconds, std::int64_t number) {
   const auto size = static_cast<std::int64_t>(last_.size());
   last_[static_cast<std::size_t>(count_ % size)] = seconds;
   ++count_;
-  const auto* const end = last_.begin() + std::min(count_, size);
-  const double slowest = *std::max_element(last_.begin(), end);
-  const double others = std::max<double>(1, static_cast<double>(end - last_.begin() - 1));
+  const std::int64_t known = std::min(count_, size);
+  const double* const begin = last_.data();
+  const double* const end = begin + known;
   // Not the median: of a short text's few passes of a length the first binds the engines.
-  cost_ = std::max((std::accumulate(last_.begin(), end, -slowest)) / others, kLeastSeconds);
+  const double others = std::accumulate(begin, end, -*std::max_element(begin, end));
+  cost_ =
+      std::max(others / static_cast<double>(std::max<std::int64_t>(1, known - 1)), kLeastSeconds);
 }
 
 bool RecentSeconds::is_stale(std::int64_t number) const { return number - number_ >= kStale; }
@@ -58,7 +62,13 @@ void PassCosts::add_pass(std::int64_t rows, std::int64_t tokens, double seconds)
   const std::int64_t size = class_of(rows);
   const std::int64_t number = ++count_[size];
   passes_[{size, tokens}].add(seconds, number);
-  if (tokens == 1) plain_[size] = number;
+  if (tokens == 1) {
+    plain_[size] = number;
+    std::int64_t& left = plain_left(size);
+    left = std::max<std::int64_t>(0, left - 1);
+  } else if (number - plain_[size] >= kRefresh) {
+    plain_left(size) = kPlain;
+  }
 }
 
 void PassCosts::add_draft(const std::string& source, std::int64_t rows, double seconds) {
@@ -69,8 +79,13 @@ void PassCosts::add_draft(const std::string& source, std::int64_t rows, double s
 }
 
 bool PassCosts::wants_plain(std::int64_t rows) const {
-  const std::int64_t size = class_of(rows);
-  return plain(rows) == nullptr || count_.at(size) - plain_.at(size) >= kRefresh;
+  const auto left = plain_left_.find(class_of(rows));
+  return left == plain_left_.end() || left->second > 0;
+}
+
+// Returns how many passes over one token per row are wanted now, for a class of rows.
+std::int64_t& PassCosts::plain_left(std::int64_t size) {
+  return plain_left_.try_emplace(size, kPlain).first->second;
 }
 
 std::vector<double> PassCosts::pass_costs(std::int64_t rows, std::int64_t most) const {

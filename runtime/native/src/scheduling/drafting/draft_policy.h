@@ -56,6 +56,7 @@ class PassCosts {
 
  private:
   const RecentSeconds* plain(std::int64_t rows) const;
+  std::int64_t& plain_left(std::int64_t size);
 
   std::map<std::pair<std::int64_t, std::int64_t>, RecentSeconds> passes_;  // class of rows, tokens
   std::map<std::pair<std::string, std::int64_t>, RecentSeconds> drafts_;   // source, class of rows
@@ -63,6 +64,8 @@ class PassCosts {
   double draft_seconds_ = 0;
   std::map<std::int64_t, std::int64_t> count_;  // passes, by class of rows
   std::map<std::int64_t, std::int64_t> plain_;  // the last one over one token, of them
+  std::map<std::int64_t, std::int64_t>
+      plain_left_;  // such passes that are wanted, by class of rows
 };
 
 // Drafted tokens that were checked, and those of them that were right.
