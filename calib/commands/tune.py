@@ -110,7 +110,17 @@ def _print_report(report: TuningReport) -> None:
             f"{drafts.start.held_of_6:.2f} → {drafts.tuned.held_of_6:.2f}, "
             f"the first {drafts.start.first:.0%} → {drafts.tuned.first:.0%}"
         )
-    if report.config["draft_layer"] is None:
-        console.print(f"next: skipdec export {report.output}")
-    else:
-        console.print(f"next: skipdec export {report.config['model']} --draft {report.output}")
+    console.print(f"next: {_next_step(report)}")
+
+
+def _next_step(report: TuningReport) -> str:
+    """Return the command to export the result, and the drafts to run with the bundle.
+
+    Drafts need weights whose bits are promised, which those of a plain export are not.
+    """
+    if report.drafts is None:
+        return f"skipdec export {report.output}"
+    model, draft = f"{report.output}", report.drafts.text
+    if report.config["draft_layer"] is not None:
+        model, draft = f"{report.config['model']} --draft {report.output}", "trained"
+    return f"skipdec export {model} --quantize int8, then run the bundle with --draft {draft}"

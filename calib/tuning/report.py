@@ -217,12 +217,8 @@ def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
         "training": f"{report.steps:,} steps, {report.epochs:g} epochs, seed {plan.config.seed}",
         "made with": ", ".join(f"{name} {number}" for name, number in report.versions.items()),
     }
-    sections = [
-        "A checkpoint for transformers whose layers were tuned to be skipped: exported by skipdec, "
-        "each generated token runs only those that its exit schedule names (SkipDecode, "
-        "arXiv:2307.02628). At full depth it runs in transformers like any other.",
-        facts_table(facts.items()),
-    ]
+    purpose, about = _purpose(plan, report)
+    sections = [about, facts_table(facts.items())]
     if (losses := report.validation) is not None:
         rows = (
             (depth, f"{before:.3f}", f"{after:.3f}")
@@ -232,12 +228,37 @@ def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
             )
         )
         table = markdown_table(("", "before", "after"), rows)
-        about = f"Loss of {losses.examples:,} held-out completions, nats per token:"
-        sections.append(f"{about}\n\n{table}")
+        heading = f"Loss of {losses.examples:,} held-out completions, nats per token:"
+        sections.append(f"{heading}\n\n{table}")
+    commands = ["skipdec export OWNER/NAME --quantize int8 -o bundle"]
     if report.drafts is not None:
         sections.append(_about_drafts(report.drafts))
-    sections.append("```sh\nskipdec export OWNER/NAME --quantize int8\n```")
-    return model_card(plan.model, f"{plan.config.output.name}, tuned to skip layers", sections)
+        commands.append(f"skipdec generate bundle --draft {report.drafts.text} -p TEXT")
+    sections.append("\n".join(("```sh", *commands, "```")))
+    return model_card(plan.model, f"{plan.config.output.name}, {purpose}", sections)
+
+
+def _purpose(plan: TuningPlan, report: TuningReport) -> tuple[str, str]:
+    """Return for what the checkpoint was tuned: the end of a title, and a sentence or two."""
+    if report.drafts is not None:
+        return (
+            "tuned to draft for itself",
+            "A checkpoint for transformers that was tuned at full depth together with drafts of a "
+            "few of its layers: exported by skipdec, these layers propose tokens that one pass of "
+            "all layers checks, so that full depth writes the same text sooner.",
+        )
+    if all(plan.schedules(step, report.steps).is_full for step in range(report.steps)):
+        return (
+            "tuned at full depth",
+            "A checkpoint for transformers that was tuned at full depth: none of its layers was "
+            "tuned to be skipped.",
+        )
+    return (
+        "tuned to skip layers",
+        "A checkpoint for transformers whose layers were tuned to be skipped: exported by skipdec, "
+        "each generated token runs only those that its exit schedule names (SkipDecode, "
+        "arXiv:2307.02628). At full depth it runs in transformers like any other.",
+    )
 
 
 def _about_drafts(drafts: DraftReport) -> str:
