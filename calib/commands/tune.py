@@ -96,14 +96,11 @@ def _print_report(report: TuningReport) -> None:
     if report.final_loss is not None:
         console.print(f"training loss {report.losses[0].loss:.3f} → {report.final_loss:.3f}")
     if (held_out := report.validation) is not None:
-        at_schedule = (
-            f"{held_out.start_at_schedule:.3f} → {held_out.tuned_at_schedule:.3f} at the schedule, "
+        depths = (
+            f"{before:.3f} → {after:.3f} {depth}"
+            for depth, before, after in report.held_out_losses()
         )
-        console.print(
-            f"held-out loss ({held_out.examples} examples): "
-            f"{at_schedule if report.drafts is None else ''}"
-            f"{held_out.start_at_full:.3f} → {held_out.tuned_at_full:.3f} at full depth"
-        )
+        console.print(f"held-out loss ({held_out.examples} examples): {', '.join(depths)}")
     if (drafts := report.drafts) is not None and drafts.start and drafts.tuned:
         console.print(
             f"drafts that hold of 6 ({drafts.text}, {drafts.tuned.texts} texts): "

@@ -15,6 +15,7 @@ from ...engines.checking import FrozenModel
 from ...engines.host.console import markdown_table
 from ...engines.host.installation import require_extra
 from ...exporter.checkpoint.card import code, facts_table, model_card, structure
+from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from .plan import TuningPlan, depth_share
@@ -109,6 +110,19 @@ class TuningReport(FrozenModel):
     def final_loss(self) -> float | None:
         """The last logged mean; None if the run was too short for one."""
         return self.losses[-1].loss if self.losses else None
+
+    def held_out_losses(self) -> list[tuple[str, float, float]]:
+        """Return where each held-out loss was measured, and it before and after.
+
+        ``at the schedule`` is left out if that is full depth; empty without held-out examples.
+        """
+        losses = self.validation
+        if losses is None:
+            return []
+        at_full = ("at full depth", losses.start_at_full, losses.tuned_at_full)
+        if ExitSchedule.from_document(self.schedule).is_full:
+            return [at_full]
+        return [("at the schedule", losses.start_at_schedule, losses.tuned_at_schedule), at_full]
 
 
 def make_report(
@@ -222,10 +236,7 @@ def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
     if (losses := report.validation) is not None:
         rows = (
             (depth, f"{before:.3f}", f"{after:.3f}")
-            for depth, before, after in (
-                ("at the schedule", losses.start_at_schedule, losses.tuned_at_schedule),
-                ("at full depth", losses.start_at_full, losses.tuned_at_full),
-            )
+            for depth, before, after in report.held_out_losses()
         )
         table = markdown_table(("", "before", "after"), rows)
         heading = f"Loss of {losses.examples:,} held-out completions, nats per token:"

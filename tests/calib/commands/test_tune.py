@@ -134,6 +134,9 @@ def test_a_model_that_drafts_for_itself_is_told_how_to_run(
     result = run(model, "--draft", "ends:2", *data, "--max-steps", 1, "-o", output)
     assert result.exit_code == 0, result.stderr
     assert "drafts ends:2: layers 0, 5" in result.stderr
+    held_out = next(line for line in result.stdout.splitlines() if "held-out loss" in line)
+    assert held_out.endswith("at full depth")
+    assert "at the schedule" not in held_out
     export = f"next: skipdec export {output} --quantize int8"
     assert f"{export}, then run the bundle with --draft ends:2" in result.stdout
 
