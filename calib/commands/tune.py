@@ -96,21 +96,28 @@ def _print_report(report: TuningReport) -> None:
     if report.final_loss is not None:
         console.print(f"training loss {report.losses[0].loss:.3f} → {report.final_loss:.3f}")
     if (held_out := report.validation) is not None:
-        at_schedule = (
-            f"{held_out.start_at_schedule:.3f} → {held_out.tuned_at_schedule:.3f} at the schedule, "
+        depths = (
+            f"{before:.3f} → {after:.3f} {depth}"
+            for depth, before, after in report.held_out_losses()
         )
-        console.print(
-            f"held-out loss ({held_out.examples} examples): "
-            f"{at_schedule if report.drafts is None else ''}"
-            f"{held_out.start_at_full:.3f} → {held_out.tuned_at_full:.3f} at full depth"
-        )
+        console.print(f"held-out loss ({held_out.examples} examples): {', '.join(depths)}")
     if (drafts := report.drafts) is not None and drafts.start and drafts.tuned:
         console.print(
             f"drafts that hold of 6 ({drafts.text}, {drafts.tuned.texts} texts): "
             f"{drafts.start.held_of_6:.2f} → {drafts.tuned.held_of_6:.2f}, "
             f"the first {drafts.start.first:.0%} → {drafts.tuned.first:.0%}"
         )
-    if report.config["draft_layer"] is None:
-        console.print(f"next: skipdec export {report.output}")
-    else:
-        console.print(f"next: skipdec export {report.config['model']} --draft {report.output}")
+    console.print(f"next: {_next_step(report)}")
+
+
+def _next_step(report: TuningReport) -> str:
+    """Return the command to export the result, and the drafts to run with the bundle.
+
+    Drafts need weights whose bits are promised, which those of a plain export are not.
+    """
+    if report.drafts is None:
+        return f"skipdec export {report.output}"
+    model, draft = f"{report.output}", report.drafts.text
+    if report.config["draft_layer"] is not None:
+        model, draft = f"{report.config['model']} --draft {report.output}", "trained"
+    return f"skipdec export {model} --quantize int8, then run the bundle with --draft {draft}"

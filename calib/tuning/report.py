@@ -15,6 +15,7 @@ from ...engines.checking import FrozenModel
 from ...engines.host.console import markdown_table
 from ...engines.host.installation import require_extra
 from ...exporter.checkpoint.card import code, facts_table, model_card, structure
+from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from .plan import TuningPlan, depth_share
@@ -109,6 +110,19 @@ class TuningReport(FrozenModel):
     def final_loss(self) -> float | None:
         """The last logged mean; None if the run was too short for one."""
         return self.losses[-1].loss if self.losses else None
+
+    def held_out_losses(self) -> list[tuple[str, float, float]]:
+        """Return where each held-out loss was measured, and it before and after.
+
+        ``at the schedule`` is left out if that is full depth; empty without held-out examples.
+        """
+        losses = self.validation
+        if losses is None:
+            return []
+        at_full = ("at full depth", losses.start_at_full, losses.tuned_at_full)
+        if ExitSchedule.from_document(self.schedule).is_full:
+            return [at_full]
+        return [("at the schedule", losses.start_at_schedule, losses.tuned_at_schedule), at_full]
 
 
 def make_report(
@@ -217,27 +231,45 @@ def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
         "training": f"{report.steps:,} steps, {report.epochs:g} epochs, seed {plan.config.seed}",
         "made with": ", ".join(f"{name} {number}" for name, number in report.versions.items()),
     }
-    sections = [
-        "A checkpoint for transformers whose layers were tuned to be skipped: exported by skipdec, "
-        "each generated token runs only those that its exit schedule names (SkipDecode, "
-        "arXiv:2307.02628). At full depth it runs in transformers like any other.",
-        facts_table(facts.items()),
-    ]
+    purpose, about = _purpose(plan, report)
+    sections = [about, facts_table(facts.items())]
     if (losses := report.validation) is not None:
         rows = (
             (depth, f"{before:.3f}", f"{after:.3f}")
-            for depth, before, after in (
-                ("at the schedule", losses.start_at_schedule, losses.tuned_at_schedule),
-                ("at full depth", losses.start_at_full, losses.tuned_at_full),
-            )
+            for depth, before, after in report.held_out_losses()
         )
         table = markdown_table(("", "before", "after"), rows)
-        about = f"Loss of {losses.examples:,} held-out completions, nats per token:"
-        sections.append(f"{about}\n\n{table}")
+        heading = f"Loss of {losses.examples:,} held-out completions, nats per token:"
+        sections.append(f"{heading}\n\n{table}")
+    commands = ["skipdec export OWNER/NAME --quantize int8 -o bundle"]
     if report.drafts is not None:
         sections.append(_about_drafts(report.drafts))
-    sections.append("```sh\nskipdec export OWNER/NAME --quantize int8\n```")
-    return model_card(plan.model, f"{plan.config.output.name}, tuned to skip layers", sections)
+        commands.append(f"skipdec generate bundle --draft {report.drafts.text} -p TEXT")
+    sections.append("\n".join(("```sh", *commands, "```")))
+    return model_card(plan.model, f"{plan.config.output.name}, {purpose}", sections)
+
+
+def _purpose(plan: TuningPlan, report: TuningReport) -> tuple[str, str]:
+    """Return for what the checkpoint was tuned: the end of a title, and a sentence or two."""
+    if report.drafts is not None:
+        return (
+            "tuned to draft for itself",
+            "A checkpoint for transformers that was tuned at full depth together with drafts of a "
+            "few of its layers: exported by skipdec, these layers propose tokens that one pass of "
+            "all layers checks, so that full depth writes the same text sooner.",
+        )
+    if all(plan.schedules(step, report.steps).is_full for step in range(report.steps)):
+        return (
+            "tuned at full depth",
+            "A checkpoint for transformers that was tuned at full depth: none of its layers was "
+            "tuned to be skipped.",
+        )
+    return (
+        "tuned to skip layers",
+        "A checkpoint for transformers whose layers were tuned to be skipped: exported by skipdec, "
+        "each generated token runs only those that its exit schedule names (SkipDecode, "
+        "arXiv:2307.02628). At full depth it runs in transformers like any other.",
+    )
 
 
 def _about_drafts(drafts: DraftReport) -> str:

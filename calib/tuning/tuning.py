@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,12 +75,8 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     with stages.timed("load"):
         model = plan.start.load()
     set_seed(plan.config.seed)  # for adapters and dropout
-    losses: dict[str, float] = {}
-    drafts_before = drafts_after = None
     with stages.timed("validate"):
-        if plan.validation is not None and is_main():
-            losses |= _validate("start", model, plan)
-            drafts_before = _acceptance(model, plan)
+        before = _measure("start", model, plan) if is_main() else _HeldOut()
     with stages.timed("train"):
         trainer = make_trainer(plan, model, events)
         resumed = None if plan.resumed is None else str(plan.resumed.save.path)
@@ -92,60 +89,75 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     with stages.timed("publish"):
         directory = plan.directories.stage()
         _write_checkpoint(plain, plan, directory)
+        after = _HeldOut()
         if plan.validation is not None:
-            model = load_skip_model(directory, plan.model.family)
-            after = _validate("tuned", model, plan)
-            if not all(map(isfinite, after.values())):
-                raise divergence(plan, f"held-out losses are {after}")
-            losses |= after
-            drafts_after = _acceptance(model, plan)
+            after = _measure("tuned", load_skip_model(directory, plan.model.family), plan)
+            if not all(map(isfinite, after.losses.values())):
+                raise divergence(plan, f"held-out losses are {after.losses}")
         report = make_report(
             plan,
             trainer.state,
             parameters=plain.num_parameters(),
             trained_parameters=trained,
-            losses=losses,
+            losses=before.losses | after.losses,
             seconds=stages.seconds,
             processes=trainer.args.world_size,
             device=str(trainer.args.device),
-            drafts=None
-            if plan.config.draft is None
-            else DraftReport(
-                text=plan.config.draft.layers,
-                layers=plan.draft_layers,
-                start=drafts_before,
-                tuned=drafts_after,
-            ),
+            drafts=_draft_report(plan, before, after),
         )
-        write_file(directory / REPORT_NAME, report.model_dump_json(indent=2) + "\n")
-        write_file(directory / CARD_NAME, tuned_card(plan, report))
-        if not missing_modules("plot"):
-            plot_curves(report, directory / CURVES_NAME)
+        _describe(report, plan, directory)
         plan.directories.publish()
     return report
 
 
-def _validate(name: str, model: SkipModel, plan: TuningPlan) -> dict[str, float]:
-    """Return losses on the held-out examples: ``NAME_at_schedule`` and ``NAME_at_full``."""
+@dataclass(frozen=True)
+class _HeldOut:
+    """Losses on held-out examples, by their names in a report, and how many drafts hold.
+
+    Empty without held-out examples; ``drafts`` is None if no drafts are tuned.
+    """
+
+    losses: dict[str, float] = field(default_factory=dict)
+    drafts: Acceptance | None = None
+
+
+def _measure(name: str, model: SkipModel, plan: TuningPlan) -> _HeldOut:
+    """Measure ``model`` on the held-out examples, if any; losses are named ``NAME_at_full``, …."""
     from .batches import mean_loss
-
-    assert plan.validation is not None
-    examples = plan.validation.examples
-    full = ExitSchedule.full(plan.model.num_layers)
-    size = plan.config.batch_size
-    return {
-        f"{name}_at_schedule": mean_loss(model, examples, plan.schedule, batch_size=size),
-        f"{name}_at_full": mean_loss(model, examples, full, batch_size=size),
-    }
-
-
-def _acceptance(model: SkipModel, plan: TuningPlan) -> Acceptance | None:
-    """Return how many drafts hold; None if no drafts are tuned."""
-    if plan.config.draft is None:
-        return None
     from .drafting.acceptance import held_by_layers, measure_acceptance
 
-    return measure_acceptance(model, plan, held_by_layers(model, plan.draft_layers))
+    if plan.validation is None:
+        return _HeldOut()
+    examples, size = plan.validation.examples, plan.config.batch_size
+    at_schedule = at_full = mean_loss(model, examples, plan.schedule, batch_size=size)
+    if plan.schedule.is_reduced:
+        full = ExitSchedule.full(plan.model.num_layers)
+        at_full = mean_loss(model, examples, full, batch_size=size)
+    losses = {f"{name}_at_schedule": at_schedule, f"{name}_at_full": at_full}
+    if plan.config.draft is None:
+        return _HeldOut(losses)
+    held = held_by_layers(model, plan.draft_layers)
+    return _HeldOut(losses, measure_acceptance(model, plan, held))
+
+
+def _draft_report(plan: TuningPlan, before: _HeldOut, after: _HeldOut) -> DraftReport | None:
+    """Return the drafts that were tuned; None if there are none."""
+    if plan.config.draft is None:
+        return None
+    return DraftReport(
+        text=plan.config.draft.layers,
+        layers=plan.draft_layers,
+        start=before.drafts,
+        tuned=after.drafts,
+    )
+
+
+def _describe(report: TuningReport, plan: TuningPlan, directory: Path) -> None:
+    """Write the report, the model card and, if matplotlib is installed, the curves."""
+    write_file(directory / REPORT_NAME, report.model_dump_json(indent=2) + "\n")
+    write_file(directory / CARD_NAME, tuned_card(plan, report))
+    if not missing_modules("plot"):
+        plot_curves(report, directory / CURVES_NAME)
 
 
 def _write_checkpoint(model: PreTrainedModel, plan: TuningPlan, directory: Path) -> None:

@@ -12,6 +12,14 @@ from ..checkpoint.draft_layer import TrainedDraftLayer, read_draft_layer
 from ..config import DRAFT_HEAD_MULTIPLE, ExportConfig
 from .plan import DraftParts
 
+_UNMIGRATED = (
+    "the draft layer is quantised without the factors of --ranges, which were measured in the "
+    "model's own layers; that affects how often drafts hold, never a text"
+)
+_APART = (
+    "its weights are {}, whose columns do not lie together; quantise it, or choose a 16-bit type"
+)
+
 
 def plan_drafts(
     config: ExportConfig, checkpoint: Checkpoint, problems: Problems, *, is_migrated: bool
@@ -38,15 +46,6 @@ def plan_drafts(
             warnings.append(f"no narrow head for drafts: {reasons[0]}")
     behind = None if layer is None else layer.behind
     return DraftParts(behind, tokens or None, tuple(warnings)), layer
-
-
-_UNMIGRATED = (
-    "the draft layer is quantised without the factors of --ranges, which were measured in the "
-    "model's own layers; that affects how often drafts hold, never a text"
-)
-_APART = (
-    "its weights are {}, whose columns do not lie together; quantise it, or choose a 16-bit type"
-)
 
 
 def _require_head(tokens: int, model: ModelSpec, precision: PrecisionSpec) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -26,7 +25,7 @@ from ....runtime.drafting.config import (
 from ....runtime.drafting.resolver import DraftResolver
 from ....runtime.schedule import LayerPlan
 from ....runtime.tokens.tokenizer import Tokenizer
-from ...data.data import DataConfig, load_examples
+from ...data.data import DataConfig, Example, load_examples
 from ...data.tokenised import PromptTemplate, TokenisedData, tokenise
 
 _LAYERS = (2, 3, 4, 6)  # that default candidates run, at most half of the model's
@@ -103,7 +102,7 @@ def prepare(config: LosslessConfig) -> LosslessInputs:
     max_tokens = min(config.max_tokens or ceil(_ROOM_OVER_COMPLETIONS * longest), room)
     if max_tokens < 4:
         raise UsageError(
-            "data", f"leaves {max_tokens} tokens behind its longest prompt; allowed: 4"
+            "data", f"leaves {max_tokens} tokens behind its longest prompt; allowed: 4 or more"
         )
     configs, plans = candidates
     return LosslessInputs(
@@ -116,7 +115,10 @@ def prepare(config: LosslessConfig) -> LosslessInputs:
     )
 
 
-def _tokenise(config: LosslessConfig, bundle: EngineBundle, rows: Any) -> TokenisedData:  # noqa: ANN401
+def _tokenise(
+    config: LosslessConfig, bundle: EngineBundle, rows: Sequence[Example]
+) -> TokenisedData:
+    """Tokenise the data. Raises UsageError if the bundle can't read or end texts."""
     tokenizer, model = Tokenizer.of(bundle), bundle.manifest.model
     if tokenizer is None or model.eos_token_id is None:
         raise UsageError(

@@ -51,7 +51,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class LosslessFit:
-    """The candidates, best first in the simulation, and the one with the best measured gain."""
+    """The candidates and the one with the best measured gain.
+
+    Those that were timed come first; both they and the others are ordered by simulated gain.
+    """
 
     config: LosslessConfig
     inputs: LosslessInputs
@@ -121,6 +124,7 @@ class _Fitting:
         self._teaching: list[Text] = []
 
     def run(self) -> LosslessFit:
+        """Return the candidates and the best. Raises SkipDecError if nothing is faster."""
         inputs, events = self._inputs, self._events
         events.stage("generating")
         self._teaching = self._runs.texts(inputs.teaching)
@@ -186,7 +190,7 @@ class _Fitting:
 
 
 def _best_of_kinds(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the first candidate of each kind, at most three, of which ``candidates`` are ordered.
+    """Return the first candidate of each kind, at most three; ``candidates`` come best first.
 
     Kinds are e.g. own n-grams, layers, and layers behind own n-grams: candidates of one kind gain
     nearly the same, and the simulation leaves out what the host does.

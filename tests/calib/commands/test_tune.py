@@ -121,8 +121,24 @@ def test_a_draft_layer_alone_is_behind_the_first_layer(
     held_out = next(line for line in result.stdout.splitlines() if "held-out loss" in line)
     before, after = held_out.split()[-6:-3:2]
     assert before == after, "full depth is as it was"
-    assert f"next: skipdec export {model} --draft {output}" in result.stdout
+    export = f"next: skipdec export {model} --draft {output} --quantize int8"
+    assert f"{export}, then run the bundle with --draft trained" in result.stdout
     assert json.loads((output / "draft_layer.json").read_text())["behind"] == 1
+
+
+def test_a_model_that_drafts_for_itself_is_told_how_to_run(
+    model: Path, rows: Path, tmp_path: Path
+) -> None:
+    data = ("--data", rows, "--preset", "e2e", "--validation", rows, "--device", "cpu")
+    output = tmp_path / "drafts"
+    result = run(model, "--draft", "ends:2", *data, "--max-steps", 1, "-o", output)
+    assert result.exit_code == 0, result.stderr
+    assert "drafts ends:2: layers 0, 5" in result.stderr
+    held_out = next(line for line in result.stdout.splitlines() if "held-out loss" in line)
+    assert held_out.endswith("at full depth")
+    assert "at the schedule" not in held_out
+    export = f"next: skipdec export {output} --quantize int8"
+    assert f"{export}, then run the bundle with --draft ends:2" in result.stdout
 
 
 @pytest.mark.parametrize(

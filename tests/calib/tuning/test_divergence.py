@@ -11,7 +11,6 @@ import torch
 from transformers import TrainerCallback
 
 from skipdec.calib.tuning import trainer as tune_training
-from skipdec.calib.tuning import tuning as tune_module
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.tuning import tune
 from skipdec.engines.errors import SkipDecError
@@ -111,10 +110,7 @@ def test_weights_are_checked_in_the_published_type(
 def test_a_held_out_loss_that_is_not_finite_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def losses(name: str, *_: object) -> dict[str, float]:
-        return {f"{name}_at_schedule": float("nan"), f"{name}_at_full": 1.0}
-
-    monkeypatch.setattr(tune_module, "_validate", losses)
+    monkeypatch.setattr("skipdec.calib.tuning.batches.mean_loss", lambda *_, **__: float("nan"))
     config = settings(tmp_path, max_steps=1, validation={"path": tmp_path / "rows.jsonl"})
     with pytest.raises(SkipDecError, match=r"held-out losses are .*nan"):
         tune(config)

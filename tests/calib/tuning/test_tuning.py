@@ -156,6 +156,8 @@ def test_loss_falls_and_the_output_exports_with_its_schedule(
     assert_the_template_is_carried_along(output, bundle, rows)
     card = ModelCard.load(output / "README.md")
     assert card.data.license is None, "the user's to say"
+    assert "# tuned, tuned to skip layers" in card.text
+    assert "# small, tuned at full depth" in (small / "README.md").read_text()
     losses = (report.validation.start_at_full, report.validation.tuned_at_full)
     assert f"| at full depth | {losses[0]:.3f} | {losses[1]:.3f} |" in card.text
     assert all(fact in card.text for fact in (report.schedule_text, "`{prompt} =`", "`small`"))

@@ -31,6 +31,11 @@ def test_drafts_hold_more_often_than_after_labels_alone(
     assert report.schedule_text == "full"
     card = ModelCard.load(report.output / "README.md").text
     assert f"`ends:2`: of 6 drafts {drafts.tuned.held_of_6:.2f} hold" in card
+    assert "tuned, tuned to draft for itself" in card
+    assert "skip" not in card.replace("skipdec", ""), "no layer was tuned to be skipped"
+    assert "| at full depth | " in card
+    assert "at the schedule" not in card, "full depth is the schedule"
+    assert "skipdec generate bundle --draft ends:2" in card
 
 
 def test_distillation_from_the_start_moves_full_depth_less(
