@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from statistics import median
 from time import perf_counter
+from typing import Protocol
 
 from typing_extensions import override
 
-from ...engines.errors import SkipDecError, UsageError
+from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ..generator import Generator
+from ..libskipdec.calls import NativeCalls
 from ..scheduling.drafted_decoding import DraftedDecoding
 from ..scheduling.drafters import Drafter, RowDrafts
 from ..scheduling.running_request import Row
-from ..scheduling.stats import EngineStats
 from ..tokens.outputs import CompletionOutput, Drafts
 from ..tokens.sampling import SamplingParams
 from .bench import random_prompts
@@ -42,6 +44,21 @@ class DraftMeasurement:
     wall_seconds: float  # whole call, median
     gain: float  # whole call, prompt included
     decode_gain: float  # steps after the prompt
+    runtime: str  # python or native
+    of_python: float | None  # native only: seconds of steps over those of Python's run before
+
+
+class _StepSeconds(Protocol):
+    """Where the time of a call's steps went; drafts are part of ``decode_seconds``."""
+
+    @property
+    def decode_seconds(self) -> float: ...
+
+    @property
+    def sampling_seconds(self) -> float: ...
+
+    @property
+    def draft_seconds(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +67,7 @@ class _Run:
 
     wall_seconds: float
     completions: tuple[CompletionOutput, ...]
-    stats: EngineStats
+    stats: _StepSeconds
 
     @property
     def decode_seconds(self) -> float:
@@ -99,18 +116,19 @@ class ForcedDrafter(Drafter):
 
 
 def measure_drafts(
-    generator: Generator, config: BenchConfig, events: Events | None = None
+    generator: Generator,
+    config: BenchConfig,
+    events: Events | None = None,
+    native: Mapping[str, NativeCalls] | None = None,
 ) -> tuple[DraftMeasurement, ...]:
     """Measure each draft of ``config`` beside no drafts, at every schedule and batch size.
 
     Each repetition has prompts of its own, and n-grams of earlier texts are forgotten before each
-    call, so no draft knows a text that it is about to write. Raises what `Generator.running_batch`
-    raises, and SkipDecError if a text differs from the one without drafts.
+    call, so no draft knows a text that it is about to write. ``native`` has libskipdec opened with
+    each draft and with "off"; it runs each call again after ``generator``. Raises what
+    `Generator.running_batch` raises, and SkipDecError if a text differs from the one without
+    drafts.
     """
-    if config.runtime == "native":
-        raise UsageError(
-            "draft", "is measured in Python's runtime; leave out --runtime native, or --draft"
-        )
     schedules = config.schedules or ("full",)
     events = events or Events()
     events.stage("measuring", len(config.batch_sizes) * len(schedules) * config.repetitions)
@@ -118,31 +136,40 @@ def measure_drafts(
         measurement
         for size in config.batch_sizes
         for schedule in schedules
-        for measurement in _measure(generator, config, size, schedule, events)
+        for measurement in _measure(generator, config, size, schedule, events, native)
     )
 
 
 def _measure(
-    generator: Generator, config: BenchConfig, batch_size: int, schedule: str, events: Events
+    generator: Generator,
+    config: BenchConfig,
+    batch_size: int,
+    schedule: str,
+    events: Events,
+    native: Mapping[str, NativeCalls] | None,
 ) -> list[DraftMeasurement]:
     variants = ("off", *config.drafts)
+    timed: dict[str, Callable[..., _Run]] = {"python": partial(_run, generator, config)}
+    if native:
+        timed["native"] = partial(_run_natively, generator, native)
     for draft in variants:
         prompts = _prompts(generator, config, batch_size, config.seed)
-        _run(generator, config, prompts, schedule, draft, _WARMUP_TOKENS)
-    runs: dict[str, list[_Run]] = {draft: [] for draft in variants}
+        for run in timed.values():
+            run(prompts, schedule, draft, _WARMUP_TOKENS)
+    runs: dict[tuple[str, str], list[_Run]] = {
+        (draft, runtime): [] for draft in variants for runtime in timed
+    }
     for repetition in range(config.repetitions):
         prompts = _prompts(generator, config, batch_size, config.seed + repetition)
-        plain = _run(generator, config, prompts, schedule, "off", config.num_tokens)
-        runs["off"].append(plain)
-        answers = {row: one.token_ids for row, one in enumerate(plain.completions)}
-        for draft in config.drafts:
-            run = _run(generator, config, prompts, schedule, draft, config.num_tokens, answers)
-            _require_equal(plain, run, draft)
-            runs[draft].append(run)
+        answers: dict[int, Sequence[int]] = {}
+        for draft, runtime in runs:
+            made = timed[runtime](prompts, schedule, draft, config.num_tokens, answers)
+            runs[draft, runtime].append(made)
+            _require_equal(runs["off", runtime][-1], made, draft)
+            answers = answers or {row: one.token_ids for row, one in enumerate(made.completions)}
         events.advance(f"batch {batch_size}, {schedule}, repetition {repetition + 1}")
     return [
-        _summarise(config, batch_size, schedule, draft, runs["off"], runs[draft])
-        for draft in variants
+        _summarise(config, batch_size, schedule, draft, runtime, runs) for draft, runtime in runs
     ]
 
 
@@ -184,6 +211,21 @@ def _run(
         return _Run(wall_seconds, completions, batch.stats())
 
 
+def _run_natively(
+    generator: Generator,
+    native: Mapping[str, NativeCalls],
+    prompts: Sequence[Sequence[int]],
+    schedule: str,
+    draft: str,
+    num_tokens: int,
+    _answers: Mapping[int, Sequence[int]] | None = None,  # to force, which Python alone can
+) -> _Run:
+    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+    resolved = generator.resolve_schedule(schedule, max_tokens=num_tokens)
+    made = native[draft].run(prompts, params, schedule=resolved)
+    return _Run(made.wall_seconds, tuple(one.outputs[0] for one in made.outputs), made)
+
+
 def _require_equal(plain: _Run, drafted: _Run, draft: str) -> None:
     for row, (expected, found) in enumerate(
         zip(plain.completions, drafted.completions, strict=True)
@@ -199,16 +241,19 @@ def _summarise(
     batch_size: int,
     schedule: str,
     draft: str,
-    plain: Sequence[_Run],
-    drafted: Sequence[_Run],
+    runtime: str,
+    runs: Mapping[tuple[str, str], Sequence[_Run]],
 ) -> DraftMeasurement:
+    drafted = runs[draft, runtime]
     counted = [one.drafts for run in drafted for one in run.completions if one.drafts]
     total = Drafts(
         sum(one.passes for one in counted),
         sum(one.drafted for one in counted),
         sum(one.accepted for one in counted),
     )
-    pairs = list(zip(plain, drafted, strict=True))
+    pairs = list(zip(runs["off", runtime], drafted, strict=True))
+    beside = zip(runs[draft, "python"], drafted, strict=True)
+    of_python = median(own.decode_seconds / python.decode_seconds for python, own in beside)
     return DraftMeasurement(
         batch_size=batch_size,
         schedule=schedule,
@@ -220,4 +265,6 @@ def _summarise(
         wall_seconds=median(run.wall_seconds for run in drafted),
         gain=median(off.wall_seconds / on.wall_seconds for off, on in pairs),
         decode_gain=median(off.decode_seconds / on.decode_seconds for off, on in pairs),
+        runtime=runtime,
+        of_python=of_python if runtime == "native" else None,
     )
