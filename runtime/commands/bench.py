@@ -64,6 +64,9 @@ skipdec bench opt-1.3b -b 1,8 --prompt-len 128 --gen-len 64 --threads 2 --json
 skipdec bench opt-1.3b --schedule 4x --threads 2 --runtime native
   libskipdec, the C++ runtime, beside Python's, each with one pool of as many threads
 
+skipdec bench opt-1.3b-int8 --draft own --draft ends:3 --threads 2 --runtime native
+  drafts beside none in both runtimes
+
 skipdec bench opt-1.3b --draft own --draft ends:3 --accept 0.8
   drafts beside none at full depth, right with probability 0.8, since random weights accept none
 """
@@ -99,21 +102,25 @@ def bench(
     opening = engines.updated(max_batch_size=max_rows)
     with ConsoleProgress(quiet=quiet) as progress, ExitStack() as opened:
         progress.stage("loading")
-        native = None
+        native: dict[str, NativeCalls] = {}  # by draft
         if config.runtime == "native":
-            native = opened.enter_context(
-                NativeCalls.open(bundle, threads=threads, max_batch_size=max_rows)
-            )
+            for draft in ("off", *config.drafts) if config.drafts else (None,):
+                calls = NativeCalls.open(
+                    bundle, threads=threads, max_batch_size=max_rows, draft=draft
+                )
+                native[draft or "off"] = opened.enter_context(calls)
         with (
             open_bundle(bundle, opening) as generator,
             open_probe(generator.device, threads) as probe,
         ):
             document = _setting(generator, threads, config)
             if config.drafts:
-                measured = measure_drafts(generator, config, progress)
+                measured = measure_drafts(generator, config, progress, native)
                 document["measurements"] = [asdict(entry) for entry in measured]
             else:
-                document |= _report(run_benchmark(generator, config, probe, progress, native))
+                document |= _report(
+                    run_benchmark(generator, config, probe, progress, native.get("off"))
+                )
     if as_json:
         print_json(document)
     elif config.drafts:
@@ -161,9 +168,11 @@ def _print_setting(console: Console, document: dict[str, Any]) -> None:
 def _print_drafts(document: dict[str, Any]) -> None:
     console = result_console()
     _print_setting(console, document)
-    rows = [[cell(entry) for _, cell in _DRAFT_COLUMNS] for entry in document["measurements"]]
-    print_table(console, [heading for heading, _ in _DRAFT_COLUMNS], rows, texts=(1, 2))
-    forced = document["config"]["accept"]
+    config = document["config"]
+    columns = (*_DRAFT_COLUMNS, *(_NATIVE_COLUMNS if config["runtime"] == "native" else ()))
+    rows = [[cell(entry) for _, cell in columns] for entry in document["measurements"]]
+    print_table(console, [heading for heading, _ in columns], rows, texts=(1, 2))
+    forced = config["accept"]
     if forced is not None:
         console.print(f"drafts were made right with probability {forced:g}, whatever they proposed")
     console.print("all texts are equal to those without drafts")

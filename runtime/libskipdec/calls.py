@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,25 @@ from typing import Any
 from ...engines.errors import EnvironmentMismatchError, SkipDecError, UsageError
 from ..schedule import ExitSchedule
 from ..schedule.bundle import plan_document
-from ..tokens.outputs import CompletionOutput, RequestOutput, Timings
+from ..tokens.outputs import CompletionOutput, Drafts, RequestOutput, Timings
 from ..tokens.sampling import SamplingParams
 from .paths import ONNXRUNTIME_VARIABLE, native_paths
 
 _PROGRAM = "skipdec-calls"
+
+
+@dataclass(frozen=True)
+class NativeRun:
+    """One call: what it wrote, and where its time went.
+
+    ``draft_seconds`` are part of ``decode_seconds``.
+    """
+
+    outputs: list[RequestOutput]
+    wall_seconds: float
+    decode_seconds: float
+    sampling_seconds: float
+    draft_seconds: float
 
 
 class NativeCalls:
@@ -35,10 +50,11 @@ class NativeCalls:
     @classmethod
     @contextmanager
     def open(
-        cls, bundle: Path, *, threads: int | None, max_batch_size: int
+        cls, bundle: Path, *, threads: int | None, max_batch_size: int, draft: str | None = None
     ) -> Iterator[NativeCalls]:
         """Start the program on ``bundle``; it ends with the block.
 
+        With a ``draft``, also "off", each call has n-grams of its own, and keeps its prefixes.
         Raises EnvironmentMismatchError if it was not compiled or can't open the bundle.
         """
         from ...engines.backends.ort import onnxruntime_library
@@ -46,6 +62,8 @@ class NativeCalls:
         program = native_paths().executable.with_name(_PROGRAM)
         environment = os.environ | {ONNXRUNTIME_VARIABLE: str(onnxruntime_library())}
         command = [str(program), str(bundle), str(threads or 0), str(max_batch_size)]
+        if draft is not None:
+            command.append(draft)
         with subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -62,6 +80,12 @@ class NativeCalls:
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, schedule: ExitSchedule
     ) -> list[RequestOutput]:
+        """Return what `run` writes."""
+        return self.run(prompts, params, schedule=schedule).outputs
+
+    def run(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, schedule: ExitSchedule
+    ) -> NativeRun:
         """Continue each prompt by ``params.max_tokens`` tokens, in one batch.
 
         Raises UsageError unless ``params`` are greedy and ignore the end of text.
@@ -76,11 +100,18 @@ class NativeCalls:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(call) + "\n")
         self._process.stdin.flush()
-        outputs = self._answer()["outputs"]
-        return [
+        answer = self._answer()
+        outputs = [
             _request_output(index, tuple(prompt), output)
-            for index, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
+            for index, (prompt, output) in enumerate(zip(prompts, answer["outputs"], strict=True))
         ]
+        return NativeRun(
+            outputs,
+            wall_seconds=answer["wall_seconds"],
+            decode_seconds=answer["decode_seconds"],
+            sampling_seconds=answer["sampling_seconds"],
+            draft_seconds=answer["draft_seconds"],
+        )
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -105,5 +136,6 @@ def _request_output(index: int, prompt: tuple[int, ...], output: dict[str, Any])
         finish_reason="length",
         layers_per_token=tuple(output["layers"]),
         timings=Timings(times[0], steps, sum(steps)),
+        drafts=Drafts(*output["drafts"]),
     )
     return RequestOutput(str(index), None, prompt, (completion,), finished=True)

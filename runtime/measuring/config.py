@@ -61,3 +61,5 @@ class BenchConfig(ValidatedConfig):
     def _problems(self) -> Iterator[str]:
         if self.accept is not None and not self.drafts:
             yield "`accept` is given without drafts; add e.g. --draft own"
+        if self.accept is not None and self.runtime == "native":
+            yield "`accept` is forced in Python's runtime only; leave out --runtime native"

@@ -5,23 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Protocol
 
 from ..drafting.memory import DraftMemory
 from ..generator import Generator
 from ..schedule import ExitSchedule
 from ..scheduling.drafted_decoding import DraftedDecoding
 from ..scheduling.drafters import Drafter
-from ..scheduling.stats import EngineStats
 from ..tokens.outputs import CompletionOutput
 from ..tokens.sampling import SamplingParams
 
 
+class StepSeconds(Protocol):
+    """Where the time of a run's steps went; drafts are part of ``decode_seconds``."""
+
+    @property
+    def decode_seconds(self) -> float:
+        """Seconds of the steps behind the prompts."""
+
+    @property
+    def sampling_seconds(self) -> float:
+        """Seconds of drawing tokens."""
+
+    @property
+    def draft_seconds(self) -> float:
+        """Seconds of drafting."""
+
+
 @dataclass(frozen=True)
 class DraftedRun:
-    """One run: a completion for each prompt, the batch's figures, and the seconds of all steps."""
+    """One run: a completion for each prompt, its times, and the seconds of the whole call."""
 
     completions: tuple[CompletionOutput, ...]
-    stats: EngineStats
+    stats: StepSeconds
     wall_seconds: float
 
     @property

@@ -10,10 +10,11 @@ from statistics import median
 
 from typing_extensions import override
 
-from ...engines.errors import SkipDecError, UsageError
+from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ..drafting.memory import DraftMemory
 from ..generator import Generator
+from ..libskipdec.calls import NativeCalls
 from ..scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
 from ..tokens.outputs import Drafts
 from ..tokens.sampling import SamplingParams
@@ -41,6 +42,11 @@ class DraftMeasurement:
     wall_seconds: float  # whole call, median
     gain: float  # whole call, prompt included
     decode_gain: float  # steps after the prompt
+    runtime: str  # python or native
+    of_python: float | None  # native only: seconds of steps over those of Python's run before
+
+
+_Runs = dict[tuple[str, str], list[DraftedRun]]  # by draft and runtime
 
 
 class ForcedDrafter(WrappedDrafter):
@@ -71,22 +77,23 @@ class ForcedDrafter(WrappedDrafter):
 
 
 def measure_drafts(
-    generator: Generator, config: BenchConfig, events: Events | None = None
+    generator: Generator,
+    config: BenchConfig,
+    events: Events | None = None,
+    native: Mapping[str, NativeCalls] | None = None,
 ) -> tuple[DraftMeasurement, ...]:
     """Measure each draft of ``config`` beside no drafts, at every schedule and batch size.
 
     Each repetition has prompts of its own, and n-grams of earlier texts are forgotten before each
-    call, so no draft knows a text that it is about to write. Raises what `Generator.running_batch`
-    raises, and SkipDecError if a text differs from the one without drafts.
+    call, so no draft knows a text that it is about to write. ``native`` has libskipdec opened with
+    each draft and with "off"; it runs each call again after ``generator``. Raises what
+    `Generator.running_batch` raises, and SkipDecError if a text differs from the one without
+    drafts.
     """
-    if config.runtime == "native":
-        raise UsageError(
-            "draft", "is measured in Python's runtime; leave out --runtime native, or --draft"
-        )
     schedules = config.schedules or ("full",)
     events = events or Events()
     events.stage("measuring", len(config.batch_sizes) * len(schedules) * config.repetitions)
-    benchmark = _Benchmark(generator, config, events)
+    benchmark = _Benchmark(generator, config, events, native or {})
     return tuple(
         measurement
         for size in config.batch_sizes
@@ -98,29 +105,38 @@ def measure_drafts(
 class _Benchmark:
     """Calls with and without drafts; what a draft learns of costs and acceptance is its own."""
 
-    def __init__(self, generator: Generator, config: BenchConfig, events: Events) -> None:
+    def __init__(
+        self,
+        generator: Generator,
+        config: BenchConfig,
+        events: Events,
+        native: Mapping[str, NativeCalls],
+    ) -> None:
         self._generator = generator
         self._config = config
         self._events = events
+        self._native = native
         self._memories = {draft: DraftMemory() for draft in ("off", *config.drafts)}
+        runtimes = ("python", "native") if native else ("python",)
+        self._variants = [(draft, runtime) for draft in self._memories for runtime in runtimes]
 
     def measure(self, batch_size: int, schedule: str) -> list[DraftMeasurement]:
         config = self._config
-        for draft in self._memories:
-            self._run(self._prompts(batch_size, config.seed), schedule, draft, _WARMUP_TOKENS)
-        runs: dict[str, list[DraftedRun]] = {draft: [] for draft in self._memories}
+        for draft, runtime in self._variants:
+            prompts = self._prompts(batch_size, config.seed)
+            self._run(prompts, schedule, draft, runtime, _WARMUP_TOKENS)
+        runs: _Runs = {variant: [] for variant in self._variants}
         for repetition in range(config.repetitions):
             prompts = self._prompts(batch_size, config.seed + repetition)
-            plain = self._run(prompts, schedule, "off", config.num_tokens)
-            runs["off"].append(plain)
-            for draft in config.drafts:
-                run = self._run(prompts, schedule, draft, config.num_tokens, plain.texts)
-                _require_equal(plain, run, draft)
-                runs[draft].append(run)
+            for draft, runtime in self._variants:
+                answers = runs["off", "python"][-1].texts if draft != "off" else None
+                run = self._run(prompts, schedule, draft, runtime, config.num_tokens, answers)
+                runs[draft, runtime].append(run)
+                _require_equal(runs["off", runtime][-1], run, draft)
             self._events.advance(f"batch {batch_size}, {schedule}, repetition {repetition + 1}")
         return [
-            _summarise(config, batch_size, schedule, draft, runs["off"], runs[draft])
-            for draft in runs
+            _summarise(config, batch_size, schedule, draft, runtime, runs)
+            for draft, runtime in self._variants
         ]
 
     def _prompts(self, batch_size: int, seed: int) -> list[list[int]]:
@@ -136,10 +152,17 @@ class _Benchmark:
         prompts: Sequence[Sequence[int]],
         schedule: str,
         draft: str,
+        runtime: str,
         num_tokens: int,
         answers: Sequence[Sequence[int]] | None = None,
     ) -> DraftedRun:
         """Run one call; ``answers`` are its texts, if drafts may be forced to be right."""
+        params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+        if runtime == "native":
+            resolved = self._generator.resolve_schedule(schedule, max_tokens=num_tokens)
+            made = self._native[draft].run(prompts, params, schedule=resolved)
+            completions = tuple(one.outputs[0] for one in made.outputs)
+            return DraftedRun(completions, made, made.wall_seconds)
         memory = self._memories[draft]
         memory.tables.clear()
         wrap = None
@@ -150,7 +173,7 @@ class _Benchmark:
         return run_with_drafts(
             self._generator,
             prompts,
-            SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True),
+            params,
             schedule=schedule,
             draft=draft,
             memory=memory,
@@ -173,16 +196,19 @@ def _summarise(
     batch_size: int,
     schedule: str,
     draft: str,
-    plain: Sequence[DraftedRun],
-    drafted: Sequence[DraftedRun],
+    runtime: str,
+    runs: _Runs,
 ) -> DraftMeasurement:
+    drafted = runs[draft, runtime]
     counted = [one.drafts for run in drafted for one in run.completions if one.drafts]
     total = Drafts(
         sum(one.passes for one in counted),
         sum(one.drafted for one in counted),
         sum(one.accepted for one in counted),
     )
-    pairs = list(zip(plain, drafted, strict=True))
+    pairs = list(zip(runs["off", runtime], drafted, strict=True))
+    beside = zip(runs[draft, "python"], drafted, strict=True)
+    of_python = median(own.decode_seconds / python.decode_seconds for python, own in beside)
     return DraftMeasurement(
         batch_size=batch_size,
         schedule=schedule,
@@ -194,4 +220,6 @@ def _summarise(
         wall_seconds=median(run.wall_seconds for run in drafted),
         gain=median(off.wall_seconds / on.wall_seconds for off, on in pairs),
         decode_gain=median(off.decode_seconds / on.decode_seconds for off, on in pairs),
+        runtime=runtime,
+        of_python=of_python if runtime == "native" else None,
     )

@@ -3,12 +3,14 @@
     python scripts/attack/arrivals.py --count 1000
     python scripts/attack/arrivals.py --count 1000 --device rehearsal
     python scripts/attack/arrivals.py --count 1000 --draft own+ends:2 --draft lookup,adapt=no
+    python scripts/attack/arrivals.py --count 1000 --draft own,adapt=no --runtime native
 
 Prompts, lengths, schedules, completions, seeds, arrivals and cancellations are random; caches start
 full of NaN, and memory is short, so that rows wait for it. Products are int8, so texts must not
 depend on the batch at all. With --draft requests come in batches, each of which drafts as one of
 the texts says; a third of the requests switch drafts off. Half of the proposals are replaced by
-the text that the request generates alone, with some tokens wrong, so that many drafts hold.
+the text that the request generates alone, with some tokens wrong, so that many drafts hold. With
+--runtime native libskipdec runs the requests, as scripts/libskipdec/arrivals.py describes.
 """
 
 from __future__ import annotations
@@ -16,14 +18,19 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from harness import tiny_bundle
+from harness import CONFIG, tiny_bundle
 from typing_extensions import override
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from libskipdec.arrivals import NativeEngine, compare, draw_lines, find_program
 
 from skipdec import EngineStats, Generator, RunningBatch, SamplingParams
 from skipdec.engines.backends.device import DeviceMemory
@@ -33,6 +40,7 @@ from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts, WrappedDraft
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.tokens.outputs import RequestOutput
 
+_LAYERS = int(str(CONFIG["num_hidden_layers"]))
 _SLOTS = 6
 _BATCH = 50  # requests that share a draft
 _KV_MEMORY = 400_000  # bytes: enough for any request, not for six long ones
@@ -129,7 +137,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draft", action="append", default=[], help="repeat for several")
     parser.add_argument("--device", choices=("cpu", "rehearsal", "cuda"), default="cpu")
+    parser.add_argument("--runtime", choices=("python", "native"), default="python")
     arguments = parser.parse_args()
+    if arguments.runtime == "native":
+        return _attack_native(arguments)
     logging.disable(logging.WARNING)  # the model was not tuned to skip
     chance = random.Random(arguments.seed)
     arrivals = [Arrival.drawn(chance) for _ in range(arguments.count)]
@@ -164,10 +175,40 @@ def main() -> int:
     batches = -(-len(arrivals) // size)
     named = "one running batch" if batches == 1 else f"{batches} running batches"
     print(f"{arguments.count} requests in {named}, {failures} failures")
-    if arguments.draft:
+    return _exit_code(failures, drafted, accepted, has_drafts=bool(arguments.draft))
+
+
+def _exit_code(failures: int, drafted: int, accepted: int, *, has_drafts: bool) -> int:
+    if has_drafts:
         print(f"{accepted:,} of {drafted:,} drafted tokens were right")
         failures += accepted == 0  # else nothing was attacked
     return int(failures > 0)
+
+
+def _attack_native(arguments: argparse.Namespace) -> int:
+    program = find_program()
+    if program is None:
+        return 0
+    chance = random.Random(arguments.seed)
+    drafts = arguments.draft or ["off"]
+    with tempfile.TemporaryDirectory(prefix="attack-") as temporary:
+        bundle = tiny_bundle(Path(temporary) / "tiny", quantize="int8")
+        found = [
+            compare(
+                NativeEngine(program, bundle),
+                draw_lines(chance, min(_BATCH, arguments.count - start), _LAYERS, _SCHEDULES),
+                chance,
+                draft=chance.choice(drafts),
+                max_batch_size=_SLOTS,
+                kv_memory=_KV_MEMORY,
+                max_prefill_tokens=16,
+            )
+            for start in range(0, arguments.count, _BATCH)
+        ]
+    failures = sum(one.failures for one in found)
+    print(f"{arguments.count} requests to {len(found)} engines of libskipdec, {failures} failures")
+    drafted, accepted = sum(one.drafted for one in found), sum(one.accepted for one in found)
+    return _exit_code(failures, drafted, accepted, has_drafts=bool(arguments.draft))
 
 
 def _alone(generator: Generator, arrival: Arrival) -> RequestOutput:

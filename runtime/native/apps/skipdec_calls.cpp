@@ -1,10 +1,12 @@
-// skipdec-calls BUNDLE [THREADS [MAX_BATCH_SIZE]]: worker process of `skipdec bench --runtime
-// native`.
+// skipdec-calls BUNDLE [THREADS [MAX_BATCH_SIZE [DRAFT]]]: worker process of `skipdec bench
+// --runtime native`.
 //
 // Reads one call per line, e.g. {"prompts": [[5, 6]], "max_tokens": 64, "schedule": "2x"}, runs its
 // prompts together, greedily and past the end of text, and answers with one line:
-//   {"wall_seconds": 1.5, "outputs": [{"token_ids": […], "layers": […], "token_seconds": […]}]}
-// or {"error": "…"}. Its first line describes the backend: {"description": "…"}.
+//   {"wall_seconds": 1.5, "decode_seconds": 1.3, "sampling_seconds": 0.1, "draft_seconds": 0.2,
+//    "outputs": [{"token_ids": […], "layers": […], "token_seconds": […], "drafts": [9, 36, 30]}]}
+// or {"error": "…"}; drafts are passes, drafted tokens and those of them that were right. Its first
+// line describes the backend: {"description": "…"}.
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -16,43 +18,57 @@ namespace {
 
 using nlohmann::json;
 
-json run(skipdec::Engine& engine, const json& call) {
+// ``client`` names the call, so that its drafts know no text of another one.
+json run(skipdec::Engine& engine, const json& call, const std::string& client) {
   skipdec::Params params;
-  params.temperature(0).ignore_eos().max_tokens(call.at("max_tokens").get<std::int64_t>());
+  params.client(client).temperature(0).ignore_eos().max_tokens(
+      call.at("max_tokens").get<std::int64_t>());
   if (call.contains("schedule")) params.schedule(call["schedule"].get<std::string>());
   const auto prompts = call.at("prompts").get<std::vector<std::vector<std::int64_t>>>();
+  const skipdec::Stats before = engine.stats();
   const auto start = std::chrono::steady_clock::now();
   std::vector<skipdec::Request> requests = engine.submit_many(prompts, params);
   for (skipdec::Request& request : requests) request.wait();
   const skipdec::Seconds wall = std::chrono::steady_clock::now() - start;
+  const skipdec::Stats after = engine.stats();
   json outputs = json::array();
   for (const skipdec::Request& request : requests) {
     const skipdec::Completion completion = request.completion();
     outputs.push_back({{"token_ids", completion.token_ids},
                        {"layers", completion.layers},
-                       {"token_seconds", completion.token_seconds}});
+                       {"token_seconds", completion.token_seconds},
+                       {"drafts", {completion.passes, completion.drafted, completion.accepted}}});
   }
-  return {{"wall_seconds", wall.count()}, {"outputs", outputs}};
+  return {{"wall_seconds", wall.count()},
+          {"decode_seconds", after.decode_seconds - before.decode_seconds},
+          {"sampling_seconds", after.sampling_seconds - before.sampling_seconds},
+          {"draft_seconds", after.draft_seconds - before.draft_seconds},
+          {"outputs", outputs}};
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count < 2 || count > 4) {
-    std::cerr << "usage: skipdec-calls BUNDLE [THREADS [MAX_BATCH_SIZE]]\n";
+  if (count < 2 || count > 5) {
+    std::cerr << "usage: skipdec-calls BUNDLE [THREADS [MAX_BATCH_SIZE [DRAFT]]]\n";
     return 2;
   }
   try {
     skipdec::Options options;
     if (count > 2) options.threads(std::stoi(arguments[2]));
     if (count > 3) options.max_batch_size(std::stoi(arguments[3]));
-    skipdec::Engine engine(arguments[1], options.prefix_cache(false));
+    const bool has_drafts = count > 4;
+    if (has_drafts) options.draft(arguments[4]);
+    // Only clients with prefixes of their own have n-grams of their own.
+    options.prefix_cache(has_drafts ? SKIPDEC_PREFIX_CACHE_CLIENT : SKIPDEC_PREFIX_CACHE_OFF);
+    skipdec::Engine engine(arguments[1], options);
+    std::int64_t calls = 0;
     const json opened{{"description", engine.info().description}};
     std::cout << opened.dump() << '\n' << std::flush;
     for (std::string line; std::getline(std::cin, line);) {
       json answer;
       try {
-        answer = run(engine, json::parse(line));
+        answer = run(engine, json::parse(line), std::to_string(++calls));
       } catch (const std::exception& error) {
         answer = {{"error", error.what()}};
       }

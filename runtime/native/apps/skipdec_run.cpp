@@ -153,14 +153,14 @@ class Run {
       write(info_.has_tokenizer ? delta.text : listed(delta.token_ids));
       return;
     }
-    write(Json{{"id", entry.request},
-               {"index", delta.index},
-               {"text", delta.text},
-               {"token_ids", delta.token_ids},
-               {"finish_reason", json_of(delta.finish_reason)},
-               {"layers", delta.layers}}
-              .dump() +
-          "\n");
+    Json line = {{"id", entry.request},
+                 {"index", delta.index},
+                 {"text", delta.text},
+                 {"token_ids", delta.token_ids},
+                 {"finish_reason", json_of(delta.finish_reason)},
+                 {"layers", delta.layers}};
+    if (options_.has_drafts) line["drafted"] = delta.drafted;
+    write(line.dump() + "\n");
   }
 
   // Prints a single completion as it is, and several ones under a heading each.

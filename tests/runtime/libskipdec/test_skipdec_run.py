@@ -41,6 +41,11 @@ def run(
 
 
 def of_python(*arguments: object) -> dict[str, Any]:
+    """Return the document of ``skipdec generate --json``."""
+    return dict(json.loads(printed_by_python(*arguments)))
+
+
+def printed_by_python(*arguments: object) -> str:
     """Return the output of ``skipdec generate --json``."""
     command = [sys.executable, "-c", "from skipdec.cli import main; main()", "generate"]
     done = subprocess.run(
@@ -50,7 +55,7 @@ def of_python(*arguments: object) -> dict[str, Any]:
         env=ENVIRONMENT,
         check=True,
     )
-    return dict(json.loads(done.stdout))
+    return done.stdout
 
 
 def lines_of(output: str) -> list[str]:
@@ -96,6 +101,16 @@ def test_drafts_change_no_text_and_are_counted(text_bundle: Path) -> None:
         f"{drafts['accepted']} of {drafts['drafted']} drafted tokens were right" in drafted.stderr
     )
     assert "needs weights of int8" in run(*arguments, "--draft", "own", code=2).stderr
+
+
+def test_a_stream_marks_drafted_tokens_as_skipdec_generate_does(text_bundle: Path) -> None:
+    arguments = (text_bundle, "-p", "Hello", "--temperature", "0", "--max-tokens", "40", "--stream")
+    draft = ("--draft", "own,adapt=no,exact=no")
+    lines = [json.loads(line) for line in lines_of(run(*arguments, "--json", *draft).stdout)]
+    expected = [json.loads(line) for line in lines_of(printed_by_python(*arguments, *draft))]
+    assert lines == expected
+    assert any(line["drafted"] for line in lines)
+    assert "drafted" not in lines_of(run(*arguments, "--json").stdout)[0]
 
 
 def test_a_stream_is_the_text_of_the_whole(text_bundle: Path) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from skipdec import Generator, SamplingParams
-from skipdec.engines.errors import ConfigurationError, SkipDecError, UsageError
+from skipdec.engines.errors import ConfigurationError, EnvironmentMismatchError, SkipDecError
 from skipdec.engines.kernels.library import find_library
+from skipdec.runtime.libskipdec.calls import NativeCalls
+from skipdec.runtime.libskipdec.paths import native_paths
 from skipdec.runtime.measuring.config import BenchConfig
 from skipdec.runtime.measuring.drafts import DraftMeasurement, measure_drafts
 from skipdec.runtime.tokens.outputs import CompletionOutput, Drafts
@@ -98,6 +101,7 @@ def test_a_text_that_drafts_changed_is_an_error(
         ({"accept": 0.8}, "is given without drafts"),
         ({"accept": 1.8, "drafts": ["own"]}, "accept"),
         ({"drafts": ["onw"]}, "'onw' is unknown; did you mean 'own'"),
+        ({"drafts": ["own"], "accept": 0.8, "runtime": "native"}, "leave out --runtime native"),
     ],
 )
 def test_senseless_options_are_refused(options: dict[str, object], problem: str) -> None:
@@ -105,7 +109,32 @@ def test_senseless_options_are_refused(options: dict[str, object], problem: str)
         BenchConfig(**options)  # type: ignore[arg-type]  # pydantic converts
 
 
-def test_drafts_are_not_measured_in_the_native_runtime() -> None:
-    config = BenchConfig(drafts=("own",), runtime="native")
-    with pytest.raises(UsageError, match="leave out --runtime native"):
-        measure_drafts(None, config)  # type: ignore[arg-type]  # refused before it is used
+@needs_kernels
+def test_both_runtimes_draft_the_same_tokens(generator: Generator) -> None:
+    try:
+        native_paths()
+    except EnvironmentMismatchError as error:
+        pytest.skip(str(error))
+    drafts, size = ["own,adapt=no", "ends:3,adapt=no"], 2
+    config = BenchConfig(
+        drafts=drafts, prompt_length=4, num_tokens=30, repetitions=2, batch_sizes=(size,)
+    )
+    with ExitStack() as opened:
+        native = {
+            draft: opened.enter_context(
+                NativeCalls.open(generator.bundle.path, threads=1, max_batch_size=size, draft=draft)
+            )
+            for draft in ("off", *drafts)
+        }
+        found = measure_drafts(generator, config, native=native)
+        again = measure_drafts(generator, config, native=native)
+    assert [(one.draft, one.runtime) for one in found] == [
+        (draft, runtime) for draft in ("off", *drafts) for runtime in ("python", "native")
+    ]
+    for python, own, later in zip(found[::2], found[1::2], again[1::2], strict=True):
+        assert own.tokens_per_pass == python.tokens_per_pass == later.tokens_per_pass
+        assert own.acceptance == python.acceptance
+        assert python.of_python is None
+        assert own.of_python is not None
+        assert own.of_python > 0
+    assert found[1].draft_share == 0 < found[3].draft_share < 1

@@ -47,7 +47,7 @@ extern "C" {
 
 /* Increases when something is added. A program runs with any library whose version is at least that
  * of the header it was compiled with. */
-#define SKIPDEC_ABI_VERSION 3
+#define SKIPDEC_ABI_VERSION 4
 
 typedef enum skipdec_status {
   SKIPDEC_OK = 0,
@@ -195,6 +195,7 @@ typedef struct skipdec_delta {
   int64_t layers;                  /* number of decoder layers that the token ran */
   const skipdec_logprob* logprobs; /* [num_logprobs], chosen token first; or NULL */
   size_t num_logprobs;
+  int32_t drafted; /* 1: the token is a right guess, behind which the completion went on */
 } skipdec_delta;
 
 /* Receives each delta of a request, in order, on the engine's thread, which waits for it. ``delta``

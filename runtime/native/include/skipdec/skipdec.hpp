@@ -88,7 +88,8 @@ struct Delta {
         stop_reason(detail::optional_text(delta.stop_reason)),
         stop_token_id(detail::optional_token(delta.stop_token_id)),
         layers(delta.layers),
-        logprobs(detail::copied(delta.logprobs, delta.num_logprobs)) {}
+        logprobs(detail::copied(delta.logprobs, delta.num_logprobs)),
+        drafted(delta.drafted != 0) {}
 
   std::int64_t index;  // index of the completion in its request, 0 … n-1
   std::vector<std::int64_t> token_ids;
@@ -98,6 +99,7 @@ struct Delta {
   std::optional<std::int64_t> stop_token_id;
   std::int64_t layers;            // number of decoder layers that the token ran
   std::vector<Logprob> logprobs;  // chosen token first; empty unless requested
+  bool drafted;                   // the token is a right guess, behind which the completion went on
 };
 
 // A finished completion.

@@ -36,6 +36,7 @@ const skipdec_delta& DeltaView::show(const Delta& delta) {
   shown_.layers = delta.layers;
   shown_.logprobs = logprobs_.empty() ? nullptr : logprobs_.data();
   shown_.num_logprobs = logprobs_.size();
+  shown_.drafted = delta.drafted ? 1 : 0;
   return shown_;
 }
 

@@ -23,6 +23,7 @@ struct Delta {
   StopReason stop_reason;
   std::int64_t layers = 0;
   std::vector<Logprob> logprobs;
+  bool drafted = false;  // the guess that was fed; equal texts may differ in it
 };
 
 // A completion so far.

@@ -35,6 +35,7 @@ void Decoding::accept(const RunningRow& row, const StepRow& fed, const float* co
     }
     if (row.sequence->has_ended() || place + 1 == fed.tokens.size()) return;
     if (row.sequence->last_token() != fed.tokens[place + 1]) return;
+    delta.drafted = true;
   }
 }
 

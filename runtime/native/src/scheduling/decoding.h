@@ -38,8 +38,9 @@ class Decoding {
   // Writes what ``rows[i]`` feeds to ``steps[i]``; all rows take part in a pass.
   virtual void feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) = 0;
   // Draws the row's next tokens from ``logits``, one [V] for each token that it fed, until it ends
-  // or a token differs from the guess that was fed, and adds a delta for each. Throws Error
-  // (kEngine) for logits that are not a distribution; deltas of earlier tokens stay.
+  // or a token differs from the guess that was fed, and adds a delta for each, ``drafted`` if it is
+  // the guess that was fed and the row goes on behind it. Throws Error (kEngine) for logits that
+  // are not a distribution; deltas of earlier tokens stay.
   virtual void accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
                       std::vector<Delta>& deltas);
 

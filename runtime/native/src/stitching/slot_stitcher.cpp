@@ -27,6 +27,7 @@ SlotStitcher::SlotStitcher(const Engines& engines, const Manifest& manifest,
       all_(manifest, limits.max_rows),
       part_(manifest, limits.max_rows),
       passes_(engines, manifest, cache_) {
+  logits_.reserve(static_cast<std::size_t>(limits.max_rows));
   if (keeps_prefixes) prefixes_.emplace(pool_, cache_.layout(), engines.num_layers());
 }
 
@@ -40,20 +41,32 @@ const std::vector<const float*>& SlotStitcher::step(const std::vector<StepRow>& 
     layers_called_ = passes_.layers_called();
     return logits;
   }
-  if (!is_current(route_, rows, {})) route_ = route_of(rows, {});
+  if (!is_current(route_, rows, nullptr)) route_ = route_of(rows, nullptr);
   run(*route_, rows);
+  end_binding(*engines_.head, static_cast<std::int64_t>(rows.size()))->run();
   for (const StepRow& row : rows) cache_.set_length(row.row, row.position + 1);
   layers_called_ = static_cast<std::int64_t>(route_->stops.size());
-  return route_->logits;
+  logits_.clear();
+  for (const std::int64_t place : route_->places) logits_.push_back(all_.logits(place));
+  return logits_;
 }
 
 const std::vector<const float*>& SlotStitcher::draft(const std::vector<StepRow>& rows,
+                                                     const std::vector<std::size_t>& drafting,
                                                      const LayerPlan& plan, bool is_narrow) {
   for (const StepRow& row : rows) leave_bypassed(row);
-  const Drafting drafting{&plan, is_narrow};
-  if (!is_current(draft_route_, rows, drafting)) draft_route_ = route_of(rows, drafting);
+  if (!is_current(draft_route_, rows, &plan)) draft_route_ = route_of(rows, &plan);
   run(*draft_route_, rows);
-  return draft_route_->logits;
+  logits_.clear();
+  for (const std::size_t row : drafting) {
+    const std::size_t place = logits_.size();
+    all_.chosen_positions()[place] = draft_route_->places[row];
+    logits_.push_back(all_.logits(static_cast<std::int64_t>(place), num_logits(is_narrow)));
+  }
+  draft_head_binding(static_cast<std::int64_t>(rows.size()),
+                     static_cast<std::int64_t>(drafting.size()), is_narrow)
+      ->run();
+  return logits_;
 }
 
 void SlotStitcher::follow(SlotCache::Row row, const TokenSpan& tokens, std::int64_t start,
@@ -80,7 +93,6 @@ void SlotStitcher::run(const Route& route, const std::vector<StepRow>& rows) {
   all_.set_total(rows.size());
   route.embed->run();
   run_layers(route, rows);
-  route.head->run();
 }
 
 void SlotStitcher::truncate(SlotCache::Row row, std::int64_t length) {
@@ -111,19 +123,18 @@ void SlotStitcher::leave_bypassed(const StepRow& row) {
 }
 
 bool SlotStitcher::is_current(const std::optional<Route>& route, const std::vector<StepRow>& rows,
-                              const Drafting& drafting) const {
-  return route && route->version == cache_.version() && route->drafting == drafting &&
+                              const LayerPlan* plan) const {
+  return route && route->version == cache_.version() && route->plan == plan &&
          std::equal(rows.begin(), rows.end(), route->numbers.begin(), route->numbers.end(),
                     [](const StepRow& row, SlotCache::Row number) { return row.row == number; });
 }
 
 // Finds the calls of the layers that the rows reside in, lowest first: of all or those of ``plan``.
 SlotStitcher::Route SlotStitcher::route_of(const std::vector<StepRow>& rows,
-                                           const Drafting& drafting) {
-  const LayerPlan* const plan = drafting.plan;
+                                           const LayerPlan* plan) {
   Route route;
   route.version = cache_.version();
-  route.drafting = drafting;
+  route.plan = plan;
   for (const StepRow& row : rows) route.numbers.push_back(row.row);
   const Rows& top = cache_.residents(plan == nullptr ? engines_.num_layers() - 1 : plan->back());
   const Rows order = top.size() == rows.size() ? top : route.numbers;
@@ -151,13 +162,10 @@ SlotStitcher::Route SlotStitcher::route_of(const std::vector<StepRow>& rows,
   std::unordered_map<SlotCache::Row, std::size_t> index_of;  // in ``numbers``
   for (std::size_t index = 0; index < rows.size(); ++index) index_of[rows[index].row] = index;
   for (const SlotCache::Row row : order) route.order.push_back(index_of.at(row));
-  const std::int64_t width = num_logits(drafting.is_narrow);
   for (const SlotCache::Row row : route.numbers) {
-    route.logits.push_back(all_.logits(static_cast<std::int64_t>(place_of.at(row)), width));
+    route.places.push_back(static_cast<std::int64_t>(place_of.at(row)));
   }
-  const auto count = static_cast<std::int64_t>(rows.size());
-  route.embed = end_binding(*engines_.embed, count);
-  route.head = drafting.is_narrow ? draft_head_binding(count) : end_binding(*engines_.head, count);
+  route.embed = end_binding(*engines_.embed, static_cast<std::int64_t>(rows.size()));
   return route;
 }
 
@@ -211,9 +219,13 @@ Binding* SlotStitcher::end_binding(Session& session, std::int64_t rows) {
   return binding.get();
 }
 
-Binding* SlotStitcher::draft_head_binding(std::int64_t rows) {
-  std::unique_ptr<Binding>& binding = ends_[{engines_.draft_head.get(), rows}];
-  if (!binding) binding = engines_.draft_head->bind(all_.head_tensors(rows, draft_tokens_));
+Binding* SlotStitcher::draft_head_binding(std::int64_t rows, std::int64_t drafting,
+                                          bool is_narrow) {
+  Session& session = is_narrow ? *engines_.draft_head : *engines_.head;
+  std::unique_ptr<Binding>& binding = draft_heads_[{&session, rows, drafting}];
+  if (!binding) {
+    binding = session.bind(all_.head_tensors(rows, drafting, num_logits(is_narrow)));
+  }
   return binding.get();
 }
 

@@ -78,16 +78,18 @@ class SlotStitcher {
   // skipdec's kernels. Repeated with the same rows and plans, passes of one token per row allocate
   // nothing. Throws Error (kInternal), before anything has changed, for tokens that cannot be fed.
   const std::vector<const float*>& step(const std::vector<StepRow>& rows);
-  // Runs one token of each row that runs through the layers of ``plan``; the logits of a row that
-  // resides in all of them guess its next token. Rows leave the layers that their own plans bypass,
-  // as in the `step` that follows, but none that ``plan`` bypasses. Lengths stay: `step` feeds the
-  // same positions again, which overwrites what the draft wrote there. Returns the logits [V] of
-  // every row in the given order, valid until the next call; if ``is_narrow``, those [N] of the
-  // tokens that the bundle's narrow head scores. ``plan`` outlives this. The bundle's draft layer
-  // has the number behind the model's last layer; its keys and values are those that `follow` and
-  // earlier drafts wrote.
-  const std::vector<const float*>& draft(const std::vector<StepRow>& rows, const LayerPlan& plan,
-                                         bool is_narrow = false);
+  // Runs one token of each row that runs through the layers of ``plan``, and the head on the rows
+  // at the places ``drafting`` of ``rows``, each of which resides in all of these layers: their
+  // logits guess their next tokens. Rows leave the layers that their own plans bypass, as in the
+  // `step` that follows, but none that ``plan`` bypasses. Lengths stay: `step` feeds the same
+  // positions again, which overwrites what the draft wrote there. Returns the logits [V] of each
+  // row that drafts, in the order of ``drafting``, valid until the next call; if ``is_narrow``,
+  // those [N] of the tokens that the bundle's narrow head scores. ``plan`` outlives this. The
+  // bundle's draft layer has the number behind the model's last layer; its keys and values are
+  // those that `follow` and earlier drafts wrote.
+  const std::vector<const float*>& draft(const std::vector<StepRow>& rows,
+                                         const std::vector<std::size_t>& drafting,
+                                         const LayerPlan& plan, bool is_narrow = false);
   // The number of logits of a row of a draft: the tokens that its head scores.
   std::int64_t num_logits(bool is_narrow) const { return is_narrow ? draft_tokens_ : vocab_size_; }
   // Feeds a row's written tokens from position ``start`` on to the layers of ``plan``, in which it
@@ -131,26 +133,16 @@ class SlotStitcher {
     std::size_t gather = kAll;
     Binding* binding = nullptr;
   };
-  // What a route drafts by: the layers of ``plan``, and the narrow head or the whole one. Without a
-  // plan it is no draft.
-  struct Drafting {
-    const LayerPlan* plan = nullptr;
-    bool is_narrow = false;
-    bool operator==(const Drafting& other) const {
-      return plan == other.plan && is_narrow == other.is_narrow;
-    }
-  };
-  // The calls of a step; steps repeat them while ``version`` of the cache lasts.
+  // The calls of a step below the head; steps repeat them while ``version`` of the cache lasts.
   struct Route {
     std::uint64_t version = 0;
-    Drafting drafting;
+    const LayerPlan* plan = nullptr;                // the layers of a draft; nullptr: of a pass
     Rows numbers;                                   // rows, as they are given
     std::vector<std::size_t> order;                 // places in ``numbers``, as buffers hold them
+    std::vector<std::int64_t> places;               // in the buffers, by place in ``numbers``
     std::vector<std::vector<std::size_t>> gathers;  // places in the buffers
     std::vector<Stop> stops;
     Binding* embed = nullptr;
-    Binding* head = nullptr;
-    std::vector<const float*> logits;  // by place in ``numbers``
   };
   // A prompt that runs in chunks: its caches in all layers and how many tokens are done.
   struct Chunked {
@@ -168,8 +160,8 @@ class SlotStitcher {
                  const CacheView& written);
   void leave_bypassed(const StepRow& row);
   bool is_current(const std::optional<Route>& route, const std::vector<StepRow>& rows,
-                  const Drafting& drafting) const;
-  Route route_of(const std::vector<StepRow>& rows, const Drafting& drafting);
+                  const LayerPlan* plan) const;
+  Route route_of(const std::vector<StepRow>& rows, const LayerPlan* plan);
   void run(const Route& route, const std::vector<StepRow>& rows);
   void run_layers(const Route& route, const std::vector<StepRow>& rows);
   void gather(const Route& route, const std::vector<std::size_t>& places,
@@ -177,7 +169,7 @@ class SlotStitcher {
   void scatter(const std::vector<std::size_t>& places);
   Binding* layer_binding(std::int64_t layer, std::int64_t rows, bool is_part);
   Binding* end_binding(Session& session, std::int64_t rows);
-  Binding* draft_head_binding(std::int64_t rows);
+  Binding* draft_head_binding(std::int64_t rows, std::int64_t drafting, bool is_narrow);
 
   const Engines& engines_;
   std::int64_t vocab_size_, draft_tokens_;  // scored by the head and by the narrow one
@@ -198,7 +190,10 @@ class SlotStitcher {
   };
   std::map<std::tuple<std::int64_t, std::int64_t, bool>, Bound> bound_;  // layer, rows, is_part
   std::map<std::pair<const Session*, std::int64_t>, std::unique_ptr<Binding>> ends_;
+  std::map<std::tuple<const Session*, std::int64_t, std::int64_t>, std::unique_ptr<Binding>>
+      draft_heads_;  // session, rows, those that draft
   std::optional<Route> route_, draft_route_;
+  std::vector<const float*> logits_;  // of the last step
   Passes passes_;
   std::int64_t layers_called_ = 0;
 };

@@ -14,6 +14,7 @@ StepBuffers::StepBuffers(const Manifest& manifest, std::int64_t max_rows)
       position_ids_(input_ids_),
       write_indices_(input_ids_),
       row_positions_(input_ids_),
+      chosen_positions_(input_ids_),
       seqlens_k_(static_cast<std::size_t>(max_rows)),
       total_lengths_(seqlens_k_),
       hidden_states_(max_rows * row_bytes_),
@@ -45,11 +46,12 @@ const float* StepBuffers::logits(std::int64_t row, std::int64_t tokens) const {
   return static_cast<const float*>(first) + row * tokens;
 }
 
-std::vector<BoundTensor> StepBuffers::head_tensors(std::int64_t rows, std::int64_t tokens) {
+std::vector<BoundTensor> StepBuffers::head_tensors(std::int64_t rows, std::int64_t chosen,
+                                                   std::int64_t tokens) {
   return {
       {Role::kHiddenStates, hidden_state(0), {rows, 1, hidden_size_}},
-      {Role::kRowPositions, row_positions_.data(), {rows}},
-      {Role::kLogits, logits_.data(), {rows, tokens}},
+      {Role::kRowPositions, chosen_positions_.data(), {chosen}},
+      {Role::kLogits, logits_.data(), {chosen, tokens}},
   };
 }
 

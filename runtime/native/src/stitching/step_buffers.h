@@ -36,12 +36,16 @@ class StepBuffers {
   // The tensors of ``rows`` rows of ``tokens`` tokens each, by role.
   std::vector<BoundTensor> tensors(std::int64_t rows, std::int64_t tokens = 1,
                                    std::int64_t first_row = 0, std::int64_t first_token = 0);
-  // The tensors of a head that scores ``tokens`` tokens, for ``rows`` rows of one token each.
-  std::vector<BoundTensor> head_tensors(std::int64_t rows, std::int64_t tokens);
+  // The tensors of a head that scores ``tokens`` tokens, for ``chosen`` of ``rows`` rows of one
+  // token each; it reads their places from `chosen_positions` when it runs.
+  std::vector<BoundTensor> head_tensors(std::int64_t rows, std::int64_t chosen,
+                                        std::int64_t tokens);
+  std::vector<std::int64_t>& chosen_positions() { return chosen_positions_; }  // [max_rows]
 
  private:
   std::int64_t hidden_size_, vocab_size_, row_bytes_;
-  std::vector<std::int64_t> input_ids_, position_ids_, write_indices_, row_positions_;
+  std::vector<std::int64_t> input_ids_, position_ids_, write_indices_, row_positions_,
+      chosen_positions_;
   std::vector<std::int32_t> seqlens_k_;      // total length - 1 of each row
   std::vector<std::int32_t> total_lengths_;  // of a call, at the place of its first row
   Buffer hidden_states_, logits_;

@@ -10,7 +10,7 @@ import pytest
 from drafted_requests import ALONE, BASE, drafts_of, draw_prompt, of_every_kind, side_by_side
 from runtimes import Asked, NativeRuntime, Runtime, both, run_native
 
-from skipdec import SamplingParams
+from skipdec import Generator, SamplingParams
 from skipdec.engines.kernels.library import find_library
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
@@ -106,6 +106,25 @@ def test_a_request_may_switch_drafts_off(bundle: Path) -> None:
     assert again["drafts"][1] > 0
     assert off["drafts"] == [23, 0, 0]
     assert off["token_ids"] == again["token_ids"]
+
+
+def test_both_mark_the_same_tokens_as_drafted(bundle: Path) -> None:
+    sampled: dict[str, Any] = {"temperature": 0.3, "seed": 1}
+    kinds: tuple[dict[str, Any], ...] = ({}, sampled, {"max_tokens": 9}, {}, sampled)
+    with Generator.open(bundle, threads=1, draft="own,adapt=no") as generator:
+        expected = [
+            [
+                delta.drafted
+                for delta in generator.stream([[5, 6]], BASE.model_copy(update=kind))
+                for _ in delta.token_ids
+            ]
+            for kind in kinds
+        ]
+    answers = run_native(bundle, lines(*kinds), draft="own,adapt=no")
+    made = [answer["outputs"][0] for answer in answers]
+    assert [one["drafted"] for one in made] == expected
+    assert [sum(one["drafted"]) for one in made] == [one["drafts"][2] for one in made]
+    assert sum(map(sum, expected)) > 20
 
 
 def test_clients_with_prefixes_of_their_own_have_ngrams_of_their_own(bundle: Path) -> None:

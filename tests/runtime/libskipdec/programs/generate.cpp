@@ -73,6 +73,7 @@ class Progress {
     ++total_;
     ++seen_[request];
     texts_[request][delta.index] += delta.text;
+    if (!delta.token_ids.empty()) marks_[request][delta.index].push_back(delta.drafted);
     if (delta.finish_reason && ++ended_[request] == completions) --open_;
     changed_.notify_all();
   }
@@ -92,6 +93,10 @@ class Progress {
     const std::scoped_lock lock(mutex_);
     return texts_[request][completion];
   }
+  std::vector<bool> marks(std::size_t request, std::int64_t completion) {
+    const std::scoped_lock lock(mutex_);
+    return marks_[request][completion];
+  }
 
  private:
   std::mutex mutex_;
@@ -99,9 +104,11 @@ class Progress {
   std::int64_t total_ = 0, open_ = 0;
   std::map<std::size_t, std::int64_t> seen_, ended_;
   std::map<std::size_t, std::map<std::int64_t, std::string>> texts_;
+  std::map<std::size_t, std::map<std::int64_t, std::vector<bool>>> marks_;  // of drafted tokens
 };
 
-json shown(const skipdec::Completion& completion, const std::string& streamed) {
+json shown(const skipdec::Completion& completion, const std::string& streamed,
+           const std::vector<bool>& marks) {
   json logprobs = json::array();
   for (const auto& token : completion.logprobs) {
     json entries = json::array();
@@ -116,7 +123,8 @@ json shown(const skipdec::Completion& completion, const std::string& streamed) {
               {"layers", completion.layers},
               {"finish_reason", completion.finish_reason.value_or("")},
               {"logprobs", logprobs},
-              {"drafts", {completion.passes, completion.drafted, completion.accepted}}};
+              {"drafts", {completion.passes, completion.drafted, completion.accepted}},
+              {"drafted", marks}};
   if (completion.stop_reason) result["stop_reason"] = *completion.stop_reason;
   if (completion.stop_token_id) result["stop_reason"] = *completion.stop_token_id;
   return result;
@@ -167,7 +175,8 @@ json run(skipdec::Engine& engine, const std::vector<json>& lines) {
     json completions = json::array();
     std::int64_t place = 0;
     for (const skipdec::Completion& each : requests[index]->completions()) {
-      completions.push_back(shown(each, progress.text(index, place++)));
+      completions.push_back(shown(each, progress.text(index, place), progress.marks(index, place)));
+      ++place;
     }
     results[index] = {{"outputs", completions},
                       {"prompt_token_ids", requests[index]->prompt_token_ids()},

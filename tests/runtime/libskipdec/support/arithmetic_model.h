@@ -91,10 +91,11 @@ class ArithmeticBundle : public Bundle {
   Schedules schedules_;
 };
 
-// Counts the calls of all layers. ``num_failing`` calls throw, beginning with the call of number
+// Counts the calls of all layers, and the rows that heads score. ``num_failing`` calls throw,
+// beginning with the call of number
 // ``failing`` (from 1; 0: none).
 struct Calls {
-  std::atomic<std::int64_t> made{0};
+  std::atomic<std::int64_t> made{0}, rows_scored{0};
   std::int64_t failing = 0, num_failing = 1;
 
   bool next_fails() {
@@ -170,6 +171,7 @@ class ArithmeticBinding : public Binding {
   void head() const {
     const std::int64_t rows = size(Role::kRowPositions, 0);
     const std::int64_t tokens = size(Role::kLogits, 1);  // a narrow head scores the first ones
+    calls_.rows_scored += rows;
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t place = data<std::int64_t>(Role::kRowPositions)[row];
       const float* const hidden = data<float>(Role::kHiddenStates) + place * kHidden;
@@ -211,6 +213,7 @@ class ArithmeticBackend : public Backend {
     return std::make_unique<ArithmeticSession>(spec, calls_);
   }
   std::string description() const override { return "arithmetic"; }
+  std::int64_t rows_scored() const { return calls_.rows_scored; }
 
  private:
   Calls calls_;

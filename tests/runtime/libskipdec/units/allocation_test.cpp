@@ -64,6 +64,22 @@ TEST_F(AllocationTest, StepsAllocateNothingWhileTheirRowsAndPlansStay) {
   EXPECT_EQ(with_allocations, 4);  // the first step of each plan
 }
 
+TEST_F(AllocationTest, DraftStepsAllocateNothingWhileTheirRowsStay) {
+  SlotStitcher stitcher(engines_, bundle_.manifest(), {3, 64, 1 << 22}, false);
+  std::vector<PromptRow> prompts{prompt(0), prompt(1), prompt(2)};
+  stitcher.prefill({&prompts[0], &prompts[1], &prompts[2]});
+  std::vector<StepRow> rows(3);
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    rows[row] = {static_cast<SlotCache::Row>(row), {5}, 3, {&schedule_->plan(0)}};
+  }
+  const LayerPlan plan{0, 5};
+  const std::vector<std::vector<std::size_t>> drafting{{0, 1, 2}, {0, 2}, {1}};
+  for (const auto& places : drafting) stitcher.draft(rows, places, plan);
+  const std::int64_t before = allocations;
+  for (const auto& places : drafting) stitcher.draft(rows, places, plan);
+  EXPECT_EQ(allocations, before);
+}
+
 TEST_F(AllocationTest, AnEnginesStepsAllocateTheirDeltasAtMost) {
   RunningBatchConfig config;
   config.max_batch_size = 2;

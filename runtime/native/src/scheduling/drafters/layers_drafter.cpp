@@ -42,12 +42,18 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
   const std::int64_t size = stitcher_.num_logits(is_narrow_);
   for (std::int64_t drafted = 0; drafted < longest; ++drafted) {
     const double start = thread_seconds_now();
-    const std::vector<const float*>& logits = stitcher_.draft(steps_, plan_, is_narrow_);
+    waiting_.clear();
+    drafting_.clear();
     for (std::size_t index = 0; index < asked.size(); ++index) {
       if (drafted >= windows_[index]) continue;
-      const std::size_t place = places_[index];
+      waiting_.push_back(index);
+      drafting_.push_back(places_[index]);
+    }
+    const std::vector<const float*>& logits = stitcher_.draft(steps_, drafting_, plan_, is_narrow_);
+    for (std::size_t one = 0; one < waiting_.size(); ++one) {
+      const std::size_t index = waiting_[one], place = drafting_[one];
       const Sequence& sequence = *asked[index]->row.sequence;
-      const std::int64_t token = sequence.propose(logits[place], size, drafted);
+      const std::int64_t token = sequence.propose(logits[one], size, drafted);
       proposed[index].push_back(token);
       if (drafted + 1 == windows_[index]) continue;  // the position stays within the reserved ones
       steps_[place].tokens.front() = token;

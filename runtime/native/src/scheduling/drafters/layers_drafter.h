@@ -49,6 +49,8 @@ class LayersDrafter : public Drafter {
   std::vector<StepRow> steps_;         // of all rows
   std::vector<std::size_t> places_;    // in ``steps_``, of the asked rows
   std::vector<std::int64_t> windows_;  // tokens that each asked row drafts
+  std::vector<std::size_t> waiting_;   // of the asked rows, those that draft a further token
+  std::vector<std::size_t> drafting_;  // the places of these
 };
 
 // Proposes what the bundle's own draft layer makes of the rows' texts.

@@ -108,18 +108,23 @@ class DraftedBatchTest : public ::testing::Test {
   std::vector<Completions> run(const std::vector<Request>& requests) {
     const std::int64_t first = next_;
     for (const Request& each : requests) batch_->add(next_++, each, 0);
-    std::map<std::int64_t, std::int64_t> tokens;
+    std::map<std::int64_t, std::int64_t> tokens, drafted;
     while (batch_->is_busy()) {
-      for (const Delta& delta : batch_->step(0)) tokens[delta.number] += delta.has_token ? 1 : 0;
+      for (const Delta& delta : batch_->step(0)) {
+        tokens[delta.number] += delta.has_token ? 1 : 0;
+        drafted[delta.number] += delta.drafted ? 1 : 0;
+      }
     }
     std::vector<Completions> ended;
     for (std::int64_t number = first; number < next_; ++number) {
       ended.push_back(batch_->take(number));
-      std::int64_t count = 0;
+      std::int64_t count = 0, accepted = 0;
       for (const Completion& each : ended.back()) {
         count += static_cast<std::int64_t>(each.token_ids.size());
+        accepted += each.accepted;
       }
       EXPECT_EQ(tokens[number], count) << "deltas of " << number;
+      EXPECT_EQ(drafted[number], accepted) << "deltas of " << number;
     }
     EXPECT_EQ(batch_->stats().reserved_bytes, 0);
     return ended;

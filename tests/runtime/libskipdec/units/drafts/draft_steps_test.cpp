@@ -1,0 +1,82 @@
+// Tests of draft steps: which rows the head scores, and that they allocate nothing.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "arithmetic_model.h"
+#include "stitching/slot_stitcher.h"
+
+namespace skipdec::runtime {
+namespace {
+
+using testing::ArithmeticBackend;
+using testing::ArithmeticBundle;
+
+using Places = std::vector<std::size_t>;
+
+// Three rows, of which the second has left layer 1 where the schedule falls.
+class DraftStepsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    engines_.load_draft_head(bundle_, backend_);
+    stitcher_.emplace(engines_, bundle_.manifest(), SlotLimits{3, 64, 1 << 22}, false);
+    for (std::int64_t row = 0; row < 3; ++row) {
+      PromptRow prompt;
+      prompt.row = row;
+      prompt.tokens = {5, 6 + row, 7};
+      prompt.schedule = row == 1 ? falling_ : full_;
+      prompt.reservation = reservation_of(*prompt.schedule, 3, 40);
+      stitcher_->prefill({&prompt});
+      rows_.push_back({row, {5 + row}, 3, {&prompt.schedule->plan(0)}});
+    }
+  }
+
+  // Returns the logits of the rows that draft, one vector each.
+  std::vector<std::vector<float>> drafted(const Places& drafting, bool is_narrow) {
+    std::vector<std::vector<float>> logits;
+    for (const float* const each : stitcher_->draft(rows_, drafting, plan_, is_narrow)) {
+      logits.emplace_back(each, each + stitcher_->num_logits(is_narrow));
+    }
+    return logits;
+  }
+
+  ArithmeticBundle bundle_;
+  ArithmeticBackend backend_;
+  Engines engines_ = Engines::load(bundle_.manifest(), backend_);
+  SchedulePointer full_ = bundle_.schedules().resolve("full", 40);
+  SchedulePointer falling_ = bundle_.schedules().resolve(testing::falling_schedule(5, 2, 8), 40);
+  LayerPlan plan_{0, 1, 5};
+  std::optional<SlotStitcher> stitcher_;
+  std::vector<StepRow> rows_;
+};
+
+TEST_F(DraftStepsTest, TheHeadScoresTheRowsThatDraft) {
+  for (const bool is_narrow : {false, true}) {
+    std::int64_t before = backend_.rows_scored();
+    const auto both = drafted({0, 2}, is_narrow);
+    EXPECT_EQ(backend_.rows_scored() - before, 2);
+    before = backend_.rows_scored();
+    const auto last = drafted({2}, is_narrow);
+    EXPECT_EQ(backend_.rows_scored() - before, 1);
+    ASSERT_EQ(last.size(), 1U);
+    EXPECT_EQ(last[0], both[1]);
+    EXPECT_NE(last[0], both[0]);
+    EXPECT_EQ(drafted({2, 0}, is_narrow), (std::vector{both[1], both[0]}));
+  }
+}
+
+TEST_F(DraftStepsTest, APassBehindADraftScoresAllRows) {
+  const std::vector<const float*> logits = stitcher_->step(rows_);
+  const std::vector<float> expected(logits[2], logits[2] + stitcher_->num_logits(false));
+  for (std::int64_t row = 0; row < 3; ++row) stitcher_->truncate(row, 3);
+  drafted({2}, true);
+  const std::int64_t before = backend_.rows_scored();
+  const std::vector<const float*>& again = stitcher_->step(rows_);
+  EXPECT_EQ(backend_.rows_scored() - before, 3);
+  EXPECT_EQ(std::vector<float>(again[2], again[2] + stitcher_->num_logits(false)), expected);
+}
+
+}  // namespace
+}  // namespace skipdec::runtime
