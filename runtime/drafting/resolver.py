@@ -10,7 +10,7 @@ from ...engines.errors import UsageError, shown
 from ...engines.manifest import Manifest
 from ..schedule import ExitSchedule, LayerPlan
 from .config import DraftConfig, DraftPart, is_auto, parse_draft
-from .layers import byte_share, draft_plan, least_layers
+from .layers import byte_share, depth_problem, draft_plan, least_layers
 
 _MAX_CACHED_TEXTS = 128
 
@@ -101,13 +101,8 @@ class DraftResolver:
 
     def _beyond_depth(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem for each part with as many layers as the model has, or more."""
-        depth = self.manifest.model.num_layers
-        for part in config.parts:
-            if part.number is not None and part.number >= depth:
-                yield (
-                    f"{part} runs {part.number} layers of {depth}; allowed: 1 to {depth - 1}, and "
-                    "2 to 4 are fast"
-                )
+        problems = (depth_problem(part, self.manifest.model.num_layers) for part in config.parts)
+        yield from (problem for problem in problems if problem is not None)
 
     def _misplaced(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem for each part with fewer layers than the bundle's placement has."""

@@ -133,7 +133,7 @@ def test_a_draft_layer_alone_is_behind_the_first_layer(
         (("--draft-layer", "--schedule", "2x"), "--schedule is '2x'; --draft-layer trains at full"),
         (("--draft-layer", "6"), "draft_layer | is 6; allowed: 1 to 5"),
         (("--draft-layer", "-1"), "--draft-layer is -1; allowed: 1 or more"),
-        (("--draft", "ends:9"), "9 layers; allowed: 1 to 5"),
+        (("--draft", "ends:9"), "9 layers of 6; allowed: 1 to 5"),
         (("--draft", "end:3"), "did you mean 'ends'?"),
         (("--draft", "ends:3", "--curriculum", "0.5"), "--curriculum changes the depth; --draft"),
         (("--draft-weight", "0.5", "--schedule", "full"), "--draft-weight needs --draft"),
