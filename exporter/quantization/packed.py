@@ -15,6 +15,7 @@ import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
 import numpy as np
 from typing_extensions import override
 
+from ...engines.kernels.formats import fits_block_linear4
 from ...engines.kernels.packing import (
     BLOCK_COLUMNS,
     INT8_DEPTH_MULTIPLE,
@@ -38,7 +39,6 @@ from .quantize import (
     finite,
 )
 
-INT4_BLOCK_SIZES = (32, 64, 128)  # supported by BlockLinear4
 HalfType = Literal["float16", "bfloat16"]
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 
@@ -211,11 +211,7 @@ def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuanti
             return HalfQuantizer(precision.dtype)
         case ChannelQuantizer():
             return PackedChannelQuantizer()
-        case BlockQuantizer(bits=4, block_size=size) if _fits_block_linear4(precision):
+        case BlockQuantizer(bits=4, block_size=size) if fits_block_linear4(precision):
             return PackedInt4Quantizer(size)
         case other:
             return other
-
-
-def _fits_block_linear4(precision: PrecisionSpec) -> bool:
-    return precision.block_size in INT4_BLOCK_SIZES and precision.accuracy_level == 4
