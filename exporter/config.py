@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.errors import UsageError
+from ..engines.kernels.formats import UNREAD_HEAD
 from ..engines.kernels.library import find_library
 from ..engines.manifest import FloatType, Kernels, KVType, PrecisionSpec, Quantization
 from ..engines.targets import compiled_targets, exported_targets
@@ -297,10 +298,7 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     def _problems_without_own_kernels(self) -> Iterator[str]:
         """Yield the options that need skipdec's kernels on a CPU."""
         if self.draft_head:
-            yield (
-                f"`draft_head` is {self.draft_head}, but only the kernels skipdec read a part of "
-                "the head's weights in place; leave it out"
-            )
+            yield (f"`draft_head` is {self.draft_head}, but {UNREAD_HEAD}; leave it out")
         compile_them = (
             "the kernels skipdec, which were not compiled with this installation"
             if self.kernels == "auto" and self.target == DEFAULT_TARGET

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass
 
-from ...engines.errors import UsageError, did_you_mean, shown
-from ...runtime.drafting.config import DraftPart
-from ...runtime.drafting.layers import draft_plan
+from ...engines.errors import UsageError, shown
+from ...runtime.drafting.config import DraftConfig, parse_draft
+from ...runtime.drafting.layers import depth_problem, draft_plan
 from ...runtime.schedule import ExitSchedule
 
 WINDOW = 6  # most places of a window in training, and all of one in measuring acceptance
-
-_ALLOWED = "layers:N, ends:N or first:N, e.g. ends:3"
-
-
-_PLACED = ("layers", "ends", "first")  # parts of a draft that run layers of the model
 
 
 def draft_layers(text: str, num_layers: int) -> tuple[int, ...]:
@@ -25,21 +19,17 @@ def draft_layers(text: str, num_layers: int) -> tuple[int, ...]:
     >>> draft_layers("ends:3", 12), draft_layers("first:3", 12)
     ((0, 10, 11), (0, 1, 2))
 
-    Raises UsageError if the text is not a draft's, or the draft does not run fewer layers than the
+    Raises UsageError if the text is not a draft's, has more than layers, or names as many as the
     model has, and ScheduleError if the placement has no such number of layers.
     """
-    match = re.fullmatch(r"([a-z]+):([0-9]{1,6})", text)
-    if match is None or match[1] not in _PLACED:
-        meant = did_you_mean(text.partition(":")[0], _PLACED)
-        raise UsageError("draft", f"is {shown(text)}; {meant}allowed: {_ALLOWED}")
-    count = int(match[2])
-    if not 1 <= count < num_layers:
+    config = parse_draft(text)
+    part = None if config is None else config.parts[0]
+    if part is None or part.number is None or config != DraftConfig((part,)):
         raise UsageError(
-            "draft",
-            f"is {text}, {count} layers; allowed: 1 to {num_layers - 1}, fewer than the model's "
-            f"{num_layers}",
+            "draft", f"is {shown(text)}; allowed: layers:N, ends:N or first:N alone, e.g. ends:3"
         )
-    part = DraftPart(match[1], count)
+    if (problem := depth_problem(part, num_layers)) is not None:
+        raise UsageError("draft", problem)
     return draft_plan(part, ExitSchedule.full(num_layers)).layers
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -34,6 +34,7 @@ from .place import (
 
 _DESCRIPTORS = Path("/proc/self/fd")
 EXPORT_AGAIN = "export the model again"
+_EDITED = "does not match its digest: it was edited or damaged"
 _SCHEDULE_KEYS = frozenset({"digest", "plan", "presets", "schedule"})
 
 
@@ -166,18 +167,15 @@ def read_schedule(root: HeldDirectory) -> dict[str, Any]:
     remedy = "write it with 'skipdec schedule set'"
     if not os.path.lexists(path):
         raise BundleError(subject, f"is missing; {remedy}")
-    content = read_file(path, BundleError, subject=subject, remedy=remedy)
-    document = parse_json(content, BundleError, subject=subject, remedy=remedy, exact=True)
-    if not isinstance(document, dict) or not isinstance(document.get("schedule"), dict):
-        raise BundleError(subject, f"has no object under the key 'schedule'; {remedy}")
-    if document.keys() == {"digest", "schedule"}:
-        raise BundleError(
-            subject, f"is in format 2, the manifest in format 3; run: skipdec upgrade {root.path}"
-        )
-    if document.keys() != _SCHEDULE_KEYS or content != sealed_text(document).encode():
-        raise BundleError(subject, f"does not match its digest: it was edited or damaged; {remedy}")
-    del document["digest"]
-    return document
+
+    def problem(document: object) -> str | None:
+        if not isinstance(document, dict) or not isinstance(document.get("schedule"), dict):
+            return f"has no object under the key 'schedule'; {remedy}"
+        if document.keys() == {"digest", "schedule"}:
+            return f"is in format 2, the manifest in format 3; run: skipdec upgrade {root.path}"
+        return None if document.keys() == _SCHEDULE_KEYS else f"{_EDITED}; {remedy}"
+
+    return _read_sealed(path, subject, remedy, problem)
 
 
 def read_draft(root: HeldDirectory) -> dict[str, Any] | None:
@@ -194,14 +192,29 @@ def read_draft(root: HeldDirectory) -> dict[str, Any] | None:
 def parse_draft_file(path: Path, subject: str) -> dict[str, Any]:
     """Read the draft file ``path``, called ``subject`` in errors. Raises BundleError."""
     remedy = "write it with 'skipdec draft set'"
+
+    def problem(document: object) -> str | None:
+        if not isinstance(document, dict) or not isinstance(document.get("draft"), str):
+            return f"has no text under the key 'draft'; {remedy}"
+        return None
+
+    return _read_sealed(path, subject, remedy, problem)
+
+
+def _read_sealed(
+    path: Path, subject: str, remedy: str, problem_of: Callable[[object], str | None]
+) -> dict[str, Any]:
+    """Read a JSON object with its own digest, checked by ``problem_of``; return it without that.
+
+    Raises BundleError about ``subject``.
+    """
     content = read_file(path, BundleError, subject=subject, remedy=remedy)
     document = parse_json(content, BundleError, subject=subject, remedy=remedy, exact=True)
-    if not isinstance(document, dict) or not isinstance(document.get("draft"), str):
-        raise BundleError(subject, f"has no text under the key 'draft'; {remedy}")
+    if (problem := problem_of(document)) is not None:
+        raise BundleError(subject, problem)
     if content != sealed_text(document).encode():
-        raise BundleError(subject, f"does not match its digest: it was edited or damaged; {remedy}")
-    del document["digest"]
-    return document
+        raise BundleError(subject, f"{_EDITED}; {remedy}")
+    return {key: value for key, value in document.items() if key != "digest"}
 
 
 def file_problems(

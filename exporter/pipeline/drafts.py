@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ...engines.checking import Problems
 from ...engines.errors import UsageError
+from ...engines.kernels.formats import uncut_head
 from ...engines.manifest import ModelSpec, PrecisionSpec
 from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.draft_layer import TrainedDraftLayer, read_draft_layer
@@ -49,8 +50,6 @@ def plan_drafts(
 
 
 def _require_head(tokens: int, model: ModelSpec, precision: PrecisionSpec) -> None:
-    from ..graphs.narrow import packed_head
-
     problems = []
     if tokens >= model.vocab_size:
         most = (model.vocab_size - 1) // DRAFT_HEAD_MULTIPLE * DRAFT_HEAD_MULTIPLE
@@ -58,10 +57,8 @@ def _require_head(tokens: int, model: ModelSpec, precision: PrecisionSpec) -> No
         problems.append(
             f"is {tokens}; allowed: {allowed}, fewer than the vocabulary's {model.vocab_size}"
         )
-    if packed_head(precision) is None:
-        problems.append(
-            f"is {tokens}, but the head can't be cut: {_apart(precision)}; or leave it out"
-        )
+    if (reason := uncut_head("skipdec", precision)) is not None:
+        problems.append(f"is {tokens}, but {reason}; or leave it out")
     if problems:
         raise UsageError("draft_head", *problems)
 
@@ -70,21 +67,12 @@ def _missing_head(
     config: ExportConfig, model: ModelSpec, precision: PrecisionSpec
 ) -> Iterator[str]:
     """Yield the reasons why there is no narrow head by default."""
-    from ..graphs.narrow import default_tokens, packed_head
+    from ..graphs.narrow import default_tokens
 
-    if config.own_kernels is None:
-        yield "only the kernels skipdec read a part of the head's weights in place"
-    elif packed_head(precision) is None:
-        yield f"the head can't be cut: {_apart(precision)}"
+    if (reason := uncut_head(config.own_kernels, precision)) is not None:
+        yield reason
     if default_tokens(model.vocab_size) is None:
         yield (
             f"the vocabulary has {model.vocab_size} tokens, no more than the {DRAFT_HEAD_MULTIPLE} "
             "of the smallest one"
         )
-
-
-def _apart(precision: PrecisionSpec) -> str:
-    """Describe weights of a head that has no narrow form on skipdec's kernels."""
-    if precision.head_quantize == "none":
-        return _APART.format(precision.dtype)
-    return _APART.format(f"{precision.head_quantize} of ONNX Runtime's operators")

@@ -15,6 +15,7 @@ import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
 import numpy as np
 from typing_extensions import override
 
+from ...engines.kernels.formats import fits_block_linear4
 from ...engines.kernels.packing import (
     BLOCK_COLUMNS,
     INT8_DEPTH_MULTIPLE,

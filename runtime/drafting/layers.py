@@ -29,6 +29,16 @@ def draft_plan(
     return LayerPlan(_LAYERS[part.name](own, part.number))
 
 
+def depth_problem(part: DraftPart, num_layers: int) -> str | None:
+    """Return the problem of a part with as many layers as the model has, or more; else None."""
+    if part.number is None or part.number < num_layers:
+        return None
+    return (
+        f"{part} runs {part.number} layers of {num_layers}; allowed: 1 to {num_layers - 1}, and "
+        "2 to 4 are fast"
+    )
+
+
 def least_layers(part: DraftPart, own: ExitSchedule) -> int:
     """Return the smallest number of layers that the part could name."""
     for number in range(1, own.num_layers):

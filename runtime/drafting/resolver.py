@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from ...engines.errors import UsageError, shown
 from ...engines.kernels.products import foreign_products
 from ...engines.manifest import Manifest
 from ..schedule import ExitSchedule, LayerPlan
 from .config import DraftConfig, DraftPart, is_auto, parse_draft
-from .layers import byte_share, draft_plan, least_layers
+from .layers import byte_share, depth_problem, draft_plan, least_layers
 
-
-def _own() -> DraftConfig | None:
-    return parse_draft("own")
+_MAX_CACHED_TEXTS = 128
 
 
 @dataclass(frozen=True)
@@ -28,19 +27,17 @@ class DraftResolver:
     manifest: Manifest
     on_device: bool
     own: ExitSchedule
+    recommended: Callable[[], DraftConfig | None]
     default: str | None = None
-    recommended: Callable[[], DraftConfig | None] = _own
 
     def resolve(self, wanted: str | None = None) -> DraftConfig | None:
-        """Return the drafts of a call, or None for none.
+        """Return the drafts of a call, or None for none. The last texts are cached.
 
         Raises UsageError for an invalid text, and for a bundle in which drafts could change texts;
         BundleError if ``auto`` is wanted and the bundle's draft.json is damaged.
         """
         text = self.default if wanted is None else wanted
-        config = self.recommended() if is_auto(text) else parse_draft(text)
-        self.check(config)
-        return config
+        return self._resolve_once(text) if isinstance(text, str) else parse_draft(text)
 
     def check(self, config: DraftConfig | None) -> None:
         """Raise UsageError, with all problems, if this bundle cannot run ``config``."""
@@ -62,6 +59,16 @@ class DraftResolver:
     def draft_prior(self, plan: LayerPlan, *, narrow: bool) -> float:
         """Return what a draft step of ``plan`` should cost, in passes over one token."""
         return byte_share(self.manifest, plan, narrow=narrow)
+
+    @cached_property
+    def _resolve_once(self) -> Callable[[str], DraftConfig | None]:
+        """`_resolve_text` with a cache that any thread may use."""
+        return lru_cache(maxsize=_MAX_CACHED_TEXTS)(self._resolve_text)
+
+    def _resolve_text(self, text: str) -> DraftConfig | None:
+        config = self.recommended() if is_auto(text) else parse_draft(text)
+        self.check(config)
+        return config
 
     def _inexact(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem if results may depend on how many tokens of a row share a pass.
@@ -91,13 +98,8 @@ class DraftResolver:
 
     def _beyond_depth(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem for each part with as many layers as the model has, or more."""
-        depth = self.manifest.model.num_layers
-        for part in config.parts:
-            if part.number is not None and part.number >= depth:
-                yield (
-                    f"{part} runs {part.number} layers of {depth}; allowed: 1 to {depth - 1}, and "
-                    "2 to 4 are fast"
-                )
+        problems = (depth_problem(part, self.manifest.model.num_layers) for part in config.parts)
+        yield from (problem for problem in problems if problem is not None)
 
     def _misplaced(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem for each part with fewer layers than the bundle's placement has."""

@@ -10,6 +10,7 @@ from typing import Any
 from ...engines.backends.session import default_device
 from ...engines.bundle import EngineBundle, Verify
 from ...engines.errors import UsageError
+from ...engines.kernels.formats import uncut_head
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import EngineSpec, Manifest, TensorRole
 from ..drafting.bundle import bundle_draft_file, draft_resolver
@@ -102,27 +103,14 @@ def describe_draft_engines(manifest: Manifest) -> dict[str, Any] | None:
     layer, head = manifest.draft_layer, manifest.draft_head
     if layer is None and head is None:
         return None
+    missing = uncut_head(manifest.kernels, manifest.precision) or "none was exported"
     return {
         "behind": None if layer is None else layer.behind,
         "step_bytes": None if layer is None else layer.engine.step_bytes,
         "head_tokens": None if head is None else head.tokens,
         "vocab_size": manifest.model.vocab_size,
-        "no_head_because": None if head is not None else _missing_head(manifest),
+        "no_head_because": None if head is not None else missing,
     }
-
-
-def _missing_head(manifest: Manifest) -> str:
-    """Return why a bundle with a draft layer has no narrow head."""
-    precision = manifest.precision
-    if manifest.kernels is None:
-        return "ONNX Runtime's operators can't read a part of the head's weights"
-    if precision.head_quantize == "none" and precision.dtype == "float32":
-        return "the head's float32 weights can't be read in part"
-    if precision.head_quantize not in ("none", "int8"):
-        return (
-            f"none was exported, or the head's {precision.head_quantize} weights have no such part"
-        )
-    return "none was exported"
 
 
 def describe_engines(bundle: EngineBundle) -> list[dict[str, Any]]:

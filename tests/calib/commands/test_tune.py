@@ -149,7 +149,7 @@ def test_a_model_that_drafts_for_itself_is_told_how_to_run(
         (("--draft-layer", "--schedule", "2x"), "--schedule is '2x'; --draft-layer trains at full"),
         (("--draft-layer", "6"), "draft_layer | is 6; allowed: 1 to 5"),
         (("--draft-layer", "-1"), "--draft-layer is -1; allowed: 1 or more"),
-        (("--draft", "ends:9"), "9 layers; allowed: 1 to 5"),
+        (("--draft", "ends:9"), "9 layers of 6; allowed: 1 to 5"),
         (("--draft", "end:3"), "did you mean 'ends'?"),
         (("--draft", "ends:3", "--curriculum", "0.5"), "--curriculum changes the depth; --draft"),
         (("--draft-weight", "0.5", "--schedule", "full"), "--draft-weight needs --draft"),

@@ -20,10 +20,12 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.bundle.upgrading import upgrade
 from skipdec.engines.errors import CheckpointError, SkipDecError, UsageError, VerificationError
 from skipdec.engines.host.events import Events
+from skipdec.engines.kernels.formats import UNREAD_HEAD, uncut_head
 from skipdec.engines.kernels.library import find_library
 from skipdec.engines.manifest import EngineSpec, TensorRole
 from skipdec.exporter.checkpoint.draft_layer import FACTS_NAME, TENSORS_NAME
 from skipdec.exporter.config import BuildConfig, ExportConfig
+from skipdec.exporter.graphs.narrow import packed_head
 from skipdec.exporter.pipeline.build import plan_build
 from skipdec.exporter.pipeline.exporting import export, plan_export
 from skipdec.exporter.verification.bundle import verify_bundle
@@ -283,6 +285,13 @@ def test_a_head_that_can_not_be_cut_is_left_out_with_a_warning(
     assert [text for text in plan.warnings if text.startswith("no narrow head for drafts: ")]
 
 
+@pytest.mark.parametrize("options", [*PACKED, *UNPACKED[:-1]], ids=named)
+def test_a_head_can_be_cut_where_it_is_packed(options: dict[str, Any]) -> None:
+    precision = ExportConfig(model="m", kernels="skipdec", **options).precision()
+    assert (uncut_head("skipdec", precision) is None) == (packed_head(precision) is not None)
+    assert uncut_head(None, precision) == UNREAD_HEAD
+
+
 def test_no_narrow_head_on_request_is_no_warning(
     checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
 ) -> None:
@@ -368,7 +377,9 @@ def test_inspect_shows_drafts_or_why_there_is_no_head(drafted: Callable[..., Pat
     assert "for drafts: a layer of their own behind layer 0" in shown
     assert "a head of the first 64 of 131 tokens" in shown
     assert "layer_draft" in shown
-    assert "no narrow head (the head's float32 weights" in command("inspect", str(headless))
+    assert "no narrow head (the head can't be cut: its weights are float32" in command(
+        "inspect", str(headless)
+    )
     document = json.loads(command("inspect", str(whole), "--json", "--show", "engines"))
     assert document["draft_engines"]["head_tokens"] == 64
     assert document["engines"][-1]["weights_bytes"] == 0

@@ -9,9 +9,9 @@ import pytest
 
 from skipdec import ExitSchedule, UsageError
 from skipdec.engines.bundle import EngineBundle
+from skipdec.runtime.drafting.bundle import draft_resolver
 from skipdec.runtime.drafting.config import parse_draft
 from skipdec.runtime.drafting.layers import byte_share, draft_plan
-from skipdec.runtime.drafting.resolver import DraftResolver
 from skipdec.runtime.schedule import LayerPlan
 
 TOP = ExitSchedule.parse("linear:max=8,min=4,horizon=9", num_layers=12)
@@ -44,9 +44,8 @@ def test_a_part_runs_the_layers_that_it_names(
 
 
 def test_a_placement_refuses_numbers_that_it_cannot_place(exported: Callable[..., Path]) -> None:
-    manifest = EngineBundle.open(exported("pre_norm")).manifest
-    own = ExitSchedule.parse("constant:max=3", num_layers=6)
-    drafts = DraftResolver(manifest, on_device=False, own=own)
+    bundle = EngineBundle.open(exported("pre_norm"))
+    drafts = draft_resolver(bundle, ExitSchedule.parse("constant:max=3", num_layers=6))
     with pytest.raises(UsageError, match=r"layers:1: .* allowed with placement top: 2 or more"):
         drafts.resolve("layers:1,exact=no")
     assert drafts.resolve("layers:2,exact=no") == parse_draft("layers:2,exact=no")
@@ -63,10 +62,17 @@ def test_a_placement_refuses_numbers_that_it_cannot_place(exported: Callable[...
 def test_drafts_that_a_bundle_cannot_run_are_refused(
     exported: Callable[..., Path], text: str, problem: str
 ) -> None:
-    manifest = EngineBundle.open(exported("pre_norm")).manifest
-    drafts = DraftResolver(manifest, on_device=False, own=ExitSchedule.full(6))
+    drafts = draft_resolver(EngineBundle.open(exported("pre_norm")), ExitSchedule.full(6))
     with pytest.raises(UsageError, match=problem):
         drafts.resolve(text)
+
+
+def test_a_text_is_resolved_once(exported: Callable[..., Path]) -> None:
+    drafts = draft_resolver(EngineBundle.open(exported("pre_norm")), default="own,exact=no")
+    assert drafts.resolve() is drafts.resolve("own,exact=no")
+    assert drafts.resolve("off") is None
+    with pytest.raises(UsageError, match="is 5; allowed: a text"):
+        drafts.resolve(5)  # type: ignore[arg-type]
 
 
 def test_a_draft_costs_the_bytes_that_it_reads(exported: Callable[..., Path]) -> None:

@@ -48,12 +48,15 @@ def test_a_draft_s_text_names_layers(text: str, layers: tuple[int, ...]) -> None
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("end:3", r"'end:3'; did you mean 'ends'\? allowed: layers:N, ends:N or first:N"),
-        ("ends", "is 'ends'"),
+        ("end:3", r"'end:3' is unknown; did you mean 'ends'\?"),
+        ("ends", "'ends' needs a number of layers, e.g. ends:3"),
         ("ends:3,tokens=5", "is 'ends:3,tokens=5'"),
-        ("own", "is 'own'"),
-        ("first:0", "0 layers; allowed: 1 to 5"),
-        ("ends:6", "6 layers; allowed: 1 to 5, fewer than the model's 6"),
+        ("own", "is 'own'; allowed: layers:N, ends:N or first:N alone"),
+        ("own+ends:3", "is 'own.ends:3'"),
+        ("trained", "is 'trained'"),
+        ("off", "is 'off'"),
+        ("first:0", "'first:0' needs a number of layers"),
+        ("ends:6", "ends:6 runs 6 layers of 6; allowed: 1 to 5"),
     ],
 )
 def test_other_texts_are_refused_with_what_is_allowed(text: str, problem: str) -> None:
