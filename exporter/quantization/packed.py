@@ -27,7 +27,6 @@ from ...engines.kernels.packing import (
     unpack_int4,
     unpack_int8,
 )
-from ...engines.kernels.products import fits_block_linear4
 from ...engines.manifest import EngineKind, PrecisionSpec
 from ...engines.memory import Array
 from . import quantize
@@ -133,7 +132,7 @@ class PackedInt4Quantizer(PackedQuantizer):
     Scales are bfloat16: as small as float16, with the range of float32, so weights of any magnitude
     are represented equally well. Because codes are computed from the rounded scale, its eight bits
     cost less than a fiftieth of a step at the largest element of a block and nothing elsewhere.
-    ``block_size`` is one of those that `fits_block_linear4` names.
+    ``block_size`` is one of those that `fits_block_linear4` allows.
     """
 
     block_size: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from ...engines.errors import UsageError, shown
-from ...engines.kernels.products import foreign_products
+from ...engines.kernels.formats import foreign_products
 from ...engines.manifest import Manifest
 from ..schedule import ExitSchedule, LayerPlan
 from .config import DraftConfig, DraftPart, is_auto, parse_draft
