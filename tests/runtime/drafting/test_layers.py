@@ -46,7 +46,7 @@ def test_a_part_runs_the_layers_that_it_names(
 def test_a_placement_refuses_numbers_that_it_cannot_place(exported: Callable[..., Path]) -> None:
     manifest = EngineBundle.open(exported("pre_norm")).manifest
     own = ExitSchedule.parse("constant:max=3", num_layers=6)
-    drafts = DraftResolver(manifest, on_device=False, own=own)
+    drafts = DraftResolver(manifest, device="cpu", own=own)
     with pytest.raises(UsageError, match=r"layers:1: .* allowed with placement top: 2 or more"):
         drafts.resolve("layers:1,exact=no")
     assert drafts.resolve("layers:2,exact=no") == parse_draft("layers:2,exact=no")
@@ -64,9 +64,28 @@ def test_drafts_that_a_bundle_cannot_run_are_refused(
     exported: Callable[..., Path], text: str, problem: str
 ) -> None:
     manifest = EngineBundle.open(exported("pre_norm")).manifest
-    drafts = DraftResolver(manifest, on_device=False, own=ExitSchedule.full(6))
+    drafts = DraftResolver(manifest, device="cpu", own=ExitSchedule.full(6))
     with pytest.raises(UsageError, match=problem):
         drafts.resolve(text)
+
+
+@pytest.mark.parametrize(
+    ("device", "text", "problem"),
+    [
+        ("cuda", "own", "was never run on a GPU: .* or allow texts that differ .* with exact=no"),
+        ("cuda", "own+ends:2,exact=no", "ends:2 needs the CPU: on devices drafts by layers"),
+        ("rehearsal", "first:2,exact=no", "first:2 needs the CPU: on devices drafts by layers"),
+        ("rehearsal", "own", "needs skipdec's kernels"),
+    ],
+)
+def test_devices_refuse_what_they_cannot_run_or_promise(
+    exported: Callable[..., Path], device: str, text: str, problem: str
+) -> None:
+    manifest = EngineBundle.open(exported("pre_norm")).manifest
+    drafts = DraftResolver(manifest, device=device, own=ExitSchedule.full(6))
+    with pytest.raises(UsageError, match=problem):
+        drafts.resolve(text)
+    assert drafts.resolve("lookup+own,exact=no") == parse_draft("lookup+own,exact=no")
 
 
 def test_a_draft_costs_the_bytes_that_it_reads(exported: Callable[..., Path]) -> None:
