@@ -39,6 +39,8 @@ class CudaDevice(Device):
     the GPU or its driver is missing.
     """
 
+    kind = "cuda"
+
     def __init__(self, index: int = 0) -> None:
         _require_device(index)
         self._index = index

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,11 @@ class DeviceGraph(ABC):
 class Device(ABC):
     """A device with one stream: enqueued work runs in order, asynchronously.
 
-    Every method raises DeviceError if the driver fails, also because of earlier work.
+    ``kind`` is the name by which options choose it, without an index: cuda or rehearsal. Every
+    method raises DeviceError if the driver fails, also because of earlier work.
     """
+
+    kind: ClassVar[str]
 
     @property
     @abstractmethod

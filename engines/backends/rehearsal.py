@@ -29,6 +29,8 @@ _streams: Iterator[int] = count(1)  # 0 is CUDA's default stream
 class RehearsalDevice(Device):
     """Host memory, by host address, whose copies, fills and engines run at ``synchronize``."""
 
+    kind = "rehearsal"
+
     def __init__(self, *, compute_capability: str = "8.9", limit: int | None = None) -> None:
         self._compute_capability = compute_capability
         self._limit = HostMemory().available_bytes() if limit is None else limit

@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
+from ...engines.backends.session import default_device
 from ...engines.bundle import EngineBundle
 from ...engines.bundle import write_draft as write_document
 from ...engines.bundle.files import parse_draft_file
@@ -89,16 +90,17 @@ def draft_resolver(
     bundle: EngineBundle,
     own: ExitSchedule | None = None,
     *,
-    on_device: bool = False,
+    device: str | None = None,
     default: str | None = None,
 ) -> DraftResolver:
     """Return the resolver of ``bundle``'s drafts; ``own`` is its schedule, if the caller read it.
 
+    ``device`` is where it runs, such as ``cuda:1``; None: where its target runs by default.
     Raises ScheduleError or BundleError if it has to be read and is invalid.
     """
     return DraftResolver(
         manifest=bundle.manifest,
-        on_device=on_device,
+        device=(device or default_device(bundle.manifest.target)).partition(":")[0],
         own=own or bundle_schedule(bundle),
         default=default,
         recommended=cache(partial(recommended_draft, bundle)),

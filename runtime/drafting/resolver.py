@@ -20,12 +20,13 @@ _MAX_CACHED_TEXTS = 128
 class DraftResolver:
     """Resolves the draft text of a call; None stands for ``default``, that of the opened bundle.
 
-    ``own`` is the bundle's schedule, whose placement chooses layers that draft. ``recommended``
-    returns what ``auto`` stands for; it is called when a call asks for it.
+    ``device`` is what the bundle runs on: cpu, rehearsal or cuda. ``own`` is its schedule, whose
+    placement chooses layers that draft. ``recommended`` returns what ``auto`` stands for; it is
+    called when a call asks for it.
     """
 
     manifest: Manifest
-    on_device: bool
+    device: str
     own: ExitSchedule
     recommended: Callable[[], DraftConfig | None]
     default: str | None = None
@@ -44,6 +45,7 @@ class DraftResolver:
         if config is None:
             return
         problems = [
+            *self._unsupported(config),
             *self._inexact(config),
             *self._beyond_depth(config),
             *self._without_layer(config),
@@ -70,19 +72,35 @@ class DraftResolver:
         self.check(config)
         return config
 
+    def _unsupported(self, config: DraftConfig) -> Iterator[str]:
+        """Yield a problem if the engines or the device's code cannot run ``config`` at all."""
+        if self.device == "cpu":
+            return
+        if self.manifest.build is not None:
+            yield (
+                "needs engines that run several tokens of a row in one step; TensorRT's plans are "
+                "built for one; leave out draft"
+            )
+        elif layers := [str(part) for part in config.parts if part.runs_layers]:
+            yield (
+                f"{' and '.join(layers)} needs the CPU: on devices drafts by layers are not built; "
+                "take own or lookup, or leave out device"
+            )
+
     def _inexact(self, config: DraftConfig) -> Iterator[str]:
         """Yield a problem if results may depend on how many tokens of a row share a pass.
 
         skipdec's kernels give the same bits for a token whatever else is in the call. Products
         that they lack are ONNX Runtime's, and so are all operators of other bundles.
         """
-        if self.on_device:
-            yield (
-                "needs the CPU: on devices a pass over several tokens of a row was never measured "
-                "to have the bits of one token at a time; leave out draft or device"
-            )
-        elif not config.exact:
+        if not config.exact:
             return
+        if self.device == "cuda":
+            yield (
+                "was never run on a GPU: nobody has measured whether a pass over several tokens of "
+                "a row has the bits of one token at a time there; leave out draft, use "
+                "device='cpu', or allow texts that differ by rounding with exact=no"
+            )
         elif self.manifest.kernels != "skipdec":
             yield (
                 "needs skipdec's kernels: with ONNX Runtime's operators texts may differ by "

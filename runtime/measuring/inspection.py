@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...engines.backends.session import default_device
 from ...engines.bundle import EngineBundle, Verify
 from ...engines.errors import UsageError
 from ...engines.kernels.formats import uncut_head
@@ -89,10 +88,8 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
 
 def describe_drafts(bundle: EngineBundle) -> dict[str, Any]:
     """Return whether drafts are promised to change no text of the bundle, and if not, why."""
-    manifest = bundle.manifest
-    on_device = default_device(manifest.target) != "cpu"
     try:
-        draft_resolver(bundle, on_device=on_device).resolve("own")
+        draft_resolver(bundle).resolve("own")
     except UsageError as error:
         return {"exact": False, "problem": "; ".join(error.problems)}
     return {"exact": True, "problem": None}

@@ -16,7 +16,7 @@ from ...engines.constants import integer
 from ...engines.errors import CapacityError, UsageError
 from ...engines.manifest import Manifest, ModelSpec, TensorRole
 from ..drafting.bundle import draft_resolver
-from ..drafting.config import DraftConfig
+from ..drafting.config import MAX_DRAFT_TOKENS, DraftConfig
 from ..drafting.memory import DraftMemory
 from ..drafting.resolver import DraftResolver
 from ..kv.buffers import BufferPool, KVLayout
@@ -246,14 +246,15 @@ class LoadedBundle:
         schedules: ScheduleResolver,
     ) -> Self:
         """Load the engines of ``bundle`` by ``backend``, which belongs to the result."""
-        on_device = backend.device is not None
+        device = backend.device
         limits = BatchLimits.of(
             bundle.manifest,
             max_batch_size=options.max_batch_size,
             kv_bytes=options.kv_memory or 0,
-            on_device=on_device,
+            on_device=device is not None,
         )
-        drafts = draft_resolver(bundle, schedules.own, on_device=on_device, default=options.draft)
+        runs_on = "cpu" if device is None else device.kind
+        drafts = draft_resolver(bundle, schedules.own, device=runs_on, default=options.draft)
         draft = drafts.resolve()
         stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
         # The free memory is known once the engines are loaded.
@@ -261,7 +262,7 @@ class LoadedBundle:
         pool = BufferPool(
             backend.memory,
             kv_bytes,
-            keeps_idle=on_device,
+            keeps_idle=device is not None,
             least_idle=_LEAST_IDLE_BYTES,
         )
         engines = LoadedEngines(stitcher, backend, pool)
@@ -305,6 +306,9 @@ class LoadedBundle:
         exact: bool = False,
         keeps_prefixes: bool = False,
     ) -> SlotStitcher:
+        if draft is not None and limits.bucket is None:
+            # A device pads each row to the longest one's tokens, and that is written, too.
+            limits = replace(limits, capacity=limits.capacity + MAX_DRAFT_TOKENS)
         return make_slots(
             self.engines.require_usable(),
             self.engines.pool,

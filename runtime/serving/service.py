@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Self, TypedDict, Unpack
 
-from ...engines.backends.session import default_device
 from ...engines.bundle import EngineBundle
 from ...engines.bundle.contract import check_contract
 from ...engines.kernels.library import kernels_in_use
@@ -51,8 +50,8 @@ class BundleOutline:
         own = bundle_schedule(bundle)
         schedules = ScheduleResolver(model.num_layers, own, options.schedule, model.max_seq_len)
         schedules.resolve(None, 1)
-        on_device = (options.device or default_device(manifest.target)) != "cpu"
-        draft = draft_resolver(bundle, own, on_device=on_device, default=options.draft).resolve()
+        drafts = draft_resolver(bundle, own, device=options.device, default=options.draft)
+        draft = drafts.resolve()
         template = None if options.raw_prompts else manifest.prompt_template
         tokenizer = Tokenizer.of(bundle, template)
         if tokenizer is not None:

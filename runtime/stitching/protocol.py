@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Self
 
 from ...engines.backends.session import Binding, EngineSession
@@ -98,6 +99,41 @@ class StepRow(NamedTuple):
         return self.plans[0]
 
 
+def active_counts(row: StepRow, num_layers: int) -> list[int]:
+    """Return how many of the row's tokens, from the first on, run each layer."""
+    counts = [0] * num_layers
+    if row.plans[0] is row.plans[-1]:  # the common case: plans only shrink
+        for layer in row.plan:
+            counts[layer] = len(row.plans)
+        return counts
+    for plan in row.plans:
+        for layer in plan:
+            counts[layer] += 1
+    return counts
+
+
+def feeding_problem(row: StepRow, reserved: Callable[[int], int]) -> str | None:
+    """Return why the row's tokens cannot be fed in one pass, or None if they can.
+
+    ``reserved(layer)``: the positions that the row has reserved in a layer.
+    """
+    if not row.tokens or len(row.tokens) != len(row.plans):
+        return f"feeds {len(row.tokens)} tokens with {len(row.plans)} plans; each has one"
+    for before, after in pairwise(row.plans):
+        if before is not after and not set(after).issubset(before):
+            return "feeds a token to a layer that the token before it bypasses"
+    for index, plan in enumerate(row.plans):
+        if index + 1 < len(row.plans) and row.plans[index + 1] is plan:
+            continue  # the last token of a plan reaches furthest
+        held = min(map(reserved, plan), default=0)
+        if row.position + index >= held:
+            return (
+                f"feeds a token at position {row.position + index}; "
+                f"a layer of its plan holds {held} positions of the row"
+            )
+    return None
+
+
 class DraftRow(NamedTuple):
     """One token that a row feeds in a draft step, at ``position``."""
 
@@ -111,8 +147,9 @@ class SlotLimits:
     """The limits of a running batch: rows, positions per row (prompt and text), KV memory.
 
     ``capacity`` is the number of positions of a slot where all slots have as many, on a device;
-    ``bucket`` is that number where it is static in the engines. ``most_prompts`` and
-    ``most_prompt_tokens`` (of each prompt) bound one call for prompts; None is no bound.
+    where rows feed several tokens it has room for padding besides. ``bucket`` is that number where
+    it is static in the engines. ``most_prompts`` and ``most_prompt_tokens`` (of each prompt) bound
+    one call for prompts; None is no bound.
     """
 
     max_rows: int

@@ -95,8 +95,7 @@ def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
     if device is not None and device.partition(":")[0] not in backends:
         allowed = ", ".join(backends)
         raise UsageError("device", f"is {device}; bundles of {target} run on {allowed}")
-    on_device = (device or default_device(target)) != "cpu"
-    draft_resolver(bundle, own, on_device=on_device, default=config.draft).resolve()
+    draft_resolver(bundle, own, device=device, default=config.draft).resolve()
     return bundle
 
 

@@ -81,80 +81,79 @@ class Staging(Generic[Name]):
         self._memory.device.copy_to_host(self._pinned[: self._used], self._buffer.address)
 
 
-class DeviceBuffers:
-    """Logits, candidates and the candidates' twins on the host; hidden states of prompts.
-
-    Sized for ``max_rows`` rows of one token; prompts have buffers of their own, which grow.
-    """
+class StepResults:
+    """Logits and candidates of up to ``max_tokens`` tokens of a step, with a twin on the host."""
 
     def __init__(
-        self,
-        memory: DeviceMemory,
-        embed: EngineSpec,
-        head: EngineSpec,
-        candidates: EngineSpec,
-        max_rows: int,
+        self, memory: DeviceMemory, head: EngineSpec, candidates: EngineSpec, max_tokens: int
     ) -> None:
         role = TensorRole
-        hidden = embed.tensor(role.HIDDEN_STATES_OUT)
-        self._memory = memory
-        self._hidden_size = int(hidden.shape[-1])
-        self._dtype: DType = hidden.dtype
+        self._device = memory.device
         self._vocab_size = int(head.tensor(role.LOGITS).shape[-1])
         num_candidates = int(candidates.tensor(role.TOP_LOGITS).shape[-1])
-        self._logits = memory.empty((max_rows, self._vocab_size), "float32")
+        self._logits = memory.empty((max_tokens, self._vocab_size), "float32")
         self._chosen: Staging[TensorRole] = Staging(memory)
         self._chosen.lay_out(
             {
-                role.TOP_LOGITS: Field("float32", (max_rows, num_candidates)),
-                role.TOP_TOKEN_IDS: Field("int64", (max_rows, num_candidates)),
+                role.TOP_LOGITS: Field("float32", (max_tokens, num_candidates)),
+                role.TOP_TOKEN_IDS: Field("int64", (max_tokens, num_candidates)),
             }
         )
         self._fetched = memory.device.pinned(4 * self._vocab_size).view(np.float32)  # [V]
-        self._prompt_hidden: list[DeviceTensor] = []
-        self._prompt_logits: Staging[TensorRole] = Staging(memory)
 
-    def results(self, rows: int) -> dict[TensorRole, DeviceTensor]:
-        """Return what head and candidates write for the first ``rows`` rows, by role."""
-        chosen = {role: tensor[:rows] for role, tensor in self._chosen.device.items()}
-        return {TensorRole.LOGITS: self._logits[:rows]} | chosen
+    def tensors(self, tokens: int) -> dict[TensorRole, DeviceTensor]:
+        """Return what head and candidates write for the first ``tokens`` tokens, by role."""
+        chosen = {role: tensor[:tokens] for role, tensor in self._chosen.device.items()}
+        return {TensorRole.LOGITS: self._logits[:tokens]} | chosen
 
     def download(self) -> None:
         """Enqueue the copy of all candidates to the host."""
         self._chosen.download()
 
-    def candidate_logits(self, rows: int) -> CandidateLogits:
+    def candidate_logits(self, tokens: int) -> CandidateLogits:
         """Return the last step's result; the device must be synchronised."""
         return CandidateLogits(
-            self._chosen.host[TensorRole.TOP_LOGITS][:rows],
-            self._chosen.host[TensorRole.TOP_TOKEN_IDS][:rows],
+            self._chosen.host[TensorRole.TOP_LOGITS][:tokens],
+            self._chosen.host[TensorRole.TOP_TOKEN_IDS][:tokens],
             self._vocab_size,
             self._fetch,
         )
 
-    def prompt_hidden_states(self, rows: int, length: int) -> tuple[DeviceTensor, DeviceTensor]:
+    def _fetch(self, token: int) -> Array:
+        """Return all logits [V] of one token of the last step; the next fetch reuses the memory."""
+        self._device.copy_to_host(self._fetched, self._logits[token : token + 1].address)
+        self._device.synchronize()
+        return self._fetched
+
+
+class PromptBuffers:
+    """Hidden states and logits of prompts, in memory that grows with the longest call."""
+
+    def __init__(self, memory: DeviceMemory, embed: EngineSpec, head: EngineSpec) -> None:
+        hidden = embed.tensor(TensorRole.HIDDEN_STATES_OUT)
+        self._memory = memory
+        self._hidden_size = int(hidden.shape[-1])
+        self._dtype: DType = hidden.dtype
+        self._vocab_size = int(head.tensor(TensorRole.LOGITS).shape[-1])
+        self._hidden: list[DeviceTensor] = []
+        self._logits: Staging[TensorRole] = Staging(memory)
+
+    def hidden_states(self, rows: int, length: int) -> tuple[DeviceTensor, DeviceTensor]:
         """Return two buffers [rows, length, E] for a prefill call, valid until the next one."""
         shape = (rows, length, self._hidden_size)
         nbytes = math.prod(shape) * ITEM_BYTES[self._dtype]
-        if not self._prompt_hidden or nbytes > self._prompt_hidden[0].buffer.nbytes:
-            self._prompt_hidden.clear()  # freed before more is taken
-            self._prompt_hidden += [self._memory.empty(shape, self._dtype) for _ in range(2)]
+        if not self._hidden or nbytes > self._hidden[0].buffer.nbytes:
+            self._hidden.clear()  # freed before more is taken
+            self._hidden += [self._memory.empty(shape, self._dtype) for _ in range(2)]
         first, second = (
-            self._memory.tensor(tensor.buffer, shape, self._dtype) for tensor in self._prompt_hidden
+            self._memory.tensor(tensor.buffer, shape, self._dtype) for tensor in self._hidden
         )
         return first, second
 
-    def prompt_logits(self, rows: int) -> Staging[TensorRole]:
+    def logits(self, rows: int) -> Staging[TensorRole]:
         """Return memory for logits float32 [rows, V] of a prefill call, on both sides."""
-        self._prompt_logits.lay_out({TensorRole.LOGITS: Field("float32", (rows, self._vocab_size))})
-        return self._prompt_logits
-
-    def _fetch(self, row: int) -> Array:
-        """Return all logits [V] of one row of the last step; the next fetch reuses their memory."""
-        device = self._memory.device
-        device.copy_to_host(self._fetched, self._logits[row : row + 1].address)
-        device.synchronize()
-        return self._fetched
+        self._logits.lay_out({TensorRole.LOGITS: Field("float32", (rows, self._vocab_size))})
+        return self._logits
 
 
 class DeviceInputs(Staging[TensorRole]):

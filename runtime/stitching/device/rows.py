@@ -1,15 +1,23 @@
 """The memory of a device's steps over rows of different depths.
 
-Hidden states lie in windows of one buffer, [rows, 1, E] each: one that the embedding writes and one
-a layer. A layer's rows are gathered from where each was written last, so that a row is never moved
-when layers bypass it, and one copy a layer does what a gather and a scatter would.
+Hidden states lie in windows of one buffer, [rows, S, E] each: one that the embedding writes and one
+per layer. A layer's tokens are gathered from where each was written last, so that a token is never
+moved when layers bypass it, and one copy per layer does what a gather and a scatter would.
 
     rows a b c, layer 3 runs b, layer 4 runs c b:  embed → window 0: a b c
     gather (b of window 0) → layer 3 → its window: b
     gather (c of window 0, b of layer 3's) → layer 4 → its window: c b
     gather (a of window 0, b c of layer 4's) → head
 
-Where all layers that run hold the same rows in the same order, each reads the last one's window.
+Where all layers that run hold the same rows in the same order, with all of their tokens, each reads
+the last one's window.
+
+Rows of fewer than S tokens are padded: they repeat the last token that runs the layer, at its own
+position. What padding computes is not read, and its keys and values lie behind the row's own, where
+the next token that is fed overwrites them.
+
+    row a feeds a0 a1 a2, b feeds b0, S = 4, and a2 bypasses layer 4:
+    layer 3 runs a0 a1 a2 a2, b0 b0 b0 b0; layer 4 runs a0 a1 a1 a1, b0 b0 b0 b0
 """
 
 from __future__ import annotations
@@ -32,13 +40,14 @@ GATHERED = -1  # in place of a window: the rows that were gathered
 
 @dataclass(frozen=True)
 class StepLayout:
-    """The rows that each layer of a step runs, and where it finds them.
+    """The rows that each layer of a step runs, ``width`` tokens of each, and where they are found.
 
     ``order``: the rows as the embedding writes them. ``layers``: those that run, lowest first, each
-    with its number of rows. ``is_aligned``: all of them run ``order``. ``sources`` int64
-    [L + 1, max_rows]: for each slot of a layer the row of the buffer of hidden states to read, and
-    of ``order`` last, for the head. ``places`` int64 [L, max_rows]: the same as places in
-    ``order``. Slots that no row has read row 0 and place ``max_rows``.
+    with its number of rows. ``is_aligned``: all of them run ``order``, with all tokens. ``sources``
+    int64 [L + 1, max_rows * width]: for each token of a layer's slots the token of the buffer of
+    hidden states to read, and of ``order`` last, for the head. ``places`` int64
+    [L, max_rows * width]: the same as places in ``order``. Tokens of slots that no row has read
+    token 0 and place ``max_rows * width``.
     """
 
     order: tuple[int, ...]
@@ -46,38 +55,61 @@ class StepLayout:
     is_aligned: bool
     sources: _Indices
     places: _Indices
+    width: int = 1
 
     @classmethod
     def of(
-        cls, rows: Sequence[int], residents: Sequence[Sequence[int]], max_rows: int
+        cls,
+        rows: Sequence[int],
+        residents: Sequence[Sequence[int]],
+        max_rows: int,
+        width: int = 1,
+        counts: _Indices | None = None,
     ) -> StepLayout:
-        """Lay out a step of ``rows``, of which layer l runs ``residents[l]``, in that order."""
+        """Lay out a step of ``rows``, of which layer l runs ``residents[l]``, in that order.
+
+        ``counts`` int64 [rows, L + 1]: how many of a row's tokens, from the first on, run each
+        layer, and last how many there are. None: one of each.
+        """
         num_layers = len(residents)
         layers = [layer for layer, held in enumerate(residents) if held]
+        if counts is None:
+            counts = np.ones((len(rows), num_layers + 1), np.int64)
         order = list(residents[layers[0]])
-        is_aligned = len(order) == len(rows) and all(
-            list(residents[layer]) == order for layer in layers
+        is_aligned = (
+            len(order) == len(rows)
+            and all(list(residents[layer]) == order for layer in layers)
+            and bool((counts[:, layers] == counts[:, -1:]).all())
         )
         order = order if is_aligned else list(rows)
+        index = {row: given for given, row in enumerate(rows)}
+        counts = counts[[index[row] for row in order]]
         place = {row: index for index, row in enumerate(order)}
-        now = dict(place)  # row -> where its hidden state was written last
-        sources = np.zeros((num_layers + 1, max_rows), np.int64)
-        places = np.full((num_layers, max_rows), max_rows, np.int64)
+        steps = np.arange(width)
+        own = np.arange(len(order) * width).reshape(len(order), width)
+        now = own.copy()  # where each token's hidden state was written last
+        sources = np.zeros((num_layers + 1, max_rows * width), np.int64)
+        places = np.full((num_layers, max_rows * width), max_rows * width, np.int64)
         for layer in layers:
-            held = residents[layer]
-            sources[layer, : len(held)] = [now[row] for row in held]
-            places[layer, : len(held)] = [place[row] for row in held]
-            now |= {row: (layer + 1) * max_rows + slot for slot, row in enumerate(held)}
-        sources[num_layers, : len(order)] = [now[row] for row in order]
-        counts = tuple((layer, len(residents[layer])) for layer in layers)
-        return cls(tuple(order), counts, is_aligned, sources, places)
+            held = np.array([place[row] for row in residents[layer]])
+            running = counts[held, layer][:, None]
+            read = held[:, None], np.minimum(steps, running - 1)
+            size = len(held) * width
+            sources[layer, :size] = now[read].reshape(-1)
+            places[layer, :size] = own[read].reshape(-1)
+            written = (layer + 1) * max_rows * width + own[: len(held)]
+            now[held] = np.where(steps < running, written, now[held])
+        sources[num_layers, : now.size] = now.reshape(-1)
+        held_rows = tuple((layer, len(residents[layer])) for layer in layers)
+        return cls(tuple(order), held_rows, is_aligned, sources, places, width)
 
 
 class DeviceRows:
     """Holds hidden states and integer inputs of steps of up to ``max_rows`` rows.
 
-    ``capacity``: T of the layers' attention mask, None for engines that take none. A mask's rows
-    are copied on the device from a table of all positions' rows, [T, T].
+    Each row has ``width`` tokens. ``capacity``: T of the layers' attention mask, None for engines
+    that take none; those that do run one token per row. A mask's rows are copied on the device from
+    a table of all positions' rows, [T, T].
     """
 
     def __init__(
@@ -86,45 +118,56 @@ class DeviceRows:
         embed: EngineSpec,
         num_layers: int,
         max_rows: int,
+        width: int,
         capacity: int | None,
     ) -> None:
+        assert capacity is None or width == 1, "engines with a mask run one token per row"
         hidden = embed.tensor(TensorRole.HIDDEN_STATES_OUT)
-        width = int(hidden.shape[-1])
+        size = int(hidden.shape[-1])
+        num_tokens = max_rows * width
         self._device = memory.device
         self._num_layers = num_layers
         self._max_rows = max_rows
-        self._row_bytes = width * ITEM_BYTES[hidden.dtype]
-        shape = ((num_layers + 2) * max_rows, 1, width)
+        self._width = width
+        self._token_bytes = size * ITEM_BYTES[hidden.dtype]
+        shape = ((num_layers + 2) * max_rows, width, size)
         self._hidden = memory.empty(shape, hidden.dtype)  # windows: embed's, layers', gathered
         self._inputs: Staging[str] = Staging(memory)
         self._inputs.lay_out(
             {
-                "tokens": Field("int64", (max_rows, 1)),
-                "logit rows": Field("int64", (max_rows,)),
-                "sources": Field("int64", (num_layers + 1, max_rows)),
-                "positions": Field("int64", (num_layers + 1, max_rows)),  # the embedding's last
+                "tokens": Field("int64", (max_rows, width)),
+                "logit rows": Field("int64", (num_tokens,)),
+                "sources": Field("int64", (num_layers + 1, num_tokens)),
+                "positions": Field("int64", (num_layers + 1, num_tokens)),  # the embedding's last
+                "starts": Field("int64", (num_layers, max_rows)),  # of the first token
                 "lengths": Field("int32", (num_layers, max_rows)),  # total length - 1
             }
         )
         self._masks = None if capacity is None else _Masks(memory, num_layers * max_rows, capacity)
 
     def fill(self, layout: StepLayout, rows: Sequence[StepRow]) -> None:
-        """Write the next step's inputs; logits come in the order of ``rows``."""
-        host = self._inputs.host
+        """Write the next step's inputs; logits come in the order of ``rows`` and their tokens."""
+        host, width = self._inputs.host, self._width
         place = {number: index for index, number in enumerate(layout.order)}
-        tokens = np.zeros(self._max_rows, np.int64)
-        at = np.zeros(self._max_rows + 1, np.int64)  # positions by place; 0 where no row is
-        logit_rows = np.zeros(self._max_rows, np.int64)
-        for index, row in enumerate(rows):
-            logit_rows[index] = place[row.row]
-            tokens[place[row.row]] = row.tokens[0]
-            at[place[row.row]] = row.position
-        host["tokens"][:, 0] = tokens
-        host["logit rows"][...] = logit_rows
+        tokens = [(0,) * width] * self._max_rows
+        starts, lasts = [0] * self._max_rows, [0] * self._max_rows
+        logit_rows: list[int] = []
+        for row in rows:
+            index, count = place[row.row], len(row.tokens)
+            logit_rows += range(index * width, index * width + count)
+            tokens[index] = row.tokens + row.tokens[-1:] * (width - count)
+            starts[index], lasts[index] = row.position, row.position + count - 1
+        at = np.zeros(self._max_rows * width + 1, np.int64)  # positions; 0 where no row is
+        reached = np.array(starts)[:, None] + np.arange(width)  # [max_rows, width]
+        at[:-1] = np.minimum(reached, np.array(lasts)[:, None]).reshape(-1)
+        host["tokens"][...] = tokens
+        host["logit rows"][...] = 0
+        host["logit rows"][: len(logit_rows)] = logit_rows
         host["sources"][...] = layout.sources
         np.take(at, layout.places, out=host["positions"][:-1])
         host["positions"][-1] = at[:-1]
-        host["lengths"][...] = host["positions"][:-1]
+        host["starts"][...] = host["positions"][:-1, ::width]
+        host["lengths"][...] = host["starts"] + (width - 1)
 
     def upload(self) -> None:
         """Enqueue the copy of all inputs, and of the masks' rows."""
@@ -141,46 +184,65 @@ class DeviceRows:
             self.window(GATHERED, rows).address,
             self._hidden.address,
             self._inputs.device["sources"][layer : layer + 1].address,
-            rows=rows,
-            row_bytes=self._row_bytes,
+            rows=rows * self._width,
+            row_bytes=self._token_bytes,
         )
 
-    def window(self, number: int, rows: int) -> DeviceTensor:
-        """Return hidden states [rows, 1, E]: 0 the embedding's, l + 1 layer l's, or GATHERED."""
-        start = (self._num_layers + 1 if number == GATHERED else number) * self._max_rows
+    def window(self, number: int, rows: int, first: int = 0) -> DeviceTensor:
+        """Return ``rows`` rows from ``first`` on of hidden states [max_rows, S, E].
+
+        ``number``: 0 for the embedding's, l + 1 for layer l's, or GATHERED.
+        """
+        start = (self._num_layers + 1 if number == GATHERED else number) * self._max_rows + first
         return self._hidden[start : start + rows]
 
     def embed_tensors(self, rows: int) -> dict[TensorRole, Tensor]:
         """Return the tensors that the embedding reads and writes."""
         return {
             TensorRole.INPUT_IDS: self._inputs.device["tokens"][:rows],
-            TensorRole.POSITION_IDS: self._of_layer("positions", self._num_layers, (rows, 1)),
+            TensorRole.POSITION_IDS: self._positions(self._num_layers, rows),
             TensorRole.HIDDEN_STATES_OUT: self.window(0, rows),
         }
 
-    def layer_tensors(self, layer: int, source: int, rows: int) -> dict[TensorRole, Tensor]:
-        """Return a layer's tensors beside its caches; ``source`` is the window that it reads."""
+    def layer_tensors(
+        self, layer: int, source: int, rows: int, first: int = 0
+    ) -> dict[TensorRole, Tensor]:
+        """Return a layer's tensors for ``rows`` slots from ``first`` on, beside its caches.
+
+        ``source`` is the window that it reads.
+        """
         tensors: dict[TensorRole, Tensor] = {
-            TensorRole.POSITION_IDS: self._of_layer("positions", layer, (rows, 1)),
-            TensorRole.WRITE_INDICES: self._of_layer("positions", layer, (rows,)),
-            TensorRole.SEQLENS_K: self._of_layer("lengths", layer, (rows,)),
-            TensorRole.HIDDEN_STATES: self.window(source, rows),
-            TensorRole.HIDDEN_STATES_OUT: self.window(layer + 1, rows),
+            TensorRole.POSITION_IDS: self._positions(layer, rows, first),
+            TensorRole.WRITE_INDICES: self._of_slots("starts", layer, rows, first),
+            TensorRole.SEQLENS_K: self._of_slots("lengths", layer, rows, first),
+            TensorRole.HIDDEN_STATES: self.window(source, rows, first),
+            TensorRole.HIDDEN_STATES_OUT: self.window(layer + 1, rows, first),
         }
         if self._masks is not None:
-            tensors[TensorRole.ATTENTION_MASK] = self._masks.rows(layer * self._max_rows, rows)
+            start = layer * self._max_rows + first
+            tensors[TensorRole.ATTENTION_MASK] = self._masks.rows(start, rows)
         return tensors
 
     def head_tensors(self, source: int, rows: int) -> dict[TensorRole, Tensor]:
         """Return the head's inputs; ``source`` is the window of its hidden states."""
         return {
             TensorRole.HIDDEN_STATES: self.window(source, rows),
-            TensorRole.ROW_POSITIONS: self._inputs.device["logit rows"][:rows],
+            TensorRole.ROW_POSITIONS: self._inputs.device["logit rows"][: rows * self._width],
         }
 
-    def _of_layer(self, name: str, layer: int, shape: tuple[int, ...]) -> DeviceTensor:
-        """Return the beginning of a layer's row of a field [L, max_rows]."""
-        return replace(self._inputs.device[name][layer : layer + 1], shape=shape)
+    def _positions(self, layer: int, rows: int, first: int = 0) -> DeviceTensor:
+        """Return positions [rows, S] of a layer's tokens."""
+        field = self._inputs.device["positions"]
+        flat = replace(field, shape=((self._num_layers + 1) * self._max_rows, self._width))
+        start = layer * self._max_rows + first
+        return flat[start : start + rows]
+
+    def _of_slots(self, name: str, layer: int, rows: int, first: int) -> DeviceTensor:
+        """Return what a field has for a layer's slots."""
+        field = self._inputs.device[name]
+        flat = replace(field, shape=(self._num_layers * self._max_rows,))
+        start = layer * self._max_rows + first
+        return flat[start : start + rows]
 
 
 class _Masks:

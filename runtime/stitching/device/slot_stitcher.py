@@ -1,12 +1,17 @@
 """DeviceSlotStitcher: steps of a running batch on a device.
 
-A step is one upload, one graph and one small download.
+A step is one upload, one graph and one small download. Rows that feed several tokens are padded to
+2, 4 or 8 of them, so that few graphs serve all steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from ....engines.errors import UsageError
@@ -14,10 +19,9 @@ from ...kv.buffers import BufferPool, KVLayout, pooled_size
 from ...kv.cache import SlotCache, SlotSizes
 from ...schedule import LayerPlan
 from ...tokens.sampler import CandidateLogits, HostLogits
-from ..protocol import DraftRow, SlotLimits, StepRow
+from ..protocol import DraftRow, SlotLimits, StepRow, active_counts, feeding_problem
 from ..slot_stitcher import SlotStitcher
 from .rows import StepLayout
-from .steps import DeviceSteps
 from .stitcher import DeviceStitcher
 
 
@@ -29,22 +33,20 @@ class DeviceSlotStitcher(SlotStitcher):
     ) -> None:
         self._loaded: DeviceStitcher | None = engines
         super().__init__(cache, pool, len(engines.layers(limits.bucket)), limits)
-        self._layout: tuple[tuple[int, tuple[int, ...]], StepLayout] | None = None
+        self._layout: _LaidOut | None = None  # of the last step
 
     @override
     def step(self, rows: Sequence[StepRow]) -> CandidateLogits:
-        for row in rows:
-            if len(row.tokens) != 1:
-                raise UsageError(
-                    f"row {row.row}",
-                    f"feeds {len(row.tokens)} tokens in one pass; on devices a row feeds one token "
-                    "per pass: several are not built yet",
-                )
+        width = _padded_tokens(max(len(row.tokens) for row in rows))
+        if any(len(row.tokens) != 1 for row in rows):
+            self._require_feedable(rows, width)
         for row in rows:
             self._leave_bypassed(row)
-        self.steps.run(self._lay_out(rows), rows, self._cache.first)
-        self._cache.set_lengths([row.row for row in rows], [row.position + 1 for row in rows])
-        return self._engines.buffers.candidate_logits(len(rows))
+        steps = self._engines.steps(self.limits.capacity, self.limits.bucket, width)
+        steps.run(self._lay_out(rows, width), rows, self._cache.first)
+        lengths = [row.position + len(row.tokens) for row in rows]
+        self._cache.set_lengths([row.row for row in rows], lengths)
+        return steps.results.candidate_logits(sum(len(row.tokens) for row in rows))
 
     @override
     def draft(
@@ -59,17 +61,12 @@ class DeviceSlotStitcher(SlotStitcher):
     def reset(self) -> None:
         """Free all rows and graphs after a failure: both may be wrong."""
         super().reset()
-        self.steps.clear()
+        self._engines.drop_graphs(self.limits.capacity, self.limits.bucket)
 
     @override
     def close(self) -> None:
         super().reset()
         self._loaded = None  # a stream that nobody reads may hold this for long
-
-    @property
-    def steps(self) -> DeviceSteps:
-        """The steps over slots of this capacity; their graphs outlive the slots."""
-        return self._engines.steps(self.limits.capacity, self.limits.bucket)
 
     @property
     @override
@@ -81,14 +78,58 @@ class DeviceSlotStitcher(SlotStitcher):
     def _unbind(self) -> None:
         """Do nothing: bindings hold addresses, not buffers."""
 
-    def _lay_out(self, rows: Sequence[StepRow]) -> StepLayout:
-        """Return the last layout, or a new one if a row has come, gone or left a layer."""
-        made_of = self._cache.version, tuple(row.row for row in rows)
-        if self._layout is None or self._layout[0] != made_of:
-            residents = [self._cache.residents(layer) for layer in range(self._num_layers)]
-            layout = StepLayout.of(made_of[1], residents, self._engines.max_rows)
-            self._layout = made_of, layout
-        return self._layout[1]
+    def _require_feedable(self, rows: Sequence[StepRow], width: int) -> None:
+        """Raise UsageError for tokens that cannot be fed, ``width`` per row; nothing has changed.
+
+        Padding writes behind a row's own positions, so the slots must hold that, too.
+        """
+        if not self._engines.runs_several_tokens(self.limits.bucket):
+            raise UsageError(
+                "draft", "feeds several tokens per row; TensorRT's plans take one per step"
+            )
+        for row in rows:
+            problem = feeding_problem(row, partial(self._cache.reserved, row.row))
+            if problem is None and row.position + width > self.limits.capacity:
+                problem = (
+                    f"feeds tokens at position {row.position}, padded to {width}; "
+                    f"its slots hold {self.limits.capacity} positions"
+                )
+            if problem is not None:
+                raise UsageError(f"row {row.row}", problem)
+
+    def _lay_out(self, rows: Sequence[StepRow], width: int) -> StepLayout:
+        """Return the last layout, or a new one if rows, their layers or their tokens differ."""
+        version, made_of = self._cache.version, [(row.row, row.plans) for row in rows]
+        last = self._layout
+        if last is None or last.version != version or last.made_of != made_of:
+            layout = StepLayout.of(
+                [row.row for row in rows],
+                [self._cache.residents(layer) for layer in range(self._num_layers)],
+                self._engines.max_rows,
+                width,
+                None if width == 1 else self._token_counts(rows),
+            )
+            last = self._layout = _LaidOut(version, made_of, layout)
+        return last.layout
+
+    def _token_counts(self, rows: Sequence[StepRow]) -> NDArray[np.int64]:
+        """Return how many tokens of each row run each layer, and last how many there are."""
+        layers = self._num_layers
+        return np.array([[*active_counts(row, layers), len(row.tokens)] for row in rows])
+
+
+@dataclass(frozen=True)
+class _LaidOut:
+    """A layout; steps repeat it while ``version`` of the cache lasts."""
+
+    version: int
+    made_of: list[tuple[int, tuple[LayerPlan, ...]]]  # rows and the plans of their tokens
+    layout: StepLayout
+
+
+def _padded_tokens(tokens: int) -> int:
+    """Return the number of tokens per row that a step runs on: 1, 2, 4 or 8."""
+    return 1 << (tokens - 1).bit_length()
 
 
 def device_slot_cache(

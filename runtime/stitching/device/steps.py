@@ -17,7 +17,7 @@ from ....engines.errors import SkipDecError
 from ....engines.manifest import TensorRole
 from ....engines.memory import DeviceBuffer, DeviceTensor, Tensor
 from ..protocol import StepRow, bind, cache_tensors
-from .buffers import DeviceBuffers
+from .buffers import StepResults
 from .rows import GATHERED, DeviceRows, StepLayout
 
 _LOGGER = logging.getLogger(__name__)
@@ -164,40 +164,46 @@ class DeviceEngines:
 
 
 class DeviceSteps:
-    """Runs steps of up to ``max_rows`` rows over slots of ``capacity`` positions.
+    """Runs steps of up to ``max_rows`` rows of ``width`` tokens; slots have ``capacity`` positions.
 
     A layer's slots are bound as the first n of one buffer, n padded to a power of two: what a step
     writes beyond its rows lies in free slots, which the next row's prompt overwrites. Steps are
     graphs, keyed by the padded numbers of rows of the layers that run, and by where their caches
     lie; who the rows are, where they stand and in which slots are data. ``mask``: the capacity
     again for engines that take a mask.
+
+    ONNX Runtime's own attention takes several tokens on a past for one row only: its layers are
+    called row by row then.
     """
 
     def __init__(
         self,
         engines: DeviceEngines,
-        buffers: DeviceBuffers,
+        results: StepResults,
         capture: GraphCapture,
         *,
         max_rows: int,
+        width: int,
         padded_rows: Callable[[int], int],
         capacity: int,
         mask: int | None,
     ) -> None:
         self._engines = engines
         self._num_layers = len(engines.layers)
-        self._buffers = buffers
+        self.results = results
+        self._width = width
         self._max_rows = max_rows
         self._padded_rows = padded_rows
         self._capacity = capacity
         memory = engines.memory
-        self._rows = DeviceRows(memory, engines.embed.spec, self._num_layers, max_rows, mask)
+        embed = engines.embed.spec
+        self._rows = DeviceRows(memory, embed, self._num_layers, max_rows, width, mask)
         self._parts: dict[Hashable, StepPart] = {}
         self._bindings: list[Binding] = []
         self.graphs = StepGraphs(memory.device, capture)
 
     def run(self, layout: StepLayout, rows: Sequence[StepRow], caches: SlotCaches) -> None:
-        """Run a step of ``rows`` and wait for it; the buffers hold their candidates, in order."""
+        """Run a step of ``rows`` and wait for it; ``results`` has their candidates, in order."""
         self._rows.fill(layout, rows)
         self.graphs.run(self._parts_of(layout, caches))
 
@@ -237,23 +243,41 @@ class DeviceSteps:
         key, value = (_borrowed(tensor) for tensor in cache)
 
         def make() -> list[_Work]:
-            # The true longest row would be frozen into a graph; the capacity bounds it.
-            bound: dict[TensorRole, Tensor] = {
-                TensorRole.TOTAL_SEQUENCE_LENGTH: np.array(self._capacity, np.int32)
-            }
-            tensors = self._rows.layer_tensors(layer, source, rows) | cache_tensors(key, value)
-            run = self._bind(self._engines.layers[layer], tensors | bound)
-            return [*self._gathering(layer, rows, source), run]
+            return [
+                *self._gathering(layer, rows, source),
+                *self._layer_runs(layer, rows, source, key, value),
+            ]
 
         return self._part((layer, rows, source, key.address, value.address), make)
 
+    def _layer_runs(
+        self, layer: int, rows: int, source: int, key: DeviceTensor, value: DeviceTensor
+    ) -> list[_Work]:
+        """Return the layer's call on all rows, or one per row."""
+        session = self._engines.layers[layer]
+        row_by_row = self._width > 1 and TensorRole.SEQLENS_K in session.spec.roles
+        count = 1 if row_by_row else rows
+        # The true longest row would be frozen into a graph; the capacity bounds it.
+        total = np.array(self._capacity, np.int32)
+        return [
+            self._bind(
+                session,
+                {
+                    **self._rows.layer_tensors(layer, source, count, first),
+                    **cache_tensors(key[first : first + count], value[first : first + count]),
+                    TensorRole.TOTAL_SEQUENCE_LENGTH: total,
+                },
+            )
+            for first in range(0, rows, count)
+        ]
+
     def _head_part(self, rows: int, source: int) -> StepPart:
         def make() -> list[_Work]:
-            results: dict[TensorRole, Tensor] = dict(self._buffers.results(rows))
+            results: dict[TensorRole, Tensor] = dict(self.results.tensors(rows * self._width))
             head = self._bind(self._engines.head, self._rows.head_tensors(source, rows) | results)
             candidates = self._bind(self._engines.candidates, results)
             gathering = self._gathering(self._num_layers, rows, source)
-            return [*gathering, head, candidates, self._buffers.download]
+            return [*gathering, head, candidates, self.results.download]
 
         return self._part(("head", rows, source), make)
 

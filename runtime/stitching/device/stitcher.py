@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from ....engines.manifest import TensorRole
 from ....engines.memory import Array, DeviceTensor, Tensor
 from ...kv.cache import KVCache
 from ..protocol import LayerCaches, Stitcher, cache_tensors, run_once
-from .buffers import DeviceBuffers, DeviceInputs
+from .buffers import DeviceInputs, PromptBuffers, StepResults
 from .steps import DeviceEngines, DeviceSteps, GraphCapture
 
 LayerSessions = Callable[[int | None], Sequence[EngineSession]]
@@ -31,7 +31,7 @@ class DeviceStitcher(Stitcher):
 
     ``layers(bucket)`` returns the layers' sessions for one static KV capacity, or for any (None). A
     step of n rows is padded to ``padded_rows(n)``. Memory is allocated at construction and with the
-    first step of a capacity; buffers of prompts grow with the longest call.
+    first step of a capacity and width; buffers of prompts grow with the longest call.
     """
 
     def __init__(
@@ -52,42 +52,45 @@ class DeviceStitcher(Stitcher):
         self.candidates = candidates
         self.max_rows = max_rows
         self.padded_rows = padded_rows
-        self.buffers = DeviceBuffers(memory, embed.spec, head.spec, candidates.spec, max_rows)
+        self._buffers = PromptBuffers(memory, embed.spec, head.spec)
+        self._results = {1: self._new_results(1)}  # by width
         self._inputs = DeviceInputs(memory)
         self._prefix_inputs = DeviceInputs(memory)
         self.capture = GraphCapture(self.device)
-        self._steps: OrderedDict[tuple[int, int | None], DeviceSteps] = OrderedDict()
+        self._steps: OrderedDict[tuple[int, int | None], dict[int, DeviceSteps]] = OrderedDict()
 
     @property
     def num_graphs(self) -> int:
         """The number of steps that are kept as graphs."""
-        return sum(len(steps.graphs) for steps in self._steps.values())
+        kept = (steps for of_width in self._steps.values() for steps in of_width.values())
+        return sum(len(steps.graphs) for steps in kept)
 
-    def steps(self, capacity: int, bucket: int | None) -> DeviceSteps:
-        """Return the steps over slots of ``capacity`` positions; the last few are kept."""
+    def runs_several_tokens(self, bucket: int | None) -> bool:
+        """Return True if steps may run several tokens per row; TensorRT's plans take one."""
+        return self._mask_capacity(bucket) is None
+
+    def steps(self, capacity: int, bucket: int | None, width: int) -> DeviceSteps:
+        """Return the steps of ``width`` tokens per row over slots of ``capacity`` positions.
+
+        Those of the last few capacities are kept.
+        """
         key = capacity, bucket
-        if key not in self._steps:
-            engines = DeviceEngines(
-                self.memory, self.embed, self.layers(bucket), self.head, self.candidates
-            )
-            self._steps[key] = DeviceSteps(
-                engines,
-                self.buffers,
-                self.capture,
-                max_rows=self.max_rows,
-                padded_rows=self.padded_rows,
-                capacity=capacity,
-                mask=self._mask_capacity(bucket),
-            )
+        of_width = self._steps.setdefault(key, {})
+        if width not in of_width:
+            of_width[width] = self._new_steps(capacity, bucket, width)
         self._steps.move_to_end(key)
         if len(self._steps) > _KEPT_CAPACITIES:
-            self._steps.popitem(last=False)[1].clear()
-        return self._steps[key]
+            _clear(self._steps.popitem(last=False)[1])
+        return of_width[width]
+
+    def drop_graphs(self, capacity: int, bucket: int | None) -> None:
+        """Destroy the graphs and bindings of all steps over slots of ``capacity`` positions."""
+        _clear(self._steps.get((capacity, bucket), {}))
 
     @override
     def close(self) -> None:
-        for steps in self._steps.values():
-            steps.clear()
+        for of_width in self._steps.values():
+            _clear(of_width)
         self._steps.clear()
 
     @override
@@ -166,7 +169,7 @@ class DeviceStitcher(Stitcher):
         inputs.lay_out_tokens(rows, padded, len(gathered), capacity)
         inputs.fill(prompts, [start] * rows, gathered)
         inputs.upload()
-        buffers = self.buffers.prompt_hidden_states(rows if all(whole) else 2 * rows, padded)
+        buffers = self._buffers.hidden_states(rows if all(whole) else 2 * rows, padded)
         read, written = (buffer[:rows] for buffer in buffers)  # [rows, S, E] each
         run_once(self.embed, inputs.device | {TensorRole.HIDDEN_STATES_OUT: read})
         for layer, session in enumerate(self.layers(bucket)):
@@ -214,8 +217,26 @@ class DeviceStitcher(Stitcher):
                 height=1,
             )
 
+    def _new_steps(self, capacity: int, bucket: int | None, width: int) -> DeviceSteps:
+        if width not in self._results:
+            self._results[width] = self._new_results(width)
+        return DeviceSteps(
+            DeviceEngines(self.memory, self.embed, self.layers(bucket), self.head, self.candidates),
+            self._results[width],
+            self.capture,
+            max_rows=self.max_rows,
+            width=width,
+            padded_rows=self.padded_rows,
+            capacity=capacity,
+            mask=self._mask_capacity(bucket),
+        )
+
+    def _new_results(self, width: int) -> StepResults:
+        head, candidates = self.head.spec, self.candidates.spec
+        return StepResults(self.memory, head, candidates, self.max_rows * width)
+
     def _gather(self, hidden_states: DeviceTensor, row_positions: DeviceTensor) -> Array:
-        logits = self.buffers.prompt_logits(row_positions.shape[0])
+        logits = self._buffers.logits(row_positions.shape[0])
         run_once(
             self.head,
             {
@@ -233,6 +254,11 @@ class DeviceStitcher(Stitcher):
         takes_mask = TensorRole.ATTENTION_MASK in self.layers(bucket)[0].spec.roles
         assert bucket is not None or not takes_mask, "a mask needs a static capacity"
         return bucket if takes_mask else None
+
+
+def _clear(of_width: Mapping[int, DeviceSteps]) -> None:
+    for steps in of_width.values():
+        steps.clear()
 
 
 def _prefixes(states: DeviceTensor, length: int) -> DeviceTensor:

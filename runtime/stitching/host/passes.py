@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from ....engines.memory import Array
 from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
-from ..protocol import StepRow
+from ..protocol import StepRow, active_counts, feeding_problem
 from .buffers import StepBuffers
 from .stitcher import HostStitcher
 
@@ -61,7 +60,7 @@ class HostPasses:
     def check(self, rows: Sequence[StepRow]) -> None:
         """Raise UsageError for tokens that cannot be fed; nothing has changed then."""
         for row in rows:
-            problem = self._problem(row)
+            problem = feeding_problem(row, partial(self._cache.reserved, row.row))
             if problem:
                 raise UsageError(f"row {row.row}", problem)
 
@@ -92,23 +91,6 @@ class HostPasses:
     def forget(self) -> None:
         """Drop all routes, whose slots are about to be freed."""
         self._routes.clear()
-
-    def _problem(self, row: StepRow) -> str | None:
-        if not row.tokens or len(row.tokens) != len(row.plans):
-            return f"feeds {len(row.tokens)} tokens with {len(row.plans)} plans; each has one"
-        for before, after in pairwise(row.plans):
-            if before is not after and not set(after).issubset(before):
-                return "feeds a token to a layer that the token before it bypasses"
-        for index, plan in enumerate(row.plans):
-            if index + 1 < len(row.plans) and row.plans[index + 1] is plan:
-                continue  # the last token of a plan reaches furthest
-            reserved = min((self._cache.reserved(row.row, layer) for layer in plan), default=0)
-            if row.position + index >= reserved:
-                return (
-                    f"feeds a token at position {row.position + index}; "
-                    f"a layer of its plan holds {reserved} positions of the row"
-                )
-        return None
 
     def _gather(self, group: _Group, starts: Array) -> None:
         """Set where the group's rows stand, and bring its tokens together."""
@@ -162,7 +144,7 @@ class HostPasses:
         order = [index[number] for number in numbers]
         lengths = np.array([len(rows[place].tokens) for place in order])
         firsts = np.cumsum(lengths) - lengths  # of each row, in the pass
-        active = [_active_counts(rows[place], len(layers)) for place in order]
+        active = [active_counts(rows[place], len(layers)) for place in order]
         place_of = {number: place for place, number in enumerate(numbers)}
         stops: list[_Stop] = []
         group: _Group | None = None
@@ -209,19 +191,6 @@ class HostPasses:
             bound(layer, 1, int(tokens), slot=slot, first_token=int(firsts[row]), is_part=False)
             for slot, (row, tokens) in enumerate(zip(group.rows, group.counts, strict=True))
         ]
-
-
-def _active_counts(row: StepRow, num_layers: int) -> list[int]:
-    """Return how many of the row's tokens, from the first on, run each layer."""
-    counts = [0] * num_layers
-    if row.plans[0] is row.plans[-1]:  # the common case: plans only shrink
-        for layer in row.plan:
-            counts[layer] = len(row.plans)
-        return counts
-    for plan in row.plans:
-        for layer in plan:
-            counts[layer] += 1
-    return counts
 
 
 @dataclass(frozen=True, eq=False)

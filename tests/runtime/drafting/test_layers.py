@@ -75,6 +75,25 @@ def test_a_text_is_resolved_once(exported: Callable[..., Path]) -> None:
         drafts.resolve(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("device", "text", "problem"),
+    [
+        ("cuda", "own", "was never run on a GPU: .* or allow texts that differ .* with exact=no"),
+        ("cuda", "own+ends:2,exact=no", "ends:2 needs the CPU: on devices drafts by layers"),
+        ("rehearsal", "first:2,exact=no", "first:2 needs the CPU: on devices drafts by layers"),
+        ("rehearsal", "own", "needs skipdec's kernels"),
+    ],
+)
+def test_devices_refuse_what_they_cannot_run_or_promise(
+    exported: Callable[..., Path], device: str, text: str, problem: str
+) -> None:
+    bundle = EngineBundle.open(exported("pre_norm"))
+    drafts = draft_resolver(bundle, ExitSchedule.full(6), device=device)
+    with pytest.raises(UsageError, match=problem):
+        drafts.resolve(text)
+    assert drafts.resolve("lookup+own,exact=no") == parse_draft("lookup+own,exact=no")
+
+
 def test_a_draft_costs_the_bytes_that_it_reads(exported: Callable[..., Path]) -> None:
     manifest = EngineBundle.open(exported("pre_norm")).manifest
     whole = LayerPlan(tuple(range(6)))

@@ -184,12 +184,3 @@ def test_a_row_goes_back_to_where_it_last_left_a_layer(own: FedStitcher) -> None
         own.slots.truncate(0, 4)
     finally:
         own.slots.reset()
-
-
-def test_devices_refuse_several_tokens_by_name(exported: Callable[..., Path]) -> None:
-    row = StepRow(0, (5, 6), 3, PLANS[:1] * 2)
-    with (
-        fed_stitcher(exported("pre_norm"), device="rehearsal") as stitcher,
-        pytest.raises(UsageError, match="on devices a row feeds one token per pass"),
-    ):
-        stitcher.slots.step([row])

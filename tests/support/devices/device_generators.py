@@ -21,9 +21,14 @@ Exported = Callable[..., Path]
 Open = Callable[..., Generator]
 
 
-def on_onnxruntime(exported: Exported, _: Path, structure: str) -> tuple[EngineBundle, object]:
+def on_onnxruntime(
+    exported: Exported,
+    _: Path,
+    structure: str,
+    **options: object,  # of the export
+) -> tuple[EngineBundle, object]:
     backend = OrtRehearsalBackend(device=HostDevice())
-    return EngineBundle.open(exported(structure)), backend
+    return EngineBundle.open(exported(structure, **options)), backend
 
 
 def on_tensorrt(

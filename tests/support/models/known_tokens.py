@@ -12,12 +12,15 @@ from typing import Any
 from skipdec.engines.backends.session import open_backend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.manifest import TensorRole
+from skipdec.engines.memory import Array
+from skipdec.runtime.drafting.config import MAX_DRAFT_TOKENS
 from skipdec.runtime.kv.buffers import BufferPool, KVLayout
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.stitching.loaded import load_stitcher, make_slots
 from skipdec.runtime.stitching.protocol import PromptRow, SlotLimits, StepRow
 from skipdec.runtime.stitching.slot_stitcher import SlotStitcher
+from skipdec.runtime.tokens.sampler import CandidateLogits, HostLogits, StepLogits
 
 Operation = dict[str, Any]
 Bits = dict[tuple[int, int], str]
@@ -180,7 +183,7 @@ class FedStitcher:
     def step(self, rows: Sequence[StepRow]) -> list[str]:
         logits = self.slots.step(rows)
         count = sum(len(row.tokens) for row in rows)
-        return [logits.logits[place].tobytes().hex() for place in range(count)]  # type: ignore[attr-defined]
+        return [_logits_of(logits, place).tobytes().hex() for place in range(count)]
 
     def schedule(self, text: str) -> ExitSchedule:
         return parse_schedule(text, num_layers=self._num_layers, horizon=8)
@@ -207,7 +210,7 @@ def fed_stitcher(path: Path, device: str = "cpu") -> Iterator[FedStitcher]:
     stitcher = load_stitcher(bundle, backend, 4, lambda rows: rows)
     layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
     positions = bundle.manifest.model.max_seq_len
-    limits = SlotLimits(4, positions, positions, KV_BYTES)
+    limits = SlotLimits(4, positions, positions + MAX_DRAFT_TOKENS, KV_BYTES)
     pool = BufferPool(backend.memory, KV_BYTES)
     slots = make_slots(stitcher, pool, layout, bundle.manifest.model.num_layers, limits)
     try:
@@ -220,6 +223,13 @@ def fed_stitcher(path: Path, device: str = "cpu") -> Iterator[FedStitcher]:
 
 def _draw(rng: random.Random, size: int) -> tuple[int, ...]:
     return tuple(rng.randrange(4, 90) for _ in range(size))
+
+
+def _logits_of(logits: StepLogits, place: int) -> Array:
+    if isinstance(logits, CandidateLogits):
+        return logits.fetch(place)
+    assert isinstance(logits, HostLogits)
+    return logits.logits[place]
 
 
 def _begin(row: int, text: KnownText) -> Operation:

@@ -48,11 +48,15 @@ def draw(seed: int, count: int, longest: int = 24) -> list[Wanted]:
 
 
 def together(
-    generator: Generator, wanted: list[Wanted], *, max_prefill_tokens: int = 16
+    generator: Generator,
+    wanted: list[Wanted],
+    *,
+    max_prefill_tokens: int = 16,
+    draft: str | None = None,
 ) -> list[RequestOutput]:
     numbers: list[int] = []
     to_come = list(wanted)
-    with generator.running_batch(max_prefill_tokens=max_prefill_tokens) as engine:
+    with generator.running_batch(max_prefill_tokens=max_prefill_tokens, draft=draft) as engine:
         steps = 0
         while to_come or engine.is_busy:
             while to_come and to_come[0].arrival <= steps:

@@ -1,0 +1,307 @@
+"""Rows that feed several tokens in a step of a device: the bits and texts of one at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from device_generators import Exported, device_of, on_onnxruntime, on_tensorrt, slots_of
+from known_tokens import alone, draw_texts, fed_stitcher, known_bits, together
+from loaded_backends import BACKENDS
+from random_requests import draw, run_all, texts
+from random_requests import together as requests_together
+
+from skipdec import Generator, SamplingParams, UsageError
+from skipdec.engines.backends.device import DeviceMemory
+from skipdec.engines.errors import EnvironmentMismatchError
+from skipdec.engines.kernels.library import find_library
+from skipdec.engines.memory import DeviceBuffer
+from skipdec.runtime.schedule.plan import LayerPlan
+from skipdec.runtime.stitching.device.rows import DeviceRows, StepLayout
+from skipdec.runtime.stitching.device.slot_stitcher import DeviceSlotStitcher
+from skipdec.runtime.stitching.protocol import StepRow
+from skipdec.runtime.tokens.outputs import RequestOutput
+
+needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+OWN = {"kernels": "skipdec", "quantize": "int8"}  # whose bits are promised
+SCHEDULES = ("full", "linear:max=5,min=2,horizon=20", "constant:max=3", "2x:horizon=9,prompt=decay")
+TEXTS = draw_texts(3, 8, SCHEDULES, length=24)
+ALL = LayerPlan(tuple(range(6)))
+DRAFTS = ("own,adapt=no", "lookup,adapt=no", "lookup+own,tokens=3,adapt=no")
+
+
+@pytest.fixture
+def generator(exported: Exported, tmp_path: Path) -> Iterator[Generator]:
+    """A generator of int8 on a device of host memory, with skipdec's kernels."""
+    bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm", **OWN)
+    with Generator(bundle, backend, max_batch_size=4) as generator:
+        yield generator
+
+
+@needs_kernels
+@pytest.mark.parametrize("width", [2, 3, 8])
+@pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
+def test_several_tokens_have_the_bits_of_one_on_the_cpu(
+    exported: Exported, kv_dtype: str, width: int
+) -> None:
+    bundle = exported("pre_norm", **OWN, kv_dtype=kv_dtype)
+    operations, expected = together(TEXTS, width, seed=width), alone(TEXTS)
+    with fed_stitcher(bundle) as stitcher:
+        wanted = known_bits(TEXTS, expected, stitcher.run(expected))
+    with fed_stitcher(bundle, device="rehearsal") as stitcher:
+        assert known_bits(TEXTS, operations, stitcher.run(operations)) == wanted
+
+
+def test_engines_of_onnxruntime_run_row_by_row_and_differ_by_rounding(exported: Exported) -> None:
+    operations, expected = together(TEXTS, 3, seed=5), alone(TEXTS)
+    with fed_stitcher(exported("pre_norm"), device="rehearsal") as stitcher:
+        wanted = known_bits(TEXTS, expected, stitcher.run(expected))
+        fed = stitcher.run(operations)
+    compared = 0
+    steps = [each["step"] for each in operations if "step" in each]
+    for step, given in zip(steps, fed, strict=True):
+        rest = iter(given)
+        for one in step:
+            own = TEXTS[one["row"]].tokens[one["position"] :]
+            known = True
+            for offset, token in enumerate(one["tokens"]):
+                found, known = next(rest), known and token == own[offset]
+                if known:
+                    exact = wanted[one["row"], one["position"] + offset]
+                    np.testing.assert_allclose(_values(found), _values(exact), atol=1e-4)
+                    compared += 1
+    assert compared > 200
+
+
+def _values(bits: str) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex(bits), np.float32)
+
+
+def _with_and_without_drafts(generator: Generator) -> list[tuple[RequestOutput, RequestOutput]]:
+    """Return texts without drafts and with them, allowed to differ; many guesses are right."""
+    params = [
+        SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logprobs=1),
+        SamplingParams(temperature=0.8, seed=3, max_tokens=30, ignore_eos=True, logprobs=1),
+    ] * 4
+    prompts = [[5 + index, 6, 7][: 1 + index % 3] for index in range(len(params))]
+    plain = generator.generate(prompts, params, schedule="full")
+    for _ in range(2):  # with n-grams of the first time
+        drafted = generator.generate(
+            prompts, params, schedule="full", draft="own,adapt=no,exact=no"
+        )
+    counts = [one.drafts for output in drafted for one in output.outputs if one.drafts]
+    assert sum(one.accepted for one in counts) > 50
+    return list(zip(plain, drafted, strict=True))
+
+
+def test_engines_that_round_otherwise_draft_where_that_is_allowed(
+    exported: Exported, tmp_path: Path
+) -> None:
+    bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm")
+    with Generator(bundle, backend, max_batch_size=4) as generator:
+        with pytest.raises(UsageError, match="needs skipdec's kernels"):
+            generator.generate([[5, 6]], draft="own")
+        for one, other in _with_and_without_drafts(generator):
+            assert [len(each.token_ids) for each in one.outputs] == [
+                len(each.token_ids) for each in other.outputs
+            ]
+
+
+@pytest.mark.gpu
+def test_drafts_on_a_gpu_leave_texts_as_they_are(exported: Exported, tmp_path: Path) -> None:
+    """A failure says that drafts must stay refused on this GPU: a pass rounds otherwise."""
+    try:
+        loaded = BACKENDS["onnxruntime-cuda"](exported, tmp_path)
+    except EnvironmentMismatchError as error:
+        pytest.skip(str(error))
+    with Generator(loaded.bundle, loaded.backend, max_batch_size=4) as generator:
+        with pytest.raises(UsageError, match="was never run on a GPU"):
+            generator.generate([[5, 6]], draft="own")
+        pairs = _with_and_without_drafts(generator)
+    differing = [one.request_id for one, other in pairs if texts(one) != texts(other)]
+    assert not differing, f"{len(differing)} of {len(pairs)} texts differ"
+    assert all(
+        each.logprobs == twin.logprobs
+        for one, other in pairs
+        for each, twin in zip(one.outputs, other.outputs, strict=True)
+    ), "texts are equal, the bits of log-probabilities are not"
+
+
+@needs_kernels
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_texts_with_drafts_are_those_without(generator: Generator, draft: str) -> None:
+    """Random arrivals, lengths, schedules, completions, greedy and sampled."""
+    wanted = draw(7, 30)
+    expected = [texts(one.alone(generator)) for one in wanted]
+    for _ in range(2):  # with n-grams of the first time
+        outputs = requests_together(generator, wanted, draft=draft)
+        assert [texts(output) for output in outputs] == expected
+    counts = [one.drafts for output in outputs for one in output.outputs if one.drafts]
+    assert sum(one.accepted for one in counts) > 10
+
+
+@needs_kernels
+def test_rows_that_want_all_logits_get_those_of_each_token(generator: Generator) -> None:
+    params = [
+        SamplingParams(temperature=0, max_tokens=12, logprobs=2, ignore_eos=True),
+        SamplingParams(temperature=0.9, seed=1, max_tokens=9, repetition_penalty=1.3),
+        SamplingParams(temperature=0.9, seed=2, max_tokens=8, top_p=0.9, logprobs=1, n=2),
+        SamplingParams(temperature=0, max_tokens=12, min_tokens=5, frequency_penalty=0.3),
+    ]
+    prompts = [[5 + 7 * index, 6, 7] for index in range(len(params))]
+    expected = generator.generate(prompts, params)
+    for _ in range(2):
+        found = generator.generate(prompts, params, draft="own,adapt=no")
+        for one, other in zip(found, expected, strict=True):
+            assert texts(one) == texts(other)
+            assert [each.logprobs for each in one.outputs] == [
+                each.logprobs for each in other.outputs
+            ]
+    assert sum(each.drafts.accepted for one in found for each in one.outputs if each.drafts) > 5
+
+
+@needs_kernels
+def test_unused_memory_is_never_read(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = draw(11, 20)
+    expected = [texts(output) for output in requests_together(generator, wanted)]
+    requests_together(generator, wanted, draft=DRAFTS[0])  # whose n-grams are right
+    generator.trim()
+    allocate = DeviceMemory.allocate
+
+    def poisoned(self: DeviceMemory, nbytes: int) -> DeviceBuffer:
+        buffer = allocate(self, nbytes)
+        self.device.fill(buffer.address, nbytes, 0xFF)
+        return buffer
+
+    monkeypatch.setattr(DeviceMemory, "allocate", poisoned)
+    outputs = requests_together(generator, wanted, draft=DRAFTS[0])
+    assert [texts(output) for output in outputs] == expected
+
+
+@needs_kernels
+def test_the_steady_state_is_one_launch_and_one_wait_per_pass(generator: Generator) -> None:
+    """Few graphs serve it: one for each of the padded rows and tokens that occur."""
+    device = device_of(generator)
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    with generator.running_batch(draft="own,adapt=no") as engine:
+        for _ in range(3):
+            before, passes = Counter(device.counts), engine.stats().steps
+            for index in range(4):
+                engine.add([5 + index, 6], params, schedule="full")
+            run_all(engine)
+            moved = device.counts - before
+        steps = engine.stats().steps - passes
+        assert engine.stats().accepted_draft_tokens > 100
+        assert steps < 20
+        assert moved["graph_launches"] == steps
+        assert {"allocate", "pinned", "captures"}.isdisjoint(moved)
+        assert slots_of(engine)._engines.num_graphs <= 3 * 4  # 1, 2, 4 rows by 1, 2, 4, 8 tokens
+
+
+@needs_kernels
+def test_closing_frees_all_device_memory(generator: Generator) -> None:
+    device = device_of(generator)
+    for _ in range(2):
+        generator.generate(
+            [[5, 6]], SamplingParams(temperature=0, max_tokens=20, ignore_eos=True), draft=DRAFTS[0]
+        )
+    generator.close()
+    assert not device.allocated
+
+
+def test_plans_of_tensorrt_refuse_several_tokens_by_name(
+    exported: Exported, tmp_path: Path
+) -> None:
+    bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm")
+    with Generator(bundle, backend) as generator, generator.running_batch() as engine:
+        with pytest.raises(UsageError, match="TensorRT's plans take one per step"):
+            slots_of(engine).step([StepRow(0, (5, 6), 3, (ALL, ALL))])
+        with pytest.raises(UsageError, match="TensorRT's plans are built for one"):
+            generator.generate([[5, 6]], draft="own,exact=no")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (StepRow(0, (5, 6), 3, (ALL,)), "2 tokens with 1 plans"),
+        (StepRow(0, (5, 6), 3, (LayerPlan((0, 5)), ALL)), "that the token before it bypasses"),
+        (StepRow(0, (5, 6, 7), 3, (ALL,) * 3), "holds 5 positions"),
+        (StepRow(0, (), 3, ()), "0 tokens"),
+    ],
+)
+def test_tokens_that_cannot_be_fed_are_refused(
+    exported: Exported, row: StepRow, problem: str
+) -> None:
+    begin = {"begin": {"row": 0, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 3}}
+    with fed_stitcher(exported("pre_norm"), device="rehearsal") as stitcher:
+        stitcher.run([begin])
+        with pytest.raises(UsageError, match=problem):
+            stitcher.slots.step([row])
+        stitcher.step([StepRow(0, (8, 9), 3, (ALL, ALL))])  # nothing has changed
+
+
+def test_padding_that_leaves_the_slots_is_refused(exported: Exported, tmp_path: Path) -> None:
+    """Slots that were not made for drafts have no room behind a row's last position."""
+    bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm")
+    with (
+        Generator(bundle, backend) as generator,
+        generator.running_batch(max_model_len=9) as engine,
+    ):
+        engine.add([5, 6, 7], SamplingParams(max_tokens=6, ignore_eos=True), schedule="full")
+        engine.step()
+        with pytest.raises(UsageError, match="padded to 8; its slots hold 9 positions"):
+            slots_of(engine).step([StepRow(0, (5,) * 4 + (6,), 3, (ALL,) * 5)])
+
+
+def _attends_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = DeviceRows.fill
+
+    def far(self: DeviceRows, layout: StepLayout, rows: list[StepRow]) -> None:
+        fill(self, layout, rows)
+        self._inputs.host["starts"][...] += layout.width > 1
+
+    monkeypatch.setattr(DeviceRows, "fill", far)
+
+
+def _forgets_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes logits of the rows' first tokens one after the other, as if nothing were padded."""
+    fill = DeviceRows.fill
+
+    def dense(self: DeviceRows, layout: StepLayout, rows: list[StepRow]) -> None:
+        fill(self, layout, rows)
+        if layout.width > 1:
+            found = self._inputs.host["logit rows"]
+            found[...] = np.arange(len(found))
+
+    monkeypatch.setattr(DeviceRows, "fill", dense)
+
+
+def _runs_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        DeviceSlotStitcher,
+        "_token_counts",
+        lambda self, rows: np.array([[len(row.tokens)] * (self._num_layers + 1) for row in rows]),
+    )
+
+
+@needs_kernels
+@pytest.mark.parametrize("mutate", [_attends_too_far, _forgets_padding, _runs_all_layers])
+def test_a_wrong_position_place_or_depth_changes_bits(
+    exported: Exported,
+    monkeypatch: pytest.MonkeyPatch,
+    mutate: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    """So the tests above would see it."""
+    expected, operations = alone(TEXTS), together(TEXTS, 3, seed=3)
+    with fed_stitcher(exported("pre_norm", **OWN), device="rehearsal") as stitcher:
+        wanted = known_bits(TEXTS, expected, stitcher.run(expected))
+        mutate(monkeypatch)
+        logits = stitcher.run(operations)
+        try:
+            found = known_bits(TEXTS, operations, logits)
+        except AssertionError:  # a token that was fed again gave other logits
+            found = {}
+        assert found != wanted
