@@ -27,8 +27,7 @@ from skipdec.runtime.tokens.outputs import RequestOutput
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 OWN = {"kernels": "skipdec", "quantize": "int8"}  # whose bits are promised
-SCHEDULES = ("full", "linear:max=5,min=2,horizon=20", "constant:max=3", "2x:horizon=9,prompt=decay")
-TEXTS = draw_texts(3, 8, SCHEDULES, length=24)
+TEXTS = draw_texts(3, 8)
 ALL = LayerPlan(tuple(range(6)))
 DRAFTS = ("own,adapt=no", "lookup,adapt=no", "lookup+own,tokens=3,adapt=no")
 

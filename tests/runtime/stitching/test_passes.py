@@ -95,7 +95,7 @@ def _keeps_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _runs_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "skipdec.runtime.stitching.host.passes._active_counts",
+        "skipdec.runtime.stitching.host.passes.active_counts",
         lambda row, num_layers: [len(row.tokens)] * num_layers,
     )
 
