@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import gather
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
@@ -24,6 +25,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from ...engines.documents import naming_full_disk
 from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ...runtime.schedule import ExitSchedule
@@ -44,18 +46,33 @@ def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrai
     """Return the Trainer for ``plan``; ``model`` holds the start weights."""
     config = plan.config
     return SkipTrainer(
+        **trainer_keywords(plan, events),
         model=model if config.lora is None else _with_adapters(plan, model, config.lora),
-        args=training_arguments(config, str(plan.directories.checkpoints)),
-        train_dataset=ExampleDataset(plan.data.examples, learn_prompt=config.learn_prompt),
-        data_collator=collate,
-        callbacks=[Watcher(plan, events)],
-        groups_lengths=config.group_by_length,
         schedules=plan.schedules,
         target=plan.schedule,
         distillation=config.distillation,
         teacher=None if config.distillation is None else plan.start.load(),
         drafting=None if config.draft is None else Drafting(config.draft.weight, plan.draft_layers),
     )
+
+
+def trainer_keywords(plan: TuningPlan, events: Events) -> dict[str, Any]:
+    """Return what every Trainer of ``plan`` takes: its options, examples and observer."""
+    config = plan.config
+    return {
+        "args": training_arguments(config, str(plan.directories.checkpoints)),
+        "train_dataset": ExampleDataset(plan.data.examples, learn_prompt=config.learn_prompt),
+        "data_collator": collate,
+        "callbacks": [Watcher(plan, events)],
+        "groups_lengths": config.group_by_length,
+    }
+
+
+def train(plan: TuningPlan, trainer: OrderedTrainer) -> None:
+    """Train from the start, or from the save that ``plan`` resumes; saves name a full disk."""
+    resumed = None if plan.resumed is None else str(plan.resumed.save.path)
+    with naming_full_disk(plan.directories.work, SafetensorError, RuntimeError):
+        trainer.train(resume_from_checkpoint=resumed)
 
 
 def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
@@ -97,8 +114,7 @@ def tuned_weights(
     """
     tuned = _gathered(plan, trainer, dtype)
     finite = tuned is None or are_finite(tuned[0].parameters())
-    if not everywhere(finite, trainer.args.device):
-        raise divergence(plan, f"weights are not finite as {plan.config.save_dtype}")
+    require_finite(plan, finite, trainer.args.device)
     return tuned
 
 
@@ -341,6 +357,12 @@ def are_finite(weights: Iterable[Tensor]) -> bool:
 def everywhere(fact: bool, device: torch.device) -> bool:
     """Return True if ``fact`` holds in every process; every process must call this."""
     return bool(gather(torch.tensor([int(fact)], device=device)).all())
+
+
+def require_finite(plan: TuningPlan, is_finite: bool, device: torch.device) -> None:
+    """Raise SkipDecError in every process unless all weights are finite as they are written."""
+    if not everywhere(is_finite, device):
+        raise divergence(plan, f"weights are not finite as {plan.config.save_dtype}")
 
 
 def divergence(plan: TuningPlan, what: str) -> SkipDecError:

@@ -64,12 +64,11 @@ def is_main() -> bool:
 
 def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     import torch
-    from safetensors import SafetensorError
     from transformers import set_seed
 
     if plan.config.draft_layer is not None:
         return train_draft_layer(plan, events, is_main=is_main())
-    from .trainer import divergence, make_trainer, tuned_weights
+    from .trainer import divergence, make_trainer, train, tuned_weights
 
     stages = Stages(events)
     with stages.timed("load"):
@@ -79,9 +78,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
         before = _measure("start", model, plan) if is_main() else _HeldOut()
     with stages.timed("train"):
         trainer = make_trainer(plan, model, events)
-        resumed = None if plan.resumed is None else str(plan.resumed.save.path)
-        with naming_full_disk(plan.directories.work, SafetensorError, RuntimeError):
-            trainer.train(resume_from_checkpoint=resumed)
+        train(plan, trainer)
         tuned = tuned_weights(plan, trainer, getattr(torch, plan.config.save_dtype))
     if tuned is None:
         return None

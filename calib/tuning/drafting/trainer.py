@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ....engines.host.events import Events
-from ..batches import ExampleDataset, collate
 from ..model import IGNORED_LABEL, SkipModel
 from ..plan import TuningPlan
-from ..trainer import OrderedTrainer, Watcher, kl_divergence, training_arguments
+from ..trainer import OrderedTrainer, kl_divergence, trainer_keywords
 
 
 class DraftLayer(nn.Module):
@@ -79,12 +78,4 @@ class DraftLayerTrainer(OrderedTrainer):
 
 def make_draft_trainer(plan: TuningPlan, layer: DraftLayer, events: Events) -> DraftLayerTrainer:
     """Return the Trainer of a draft layer for ``plan``."""
-    config = plan.config
-    return DraftLayerTrainer(
-        model=layer,
-        args=training_arguments(config, str(plan.directories.checkpoints)),
-        train_dataset=ExampleDataset(plan.data.examples, learn_prompt=config.learn_prompt),
-        data_collator=collate,
-        callbacks=[Watcher(plan, events)],
-        groups_lengths=config.group_by_length,
-    )
+    return DraftLayerTrainer(**trainer_keywords(plan, events), model=layer)

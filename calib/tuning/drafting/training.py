@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....engines.documents import naming_full_disk
 from ....engines.host.events import Events
 from ....exporter.checkpoint.checkpoint import open_checkpoint
 from ....exporter.checkpoint.draft_layer import DraftedModel
@@ -29,9 +28,9 @@ def train_draft_layer(plan: TuningPlan, events: Events, *, is_main: bool) -> Tun
 
     The model's loss on held-out data is measured before and after, and does not change.
     """
-    from safetensors import SafetensorError
     from transformers import set_seed
 
+    from ..trainer import train
     from .trainer import DraftLayer, make_draft_trainer
 
     stages = Stages(events)
@@ -44,9 +43,7 @@ def train_draft_layer(plan: TuningPlan, events: Events, *, is_main: bool) -> Tun
         before = _measure(layer, plan) if is_main else None
     with stages.timed("train"):
         trainer = make_draft_trainer(plan, layer, events)
-        resumed = None if plan.resumed is None else str(plan.resumed.save.path)
-        with naming_full_disk(plan.directories.work, SafetensorError, RuntimeError):
-            trainer.train(resume_from_checkpoint=resumed)
+        train(plan, trainer)
         _convert(plan, trainer, layer)
     if not is_main:
         return None
@@ -80,12 +77,11 @@ def _convert(plan: TuningPlan, trainer: DraftLayerTrainer, layer: DraftLayer) ->
     """
     import torch
 
-    from ..trainer import are_finite, divergence, everywhere
+    from ..trainer import are_finite, require_finite
 
     dtype = getattr(torch, plan.config.save_dtype)
     layer.load_state_dict({name: each.to(dtype) for name, each in layer.state_dict().items()})
-    if not everywhere(are_finite(layer.parameters()), trainer.args.device):
-        raise divergence(plan, f"weights are not finite as {plan.config.save_dtype}")
+    require_finite(plan, are_finite(layer.parameters()), trainer.args.device)
 
 
 def _loss(name: str, model: SkipModel, plan: TuningPlan) -> dict[str, float]:

@@ -235,7 +235,7 @@ def test_only_a_draft_layer_is_replaced_by_force(
     ("changes", "problem"),
     [
         ({"draft_layer": 4}, "draft_layer | is 4; allowed: 1 to 3, fewer than the model's 4"),
-        ({"draft": {"layers": "ends:4"}}, "4 layers; allowed: 1 to 3"),
+        ({"draft": {"layers": "ends:4"}}, "ends:4 runs 4 layers of 4; allowed: 1 to 3"),
     ],
 )
 def test_as_many_layers_as_the_model_has_are_refused(
