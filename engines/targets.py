@@ -90,6 +90,11 @@ def target_of(name: str) -> Target:
     return target
 
 
+def default_device(target: str) -> str:
+    """Return the device on which bundles of ``target`` run by default."""
+    return next(iter(target_of(target).backends))
+
+
 def exported_targets() -> tuple[str, ...]:
     """Return the targets whose bundles can be run."""
     return tuple(name for name in TARGETS if target_of(name).backends)

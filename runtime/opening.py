@@ -13,6 +13,7 @@ from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.constants import integer
 from ..engines.errors import UsageError
 from ..engines.host.processor import available_cores, thread_problems
+from ..engines.targets import default_device
 from .drafting.config import is_auto, parse_draft
 from .schedule import ExitSchedule
 
@@ -188,7 +189,7 @@ class OpenOptions(ValidatedConfig):
         the process's only one. Raises UsageError for options that do not fit the device, for
         example threads where engines run on a GPU, and EnvironmentMismatchError without the device.
         """
-        from ..engines.backends.session import default_device, open_backend  # imports NumPy
+        from ..engines.backends.session import open_backend  # imports NumPy
 
         device, threads = self.device or default_device(target), self.threads
         if pool_threads is not None and device == "cpu":

@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..manifest import EngineSpec, KVBucket, TensorRole
 from ..memory import Memory, Tensor, numpy_dtype
 from ..registry import load
-from ..targets import target_of
+from ..targets import default_device, target_of
 
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
@@ -140,11 +140,6 @@ class EngineBackend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free the backend's own resources; owners drop their sessions."""
-
-
-def default_device(target: str) -> str:
-    """Return the device on which bundles of ``target`` run by default."""
-    return next(iter(target_of(target).backends))
 
 
 def open_backend(

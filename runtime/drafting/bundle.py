@@ -12,7 +12,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
-from ...engines.backends.session import default_device
 from ...engines.bundle import EngineBundle
 from ...engines.bundle import write_draft as write_document
 from ...engines.bundle.files import parse_draft_file
@@ -20,6 +19,7 @@ from ...engines.bundle.place import DRAFT_NAME, bundle_place
 from ...engines.checking import expanded
 from ...engines.constants import integer
 from ...engines.errors import BundleError, UsageError, shown
+from ...engines.targets import default_device
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
 from .config import DraftConfig, is_auto, parse_draft

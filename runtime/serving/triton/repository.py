@@ -7,12 +7,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ....engines.backends.session import default_device
 from ....engines.bundle import EngineBundle
 from ....engines.checking import Problems, expanded
 from ....engines.documents import write_file
 from ....engines.errors import SkipDecError, UsageError
-from ....engines.targets import target_of
+from ....engines.targets import default_device, target_of
 from ...drafting.bundle import draft_resolver
 from ...schedule.bundle import bundle_schedule
 from ...schedule.request_schedules import ScheduleResolver

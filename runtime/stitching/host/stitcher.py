@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from typing_extensions import override
@@ -53,11 +54,7 @@ class HostStitcher(Stitcher):
 
     def session(self, layer: int) -> EngineSession:
         """Return a layer's engine; the draft layer has the number behind the last."""
-        if layer < len(self.layers):
-            return self.layers[layer]
-        assert self.drafts is not None
-        assert self.drafts.layer is not None, "drafts were resolved against the bundle"
-        return self.drafts.layer
+        return _session_of(self.layers, self.drafts, layer)
 
     def follow(
         self, tokens: Sequence[int], start: int, layers: Iterable[int], caches: LayerCaches
@@ -149,7 +146,8 @@ class HostStitcher(Stitcher):
             yield self._gather_logits(hidden_states, np.array(positions[start : start + chunk]))
 
     def _workspace(self, tokens: int) -> Workspace:
-        return Workspace(self.embed, self.head, self.drafts, tokens, self.session)
+        session = partial(_session_of, self.layers, self.drafts)  # not self, which would be a cycle
+        return Workspace(self.embed, self.head, self.drafts, tokens, session)
 
     def _embed_tokens(self, rows: Sequence[Sequence[int]], start: int) -> Array:
         padded = max(len(row) for row in rows)
@@ -176,6 +174,16 @@ class HostStitcher(Stitcher):
         }
         run_once(self.head, tensors)
         return logits
+
+
+def _session_of(
+    layers: Sequence[EngineSession], drafts: DraftEngines | None, layer: int
+) -> EngineSession:
+    if layer < len(layers):
+        return layers[layer]
+    assert drafts is not None
+    assert drafts.layer is not None, "drafts were resolved against the bundle"
+    return drafts.layer
 
 
 def _run_prefixes(
