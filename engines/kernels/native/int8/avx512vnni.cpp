@@ -30,8 +30,9 @@ constexpr std::int64_t kCodeBytes = 1;
 constexpr int kMaximumRows = 12;
 
 // With one or two rows, memory bandwidth is the bottleneck, and single blocks stream best. With
-// more rows, the bottleneck is loading their codes, which blocks share. Measured on Zen 4 and Zen 5,
-// where software prefetching was no faster; four blocks at once take 2 to 10 % longer for two rows.
+// more rows, the bottleneck is loading their codes, which blocks share. Measured on Zen 4 and Zen
+// 5, where software prefetching was no faster; four blocks at once take 2 to 10 % longer for two
+// rows.
 constexpr int blocks_at_once(int rows) { return rows <= 2 ? 1 : rows <= 6 ? 4 : 2; }
 
 struct Codes {
