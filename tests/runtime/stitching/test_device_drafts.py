@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from device_generators import Exported, device_of, on_onnxruntime, on_tensorrt, slots_of
-from known_tokens import alone, draw_texts, fed_stitcher, known_bits, together
+from known_tokens import alone, assert_close, draw_texts, fed_stitcher, known_bits, together
 from loaded_backends import BACKENDS
 from random_requests import draw, run_all, texts
 from random_requests import together as requests_together
@@ -59,24 +59,8 @@ def test_engines_of_onnxruntime_run_row_by_row_and_differ_by_rounding(exported: 
     with fed_stitcher(exported("pre_norm"), device="rehearsal") as stitcher:
         wanted = known_bits(TEXTS, expected, stitcher.run(expected))
         fed = stitcher.run(operations)
-    compared = 0
-    steps = [each["step"] for each in operations if "step" in each]
-    for step, given in zip(steps, fed, strict=True):
-        rest = iter(given)
-        for one in step:
-            own = TEXTS[one["row"]].tokens[one["position"] :]
-            known = True
-            for offset, token in enumerate(one["tokens"]):
-                found, known = next(rest), known and token == own[offset]
-                if known:
-                    exact = wanted[one["row"], one["position"] + offset]
-                    np.testing.assert_allclose(_values(found), _values(exact), atol=1e-4)
-                    compared += 1
+    compared = assert_close(TEXTS, operations, fed, wanted, atol=1e-4)
     assert compared > 200
-
-
-def _values(bits: str) -> np.ndarray:
-    return np.frombuffer(bytes.fromhex(bits), np.float32)
 
 
 def _with_and_without_drafts(generator: Generator) -> list[tuple[RequestOutput, RequestOutput]]:

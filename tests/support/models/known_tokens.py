@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from skipdec.engines.backends.session import open_backend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.manifest import TensorRole
@@ -252,3 +254,31 @@ def _fed(row: int, text: KnownText, position: int, tokens: Sequence[int]) -> dic
         "index": index,
         "schedule": text.schedule,
     }
+
+
+def assert_close(
+    texts: Sequence[KnownText],
+    operations: Sequence[Operation],
+    fed: Sequence[Sequence[str]],
+    wanted: Bits,
+    atol: float,
+) -> int:
+    """Compare the logits of true tokens in ``fed`` with ``wanted``; return how many there were."""
+    compared = 0
+    steps = [each["step"] for each in operations if "step" in each]
+    for step, given in zip(steps, fed, strict=True):
+        rest = iter(given)
+        for one in step:
+            own = texts[one["row"]].tokens[one["position"] :]
+            known = True
+            for offset, token in enumerate(one["tokens"]):
+                found, known = next(rest), known and token == own[offset]
+                if known:
+                    exact = wanted[one["row"], one["position"] + offset]
+                    np.testing.assert_allclose(_values(found), _values(exact), atol=atol)
+                    compared += 1
+    return compared
+
+
+def _values(bits: str) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex(bits), np.float32)
