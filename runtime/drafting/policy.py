@@ -28,11 +28,9 @@ _FIRST_WAIT, _LONGEST_WAIT = 16, 256  # passes between two tries while drafts ar
 class PassCosts:
     """Measured seconds of passes, and of draft steps, by the number of rows.
 
-    A pass takes as long as all that is done for its tokens, draft steps aside.
-
-    Rows fall into the classes 1, 2, 4, 8, …; a cost is the mean of the last 15 measured
-    ones. It is forgotten 256 passes after the last of them, so that what looked slow once is tried
-    again.
+    A pass takes as long as all that is done for its tokens, draft steps aside. Rows fall into the
+    classes 1, 2, 4, 8, …; a cost is the mean of the last 15 measured ones without the slowest. It
+    is forgotten 256 passes after the last of them, so that what looked slow once is tried again.
     """
 
     def __init__(self) -> None:
@@ -75,9 +73,10 @@ class PassCosts:
         costs: list[float | None] = [1.0]
         for tokens in range(2, max(most, MAX_DRAFT_TOKENS + 1) + 1):
             times = self._passes.get((rows, tokens))
-            is_known = times is not None and plain is not None and count - times.last < _STALE
-            cost = times.cost if times is not None and is_known else None
-            costs.append(None if cost is None or plain is None else cost / plain)
+            if plain is None or times is None or times.cost is None or count - times.last >= _STALE:
+                costs.append(None)
+            else:
+                costs.append(times.cost / plain)
         return _without_gaps(costs, _PRIOR_SLOPE * rows)[:most]
 
     def draft_cost(self, source: str, rows: int, prior: float) -> float:
@@ -103,7 +102,7 @@ class _Seconds:
             self._times.clear()
         self.last = count
         self._times.append(max(seconds, _LEAST_SECONDS))
-        # Not the median: of a short text's few passes of a length the first binds the engines.
+        # Not the median: passes that bind engines or find their data cold are paid for, too.
         others = len(self._times) - 1
         self.cost = (sum(self._times) - max(self._times)) / others if others + 1 >= _LEAST else None
 

@@ -50,7 +50,7 @@ void RecentSeconds::add(double seconds, std::int64_t number) {
   const std::int64_t known = std::min(count_, size);
   const double* const begin = last_.data();
   const double* const end = begin + known;
-  // Not the median: of a short text's few passes of a length the first binds the engines.
+  // Not the median: passes that bind engines or find their data cold are paid for, too.
   const double others = std::accumulate(begin, end, -*std::max_element(begin, end));
   cost_ =
       std::max(others / static_cast<double>(std::max<std::int64_t>(1, known - 1)), kLeastSeconds);
