@@ -105,9 +105,9 @@ def test_between_two_texts_that_are_scored_comes_a_step(
         return decode(self)
 
     async def main(engine: AsyncEngine) -> None:
-        with held_steps():
+        with held_steps() as held:
             text = asyncio.create_task(engine.generate(TEXT, LONG))
-            while not engine.stats().running:
+            while not held.is_set():
                 await asyncio.sleep(0)
             scores = [asyncio.create_task(engine.score(TEXT)) for _ in range(5)]
             await asyncio.sleep(0)
@@ -144,9 +144,9 @@ def test_clients_take_turns_to_have_texts_scored(
         return score(self, request, schedule)
 
     async def main(engine: AsyncEngine) -> None:
-        with held_steps():
+        with held_steps() as held:
             text = asyncio.create_task(engine.generate(TEXT, LONG))
-            while not engine.stats().running:
+            while not held.is_set():
                 await asyncio.sleep(0)
             scores = [asyncio.create_task(engine.score(TEXT, client=one)) for one in "aaaab"]
             await asyncio.sleep(0)
@@ -161,9 +161,9 @@ def test_request_ends_on_disconnect_timeout_or_abort(
     bundle: Path,
 ) -> None:
     async def main(engine: AsyncEngine) -> None:
-        with held_steps():
+        with held_steps() as held:
             running = asyncio.create_task(engine.generate(TEXT, LONG))
-            while not engine.stats().running:
+            while not held.is_set():
                 await asyncio.sleep(0)
             gone = asyncio.create_task(engine.score(TEXT))
             late = asyncio.create_task(engine.score(TEXT, deadline=0.0))
@@ -185,9 +185,9 @@ def test_request_ends_on_disconnect_timeout_or_abort(
 
 def test_too_many_texts_are_refused_and_closing_ends_those_that_wait(bundle: Path) -> None:
     async def main(engine: AsyncEngine) -> None:
-        with held_steps():
+        with held_steps() as held:
             running = asyncio.create_task(engine.generate(TEXT, LONG))
-            while not engine.stats().running:
+            while not held.is_set():
                 await asyncio.sleep(0)
             left.extend(asyncio.create_task(engine.score(TEXT)) for _ in range(2))
             await asyncio.sleep(0)
@@ -256,9 +256,9 @@ def test_an_engine_that_fails_harms_the_text_that_is_scored_alone(
 
 def test_a_text_waits_for_memory_that_running_requests_hold(bundle: Path) -> None:
     async def main(engine: AsyncEngine) -> None:
-        with held_steps():
+        with held_steps() as held:
             running = asyncio.create_task(engine.generate(TEXT, LONG))
-            while not engine.stats().running:
+            while not held.is_set():
                 await asyncio.sleep(0)
             pool = engine._engine._loaded.engines.pool
             request, _ = engine.outline.prepare_score(TEXT, None, None)

@@ -147,12 +147,16 @@ def connected(server: Running, receive_buffer: int | None = None) -> Iterator[so
 
 
 @contextmanager
-def held_steps(method: str = "_decode") -> Iterator[None]:
-    """Engines of this process wait in their next decode step, or other method, for the end."""
-    may_go_on = Event()
+def held_steps(method: str = "_decode") -> Iterator[Event]:
+    """Engines of this process wait in their next decode step, or other method, for the end.
+
+    Yields an event that is set as soon as one of them waits.
+    """
+    waits, may_go_on = Event(), Event()
     original = getattr(RunningBatch, method)
 
     def held(engine: RunningBatch, *args: object) -> list[StreamDelta]:
+        waits.set()
         may_go_on.wait()
         deltas: list[StreamDelta] = original(engine, *args)
         return deltas
@@ -160,6 +164,6 @@ def held_steps(method: str = "_decode") -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunningBatch, method, held)
         try:
-            yield
+            yield waits
         finally:
             may_go_on.set()
