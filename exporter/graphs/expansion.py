@@ -5,6 +5,7 @@
     HalfLinear      → MatMul, its weight in float32
     Attention       → GroupQueryAttention
     LayerNorm       → LayerNormalization
+    RmsNorm         → RMSNormalization
 
 Caches and 16-bit matrices become float32: ONNX Runtime's CPU products support nothing else.
 """
@@ -21,8 +22,9 @@ from ..quantization.packed import PackedQuantizer, weight_quantizer
 from ..quantization.quantize import WeightQuantizer
 from .attention import attention_node
 from .lowering import CONTRIB_DOMAIN, LoweredEngine, initializer, replace_value
+from .norms import restore_norms
 from .onnxruntime import GROUP_QUERY_ATTENTION, ProductWriter, length_inputs, with_lengths
-from .skipdec import ACTIVATION, ACTIVATIONS, ATTENTION, CACHES, restore_norms
+from .skipdec import ACTIVATION, ACTIVATIONS, ATTENTION, CACHES
 
 
 def expanded_precision(precision: PrecisionSpec) -> PrecisionSpec:

@@ -94,6 +94,13 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
     new.name, old.name = old.name, None
 
 
+def replace_node(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
+    """Put ``new`` in the place of ``old``; both have one output."""
+    graph.insert_before(old, new)
+    replace_value(old.outputs[0], new.outputs[0])
+    graph.remove(old, safe=True)
+
+
 def parameters_as_inputs(model: ir.Model) -> ir.Model:
     """Return a serialisable copy in which initialisers without data are inputs."""
     copy = model.clone()

@@ -1,9 +1,9 @@
 """Lowering of canonical graphs, traced in float32, to skipdec's own operators (domain skipdec).
 
 TensorScatter + Attention → Attention, placed by the canonical write_indices; products with packed
-weights → one operator fused with what follows; LayerNormalization → LayerNorm. Other 16-bit
-matrices are stored as such, with a Cast. Activations are float32, so everything else runs on ONNX
-Runtime's operators as traced.
+weights → one operator fused with what follows; norms → LayerNorm and RmsNorm. Other 16-bit matrices
+are stored as such, with a Cast. Activations are float32, so everything else runs on ONNX Runtime's
+operators as traced.
 
     MatMul (+ Add bias) (+ Relu | Gelu) (+ Add residual)  →  QuantizedLinear, HalfLinear, …
 
@@ -45,12 +45,12 @@ from .lowering import (
     products_by_weight,
     replace_value,
 )
+from .norms import replace_norms
 from .onnxruntime import quantize_products
 
 ATTENTION = "Attention"
 ACTIVATIONS = ("", "Relu", "Gelu")  # by the attribute's value
 ACTIVATION = "activation"
-LAYER_NORM = "LayerNorm"  # bitwise equal on every processor, unlike ONNX Runtime's sums
 CACHES = frozenset(
     {
         TensorRole.PAST_KEY,
@@ -142,30 +142,6 @@ def _narrow(graph: ir.Graph, names: Iterator[str], precision: PrecisionSpec) -> 
 
 def _element_type(dtype: str) -> ir.DataType:
     return ir.DataType[dtype.upper().replace("FLOAT32", "FLOAT")]
-
-
-def replace_norms(graph: ir.Graph) -> None:
-    """Replace every float32 LayerNormalization over the last axis in place."""
-    for node in [node for node in graph if node.op_type == "LayerNormalization"]:
-        axis = node.attributes.get_int("axis", -1)
-        assert axis == -1, axis
-        epsilon = node.attributes.get_float("epsilon", 1e-5)
-        own = ir.node(LAYER_NORM, node.inputs, {"epsilon": epsilon}, domain=DOMAIN, name=node.name)
-        _replace_node(graph, node, own)
-
-
-def restore_norms(graph: ir.Graph) -> None:
-    """Undo ``replace_norms``."""
-    for node in [node for node in graph if node.domain == DOMAIN and node.op_type == LAYER_NORM]:
-        attributes = {"axis": -1, "epsilon": node.attributes.get_float("epsilon"), "stash_type": 1}
-        standard = ir.node("LayerNormalization", node.inputs, attributes, name=node.name)
-        _replace_node(graph, node, standard)
-
-
-def _replace_node(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
-    graph.insert_before(old, new)
-    replace_value(old.outputs[0], new.outputs[0])
-    graph.remove(old, safe=True)
 
 
 @dataclass

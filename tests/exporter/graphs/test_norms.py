@@ -1,4 +1,4 @@
-"""A graph's layer normalisation becomes skipdec's operator and computes the same."""
+"""A graph's norms become skipdec's operators, compute the same, and can be restored."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from skipdec.engines.kernels.library import DOMAIN, find_library
-from skipdec.exporter.graphs.skipdec import replace_norms
+from skipdec.exporter.graphs.norms import NORMS, replace_norms, restore_norms
 
 SIZE = 48
 
 
-def graph_of_norms(with_bias: bool) -> ir.Model:
+def graph_of_norms(op_type: str, with_bias: bool) -> ir.Model:
     random = np.random.default_rng(0)
     parameters = ["scale", "bias"] if with_bias else ["scale"]
     shape = ["rows", SIZE]
     graph = helper.make_graph(
         [
-            helper.make_node("LayerNormalization", ["x", *parameters], ["once"], epsilon=1e-3),
-            helper.make_node("LayerNormalization", ["once", *parameters], ["twice"]),
+            helper.make_node(op_type, ["x", *parameters], ["once"], epsilon=1e-3),
+            helper.make_node(op_type, ["once", *parameters], ["twice"]),
         ],
         "norms",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
@@ -34,7 +34,7 @@ def graph_of_norms(with_bias: bool) -> ir.Model:
             for name in parameters
         ],
     )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", 24), helper.make_opsetid(DOMAIN, 1)]
     return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10))
 
 
@@ -49,13 +49,20 @@ def run(model: ir.Model, x: np.ndarray) -> list[np.ndarray]:
     return results
 
 
+FORMS = [("LayerNormalization", True), ("LayerNormalization", False), ("RMSNormalization", False)]
+
+
 @pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_norms_are_replaced_and_equal(with_bias: bool) -> None:
-    model = graph_of_norms(with_bias)
+@pytest.mark.parametrize(("op_type", "with_bias"), FORMS)
+def test_norms_are_replaced_equal_and_restored(op_type: str, with_bias: bool) -> None:
+    model = graph_of_norms(op_type, with_bias)
     x = np.random.default_rng(1).standard_normal((3, SIZE), np.float32) / 100
     expected = run(model, x)
     replace_norms(model.graph)
-    assert [(node.domain, node.op_type) for node in model.graph] == [(DOMAIN, "LayerNorm")] * 2
+    assert [(node.domain, node.op_type) for node in model.graph] == [(DOMAIN, NORMS[op_type])] * 2
     for actual, exact in zip(run(model, x), expected, strict=True):
         np.testing.assert_allclose(actual, exact, rtol=0, atol=5e-6)
+    restore_norms(model.graph)
+    assert [(node.domain, node.op_type) for node in model.graph] == [("", op_type)] * 2
+    for actual, exact in zip(run(model, x), expected, strict=True):
+        np.testing.assert_array_equal(actual, exact)

@@ -1,4 +1,4 @@
-// Layer normalisation on AVX2, FMA and F16C.
+// Layer and RMS normalisation on AVX2, FMA and F16C.
 #if defined(__x86_64__)
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 // clang-format on
 
 namespace skipdec {
-Normalize avx2_normalize() { return normalize; }
+const NormKernels& avx2_norm_kernels() { return kKernels; }
 }  // namespace skipdec
 
 #if defined(__clang__)

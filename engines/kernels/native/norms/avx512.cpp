@@ -1,4 +1,4 @@
-// Layer normalisation on AVX-512.
+// Layer and RMS normalisation on AVX-512.
 #if defined(__x86_64__)
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 // clang-format on
 
 namespace skipdec {
-Normalize avx512_normalize() { return normalize; }
+const NormKernels& avx512_norm_kernels() { return kKernels; }
 }  // namespace skipdec
 
 #if defined(__clang__)

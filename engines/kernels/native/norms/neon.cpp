@@ -1,4 +1,4 @@
-// Layer normalisation on NEON.
+// Layer and RMS normalisation on NEON.
 #if defined(__aarch64__)
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 // clang-format on
 
 namespace skipdec {
-Normalize neon_normalize() { return normalize; }
+const NormKernels& neon_norm_kernels() { return kKernels; }
 }  // namespace skipdec
 
 #endif  // __aarch64__

@@ -4,21 +4,21 @@
 
 namespace skipdec {
 
-Normalize normalize_on(InstructionSet set) {
+const NormKernels& norm_kernels(InstructionSet set) {
   switch (set) {
 #if defined(__x86_64__)
     case InstructionSet::kAmx:
     case InstructionSet::kAvx512Vnni:
-      return avx512_normalize();
+      return avx512_norm_kernels();
     case InstructionSet::kAvxVnni:
     case InstructionSet::kAvx2:
-      return avx2_normalize();
+      return avx2_norm_kernels();
 #elif defined(__aarch64__)
     case InstructionSet::kNeon:
-      return neon_normalize();
+      return neon_norm_kernels();
 #endif
     default:
-      return portable_normalize();
+      return portable_norm_kernels();
   }
 }
 

@@ -1,7 +1,11 @@
-// Layer normalisation of float32 rows: y = (x − mean) / sqrt(variance + epsilon) · scale + bias.
+// Normalisation of float32 rows:
+//
+//   layer norm: y = (x − mean) / sqrt(variance + epsilon) · scale + bias
+//   RMS norm:   y = x · (1 / sqrt(mean of x² + epsilon)) · scale
 //
 // Sums are added in the same order on every instruction set, so a row's bits depend only on the
-// row. A row with NaN or infinity becomes NaN.
+// row. A row with NaN or infinity becomes NaN, and so does one whose sum of squares is no float32
+// in an RMS norm.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +17,9 @@ namespace skipdec {
 // The caller owns all memory.
 struct Normalization {
   std::int64_t size = 0;         // elements of a row
-  float epsilon = 0;             // added to the variance
+  float epsilon = 0;             // added to the variance or to the mean square
   const float* scale = nullptr;  // [size]
-  const float* bias = nullptr;   // [size] or nullptr
+  const float* bias = nullptr;   // [size] or nullptr; a layer norm alone has one
 };
 
 // Normalises rows begin … end - 1 of ``values`` [rows, size] into ``result``, which may be
@@ -23,7 +27,13 @@ struct Normalization {
 using Normalize = void (*)(const Normalization&, const float* values, float* result,
                            std::int64_t begin, std::int64_t end) noexcept;
 
-// Returns the implementation for ``set``, or for the next simpler set that has one.
-Normalize normalize_on(InstructionSet set);
+// Kernels of one instruction set.
+struct NormKernels {
+  Normalize layer_norm;
+  Normalize rms_norm;
+};
+
+// Returns the kernels of ``set``, or of the next simpler set that has kernels.
+const NormKernels& norm_kernels(InstructionSet set);
 
 }  // namespace skipdec

@@ -1,4 +1,4 @@
-// Layer normalisation with the Vector of the including file.
+// Layer and RMS normalisation with the Vector of the including file.
 #pragma once
 
 namespace skipdec {
@@ -24,46 +24,75 @@ inline float sum_of_chunks(std::int64_t size, const Term& term) {
   return sum((a + b) + (c + d));
 }
 
-void normalize_row(const Normalization& norm, const float* values, float* result) {
-  const auto size = norm.size;
-  const auto lanes = [size](std::int64_t k) {
+// A row of ``size`` floats, read and written 16 lanes at a time.
+struct RowChunks {
+  std::int64_t size;
+
+  int lanes(std::int64_t k) const {
     return static_cast<int>(std::min<std::int64_t>(size - k, Vector::kLanes));
-  };
-  const auto load = [&](const float* from, std::int64_t k) {
+  }
+  // Returns lanes k … k + 15, with zeros beyond the row.
+  Vector load(const float* from, std::int64_t k) const {
     return lanes(k) == Vector::kLanes ? Vector::load(from + k) : load_first(from + k, lanes(k));
-  };
-  const auto length = static_cast<float>(size);
-  const float total = sum_of_chunks(size, [&](std::int64_t k) { return load(values, k); });
+  }
+  void store(const Vector& v, float* to, std::int64_t k) const {
+    if (lanes(k) == Vector::kLanes) {
+      v.store(to + k);
+    } else {
+      store_first(v, to + k, lanes(k));
+    }
+  }
+};
+
+void layer_normalize_row(const Normalization& norm, const float* values, float* result) {
+  const RowChunks row{norm.size};
+  const auto length = static_cast<float>(norm.size);
+  const float total = sum_of_chunks(norm.size, [&](std::int64_t k) { return row.load(values, k); });
   const Vector mean = Vector::broadcast(total / length);
-  const float squares = sum_of_chunks(size, [&](std::int64_t k) {
-    Vector deviation = load(values, k) - mean;
-    if (lanes(k) < Vector::kLanes) {  // exclude the zeros beyond the row
+  const float squares = sum_of_chunks(norm.size, [&](std::int64_t k) {
+    Vector deviation = row.load(values, k) - mean;
+    if (row.lanes(k) < Vector::kLanes) {  // exclude the zeros beyond the row
       float inside[Vector::kLanes];
       deviation.store(inside);
-      deviation = load_first(inside, lanes(k));
+      deviation = load_first(inside, row.lanes(k));
     }
     return deviation * deviation;
   });
   const Vector factor = Vector::broadcast(1.0F / std::sqrt(squares / length + norm.epsilon));
-  for (std::int64_t k = 0; k < size; k += Vector::kLanes) {
-    const Vector normal = (load(values, k) - mean) * factor;
-    const Vector scale = load(norm.scale, k);
-    const Vector y =
-        norm.bias == nullptr ? normal * scale : multiply_add(normal, scale, load(norm.bias, k));
-    if (lanes(k) == Vector::kLanes) {
-      y.store(result + k);
-    } else {
-      store_first(y, result + k, lanes(k));
-    }
+  for (std::int64_t k = 0; k < norm.size; k += Vector::kLanes) {
+    const Vector normal = (row.load(values, k) - mean) * factor;
+    const Vector scale = row.load(norm.scale, k);
+    row.store(
+        norm.bias == nullptr ? normal * scale : multiply_add(normal, scale, row.load(norm.bias, k)),
+        result, k);
   }
 }
 
+void rms_normalize_row(const Normalization& norm, const float* values, float* result) {
+  const RowChunks row{norm.size};
+  const float squares = sum_of_chunks(norm.size, [&](std::int64_t k) {
+    const Vector x = row.load(values, k);
+    return x * x;
+  });
+  const float mean_square = squares / static_cast<float>(norm.size);
+  const float poison = squares * 0.0F;  // NaN if the sum is not finite, which would scale to 0
+  const Vector factor = Vector::broadcast(1.0F / std::sqrt(mean_square + norm.epsilon) + poison);
+  for (std::int64_t k = 0; k < norm.size; k += Vector::kLanes) {
+    row.store(row.load(values, k) * factor * row.load(norm.scale, k), result, k);
+  }
+}
+
+using NormalizeRow = void (*)(const Normalization&, const float* values, float* result);
+
+template <NormalizeRow normalize_row>
 void normalize(const Normalization& norm, const float* values, float* result, std::int64_t begin,
                std::int64_t end) noexcept {
   for (std::int64_t row = begin; row < end; ++row) {
     normalize_row(norm, values + row * norm.size, result + row * norm.size);
   }
 }
+
+constexpr NormKernels kKernels{normalize<layer_normalize_row>, normalize<rms_normalize_row>};
 
 }  // namespace
 }  // namespace skipdec

@@ -1,4 +1,4 @@
-// Layer normalisation in plain C++.
+// Layer and RMS normalisation in plain C++.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,5 +12,5 @@
 // clang-format on
 
 namespace skipdec {
-Normalize portable_normalize() { return normalize; }
+const NormKernels& portable_norm_kernels() { return kKernels; }
 }  // namespace skipdec

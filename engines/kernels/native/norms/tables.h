@@ -5,12 +5,12 @@
 
 namespace skipdec {
 
-Normalize portable_normalize();
+const NormKernels& portable_norm_kernels();
 #if defined(__x86_64__)
-Normalize avx2_normalize();
-Normalize avx512_normalize();
+const NormKernels& avx2_norm_kernels();
+const NormKernels& avx512_norm_kernels();
 #elif defined(__aarch64__)
-Normalize neon_normalize();
+const NormKernels& neon_norm_kernels();
 #endif
 
 }  // namespace skipdec

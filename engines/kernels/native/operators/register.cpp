@@ -11,7 +11,7 @@
 #include "int4/block_product.h"
 #include "int8/integer_product.h"
 #include "int8/quantized_linear.h"
-#include "norms/layer_norm.h"
+#include "norms/operators.h"
 #include "operators/custom_operator.h"
 #include "processor/instruction_set.h"
 #include "sampling/draw.h"
@@ -31,6 +31,7 @@ constexpr std::array kOperators{
     skipdec::custom_operator<skipdec::HalfLinear>(),
     skipdec::custom_operator<skipdec::LayerNorm>(),
     skipdec::custom_operator<skipdec::QuantizedLinear>(),
+    skipdec::custom_operator<skipdec::RmsNorm>(),
 };
 
 // The domain is created once and never freed, because it must outlive every session.

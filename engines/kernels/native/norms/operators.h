@@ -1,4 +1,4 @@
-// The operator LayerNorm, over the last axis.
+// The operators LayerNorm and RmsNorm, over the last axis.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 namespace skipdec {
 
 // Inputs: x float32 [..., E], scale float32 [E], bias float32 [E] (optional), the last two
-// initialisers. Attribute: epsilon.
+// initialisers. Output: float32 of x's shape. Attribute: epsilon.
 class LayerNorm {
  public:
   static constexpr const char* kName = "LayerNorm";
@@ -23,6 +23,26 @@ class LayerNorm {
   static constexpr int kInplaceInput = 0;
 
   explicit LayerNorm(const NodeInfo& node);
+  void compute(const CallContext& call) const;
+
+ private:
+  Normalize normalize_;
+  Normalization norm_;
+};
+
+// Inputs: x float32 [..., E], scale float32 [E], an initialiser. Output: float32 of x's shape.
+// Attribute: epsilon.
+class RmsNorm {
+ public:
+  static constexpr const char* kName = "RmsNorm";
+  static constexpr std::array<Operand, 2> kInputs{{
+      {abi::ElementType::kFloat},
+      {abi::ElementType::kFloat},
+  }};
+  static constexpr std::array<Operand, 1> kOutputs{{{abi::ElementType::kFloat}}};
+  static constexpr int kInplaceInput = 0;
+
+  explicit RmsNorm(const NodeInfo& node);
   void compute(const CallContext& call) const;
 
  private:
