@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
 HEAD_WEIGHT = "lm_head.weight"
 
-ARCHITECTURES = Registry("model_type", {"opt": "exporter.architecture.opt.architecture:OPT"})
+ARCHITECTURES = Registry(
+    "model_type",
+    {
+        "opt": "exporter.architecture.opt.architecture:OPT",
+        "llama": "exporter.architecture.llama.architecture:LLAMA",
+        "mistral": "exporter.architecture.llama.architecture:LLAMA",
+        "qwen2": "exporter.architecture.llama.architecture:LLAMA",
+        "qwen3": "exporter.architecture.llama.architecture:LLAMA",
+    },
+)
 """``Architecture`` objects by the ``model_type`` of Hugging Face's config.json."""
 
 CachedAttention = Callable[..., "tuple[Tensor, Tensor, Tensor]"]
@@ -91,6 +100,7 @@ class Architecture(Protocol):
     def reference_model(self, model: ModelSpec) -> Any:  # noqa: ANN401  (transformers is untyped)
         """Return Hugging Face's causal language model with parameters on the meta device.
 
+        Buffers that a checkpoint does not store, such as rotary frequencies, must have their data.
         Called with input_ids int64 [B, S], it returns an object with ``logits`` [B, S, V]. Its
         state_dict has a checkpoint's names, possibly prefixed by ``model.``.
         """

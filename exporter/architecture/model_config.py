@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...engines.errors import UnsupportedModelError
 from ...engines.manifest import ModelSpec
 from .architecture import ARCHITECTURES, Architecture
+
+DEFAULT_MAX_SEQ_LEN = 8192
+"""Longest text of a bundle unless --max-seq-len is given: each row may reserve memory for all."""
 
 _MISSING = object()
 
@@ -29,11 +33,13 @@ def model_spec(config: Mapping[str, Any], name: str, max_seq_len: int | None = N
 class ConfigReader:
     """Reads the fields of a config.json one by one and collects their problems.
 
-    A bad field is read as its default; ``problems`` has a sentence on each.
+    A bad field is read as its default; ``problems`` has a sentence on each. ``prefix`` precedes the
+    names of fields there, for an object inside a config.json.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], prefix: str = "") -> None:
         self.config = config
+        self.prefix = prefix
         self.problems: list[str] = []
 
     def size(self, key: str, default: int, maximum: int) -> int:
@@ -42,23 +48,40 @@ class ConfigReader:
         if value is None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
-            self.problems.append(f"{key} is {value!r}; allowed: an integer from 1 to {maximum}")
+            self._refuse(key, f"allowed: an integer from 1 to {maximum}")
             return default
         return value
+
+    def number(self, key: str, default: float) -> float:
+        """Return a finite number above 0; ``default`` if it is missing or null."""
+        value = self.config.get(key)
+        if value is None:
+            return default
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf:
+            self._refuse(key, "allowed: a number above 0")
+            return default
+        return float(value)
+
+    def required(self, key: str) -> float:
+        """Return a finite number above 0, which must be there."""
+        if self.config.get(key) is None:
+            self.problems.append(f"{self.prefix}{key} is missing; set it in config.json")
+        return self.number(key, 1.0)
 
     def flag(self, key: str, default: bool) -> bool:
         """Return true or false; ``default`` if it is missing."""
         value = self.config.get(key, default)
         if not isinstance(value, bool):
-            self.problems.append(f"{key} is {value!r}; allowed: true or false")
+            self._refuse(key, "allowed: true or false")
             return default
         return value
 
-    def token_id(self, key: str, default: int, vocab_size: int) -> int | None:
+    def token_id(self, key: str, default: int | None, vocab_size: int) -> int | None:
         """Return a vocabulary id; None for null; if missing, ``default`` when it is valid."""
         value = self.config.get(key, _MISSING)
         if value is _MISSING:
-            value = default if default < vocab_size else None
+            value = default if default is not None and default < vocab_size else None
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
         if value is None:
@@ -80,7 +103,7 @@ class ConfigReader:
         """Return one of the texts ``allowed``; the first of them if the field is missing."""
         value = self.config.get(key, allowed[0])
         if value not in allowed:
-            self.problems.append(f"{key} is {value!r}; allowed: {', '.join(allowed)}")
+            self._refuse(key, f"allowed: {', '.join(allowed)}")
             return allowed[0]
         return str(value)
 
@@ -116,3 +139,25 @@ class ConfigReader:
                 f"max_seq_len is {max_seq_len}; allowed: 1 to {positions}, the model's "
                 "max_position_embeddings"
             )
+
+    def length(
+        self, max_seq_len: int | None, positions: int, limits: Mapping[str, int | None]
+    ) -> int:
+        """Return the bundle's longest text: ``max_seq_len``, else what all limits allow.
+
+        Without ``max_seq_len`` it is at most DEFAULT_MAX_SEQ_LEN. ``limits`` maps the reason of
+        each limit to the longest text that it allows, or None.
+        """
+        self.check_max_seq_len(max_seq_len, positions)
+        allowed = {reason: longest for reason, longest in limits.items() if longest is not None}
+        if max_seq_len is None:
+            return min(DEFAULT_MAX_SEQ_LEN, positions, *allowed.values())
+        self.problems += [
+            f"max_seq_len is {max_seq_len}; {reason}; allowed: up to {longest}"
+            for reason, longest in allowed.items()
+            if max_seq_len > longest
+        ]
+        return max_seq_len
+
+    def _refuse(self, key: str, remedy: str) -> None:
+        self.problems.append(f"{self.prefix}{key} is {self.config[key]!r}; {remedy}")

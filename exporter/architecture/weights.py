@@ -24,10 +24,10 @@ class Parameter:
     """One parameter of an engine's graph and the checkpoint tensors that it consists of.
 
     A projection is stored as [out, in] in the checkpoint and as [in, out] in the graph. Several
-    sources are packed along ``out``, each ``out_sizes`` wide (empty: equal sizes). Without sources,
-    the parameter is a weight of ones. A norm's parameters stay float32 in a float16 engine
-    (``keeps_float32``). ``is_product``: the weight of a product that may be quantised.
-    ``is_table``: each token reads one row.
+    sources are packed along ``out``, each ``out_sizes`` wide (empty: equal sizes). A parameter
+    without sources consists of ``values``, float32 in C order, or of ones. A norm's parameters stay
+    float32 in a float16 engine (``keeps_float32``). ``is_product``: the weight of a product that
+    may be quantised. ``is_table``: each token reads one row.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Parameter:
     is_product: bool = False
     is_table: bool = False
     out_sizes: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
 
     def float_dtype(self, dtype: FloatType, float32_activations: bool) -> FloatType:
         """Return the type of the unquantised parameter in an engine of ``dtype``.
@@ -66,6 +67,8 @@ class Parameter:
         read at a time.
         """
         if not self.sources:
+            if self.values:
+                return np.array(self.values, np.float32).reshape(self.shape)
             return np.ones(self.shape, np.float32)
         if len(self.sources) == 1:
             array = reader.read(self.sources[0])

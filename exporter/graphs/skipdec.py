@@ -129,8 +129,8 @@ def _narrow(graph: ir.Graph, names: Iterator[str], precision: PrecisionSpec) -> 
             node = use.node
             if node.op_type == "Gather" and use.idx == 0:
                 rows = node.outputs[0]
-                cast = ir.node("Cast", [rows], {"to": ir.DataType.FLOAT})
-                replace_value(rows, cast.outputs[0])  # also replaces the input of the cast
+                cast = ir.node("Cast", [None], {"to": ir.DataType.FLOAT})
+                replace_value(rows, cast.outputs[0])  # the rows may be a graph output
                 cast.replace_input_with(0, rows)
                 rows.name, rows.type = f"{name}.rows", matrix.type
                 graph.insert_after(node, cast)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from ....engines.errors import UnsupportedModelError
-from ....engines.manifest import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, ModelSpec
+from ....engines.manifest import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH
+from ..family_spec import FamilySpec
 from ..model_config import ConfigReader
 
 Activation = Literal["relu", "gelu"]
@@ -34,10 +35,8 @@ _DEFAULT_FLAGS = {
 _DEFAULT_TOKEN_IDS = {"bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1}
 
 
-class OptSpec(ModelSpec):
+class OptSpec(FamilySpec):
     """A ModelSpec of this family, with the family's own facts as fields."""
-
-    model_config = ConfigDict(extra="forbid")
 
     word_embed_proj_dim: int = Field(
         ge=1, le=MAX_WIDTH, description="!= hidden_size: project_in and project_out"
@@ -48,19 +47,6 @@ class OptSpec(ModelSpec):
     enable_bias: bool = True
     layer_norm_elementwise_affine: bool = True
     activation_function: Activation = "relu"
-
-    @classmethod
-    def of(cls, model: ModelSpec) -> OptSpec:
-        """Read the facts that ``model`` carries. Raises UnsupportedModelError for invalid ones."""
-        try:
-            return cls.model_validate(model.model_dump())
-        except ValidationError as error:
-            problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors()]
-            raise UnsupportedModelError(model.name, *problems) from error
-
-    def model_spec(self) -> ModelSpec:
-        """Return the form that manifests store."""
-        return ModelSpec.model_validate(self.model_dump())
 
 
 def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None) -> OptSpec:

@@ -1,0 +1,1 @@
+"""The LLaMA family: llama, mistral, qwen2 and qwen3, which differ only in data."""

@@ -1,0 +1,179 @@
+"""Structures of the LLaMA family: as transformers reads the same config.json."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from skipdec.engines.errors import UnsupportedModelError
+from skipdec.exporter.architecture.architecture import (
+    architecture_of,
+    expected_tensors,
+    family_config,
+)
+from skipdec.exporter.architecture.llama.structure import LlamaSpec
+from skipdec.exporter.architecture.model_config import model_spec
+
+TINY: dict[str, Any] = {
+    "vocab_size": 131,
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 24,
+    "intermediate_size": 80,
+    "max_position_embeddings": 4096,
+}
+SCALINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "dynamic": {"factor": 2.5},
+    "linear": {"factor": 3.0},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 512,
+    },
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 1024},
+}
+YARNS: list[dict[str, Any]] = [
+    {"attention_factor": 0.9},
+    {"mscale": 0.7, "mscale_all_dim": 1.1},
+    {"truncate": False, "beta_fast": 20, "beta_slow": 2},
+]
+
+
+def spec_of(config: dict[str, Any], max_seq_len: int | None = None) -> LlamaSpec:
+    return LlamaSpec.of(model_spec(config, "tiny", max_seq_len))
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [*((kind, {}) for kind in SCALINGS), *(("yarn", more) for more in YARNS)],
+)
+def test_frequencies_equal_those_of_transformers(
+    model_type: str, kind: str, more: dict[str, Any]
+) -> None:
+    rope = {"rope_type": kind, "rope_theta": 5000.0, **SCALINGS[kind], **more}
+    config = AutoConfig.for_model(model_type, **TINY, rope_parameters=rope, sliding_window=None)
+    with torch.device("meta"):
+        theirs = AutoModelForCausalLM.from_config(config).model.rotary_emb
+    theirs = type(theirs)(config)
+    spec = spec_of(config.to_dict())
+    np.testing.assert_allclose(spec.frequencies(), theirs.inv_freq, rtol=3e-7)
+    assert math.isclose(spec.rope_scale, theirs.attention_scaling, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_both_spellings_of_a_rotation_mean_the_same(kind: str) -> None:
+    config = {"model_type": "llama", **TINY}
+    scaling = SCALINGS[kind]
+    new = {"rope_parameters": {"rope_type": kind, "rope_theta": 5000.0, **scaling}}
+    old = {"rope_theta": 5000.0, "rope_scaling": {"type": kind, **scaling}}
+    assert spec_of(config | new) == spec_of(config | old)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+def test_missing_fields_mean_what_transformers_assumes(model_type: str) -> None:
+    spec = spec_of({"model_type": model_type})
+    config = AutoConfig.for_model(model_type)
+    names = {
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "num_kv_heads": "num_key_value_heads",
+        "ffn_dim": "intermediate_size",
+    }
+    same = ("hidden_size", "vocab_size", "max_position_embeddings", "tie_word_embeddings")
+    same += ("rms_norm_eps", "bos_token_id", "eos_token_id", "pad_token_id")
+    for ours, theirs in (*names.items(), *zip(same, same, strict=True)):
+        assert getattr(spec, ours) == getattr(config, theirs), ours
+    assert spec.head_dim == (getattr(config, "head_dim", None) or 4096 // 32)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    theirs_shapes = {name.removeprefix("model."): p.shape for name, p in model.named_parameters()}
+    assert expected_tensors(spec) == theirs_shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("Llama-3.2-1B", 1236),
+        ("Llama-3.2-3B", 3213),
+        ("Llama-3.1-8B", 8030),
+        ("layerskip-llama3.2-1B", 1236),
+        ("TinyLlama-1.1B-Chat-v1.0", 1100),
+        ("SmolLM2-135M", 135),
+        ("Mistral-7B-v0.1", 7242),
+        ("Qwen2.5-0.5B", 494),
+        ("Qwen3-0.6B", 596),
+    ],
+)
+def test_published_sizes_have_as_many_parameters_as_published(name: str, millions: int) -> None:
+    config = family_config(name)
+    assert config is not None
+    model = model_spec(config, name)
+    count = sum(math.prod(shape) for shape in expected_tensors(model).values())
+    assert round(count / 1e6) == millions
+    assert model.max_seq_len == min(8192, 4096 if "v0.1" in name else model.max_position_embeddings)
+
+
+def test_a_reference_model_rotates_with_real_frequencies() -> None:
+    rope = {"rope_type": "yarn", "rope_theta": 5000.0, **SCALINGS["yarn"]}
+    model = spec_of({"model_type": "qwen3", **TINY, "rope_parameters": rope}).model_spec()
+    rotary = architecture_of(model).reference_model(model).model.rotary_emb
+    np.testing.assert_allclose(LlamaSpec.of(model).frequencies(), rotary.inv_freq, rtol=3e-7)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "longest"),
+    [
+        ("mistral", {"sliding_window": 100}, 100),
+        ("mistral", {}, 4096),
+        ("mistral", {"sliding_window": None}, 4096),
+        ("qwen2", {"sliding_window": 100}, 4096),
+        ("qwen2", {"sliding_window": 100, "use_sliding_window": True}, 4096),
+        ("qwen2", {"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 1}, 9),
+        ("qwen3", {"sliding_window": 9, "layer_types": ["full_attention"] * 2}, 4096),
+        ("qwen3", {"sliding_window": 9, "layer_types": ["sliding_attention"] * 2}, 9),
+        ("llama", {"sliding_window": 9}, 4096),
+        ("llama", {"max_position_embeddings": 65536}, 8192),
+    ],
+)
+def test_bundles_are_no_longer_than_a_sliding_window(
+    model_type: str, config: dict[str, Any], longest: int
+) -> None:
+    full = {"model_type": model_type, **TINY, **config}
+    assert spec_of(full).max_seq_len == longest
+    assert spec_of(full, max_seq_len=longest).max_seq_len == longest
+    if longest < 4096:
+        with pytest.raises(UnsupportedModelError, match=f"window .* allowed: up to {longest}"):
+            spec_of(full, max_seq_len=longest + 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; allowed: silu"),
+        ({"num_key_value_heads": 4}, "must be a multiple of num_key_value_heads 4"),
+        ({"head_dim": None, "num_attention_heads": 7}, "without head_dim it must divide"),
+        ({"rope_scaling": {"type": "mrope"}}, "rope: rope_type is 'mrope'; allowed: default"),
+        ({"rope_scaling": {"type": "linear"}}, "rope: factor is missing"),
+        ({"rope_parameters": {"full_attention": {}}}, "allowed: one object for all layers"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; allowed: 1"),
+        ({"rope_theta": -1}, "rope_theta is -1; allowed: a number above 0"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5'; allowed: a number above 0"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "allowed: LlamaForCausalLM"),
+    ],
+)
+def test_structures_that_cannot_be_compiled_are_refused_by_name(
+    change: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        spec_of({"model_type": "llama", **TINY, "num_key_value_heads": 1, **change})
+    assert reason in str(caught.value)
