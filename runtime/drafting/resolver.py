@@ -45,7 +45,7 @@ class DraftResolver:
         if config is None:
             return
         problems = [
-            *self._unsupported(config),
+            *self._unsupported(),
             *self._inexact(config),
             *self._beyond_depth(config),
             *self._without_layer(config),
@@ -72,19 +72,12 @@ class DraftResolver:
         self.check(config)
         return config
 
-    def _unsupported(self, config: DraftConfig) -> Iterator[str]:
-        """Yield a problem if the engines or the device's code cannot run ``config`` at all."""
-        if self.device == "cpu":
-            return
+    def _unsupported(self) -> Iterator[str]:
+        """Yield a problem if the engines cannot run drafts at all."""
         if self.manifest.build is not None:
             yield (
                 "needs engines that run several tokens of a row in one step; TensorRT's plans are "
                 "built for one; leave out draft"
-            )
-        elif layers := [str(part) for part in config.parts if part.runs_layers]:
-            yield (
-                f"{' and '.join(layers)} needs the CPU: on devices drafts by layers are not built; "
-                "take own or lookup, or leave out device"
             )
 
     def _inexact(self, config: DraftConfig) -> Iterator[str]:

@@ -35,7 +35,7 @@ def load_stitcher(
 ) -> Stitcher:
     """Load all engines of ``bundle`` into the stitcher that ``backend`` needs.
 
-    Those that only drafts run are loaded when a draft first needs them: `HostStitcher.drafts`.
+    Those that only drafts run are loaded when a draft first needs them: `Stitcher.drafts`.
     Layers with static capacities are loaded in their smallest bucket; the plans of larger buckets
     when a batch first needs them, and then kept. Weights that the backend does not hash itself are
     hashed at the same time, where the bundle asks for it. Raises the errors of the backend's
@@ -64,8 +64,8 @@ def load_stitcher(
     unchecked = (spec for spec in manifest.all_engines if not backend.hashes_weights(spec))
     with bundle.weights_checked(unchecked):
         embed, head = backend.load(bundle, manifest.embed), backend.load(bundle, manifest.head)
+        drafts = draft_engines(bundle, backend)
         if backend.device is None:
-            drafts = draft_engines(bundle, backend)
             return HostStitcher(embed, layers(None), head, max_rows, drafts)
         if manifest.candidates is None:
             raise BundleError(
@@ -82,6 +82,7 @@ def load_stitcher(
             backend.load(bundle, manifest.candidates),
             max_rows,
             padded_rows,
+            drafts,
         )
 
 
@@ -320,17 +321,18 @@ def make_slots(
 ) -> SlotStitcher:
     """Make slots in memory of ``pool`` for rows that run on the engines of ``stitcher``.
 
-    On the host, ``exact`` slots take no more memory than is reserved, ``keeps_prefixes`` adds a
-    `PrefixCache`, and ``has_draft_layer`` the slots of the bundle's draft layer.
+    ``has_draft_layer`` adds the slots of the bundle's draft layer. On the host, ``exact`` slots
+    take no more memory than is reserved, and ``keeps_prefixes`` adds a `PrefixCache`.
     """
+    num_cached = num_layers + has_draft_layer
     if isinstance(stitcher, DeviceStitcher):
-        cache = device_slot_cache(pool, layout, num_layers, limits)
+        cache = device_slot_cache(pool, layout, num_cached, limits)
         return DeviceSlotStitcher(stitcher, cache, pool, limits)
     sizes = SlotSizes(limits.max_rows, limits.max_positions, exact=exact)
     cache = SlotCache(
         pool,
         layout,
-        num_layers=num_layers + has_draft_layer,
+        num_layers=num_cached,
         limit=limits.kv_bytes,
         sizes=sizes,
     )

@@ -8,7 +8,7 @@ running batch through them; ``host/`` has both for engines that run at once on n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Self
@@ -19,6 +19,7 @@ from ...engines.memory import Array, Buffer, Tensor
 from ..kv.buffers import KVLayout, pair_bytes
 from ..kv.cache import Capacities, KVCache, KVPlan, SlotSizes, plan_kv_cache
 from ..schedule import ExitSchedule, LayerPlan
+from .drafts import DraftEngines
 
 LayerCaches = Callable[[int], tuple[Tensor, Tensor]]
 """Returns the key and value [rows, N, T, W] that a layer writes."""
@@ -217,11 +218,16 @@ class Stitcher(ABC):
 
     The plain causal mask is exact everywhere: depth never grows along a row, so the tokens that run
     layer l are the first ``active_lengths[l]``. ``bucket`` is the number of positions of the caches
-    where it is static in the engines.
+    where it is static in the engines. ``drafts`` are the bundle's engines for drafts, loaded once
+    they are used; None: it has none.
     """
 
-    def load_drafts(self, *, layer: bool, head: bool) -> None:  # noqa: B027
+    drafts: DraftEngines | None = None
+
+    def load_drafts(self, *, layer: bool, head: bool) -> None:
         """Load the bundle's draft layer and narrow head; without engines for drafts do nothing."""
+        if self.drafts is not None:
+            _ = layer and self.drafts.layer, head and self.drafts.head  # loaded on first use
 
     @abstractmethod
     def prefill(
@@ -254,6 +260,20 @@ class Stitcher(ABC):
         Layer l runs the prompt's first ``active_lengths[l]`` tokens. With int8 products the bits
         are those of the whole prompt at once. Returns logits [1, V] of the last token if this is
         the prompt's last chunk.
+        """
+
+    @abstractmethod
+    def follow(
+        self,
+        tokens: Sequence[int],
+        start: int,
+        layers: Iterable[int],
+        bucket: int | None,
+        caches: LayerCaches,
+    ) -> None:
+        """Run one row's tokens from position ``start`` on through ``layers``, for their caches.
+
+        The bundle's draft layer has the number behind the model's last layer.
         """
 
     @abstractmethod

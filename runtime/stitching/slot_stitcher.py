@@ -14,7 +14,7 @@ from ..kv.buffers import BufferPool
 from ..kv.cache import Capacities, KVCache, KVPlan, SlotCache
 from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
 from ..schedule import LayerPlan
-from ..tokens.sampler import HostLogits, StepLogits
+from ..tokens.sampler import StepLogits
 from .protocol import DraftRow, PromptRow, SlotLimits, SlotMemory, StepRow, Stitcher
 
 _PREFIX_SHARE = integer("prefix_share")  # prefixes take at most a quarter of the KV memory
@@ -22,6 +22,8 @@ _PREFIX_SHARE = integer("prefix_share")  # prefixes take at most a quarter of th
 # A prompt with a kept prefix runs alone and reads all weights for itself, which costs as much as 12
 # tokens of OPT-1.3b in int8 on two cores.
 _MIN_KEPT_TOKENS = integer("min_kept_tokens")
+
+_FOLLOWED_TOKENS = 256  # of one call: more would only cost activation memory
 
 
 class SlotStitcher(ABC):
@@ -197,7 +199,7 @@ class SlotStitcher(ABC):
     @abstractmethod
     def draft(
         self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool = False
-    ) -> HostLogits:
+    ) -> StepLogits:
         """Run one token of each row through the layers of ``plan``, to guess what follows.
 
         Each row must reside in these layers, and ``position`` be behind what is written of it.
@@ -209,17 +211,24 @@ class SlotStitcher(ABC):
         The bundle's draft layer has the number behind the model's last layer; its keys and values
         are those that `follow` and earlier draft steps wrote.
 
-        Raises UsageError, before anything has changed, for tokens that cannot be fed, and on
-        devices.
+        Raises UsageError, before anything has changed, for tokens that cannot be fed.
         """
 
-    @abstractmethod
     def follow(self, row: int, tokens: Sequence[int], start: int, plan: LayerPlan) -> None:
         """Feed a row's written tokens from position ``start`` on to the layers of ``plan``.
 
         The model's layers write what they hold already, bit for bit; the draft layer among them
         gets the keys and values of tokens that it has not seen.
         """
+
+        def caches(layer: int) -> tuple[Tensor, Tensor]:
+            slot = self._cache.residents(layer).index(row)
+            key, value = self._cache.first(layer, slot + 1)
+            return key[slot:], value[slot:]
+
+        for done in range(0, len(tokens), _FOLLOWED_TOKENS):
+            some = tokens[done : done + _FOLLOWED_TOKENS]
+            self._engines.follow(some, start + done, plan, self.limits.bucket, caches)
 
     @abstractmethod
     def close(self) -> None:

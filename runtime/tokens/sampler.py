@@ -134,21 +134,41 @@ class Sampler:
         up to the smallest candidate's. Penalties, log-probabilities, the ``min_tokens`` mask and
         top_p alone need all logits.
         """
-        needs_all = self._penalties is not None or self._params.logprobs is not None
-        if needs_all or self._num_sampled < self._params.min_tokens:
-            return None
-        best, smallest = candidates.logits[0], candidates.logits[-1]
-        if not math.isfinite(best):
-            return None  # `sample` raises the error, which counts all logits
-        if not candidates.complete and not self._lowest_kept(candidates) > smallest:
+        needs_all = self._params.logprobs is not None
+        if needs_all or not self._is_decided(candidates, self._num_sampled):
+            return None  # also if none is finite: `sample` raises the error, which counts them all
+        token_id = self._choose_candidate(candidates, self._next_uniform())
+        if token_id is None:
             return None
         self._num_sampled += 1
-        if self._random is None:
-            return SampledToken(int(candidates.token_ids[candidates.logits == best].min()))
+        return SampledToken(token_id)
+
+    def propose_candidates(self, candidates: Candidates, place: int) -> int | None:
+        """Return what ``propose`` would for all logits; None if the candidates don't decide.
+
+        ``place`` and what it changes are as there. Log-probabilities need no other logits here.
+        """
+        if not self._is_decided(candidates, self._num_sampled + place):
+            return None
+        uniform = None if self._random is None else self.peek(place)
+        return self._choose_candidate(candidates, uniform)
+
+    def _is_decided(self, candidates: Candidates, num_before: int) -> bool:
+        """Return True if no token but a candidate can be chosen behind ``num_before`` others."""
+        if self._penalties is not None or num_before < self._params.min_tokens:
+            return False
+        if not math.isfinite(candidates.logits[0]):
+            return False
+        return candidates.complete or bool(self._lowest_kept(candidates) > candidates.logits[-1])
+
+    def _choose_candidate(self, candidates: Candidates, uniform: float | None) -> int | None:
+        """Return the chosen token; None if one is drawn and a logit is NaN."""
+        if uniform is None:
+            is_best = candidates.logits == candidates.logits[0]
+            return int(candidates.token_ids[is_best].min())
         order = np.argsort(candidates.token_ids)  # draws go by token id
-        place = self._choose(candidates.logits[order], self._next_uniform())
-        assert place is not None, "the best is finite"
-        return SampledToken(int(candidates.token_ids[order[place]]))
+        place = self._choose(candidates.logits[order], uniform)
+        return None if place is None else int(candidates.token_ids[order[place]])
 
     def _next_uniform(self) -> float | None:
         """Return the next token's random number, which is used up; None if greedy."""
@@ -239,6 +259,10 @@ class StepLogits(ABC):
     def sample(self, row: int, sampler: Sampler) -> SampledToken:
         """Let ``sampler`` choose a token from the logits of ``row``."""
 
+    @abstractmethod
+    def propose(self, row: int, sampler: Sampler, place: int) -> int:
+        """Let ``sampler`` propose its ``place``-th next token from the logits of ``row``."""
+
 
 @dataclass(frozen=True)
 class HostLogits(StepLogits):
@@ -250,8 +274,8 @@ class HostLogits(StepLogits):
     def sample(self, row: int, sampler: Sampler) -> SampledToken:
         return sampler.sample(self.logits[row])
 
+    @override
     def propose(self, row: int, sampler: Sampler, place: int) -> int:
-        """Let ``sampler`` propose its ``place``-th next token from the logits of ``row``."""
         return sampler.propose(self.logits[row], place)
 
 
@@ -271,13 +295,20 @@ class CandidateLogits(StepLogits):
 
     @override
     def sample(self, row: int, sampler: Sampler) -> SampledToken:
-        candidates = Candidates(
+        token = sampler.sample_candidates(self._candidates(row))
+        return sampler.sample(self.fetch(row)) if token is None else token
+
+    @override
+    def propose(self, row: int, sampler: Sampler, place: int) -> int:
+        token_id = sampler.propose_candidates(self._candidates(row), place)
+        return sampler.propose(self.fetch(row), place) if token_id is None else token_id
+
+    def _candidates(self, row: int) -> Candidates:
+        return Candidates(
             self.top_logits[row],
             self.top_token_ids[row],
             complete=self.top_logits.shape[1] == self.vocab_size,
         )
-        token = sampler.sample_candidates(candidates)
-        return sampler.sample(self.fetch(row)) if token is None else token
 
 
 def row_logprobs(

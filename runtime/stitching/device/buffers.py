@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ....engines.backends.device import DeviceMemory
 from ....engines.manifest import DType, EngineSpec, TensorRole
 from ....engines.memory import ITEM_BYTES, Array, DeviceBuffer, DeviceTensor
-from ...tokens.sampler import CandidateLogits
+from ...tokens.sampler import CandidateLogits, HostLogits, StepLogits
 
 _ALIGNMENT = 256  # what CUDA gives its own allocations
 
@@ -81,8 +83,24 @@ class Staging(Generic[Name]):
         self._memory.device.copy_to_host(self._pinned[: self._used], self._buffer.address)
 
 
-class StepResults:
-    """Logits and candidates of up to ``max_tokens`` tokens of a step, with a twin on the host."""
+class StepResults(ABC):
+    """The memory of what a step's last engines write, with a twin on the host."""
+
+    @abstractmethod
+    def tensors(self, tokens: int) -> dict[TensorRole, DeviceTensor]:
+        """Return what these engines write for the first ``tokens`` tokens, by role."""
+
+    @abstractmethod
+    def download(self) -> None:
+        """Enqueue the copy to the host of what every step needs there."""
+
+    @abstractmethod
+    def logits(self, tokens: int) -> StepLogits:
+        """Return the last step's result; the device must be synchronised."""
+
+
+class CandidateResults(StepResults):
+    """Logits and candidates of up to ``max_tokens`` tokens; only candidates are copied always."""
 
     def __init__(
         self, memory: DeviceMemory, head: EngineSpec, candidates: EngineSpec, max_tokens: int
@@ -101,17 +119,17 @@ class StepResults:
         )
         self._fetched = memory.device.pinned(4 * self._vocab_size).view(np.float32)  # [V]
 
+    @override
     def tensors(self, tokens: int) -> dict[TensorRole, DeviceTensor]:
-        """Return what head and candidates write for the first ``tokens`` tokens, by role."""
         chosen = {role: tensor[:tokens] for role, tensor in self._chosen.device.items()}
         return {TensorRole.LOGITS: self._logits[:tokens]} | chosen
 
+    @override
     def download(self) -> None:
-        """Enqueue the copy of all candidates to the host."""
         self._chosen.download()
 
-    def candidate_logits(self, tokens: int) -> CandidateLogits:
-        """Return the last step's result; the device must be synchronised."""
+    @override
+    def logits(self, tokens: int) -> CandidateLogits:
         return CandidateLogits(
             self._chosen.host[TensorRole.TOP_LOGITS][:tokens],
             self._chosen.host[TensorRole.TOP_TOKEN_IDS][:tokens],
@@ -124,6 +142,30 @@ class StepResults:
         self._device.copy_to_host(self._fetched, self._logits[token : token + 1].address)
         self._device.synchronize()
         return self._fetched
+
+
+class NarrowResults(StepResults):
+    """Logits of the bundle's narrow head for up to ``max_tokens`` tokens, all of them copied.
+
+    The engine for candidates takes logits of the whole vocabulary only.
+    """
+
+    def __init__(self, memory: DeviceMemory, head: EngineSpec, max_tokens: int) -> None:
+        width = int(head.tensor(TensorRole.LOGITS).shape[-1])
+        self._logits: Staging[TensorRole] = Staging(memory)
+        self._logits.lay_out({TensorRole.LOGITS: Field("float32", (max_tokens, width))})
+
+    @override
+    def tensors(self, tokens: int) -> dict[TensorRole, DeviceTensor]:
+        return {TensorRole.LOGITS: self._logits.device[TensorRole.LOGITS][:tokens]}
+
+    @override
+    def download(self) -> None:
+        self._logits.download()
+
+    @override
+    def logits(self, tokens: int) -> HostLogits:
+        return HostLogits(self._logits.host[TensorRole.LOGITS][:tokens])
 
 
 class PromptBuffers:

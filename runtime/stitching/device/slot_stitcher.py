@@ -18,11 +18,12 @@ from ....engines.errors import UsageError
 from ...kv.buffers import BufferPool, KVLayout, pooled_size
 from ...kv.cache import SlotCache, SlotSizes
 from ...schedule import LayerPlan
-from ...tokens.sampler import CandidateLogits, HostLogits
+from ...tokens.sampler import StepLogits
 from ..protocol import DraftRow, SlotLimits, StepRow, active_counts, feeding_problem
 from ..slot_stitcher import SlotStitcher
+from .drafts import DeviceDrafts
 from .rows import StepLayout
-from .stitcher import DeviceStitcher
+from .stitcher import DeviceStitcher, StepKind
 
 
 class DeviceSlotStitcher(SlotStitcher):
@@ -34,29 +35,29 @@ class DeviceSlotStitcher(SlotStitcher):
         self._loaded: DeviceStitcher | None = engines
         super().__init__(cache, pool, len(engines.layers(limits.bucket)), limits)
         self._layout: _LaidOut | None = None  # of the last step
+        self._drafts: DeviceDrafts | None = None  # made at the first draft step
 
     @override
-    def step(self, rows: Sequence[StepRow]) -> CandidateLogits:
+    def step(self, rows: Sequence[StepRow]) -> StepLogits:
         width = _padded_tokens(max(len(row.tokens) for row in rows))
         if any(len(row.tokens) != 1 for row in rows):
             self._require_feedable(rows, width)
         for row in rows:
             self._leave_bypassed(row)
-        steps = self._engines.steps(self.limits.capacity, self.limits.bucket, width)
+        kind = StepKind(width)
+        steps = self._engines.steps(self.limits.capacity, self.limits.bucket, kind)
         steps.run(self._lay_out(rows, width), rows, self._cache.first)
         lengths = [row.position + len(row.tokens) for row in rows]
         self._cache.set_lengths([row.row for row in rows], lengths)
-        return steps.results.candidate_logits(sum(len(row.tokens) for row in rows))
+        return steps.results.logits(sum(len(row.tokens) for row in rows))
 
     @override
     def draft(
         self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool = False
-    ) -> HostLogits:
-        raise UsageError("draft", "by layers needs the CPU; on devices it is not built yet")
-
-    @override
-    def follow(self, row: int, tokens: Sequence[int], start: int, plan: LayerPlan) -> None:
-        raise UsageError("draft", "by layers needs the CPU; on devices it is not built yet")
+    ) -> StepLogits:
+        if self._drafts is None:
+            self._drafts = DeviceDrafts(self._engines, self._cache, self.limits, self._num_layers)
+        return self._drafts.run(rows, plan, narrow=narrow)
 
     def reset(self) -> None:
         """Free all rows and graphs after a failure: both may be wrong."""
@@ -66,7 +67,7 @@ class DeviceSlotStitcher(SlotStitcher):
     @override
     def close(self) -> None:
         super().reset()
-        self._loaded = None  # a stream that nobody reads may hold this for long
+        self._loaded = self._drafts = None  # a stream that nobody reads may hold this for long
 
     @property
     @override

@@ -154,13 +154,16 @@ SlotCaches = Callable[[int, int], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class DeviceEngines:
-    """The engines that a step enqueues; its layers are those for its slots' capacity."""
+    """The engines that a step enqueues; its layers are those for its slots' capacity.
+
+    ``candidates`` is None where the results hold all logits that the head scores.
+    """
 
     memory: DeviceMemory
     embed: EngineSession
     layers: Sequence[EngineSession]
     head: EngineSession
-    candidates: EngineSession
+    candidates: EngineSession | None
 
 
 class DeviceSteps:
@@ -203,7 +206,10 @@ class DeviceSteps:
         self.graphs = StepGraphs(memory.device, capture)
 
     def run(self, layout: StepLayout, rows: Sequence[StepRow], caches: SlotCaches) -> None:
-        """Run a step of ``rows`` and wait for it; ``results`` has their candidates, in order."""
+        """Run a step of ``rows`` and wait for it; ``results`` has those of their tokens, in order.
+
+        The layers that run are those of ``layout``.
+        """
         self._rows.fill(layout, rows)
         self.graphs.run(self._parts_of(layout, caches))
 
@@ -275,9 +281,10 @@ class DeviceSteps:
         def make() -> list[_Work]:
             results: dict[TensorRole, Tensor] = dict(self.results.tensors(rows * self._width))
             head = self._bind(self._engines.head, self._rows.head_tensors(source, rows) | results)
-            candidates = self._bind(self._engines.candidates, results)
             gathering = self._gathering(self._num_layers, rows, source)
-            return [*gathering, head, candidates, self.results.download]
+            chosen = self._engines.candidates
+            candidates = [] if chosen is None else [self._bind(chosen, results)]
+            return [*gathering, head, *candidates, self.results.download]
 
         return self._part(("head", rows, source), make)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -14,8 +15,15 @@ from ....engines.backends.session import EngineSession
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array, DeviceTensor, Tensor
 from ...kv.cache import KVCache
+from ..drafts import DraftEngines
 from ..protocol import LayerCaches, Stitcher, cache_tensors, run_once
-from .buffers import DeviceInputs, PromptBuffers, StepResults
+from .buffers import (
+    CandidateResults,
+    DeviceInputs,
+    NarrowResults,
+    PromptBuffers,
+    StepResults,
+)
 from .steps import DeviceEngines, DeviceSteps, GraphCapture
 
 LayerSessions = Callable[[int | None], Sequence[EngineSession]]
@@ -26,12 +34,23 @@ LayerSessions = Callable[[int | None], Sequence[EngineSession]]
 _KEPT_CAPACITIES = 4
 
 
+class StepKind(NamedTuple):
+    """What steps run: ``width`` tokens per row, and which of the engines that only drafts run.
+
+    A draft step that runs layers of the model alone, and the whole head, is an ordinary step.
+    """
+
+    width: int = 1
+    has_draft_layer: bool = False  # behind the model's layers
+    narrow: bool = False  # the narrow head in place of head and candidates
+
+
 class DeviceStitcher(Stitcher):
     """Holds engines that enqueue on one device, for `DeviceSlotStitcher`.
 
     ``layers(bucket)`` returns the layers' sessions for one static KV capacity, or for any (None). A
     step of n rows is padded to ``padded_rows(n)``. Memory is allocated at construction and with the
-    first step of a capacity and width; buffers of prompts grow with the longest call.
+    first step of a capacity and kind; buffers of prompts grow with the longest call.
     """
 
     def __init__(
@@ -43,7 +62,9 @@ class DeviceStitcher(Stitcher):
         candidates: EngineSession,
         max_rows: int,
         padded_rows: Callable[[int], int],
+        drafts: DraftEngines | None = None,
     ) -> None:
+        self.drafts = drafts
         self.memory = memory
         self.device: Device = memory.device
         self.embed = embed
@@ -53,35 +74,36 @@ class DeviceStitcher(Stitcher):
         self.max_rows = max_rows
         self.padded_rows = padded_rows
         self._buffers = PromptBuffers(memory, embed.spec, head.spec)
-        self._results = {1: self._new_results(1)}  # by width
+        self._results: dict[tuple[int, bool], StepResults] = {}  # by width and narrow
+        self._results_of(StepKind())
         self._inputs = DeviceInputs(memory)
         self._prefix_inputs = DeviceInputs(memory)
         self.capture = GraphCapture(self.device)
-        self._steps: OrderedDict[tuple[int, int | None], dict[int, DeviceSteps]] = OrderedDict()
+        self._steps: OrderedDict[tuple[int, int | None], _StepsByKind] = OrderedDict()
 
     @property
     def num_graphs(self) -> int:
         """The number of steps that are kept as graphs."""
-        kept = (steps for of_width in self._steps.values() for steps in of_width.values())
+        kept = (steps for of_kind in self._steps.values() for steps in of_kind.values())
         return sum(len(steps.graphs) for steps in kept)
 
     def runs_several_tokens(self, bucket: int | None) -> bool:
         """Return True if steps may run several tokens per row; TensorRT's plans take one."""
         return self._mask_capacity(bucket) is None
 
-    def steps(self, capacity: int, bucket: int | None, width: int) -> DeviceSteps:
-        """Return the steps of ``width`` tokens per row over slots of ``capacity`` positions.
+    def steps(self, capacity: int, bucket: int | None, kind: StepKind) -> DeviceSteps:
+        """Return the steps of a kind over slots of ``capacity`` positions.
 
         Those of the last few capacities are kept.
         """
         key = capacity, bucket
-        of_width = self._steps.setdefault(key, {})
-        if width not in of_width:
-            of_width[width] = self._new_steps(capacity, bucket, width)
+        of_kind = self._steps.setdefault(key, {})
+        if kind not in of_kind:
+            of_kind[kind] = self._new_steps(capacity, bucket, kind)
         self._steps.move_to_end(key)
         if len(self._steps) > _KEPT_CAPACITIES:
             _clear(self._steps.popitem(last=False)[1])
-        return of_width[width]
+        return of_kind[kind]
 
     def drop_graphs(self, capacity: int, bucket: int | None) -> None:
         """Destroy the graphs and bindings of all steps over slots of ``capacity`` positions."""
@@ -89,8 +111,8 @@ class DeviceStitcher(Stitcher):
 
     @override
     def close(self) -> None:
-        for of_width in self._steps.values():
-            _clear(of_width)
+        for of_kind in self._steps.values():
+            _clear(of_kind)
         self._steps.clear()
 
     @override
@@ -126,6 +148,20 @@ class DeviceStitcher(Stitcher):
         return None
 
     @override
+    def follow(
+        self,
+        tokens: Sequence[int],
+        start: int,
+        layers: Iterable[int],
+        bucket: int | None,
+        caches: LayerCaches,
+    ) -> None:
+        lengths = {layer: [len(tokens)] for layer in layers}
+        active = [lengths.get(layer, [0]) for layer in range(max(lengths) + 1)]
+        self._run([tokens], start, active, [0], bucket, caches)
+        self.device.synchronize()  # the host's copy of the inputs may change from here on
+
+    @override
     def score(
         self,
         cache: KVCache,
@@ -158,6 +194,7 @@ class DeviceStitcher(Stitcher):
     ) -> DeviceTensor:
         """Run each layer on its prefixes of what stands at ``start``; return the last states.
 
+        ``active_lengths`` may leave out the last layers, and have a draft layer behind the model's.
         Layers that run whole rows read one buffer and write the other. The others read and write
         copies of their prefixes, in the second halves of the buffers.
         """
@@ -169,11 +206,12 @@ class DeviceStitcher(Stitcher):
         inputs.lay_out_tokens(rows, padded, len(gathered), capacity)
         inputs.fill(prompts, [start] * rows, gathered)
         inputs.upload()
-        buffers = self._buffers.hidden_states(rows if all(whole) else 2 * rows, padded)
+        has_parts = any(any(a) and not w for a, w in zip(active_lengths, whole, strict=True))
+        buffers = self._buffers.hidden_states(2 * rows if has_parts else rows, padded)
         read, written = (buffer[:rows] for buffer in buffers)  # [rows, S, E] each
         run_once(self.embed, inputs.device | {TensorRole.HIDDEN_STATES_OUT: read})
-        for layer, session in enumerate(self.layers(bucket)):
-            active = active_lengths[layer]
+        sessions = self._sessions(bucket, len(active_lengths))
+        for layer, (session, active) in enumerate(zip(sessions, active_lengths, strict=True)):
             if whole[layer]:
                 run_once(session, _tensors(inputs, start, *caches(layer), read, written))
                 read, written = written, read
@@ -217,23 +255,48 @@ class DeviceStitcher(Stitcher):
                 height=1,
             )
 
-    def _new_steps(self, capacity: int, bucket: int | None, width: int) -> DeviceSteps:
-        if width not in self._results:
-            self._results[width] = self._new_results(width)
+    def _sessions(self, bucket: int | None, count: int) -> Sequence[EngineSession]:
+        """Return the first ``count`` layers, behind the model's last one the draft layer."""
+        layers = self.layers(bucket)
+        if count <= len(layers):
+            return layers[:count]
+        assert self.drafts is not None
+        assert self.drafts.layer is not None, "drafts were resolved against the bundle"
+        return [*layers, self.drafts.layer]
+
+    def _heads(self, kind: StepKind) -> tuple[EngineSession, EngineSession | None]:
+        """Return the head, and the engine for candidates if it takes the head's logits."""
+        if not kind.narrow:
+            return self.head, self.candidates
+        assert self.drafts is not None
+        assert self.drafts.head is not None, "drafts were resolved against the bundle"
+        return self.drafts.head, None
+
+    def _new_steps(self, capacity: int, bucket: int | None, kind: StepKind) -> DeviceSteps:
+        count = len(self.layers(bucket)) + kind.has_draft_layer
+        layers = self._sessions(bucket, count)
         return DeviceSteps(
-            DeviceEngines(self.memory, self.embed, self.layers(bucket), self.head, self.candidates),
-            self._results[width],
+            DeviceEngines(self.memory, self.embed, layers, *self._heads(kind)),
+            self._results_of(kind),
             self.capture,
             max_rows=self.max_rows,
-            width=width,
+            width=kind.width,
             padded_rows=self.padded_rows,
             capacity=capacity,
             mask=self._mask_capacity(bucket),
         )
 
-    def _new_results(self, width: int) -> StepResults:
-        head, candidates = self.head.spec, self.candidates.spec
-        return StepResults(self.memory, head, candidates, self.max_rows * width)
+    def _results_of(self, kind: StepKind) -> StepResults:
+        """Return the memory of results that all steps of this width and head share."""
+        key = kind.width, kind.narrow
+        if key not in self._results:
+            (head, candidates), tokens = self._heads(kind), self.max_rows * kind.width
+            self._results[key] = (
+                NarrowResults(self.memory, head.spec, tokens)
+                if candidates is None
+                else CandidateResults(self.memory, head.spec, candidates.spec, tokens)
+            )
+        return self._results[key]
 
     def _gather(self, hidden_states: DeviceTensor, row_positions: DeviceTensor) -> Array:
         logits = self._buffers.logits(row_positions.shape[0])
@@ -256,8 +319,11 @@ class DeviceStitcher(Stitcher):
         return bucket if takes_mask else None
 
 
-def _clear(of_width: Mapping[int, DeviceSteps]) -> None:
-    for steps in of_width.values():
+_StepsByKind = dict[StepKind, DeviceSteps]
+
+
+def _clear(of_kind: Mapping[StepKind, DeviceSteps]) -> None:
+    for steps in of_kind.values():
         steps.clear()
 
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....engines.backends.session import Binding
-from ....engines.errors import UsageError
-from ....engines.memory import Array, Tensor
+from ....engines.memory import Array
 from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
+from ..draft_rows import DraftRows
 from ..protocol import DraftRow
 from .stitcher import HostStitcher
 
-_FOLLOWED_TOKENS = 256  # of one call: more would only cost activation memory
 _KEPT_ROUTES = 8  # rows stop drafting at different places of a window
 
 
@@ -39,28 +38,10 @@ class HostDrafts:
         self._cache = cache
         self._routes: list[_Route] = []  # of the last steps, the latest first
 
-    def follow(self, row: int, tokens: Sequence[int], start: int, plan: LayerPlan) -> None:
-        """Feed a row's tokens to the layers of ``plan``; see `SlotStitcher.follow`."""
-
-        def caches(layer: int) -> tuple[Tensor, Tensor]:
-            slot = self._cache.residents(layer).index(row)
-            key, value = self._cache.first(layer, slot + 1)
-            return key[slot:], value[slot:]
-
-        for done in range(0, len(tokens), _FOLLOWED_TOKENS):
-            some = tokens[done : done + _FOLLOWED_TOKENS]
-            self._engines.follow(some, start + done, plan, caches)
-
     def run(self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool) -> HostLogits:
         """Run a draft step; see `SlotStitcher.draft`."""
         route = self._route_of(rows, plan, narrow)
-        for row, end in zip(rows, route.ends, strict=True):
-            if not self._cache.length(row.row) <= row.position < end:
-                raise UsageError(
-                    f"row {row.row}",
-                    f"drafts at position {row.position}; allowed: "
-                    f"{self._cache.length(row.row)} to {end - 1}",
-                )
+        route.rows.require_positions(self._cache, rows)
         positions = [self._cache.length(number) for number in route.order]
         tokens = [0] * len(positions)
         for place, row in zip(route.places, rows, strict=True):
@@ -102,23 +83,18 @@ class HostDrafts:
             self._whole.hidden_states[group.rows] = held
 
     def _route_of(self, rows: Sequence[DraftRow], plan: LayerPlan, narrow: bool) -> _Route:
-        version, numbers = self._cache.version, [row.row for row in rows]
-        if self._routes and self._routes[0].version != version:
+        if self._routes and self._routes[0].rows.version != self._cache.version:
             self._routes.clear()
         for route in self._routes:
-            if route.numbers == numbers and route.plan == plan and route.narrow == narrow:
+            if route.narrow == narrow and route.rows.serves(self._cache, rows, plan):
                 return route
-        route = self._find_route(numbers, plan, narrow)
+        route = self._find_route(DraftRows.of(self._cache, rows, plan), narrow)
         self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
         return route
 
-    def _find_route(self, numbers: list[int], plan: LayerPlan, narrow: bool) -> _Route:
+    def _find_route(self, rows: DraftRows, narrow: bool) -> _Route:
         """Find the calls of the plan's layers, lowest first, on the rows that reside in them."""
-        residents = {layer: list(self._cache.residents(layer)) for layer in plan}
-        for layer, inside in residents.items():
-            for number in numbers:
-                if number not in inside:
-                    raise UsageError(f"row {number}", f"drafts with layer {layer}, which it left")
+        residents, numbers = rows.residents, rows.numbers
         order = list(dict.fromkeys(row for inside in residents.values() for row in inside))
         for inside in residents.values():  # the order of a layer that all reside in, if there is
             order = inside if len(inside) == len(order) else order
@@ -130,19 +106,16 @@ class HostDrafts:
             last = [self._cache.reserved(number, layer) - 1 for number in inside]
             if (inside, last) != now or group is None:
                 now = inside, last
-                rows = None if inside == order else np.array([place[one] for one in inside])
-                group = _Group(rows, last)
+                gathered = None if inside == order else np.array([place[one] for one in inside])
+                group = _Group(gathered, last)
             is_part = group.rows is not None
             bound = self._workspace.layers.layer(self._cache, layer, len(inside), is_part=is_part)
             stops.append(_Stop(group, bound))
         return _Route(
-            version=self._cache.version,
-            numbers=numbers,
-            plan=plan,
+            rows=rows,
             narrow=narrow,
             order=order,
             places=[place[number] for number in numbers],
-            ends=[min(self._cache.reserved(one, layer) for layer in plan) for one in numbers],
             stops=stops,
             embed=self._workspace.ends(len(order))[0],
             head=self._workspace.head(len(order), len(numbers), narrow=narrow),
@@ -171,15 +144,12 @@ class _Stop:
 
 @dataclass(frozen=True)
 class _Route:
-    """The calls of a draft step; steps repeat them while ``version`` of the cache lasts."""
+    """The calls of a draft step; steps of the same ``rows`` repeat them."""
 
-    version: int
-    numbers: list[int]  # rows that draft, as they are given
-    plan: LayerPlan
+    rows: DraftRows
     narrow: bool  # scores by the narrow head
     order: list[int]  # rows that take part, as they stand in the buffers
     places: list[int]  # in ``order``, of the rows that draft
-    ends: list[int]  # positions that each of these holds in every layer of the plan
     stops: list[_Stop]
     embed: Binding
     head: Binding

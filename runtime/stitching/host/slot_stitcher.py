@@ -80,16 +80,9 @@ class HostSlotStitcher(SlotStitcher):
     def draft(
         self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool = False
     ) -> HostLogits:
-        return self._host_drafts().run(rows, plan, narrow=narrow)
-
-    @override
-    def follow(self, row: int, tokens: Sequence[int], start: int, plan: LayerPlan) -> None:
-        self._host_drafts().follow(row, tokens, start, plan)
-
-    def _host_drafts(self) -> HostDrafts:
         if self._drafts is None:
             self._drafts = HostDrafts(self._engines, self._cache)
-        return self._drafts
+        return self._drafts.run(rows, plan, narrow=narrow)
 
     @override
     def close(self) -> None:

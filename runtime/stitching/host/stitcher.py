@@ -39,11 +39,6 @@ class HostStitcher(Stitcher):
         self.steps = self._workspace(max_rows)
         self._passes: Workspace | None = None
 
-    @override
-    def load_drafts(self, *, layer: bool, head: bool) -> None:
-        if self.drafts is not None:
-            _ = layer and self.drafts.layer, head and self.drafts.head  # loaded on first use
-
     def passes(self, tokens: int) -> Workspace:
         """Return the memory of passes over up to ``tokens`` tokens; a larger one replaces it."""
         if self._passes is None or self._passes.max_tokens < tokens:
@@ -56,10 +51,15 @@ class HostStitcher(Stitcher):
         """Return a layer's engine; the draft layer has the number behind the last."""
         return _session_of(self.layers, self.drafts, layer)
 
+    @override
     def follow(
-        self, tokens: Sequence[int], start: int, layers: Iterable[int], caches: LayerCaches
+        self,
+        tokens: Sequence[int],
+        start: int,
+        layers: Iterable[int],
+        bucket: int | None,
+        caches: LayerCaches,
     ) -> None:
-        """Run one row's tokens from position ``start`` on through ``layers``, for their caches."""
         hidden_states = self._embed_tokens([tokens], start)  # [1, S, E]
         for layer in layers:
             lengths = np.array([len(tokens)])

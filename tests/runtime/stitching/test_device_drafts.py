@@ -11,14 +11,13 @@ import pytest
 from device_generators import Exported, device_of, on_onnxruntime, on_tensorrt, slots_of
 from known_tokens import alone, assert_close, draw_texts, fed_stitcher, known_bits, together
 from loaded_backends import BACKENDS
+from poisoned_caches import poison_devices
 from random_requests import draw, run_all, texts
 from random_requests import together as requests_together
 
 from skipdec import Generator, SamplingParams, UsageError
-from skipdec.engines.backends.device import DeviceMemory
 from skipdec.engines.errors import EnvironmentMismatchError
 from skipdec.engines.kernels.library import find_library
-from skipdec.engines.memory import DeviceBuffer
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.stitching.device.rows import DeviceRows, StepLayout
 from skipdec.runtime.stitching.device.slot_stitcher import DeviceSlotStitcher
@@ -29,7 +28,13 @@ needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels w
 OWN = {"kernels": "skipdec", "quantize": "int8"}  # whose bits are promised
 TEXTS = draw_texts(3, 8)
 ALL = LayerPlan(tuple(range(6)))
-DRAFTS = ("own,adapt=no", "lookup,adapt=no", "lookup+own,tokens=3,adapt=no")
+DRAFTS = (
+    "own,adapt=no",
+    "lookup,adapt=no",
+    "lookup+own,tokens=3,adapt=no",
+    "own+ends:2,adapt=no",
+    "first:2,adapt=no",
+)
 
 
 @pytest.fixture
@@ -63,38 +68,49 @@ def test_engines_of_onnxruntime_run_row_by_row_and_differ_by_rounding(exported: 
     assert compared > 200
 
 
-def _with_and_without_drafts(generator: Generator) -> list[tuple[RequestOutput, RequestOutput]]:
+def _with_and_without_drafts(
+    generator: Generator, draft: str, schedule: str
+) -> list[tuple[RequestOutput, RequestOutput]]:
     """Return texts without drafts and with them, allowed to differ; many guesses are right."""
     params = [
         SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logprobs=1),
         SamplingParams(temperature=0.8, seed=3, max_tokens=30, ignore_eos=True, logprobs=1),
     ] * 4
     prompts = [[5 + index, 6, 7][: 1 + index % 3] for index in range(len(params))]
-    plain = generator.generate(prompts, params, schedule="full")
+    plain = generator.generate(prompts, params, schedule=schedule)
     for _ in range(2):  # with n-grams of the first time
         drafted = generator.generate(
-            prompts, params, schedule="full", draft="own,adapt=no,exact=no"
+            prompts, params, schedule=schedule, draft=f"{draft},adapt=no,exact=no"
         )
     counts = [one.drafts for output in drafted for one in output.outputs if one.drafts]
     assert sum(one.accepted for one in counts) > 50
     return list(zip(plain, drafted, strict=True))
 
 
+RIGHT_GUESSES = pytest.mark.parametrize(
+    ("draft", "schedule"), [("own", "full"), ("ends:3", "constant:max=3")]
+)
+
+
+@RIGHT_GUESSES
 def test_engines_that_round_otherwise_draft_where_that_is_allowed(
-    exported: Exported, tmp_path: Path
+    exported: Exported, tmp_path: Path, draft: str, schedule: str
 ) -> None:
     bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm")
     with Generator(bundle, backend, max_batch_size=4) as generator:
         with pytest.raises(UsageError, match="needs skipdec's kernels"):
-            generator.generate([[5, 6]], draft="own")
-        for one, other in _with_and_without_drafts(generator):
+            generator.generate([[5, 6]], draft=draft)
+        for one, other in _with_and_without_drafts(generator, draft, schedule):
             assert [len(each.token_ids) for each in one.outputs] == [
                 len(each.token_ids) for each in other.outputs
             ]
 
 
 @pytest.mark.gpu
-def test_drafts_on_a_gpu_leave_texts_as_they_are(exported: Exported, tmp_path: Path) -> None:
+@RIGHT_GUESSES
+def test_drafts_on_a_gpu_leave_texts_as_they_are(
+    exported: Exported, tmp_path: Path, draft: str, schedule: str
+) -> None:
     """A failure says that drafts must stay refused on this GPU: a pass rounds otherwise."""
     try:
         loaded = BACKENDS["onnxruntime-cuda"](exported, tmp_path)
@@ -102,8 +118,8 @@ def test_drafts_on_a_gpu_leave_texts_as_they_are(exported: Exported, tmp_path: P
         pytest.skip(str(error))
     with Generator(loaded.bundle, loaded.backend, max_batch_size=4) as generator:
         with pytest.raises(UsageError, match="was never run on a GPU"):
-            generator.generate([[5, 6]], draft="own")
-        pairs = _with_and_without_drafts(generator)
+            generator.generate([[5, 6]], draft=draft)
+        pairs = _with_and_without_drafts(generator, draft, schedule)
     differing = [one.request_id for one, other in pairs if texts(one) != texts(other)]
     assert not differing, f"{len(differing)} of {len(pairs)} texts differ"
     assert all(
@@ -152,14 +168,7 @@ def test_unused_memory_is_never_read(generator: Generator, monkeypatch: pytest.M
     expected = [texts(output) for output in requests_together(generator, wanted)]
     requests_together(generator, wanted, draft=DRAFTS[0])  # whose n-grams are right
     generator.trim()
-    allocate = DeviceMemory.allocate
-
-    def poisoned(self: DeviceMemory, nbytes: int) -> DeviceBuffer:
-        buffer = allocate(self, nbytes)
-        self.device.fill(buffer.address, nbytes, 0xFF)
-        return buffer
-
-    monkeypatch.setattr(DeviceMemory, "allocate", poisoned)
+    poison_devices(monkeypatch)
     outputs = requests_together(generator, wanted, draft=DRAFTS[0])
     assert [texts(output) for output in outputs] == expected
 

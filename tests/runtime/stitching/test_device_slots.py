@@ -14,13 +14,12 @@ import pytest
 from device_generators import Exported, Open, on_onnxruntime
 from host_device import HostDevice
 from loaded_backends import BACKENDS, ON_GPUS
+from poisoned_caches import poison_devices
 from random_requests import Wanted, draw, run_all, texts, together
 from tiny_models import STRUCTURES
 
 from skipdec import CapacityError, Generator, SamplingParams
-from skipdec.engines.backends.device import DeviceMemory
 from skipdec.engines.errors import DeviceError, EnvironmentMismatchError
-from skipdec.engines.memory import DeviceBuffer
 from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.stitching.device.rows import StepLayout
@@ -61,15 +60,7 @@ def test_unused_memory_is_never_read(
     wanted = draw(11, 20)
     expected = [texts(one.alone(generator)) for one in wanted]
     generator.trim()
-    allocate = DeviceMemory.allocate
-    unused = UNUSED[request.node.callspec.params["open_on_device"]]
-
-    def poisoned(self: DeviceMemory, nbytes: int) -> DeviceBuffer:
-        buffer = allocate(self, nbytes)
-        self.device.fill(buffer.address, nbytes, unused)
-        return buffer
-
-    monkeypatch.setattr(DeviceMemory, "allocate", poisoned)
+    poison_devices(monkeypatch, UNUSED[request.node.callspec.params["open_on_device"]])
     assert [texts(output) for output in together(generator, wanted)] == expected
 
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
-from known_tokens import FedStitcher, alone, draw_texts, fed_stitcher, known_bits, together
+from known_tokens import (
+    PLANS,
+    Drafting,
+    FedStitcher,
+    alone,
+    draw_texts,
+    fed_stitcher,
+    known_bits,
+    together,
+)
 from poisoned_caches import poison_caches
 
 from skipdec import UsageError
@@ -21,45 +29,6 @@ from skipdec.runtime.stitching.protocol import DraftRow, StepRow
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 TEXTS = draw_texts(3, 8)
-PLANS = tuple(
-    LayerPlan(layers) for layers in ((0,), (0, 5), (0, 4, 5), (0, 1, 2), (0, 3, 4, 5), (2, 5))
-)
-
-DraftStep = Callable[[FedStitcher, Sequence[DraftRow], LayerPlan], None]
-
-
-def draft(stitcher: FedStitcher, rows: Sequence[DraftRow], plan: LayerPlan) -> None:
-    stitcher.slots.draft(rows, plan)
-
-
-class Drafting(FedStitcher):
-    """Drafts before each pass: some rows, some tokens each, through layers that the rows run."""
-
-    def __init__(self, stitcher: FedStitcher, seed: int, step: DraftStep = draft) -> None:
-        vars(self).update(vars(stitcher))
-        self.drafted = 0
-        self._random = Random(seed)
-        self._draft_step = step
-
-    def step(self, rows: Sequence[StepRow]) -> list[str]:
-        plan = self._random.choice(PLANS)
-        room = {
-            row.row: self._random.randint(0, 7)
-            for row in rows
-            if set(plan) <= set(row.plan) and self._random.random() < 0.8
-        }
-        cache = self.slots._cache
-        reserved = {row: min(cache.reserved(row, layer) for layer in plan) for row in room}
-        for place in range(7):
-            drafting = [
-                DraftRow(row.row, self._random.randrange(4, 90), row.position + place)
-                for row in rows
-                if place < room.get(row.row, 0) and row.position + place < reserved[row.row]
-            ]
-            if drafting:
-                self._draft_step(self, drafting, plan)
-                self.drafted += len(drafting)
-        return super().step(rows)
 
 
 @needs_kernels
@@ -174,7 +143,8 @@ def _keeps_the_route_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def kept(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan, narrow: bool) -> object:
         for route in self._routes:
-            if len(route.numbers) == len(rows) and route.version == self._cache.version:
+            known = route.rows
+            if len(known.numbers) == len(rows) and known.version == self._cache.version:
                 return route
         return route_of(self, rows, plan, narrow)
 
@@ -292,11 +262,3 @@ def test_draft_steps_allocate_nothing_once_they_ran(own: FedStitcher) -> None:
         assert len(own.slots._engines.steps.layers) == bindings
     finally:
         own.slots.reset()
-
-
-def test_devices_refuse_draft_steps_by_name(exported: Callable[..., Path]) -> None:
-    with (
-        fed_stitcher(exported("pre_norm"), device="rehearsal") as stitcher,
-        pytest.raises(UsageError, match="by layers needs the CPU"),
-    ):
-        stitcher.slots.draft([DraftRow(0, 5, 3)], FULL)

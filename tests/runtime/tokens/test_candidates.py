@@ -55,6 +55,51 @@ def test_candidates_choose_the_same_token_as_all_logits(
         assert chosen == expected.sample(shifted)
 
 
+@given(
+    logits=coarse_logits,
+    options=st.sampled_from(
+        [
+            {"temperature": 0},
+            {"temperature": 0, "logprobs": 1},
+            {"temperature": 0.8, "top_k": 4},
+            {"temperature": 0.8, "min_p": 0.3},
+            {"temperature": 1, "top_p": 0.9},
+            {"temperature": 0, "frequency_penalty": 0.5},
+            {"temperature": 0.8, "min_tokens": 2},
+        ]
+    ),
+)
+def test_proposals_are_those_of_all_logits_and_change_nothing(
+    logits: NDArray[np.float32], options: dict[str, object]
+) -> None:
+    """Fetched where candidates do not decide; the tokens drawn behind them stay as they are."""
+    expected, actual = (sampler(seed=4, **options) for _ in range(2))
+    rows = [candidates(np.roll(logits, place)) for place in range(4)]
+    step = CandidateLogits(
+        np.stack([row.logits for row in rows]),
+        np.stack([row.token_ids for row in rows]),
+        VOCABULARY,
+        lambda place: np.roll(logits, place),
+    )
+    for start in range(3):
+        for place in range(4):
+            wanted = expected.propose(np.roll(logits, place), place)
+            assert step.propose(place, actual, place) == wanted
+        assert actual.sample(np.roll(logits, start)) == expected.sample(np.roll(logits, start))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "number"), [(0, np.nan), (0, -np.inf), (0.8, np.nan), (0.8, np.inf)]
+)
+def test_logits_of_no_distribution_propose_any_token(temperature: float, number: float) -> None:
+    for hidden in (slice(None), slice(3, None)):
+        logits = np.zeros((1, VOCABULARY), np.float32)
+        logits[0, hidden] = number
+        ids = np.arange(VOCABULARY)[None]
+        step = CandidateLogits(logits, ids, VOCABULARY, lambda row, held=logits: held[row])
+        assert 0 <= step.propose(0, sampler(temperature=temperature), 1) < VOCABULARY
+
+
 @pytest.mark.parametrize(
     ("fields", "decides"),
     [

@@ -18,9 +18,10 @@ from skipdec.engines.memory import Array
 from skipdec.runtime.drafting.config import MAX_DRAFT_TOKENS
 from skipdec.runtime.kv.buffers import BufferPool, KVLayout
 from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.stitching.loaded import load_stitcher, make_slots
-from skipdec.runtime.stitching.protocol import PromptRow, SlotLimits, StepRow
+from skipdec.runtime.stitching.protocol import DraftRow, PromptRow, SlotLimits, StepRow
 from skipdec.runtime.stitching.slot_stitcher import SlotStitcher
 from skipdec.runtime.tokens.sampler import CandidateLogits, HostLogits, StepLogits
 
@@ -30,6 +31,9 @@ Bits = dict[tuple[int, int], str]
 
 KV_BYTES = 1 << 24
 SCHEDULES = ("full", "linear:max=5,min=2,horizon=20", "constant:max=3", "2x:horizon=9,prompt=decay")
+PLANS = tuple(  # of draft steps
+    LayerPlan(layers) for layers in ((0,), (0, 5), (0, 4, 5), (0, 1, 2), (0, 3, 4, 5), (2, 5))
+)
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ class FedStitcher:
     def step(self, rows: Sequence[StepRow]) -> list[str]:
         logits = self.slots.step(rows)
         count = sum(len(row.tokens) for row in rows)
-        return [_logits_of(logits, place).tobytes().hex() for place in range(count)]
+        return [logits_of(logits, place).tobytes().hex() for place in range(count)]
 
     def schedule(self, text: str) -> ExitSchedule:
         return parse_schedule(text, num_layers=self._num_layers, horizon=8)
@@ -201,6 +205,35 @@ class FedStitcher:
         tokens = tuple(one["tokens"])
         plans = tuple(schedule.plan(one["index"] + offset) for offset in range(len(tokens)))
         return StepRow(one["row"], tokens, one["position"], plans)
+
+
+class Drafting(FedStitcher):
+    """Drafts before each pass: some rows, some tokens each, through layers that the rows run."""
+
+    def __init__(self, stitcher: FedStitcher, seed: int) -> None:
+        vars(self).update(vars(stitcher))
+        self.drafted = 0
+        self._random = random.Random(seed)
+
+    def step(self, rows: Sequence[StepRow]) -> list[str]:
+        plan = self._random.choice(PLANS)
+        room = {
+            row.row: self._random.randint(0, 7)
+            for row in rows
+            if set(plan) <= set(row.plan) and self._random.random() < 0.8
+        }
+        cache = self.slots._cache
+        reserved = {row: min(cache.reserved(row, layer) for layer in plan) for row in room}
+        for place in range(7):
+            drafting = [
+                DraftRow(row.row, self._random.randrange(4, 90), row.position + place)
+                for row in rows
+                if place < room.get(row.row, 0) and row.position + place < reserved[row.row]
+            ]
+            if drafting:
+                self.slots.draft(drafting, plan)
+                self.drafted += len(drafting)
+        return super().step(rows)
 
 
 @contextmanager
@@ -227,7 +260,7 @@ def _draw(rng: random.Random, size: int) -> tuple[int, ...]:
     return tuple(rng.randrange(4, 90) for _ in range(size))
 
 
-def _logits_of(logits: StepLogits, place: int) -> Array:
+def logits_of(logits: StepLogits, place: int) -> Array:
     if isinstance(logits, CandidateLogits):
         return logits.fetch(place)
     assert isinstance(logits, HostLogits)

@@ -78,7 +78,6 @@ def test_a_parameter_that_is_no_text_or_unknown_is_refused() -> None:
         ({"device": "tpu"}, "run on cpu"),
         ({"draft": "first:9"}, "first:9 runs 9 layers of 6"),
         ({"draft": "own", "device": "cuda:1"}, "was never run on a GPU"),
-        ({"draft": "own+ends:2", "device": "rehearsal"}, "ends:2 needs the CPU"),
         ({"name": "a/b"}, "can't be a model's name"),
     ],
 )

@@ -1,0 +1,78 @@
+"""Draft steps on a device: one token of some rows through some of the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...kv.cache import SlotCache
+from ...schedule import LayerPlan
+from ...tokens.sampler import StepLogits
+from ..draft_rows import DraftRows
+from ..protocol import DraftRow, SlotLimits, StepRow
+from .rows import StepLayout
+from .stitcher import DeviceStitcher, StepKind
+
+_KEPT_LAYOUTS = 8  # rows stop drafting at different places of a window
+
+
+class DeviceDrafts:
+    """Runs draft steps as steps of one token per row that no row leaves a layer in.
+
+    A layer is bound to its first slots, so all rows in the slots of the plan's layers take part,
+    and the head scores all of them. One that does not draft feeds token 0 at the position that its
+    next pass overwrites before it is read. Slots hold that position in every layer, also in one
+    that the row leaves in that pass, where nobody reads it.
+
+    Worked: rows 7, 8, 9 have 5, 6, 9 positions; 9 and 7 draft. The first step feeds 9, 7, 8 at
+    positions 9, 5, 6, the second at 10, 6, 6; the first two logits of each are those of 9 and 7.
+    """
+
+    def __init__(
+        self, engines: DeviceStitcher, cache: SlotCache, limits: SlotLimits, num_layers: int
+    ) -> None:
+        """Draft on slots of ``limits``; the model has ``num_layers``, without a draft layer."""
+        self._engines = engines
+        self._cache = cache
+        self._limits = limits
+        self._num_layers = num_layers
+        self._layouts: list[_LaidOut] = []  # of the last steps, the latest first
+
+    def run(self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool) -> StepLogits:
+        """Run a draft step; see `SlotStitcher.draft`."""
+        laid_out = self._lay_out(rows, plan)
+        laid_out.rows.require_positions(self._cache, rows)
+        plans = (plan,)
+        fed = [StepRow(row.row, (row.token,), row.position, plans) for row in rows]
+        fed += [StepRow(row, (0,), self._cache.length(row), plans) for row in laid_out.others]
+        kind = StepKind(has_draft_layer=self._num_layers in plan, narrow=narrow)
+        steps = self._engines.steps(self._limits.capacity, self._limits.bucket, kind)
+        steps.run(laid_out.layout, fed, self._cache.first)
+        return steps.results.logits(len(rows))
+
+    def _lay_out(self, rows: Sequence[DraftRow], plan: LayerPlan) -> _LaidOut:
+        """Return the layout of a step like one of the last ones, or a new one."""
+        if self._layouts and self._layouts[0].rows.version != self._cache.version:
+            self._layouts.clear()
+        for known in self._layouts:
+            if known.rows.serves(self._cache, rows, plan):
+                return known
+        found = DraftRows.of(self._cache, rows, plan)
+        inside = dict.fromkeys(row for held in found.residents.values() for row in held)
+        others = [row for row in inside if row not in found.numbers]
+        count = max(self._num_layers, *(layer + 1 for layer in plan))
+        residents = [found.residents.get(layer, ()) for layer in range(count)]
+        numbers = [*found.numbers, *others]
+        layout = StepLayout.of(numbers, residents, self._engines.max_rows)
+        laid_out = _LaidOut(found, others, layout)
+        self._layouts = [laid_out, *self._layouts[: _KEPT_LAYOUTS - 1]]
+        return laid_out
+
+
+@dataclass(frozen=True)
+class _LaidOut:
+    """A step's layout, which steps of the same rows repeat; ``others`` do not draft."""
+
+    rows: DraftRows
+    others: list[int]
+    layout: StepLayout

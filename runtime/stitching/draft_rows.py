@@ -1,0 +1,58 @@
+"""The rows that take part in a draft step: those that draft, and others in the same slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from ...engines.errors import UsageError
+from ..kv.cache import SlotCache
+from ..schedule import LayerPlan
+from .protocol import DraftRow
+
+
+@dataclass(frozen=True)
+class DraftRows:
+    """Which rows a draft step of ``plan`` runs, while ``version`` of the cache lasts.
+
+    ``numbers`` are those that draft, in the order in which they were given, ``residents`` all rows
+    in the slots of each layer of the plan, lowest layer first, and ``ends`` the positions that each
+    row that drafts holds in every one of these layers.
+    """
+
+    version: int
+    plan: LayerPlan
+    numbers: list[int]
+    residents: dict[int, list[int]]
+    ends: list[int]
+
+    @classmethod
+    def of(cls, cache: SlotCache, rows: Sequence[DraftRow], plan: LayerPlan) -> Self:
+        """Find the rows. Raises UsageError for one that has left a layer of ``plan``."""
+        numbers = [row.row for row in rows]
+        residents = {layer: list(cache.residents(layer)) for layer in plan}
+        for layer, inside in residents.items():
+            for number in numbers:
+                if number not in inside:
+                    raise UsageError(f"row {number}", f"drafts with layer {layer}, which it left")
+        ends = [min(cache.reserved(number, layer) for layer in plan) for number in numbers]
+        return cls(cache.version, plan, numbers, residents, ends)
+
+    def serves(self, cache: SlotCache, rows: Sequence[DraftRow], plan: LayerPlan) -> bool:
+        """Return True if `of` would find the same rows."""
+        return (
+            self.version == cache.version
+            and self.numbers == [row.row for row in rows]
+            and self.plan == plan
+        )
+
+    def require_positions(self, cache: SlotCache, rows: Sequence[DraftRow]) -> None:
+        """Raise UsageError for a token whose position is written already, or not held."""
+        for row, end in zip(rows, self.ends, strict=True):
+            if not cache.length(row.row) <= row.position < end:
+                raise UsageError(
+                    f"row {row.row}",
+                    f"drafts at position {row.position}; allowed: "
+                    f"{cache.length(row.row)} to {end - 1}",
+                )

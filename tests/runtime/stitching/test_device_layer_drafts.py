@@ -1,0 +1,361 @@
+"""Drafts by layers on a device of host memory: they draft as on the CPU, and change no text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compared_texts import fields
+from device_generators import Exported, device_of, on_onnxruntime, on_tensorrt, slots_of
+from draft_layers import write_draft_layer
+from known_tokens import (
+    PLANS,
+    Drafting,
+    FedStitcher,
+    alone,
+    draw_texts,
+    fed_stitcher,
+    known_bits,
+    logits_of,
+    together,
+)
+from layer_draft_requests import KINDS, SCHEDULES, params, run
+from poisoned_caches import poison_devices
+from random_requests import run_all
+
+from skipdec import Generator, UsageError
+from skipdec.engines.kernels.library import find_library
+from skipdec.engines.memory import Array
+from skipdec.runtime.kv.cache import SlotCache
+from skipdec.runtime.schedule.plan import LayerPlan
+from skipdec.runtime.scheduling.drafters import RowDrafts
+from skipdec.runtime.scheduling.layer_drafter import LayerDrafter, TrainedDrafter
+from skipdec.runtime.stitching.device.drafts import DeviceDrafts
+from skipdec.runtime.stitching.device.slot_stitcher import DeviceSlotStitcher
+from skipdec.runtime.stitching.protocol import DraftRow, StepRow
+from skipdec.runtime.tokens.outputs import CompletionOutput
+
+pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+
+TEXTS = draw_texts(3, 5)
+HEAD = 64
+FULL = LayerPlan(tuple(range(6)))
+Monkey = pytest.MonkeyPatch
+Proposals = list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def drafted(
+    exported: Exported,
+    checkpoint: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A bundle of int8 with a draft layer behind two layers, and a narrow head."""
+    layer = write_draft_layer(tmp_path_factory.mktemp("draft"), str(checkpoint("pre_norm")), 2)
+    options = {"quantize": "int8", "kernels": "skipdec", "draft": layer, "draft_head": HEAD}
+    return exported("pre_norm", **options)
+
+
+@pytest.fixture
+def generator(exported: Exported, drafted: Path, tmp_path: Path) -> Iterator[Generator]:
+    """A generator of ``drafted`` on a device that counts what it does."""
+    bundle, backend = on_onnxruntime(lambda _: drafted, tmp_path, "pre_norm")
+    with Generator(bundle, backend, max_batch_size=4) as generator:
+        yield generator
+
+
+def _watched(
+    generator: Generator, draft: str, schedules: Sequence[str] = ("full",)
+) -> tuple[list[CompletionOutput], Proposals]:
+    """Return the texts of requests of all kinds, and everything that was proposed for them."""
+    proposals: Proposals = []
+    propose = LayerDrafter.propose
+
+    def watched(self: LayerDrafter, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+        found = propose(self, rows, most)
+        proposals.extend(map(list, found))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LayerDrafter, "propose", watched)
+        return run(generator, draft, schedules=schedules)[0], proposals
+
+
+@pytest.mark.parametrize(
+    ("structure", "quantize", "kv_dtype"),
+    [
+        ("pre_norm", "int8", "float16"),
+        ("pre_norm", "int4", "bfloat16"),
+        ("post_norm", "int8", "float32"),
+        ("no_bias", "int8", "int8"),
+        ("untied", "int8", "float16"),
+    ],
+)
+def test_passes_behind_drafts_have_the_bits_of_the_cpus_without(
+    exported: Exported,
+    monkeypatch: Monkey,
+    structure: str,
+    quantize: str,
+    kv_dtype: str,
+) -> None:
+    """Unused memory is NaN; rows draft through any layers, beside others that do not."""
+    bundle = exported(structure, kernels="skipdec", quantize=quantize, kv_dtype=kv_dtype)
+    operations, expected = together(TEXTS, 3, seed=4), alone(TEXTS)
+    with fed_stitcher(bundle) as stitcher:
+        wanted = known_bits(TEXTS, expected, stitcher.run(expected))
+    poison_devices(monkeypatch)
+    with fed_stitcher(bundle, device="rehearsal") as stitcher:
+        drafting = Drafting(stitcher, seed=4)
+        found = known_bits(TEXTS, operations, drafting.run(operations))
+    assert drafting.drafted > 100
+    assert found == wanted
+
+
+def _draft_logits(stitcher: FedStitcher, plan: LayerPlan) -> list[Array]:
+    """Return the logits of two of three rows that draft twice, in an order of their own."""
+    for row in range(3):
+        one = {"row": row, "tokens": [5, 6 + row, 7], "schedule": "full", "max_tokens": 9}
+        stitcher.run([{"begin": one}])
+    found = []
+    for place in range(2):
+        rows = [DraftRow(2, 11 + place, 3 + place), DraftRow(0, 8, 3 + place)]
+        logits = stitcher.slots.draft(rows, plan)
+        found += [np.array(logits_of(logits, index)) for index in range(2)]
+    return found
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_draft_steps_have_the_bits_of_the_cpus(exported: Exported, plan: LayerPlan) -> None:
+    bundle = exported("pre_norm", kernels="skipdec", quantize="int8")
+    with fed_stitcher(bundle) as host, fed_stitcher(bundle, device="rehearsal") as device:
+        np.testing.assert_array_equal(_draft_logits(host, plan), _draft_logits(device, plan))
+
+
+@pytest.mark.parametrize(
+    ("draft", "schedules"),
+    [
+        ("ends:3", SCHEDULES),
+        ("first:2,tokens=3", ("full", "linear:max=5,min=4,horizon=30")),
+        ("layers:2", SCHEDULES),
+        (f"ends:2,head={HEAD}", SCHEDULES),
+        ("trained", ("full",)),
+        (f"trained,head={HEAD},tokens=4", ("full", "linear:max=5,min=4,horizon=30")),
+    ],
+)
+@pytest.mark.parametrize("kv_memory", [None, 400_000])
+def test_texts_and_drafts_are_the_cpus(
+    drafted: Path,
+    monkeypatch: Monkey,
+    draft: str,
+    schedules: Sequence[str],
+    kv_memory: int | None,
+) -> None:
+    """Greedy and sampled, penalties, log-probabilities, skipping; short memory, all of it NaN."""
+    with Generator.open(drafted, threads=1, max_batch_size=4) as host:
+        ordinary = [fields(one) for one in run(host, None, schedules=schedules)[0]]
+        expected, wanted = _watched(host, f"{draft},adapt=no", schedules)
+    poison_devices(monkeypatch)
+    with Generator.open(
+        drafted, device="rehearsal", max_batch_size=4, kv_memory=kv_memory
+    ) as device:
+        outputs, proposed = _watched(device, f"{draft},adapt=no", schedules)
+        assert kv_memory is None or device.kv_memory.peak <= kv_memory
+    assert [fields(one) for one in outputs] == ordinary
+    assert sum(map(len, proposed)) > 50
+    if kv_memory is None:  # else rows wait, and draft beside others
+        assert sorted(proposed) == sorted(wanted)
+        assert [one.drafts for one in outputs] == [one.drafts for one in expected]
+
+
+def test_the_policy_chooses_drafts_by_layers_on_a_device(generator: Generator) -> None:
+    ordinary, _ = run(generator, None)
+    for draft in ("ends:3", "trained"):
+        outputs, _ = run(generator, draft)
+        assert [fields(one) for one in outputs] == [fields(one) for one in ordinary]
+
+
+@pytest.mark.parametrize("draft", ["ends:3", "trained", f"first:2,head={HEAD}"])
+def test_the_steady_state_is_a_launch_per_step_and_allocates_nothing(
+    generator: Generator, draft: str
+) -> None:
+    device, one = device_of(generator), params(max_tokens=40, logprobs=None)
+    with generator.running_batch(draft=f"{draft},adapt=no,tokens=3") as engine:
+        for _ in range(3):
+            before, stats = Counter(device.counts), engine.stats()
+            for index in range(4):
+                engine.add([5 + index, 6], one, schedule="full")
+            run_all(engine)
+            moved = device.counts - before
+        now = engine.stats()
+        steps = now.steps - stats.steps + now.draft_steps - stats.draft_steps
+        assert now.draft_steps > stats.draft_steps > 10
+        assert moved["graph_launches"] == steps
+        assert {"allocate", "pinned", "captures"}.isdisjoint(moved)
+        # 1, 2, 4 rows by 1, 2, 4 tokens, and by one token that drafts
+        assert slots_of(engine)._engines.num_graphs <= 3 * 4
+
+
+def test_closing_frees_all_device_memory(generator: Generator) -> None:
+    device = device_of(generator)
+    generator.generate([[5, 6]], params(), draft=f"trained,head={HEAD},adapt=no")
+    generator.close()
+    assert not device.allocated
+
+
+def test_memory_of_the_draft_layer_is_reserved_and_freed(generator: Generator) -> None:
+    held = []
+    for draft in ("off", "trained,adapt=no"):
+        generator.trim()
+        with generator.running_batch(draft=draft, max_model_len=32) as batch:
+            batch.add([5, 6, 7], params(max_tokens=20))
+            batch.step()
+            capacity = batch._slots.limits.capacity
+            held.append(batch.stats().reserved_bytes / capacity)
+            run_all(batch)
+            assert batch.stats().reserved_bytes == 0
+    layers = generator.model.num_layers
+    assert held[1] / held[0] == pytest.approx((layers + 1) / layers, rel=0.05)
+
+
+@pytest.mark.parametrize("draft", ["ends:2", "trained"])
+def test_plans_of_tensorrt_refuse_drafts_by_layers_by_name(
+    exported: Exported, tmp_path: Path, draft: str
+) -> None:
+    bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm")
+    with (
+        Generator(bundle, backend) as generator,
+        pytest.raises(UsageError, match="TensorRT's plans are built for one"),
+    ):
+        generator.generate([[5, 6]], draft=f"{draft},exact=no")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (DraftRow(0, 8, 2), "drafts at position 2; allowed: 3 to 4"),
+        (DraftRow(0, 8, 5), "drafts at position 5; allowed: 3 to 4"),
+        (DraftRow(7, 8, 3), "drafts with layer 0, which it left"),
+    ],
+)
+def test_tokens_that_cannot_be_drafted_from_are_refused(
+    exported: Exported, row: DraftRow, problem: str
+) -> None:
+    one = {"row": 0, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 3}
+    with fed_stitcher(exported("pre_norm"), device="rehearsal") as stitcher:
+        stitcher.run([{"begin": one}])
+        with pytest.raises(UsageError, match=problem):
+            stitcher.slots.draft([row], FULL)
+        assert stitcher.slots._cache.length(0) == 3
+
+
+def _writes_a_position_early(monkeypatch: Monkey) -> None:
+    """Rows that do not draft write their last position again."""
+    run_drafts, length = DeviceDrafts.run, SlotCache.length
+
+    def early(
+        self: DeviceDrafts, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool
+    ) -> object:
+        drafting = {row.row for row in rows}
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                SlotCache, "length", lambda self, row: length(self, row) - (row not in drafting)
+            )
+            return run_drafts(self, rows, plan, narrow=narrow)
+
+    monkeypatch.setattr(DeviceDrafts, "run", early)
+
+
+def _leaves_layers(monkeypatch: Monkey) -> None:
+    run_drafts = DeviceSlotStitcher.draft
+
+    def leaving(self: DeviceSlotStitcher, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+        for row in rows:
+            self._leave_bypassed(StepRow(row.row, (row.token,), row.position, (plan,)))
+        return run_drafts(self, rows, plan)
+
+    monkeypatch.setattr(DeviceSlotStitcher, "draft", leaving)
+
+
+def _keeps_the_layout_of_other_slots(monkeypatch: Monkey) -> None:
+    lay_out, known = DeviceDrafts._lay_out, {}
+
+    def kept(self: DeviceDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+        key = tuple(row.row for row in rows), plan
+        return known.setdefault(key, lay_out(self, rows, plan))
+
+    monkeypatch.setattr(DeviceDrafts, "_lay_out", kept)
+
+
+@pytest.mark.parametrize(
+    "mutate", [_writes_a_position_early, _leaves_layers, _keeps_the_layout_of_other_slots]
+)
+def test_a_trace_of_a_draft_changes_bits(
+    exported: Exported, monkeypatch: Monkey, mutate: Callable[[Monkey], None]
+) -> None:
+    bundle = exported("pre_norm", kernels="skipdec", quantize="int8", kv_dtype="float16")
+    expected, operations = alone(TEXTS), together(TEXTS, 3, seed=3)
+    with fed_stitcher(bundle, device="rehearsal") as stitcher:
+        wanted = known_bits(TEXTS, expected, stitcher.run(expected))
+        mutate(monkeypatch)
+        try:
+            found = known_bits(TEXTS, operations, Drafting(stitcher, seed=3).run(operations))
+        except (AssertionError, KeyError, UsageError):  # other logits, or rows that are not there
+            found = {}
+    assert found != wanted
+
+
+def _gives_logits_to_other_rows(monkeypatch: Monkey) -> None:
+    run_drafts = DeviceDrafts.run
+
+    def swapped(
+        self: DeviceDrafts, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool
+    ) -> object:
+        return run_drafts(self, rows[::-1], plan, narrow=narrow)
+
+    monkeypatch.setattr(DeviceDrafts, "run", swapped)
+
+
+def _keeps_the_layout_of_another_plan(monkeypatch: Monkey) -> None:
+    lay_out = DeviceDrafts._lay_out
+
+    def kept(self: DeviceDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+        return lay_out(self, rows, LayerPlan(plan.layers[1:]))
+
+    monkeypatch.setattr(DeviceDrafts, "_lay_out", kept)
+
+
+def _shows_the_draft_layer_nothing(monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(TrainedDrafter, "_show", lambda self, drafts: None)
+
+
+def _shows_the_text_a_position_late(monkeypatch: Monkey) -> None:
+    follow = DeviceSlotStitcher.follow
+
+    def late(
+        self: DeviceSlotStitcher, row: int, tokens: Sequence[int], start: int, plan: LayerPlan
+    ) -> None:
+        follow(self, row, tokens[:-1], start + 1, plan)
+
+    monkeypatch.setattr(DeviceSlotStitcher, "follow", late)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        _gives_logits_to_other_rows,
+        _keeps_the_layout_of_another_plan,
+        _shows_the_draft_layer_nothing,
+        _shows_the_text_a_position_late,
+    ],
+)
+def test_a_wrong_draft_is_seen_in_what_is_proposed(
+    generator: Generator, monkeypatch: Monkey, mutate: Callable[[Monkey], None]
+) -> None:
+    expected = _watched(generator, "trained,adapt=no")
+    mutate(monkeypatch)
+    outputs, proposed = _watched(generator, "trained,adapt=no")
+    assert proposed != expected[1]
+    assert len(KINDS) < len(outputs)
