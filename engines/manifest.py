@@ -13,9 +13,12 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_serializer,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from . import constants
 from .documents import canonical_text, document_digest, json_digest, parse_json
@@ -53,6 +56,8 @@ UnusedCache = Literal["any", "finite"]
 TUNED_SCHEDULE = constants.text("tuned_schedule")  # key of `Manifest.source`, written by tuning
 PROMPT_PLACEHOLDER = constants.text("prompt_placeholder")  # the prompt's place in a template
 KV_SCALE_BYTES = constants.integer("kv_scale_bytes")  # one scale per token and head, int8 caches
+END_TOKENS_FEATURE = "end_token_ids"  # required where more than eos_token_id ends a text
+MAX_END_TOKENS = constants.integer("max_end_tokens")
 NUM_CANDIDATES = constants.integer("num_candidates")  # tokens per row that a device proposes
 
 
@@ -109,6 +114,13 @@ class ModelSpec(Record):
     bos_token_id: Integer | None = None
     eos_token_id: Integer | None = None
     pad_token_id: Integer | None = None
+    end_token_ids: Annotated[tuple[Integer, ...], SkipJsonSchema()] = Field(
+        default_factory=lambda known: tuple(
+            token_id for token_id in [known.get("eos_token_id")] if token_id is not None
+        ),
+        exclude=True,
+        description="tokens that end a text, eos_token_id first; the manifest stores them",
+    )
 
     @model_serializer(mode="wrap")
     def _without_implied(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -164,6 +176,11 @@ class KVCacheSpec(Record):
     )
 
 
+_OPTIONAL = (  # of the manifest; left out where absent
+    *("kernels", "end_token_ids", "prompt_template", "requires", "draft_layer", "draft_head"),
+)
+
+
 class Manifest(Record):
     """The content of manifest.json: no times, hosts or absolute paths, so it is reproducible."""
 
@@ -171,6 +188,12 @@ class Manifest(Record):
     target: str
     kernels: Kernels | None = Field(
         default=None, description="operators of the graphs; absent: the target's own"
+    )
+    end_token_ids: tuple[Integer, ...] = Field(
+        default=(),
+        max_length=MAX_END_TOKENS,
+        description="tokens that end a text, at least two, eos_token_id first; absent: only "
+        "eos_token_id, if that is not null",
     )
     model: ModelSpec
     precision: PrecisionSpec
@@ -207,9 +230,44 @@ class Manifest(Record):
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what is absent: older bundles lack these fields and must keep their bytes."""
         document: dict[str, Any] = serialize(self)
-        document["requires"] = document["requires"] or None
-        optional = ("kernels", "prompt_template", "requires", "draft_layer", "draft_head")
-        return _without(document, *optional)
+        for name in ("requires", "end_token_ids"):
+            document[name] = document[name] or None
+        return _without(document, *_OPTIONAL)
+
+    @field_validator("model")
+    @classmethod
+    def _with_ends(cls, model: ModelSpec, info: ValidationInfo) -> ModelSpec:
+        """Give the model all tokens that end its texts, which stand beside it in manifest.json."""
+        ends = info.data.get("end_token_ids")
+        if not ends:
+            return model
+        if "end_token_ids" in model.model_fields_set and model.end_token_ids != ends:
+            raise ValueError(
+                f"end_token_ids is {model.end_token_ids} in the model; the manifest has {ends}"
+            )
+        return model.model_copy(update={"end_token_ids": ends})
+
+    @model_validator(mode="after")
+    def _check_ends(self) -> Self:
+        ends, model = self.end_token_ids, self.model
+        if not ends:
+            return self
+        if len(ends) < 2 or len(set(ends)) < len(ends) or ends[0] != model.eos_token_id:
+            raise ValueError(
+                f"end_token_ids is {list(ends)}; allowed: eos_token_id, which is "
+                f"{model.eos_token_id}, and then others, each once"
+            )
+        if not all(0 <= token_id < model.vocab_size for token_id in ends):
+            raise ValueError(
+                f"end_token_ids is {list(ends)}; allowed: 0 to {model.vocab_size - 1}, the model's "
+                "vocabulary"
+            )
+        if END_TOKENS_FEATURE not in self.requires:
+            raise ValueError(
+                f"end_token_ids is present, but requires lacks {END_TOKENS_FEATURE}, without which "
+                "older readers would not end texts"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_kernels(self) -> Self:
@@ -389,8 +447,9 @@ def _without(document: dict[str, Any], *fields: str) -> dict[str, Any]:
 
 
 __all__ = [
-    "FORMAT_VERSION", "KNOWN_FEATURES", "KV_SCALE_BYTES", "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH",
-    "NUM_CANDIDATES", "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec",
+    "END_TOKENS_FEATURE", "FORMAT_VERSION", "KNOWN_FEATURES", "KV_SCALE_BYTES", "MAX_END_TOKENS",
+    "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES",
+    "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec",
     "DType", "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType",
     "Integer", "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec",
     "PrecisionSpec", "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole",

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ...engines.errors import CheckpointError, UsageError
 from ...engines.manifest import ModelSpec
 from ...exporter.architecture.model_config import model_spec
-from ...exporter.checkpoint.hub import CheckpointDirectory, locate
+from ...exporter.checkpoint.checkpoint import read_model
+from ...exporter.checkpoint.hub import locate
 from ...exporter.checkpoint.template import read_template
 from ...exporter.checkpoint.tokenizer import read_tokenizer
 from ...exporter.config import CheckpointSource
@@ -57,13 +58,18 @@ class StartModel:
 
     @property
     def eos_token_id(self) -> int:
-        """Token that ends a completion. Raises CheckpointError if the model has none."""
-        if self.spec.eos_token_id is None:
+        """Token that tuning puts behind a completion; raises as `end_token_ids`."""
+        return self.end_token_ids[0]
+
+    @property
+    def end_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a text. Raises CheckpointError if the model has none."""
+        if not self.spec.end_token_ids:
             raise CheckpointError(
                 self.spec.name,
                 "has no eos_token_id; name the token that ends a text in config.json",
             )
-        return self.spec.eos_token_id
+        return self.spec.end_token_ids
 
 
 def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
@@ -91,7 +97,7 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
 def _open_checkpoint(model: str) -> StartModel:
     directory = locate(CheckpointSource(model=model))
     path = directory.path
-    spec = model_spec(_read_config(directory), directory.name)
+    spec = read_model(directory)
     tuning_family(spec.family)  # refuses other families
     tokenizer = read_tokenizer(path)
     if tokenizer is None:
@@ -114,17 +120,6 @@ def _draw_weights(family: str, document: dict[str, Any], seed: int) -> SkipModel
 
 def _tokenizer(files: Mapping[str, bytes], name: str) -> Tokenizer:
     return Tokenizer.parse(files["tokenizer.json"], f"tokenizer of {name}")
-
-
-def _read_config(directory: CheckpointDirectory) -> dict[str, Any]:
-    path: Path = directory.path / "config.json"
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(directory.name, f"config.json can't be read ({error})") from error
-    if not isinstance(document, dict):
-        raise CheckpointError(directory.name, "config.json is not a JSON object")
-    return document
 
 
 def read_fresh_model(text: str) -> FreshModelConfig:

@@ -6,28 +6,42 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...engines.errors import UnsupportedModelError
-from ...engines.manifest import ModelSpec
+from ...engines.errors import UnsupportedModelError, shown
+from ...engines.manifest import MAX_END_TOKENS, ModelSpec
 from .architecture import ARCHITECTURES, Architecture
 
 DEFAULT_MAX_SEQ_LEN = 8192
 """Longest text of a bundle unless --max-seq-len is given: each row may reserve memory for all."""
 
-_MISSING = object()
 
-
-def model_spec(config: Mapping[str, Any], name: str, max_seq_len: int | None = None) -> ModelSpec:
+def model_spec(
+    config: Mapping[str, Any],
+    name: str,
+    max_seq_len: int | None = None,
+    generation_config: Mapping[str, Any] | None = None,
+) -> ModelSpec:
     """Return the structure that ``config`` (the content of config.json) describes.
 
-    ``max_seq_len`` defaults to ``max_position_embeddings``. Raises UnsupportedModelError, with all
-    reasons at once, for an unknown family or features that the family does not support.
+    ``max_seq_len`` defaults to ``max_position_embeddings``. The tokens that end a text are those of
+    ``generation_config`` (the content of generation_config.json), as in transformers; without any
+    there, those of ``config``. Raises UnsupportedModelError, with all reasons at once, for an
+    unknown family or features that the family does not support.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         allowed = ", ".join(map(repr, ARCHITECTURES))
         raise UnsupportedModelError(name, f"model_type is {model_type!r}; allowed: {allowed}")
     architecture: Architecture = ARCHITECTURES.load(model_type)
-    return architecture.spec_from_config(config, name, max_seq_len)
+    model = architecture.spec_from_config(config, name, max_seq_len)
+    for source in (generation_config or {}, config):
+        reader = ConfigReader(source)
+        ends = reader.token_ids("eos_token_id", model.vocab_size)
+        if reader.problems:
+            problems = (f"generation_config.json: {problem}" for problem in reader.problems)
+            raise UnsupportedModelError(name, *problems)
+        if ends:
+            return model.model_copy(update={"eos_token_id": ends[0], "end_token_ids": ends})
+    return model
 
 
 class ConfigReader:
@@ -78,26 +92,26 @@ class ConfigReader:
         return value
 
     def token_id(self, key: str, default: int | None, vocab_size: int) -> int | None:
-        """Return a vocabulary id; None for null; if missing, ``default`` when it is valid."""
-        value = self.config.get(key, _MISSING)
-        if value is _MISSING:
-            value = default if default is not None and default < vocab_size else None
-        if isinstance(value, list) and len(value) == 1:
-            value = value[0]
-        if value is None:
-            return None
-        if isinstance(value, list):
+        """Return a vocabulary id; None for null; if missing, ``default`` when it is valid.
+
+        Of a list, as instruct models have for the end of a text, it is the first.
+        """
+        if key not in self.config:
+            return default if default is not None and default < vocab_size else None
+        return next(iter(self.token_ids(key, vocab_size)), None)
+
+    def token_ids(self, key: str, vocab_size: int) -> tuple[int, ...]:
+        """Return a field's distinct vocabulary ids, one or a list of them; () if there is none."""
+        value = self.config.get(key)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        is_valid = all(type(each) is int and 0 <= each < vocab_size for each in ids)
+        if not is_valid or len(ids) > MAX_END_TOKENS:
             self.problems.append(
-                f"{key} is {value}; only one id is supported; keep one in config.json and pass the "
-                "others as stop_token_ids when generating"
+                f"{key} is {shown(value)}; allowed: null, an integer from 0 to {vocab_size - 1}, "
+                f"or a list of up to {MAX_END_TOKENS} of these"
             )
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
-            self.problems.append(
-                f"{key} is {value!r}; allowed: null or an integer from 0 to {vocab_size - 1}"
-            )
-            return None
-        return value
+            return ()
+        return tuple(dict.fromkeys(ids))
 
     def choice(self, key: str, allowed: Sequence[str]) -> str:
         """Return one of the texts ``allowed``; the first of them if the field is missing."""

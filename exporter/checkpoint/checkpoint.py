@@ -76,7 +76,7 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
     if source.load_format == "dummy":
         return _open_dummy(source)
     directory = locate(source)
-    model = model_spec(_read_config(directory.path), directory.name, source.max_seq_len)
+    model = read_model(directory, source.max_seq_len)
     load_format, files = _weight_files(directory.path, source.load_format)
     reader = MappedReader(_canonical(files, _FORMATS[load_format][1]))
     if problems := _tensor_problems(reader, model):
@@ -122,17 +122,30 @@ def resolve_schedule(
     return trained
 
 
+def read_model(directory: CheckpointDirectory, max_seq_len: int | None = None) -> ModelSpec:
+    """Return the structure that config.json and generation_config.json describe.
+
+    Raises CheckpointError for a file that can't be read, and as `model_spec`.
+    """
+    generation = directory.path / "generation_config.json"
+    return model_spec(
+        _read_config(directory.path),
+        directory.name,
+        max_seq_len,
+        _read_object(generation) if generation.is_file() else None,
+    )
+
+
 def _open_dummy(source: CheckpointSource) -> Checkpoint:
     """Use random weights in a published architecture or that of a directory's config.json."""
     family = None if Path(source.model).is_dir() else family_config(source.model)
     if family is None:
         directory = locate(source)
-        document = _read_config(directory.path)
+        model = read_model(directory, source.max_seq_len)
         schedule = _read_schedule(directory.path)
     else:
         directory = CheckpointDirectory(hub_id(source.model), Path(), None)
-        document, schedule = family, None
-    model = model_spec(document, directory.name, source.max_seq_len)
+        model, schedule = model_spec(family, directory.name, source.max_seq_len), None
     tokenizer = byte_level_tokenizer(model)
     warnings = ["weights are random (load format dummy): texts will make no sense"]
     if tokenizer is None:

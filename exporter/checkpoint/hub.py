@@ -15,6 +15,7 @@ from .template import TEMPLATE_NAME
 
 _SMALL_FILES = (
     "config.json",
+    "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",

@@ -19,6 +19,7 @@ from ...engines.host.events import Events
 from ...engines.host.signals import Interruption
 from ...engines.host.worker import Worker
 from ...engines.manifest import (
+    END_TOKENS_FEATURE,
     DraftHead,
     DraftLayer,
     EngineKind,
@@ -179,9 +180,12 @@ class _Building:
             files.append(FileRecord(path=TOKENIZER_NAME, size=len(plan.tokenizer), sha256=digest))
         *stitched, candidates = [engine.spec for engine in engines]
         assert candidates.kind is EngineKind.CANDIDATES
+        ends = plan.model.end_token_ids
+        several_ends = ends if len(ends) > 1 else ()
         return Manifest(
             target=plan.target,
             kernels=plan.kernels,
+            end_token_ids=several_ends,
             model=plan.model,
             precision=plan.precision,
             kv_cache=KVCacheSpec(unused=target_of(plan.form).unused_cache),
@@ -193,6 +197,7 @@ class _Building:
             draft_head=self._draft_head(),
             tokenizer=None if plan.tokenizer is None else TOKENIZER_NAME,
             prompt_template=plan.prompt_template,
+            requires=(END_TOKENS_FEATURE,) if several_ends else (),
             files=tuple(files),
             tool_versions=self._source.tool_versions,
             source=self._source.provenance(),

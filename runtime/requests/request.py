@@ -182,7 +182,7 @@ def make_request(
 ) -> Request:
     """Tokenize and check one prompt; ``subject`` names it in the problems of a UsageError."""
     problems, token_ids = checked_token_ids(prompt, subject, model, tokenizer)
-    beyond = params.vocabulary_problems(model.vocab_size, model.eos_token_id)
+    beyond = params.vocabulary_problems(model.vocab_size, model.end_token_ids)
     problems += [f"{subject}: {text}" for text in beyond]
     if params.stop and tokenizer is None:
         problems.append(f"{subject}: stop strings need a tokenizer; use stop_token_ids")

@@ -57,13 +57,13 @@ class Row:
             request.prompt_token_ids,
             model.vocab_size,
             output_index,
-            eos_token_id=model.eos_token_id,
+            end_token_ids=model.end_token_ids,
             token_text=tokenizer.token_text if tokenizer else None,
         )
         self._stop_checker = StopChecker(
             request.params,
             max_tokens=request.max_tokens,
-            eos_token_id=model.eos_token_id,
+            end_token_ids=model.end_token_ids,
             decoder=tokenizer.incremental_decoder(request.params.skip_special_tokens)
             if tokenizer
             else None,

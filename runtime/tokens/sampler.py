@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,10 +61,10 @@ class Sampler:
         vocab_size: int,
         output_index: int = 0,
         *,
-        eos_token_id: int | None = None,
+        end_token_ids: Collection[int] = (),
         token_text: Callable[[int], str] | None = None,
     ) -> None:
-        if problems := params.vocabulary_problems(vocab_size, eos_token_id):
+        if problems := params.vocabulary_problems(vocab_size, end_token_ids):
             raise UsageError("SamplingParams", *problems)
         self._params = params
         self._vocab_size = vocab_size
@@ -74,7 +74,7 @@ class Sampler:
         self._peeked: deque[float] = deque()  # random numbers of the next tokens
         self._drawer = None if params.greedy else drawer_of(params)
         self._penalties = _Penalties.of(params, prompt_token_ids)
-        ending = sorted(params.ending_token_ids(eos_token_id))
+        ending = sorted(params.ending_token_ids(end_token_ids))
         self._ending_ids = np.array(ending, np.int64)  # [stop tokens]
 
     def sample(self, logits: Logits) -> SampledToken:

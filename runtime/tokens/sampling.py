@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -180,13 +180,16 @@ class SamplingParams(ValidatedConfig):
         """True if the most probable token is always taken."""
         return self.temperature < GREEDY_TEMPERATURE
 
-    def ending_token_ids(self, eos_token_id: int | None) -> frozenset[int]:
-        """Return the tokens that end a completion; ``eos_token_id`` is the model's own."""
-        own = () if eos_token_id is None or self.ignore_eos else (eos_token_id,)
+    def ending_token_ids(self, end_token_ids: Iterable[int]) -> frozenset[int]:
+        """Return the tokens that end a completion; ``end_token_ids`` are the model's own."""
+        own = () if self.ignore_eos else end_token_ids
         return frozenset((*self.stop_token_ids, *own))
 
-    def vocabulary_problems(self, vocab_size: int, eos_token_id: int | None = None) -> list[str]:
-        """Return the fields that a vocabulary of ``vocab_size`` tokens can't satisfy."""
+    def vocabulary_problems(self, vocab_size: int, end_token_ids: Iterable[int] = ()) -> list[str]:
+        """Return the fields that a vocabulary of ``vocab_size`` tokens can't satisfy.
+
+        ``end_token_ids`` are the model's own ends of text.
+        """
         outside = (token_id for token_id in self.stop_token_ids if token_id >= vocab_size)
         problems = [
             f"stop_token_ids has {shown(token_id)}; "
@@ -197,7 +200,7 @@ class SamplingParams(ValidatedConfig):
             problems.append(
                 f"logprobs is {shown(self.logprobs)}; the vocabulary has {vocab_size} tokens"
             )
-        if self.min_tokens and len(self.ending_token_ids(eos_token_id)) >= vocab_size:
+        if self.min_tokens and len(self.ending_token_ids(end_token_ids)) >= vocab_size:
             problems.append(
                 f"min_tokens is {shown(self.min_tokens)}, but all {vocab_size} tokens end the "
                 "text; leave some out of stop_token_ids, or set min_tokens to 0"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...engines.errors import UsageError
 from .outputs import FinishReason
 from .sampling import SamplingParams
@@ -22,6 +24,7 @@ class StopChecker:
     A stop token's own text is omitted, unless ``include_stop_str_in_output``. Of several stop
     strings the first to be complete counts, of those the longest.
 
+    ``end_token_ids`` are the model's own ends of text; ``ignore_eos`` switches all of them off.
     ``max_tokens`` is the request's limit or the model's, whichever is lower. Without a tokenizer
     ``decoder`` is None: text stays empty, and stop strings are refused with a UsageError.
     """
@@ -31,7 +34,7 @@ class StopChecker:
         params: SamplingParams,
         *,
         max_tokens: int,
-        eos_token_id: int | None,
+        end_token_ids: Iterable[int],
         decoder: IncrementalDecoder | None,
     ) -> None:
         if params.stop and decoder is None:
@@ -41,7 +44,7 @@ class StopChecker:
             )
         self._params = params
         self._max_tokens = max_tokens
-        self._eos_token_id = None if params.ignore_eos else eos_token_id
+        self._end_token_ids = frozenset(() if params.ignore_eos else end_token_ids)
         self._stop_token_ids = frozenset(params.stop_token_ids)
         self._decoder = decoder
         self._num_tokens = 0
@@ -60,7 +63,7 @@ class StopChecker:
         assert self.finish_reason is None, "the sequence has ended"
         self._num_tokens += 1
         may_stop = self._num_tokens > self._params.min_tokens
-        if may_stop and token_id == self._eos_token_id:
+        if may_stop and token_id in self._end_token_ids:
             self.finish_reason = "stop"
         elif may_stop and token_id in self._stop_token_ids:
             self.finish_reason, self.stop_reason = "stop", token_id

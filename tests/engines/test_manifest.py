@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,11 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
         (lambda d: d.update(kernels="cuda"), "kernels: Input should be 'skipdec'"),
         (lambda d: d["precision"].update(kv_dtype="int8"), "kv_dtype is int8 without kernels"),
         (lambda d: d.update(prompt_template="none"), "prompt_template: .*with {prompt} once"),
+        (lambda d: _end_at(d, [2]), r"end_token_ids is \[2\]; allowed: eos_token_id"),
+        (lambda d: _end_at(d, [3, 2]), r"end_token_ids is \[3, 2\]; allowed: eos_token_id"),
+        (lambda d: _end_at(d, [2, 3, 3]), "and then others, each once"),
+        (lambda d: _end_at(d, [2, 10**6]), "the model's vocabulary"),
+        (lambda d: _end_at(d, [2, 3], []), "requires lacks end_token_ids"),
     ],
 )
 def test_an_edited_manifest_is_refused_even_with_a_matching_digest(
@@ -70,6 +75,24 @@ def test_an_edited_manifest_is_refused_even_with_a_matching_digest(
     (bundle.path / "manifest.json").write_text(edited(bundle, edit))
     with pytest.raises(BundleError, match=text):
         EngineBundle.open(bundle.path)
+
+
+def _end_at(
+    document: dict[str, Any], ends: list[int], requires: Sequence[str] = ("end_token_ids",)
+) -> None:
+    document["model"]["eos_token_id"] = 2
+    document.update(end_token_ids=ends, requires=list(requires))
+
+
+def test_several_ends_of_text_reach_the_model_and_one_keeps_the_bytes(bundle: EngineBundle) -> None:
+    assert "end_token_ids" not in bundle.manifest.to_json()
+    text = edited(bundle, lambda document: _end_at(document, [2, 5, 3]))
+    read = Manifest.from_json(text, "manifest.json")
+    assert read.model.end_token_ids == (2, 5, 3)
+    assert Manifest.from_json(read.to_json(), "manifest.json") == read
+    assert "end_token_ids" not in json.loads(read.to_json())["model"]
+    alone = edited(bundle, lambda document: document["model"].update(eos_token_id=2))
+    assert Manifest.from_json(alone, "manifest.json").model.end_token_ids == (2,)
 
 
 def test_all_problems_are_reported_at_once(bundle: EngineBundle) -> None:

@@ -188,7 +188,7 @@ def test_all_reasons_against_a_configuration_are_listed_at_once() -> None:
         "num_attention_heads": 7,
         "ffn_dim": 0,
         "enable_bias": "yes",
-        "eos_token_id": [2, 3],
+        "eos_token_id": [2, 1000],
         "bos_token_id": 100,
         "quantization_config": {"quant_method": "gptq"},
     }
@@ -198,6 +198,30 @@ def test_all_reasons_against_a_configuration_are_listed_at_once() -> None:
     for reason in (*(config.keys() - TINY.keys()), "num_attention_heads", "4096"):
         assert str(reason) in text
     assert len(caught.value.problems) == 9
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "ends"),
+    [
+        (7, None, (7,)),
+        ([7, 9, 7], None, (7, 9)),
+        (7, {"eos_token_id": [9, 7]}, (9, 7)),
+        (7, {"eos_token_id": 9}, (9,)),
+        ([7, 9], {"eos_token_id": None}, (7, 9)),
+        (None, {}, ()),
+    ],
+)
+def test_ends_of_text_come_from_generation_config_first(
+    config: object, generation: dict[str, Any] | None, ends: tuple[int, ...]
+) -> None:
+    spec = model_spec({**TINY, "eos_token_id": config}, "tiny", generation_config=generation)
+    assert spec.end_token_ids == ends
+    assert spec.eos_token_id == next(iter(ends), None)
+
+
+def test_an_end_beyond_the_vocabulary_names_its_file() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"generation_config.json: eos_token_id is 9"):
+        model_spec(TINY, "tiny", generation_config={"eos_token_id": 9999})
 
 
 ODD = (3, -1, 0, 10**9, 10**30, 0.5, 1e300, float("nan"), "", "3", True, None, [], [3], {}, [[]])

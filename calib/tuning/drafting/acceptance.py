@@ -125,22 +125,23 @@ def _written(
     model: SkipModel, prompts: Sequence[tuple[int, ...]], plan: TuningPlan
 ) -> Iterator[list[TokenisedExample]]:
     """Yield batches of prompts with the greedy texts that ``model`` writes for them."""
-    end, longest = plan.start.eos_token_id, plan.model.max_seq_len
+    ends, longest = plan.start.end_token_ids, plan.model.max_seq_len
     ordered = sorted(prompts, key=len)
     size = plan.config.batch_size
     for first in range(0, len(ordered), size):
         batch = ordered[first : first + size]
         room = min(MAX_TOKENS, longest - len(batch[-1]))
-        texts = _greedy(model, batch, room, end)
+        texts = _greedy(model, batch, room, ends)
         yield [
             TokenisedExample(prompt, text, "") for prompt, text in zip(batch, texts, strict=True)
         ]
 
 
 def _greedy(
-    model: SkipModel, prompts: Sequence[tuple[int, ...]], max_tokens: int, end: int
+    model: SkipModel, prompts: Sequence[tuple[int, ...]], max_tokens: int, ends: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """Return the greedy completions of a batch, each up to its end of text, inclusive."""
+    """Return the greedy completions of a batch, each up to an end of text, inclusive."""
+    end = ends[0]
     width = max(map(len, prompts))
     padded = [[end] * (width - len(prompt)) + list(prompt) for prompt in prompts]
     ids = torch.tensor(padded, device=model.device)  # [B, P]
@@ -149,10 +150,16 @@ def _greedy(
     settings = GenerationConfig(
         do_sample=False,
         max_new_tokens=max_tokens,
-        eos_token_id=end,
+        eos_token_id=list(ends),
         pad_token_id=end,
         use_cache=True,
     )
     written = model.plain().generate(ids, attention_mask=mask.long(), generation_config=settings)
     rows = written[:, width:].tolist()
-    return [tuple(row[: row.index(end) + 1] if end in row else row) for row in rows]
+    return [tuple(_up_to_end(row, ends)) for row in rows]
+
+
+def _up_to_end(row: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
+    """Return the tokens up to the first end of text, inclusive; all if there is none."""
+    first = next((place for place, token in enumerate(row) if token in ends), len(row))
+    return row[: first + 1]

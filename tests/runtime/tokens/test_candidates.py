@@ -20,7 +20,7 @@ def candidates(logits: NDArray[np.float32], count: int = COUNT) -> Candidates:
 
 
 def sampler(**fields: object) -> Sampler:
-    return Sampler(SamplingParams(**fields), (), VOCABULARY, eos_token_id=2)
+    return Sampler(SamplingParams(**fields), (), VOCABULARY, end_token_ids=(2,))
 
 
 coarse_logits = st.lists(st.integers(-8, 8), min_size=VOCABULARY, max_size=VOCABULARY).map(

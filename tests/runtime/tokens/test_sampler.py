@@ -158,7 +158,7 @@ def test_min_tokens_masks_stop_tokens_and_end_of_text(temperature: float) -> Non
     params = SamplingParams(temperature=temperature, min_tokens=30, stop_token_ids=[1], seed=0,
                             max_tokens=99)  # fmt: skip
     logits = np.array([9, 8, 0, 0], np.float32)
-    source = Sampler(params, (), 4, eos_token_id=0)
+    source = Sampler(params, (), 4, end_token_ids=(0,))
     assert set(tokens(source, logits, 30)) <= {2, 3}
     assert set(tokens(source, logits, 20)) <= {0, 1}
 
@@ -166,7 +166,7 @@ def test_min_tokens_masks_stop_tokens_and_end_of_text(temperature: float) -> Non
 def test_ignored_end_of_text_is_not_masked() -> None:
     params = SamplingParams(temperature=0, min_tokens=5, ignore_eos=True)
     logits = np.array([9, 8, 0, 0], np.float32)
-    assert Sampler(params, (), 4, eos_token_id=0).sample(logits).token_id == 0
+    assert Sampler(params, (), 4, end_token_ids=(0,)).sample(logits).token_id == 0
 
 
 def test_same_seed_gives_the_same_tokens_whatever_else_is_sampled() -> None:

@@ -32,7 +32,7 @@ def checker(
 ) -> StopChecker:
     params = SamplingParams(max_tokens=max_tokens, **fields)
     decoder = WordDecoder(["<eos>", *words], held)
-    return StopChecker(params, max_tokens=max_tokens, eos_token_id=EOS, decoder=decoder)
+    return StopChecker(params, max_tokens=max_tokens, end_token_ids=(EOS,), decoder=decoder)
 
 
 def run(stop_checker: StopChecker, token_ids: list[int]) -> list[str]:
@@ -131,11 +131,11 @@ def test_whole_stop_string_before_min_tokens_is_not_held_back() -> None:
 
 def test_without_a_tokenizer_tokens_stop_and_strings_are_refused() -> None:
     params = SamplingParams(stop_token_ids=[4])
-    ended = StopChecker(params, max_tokens=9, eos_token_id=None, decoder=None)
+    ended = StopChecker(params, max_tokens=9, end_token_ids=(), decoder=None)
     assert [ended.push(3), ended.push(4)] == ["", ""]
     assert ended.stop_reason == 4
     with pytest.raises(UsageError, match="no tokenizer; use stop_token_ids"):
-        StopChecker(SamplingParams(stop="x"), max_tokens=9, eos_token_id=None, decoder=None)
+        StopChecker(SamplingParams(stop="x"), max_tokens=9, end_token_ids=(), decoder=None)
 
 
 def test_abort_shows_what_was_held_back_once() -> None:

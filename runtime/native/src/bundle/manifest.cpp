@@ -272,6 +272,28 @@ void check_features(Fields& fields, const Document& document) {
                     "model again with this one");
 }
 
+// Reads all tokens that end a text; without the member it is eos_token_id alone, if there is one.
+void read_ends(Fields& fields, Manifest& manifest, const Document& document) {
+  ModelSpec& model = manifest.model;
+  std::vector<std::int64_t> ends;
+  if (const json* given = fields.find_given("end_token_ids"))
+    for (const json& entry : array_of(*given, "end_token_ids", constants::kMaxEndTokens, document))
+      ends.push_back(integer_of(entry, "end_token_ids", 0, model.vocab_size - 1, document));
+  if (ends.empty()) {
+    if (model.eos_token_id) model.end_token_ids = {*model.eos_token_id};
+    return;
+  }
+  const bool is_distinct = std::set<std::int64_t>(ends.begin(), ends.end()).size() == ends.size();
+  if (ends.size() < 2 || !is_distinct || ends.front() != model.eos_token_id)
+    fields.refuse("end_token_ids", "is " + shown(fields.value("end_token_ids")) +
+                                       "; allowed: eos_token_id and then others, each once");
+  bool is_required = false;
+  if (const json* required = fields.find("requires"))
+    for (const json& entry : *required) is_required = is_required || entry == "end_token_ids";
+  if (!is_required) fields.refuse("end_token_ids", "is present, but requires lacks end_token_ids");
+  model.end_token_ids = std::move(ends);
+}
+
 // Returns true if the object of texts ``name`` holds ``key``.
 bool has_text(Fields& fields, const char* name, const std::string& key, const Document& document) {
   const json* found = fields.find_given(name);
@@ -326,6 +348,7 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
     fields.refuse("kernels", "is " + shown(fields.value("kernels")) + "; allowed: skipdec");
   manifest.uses_skipdec_kernels = kernels.has_value();
   manifest.model = model_of(fields.value("model"), document);
+  read_ends(fields, manifest, document);
   read_precision(fields.value("precision"), manifest, document);
   read_kv_cache(fields.value("kv_cache"), manifest, document);
   read_engines(fields.array("engines", kMostEngines), manifest, document);

@@ -76,6 +76,7 @@ struct ModelSpec {
   std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::int64_t vocab_size = 0, max_position_embeddings = 0, max_seq_len = 0;
   std::optional<std::int64_t> bos_token_id, eos_token_id, pad_token_id;
+  std::vector<std::int64_t> end_token_ids;  // the tokens that end a text, eos_token_id first
 };
 
 struct FileRecord {

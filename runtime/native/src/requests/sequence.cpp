@@ -15,7 +15,7 @@ StopRules rules_of(const Request& request, const ModelSpec& model) {
   rules.skip_special_tokens = request.params.skip_special_tokens;
   rules.min_tokens = request.params.min_tokens;
   rules.max_tokens = request.max_tokens;
-  rules.eos_token_id = model.eos_token_id;
+  rules.end_token_ids = model.end_token_ids;
   return rules;
 }
 
@@ -25,7 +25,7 @@ Sequence::Sequence(const Request& request, std::int64_t output_index, const Mode
                    const Tokenizer* tokenizer, double start)
     : index_(output_index),
       start_(start),
-      sampler_(request.params, request.prompt, model.vocab_size, output_index, model.eos_token_id),
+      sampler_(request.params, request.prompt, model.vocab_size, output_index, model.end_token_ids),
       stop_checker_(rules_of(request, model), tokenizer) {
   completion_.token_ids.reserve(static_cast<std::size_t>(request.max_tokens));
   completion_.layers.reserve(static_cast<std::size_t>(request.max_tokens));

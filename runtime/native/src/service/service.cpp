@@ -82,7 +82,7 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
     double deadline, const std::vector<OnDelta>& on_delta, const std::string& client, bool drafts) {
   require_usable();
   const ModelSpec& model = manifest().model;
-  params.check(model.vocab_size, model.eos_token_id);
+  params.check(model.vocab_size, model.end_token_ids);
   if (!params.stop.empty() && !tokenizer_)
     throw Error(Status::kUsage, "prompt", "stop strings need a tokenizer; use stop_token_ids");
   std::vector<Arrival> made;

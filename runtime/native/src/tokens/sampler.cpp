@@ -23,14 +23,14 @@ class Sampler::State {
  public:
   State(const SamplingParams& params, const std::vector<std::int64_t>& prompt,
         std::int64_t vocab_size, std::int64_t output_index,
-        std::optional<std::int64_t> eos_token_id)
+        const std::vector<std::int64_t>& end_token_ids)
       : vocab_size_(vocab_size),
         min_tokens_(params.min_tokens),
         logprobs_(params.logprobs),
         drawer_(params),
         random_(random_stream(params, output_index)) {
     if (Penalties::needed_by(params)) penalties_.emplace(params, prompt);
-    if (min_tokens_ > 0) ending_token_ids_ = params.ending_token_ids(eos_token_id);
+    if (min_tokens_ > 0) ending_token_ids_ = params.ending_token_ids(end_token_ids);
   }
 
   SampledToken sample(const float* logits) {
@@ -86,8 +86,8 @@ class Sampler::State {
 
 Sampler::Sampler(const SamplingParams& params, const std::vector<std::int64_t>& prompt,
                  std::int64_t vocab_size, std::int64_t output_index,
-                 std::optional<std::int64_t> eos_token_id)
-    : state_(std::make_unique<State>(params, prompt, vocab_size, output_index, eos_token_id)) {}
+                 const std::vector<std::int64_t>& end_token_ids)
+    : state_(std::make_unique<State>(params, prompt, vocab_size, output_index, end_token_ids)) {}
 Sampler::~Sampler() = default;
 Sampler::Sampler(Sampler&&) noexcept = default;
 Sampler& Sampler::operator=(Sampler&&) noexcept = default;

@@ -25,7 +25,7 @@ class Sampler {
   // stream without a seed, or SKIPDEC_INSTRUCTION_SET names a set that cannot run here.
   Sampler(const SamplingParams& params, const std::vector<std::int64_t>& prompt,
           std::int64_t vocab_size, std::int64_t output_index,
-          std::optional<std::int64_t> eos_token_id);
+          const std::vector<std::int64_t>& end_token_ids);
   ~Sampler();
   Sampler(Sampler&&) noexcept;
   Sampler& operator=(Sampler&&) noexcept;

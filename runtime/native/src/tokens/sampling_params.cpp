@@ -24,7 +24,7 @@ class Problems {
   void check_stopping();
   // Problems of combinations of valid fields.
   void check_together();
-  void check_vocabulary(std::int64_t vocab_size, std::optional<std::int64_t> eos_token_id);
+  void check_vocabulary(std::int64_t vocab_size, const std::vector<std::int64_t>& end_token_ids);
 
   const std::vector<std::string>& found() const { return found_; }
 
@@ -106,7 +106,8 @@ void Problems::check_together() {
   }
 }
 
-void Problems::check_vocabulary(std::int64_t vocab_size, std::optional<std::int64_t> eos_token_id) {
+void Problems::check_vocabulary(std::int64_t vocab_size,
+                                const std::vector<std::int64_t>& end_token_ids) {
   const std::string size = std::to_string(vocab_size);
   int outside = 0;
   for (const std::int64_t id : params_.stop_token_ids) {
@@ -119,7 +120,7 @@ void Problems::check_vocabulary(std::int64_t vocab_size, std::optional<std::int6
     found_.push_back("logprobs is " + std::to_string(logprobs) + "; the vocabulary has " + size +
                      " tokens");
   }
-  const auto num_ending = static_cast<std::int64_t>(params_.ending_token_ids(eos_token_id).size());
+  const auto num_ending = static_cast<std::int64_t>(params_.ending_token_ids(end_token_ids).size());
   if (params_.min_tokens > 0 && is_right("stop_token_ids") && num_ending >= vocab_size) {
     found_.push_back("min_tokens is " + std::to_string(params_.min_tokens) + ", but all " + size +
                      " tokens end the text; leave some out of stop_token_ids, or set min_tokens "
@@ -130,19 +131,19 @@ void Problems::check_vocabulary(std::int64_t vocab_size, std::optional<std::int6
 }  // namespace
 
 void SamplingParams::check(std::int64_t vocab_size,
-                           std::optional<std::int64_t> eos_token_id) const {
+                           const std::vector<std::int64_t>& end_token_ids) const {
   Problems problems(*this);
   problems.check_numbers();
   problems.check_stopping();
   problems.check_together();
-  problems.check_vocabulary(vocab_size, eos_token_id);
+  problems.check_vocabulary(vocab_size, end_token_ids);
   if (!problems.found().empty()) throw Error(Status::kUsage, "SamplingParams", problems.found());
 }
 
 std::vector<std::int64_t> SamplingParams::ending_token_ids(
-    std::optional<std::int64_t> eos_token_id) const {
+    const std::vector<std::int64_t>& end_token_ids) const {
   std::vector<std::int64_t> ids = stop_token_ids;
-  if (eos_token_id && !ignore_eos) ids.push_back(*eos_token_id);
+  if (!ignore_eos) ids.insert(ids.end(), end_token_ids.begin(), end_token_ids.end());
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;

@@ -37,11 +37,11 @@ struct SamplingParams {
   bool greedy() const { return temperature < 1e-5; }
 
   // Throws Error (kUsage) with all problems in one message: invalid fields, contradicting ones, and
-  // tokens outside a vocabulary of ``vocab_size``.
-  void check(std::int64_t vocab_size, std::optional<std::int64_t> eos_token_id) const;
+  // tokens outside a vocabulary of ``vocab_size``. ``end_token_ids`` are the model's ends of text.
+  void check(std::int64_t vocab_size, const std::vector<std::int64_t>& end_token_ids) const;
 
   // Returns the distinct tokens that end a completion, in ascending order.
-  std::vector<std::int64_t> ending_token_ids(std::optional<std::int64_t> eos_token_id) const;
+  std::vector<std::int64_t> ending_token_ids(const std::vector<std::int64_t>& end_token_ids) const;
 };
 
 }  // namespace skipdec::runtime

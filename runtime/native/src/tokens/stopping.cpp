@@ -46,10 +46,12 @@ std::string StopChecker::push(std::int64_t token_id) {
 }
 
 void StopChecker::end_at(std::int64_t token_id, bool may_stop) {
-  const auto& ids = rules_.stop_token_ids;
-  if (may_stop && !rules_.ignore_eos && rules_.eos_token_id == token_id) {
+  const auto is_in = [token_id](const std::vector<std::int64_t>& ids) {
+    return std::find(ids.begin(), ids.end(), token_id) != ids.end();
+  };
+  if (may_stop && !rules_.ignore_eos && is_in(rules_.end_token_ids)) {
     finish_reason_ = FinishReason::kStop;
-  } else if (may_stop && std::find(ids.begin(), ids.end(), token_id) != ids.end()) {
+  } else if (may_stop && is_in(rules_.stop_token_ids)) {
     finish_reason_ = FinishReason::kStop;
     stop_reason_ = token_id;
   } else if (num_tokens_ >= rules_.max_tokens) {

@@ -36,7 +36,7 @@ struct StopRules {
   bool skip_special_tokens = true;
   std::int64_t min_tokens = 0;  // tokens that cannot stop; a stop string must end after them
   std::int64_t max_tokens = 0;  // after applying the model's own limit
-  std::optional<std::int64_t> eos_token_id;
+  std::vector<std::int64_t> end_token_ids;  // the model's own, which ignore_eos switches off
 };
 
 // Follows the output tokens of one sequence. Text that may begin a stop string is held back: for

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundle_documents import edit
+from mutations import copy_bundle
 from runtimes import Asked, Runtime, both, native_params, plan_text, run_native
 from tiny_models import STRUCTURES
 
@@ -64,6 +66,27 @@ def test_every_schedule_together_in_one_batch(
 ) -> None:
     asked = [Asked(prompt, GREEDY, schedule) for schedule in SCHEDULES for prompt in PROMPTS]
     expect_equal(runtimes, asked, prefix_cache=prefix_cache, max_batch_size=5)
+
+
+@pytest.mark.parametrize("min_tokens", [0, 6])
+def test_every_end_of_text_stops_a_row_of_a_batch(
+    exported: Callable[..., Path], tmp_path: Path, min_tokens: int
+) -> None:
+    bundle = copy_bundle(exported("untied", kernels="auto", quantize="int8"), tmp_path)
+    with Generator.open(bundle, threads=1) as generator:
+        texts = [row.outputs[0].token_ids for row in generator.generate(PROMPTS, GREEDY)]
+    ends = [2, *dict.fromkeys(text[place] for place, text in zip((2, 4, 6), texts, strict=True))]
+    change = {"end_token_ids": ends, "requires": ["end_token_ids"]}
+    edit(bundle, "manifest.json", lambda manifest: manifest.update(change))
+    params = GREEDY.model_copy(update={"ignore_eos": False, "min_tokens": min_tokens})
+    with both(bundle) as (python, native):
+        made = native.run([Asked(prompt, params) for prompt in PROMPTS])
+        assert made == python.run([Asked(prompt, params) for prompt in PROMPTS])
+    for (row,) in made:
+        assert (row.finish_reason, row.stop_reason) == ("stop", None)
+        assert row.token_ids[-1] in ends
+        assert min_tokens < len(row.token_ids) < 14
+        assert not set(row.token_ids[:-1]) & set(ends)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Case:
     logits: NDArray[np.float32]
     prompt: Sequence[int] = ()
     output_index: int = 0
-    eos_token_id: int | None = None
+    end_token_ids: Sequence[int] = ()
 
     def packed(self) -> bytes:
         """Encode a case for sample.cpp."""
@@ -38,7 +38,7 @@ class Case:
         doubles = ("temperature", "top_p", "min_p")
         penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
         parts = [whole(self.logits.shape[1]), whole(self.output_index)]
-        parts += [whole(self.eos_token_id is not None), whole(self.eos_token_id or 0)]
+        parts += [whole(len(self.end_token_ids)), *map(whole, self.end_token_ids)]
         parts += [number(params[name]) for name in doubles + penalties]
         parts += [whole(params[name]) for name in ("max_tokens", "top_k", "n", "min_tokens")]
         parts += [whole(params["ignore_eos"])]
@@ -56,7 +56,11 @@ class Case:
         try:
             params = SamplingParams(**self.params)
             sampler = Sampler(
-                params, self.prompt, vocab_size, self.output_index, eos_token_id=self.eos_token_id
+                params,
+                self.prompt,
+                vocab_size,
+                self.output_index,
+                end_token_ids=self.end_token_ids,
             )
             for row in self.logits:
                 text += f"{sampler.sample(row).token_id};"
@@ -115,7 +119,7 @@ def random_case(seed: int) -> Case:
         random_logits(source, vocab_size, steps),
         prompt=[draw.randrange(vocab_size) for _ in range(draw.choice([1, 3, 200]))],
         output_index=draw.choice([0, 1, 2, 1023]),
-        eos_token_id=draw.choice([None, 2]),
+        end_token_ids=draw.choice([(), (2,), (2, 1, 3)]),
     )
 
 

@@ -31,7 +31,7 @@ def random_case(source: random.Random, tokenizer: Tokenizer) -> dict[str, Any]:
         "fail": source.choice((None, None, None, "broken")),
         "stop": stop[: source.choice((0, 1, 1, 2, 4))],
         "stop_token_ids": source.sample(token_ids, k=1) if source.random() < 0.2 else [],
-        "eos_token_id": source.choice((None, 2)),
+        "end_token_ids": source.choice(([], [2], [2, *source.sample(token_ids, k=1)])),
         "ignore_eos": source.random() < 0.2,
         "include_stop_str_in_output": source.random() < 0.4,
         "skip_special_tokens": source.random() < 0.7,
@@ -42,14 +42,14 @@ def random_case(source: random.Random, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def expected(case: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
-    rest = ("tokens", "abort", "fail", "eos_token_id", "tokenizer")
+    rest = ("tokens", "abort", "fail", "end_token_ids", "tokenizer")
     params = SamplingParams(**{name: case[name] for name in case if name not in rest})
     decoder = tokenizer.incremental_decoder(params.skip_special_tokens)
     try:
         checker = StopChecker(
             params,
             max_tokens=case["max_tokens"],
-            eos_token_id=case["eos_token_id"],
+            end_token_ids=case["end_token_ids"],
             decoder=decoder if case["tokenizer"] else None,
         )
     except UsageError as error:

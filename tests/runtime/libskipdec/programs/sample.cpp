@@ -66,13 +66,13 @@ void print(const SampledToken& token) {
 
 void answer(std::int64_t vocab_size) {
   const auto output_index = next<std::int64_t>();
-  const auto eos_token_id = next_optional<std::int64_t>();
+  const auto end_token_ids = next_numbers<std::int64_t>();
   const SamplingParams params = read_params();
   const auto prompt = next_numbers<std::int64_t>();
   const auto logits = next_numbers<float>();
   try {
-    params.check(vocab_size, eos_token_id);
-    Sampler sampler(params, prompt, vocab_size, output_index, eos_token_id);
+    params.check(vocab_size, end_token_ids);
+    Sampler sampler(params, prompt, vocab_size, output_index, end_token_ids);
     const auto row_size = static_cast<std::size_t>(vocab_size);
     for (std::size_t start = 0; start < logits.size(); start += row_size) {
       print(sampler.sample(logits.data() + start));

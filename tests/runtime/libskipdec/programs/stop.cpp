@@ -33,7 +33,7 @@ StopRules rules_of(const json& fields) {
   rules.skip_special_tokens = fields["skip_special_tokens"];
   rules.min_tokens = fields["min_tokens"];
   rules.max_tokens = fields["max_tokens"];
-  if (!fields["eos_token_id"].is_null()) rules.eos_token_id = fields["eos_token_id"];
+  rules.end_token_ids = fields["end_token_ids"].get<std::vector<std::int64_t>>();
   return rules;
 }
 

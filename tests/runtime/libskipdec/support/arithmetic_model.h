@@ -61,6 +61,7 @@ class ArithmeticBundle : public Bundle {
     model.vocab_size = kVocabulary;
     model.max_position_embeddings = model.max_seq_len = positions;
     model.eos_token_id = kEndOfText;
+    model.end_token_ids = {kEndOfText};
     manifest_.embed.kind = EngineKind::kEmbed;
     manifest_.head.kind = EngineKind::kHead;
     manifest_.layers.resize(kLayers);

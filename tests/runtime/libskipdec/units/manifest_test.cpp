@@ -41,6 +41,30 @@ TEST(Manifest, IsReadAsItIsWritten) {
             std::string::npos);
 }
 
+json ending_manifest(const json& ends) {
+  json document = hollow_manifest();
+  document["end_token_ids"] = ends;
+  document["requires"] = {"end_token_ids"};
+  return document;
+}
+
+TEST(Manifest, NamesEveryTokenThatEndsAText) {
+  EXPECT_EQ(parsed(hollow_manifest()).model.end_token_ids, (std::vector<std::int64_t>{2}));
+  EXPECT_EQ(parsed(ending_manifest({2, 5, 3})).model.end_token_ids,
+            (std::vector<std::int64_t>{2, 5, 3}));
+}
+
+TEST(Manifest, RefusesEndsOfTextThatDisagree) {
+  for (const json& ends : {json{2}, json{5, 2}, json{2, 5, 5}, json{2, 1 << 24}, json(5)})
+    EXPECT_NE(refusal([&] { parsed(ending_manifest(ends)); }).find("end_token_ids: is"),
+              std::string::npos)
+        << ends;
+  json document = ending_manifest({2, 5});
+  document.erase("requires");
+  EXPECT_NE(refusal([&] { parsed(document); }).find("requires lacks end_token_ids"),
+            std::string::npos);
+}
+
 TEST(Manifest, MayHaveWhatOnlyDraftsRun) {
   EXPECT_FALSE(parsed(hollow_manifest()).draft_layer.has_value());
   EXPECT_FALSE(parsed(hollow_manifest()).draft_head.has_value());
