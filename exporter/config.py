@@ -215,7 +215,7 @@ class CheckpointSource(ValidatedConfig):
         default=0, ge=0, lt=1 << 63, description="of dummy weights and verification"
     )
     max_seq_len: Annotated[int | None, _BUNDLE] = Field(
-        default=None, ge=1, description="prompt + completion (the model's)"
+        default=None, ge=1, description="prompt + completion (the model's, at most 8192)"
     )
 
 

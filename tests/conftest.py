@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from transformers import OPTForCausalLM
+    from transformers import PreTrainedModel
 
 # The same examples each time, so that a change is what fails; and how long one takes says nothing
 # on a machine that does other work too.
@@ -94,11 +94,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 @pytest.fixture(scope="session")
-def reference_model() -> Callable[[str], OPTForCausalLM]:
+def reference_model() -> Callable[[str], PreTrainedModel]:
     """Return ``reference_model(structure)``: the same weights in Hugging Face's own model."""
 
     @cache
-    def build(structure: str) -> OPTForCausalLM:
+    def build(structure: str) -> PreTrainedModel:
         from tiny_models import tiny_model
 
         return tiny_model(structure)

@@ -31,6 +31,10 @@ ARCHITECTURES = Registry(
         "mistral": "exporter.architecture.llama.architecture:LLAMA",
         "qwen2": "exporter.architecture.llama.architecture:LLAMA",
         "qwen3": "exporter.architecture.llama.architecture:LLAMA",
+        "phi3": "exporter.architecture.llama.architecture:LLAMA",
+        "granite": "exporter.architecture.llama.architecture:LLAMA",
+        "smollm3": "exporter.architecture.llama.architecture:LLAMA",
+        "olmo2": "exporter.architecture.llama.architecture:LLAMA",
     },
 )
 """``Architecture`` objects by the ``model_type`` of Hugging Face's config.json."""

@@ -30,7 +30,8 @@ def model_spec(
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         allowed = ", ".join(map(repr, ARCHITECTURES))
-        raise UnsupportedModelError(name, f"model_type is {model_type!r}; allowed: {allowed}")
+        problem = f"model_type is {model_type!r}; allowed: {allowed}"
+        raise UnsupportedModelError(name, problem, *_reasons(config))
     architecture: Architecture = ARCHITECTURES.load(model_type)
     model = architecture.spec_from_config(config, name, max_seq_len)
     for source in (generation_config or {}, config):
@@ -42,6 +43,42 @@ def model_spec(
         if ends:
             return model.model_copy(update={"eos_token_id": ends[0], "end_token_ids": ends})
     return model
+
+
+# Fields of structures that no engine here computes, and what they mean.
+_FOREIGN_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "it is a model of several modalities; text models alone are supported": (
+        "text_config",
+        "vision_config",
+        "audio_config",
+    ),
+    "its feed-forwards are a mixture of experts: each token would read other weights": (
+        "num_local_experts",
+        "num_experts",
+        "n_routed_experts",
+        "moe_num_experts",
+    ),
+    "its attention is multi-head latent attention, whose cache is neither keys nor values": (
+        "kv_lora_rank",
+    ),
+    "some layers are state spaces or linear attention, whose memory is no cache of tokens": (
+        "state_size",
+        "ssm_cfg",
+        "mamba_d_state",
+        "conv_L_cache",
+        "linear_conv_kernel_dim",
+        "attn_layer_period",
+    ),
+}
+
+
+def _reasons(config: Mapping[str, Any]) -> list[str]:
+    """Return why the structure of an unknown family is beyond the exporter, if fields tell."""
+    return [
+        f"{reason} ({', '.join(found)})"
+        for reason, fields in _FOREIGN_FIELDS.items()
+        if (found := [field for field in fields if config.get(field) is not None])
+    ]
 
 
 class ConfigReader:

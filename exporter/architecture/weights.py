@@ -27,7 +27,8 @@ class Parameter:
     sources are packed along ``out``, each ``out_sizes`` wide (empty: equal sizes). A parameter
     without sources consists of ``values``, float32 in C order, or of ones. A norm's parameters stay
     float32 in a float16 engine (``keeps_float32``). ``is_product``: the weight of a product that
-    may be quantised. ``is_table``: each token reads one row.
+    may be quantised. ``is_table``: each token reads one row. ``factors`` multiply the sources, one
+    each, in float32; empty: none does.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Parameter:
     is_table: bool = False
     out_sizes: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
+    factors: tuple[float, ...] = ()
 
     def float_dtype(self, dtype: FloatType, float32_activations: bool) -> FloatType:
         """Return the type of the unquantised parameter in an engine of ``dtype``.
@@ -71,18 +73,24 @@ class Parameter:
                 return np.array(self.values, np.float32).reshape(self.shape)
             return np.ones(self.shape, np.float32)
         if len(self.sources) == 1:
-            array = reader.read(self.sources[0])
+            array = self._read(reader, 0)
             return array.T if self.transposed else array
         packed: Array | None = None  # [out, in] or [out]
         start = 0
-        for source in self.sources:
-            array = reader.read(source)
+        for position in range(len(self.sources)):
+            array = self._read(reader, position)
             if packed is None:
                 packed = np.empty((self.shape[-1], *array.shape[1:]), array.dtype)
             packed[start : start + len(array)] = array
             start += len(array)
         assert packed is not None
         return packed.T if self.transposed else packed
+
+    def _read(self, reader: TensorReader, position: int) -> Array:
+        array = reader.read(self.sources[position])
+        if not self.factors:
+            return array
+        return array.astype(np.float32) * np.float32(self.factors[position])
 
 
 def engine_name(kind: EngineKind, layer_index: int | None = None) -> str:

@@ -82,7 +82,9 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
     if problems := _tensor_problems(reader, model):
         raise CheckpointError(source.model, *problems)
     tokenizer = read_tokenizer(directory.path)
-    warnings = () if tokenizer else ("no tokenizer files: the bundle runs on token ids",)
+    warnings = _length_warnings(model, source.max_seq_len)
+    if tokenizer is None:
+        warnings.append("no tokenizer files: the bundle runs on token ids")
     return Checkpoint(
         model=model,
         reader=reader,
@@ -92,7 +94,7 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
         tokenizer_json=tokenizer,
         schedule_document=_read_schedule(directory.path),
         prompt_template=read_template(directory.path),
-        warnings=warnings,
+        warnings=tuple(warnings),
     )
 
 
@@ -148,6 +150,7 @@ def _open_dummy(source: CheckpointSource) -> Checkpoint:
         model, schedule = model_spec(family, directory.name, source.max_seq_len), None
     tokenizer = byte_level_tokenizer(model)
     warnings = ["weights are random (load format dummy): texts will make no sense"]
+    warnings += _length_warnings(model, source.max_seq_len)
     if tokenizer is None:
         warnings.append(
             f"vocab_size {model.vocab_size} is too small for a byte-level tokenizer: "
@@ -161,6 +164,16 @@ def _open_dummy(source: CheckpointSource) -> Checkpoint:
         schedule_document=schedule,
         warnings=tuple(warnings),
     )
+
+
+def _length_warnings(model: ModelSpec, max_seq_len: int | None) -> list[str]:
+    """Return a sentence if, by default, the bundle takes shorter texts than the model."""
+    if max_seq_len is not None or model.max_seq_len >= model.max_position_embeddings:
+        return []
+    return [
+        f"texts may have {model.max_seq_len:,} tokens, fewer than the model's "
+        f"{model.max_position_embeddings:,}; --max-seq-len chooses another length"
+    ]
 
 
 def _read_config(directory: Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def export(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compile an OPT checkpoint layer by layer to a bundle of engines, and verify it."""
+    """Compile a checkpoint layer by layer to a bundle of engines, and verify it."""
     if verbose and quiet:
         raise UsageError("-v", "contradicts -q; use one of them")
     config = given.build(**chosen_dtype(given.values.get("dtype"), fp16=fp16))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from reference import assert_same_greedy_tokens, full_plan
-from tiny_models import STRUCTURES
-from transformers import OPTForCausalLM
+from tiny_models import EVERY_STRUCTURE
+from transformers import PreTrainedModel
 
 from skipdec import Generator, SamplingParams
 
@@ -24,7 +24,7 @@ def ragged_prompts(*lengths: int) -> list[list[int]]:
 
 
 def hugging_face_greedy(
-    model: OPTForCausalLM, prompts: list[list[int]], *, eos_token_id: int | None
+    model: PreTrainedModel, prompts: list[list[int]], *, eos_token_id: int | None
 ) -> list[list[int]]:
     """Run ``model.generate`` on one left-padded batch; rows end at the end-of-text token."""
     model.generation_config.eos_token_id = eos_token_id
@@ -41,7 +41,7 @@ def hugging_face_greedy(
     return [row[: row.index(eos_token_id) + 1] if eos_token_id in row else row for row in rows]
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 @pytest.mark.parametrize(
     ("lengths", "kernels"),
     [
@@ -57,7 +57,7 @@ def test_tokens_equal_hugging_face_generate(
     lengths: tuple[int, ...],
     kernels: str,
     exported: Callable[..., Path],
-    reference_model: Callable[[str], OPTForCausalLM],
+    reference_model: Callable[[str], PreTrainedModel],
 ) -> None:
     model, prompts = reference_model(structure), ragged_prompts(*lengths)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
@@ -68,11 +68,11 @@ def test_tokens_equal_hugging_face_generate(
         assert_same_greedy_tokens(model, prompt, full_plan(6), result.outputs[0].token_ids, wanted)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 def test_rows_that_end_early_leave_the_others_unchanged(
     structure: str,
     exported: Callable[..., Path],
-    reference_model: Callable[[str], OPTForCausalLM],
+    reference_model: Callable[[str], PreTrainedModel],
 ) -> None:
     """The stop token is one that the model really generates, at another step in each row."""
     model, prompts = reference_model(structure), ragged_prompts(5, 1, 9, 2)

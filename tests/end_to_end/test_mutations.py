@@ -12,7 +12,7 @@ import pytest
 from mutations import copy_bundle, edit_graph, edit_parameters
 from numpy.typing import NDArray
 from reference import linear_plan, reference_logits
-from transformers import OPTForCausalLM
+from transformers import PreTrainedModel
 
 from skipdec import ExitSchedule, Generator, SamplingParams
 from skipdec.engines.errors import BundleError
@@ -29,7 +29,7 @@ VISIBLE = 1e-3  # fifty times the tolerance of the tests that compare with the r
 
 @pytest.fixture
 def deviation(
-    reference_model: Callable[[str], OPTForCausalLM],
+    reference_model: Callable[[str], PreTrainedModel],
 ) -> Callable[[Path, str], float]:
     """Return the largest deviation of a chosen token's log-probability from the reference."""
 
@@ -53,7 +53,7 @@ def deviation(
     return measure
 
 
-@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias", "untied"])
+@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias", "untied", "llama"])
 def test_an_unchanged_bundle_does_not_deviate(
     structure: str, exported: Callable[..., Path], deviation: Callable[[Path, str], float]
 ) -> None:
@@ -117,6 +117,48 @@ def test_a_wrong_parameter_is_visible(
     bundle = copy_bundle(exported(structure), tmp_path)
     edit_parameters(bundle, engine, names, edit)
     assert deviation(bundle, structure) > VISIBLE
+
+
+def next_rate(frequencies: Array) -> tuple[Array]:
+    return (np.roll(frequencies, 1),)
+
+
+ROTARY_MISTAKES: dict[str, tuple[tuple[str, ...], Callable[..., tuple[Array, ...]]]] = {
+    "rotation dropped": (("self_attn.inv_freq",), zeros),
+    "rotation off by one rate": (("self_attn.inv_freq",), next_rate),
+    "value bias dropped": (("self_attn.qkv_proj.bias",), zero_third(2)),
+    "gate and up bias dropped": (("mlp.gate_up_proj.bias",), zeros),
+    "norms swapped": (("input_layernorm.weight", "post_attention_layernorm.weight"), swap),
+}
+
+
+@pytest.mark.parametrize("mistake", ROTARY_MISTAKES)
+def test_a_wrong_parameter_of_a_llama_is_visible(
+    mistake: str,
+    exported: Callable[..., Path],
+    deviation: Callable[[Path, str], float],
+    tmp_path: Path,
+) -> None:
+    names, edit = ROTARY_MISTAKES[mistake]
+    bundle = copy_bundle(exported("llama"), tmp_path)
+    edit_parameters(bundle, LAYER, names, edit)
+    assert deviation(bundle, "llama") > VISIBLE
+
+
+def test_a_rotation_off_by_one_position_is_visible(
+    exported: Callable[..., Path],
+    deviation: Callable[[Path, str], float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Generated tokens rotate as if one token more came before them; the prompt's do not."""
+    set_positions = StepBuffers.set_positions
+
+    def one_more(self: StepBuffers, positions: list[int]) -> None:
+        set_positions(self, positions)
+        self.position_ids[: len(positions)] += 1
+
+    monkeypatch.setattr(StepBuffers, "set_positions", one_more)
+    assert deviation(exported("llama"), "llama") > VISIBLE
 
 
 @pytest.mark.parametrize(("parameter", "edit"), [("weight", ones), ("bias", zeros)])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from reference import reference_logits
-from transformers import OPTForCausalLM
+from transformers import PreTrainedModel
 
 from skipdec import Generator, SamplingParams
 
@@ -56,7 +56,7 @@ def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_depths_and_log_probabilities_equal_the_reference(
-    schedule: str, generator: Generator, reference_model: Callable[[str], OPTForCausalLM]
+    schedule: str, generator: Generator, reference_model: Callable[[str], PreTrainedModel]
 ) -> None:
     sets = SCHEDULES[schedule]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from reference import decaying_prompt, linear_plan, reference_logits
-from tiny_models import STRUCTURES
-from transformers import OPTForCausalLM
+from tiny_models import EVERY_STRUCTURE
+from transformers import PreTrainedModel
 
 from skipdec import CompletionOutput, ExitSchedule, Generator, SamplingParams
 from skipdec.engines.backends.ort import OrtSession
@@ -46,7 +46,7 @@ def schedule_of(name: str, prompt: str = "decay") -> ExitSchedule:
 
 
 def expected_logprobs(
-    model: OPTForCausalLM, name: str, prompt: list[int], output: CompletionOutput
+    model: PreTrainedModel, name: str, prompt: list[int], output: CompletionOutput
 ) -> torch.Tensor:
     maximum, _, warmup, _, placement = SCHEDULES[name]
     # A horizon of two, so that the budget of its first token is any that is asked for.
@@ -70,7 +70,7 @@ def test_log_probabilities_and_depths_equal_the_reference(
     name: str,
     max_batch_size: int,
     exported: Callable[..., Path],
-    reference_model: Callable[[str], OPTForCausalLM],
+    reference_model: Callable[[str], PreTrainedModel],
 ) -> None:
     schedule, model = schedule_of(name), reference_model("untied")
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=3, logprobs=0)
@@ -87,11 +87,11 @@ def test_log_probabilities_and_depths_equal_the_reference(
         torch.testing.assert_close(actual, expected, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 def test_every_structure_equals_the_reference(
     structure: str,
     exported: Callable[..., Path],
-    reference_model: Callable[[str], OPTForCausalLM],
+    reference_model: Callable[[str], PreTrainedModel],
 ) -> None:
     params = SamplingParams(n=2, max_tokens=4, ignore_eos=True, seed=4, logprobs=0)
     with Generator.open(exported(structure), threads=1) as generator:

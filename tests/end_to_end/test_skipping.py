@@ -15,8 +15,8 @@ from reference import (
     reference_greedy,
     reference_logits,
 )
-from tiny_models import STRUCTURES
-from transformers import OPTForCausalLM
+from tiny_models import EVERY_STRUCTURE
+from transformers import PreTrainedModel
 
 from skipdec import CompletionOutput, ExitSchedule, Generator, SamplingParams
 
@@ -62,7 +62,7 @@ def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_tokens_and_depth_equal_the_reference(
-    name: str, generator: Generator, reference_model: Callable[[str], OPTForCausalLM]
+    name: str, generator: Generator, reference_model: Callable[[str], PreTrainedModel]
 ) -> None:
     model, (schedule, plan) = reference_model("untied"), schedule_and_plan(name)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
@@ -75,13 +75,13 @@ def test_tokens_and_depth_equal_the_reference(
         assert output.layers_per_token == depths
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 @pytest.mark.parametrize("name", ["worked-example", "early-termination"])
 def test_log_probabilities_equal_the_reference(
     structure: str,
     name: str,
     exported: Callable[..., Path],
-    reference_model: Callable[[str], OPTForCausalLM],
+    reference_model: Callable[[str], PreTrainedModel],
 ) -> None:
     """Sampled tokens vary the texts; every chosen token's value is compared."""
     model, (schedule, plan) = reference_model(structure), schedule_and_plan(name)

@@ -180,6 +180,25 @@ def test_an_unregistered_family_is_refused(model_type: object) -> None:
         model_spec({**TINY, "model_type": model_type}, "odd")
 
 
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "mixtral", "num_local_experts": 8}, "mixture of experts"),
+        ({"model_type": "qwen3_moe", "num_experts": 128}, "mixture of experts"),
+        ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "multi-head latent attention"),
+        ({"model_type": "mamba", "state_size": 16}, "state spaces or linear attention"),
+        ({"model_type": "lfm2", "conv_L_cache": 3}, "state spaces or linear attention"),
+        ({"model_type": "qwen3_next", "linear_conv_kernel_dim": 4}, "linear attention"),
+        ({"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}}, "several modalities"),
+    ],
+)
+def test_structures_beyond_the_exporter_are_refused_with_the_reason(
+    config: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=reason):
+        model_spec(config, "foreign")
+
+
 def test_all_reasons_against_a_configuration_are_listed_at_once() -> None:
     config = {
         **TINY,

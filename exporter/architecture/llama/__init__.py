@@ -1,1 +1,1 @@
-"""The LLaMA family: llama, mistral, qwen2 and qwen3, which differ only in data."""
+"""The LLaMA family: model types whose layers differ only in data, and OLMo 2 beside them."""

@@ -19,6 +19,7 @@ from .weights import (
     head_parameters,
     head_sites,
     layer_parameters,
+    layer_prefix,
     layer_sites,
 )
 
@@ -47,13 +48,15 @@ class LlamaArchitecture(Architecture):
             return embed_parameters(spec)
         if kind is EngineKind.HEAD:
             return head_parameters(spec)
-        return layer_parameters(spec, _prefix(layer_index))
+        assert layer_index is not None
+        return layer_parameters(spec, layer_index)
 
     def spare_tensors(self, model: ModelSpec) -> Mapping[str, str | None]:
         """Return a tied head, and the rotary frequencies that old LLaMA files have per layer."""
         tied = {HEAD_WEIGHT: EMBEDDING} if model.tie_word_embeddings else {}
         layers = range(model.num_layers)
-        return {f"{_prefix(index)}self_attn.rotary_emb.inv_freq": None for index in layers} | tied
+        buffers = {f"{layer_prefix(index)}self_attn.rotary_emb.inv_freq": None for index in layers}
+        return {**buffers, **tied}
 
     @override
     def signature(self, kind: EngineKind, model: ModelSpec, dtype: FloatType) -> Signature:
@@ -77,7 +80,8 @@ class LlamaArchitecture(Architecture):
         self, kind: EngineKind, model: ModelSpec, layer_index: int | None
     ) -> Mapping[str, MigrationSite]:
         if kind is EngineKind.LAYER:
-            return layer_sites(LlamaSpec.of(model), _prefix(layer_index))
+            assert layer_index is not None
+            return layer_sites(LlamaSpec.of(model), layer_index)
         return head_sites() if kind is EngineKind.HEAD else {}
 
     @override
@@ -85,10 +89,6 @@ class LlamaArchitecture(Architecture):
         from .reference import reference_model
 
         return reference_model(LlamaSpec.of(model))
-
-
-def _prefix(layer_index: int | None) -> str:
-    return f"layers.{layer_index}."
 
 
 LLAMA = LlamaArchitecture()

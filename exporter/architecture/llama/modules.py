@@ -55,10 +55,11 @@ class SelfAttention(nn.Module):
         self.sizes, self.scale, self.attention = (query, key, key), model.rope_scale, attention
         size = model.hidden_size
         self.qkv_proj = Projection(size, query + 2 * key, bias=model.qkv_bias, dtype=dtype)
+        self.norms_whole = model.head_norms == "whole"
         self.q_norm = self.k_norm = None
-        if model.query_key_norm:
-            self.q_norm = RmsNorm(model.head_dim, model.rms_norm_eps)
-            self.k_norm = RmsNorm(model.head_dim, model.rms_norm_eps)
+        if model.head_norms != "none":
+            widths = (query, key) if self.norms_whole else (model.head_dim, model.head_dim)
+            self.q_norm, self.k_norm = (RmsNorm(width, model.rms_norm_eps) for width in widths)
         self.inv_freq = nn.Parameter(torch.empty(model.rotary_dim // 2, dtype=torch.float32))
         self.o_proj = Projection(query, size, bias=model.output_bias, dtype=dtype)
 
@@ -73,12 +74,15 @@ class SelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Map hidden_states [B, S, E] to attention output [B, S, E], present_key, present_value."""
         packed = self.qkv_proj(hidden_states)  # [B, S, (N + 2M) D]
+        query, key, value = packed.split(self.sizes, dim=-1)
+        if self.norms_whole:
+            query, key = self._normalised(query, key)
         query, key, value = (
             part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [B, N or M, S, D]
-            for part in packed.split(self.sizes, dim=-1)
+            for part in (query, key, value)
         )
-        if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
+        if not self.norms_whole:
+            query, key = self._normalised(query, key)
         cosines, sines = self._turns(position_ids, hidden_states.dtype)
         query, key = (self._rotated(part, cosines, sines) for part in (query, key))
         attended, present_key, present_value = self.attention(
@@ -86,6 +90,11 @@ class SelfAttention(nn.Module):
         )
         merged = attended.transpose(1, 2).flatten(2)  # [B, S, N D]
         return self.o_proj(merged), present_key, present_value
+
+    def _normalised(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        if self.q_norm is None or self.k_norm is None:
+            return query, key
+        return self.q_norm(query), self.k_norm(key)
 
     def _turns(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return cosines and sines [B, S, R / 2] of the angles at position_ids [B, S]."""
@@ -121,14 +130,19 @@ class FeedForward(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """One decoder layer, with norms before attention and feed-forward."""
+    """One decoder layer, with norms before attention and feed-forward or after them (OLMo 2)."""
 
     def __init__(self, model: LlamaSpec, dtype: torch.dtype, attention: CachedAttention) -> None:
         super().__init__()
-        self.input_layernorm = RmsNorm(model.hidden_size, model.rms_norm_eps)
+        size, epsilon = model.hidden_size, model.rms_norm_eps
+        self.norms_behind = bool(model.norms_behind)
         self.self_attn = SelfAttention(model, dtype, attention)
-        self.post_attention_layernorm = RmsNorm(model.hidden_size, model.rms_norm_eps)
         self.mlp = FeedForward(model, dtype)
+        self.post_attention_layernorm = RmsNorm(size, epsilon)
+        if self.norms_behind:
+            self.post_feedforward_layernorm = RmsNorm(size, epsilon)
+        else:
+            self.input_layernorm = RmsNorm(size, epsilon)
 
     def forward(
         self,
@@ -140,16 +154,16 @@ class DecoderLayer(nn.Module):
         position_ids: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return hidden_states_out, present_key and present_value, as canonical layers do."""
-        attended, *present = self.self_attn(
-            self.input_layernorm(hidden_states),
-            past_key,
-            past_value,
-            write_indices,
-            attention_mask,
-            position_ids,
-        )
-        hidden_states = hidden_states + attended
-        hidden_states = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+        cache = (past_key, past_value, write_indices, attention_mask, position_ids)
+        if self.norms_behind:
+            attended, *present = self.self_attn(hidden_states, *cache)
+            hidden_states = hidden_states + self.post_attention_layernorm(attended)
+            projected = self.mlp(hidden_states)
+            hidden_states = hidden_states + self.post_feedforward_layernorm(projected)
+        else:
+            attended, *present = self.self_attn(self.input_layernorm(hidden_states), *cache)
+            hidden_states = hidden_states + attended
+            hidden_states = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
         return hidden_states, present[0], present[1]
 
 

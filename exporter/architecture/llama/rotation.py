@@ -27,6 +27,7 @@ _DYNAMIC = "dynamic"  # up to max_position_embeddings, its frequencies are the d
 _OBJECTS = ("rope_scaling", "rope_parameters")  # the former has priority, as in transformers
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0  # YaRN (arXiv 2309.00071), section 3.2
 _SHORT_FACTORS = "short_factor"
+_OLD_LONGROPE = ("su", "yarn")  # names of it in old files of Phi-3
 
 
 class RotarySpec(FamilySpec):
@@ -85,7 +86,8 @@ def read_rotation(
     """Return the fields of a RotarySpec that config.json describes, in either of its spellings.
 
     Older files have ``rope_theta`` and ``rope_scaling``, transformers 5 writes ``rope_parameters``.
-    ``partial``: the model type takes ``partial_rotary_factor``. Problems are left in ``reader``.
+    ``partial``: the model type is Phi-3's, which takes ``partial_rotary_factor``. Problems are left
+    in ``reader``.
     """
     config = reader.config
     name = next((key for key in _OBJECTS if config.get(key)), _OBJECTS[0])
@@ -95,6 +97,8 @@ def read_rotation(
         document = {}
     known = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if key in config}
     rope = ConfigReader(known | {"rope_type": document.get("type", "default")} | document, "rope: ")
+    if partial and rope.config["rope_type"] in _OLD_LONGROPE:
+        rope.config = {**rope.config, "rope_type": "longrope"}
     kind = rope.choice("rope_type", (*get_args(RopeType), _DYNAMIC))
     share = rope.number("partial_rotary_factor", 1.0)
     if share > 1 or (share < 1 and not partial):
@@ -111,7 +115,7 @@ def read_rotation(
         "rope_theta": rope.number("rope_theta", default_theta),
     }
     if kind in _READERS:
-        original = config.get("original_max_position_embeddings")
+        original = config.get("original_max_position_embeddings", 4096 if partial else None)
         if original is not None:  # Phi-3 has it outside, where it has priority
             rope.config = {**rope.config, "original_max_position_embeddings": original}
         fields |= _READERS[cast("RopeType", kind)](rope, positions, rotary_dim)

@@ -10,11 +10,17 @@ from pydantic import Field
 from ....engines.errors import UnsupportedModelError
 from ....engines.manifest import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH
 from ..model_config import ConfigReader
-from .members import MEMBERS, Member
+from .members import MEMBERS, HeadNorms, Member
 from .rotation import RotarySpec, read_rotation
 
-_DEFAULT_WINDOW = 4096  # of transformers' MistralConfig, Qwen2Config and Qwen3Config
 _WINDOWED, _FULL = "sliding_attention", "full_attention"
+_MULTIPLIERS = (
+    "embedding_multiplier",
+    "attention_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
+)
+_ROTATION_INTERVAL = 4  # of SmolLM3: each fourth layer does not rotate
 
 
 class LlamaSpec(RotarySpec):
@@ -25,7 +31,26 @@ class LlamaSpec(RotarySpec):
     qkv_bias: bool = False
     output_bias: bool = Field(default=False, description="of the projection behind attention")
     mlp_bias: bool = False
-    query_key_norm: bool = Field(default=False, description="an RMS norm of each head")
+    head_norms: HeadNorms = "none"
+    norms_behind: bool | None = Field(
+        default=None, description="norms follow attention and feed-forward; None: precede them"
+    )
+    packs_weights: bool | None = Field(
+        default=None, description="the checkpoint packs queries, keys, values, and gate, up"
+    )
+    rotated_layers: str | None = Field(
+        default=None,
+        pattern="^[01]+$",
+        description="a digit per layer, 0: no rotation; None: all rotate",
+    )
+    embedding_multiplier: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    attention_multiplier: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="of scores; None: 1 / sqrt(head_dim)"
+    )
+    residual_multiplier: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    logits_scaling: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="the divisor of logits"
+    )
 
 
 def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None) -> LlamaSpec:
@@ -36,22 +61,36 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
     reasons at once.
     """
     member = MEMBERS[config["model_type"]]
-    reader = ConfigReader(config)
-    positions = reader.size("max_position_embeddings", member.max_position_embeddings, MAX_TOKENS)
-    num_layers = reader.size("num_hidden_layers", 32, MAX_LAYERS)
-    vocab_size = reader.size("vocab_size", member.vocab_size, MAX_TOKENS)
-    heads = _read_heads(reader, member)
+    reader, defaults = ConfigReader(config), member.defaults
+    positions = reader.size(
+        "max_position_embeddings", defaults["max_position_embeddings"], MAX_TOKENS
+    )
+    num_layers = reader.size("num_hidden_layers", defaults["num_hidden_layers"], MAX_LAYERS)
+    vocab_size = reader.size("vocab_size", defaults["vocab_size"], MAX_TOKENS)
+    heads = _read_heads(reader, defaults)
     rotation = read_rotation(
         reader,
         heads["head_dim"],
         positions,
-        member.rope_theta,
+        defaults["rope_theta"],
         partial=member.has_partial_rotation,
     )
-    attention_bias = member.reads_attention_bias and reader.flag("attention_bias", default=False)
-    token_ids = {
-        key: reader.token_id(key, default, vocab_size) for key, default in member.token_ids.items()
+    facts: dict[str, Any] = {
+        **heads,
+        **rotation,
+        **_read_biases(reader, member),
+        **_read_multipliers(reader, member),
+        "num_layers": num_layers,
+        "ffn_dim": reader.size("intermediate_size", defaults["intermediate_size"], MAX_WIDTH),
+        "rms_norm_eps": reader.number("rms_norm_eps", defaults["rms_norm_eps"]),
+        "head_norms": member.head_norms,
+        "norms_behind": member.norms_behind or None,
+        "packs_weights": member.packs_weights or None,
+        "rotated_layers": _read_rotated_layers(reader, member, num_layers),
+        "tie_word_embeddings": reader.flag("tie_word_embeddings", defaults["tie_word_embeddings"]),
     }
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        facts[key] = reader.token_id(key, defaults[key], vocab_size)
     reader.choice("hidden_act", ("silu",))
     reader.check_kind(member.classes)
     limits = {
@@ -63,16 +102,11 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         ),
     }
     length = reader.length(max_seq_len, positions, limits)
-    facts: dict[str, Any] = {
-        **heads,
-        **rotation,
-        **token_ids,
-        "num_layers": num_layers,
-        "ffn_dim": reader.size("intermediate_size", member.intermediate_size, MAX_WIDTH),
-        "tie_word_embeddings": reader.flag("tie_word_embeddings", default=False),
-        "rms_norm_eps": reader.number("rms_norm_eps", 1e-6),
-        "mlp_bias": member.reads_mlp_bias and reader.flag("mlp_bias", default=False),
-    }
+    if facts["rotated_layers"] is not None and rotation.get("rope_scale", 1.0) != 1:
+        reader.problems.append(
+            "some layers do not rotate, and the rotary scaling has a factor of cosines, which "
+            "these layers would get too; choose another rope_type"
+        )
     if reader.problems:
         raise UnsupportedModelError(name, *reader.problems)
     return LlamaSpec(
@@ -81,48 +115,75 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         vocab_size=vocab_size,
         max_position_embeddings=positions,
         max_seq_len=length,
-        qkv_bias=member.has_qkv_bias or attention_bias,
-        output_bias=attention_bias,
-        query_key_norm=member.has_query_key_norm,
         **facts,
     )
 
 
-def _read_heads(reader: ConfigReader, member: Member) -> dict[str, int]:
+def _read_heads(reader: ConfigReader, defaults: Mapping[str, Any]) -> dict[str, int]:
     """Return the hidden size and the numbers and width of heads."""
-    hidden_size = reader.size("hidden_size", 4096, MAX_WIDTH)
-    num_heads = reader.size("num_attention_heads", 32, MAX_WIDTH)
-    default = num_heads
-    if member.num_key_value_heads is not None and "num_key_value_heads" not in reader.config:
-        default = member.num_key_value_heads
-    num_kv_heads = reader.size("num_key_value_heads", default, MAX_WIDTH)
+    config = reader.config
+    hidden_size = reader.size("hidden_size", defaults["hidden_size"], MAX_WIDTH)
+    num_heads = reader.size("num_attention_heads", defaults["num_attention_heads"], MAX_WIDTH)
+    kv_default = None if "num_key_value_heads" in config else defaults["num_key_value_heads"]
+    num_kv_heads = reader.size("num_key_value_heads", kv_default or num_heads, MAX_WIDTH)
     if num_heads % num_kv_heads:
         reader.problems.append(
             f"num_attention_heads is {num_heads}; it must be a multiple of num_key_value_heads "
             f"{num_kv_heads}"
         )
-    head_dim = reader.config.get("head_dim") or member.head_dim
-    if head_dim is None and hidden_size % num_heads:
+    if not (config.get("head_dim") or defaults["head_dim"]) and hidden_size % num_heads:
         reader.problems.append(
             f"num_attention_heads is {num_heads}; without head_dim it must divide hidden_size "
             f"{hidden_size}"
         )
-    head_dim = reader.size(
-        "head_dim", member.head_dim or max(1, hidden_size // num_heads), MAX_WIDTH
-    )
+    quotient = max(1, hidden_size // num_heads)
     return {
         "hidden_size": hidden_size,
         "num_heads": num_heads,
         "num_kv_heads": num_kv_heads,
-        "head_dim": head_dim,
+        "head_dim": reader.size("head_dim", defaults["head_dim"] or quotient, MAX_WIDTH),
     }
+
+
+def _read_biases(reader: ConfigReader, member: Member) -> dict[str, bool]:
+    flags = {flag: reader.flag(flag, default=False) for flag in member.flags}
+    attention_bias = flags.get("attention_bias", False)
+    return {
+        "qkv_bias": member.has_qkv_bias or attention_bias,
+        "output_bias": attention_bias,
+        "mlp_bias": flags.get("mlp_bias", False),
+    }
+
+
+def _read_multipliers(reader: ConfigReader, member: Member) -> dict[str, float]:
+    keys = _MULTIPLIERS if member.has_multipliers else ()
+    return {key: reader.number(key, 1.0) for key in keys}
+
+
+def _read_rotated_layers(reader: ConfigReader, member: Member, num_layers: int) -> str | None:
+    """Return a digit per layer, 1: it rotates; None if all do."""
+    if not member.skips_rotation:
+        return None
+    listed = reader.config.get("no_rope_layers")  # 1 for a layer that rotates, despite its name
+    if listed is None:
+        interval = reader.size("no_rope_layer_interval", _ROTATION_INTERVAL, MAX_LAYERS)
+        listed = [int((index + 1) % interval != 0) for index in range(num_layers)]
+    is_list = isinstance(listed, list) and len(listed) >= num_layers
+    if not is_list or any(each not in (0, 1) for each in listed):
+        reader.problems.append(
+            f"no_rope_layers is {listed!r:.80}; allowed: 0 or 1 for each of {num_layers} layers"
+        )
+        return None
+    digits = "".join(str(int(each)) for each in listed[:num_layers])
+    return digits if "0" in digits else None
 
 
 def _window(reader: ConfigReader, member: Member, num_layers: int) -> int | None:
     """Return the number of tokens that a token attends to, itself included; None if unlimited."""
-    if member.window == "none" or reader.config.get("sliding_window", 0) is None:
+    default = member.defaults["sliding_window"]
+    if member.window == "none" or reader.config.get("sliding_window", default) is None:
         return None
-    window = reader.size("sliding_window", _DEFAULT_WINDOW, MAX_TOKENS)
+    window = reader.size("sliding_window", default or MAX_TOKENS, MAX_TOKENS)
     if member.window == "all":
         return window
     named = reader.config.get("layer_types")
@@ -133,7 +194,8 @@ def _window(reader: ConfigReader, member: Member, num_layers: int) -> int | None
                 f"layer_types has {', '.join(unknown)}; allowed: {_FULL}, {_WINDOWED}"
             )
         return window if _WINDOWED in named else None
-    first = reader.config.get("max_window_layers", 28)
-    if not reader.flag("use_sliding_window", default=False) or first >= num_layers:
+    if not reader.flag("use_sliding_window", default=False):
         return None
-    return window
+    first = reader.config.get("max_window_layers", 28)
+    some = member.skips_rotation or not isinstance(first, int) or first < num_layers
+    return window if some else None

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from device_generators import Exported, Open, device_of, on_tensorrt
 from host_device import HostDevice
-from tiny_models import STRUCTURES
+from tiny_models import EVERY_STRUCTURE
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import CapacityError, ClosedError, DeviceError, UsageError
@@ -46,7 +46,7 @@ def on_cpu(exported: Exported, structure: str) -> Iterator[Generator]:
         yield generator
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 def test_tokens_and_depths_are_the_cpus(
     open_on_device: Open, exported: Exported, structure: str
 ) -> None:

@@ -16,7 +16,7 @@ from host_device import HostDevice
 from loaded_backends import BACKENDS, ON_GPUS
 from poisoned_caches import poison_devices
 from random_requests import Wanted, draw, run_all, texts, together
-from tiny_models import STRUCTURES
+from tiny_models import EVERY_STRUCTURE
 
 from skipdec import CapacityError, Generator, SamplingParams
 from skipdec.engines.errors import DeviceError, EnvironmentMismatchError
@@ -33,7 +33,7 @@ MIXED = ("full", "linear:max=5,min=2,horizon=6", "linear:max=4,min=2,horizon=5,p
 UNUSED = {"onnxruntime": 0xFF, "tensorrt": 0x46}
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 def test_each_text_is_what_it_is_alone(open_on_device: Open, structure: str) -> None:
     """Random arrivals, lengths, schedules, completions; long prompts in chunks."""
     generator = open_on_device(structure, max_batch_size=5)

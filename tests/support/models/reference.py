@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import torch
-from transformers import OPTForCausalLM
+from transformers import PreTrainedModel
 
 Plan = Callable[[int], Sequence[int]]  # generated index i -> layers that run, ascending
 Prompt = Callable[[int, int], Sequence[int]]  # prompt index and length -> layers that run
@@ -54,7 +55,7 @@ def decaying_prompt(num_layers: int, maximum: int, sets: Callable[[int], Sequenc
 
 @torch.no_grad()
 def reference_logits(
-    model: OPTForCausalLM,
+    model: PreTrainedModel,
     prompt: Sequence[int],
     generated: Sequence[int],
     plan: Plan,
@@ -64,30 +65,65 @@ def reference_logits(
 
     ``prompt_plan`` holds the layers of each prompt token; None means all.
     """
-    decoder = model.model.decoder
+    family = _Opt(model) if model.config.model_type == "opt" else _Rotary(model)
     token_ids = torch.tensor([*prompt, *generated])  # [P]
-    prompt_plan = prompt_plan or (lambda index, length: range(len(decoder.layers)))
+    prompt_plan = prompt_plan or (lambda index, length: range(len(family.decoder.layers)))
     depths = [prompt_plan(index, len(prompt)) for index in range(len(prompt))]
     depths += [plan(index) for index in range(len(generated))]
 
-    hidden = decoder.embed_tokens(token_ids)  # [P, W]
-    if decoder.project_in is not None:
-        hidden = decoder.project_in(hidden)
-    hidden = hidden + decoder.embed_positions.weight[torch.arange(len(token_ids)) + 2]  # [P, E]
-    for index, layer in enumerate(decoder.layers):
+    hidden = family.embedded(token_ids)  # [P, E]
+    for index, layer in enumerate(family.decoder.layers):
         active = [position for position, depth in enumerate(depths) if index in depth]
+        if not active:
+            continue
         causal = torch.full((len(active), len(active)), -torch.inf).triu(1)[None, None]
-        hidden[active] = layer(hidden[active][None], attention_mask=causal)[0]
-    if decoder.final_layer_norm is not None:
-        hidden = decoder.final_layer_norm(hidden)
-    if decoder.project_out is not None:
-        hidden = decoder.project_out(hidden)
-    logits: torch.Tensor = model.lm_head(hidden[len(prompt) - 1 :])  # [G + 1, V]
+        states = hidden[active][None]
+        more = family.positions(states, active)
+        hidden[active] = layer(states, attention_mask=causal, **more)[0]
+    logits: torch.Tensor = model.lm_head(family.finished(hidden[len(prompt) - 1 :]))  # [G + 1, V]
     return logits
 
 
+class _Opt:
+    """What precedes and follows the layers of an OPT; its layers know no positions."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.decoder = model.model.decoder
+
+    def embedded(self, token_ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.decoder.embed_tokens(token_ids)  # [P, W]
+        if self.decoder.project_in is not None:
+            hidden = self.decoder.project_in(hidden)
+        return hidden + self.decoder.embed_positions.weight[torch.arange(len(token_ids)) + 2]
+
+    def positions(self, states: torch.Tensor, active: list[int]) -> dict[str, Any]:
+        return {}
+
+    def finished(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.decoder.final_layer_norm is not None:
+            hidden = self.decoder.final_layer_norm(hidden)
+        return hidden if self.decoder.project_out is None else self.decoder.project_out(hidden)
+
+
+class _Rotary:
+    """What precedes and follows the layers of a LLaMA; they rotate by position in the row."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.decoder = model.model
+
+    def embedded(self, token_ids: torch.Tensor) -> torch.Tensor:
+        return self.decoder.embed_tokens(token_ids)
+
+    def positions(self, states: torch.Tensor, active: list[int]) -> dict[str, Any]:
+        turns = self.decoder.rotary_emb(states, torch.tensor([active]))
+        return {"position_embeddings": turns}
+
+    def finished(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.decoder.norm(hidden)
+
+
 def reference_greedy(
-    model: OPTForCausalLM, prompt: Sequence[int], plan: Plan, num_tokens: int
+    model: PreTrainedModel, prompt: Sequence[int], plan: Plan, num_tokens: int
 ) -> list[int]:
     """Continue greedily with exactly ``num_tokens`` tokens."""
     generated: list[int] = []
@@ -97,7 +133,7 @@ def reference_greedy(
 
 
 def assert_same_greedy_tokens(
-    model: OPTForCausalLM,
+    model: PreTrainedModel,
     prompt: Sequence[int],
     plan: Plan,
     actual: Sequence[int],

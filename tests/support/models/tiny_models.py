@@ -1,13 +1,13 @@
-"""Tiny random OPT checkpoints of every structure, as Hugging Face saves them."""
+"""Tiny random checkpoints of every structure, as Hugging Face saves them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
-from transformers import OPTConfig, OPTForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-# What each structure changes in BASE. Sizes differ so that swapped dimensions can't go unnoticed.
+# What each structure of OPT changes in BASE. Sizes differ so that swapped ones can't go unnoticed.
 STRUCTURES: dict[str, dict[str, object]] = {
     "pre_norm": {},
     "post_norm": {  # opt-350m: norms after the residual, embeddings narrower, no final norm
@@ -38,15 +38,71 @@ BASE: dict[str, object] = {
 }
 
 
-def tiny_model(structure: str, seed: int = 0) -> OPTForCausalLM:
+# Structures of the LLaMA family, and what each changes in LLAMA_BASE.
+LLAMA_STRUCTURES: dict[str, dict[str, object]] = {
+    "llama": {  # biases everywhere, a tied head, scaled rotation, three queries per key
+        "model_type": "llama",
+        "attention_bias": True,
+        "mlp_bias": True,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 100.0,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    },
+    "qwen3": {  # no bias, norms of heads, cosines and sines with a factor
+        "model_type": "qwen3",
+        "hidden_size": 40,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 24,
+        "intermediate_size": 112,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 100.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    },
+}
+LLAMA_BASE: dict[str, object] = {
+    "vocab_size": 131,
+    "hidden_size": 48,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 80,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-2,
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+EVERY_STRUCTURE = (*STRUCTURES, *LLAMA_STRUCTURES)
+
+
+def tiny_model(structure: str, seed: int = 0) -> PreTrainedModel:
     """Return a random float32 model in evaluation mode that makes every mistake visible.
 
     With the default initialisation (std 0.02, biases 0, norms 1), a wrong position offset, a
     dropped bias or a swapped norm would not show in tests. Here weights have std 0.2 and all
     vectors N(0, 0.1) added.
     """
+    if structure in STRUCTURES:
+        return random_model({"model_type": "opt", **BASE, **STRUCTURES[structure]}, seed)
+    return random_model({**LLAMA_BASE, **LLAMA_STRUCTURES[structure]}, seed)
+
+
+def random_model(config: dict[str, object], seed: int = 0) -> PreTrainedModel:
+    """Return the model of a config.json with the weights that ``tiny_model`` describes."""
     torch.manual_seed(seed)
-    model = OPTForCausalLM(OPTConfig(**{**BASE, **STRUCTURES[structure]})).eval()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:

@@ -16,6 +16,7 @@ from skipdec.exporter.architecture.architecture import (
     expected_tensors,
     family_config,
 )
+from skipdec.exporter.architecture.llama.members import MEMBERS
 from skipdec.exporter.architecture.llama.structure import LlamaSpec
 from skipdec.exporter.architecture.model_config import model_spec
 
@@ -79,7 +80,7 @@ def test_both_spellings_of_a_rotation_mean_the_same(kind: str) -> None:
     assert spec_of(config | new) == spec_of(config | old)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("model_type", MEMBERS)
 def test_missing_fields_mean_what_transformers_assumes(model_type: str) -> None:
     spec = spec_of({"model_type": model_type})
     config = AutoConfig.for_model(model_type)
@@ -93,11 +94,13 @@ def test_missing_fields_mean_what_transformers_assumes(model_type: str) -> None:
     same += ("rms_norm_eps", "bos_token_id", "eos_token_id", "pad_token_id")
     for ours, theirs in (*names.items(), *zip(same, same, strict=True)):
         assert getattr(spec, ours) == getattr(config, theirs), ours
-    assert spec.head_dim == (getattr(config, "head_dim", None) or 4096 // 32)
+    assert spec.rope_theta == config.rope_parameters["rope_theta"]
+    width = config.hidden_size // config.num_attention_heads
+    assert spec.head_dim == (getattr(config, "head_dim", None) or width)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    theirs_shapes = {name.removeprefix("model."): p.shape for name, p in model.named_parameters()}
-    assert expected_tensors(spec) == theirs_shapes
+    shapes = {name.removeprefix("model."): p.shape for name, p in model.named_parameters()}
+    assert expected_tensors(spec) == shapes
 
 
 @pytest.mark.parametrize(

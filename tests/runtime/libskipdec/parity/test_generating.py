@@ -13,7 +13,7 @@ import pytest
 from bundle_documents import edit
 from mutations import copy_bundle
 from runtimes import Asked, Runtime, both, native_params, plan_text, run_native
-from tiny_models import STRUCTURES
+from tiny_models import EVERY_STRUCTURE
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.bundle import EngineBundle
@@ -121,7 +121,7 @@ def test_every_precision(exported: Callable[..., Path], options: dict[str, str])
         expect_equal(runtimes, asked)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 def test_every_structure(exported: Callable[..., Path], structure: str) -> None:
     with both(exported(structure, kernels="auto", quantize="int8")) as runtimes:
         expect_equal(runtimes, [Asked(prompt, GREEDY, SCHEDULES[1]) for prompt in PROMPTS])
