@@ -230,6 +230,11 @@ class SlotStitcher(ABC):
             some = tokens[done : done + _FOLLOWED_TOKENS]
             self._engines.follow(some, start + done, plan, self.limits.bucket, caches)
 
+    @property
+    def has_found_route(self) -> bool:
+        """True if the last pass or draft step had to find or bind its calls, so it took longer."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """Free all bindings and slots."""

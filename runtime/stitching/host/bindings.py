@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from ....engines.backends.session import Binding, EngineSession
 from ....engines.memory import Buffer, address_of
@@ -25,6 +26,7 @@ class LayerBindings:
         """``session`` returns a layer's engine; layers work on ``part`` where rows are gathered."""
         self._session = session
         self._whole, self._part = whole, part
+        self.routes: dict[Hashable, Any] = {}  # made of bindings, and dropped with any of them
         self._bound: dict[tuple[int, ...], Binding] = {}
         self._by_address: dict[int, list[tuple[int, ...]]] = defaultdict(list)
 
@@ -63,12 +65,14 @@ class LayerBindings:
 
     def forget(self, memory: Buffer) -> None:
         """Release the bindings to a buffer that is about to be freed."""
+        self.routes.clear()
         for call in self._by_address.pop(address_of(memory), ()):
             if binding := self._bound.pop(call, None):
                 binding.release()
 
     def close(self) -> None:
         """Release all bindings."""
+        self.routes.clear()
         for binding in self._bound.values():
             binding.release()
         self._bound.clear()

@@ -37,6 +37,7 @@ class HostDrafts:
         self._whole, self._part = engines.steps.whole, engines.steps.part
         self._cache = cache
         self._routes: list[_Route] = []  # of the last steps, the latest first
+        self.has_found_route = False  # in the last step, which took longer for it
 
     def run(self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool) -> HostLogits:
         """Run a draft step; see `SlotStitcher.draft`."""
@@ -83,11 +84,13 @@ class HostDrafts:
             self._whole.hidden_states[group.rows] = held
 
     def _route_of(self, rows: Sequence[DraftRow], plan: LayerPlan, narrow: bool) -> _Route:
+        self.has_found_route = False
         if self._routes and self._routes[0].rows.version != self._cache.version:
             self._routes.clear()
         for route in self._routes:
             if route.narrow == narrow and route.rows.serves(self._cache, rows, plan):
                 return route
+        self.has_found_route = True
         route = self._find_route(DraftRows.of(self._cache, rows, plan), narrow)
         self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
         return route

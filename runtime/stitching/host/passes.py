@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ....engines.backends.session import Binding
 from ....engines.errors import UsageError
 from ....engines.manifest import TensorRole
-from ....engines.memory import Array
+from ....engines.memory import Array, address_of
 from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
@@ -23,7 +23,12 @@ from .stitcher import HostStitcher
 # are bound anew.
 MOST_BINDINGS = 128
 _LEAST_TOKENS = 16  # that the buffers hold
+_LASTING_ROUTES = 64  # that serve later texts, too
 _KEPT_ROUTES = 16  # the number of guesses changes from pass to pass
+
+
+_MadeOf = list[tuple[int, tuple[LayerPlan, ...]]]
+_SlotMemory = tuple[tuple[int, int, int] | None, ...] | None
 
 
 class HostPasses:
@@ -48,6 +53,8 @@ class HostPasses:
         self._cache = cache
         self._workspace = engines.passes(_LEAST_TOKENS)
         self._routes: list[_Route] = []  # of the last passes, the latest first
+        self._memory: tuple[int, _SlotMemory] | None = None  # by the cache's version
+        self.has_found_route = False  # in the last pass, which took longer for it
 
     @property
     def _all(self) -> StepBuffers:
@@ -112,6 +119,7 @@ class HostPasses:
 
     def _route_of(self, rows: Sequence[StepRow]) -> _Route:
         made_of = [(row.row, row.plans) for row in rows]
+        self.has_found_route = False
         if self._routes and self._routes[0].version != self._cache.version:
             self._routes.clear()
         for place, route in enumerate(self._routes):
@@ -122,9 +130,48 @@ class HostPasses:
             self.forget()
             self._workspace.layers.close()
         self._reserve_buffers(rows)
+        made = self._lasting_route(rows, made_of) if len(rows) == 1 else None
+        if made is None:
+            self.has_found_route = True
+            made = self._find_route(rows, made_of)
+        self._routes = [made, *self._routes[: _KEPT_ROUTES - 1]]
+        return made
+
+    def _lasting_route(self, rows: Sequence[StepRow], made_of: _MadeOf) -> _Route | None:
+        """Return the route of one row alone, as an earlier text on the same memory had it.
+
+        None if other rows hold slots.
+        """
+        version = self._cache.version
+        if self._memory is None or self._memory[0] != version:
+            self._memory = version, self._slot_memory()
+        memory = self._memory[1]
+        if memory is None:
+            return None
+        key, kept = (rows[0].plans, memory), self._workspace.layers.routes
+        found: _Route | None = kept.get(key)
+        if found is not None:
+            return replace(found, version=version, made_of=made_of)
+        self.has_found_route = True
         route = self._find_route(rows, made_of)
-        self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
+        if len(kept) >= _LASTING_ROUTES:
+            kept.clear()
+        kept[key] = route
         return route
+
+    def _slot_memory(self) -> _SlotMemory:
+        """Return where the only row's slots lie, layer by layer; None if there are more rows."""
+        found: list[tuple[int, int, int] | None] = []
+        for layer in range(len(self._engines.layers)):
+            inside = len(self._cache.residents(layer))
+            if inside > 1:
+                return None
+            if inside == 0:
+                found.append(None)
+                continue
+            key, value = self._cache.first(layer, 1)
+            found.append((address_of(key), address_of(value), key.shape[2]))
+        return tuple(found)
 
     def _reserve_buffers(self, rows: Sequence[StepRow]) -> None:
         """Make the buffers large enough; they double, so that few are made."""
@@ -133,9 +180,7 @@ class HostPasses:
             self.forget()
             self._workspace = self._engines.passes(padded)
 
-    def _find_route(
-        self, rows: Sequence[StepRow], made_of: list[tuple[int, tuple[LayerPlan, ...]]]
-    ) -> _Route:
+    def _find_route(self, rows: Sequence[StepRow], made_of: _MadeOf) -> _Route:
         """Find the calls of the layers that the rows reside in, lowest first."""
         layers = self._engines.layers
         residents = [list(self._cache.residents(layer)) for layer in range(len(layers))]
@@ -242,7 +287,7 @@ class _Route:
     """The calls of a pass; passes repeat them while ``version`` of the cache lasts."""
 
     version: int
-    made_of: list[tuple[int, tuple[LayerPlan, ...]]]  # rows and the plans of their tokens, as given
+    made_of: _MadeOf  # rows and the plans of their tokens, as given
     order: list[int]  # places in ``made_of`` of the rows as they stand in the pass
     owners: Array  # of each token of the pass, its row's place in ``order``
     offsets: Array  # and how many of the row's tokens precede it

@@ -45,6 +45,7 @@ class HostSlotStitcher(SlotStitcher):
         self._route: _Route | None = None  # of the last step
         self._passes: HostPasses | None = None  # made when a row first feeds several tokens
         self._drafts: HostDrafts | None = None  # made at the first draft step
+        self._has_found_route = False
 
     @property
     @override
@@ -59,12 +60,16 @@ class HostSlotStitcher(SlotStitcher):
             passes.check(rows)
             for row in rows:
                 self._leave_bypassed(row)
-            return passes.run(rows)
+            logits = passes.run(rows)
+            self._has_found_route = passes.has_found_route
+            return logits
         for row in rows:
             self._leave_bypassed(row)
         numbers = [row.row for row in rows]
         route = self._route
+        self._has_found_route = False
         if route is None or route.version != self._cache.version or route.numbers != numbers:
+            self._has_found_route = True
             route = self._route = self._find_route(numbers)
         count = len(rows)
         positions = [rows[index].position for index in route.order]
@@ -82,7 +87,14 @@ class HostSlotStitcher(SlotStitcher):
     ) -> HostLogits:
         if self._drafts is None:
             self._drafts = HostDrafts(self._engines, self._cache)
-        return self._drafts.run(rows, plan, narrow=narrow)
+        logits = self._drafts.run(rows, plan, narrow=narrow)
+        self._has_found_route = self._drafts.has_found_route
+        return logits
+
+    @property
+    @override
+    def has_found_route(self) -> bool:
+        return self._has_found_route
 
     @override
     def close(self) -> None:
