@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from .acceptance import SourceAcceptance
+from .costs import PassCosts
 from .ngrams import NGramTables
-from .policy import DraftPolicy, PassCosts
+from .policy import DraftPolicy
 
 
 class DraftMemory:
@@ -17,10 +21,21 @@ class DraftMemory:
     def __init__(self) -> None:
         self.tables = NGramTables()
         self.costs = PassCosts()
-        self._policies: dict[str, DraftPolicy] = {}
+        self._sources: dict[tuple[str, tuple[float, ...]], SourceAcceptance] = {}
+        self._policies: dict[tuple[SourceAcceptance, ...], DraftPolicy] = {}
 
-    def policy(self, source: str, draft_prior: float = 0.0) -> DraftPolicy:
-        """Return the policy of the drafter ``source``, which is made on first use."""
-        if source not in self._policies:
-            self._policies[source] = DraftPolicy(source, self.costs, draft_prior)
-        return self._policies[source]
+    def source(
+        self, source: str, priors: Sequence[float], draft_prior: float = 0.0
+    ) -> SourceAcceptance:
+        """Return the acceptance of the drafter ``source``, which is made on first use."""
+        key = source, tuple(priors)
+        if key not in self._sources:
+            self._sources[key] = SourceAcceptance(source, priors, draft_prior)
+        return self._sources[key]
+
+    def policy(self, sources: Sequence[SourceAcceptance]) -> DraftPolicy:
+        """Return the policy of drafters that are asked together, which is made on first use."""
+        key = tuple(sources)
+        if key not in self._policies:
+            self._policies[key] = DraftPolicy(key, self.costs)
+        return self._policies[key]

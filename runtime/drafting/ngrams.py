@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from ...engines.constants import integer
+from .acceptance import Guesses
 
 NGRAM_TOKENS = integer("draft_ngram_tokens")  # of the longest key
 _MAX_FOLLOWERS = integer("draft_followers")  # counted per key
@@ -14,19 +15,29 @@ _MAX_CLIENTS = integer("draft_clients")
 _MAX_CLIENT_KEYS = integer("draft_client_keys")
 _LOOKUP_TOKENS = integer("draft_lookup_tokens")
 _LEAST_LOOKUP_TOKENS = 2
+_MOST_MATCHED = 8  # tokens of a match that are told apart
+_SHARES = 4  # classes of a follower's share
+
+OWN_PRIORS = tuple((part + 0.5) / _SHARES for part in range(_SHARES)) * NGRAM_TOKENS
+"""Expected shares that hold, by class of `NGramTable`'s evidence."""
+
+LOOKUP_PRIORS = (0.5,) * (_MOST_MATCHED - _LEAST_LOOKUP_TOKENS + 1)
+"""Expected shares that hold, by class of `LookupIndex`'s evidence."""
 
 
 class _Followers:
     """The tokens that followed one n-gram, with their counts, and the most frequent of them."""
 
-    __slots__ = ("best", "counts")
+    __slots__ = ("best", "counts", "total")
 
     def __init__(self, token: int) -> None:
         self.best = token
         self.counts = {token: 1}
+        self.total = 1  # with those that are not in ``counts``
 
     def count(self, token: int) -> None:
         counts = self.counts
+        self.total += 1
         found = counts.get(token)
         if found is None:
             if len(counts) < _MAX_FOLLOWERS:
@@ -60,8 +71,9 @@ class NGramTable:
         followers = self._followers
         for place in range(start, len(tokens)):
             token = tokens[place]
-            for length in range(1, min(NGRAM_TOKENS, place) + 1):
-                key = tuple(tokens[place - length : place])
+            before = tuple(tokens[max(0, place - NGRAM_TOKENS) : place])
+            for first in range(len(before) - 1, -1, -1):
+                key = before[first:]
                 found = followers.get(key)
                 if found is not None:
                     found.count(token)
@@ -70,26 +82,31 @@ class NGramTable:
                     followers.popitem(last=False)
                 followers[key] = _Followers(token)
 
-    def propose(self, tokens: Sequence[int], most: int) -> list[int]:
-        """Return up to ``most`` tokens that may follow ``tokens``, the longest n-gram's first."""
-        tail = list(tokens[-NGRAM_TOKENS:])
-        proposed: list[int] = []
-        while len(proposed) < most:
-            token = self._best(tail)
-            if token is None:
-                break
-            proposed.append(token)
-            tail.append(token)
-            if len(tail) > NGRAM_TOKENS:
-                del tail[0]
-        return proposed
+    def propose(self, tokens: Sequence[int], most: int) -> Guesses:
+        """Return up to ``most`` tokens that may follow ``tokens``, the longest n-gram's first.
 
-    def _best(self, tail: list[int]) -> int | None:
-        for start in range(len(tail)):
-            found = self._followers.get(tuple(tail[start:]))
-            if found is not None:
-                return found.best
-        return None
+        The evidence of a guess is the length of its n-gram, and which share of the tokens that
+        followed it was this one. Worked: ``d`` followed ``a b`` twice, another token once; of one
+        token more than have been seen, 2 / 4 is in the third quarter, so the class is
+        4 · (2 − 1) + 2 = 6.
+        """
+        tail = tuple(tokens[-NGRAM_TOKENS:])
+        proposed: list[int] = []
+        evidence: list[int] = []
+        followers = self._followers
+        while len(proposed) < most:
+            for start in range(len(tail)):
+                found = followers.get(tail[start:])
+                if found is not None:
+                    break
+            else:
+                break
+            token = found.best
+            proposed.append(token)
+            share = _SHARES * found.counts[token] // (found.total + 1)
+            evidence.append(_SHARES * (len(tail) - start - 1) + share)
+            tail = (*tail, token)[-NGRAM_TOKENS:]
+        return Guesses(proposed, evidence)
 
 
 class NGramTables:
@@ -129,17 +146,23 @@ class LookupIndex:
         self._behind: dict[tuple[int, ...], int] = {}  # n-gram -> the place behind it
         self._done = 0  # n-grams that end before this place are in the index
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], most: int) -> Guesses:
         """Return up to ``most`` tokens that followed the latest earlier occurrence of the end.
 
-        ``tokens`` are the text so far, which only grows from call to call.
+        ``tokens`` are the text so far, which only grows from call to call. The evidence of a guess
+        is the number of tokens before it that match, guesses included: 2 is class 0, 8 and more
+        class 6.
         """
         self._add(tokens)
         for length in range(min(_LOOKUP_TOKENS, len(tokens)), _LEAST_LOOKUP_TOKENS - 1, -1):
             place = self._behind.get(tuple(tokens[-length:]))
             if place is not None:
-                return tokens[place : place + most]
-        return ()
+                found = tokens[place : place + most]
+                matched = range(length, length + len(found))
+                return Guesses(
+                    found, [min(one, _MOST_MATCHED) - _LEAST_LOOKUP_TOKENS for one in matched]
+                )
+        return Guesses()
 
     def _add(self, tokens: Sequence[int]) -> None:
         """Add the n-grams that end before the last token, behind which something follows."""

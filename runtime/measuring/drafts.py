@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
+from ..drafting.acceptance import Guesses
 from ..drafting.memory import DraftMemory
 from ..generator import Generator
 from ..libskipdec.calls import NativeCalls
@@ -60,18 +61,21 @@ class ForcedDrafter(WrappedDrafter):
     ) -> None:
         """``answers`` are the texts that the rows will write, by the row's number."""
         super().__init__(drafter)
+        self.priors = (0.5,)  # no guess is likelier than another
         self._answers = answers
         self._share = share
         self._random = random
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         super().propose(rows, most)
         return [
-            [
-                token if self._random.random() < self._share else (token + 1 if token == 0 else 0)
-                for token in self._answers[one.row.number][len(one.row.token_ids) :][:most]
-            ]
+            Guesses.alike(
+                [
+                    token if self._random.random() < self._share else int(token == 0)
+                    for token in self._answers[one.row.number][len(one.row.token_ids) :][:most]
+                ]
+            )
             for one in rows
         ]
 

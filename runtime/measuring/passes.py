@@ -22,8 +22,8 @@ class SilentDrafter(WrappedDrafter):
     """Drafts for no row, so that every pass feeds one token of each."""
 
     @override
-    def can_draft(self, row: Row) -> bool:
-        return False
+    def reach(self, row: Row, most: int) -> int:
+        return 0
 
 
 def measure_pass_costs(

@@ -39,8 +39,13 @@ class Decoding(ABC):
         """How many steps of layers have drafted tokens so far."""
         return 0
 
-    def passed(self, rows: Sequence[StepRow], seconds: float) -> None:  # noqa: B027
-        """Take the time from `feed` until all tokens were accepted, by `LoadedEngines.clock`."""
+    def passed(  # noqa: B027
+        self, rows: Sequence[StepRow], seconds: float, *, is_first: bool = False
+    ) -> None:
+        """Take the time from `feed` until all tokens were accepted, by `LoadedEngines.clock`.
+
+        ``is_first``: the pass had to find its calls, so it took longer than later ones.
+        """
 
     def accept(
         self,

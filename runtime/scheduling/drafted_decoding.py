@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
+from ..drafting.acceptance import Guesses
 from ..drafting.config import DraftConfig, DraftPart
 from ..drafting.memory import DraftMemory
-from ..drafting.policy import DraftPolicy
+from ..drafting.policy import DraftPolicy, Offer
 from ..stitching.protocol import StepRow
 from ..stitching.slot_stitcher import SlotStitcher
-from ..tokens.outputs import Drafts, StreamDelta
+from ..tokens.outputs import StreamDelta
 from ..tokens.sampler import StepLogits
 from .decoding import Decoding, OrdinaryDecoding, fed
 from .drafters import Drafter, LookupDrafter, OwnDrafter, RowDrafts, room_of
@@ -20,31 +21,27 @@ from .layer_drafter import LayerDrafter, TrainedDrafter
 from .loaded_bundle import LoadedBundle, RunningBatchConfig
 from .running_request import Row
 
-
-@dataclass(frozen=True)
-class _Asked:
-    """A drafter with the policy that says how many tokens it proposes."""
-
-    drafter: Drafter
-    policy: DraftPolicy
+_LEARNED_OF_PAUSES = 4  # of so many texts that end while nothing is drafted, one is learned
 
 
 @dataclass(frozen=True)
 class _Drafted:
-    """The guesses that one row feeds in the present pass."""
+    """The guesses that one row feeds in the present pass, and the place of their drafter."""
 
-    source: str
-    tokens: Sequence[int]
+    drafter: int
+    guesses: Guesses
 
 
 class DraftedDecoding(Decoding):
-    """Feeds behind each row's last token what the first drafter with a guess proposes.
+    """Feeds behind each row's last token what a drafter proposes.
 
-    How many is the policy's choice, from measured costs and acceptance; see `DraftPolicy`. Rows
-    whose requests ask for no drafts feed one token. A guess changes no text: `Decoding.accept`
-    draws every token from full logits with the row's own sampler.
+    Which drafter, and how many tokens, is the choice of `DraftPolicy`. Without ``adapt`` it is the
+    first drafter that proposes anything, and as many tokens as it has. Rows whose requests ask for
+    no drafts feed one token. A guess changes no text: `Decoding.accept` draws every token from full
+    logits with the row's own sampler.
 
-    The drafters learn from every text, also where nothing was drafted.
+    The drafters learn from every text, also where nothing was drafted; from every fourth that ends
+    in a pause of the policy.
     """
 
     def __init__(
@@ -54,21 +51,27 @@ class DraftedDecoding(Decoding):
         memory: DraftMemory,
         vocab_size: int,
     ) -> None:
-        """Ask ``drafters`` in order; ``memory`` lasts longer than this object."""
+        """Ask ``drafters``, in this order; ``memory`` lasts longer than this object."""
         self._config = config
         self._memory = memory
         self._vocab_size = vocab_size
-        self._asked = [_Asked(one, memory.policy(one.source, one.draft_prior)) for one in drafters]
+        self._drafters = list(drafters)
+        self._policy = self._find_policy()
         self._rows: dict[int, RowDrafts] = {}  # by number
         self._drafted: dict[int, _Drafted] = {}  # of the present pass, by the row's number
-        self._results: dict[str, list[tuple[int, int]]] = {}  # of it, by source: (tried, held)
         self._drafting = 0
+        self._held = 0  # guesses that held in the present pass
+        self._is_try = False  # in the present pass
+        self._is_paused = False  # in the present pass
+        self._is_measured = False  # in the present pass: as one without drafts
         self._has_new_rows = False  # in the present pass
+        self._ended_in_pauses = 0
         self._draft_seconds = 0.0  # of all draft steps, when the present pass began
 
     def replace_drafters(self, make: Callable[[Drafter], Drafter]) -> None:
-        """Replace each drafter by ``make(drafter)``, which keeps its policy."""
-        self._asked = [_Asked(make(one.drafter), one.policy) for one in self._asked]
+        """Replace each drafter by ``make(drafter)``."""
+        self._drafters = [make(one) for one in self._drafters]
+        self._policy = self._find_policy()
 
     @property
     @override
@@ -78,30 +81,37 @@ class DraftedDecoding(Decoding):
     @property
     @override
     def draft_steps(self) -> int:
-        return sum(asked.drafter.draft_steps for asked in self._asked)
+        return sum(drafter.draft_steps for drafter in self._drafters)
 
     @override
     def feed(self, rows: Sequence[Row]) -> list[StepRow]:
-        self._end_pass()
+        was_paused = self._is_paused
+        self._is_paused = self._config.adapt and self._policy.pauses()
+        if self._is_paused:
+            self._drafting = 0
+            return [fed(row) for row in rows]
         self._draft_seconds = self._memory.costs.draft_seconds
+        self._held = 0
         self._follow(rows)
         self._drafted = self._draft(rows)
+        self._has_new_rows |= was_paused  # what was written in the pause is learned now
         return [
-            fed(row, drafted.tokens if (drafted := self._drafted.get(row.number)) else ())
+            fed(row, drafted.guesses.tokens if (drafted := self._drafted.get(row.number)) else ())
             for row in rows
         ]
 
     @override
-    def passed(self, rows: Sequence[StepRow], seconds: float) -> None:
-        costs = self._memory.costs
-        seconds -= costs.draft_seconds - self._draft_seconds
+    def passed(self, rows: Sequence[StepRow], seconds: float, *, is_first: bool = False) -> None:
+        if self._is_paused or self._has_new_rows or is_first:
+            return
+        costs, adapts = self._memory.costs, self._config.adapt
         longest = max(len(row.tokens) for row in rows)
-        # A pass with new rows also had to find its route, and a fruitless one asked for guesses.
-        is_fruitless = longest == 1 and self._drafting > 0
-        if not (self._has_new_rows or is_fruitless):
-            costs.add_pass(len(rows), longest, seconds)
-        for asked in self._asked:
-            asked.policy.count_pass()
+        is_fruitless = longest == 1 and not self._is_measured and (adapts or self._drafting > 0)
+        if not is_fruitless:
+            of_drafts = costs.draft_seconds - self._draft_seconds
+            costs.add_pass(len(rows), longest, seconds - of_drafts)
+        if adapts and not self._is_measured:
+            self._policy.count_pass(len(rows), len(rows) + self._held, seconds)
 
     @override
     def accept(
@@ -113,11 +123,24 @@ class DraftedDecoding(Decoding):
         step_start: float | None,
         deltas: list[StreamDelta],
     ) -> None:
+        if step_start is None and row.request.drafts:
+            row.count_drafts(0, 0)  # passes without guesses count, too
+        if self._is_paused:
+            super().accept(row, fed, logits, first, step_start, deltas)
+            if row.finish_reason is not None:
+                self._end_in_pause(row)
+            return
         before = len(row.token_ids)
         try:
             super().accept(row, fed, logits, first, step_start, deltas)
         finally:
             self._count(row, len(fed.tokens) - 1, len(row.token_ids) - before)
+
+    def _find_policy(self) -> DraftPolicy:
+        memory = self._memory
+        return memory.policy(
+            [memory.source(one.source, one.priors, one.draft_prior) for one in self._drafters]
+        )
 
     def _follow(self, rows: Sequence[Row]) -> None:
         """Begin with new rows, and forget those that are gone."""
@@ -134,49 +157,110 @@ class DraftedDecoding(Decoding):
         drafts.follow()
         if drafts.learned == len(drafts.tokens):
             return
-        for asked in self._asked:
-            asked.drafter.learn(drafts)
+        for drafter in self._drafters:
+            drafter.learn(drafts)
         drafts.learned = len(drafts.tokens)
 
+    def _end_in_pause(self, row: Row) -> None:
+        """Learn one of four texts that end in a pause, so that pauses cost next to nothing."""
+        drafts = self._rows.pop(row.number, None)
+        if not row.request.drafts:
+            return
+        self._ended_in_pauses += 1
+        if self._ended_in_pauses % _LEARNED_OF_PAUSES == 0:
+            self._learn(drafts or RowDrafts.of(row))
+
     def _draft(self, rows: Sequence[Row]) -> dict[int, _Drafted]:
-        """Ask one drafter after the other for the rows that have no guesses yet."""
-        found: dict[int, _Drafted] = {}
+        """Return the guesses of rows that draft, by their numbers."""
+        self._drafting = 0
+        self._is_try = False
+        self._is_measured = self._config.adapt and self._memory.costs.wants_plain(len(rows))
+        if self._is_measured:
+            return {}
         open_rows = [
             self._rows[row.number] for row in rows if row.number in self._rows and room_of(row) > 0
         ]
-        self._drafting = 0
-        if self._config.adapt and self._memory.costs.wants_plain(len(rows)):
-            return found
-        for asked in self._asked:
-            if not open_rows:
-                break
-            able = [drafts for drafts in open_rows if asked.drafter.can_draft(drafts.row)]
-            most = self._most(asked, able, len(rows)) if able else 0
-            self._drafting = max(self._drafting, most)
+        if not open_rows:
+            return {}
+        for drafts in open_rows:
+            self._learn(drafts)
+        if self._config.adapt:
+            return self._draft_most_expected(open_rows, len(rows))
+        return self._draft_in_order(open_rows)
+
+    def _draft_in_order(self, open_rows: Sequence[RowDrafts]) -> dict[int, _Drafted]:
+        """Ask one drafter after the other for the rows that have no guesses yet."""
+        found: dict[int, _Drafted] = {}
+        for place, drafter in enumerate(self._drafters):
+            able = [
+                one
+                for one in open_rows
+                if one.row.number not in found and drafter.reach(one.row, 1) > 0
+            ]
+            most = self._most(able)
             if most == 0:
                 continue
-            for drafts in open_rows:
-                self._learn(drafts)
-            proposals = asked.drafter.propose(able, most)
-            for drafts, proposal in zip(able, proposals, strict=True):
-                if tokens := self._valid(proposal)[: min(most, room_of(drafts.row))]:
-                    found[drafts.row.number] = _Drafted(asked.drafter.source, tokens)
-            open_rows = [drafts for drafts in open_rows if drafts.row.number not in found]
+            self._drafting = max(self._drafting, most)
+            for one, guesses in zip(able, self._propose(place, able, most), strict=True):
+                if guesses.tokens:
+                    found[one.row.number] = _Drafted(place, guesses)
         return found
 
-    def _most(self, asked: _Asked, rows: Sequence[RowDrafts], num_rows: int) -> int:
-        most = min(self._config.tokens, max(room_of(drafts.row) for drafts in rows))
-        if not self._config.adapt:
-            return most
-        source = asked.drafter.source
-        return asked.policy.choose([drafts.of_source(source) for drafts in rows], num_rows, most)
+    def _most(self, rows: Sequence[RowDrafts]) -> int:
+        """Return the most tokens that one of the rows can use, or 0 without rows."""
+        return min(self._config.tokens, max((room_of(one.row) for one in rows), default=0))
 
-    def _valid(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Return the tokens up to the first that the vocabulary does not have."""
-        for place, token in enumerate(tokens):
+    def _draft_most_expected(
+        self, open_rows: Sequence[RowDrafts], num_rows: int
+    ) -> dict[int, _Drafted]:
+        """Let the policy choose among n-grams' guesses and those that layers may draft."""
+        most = self._config.tokens
+        proposed: dict[tuple[int, int], Guesses] = {}  # by row and drafter
+        offers: list[dict[int, Offer]] = [{} for _ in open_rows]
+        for place, drafter in enumerate(self._drafters):
+            if drafter.runs_layers:
+                lengths = [drafter.reach(one.row, most) for one in open_rows]
+                evidence: list[Sequence[int]] = [(0,) * length for length in lengths]
+            else:
+                guesses = self._propose(place, open_rows, most)
+                for one, row_guesses in zip(open_rows, guesses, strict=True):
+                    proposed[one.row.number, place] = row_guesses
+                evidence = [one.evidence for one in guesses]
+            for one, row_offers, classes in zip(open_rows, offers, evidence, strict=True):
+                if classes:
+                    row_offers[place] = Offer(classes, one.of_source(drafter.source))
+        choice = self._policy.choose(offers, num_rows)
+        self._drafting, self._is_try = choice.count, choice.is_try
+        found: dict[int, _Drafted] = {}
+        for place, drafter in enumerate(self._drafters):
+            able = [
+                one
+                for one, source in zip(open_rows, choice.sources, strict=False)
+                if source == place
+            ]
+            if able and drafter.runs_layers:
+                guesses = self._propose(place, able, choice.count)
+            else:
+                guesses = [proposed[one.row.number, place].first(choice.count) for one in able]
+            for one, row_guesses in zip(able, guesses, strict=True):
+                if row_guesses.tokens:
+                    found[one.row.number] = _Drafted(place, row_guesses)
+        return found
+
+    def _propose(self, place: int, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+        """Return guesses for which rows have room, up to the first outside the vocabulary."""
+        proposed = self._drafters[place].propose(rows, most)
+        return [
+            self._valid(guesses.first(min(most, room_of(one.row))))
+            for one, guesses in zip(rows, proposed, strict=True)
+        ]
+
+    def _valid(self, guesses: Guesses) -> Guesses:
+        """Return the guesses up to the first that the vocabulary does not have."""
+        for place, token in enumerate(guesses.tokens):
             if not 0 <= token < self._vocab_size:
-                return tokens[:place]
-        return tokens
+                return guesses.first(place)
+        return guesses
 
     def _count(self, row: Row, fed_guesses: int, accepted: int) -> None:
         """Count what came of a row's guesses."""
@@ -184,27 +268,21 @@ class DraftedDecoding(Decoding):
         if drafts is None:
             return
         held = max(0, min(accepted - 1, fed_guesses))
+        self._held += held
         drafted = self._drafted.get(row.number)
         if drafted is not None and fed_guesses:
             ended = row.finish_reason is not None
             tried = held if ended or held == fed_guesses else held + 1
-            drafts.of_source(drafted.source).add(tried, held)
-            self._results.setdefault(drafted.source, []).append((tried, held))
-        counted = row.drafts or Drafts()
-        row.drafts = Drafts(
-            counted.passes + 1,
-            counted.drafted + fed_guesses,
-            counted.accepted + held,
-        )
+            source = self._policy.sources[drafted.drafter]
+            source.add(
+                drafted.guesses.evidence[:tried],
+                held,
+                drafts.of_source(source.source),
+                is_try=self._is_try,
+            )
+        row.count_drafts(fed_guesses, held)
         if row.finish_reason is not None:
             self._learn(drafts)
-
-    def _end_pass(self) -> None:
-        """Tell the policies what came of the last pass."""
-        for asked in self._asked:
-            if results := self._results.get(asked.drafter.source):
-                asked.policy.add(results)
-        self._results = {}
 
 
 def make_decoding(

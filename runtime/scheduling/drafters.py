@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from typing_extensions import override
 
-from ..drafting.ngrams import LookupIndex, NGramTable, NGramTables
-from ..drafting.policy import Acceptance
+from ..drafting.acceptance import Guesses, RowResults
+from ..drafting.ngrams import LOOKUP_PRIORS, OWN_PRIORS, LookupIndex, NGramTable, NGramTables
 from .running_request import Row
 
 
@@ -24,7 +24,7 @@ class RowDrafts:
     tokens: list[int]
     learned: int
     index: LookupIndex = field(default_factory=LookupIndex)
-    acceptance: dict[str, Acceptance] = field(default_factory=dict)  # by source
+    results: dict[str, RowResults] = field(default_factory=dict)  # by source
     num_seen: int = 0  # tokens of which the draft layer holds keys and values
     fed: list[int] = field(default_factory=list)  # by its last draft, behind these
 
@@ -34,9 +34,9 @@ class RowDrafts:
         prompt = row.request.prompt_token_ids
         return cls(row, [*prompt, *row.token_ids], len(prompt))
 
-    def of_source(self, source: str) -> Acceptance:
+    def of_source(self, source: str) -> RowResults:
         """Return how often drafts of ``source`` held in this row."""
-        return self.acceptance.setdefault(source, Acceptance())
+        return self.results.setdefault(source, RowResults())
 
     def follow(self) -> None:
         """Add the tokens that the row has accepted since."""
@@ -48,23 +48,30 @@ class RowDrafts:
 class Drafter(ABC):
     """Proposes tokens that may follow rows' texts; it never decides a text.
 
-    ``source`` names it in figures, and drafts of one source share a `DraftPolicy`.
+    ``source`` names it in figures. ``priors`` are the shares of its guesses that are expected to
+    hold, by class of evidence.
     """
 
     source: str
+    priors: Sequence[float] = (0.5,)
     draft_prior = 0.0  # the cost of a draft step, in passes over one token, until it is measured
+
+    @property
+    def runs_layers(self) -> bool:
+        """True if it proposes by steps of layers, which cost more than a look at n-grams."""
+        return self.draft_prior > 0
 
     @property
     def draft_steps(self) -> int:
         """How many steps of layers it has run."""
         return 0
 
-    def can_draft(self, row: Row) -> bool:
-        """Return whether it may propose something for the row, which has room for a guess."""
-        return True
+    def reach(self, row: Row, most: int) -> int:
+        """Return for how many tokens, up to ``most``, it may draft for the row."""
+        return most
 
     @abstractmethod
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         """Return up to ``most`` tokens for each row, none where it knows nothing."""
 
     def learn(self, row: RowDrafts) -> None:  # noqa: B027  (most drafters learn nothing)
@@ -77,6 +84,7 @@ class WrappedDrafter(Drafter):
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
         self.source = drafter.source
+        self.priors = drafter.priors
         self.draft_prior = drafter.draft_prior
 
     @property
@@ -85,11 +93,11 @@ class WrappedDrafter(Drafter):
         return self._drafter.draft_steps
 
     @override
-    def can_draft(self, row: Row) -> bool:
-        return self._drafter.can_draft(row)
+    def reach(self, row: Row, most: int) -> int:
+        return self._drafter.reach(row, most)
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         return self._drafter.propose(rows, most)
 
     @override
@@ -106,6 +114,7 @@ class OwnDrafter(Drafter):
     """Proposes what followed the same n-grams in texts that these engines wrote before."""
 
     source = "own"
+    priors = OWN_PRIORS
 
     def __init__(self, tables: NGramTables, *, per_client: bool) -> None:
         """Use the clients' own tables, or the one that all share."""
@@ -113,7 +122,7 @@ class OwnDrafter(Drafter):
         self._per_client = per_client
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         return [self._table(row).propose(row.tokens, most) for row in rows]
 
     @override
@@ -130,7 +139,8 @@ class LookupDrafter(Drafter):
     """Proposes what followed the last tokens where they stood earlier in the row's own text."""
 
     source = "lookup"
+    priors = LOOKUP_PRIORS
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         return [row.index.propose(row.tokens, most) for row in rows]

@@ -7,7 +7,8 @@ from functools import cached_property
 
 from typing_extensions import override
 
-from ..drafting.policy import PassCosts
+from ..drafting.acceptance import Guesses
+from ..drafting.costs import PassCosts
 from ..schedule import LayerPlan
 from ..stitching.loaded import LoadedEngines
 from ..stitching.protocol import DraftRow
@@ -62,14 +63,10 @@ class LayerDrafter(Drafter):
         return self._steps
 
     @override
-    def can_draft(self, row: Row) -> bool:
-        return self._reach(row, 1) > 0
-
-    @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         proposed: list[list[int]] = [[] for _ in rows]
         waiting = [
-            (one.row, tokens, self._reach(one.row, most))
+            (one.row, tokens, self.reach(one.row, most))
             for one, tokens in zip(rows, proposed, strict=True)
         ]
         with self._engines.step():
@@ -78,7 +75,7 @@ class LayerDrafter(Drafter):
                 if not waiting:
                     break
                 self._step([(row, tokens) for row, tokens, _ in waiting], place)
-        return list(proposed)
+        return [Guesses.alike(tokens) for tokens in proposed]
 
     def _step(self, rows: Sequence[tuple[Row, list[int]]], place: int) -> None:
         """Add to each row's tokens the one at ``place`` of its window."""
@@ -94,9 +91,15 @@ class LayerDrafter(Drafter):
         for index, (row, tokens) in enumerate(rows):
             tokens.append(logits.propose(index, row.sampler, place))
         self._steps += 1
-        self._costs.add_draft(self.source, self._slots.num_rows, self._engines.clock() - start)
+        self._costs.add_draft(
+            self.source,
+            self._slots.num_rows,
+            self._engines.clock() - start,
+            is_first=self._slots.has_found_route,
+        )
 
-    def _reach(self, row: Row, most: int) -> int:
+    @override
+    def reach(self, row: Row, most: int) -> int:
         """Return for how many tokens, up to ``most``, the row's plan lets these layers draft."""
         index = len(row.token_ids) - 1  # of the generated token that is fed next
         plan = row.schedule.plan(index)
@@ -126,14 +129,14 @@ class TrainedDrafter(LayerDrafter):
         return frozenset(self._plan.layers[:-1])  # all but the draft layer
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         with self._engines.step():
             for one in rows:
                 self._show(one)
         proposed = super().propose(rows, most)
-        for one, tokens in zip(rows, proposed, strict=True):
-            if tokens:
-                one.fed = [one.tokens[-1], *tokens[:-1]]
+        for one, guesses in zip(rows, proposed, strict=True):
+            if guesses.tokens:
+                one.fed = [one.tokens[-1], *guesses.tokens[:-1]]
         return proposed
 
     def _show(self, drafts: RowDrafts) -> None:

@@ -322,7 +322,7 @@ class RunningBatch:
         if any(len(step.tokens) > 1 for step in fed):
             self._counters.draft_seconds += drafted - start
         deltas = self._accept(rows, fed, logits, start)
-        self._decoding.passed(fed, clock() - begun)
+        self._decoding.passed(fed, clock() - begun, is_first=self._slots.has_found_route)
         return deltas
 
     def _accept(

@@ -72,12 +72,26 @@ class Row:
         self._logprobs: list[dict[int, Logprob]] = []
         self._start = self._first_time = self._last_time = start
         self._step_seconds: list[float] = []
-        self.drafts: Drafts | None = None  # counted by a decoding that drafts
+        self._drafts: tuple[int, int] | None = None  # drafted and accepted tokens
 
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why the row ended, or None while it runs."""
         return self._stop_checker.finish_reason
+
+    @property
+    def drafts(self) -> Drafts | None:
+        """The row's drafts; None if it may have none, and while it has no pass behind it."""
+        passed = len(self.token_ids) - 1
+        if self._drafts is None or passed < 1:
+            return None
+        drafted, accepted = self._drafts
+        return Drafts(passed - accepted, drafted, accepted)
+
+    def count_drafts(self, drafted: int, accepted: int) -> None:
+        """Count guesses that a pass of a row that may draft fed, and those it accepted."""
+        before = self._drafts or (0, 0)
+        self._drafts = before[0] + drafted, before[1] + accepted
 
     @property
     def num_positions(self) -> int:

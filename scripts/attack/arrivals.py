@@ -35,6 +35,7 @@ from libskipdec.arrivals import NativeEngine, compare, draw_lines, find_program
 from skipdec import EngineStats, Generator, RunningBatch, SamplingParams
 from skipdec.engines.backends.device import DeviceMemory
 from skipdec.engines.memory import DeviceBuffer, HostMemory
+from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
 from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
 from skipdec.runtime.scheduling.running_request import Row
@@ -98,18 +99,18 @@ class _HalfRight(WrappedDrafter):
         self._chance = chance
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         proposed = super().propose(rows, most)
         return [
-            tokens if self._chance.random() < 0.5 else self._right(one.row, most)
-            for one, tokens in zip(rows, proposed, strict=True)
+            guesses if self._chance.random() < 0.5 else self._right(one.row, most)
+            for one, guesses in zip(rows, proposed, strict=True)
         ]
 
-    def _right(self, row: Row, most: int) -> list[int]:
+    def _right(self, row: Row, most: int) -> Guesses:
         """Return what the row writes next; each token is wrong with a probability of 0.2."""
         alone = self._texts[row.request.prompt_token_ids, row.request.params.seed]
         right = alone.outputs[row.output_index].token_ids[len(row.token_ids) :][:most]
-        return [token if self._chance.random() < 0.8 else 7 for token in right]
+        return Guesses.alike([token if self._chance.random() < 0.8 else 7 for token in right])
 
 
 class _PoisonedMemory(HostMemory):

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing_extensions import override
 
 from ....engines.errors import SkipDecError
+from ....runtime.drafting.acceptance import Guesses
 from ....runtime.drafting.config import DraftConfig
 from ....runtime.drafting.memory import DraftMemory
 from ....runtime.generator import Generator
@@ -33,11 +34,11 @@ class Recorder(WrappedDrafter):
         self._proposals = proposals
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
-        for one, tokens in zip(rows, super().propose(rows, most), strict=True):
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+        for one, guesses in zip(rows, super().propose(rows, most), strict=True):
             place = (one.row.request.prompt_token_ids, len(one.row.token_ids))
-            self._proposals[place] = tokens
-        return [()] * len(rows)
+            self._proposals[place] = guesses.tokens
+        return [Guesses()] * len(rows)
 
 
 class Runs:

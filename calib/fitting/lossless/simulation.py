@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from typing_extensions import override
 
+from ....runtime.drafting.acceptance import Guesses, RowResults
+from ....runtime.drafting.acceptance import SourceAcceptance as Acceptance
 from ....runtime.drafting.config import DraftConfig
-from ....runtime.drafting.ngrams import LookupIndex, NGramTable
-from ....runtime.drafting.policy import Acceptance, DraftPolicy, PassCosts
+from ....runtime.drafting.costs import PassCosts
+from ....runtime.drafting.ngrams import LOOKUP_PRIORS, OWN_PRIORS, LookupIndex, NGramTable
+from ....runtime.drafting.policy import DraftPolicy, Offer
 from ....runtime.tokens.outputs import Drafts
 from .config import source_name
 
@@ -54,7 +57,12 @@ class Costs:
 
 
 class Source(ABC):
-    """Proposes tokens for the texts of a simulation, one text after the other."""
+    """Proposes tokens for the texts of a simulation, one text after the other.
+
+    ``priors`` are those of the drafter that it stands for.
+    """
+
+    priors: Sequence[float] = (0.5,)
 
     def begin(self, text: Text) -> None:  # noqa: B027  (most keep nothing of one text)
         """Begin a text."""
@@ -63,12 +71,14 @@ class Source(ABC):
         """Take the tokens of the text from ``start`` on; most learn nothing."""
 
     @abstractmethod
-    def propose(self, tokens: Sequence[int], written: int, most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], written: int, most: int) -> Guesses:
         """Return up to ``most`` tokens behind ``tokens``, of which ``written`` are generated."""
 
 
 class OwnNGrams(Source):
     """N-grams of the texts so far, those that teach first."""
+
+    priors = OWN_PRIORS
 
     def __init__(self, teaching: Sequence[Text]) -> None:
         self._table = NGramTable()
@@ -79,19 +89,21 @@ class OwnNGrams(Source):
         self._table.count(tokens, start)
 
     @override
-    def propose(self, tokens: Sequence[int], written: int, most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], written: int, most: int) -> Guesses:
         return self._table.propose(tokens, most)
 
 
 class Lookup(Source):
     """What followed the last tokens earlier in the same text."""
 
+    priors = LOOKUP_PRIORS
+
     @override
     def begin(self, text: Text) -> None:
         self._index = LookupIndex()
 
     @override
-    def propose(self, tokens: Sequence[int], written: int, most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], written: int, most: int) -> Guesses:
         return self._index.propose(tokens, most)
 
 
@@ -107,8 +119,8 @@ class Recorded(Source):
         self._prompt = text.prompt
 
     @override
-    def propose(self, tokens: Sequence[int], written: int, most: int) -> Sequence[int]:
-        return self._proposals.get((self._prompt, written), ())[:most]
+    def propose(self, tokens: Sequence[int], written: int, most: int) -> Guesses:
+        return Guesses.alike(self._proposals.get((self._prompt, written), ())[:most])
 
 
 @dataclass(frozen=True)
@@ -146,7 +158,7 @@ def acceptance(source: Source, texts: Sequence[Text], most: int) -> SourceAccept
         source.learn(text.whole[: len(text.prompt) + 1], len(text.prompt))
         for written in range(1, len(text.tokens)):
             tokens = text.whole[: len(text.prompt) + written]
-            guesses = source.propose(tokens, written, most)
+            guesses = source.propose(tokens, written, most).tokens
             right = _right(guesses, text.tokens[written:])
             places, proposed = places + 1, proposed + bool(guesses)
             first, held = first + (right > 0), held + right
@@ -172,71 +184,94 @@ def simulate(
     return Simulated(run.figures, plain / run.seconds if run.seconds else 1.0)
 
 
+@dataclass(frozen=True)
+class _Guessed:
+    """The guesses of one pass, and the source that made them."""
+
+    source: int | None = None
+    guesses: Guesses = field(default_factory=Guesses)
+    is_try: bool = False
+
+
 class _Run:
     """One simulated batch of one row."""
 
     def __init__(self, draft: DraftConfig, sources: Mapping[str, Source], costs: Costs) -> None:
         known = costs.for_policy()
-        self._draft, self._sources, self._costs = draft, sources, costs
-        self._policies = {name: DraftPolicy(name, known) for name in sources}
+        self._draft, self._costs = draft, costs
+        self._sources = list(sources.values())
+        self._steps = [costs.steps.get(name, 0.0) for name in sources]
+        self._acceptances = [
+            Acceptance(name, source.priors, costs.steps.get(name, 0.0))
+            for name, source in sources.items()
+        ]
+        self._policy = DraftPolicy(self._acceptances, known)
+        self._known = known
         self.seconds = 0.0
         self.figures = Drafts()
 
     def text(self, text: Text) -> None:
-        shares = {name: Acceptance() for name in self._sources}
-        for source in self._sources.values():
+        results = [RowResults() for _ in self._sources]
+        for source in self._sources:
             source.begin(text)
         self._learn(text, 0, 1)
         written = 1
         while written < len(text.tokens):
-            name, guesses = self._guesses(text, written, shares)
-            self.seconds += self._costs.passes[len(guesses)]
+            pauses = self._draft.adapt and self._policy.pauses()
+            is_plain = self._draft.adapt and not pauses and self._known.wants_plain(1)
+            looks = not (pauses or is_plain)
+            guessed = self._guesses(text, written, results) if looks else _Guessed()
+            guesses = guessed.guesses.tokens
+            seconds = self._costs.passes[len(guesses)]
+            if is_plain:
+                self._known.add_pass(1, 1, seconds)
+            if guessed.source is not None:
+                seconds += self._steps[guessed.source] * len(guesses)
+            self.seconds += seconds
             right = _right(guesses, text.tokens[written:])
             accepted = min(right + 1, len(text.tokens) - written)
             held = accepted - 1 if guesses else 0
-            self._count(name, guesses, held, shares, ended=written + accepted == len(text.tokens))
-            for policy in self._policies.values():
-                policy.count_pass()
+            self._count(guessed, held, results, ended=written + accepted == len(text.tokens))
+            if looks and self._draft.adapt:
+                self._policy.count_pass(1, accepted, seconds)
             self._learn(text, written, written + accepted)
             written += accepted
 
-    def _guesses(
-        self, text: Text, written: int, shares: Mapping[str, Acceptance]
-    ) -> tuple[str, Sequence[int]]:
-        """Return the source that drafts, and its tokens; its draft steps are paid."""
+    def _guesses(self, text: Text, written: int, results: Sequence[RowResults]) -> _Guessed:
+        """Return what the row feeds behind ``written`` tokens."""
         most = min(self._draft.tokens, text.max_tokens - written - 1)
+        if most <= 0:
+            return _Guessed()
         tokens = text.whole[: len(text.prompt) + written]
-        for name, source in self._sources.items() if most > 0 else ():
-            count = most
-            if self._draft.adapt:
-                count = self._policies[name].choose([shares[name]], 1, most)
-            guesses = source.propose(tokens, written, count) if count else ()
-            self.seconds += self._costs.steps.get(name, 0.0) * len(guesses)
-            if guesses:
-                return name, guesses
-        return "", ()
+        proposed = [source.propose(tokens, written, most) for source in self._sources]
+        if not self._draft.adapt:
+            found = ((place, one) for place, one in enumerate(proposed) if one.tokens)
+            return _Guessed(*next(found, (None, Guesses())))
+        offers = {
+            place: Offer(one.evidence, results[place])
+            for place, one in enumerate(proposed)
+            if one.tokens
+        }
+        choice = self._policy.choose([offers], 1)
+        chosen = choice.sources[0] if choice.count else None
+        if chosen is None:
+            return _Guessed()
+        return _Guessed(chosen, proposed[chosen].first(choice.count), is_try=choice.is_try)
 
     def _count(
-        self,
-        name: str,
-        guesses: Sequence[int],
-        held: int,
-        shares: Mapping[str, Acceptance],
-        *,
-        ended: bool,
+        self, guessed: _Guessed, held: int, results: Sequence[RowResults], *, ended: bool
     ) -> None:
+        drafted = len(guessed.guesses.tokens)
         before = self.figures
-        self.figures = Drafts(
-            before.passes + 1, before.drafted + len(guesses), before.accepted + held
-        )
-        if guesses:
-            tried = held if ended or held == len(guesses) else held + 1
-            shares[name].add(tried, held)
-            self._policies[name].add([(tried, held)])
+        self.figures = Drafts(before.passes + 1, before.drafted + drafted, before.accepted + held)
+        if guessed.source is not None:
+            tried = held if ended or held == drafted else held + 1
+            evidence, row = guessed.guesses.evidence[:tried], results[guessed.source]
+            self._acceptances[guessed.source].add(evidence, held, row, is_try=guessed.is_try)
 
     def _learn(self, text: Text, start: int, stop: int) -> None:
         begin = len(text.prompt)
-        for source in self._sources.values():
+        for source in self._sources:
             source.learn(text.whole[: begin + stop], begin + start)
 
 

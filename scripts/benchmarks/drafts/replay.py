@@ -22,13 +22,15 @@ from pages.drafts import FIGURES, PAGE, draw, replay_table
 from benchmarks.drafts import texts
 from benchmarks.drafts.texts import NamedTexts, Text
 from benchmarks.record import Record
+from skipdec.runtime.drafting.acceptance import Guesses, RowResults
 from skipdec.runtime.drafting.config import DraftConfig, parse_draft
 from skipdec.runtime.drafting.memory import DraftMemory
-from skipdec.runtime.drafting.ngrams import LookupIndex, NGramTable
-from skipdec.runtime.drafting.policy import Acceptance
+from skipdec.runtime.drafting.ngrams import LOOKUP_PRIORS, OWN_PRIORS, LookupIndex, NGramTable
+from skipdec.runtime.drafting.policy import Offer
 
 _MEASURED = 3  # passes after which PassCosts takes a cost as measured
 RECORD = "replay.json"  # the same on every machine
+_PRIORS = {"own": OWN_PRIORS, "lookup": LOOKUP_PRIORS}
 DRAFTS = ("own", "lookup", "own+lookup", "lookup+own")
 
 
@@ -135,6 +137,15 @@ def replayed(
     return replay.figures
 
 
+@dataclass(frozen=True)
+class _Guessed:
+    """The guesses of one pass, and the place of their part."""
+
+    source: int | None = None
+    guesses: Guesses = field(default_factory=Guesses)
+    is_try: bool = False
+
+
 class Replay:
     """Drafters and policies as in a running batch of one row, on texts that are known already."""
 
@@ -145,6 +156,12 @@ class Replay:
         self._costs = costs
         self._table = NGramTable()
         self._memory = DraftMemory()
+        self._sources = [
+            self._memory.source(part.name, _PRIORS[part.name]) for part in config.parts
+        ]
+        self._policy = self._memory.policy(self._sources)
+        self._is_paused = False  # the present pass
+        self._is_measured = False  # the present pass, as one without drafts
         for tokens, cost in enumerate(costs, start=1):
             for _ in range(_MEASURED):
                 self._memory.costs.add_pass(1, tokens, cost)
@@ -156,61 +173,71 @@ class Replay:
     def text(self, text: Text) -> None:
         """Write one text; its first token comes with the prompt, without a pass."""
         tokens = [*text.prompt, *text.completion]
-        row = _ReplayedRow(tokens)
+        row = _ReplayedRow(len(self._config.parts))
         place = len(text.prompt) + 1
         self._table.count(tokens[:place], len(text.prompt))
         before = self.figures.passes
         while place < len(tokens):
-            source, guesses = self._guesses(row, tokens[:place])
-            held = agreeing(guesses, tokens[place:])
-            self._count(row, source, len(guesses), held, ends=place + held + 1 >= len(tokens))
+            self._is_paused = self._config.adapt and self._policy.pauses()
+            guessed = _Guessed() if self._is_paused else self._guesses(row, tokens[:place])
+            held = agreeing(guessed.guesses.tokens, tokens[place:])
+            self._count(row, guessed, held, ends=place + held + 1 >= len(tokens))
             self._table.count(tokens[: place + held + 1], place)
             place += held + 1
         written = len(text.completion) - 1  # by passes
         self.figures.tokens += written
         self.figures.by_text.append((written, self.figures.passes - before))
 
-    def _guesses(self, row: _ReplayedRow, written: list[int]) -> tuple[str, Sequence[int]]:
-        """Return the guesses of the first drafter that has any, and its source."""
-        if self._config.adapt and self._memory.costs.wants_plain(1):
-            return "", ()
-        for part in self._config.parts:
-            most = self._config.tokens
-            if self._config.adapt:
-                policy = self._memory.policy(part.name)
-                most = policy.choose([row.of_source(part.name)], 1, most)
-            drafter = row.index if part.name == "lookup" else self._table
-            if most and (found := drafter.propose(written, most)):
-                return part.name, found
-        return "", ()
+    def _guesses(self, row: _ReplayedRow, written: list[int]) -> _Guessed:
+        """Return the guesses that are fed behind ``written``."""
+        self._is_measured = self._config.adapt and self._memory.costs.wants_plain(1)
+        if self._is_measured:
+            return _Guessed()
+        most = self._config.tokens
+        proposed = [
+            (row.index if part.name == "lookup" else self._table).propose(written, most)
+            for part in self._config.parts
+        ]
+        if not self._config.adapt:
+            found = ((place, one) for place, one in enumerate(proposed) if one.tokens)
+            return _Guessed(*next(found, (None, Guesses())))
+        offers = {
+            place: Offer(one.evidence, row.results[place])
+            for place, one in enumerate(proposed)
+            if one.tokens
+        }
+        choice = self._policy.choose([offers], 1)
+        source = choice.sources[0] if choice.count else None
+        if source is None:
+            return _Guessed()
+        return _Guessed(source, proposed[source].first(choice.count), is_try=choice.is_try)
 
-    def _count(
-        self, row: _ReplayedRow, source: str, drafted: int, held: int, *, ends: bool
-    ) -> None:
+    def _count(self, row: _ReplayedRow, guessed: _Guessed, held: int, *, ends: bool) -> None:
+        drafted = len(guessed.guesses.tokens)
         figures, cost = self.figures, self._costs[drafted]
         figures.passes += 1
         figures.drafted += drafted
         figures.held += held
         figures.cost += cost
-        self._memory.costs.add_pass(1, drafted + 1, cost)
-        for part in self._config.parts:
-            self._memory.policy(part.name).count_pass()
-        if source:
+        if self._is_paused:
+            return
+        if drafted or self._is_measured:
+            self._memory.costs.add_pass(1, drafted + 1, cost)
+        if self._config.adapt and not self._is_measured:
+            self._policy.count_pass(1, held + 1, cost)
+        if guessed.source is not None:
             tried = held if ends or held == drafted else held + 1
-            row.of_source(source).add(tried, held)
-            self._memory.policy(source).add([(tried, held)])
+            evidence = guessed.guesses.evidence[:tried]
+            results = row.results[guessed.source]
+            self._sources[guessed.source].add(evidence, held, results, is_try=guessed.is_try)
 
 
 class _ReplayedRow:
     """What drafting keeps of the present text."""
 
-    def __init__(self, tokens: Sequence[int]) -> None:
+    def __init__(self, parts: int) -> None:
         self.index = LookupIndex()
-        self._acceptance: dict[str, Acceptance] = {}
-
-    def of_source(self, source: str) -> Acceptance:
-        """Return how often drafts of ``source`` held in this text."""
-        return self._acceptance.setdefault(source, Acceptance())
+        self.results = [RowResults() for _ in range(parts)]  # by part
 
 
 def agreeing(guesses: Sequence[int], truth: Sequence[int]) -> int:

@@ -19,35 +19,35 @@ def table_of(text: Sequence[int], max_keys: int = 1000) -> NGramTable:
 
 def test_the_most_frequent_follower_of_the_longest_ngram_is_proposed() -> None:
     table = table_of(TEXT)
-    assert table.propose([1, 2], 1) == [4]
-    assert table.propose([9, 3, 1, 2], 1) == [4], "3 1 2 was followed by 4 once"
-    assert table.propose([1, 2, 3, 1, 2], 1) == [4]
+    assert table.propose([1, 2], 1).tokens == [4]
+    assert table.propose([9, 3, 1, 2], 1).tokens == [4], "3 1 2 was followed by 4 once"
+    assert table.propose([1, 2, 3, 1, 2], 1).tokens == [4]
 
 
 def test_proposals_go_on_from_proposals_until_nothing_is_known() -> None:
     table = table_of([1, 2, 3, 4])
-    assert table.propose([1], 7) == [2, 3, 4]
-    assert table.propose([1], 2) == [2, 3]
-    assert table.propose([5], 7) == []
-    assert table.propose([], 7) == []
+    assert table.propose([1], 7).tokens == [2, 3, 4]
+    assert table.propose([1], 2).tokens == [2, 3]
+    assert table.propose([5], 7).tokens == []
+    assert table.propose([], 7).tokens == []
 
 
 def test_of_equal_counts_the_first_to_reach_it_is_proposed() -> None:
     table = table_of([1, 2])
     table.count([1, 3], 0)
-    assert table.propose([1], 1) == [2]
+    assert table.propose([1], 1).tokens == [2]
     table.count([1, 3], 0)
-    assert table.propose([1], 1) == [3]
+    assert table.propose([1], 1).tokens == [3]
     table.count([1, 2], 0)
-    assert table.propose([1], 1) == [3]
+    assert table.propose([1], 1).tokens == [3]
 
 
 def test_only_tokens_from_the_start_on_are_counted_as_followers() -> None:
     table = NGramTable()
     table.count([1, 2, 3, 4], 3)
-    assert table.propose([1], 1) == []
-    assert table.propose([3], 1) == [4]
-    assert table.propose([1, 2, 3], 1) == [4]
+    assert table.propose([1], 1).tokens == []
+    assert table.propose([3], 1).tokens == [4]
+    assert table.propose([1, 2, 3], 1).tokens == [4]
 
 
 def test_counting_token_by_token_is_counting_at_once() -> None:
@@ -55,8 +55,8 @@ def test_counting_token_by_token_is_counting_at_once() -> None:
     for end in range(1, len(TEXT) + 1):
         parts.count(TEXT[:end], end - 1)
     contexts = [TEXT[:end] for end in range(1, len(TEXT) + 1)]
-    assert [parts.propose(one, 7) for one in contexts] == [
-        whole.propose(one, 7) for one in contexts
+    assert [parts.propose(one, 7).tokens for one in contexts] == [
+        whole.propose(one, 7).tokens for one in contexts
     ]
 
 
@@ -65,8 +65,8 @@ def test_a_full_table_evicts_the_first_ngram() -> None:
     assert len(table) == 3
     table.count([7, 8], 0)
     assert len(table) == 3
-    assert table.propose([1], 1) == []
-    assert table.propose([7], 1) == [8]
+    assert table.propose([1], 1).tokens == []
+    assert table.propose([7], 1).tokens == [8]
 
 
 def test_followers_beyond_sixteen_are_not_counted() -> None:
@@ -75,18 +75,18 @@ def test_followers_beyond_sixteen_are_not_counted() -> None:
         table.count([1, follower], 0)
     for _ in range(5):
         table.count([1, 29], 0)
-    assert table.propose([1], 1) == [10]
+    assert table.propose([1], 1).tokens == [10]
 
 
 def test_each_client_has_a_table_and_the_least_recent_goes() -> None:
     tables = NGramTables()
     for client in range(32):
         tables.of_client(str(client)).count([1, client], 0)
-    assert tables.of_client("0").propose([1], 1) == [0]
+    assert tables.of_client("0").propose([1], 1).tokens == [0]
     tables.of_client("new")
-    assert tables.of_client("0").propose([1], 1) == [0]
-    assert tables.of_client("1").propose([1], 1) == [], "evicted by the new one"
-    assert tables.shared().propose([1], 1) == []
+    assert tables.of_client("0").propose([1], 1).tokens == [0]
+    assert tables.of_client("1").propose([1], 1).tokens == [], "evicted by the new one"
+    assert tables.shared().propose([1], 1).tokens == []
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,13 @@ def test_each_client_has_a_table_and_the_least_recent_goes() -> None:
 def test_lookup_proposes_what_followed_the_latest_longest_match(
     text: list[int], expected: list[int]
 ) -> None:
-    assert list(LookupIndex().propose(text, 7)) == expected
+    assert list(LookupIndex().propose(text, 7).tokens) == expected
 
 
 def test_an_index_that_grows_with_its_text_proposes_the_same() -> None:
     text = [1, 2, 3, 1, 2, 3, 4, 1, 2, 3, 1, 2]
     growing = LookupIndex()
     for end in range(1, len(text) + 1):
-        assert list(growing.propose(text[:end], 3)) == list(LookupIndex().propose(text[:end], 3))
+        assert list(growing.propose(text[:end], 3).tokens) == list(
+            LookupIndex().propose(text[:end], 3).tokens
+        )

@@ -1,14 +1,17 @@
-"""The policy drafts as many tokens as pay, by measured costs and acceptance, or none."""
+"""The policy drafts what is expected to gain most, as many tokens as pay, or nothing."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
 
 import pytest
 
-from skipdec.runtime.drafting.policy import Acceptance, DraftPolicy, PassCosts
+from skipdec.runtime.drafting.acceptance import RowResults, SourceAcceptance
+from skipdec.runtime.drafting.costs import PassCosts
+from skipdec.runtime.drafting.policy import Choice, DraftPolicy, Offer
 
-NEW_ROW = Acceptance()
+OWN, ENDS = 0, 1
+LONG = (0,) * 7
 
 
 def costs_of(seconds: dict[int, float], rows: int = 1) -> PassCosts:
@@ -24,129 +27,166 @@ def flat_costs(slope: float, rows: int = 1) -> PassCosts:
     return costs_of({tokens: 1 + slope * (tokens - 1) for tokens in range(1, 9)}, rows)
 
 
-def policy_after(costs: PassCosts, results: list[tuple[int, int]], cycles: int = 60) -> DraftPolicy:
-    policy = DraftPolicy("own", costs)
-    for _ in range(cycles):
-        policy.add(results)
-    return policy
+def holding(source: str, shares: Sequence[float], draft_prior: float = 0.0) -> SourceAcceptance:
+    """Return the acceptance of a drafter whose guesses hold with ``shares``, by evidence."""
+    return SourceAcceptance(source, shares, draft_prior)
 
 
-@pytest.mark.parametrize(("held", "expected"), [(7, 7), (4, 2), (0, 0)])
-def test_more_is_drafted_where_more_holds(held: int, expected: int) -> None:
-    policy = policy_after(flat_costs(0.2), [(7, held)])
-    assert policy.choose([NEW_ROW], 1, 7) == expected
+def policy_of(costs: PassCosts, own: Sequence[float], ends: float = 0.5) -> DraftPolicy:
+    """Return a policy of n-grams, and of layers whose steps cost 0.2."""
+    return DraftPolicy([holding("own", own), holding("ends:3", [ends], 0.2)], costs)
+
+
+def choose(
+    policy: DraftPolicy,
+    *rows: dict[int, Sequence[int]],
+    results: RowResults | None = None,
+    num_rows: int = 0,
+) -> Choice:
+    results = results or RowResults()
+    offers = [{place: Offer(one, results) for place, one in row.items()} for row in rows]
+    return policy.choose(offers, num_rows or len(rows))
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1.0, 7), (0.6, 2), (0.0, 0)])
+def test_more_is_drafted_where_more_holds(share: float, expected: int) -> None:
+    assert choose(policy_of(flat_costs(0.2), [share]), {OWN: LONG}).count == expected
 
 
 def test_the_best_number_is_that_of_the_worked_example() -> None:
     """At 0.8 and 0.2 a token: 2.44 tokens for 1.4 (1.74), 3.36 for 1.8 (1.87), 4.16 for 2.4."""
-    policy = policy_after(flat_costs(0.2), [(5, 4)], cycles=1000)
-    gains = {k: sum(0.8**i for i in range(k + 1)) / (1 + 0.2 * k) for k in (0, 1, 2, 4, 7)}
-    assert policy.choose([NEW_ROW], 1, 7) == max(gains, key=gains.__getitem__)
+    gains = {k: sum(0.8**i for i in range(k + 1)) / (1 + 0.2 * k) for k in (1, 2, 4, 7)}
+    best = max(gains, key=gains.__getitem__)
+    assert choose(policy_of(flat_costs(0.2), [0.8]), {OWN: LONG}).count == best
+
+
+def test_drafter_and_number_are_those_of_the_policys_example() -> None:
+    policy = policy_of(flat_costs(0.04), [0.5, 0.95], 0.9)
+    assert choose(policy, {OWN: (0, 0), ENDS: LONG}) == Choice(7, [ENDS])
+    assert choose(policy, {OWN: (1,) * 7, ENDS: LONG}) == Choice(7, [OWN])
+
+
+def test_of_equal_drafters_the_first_is_asked() -> None:
+    policy = DraftPolicy([holding("own", [0.7]), holding("lookup", [0.7])], flat_costs(0.04))
+    assert choose(policy, {0: LONG, 1: LONG}).sources == [0]
+    assert choose(policy, {0: (0,), 1: LONG}).sources == [1], "more guesses are expected to hold"
+
+
+def test_each_row_has_the_drafter_that_is_best_for_it() -> None:
+    costs = flat_costs(0.04, rows=2)
+    for _ in range(3):
+        costs.add_draft("ends:3", 2, 0.02)
+    policy = policy_of(costs, [0.2, 0.97], 0.9)
+    choice = choose(policy, {OWN: LONG, ENDS: LONG}, {OWN: (1,) * 7, ENDS: LONG})
+    assert choice.sources == [ENDS, OWN]
 
 
 def test_a_row_whose_drafts_fail_drafts_less_than_others() -> None:
-    policy = policy_after(flat_costs(0.15), [(5, 4)])
-    fresh = policy.choose([Acceptance()], 1, 7)
-    failing = policy.choose([Acceptance(tried=20, held=2)], 1, 7)
-    assert 0 < failing < fresh
+    policy = policy_of(flat_costs(0.15), [0.8])
+    fresh = choose(policy, {OWN: LONG}).count
+    failing = choose(policy, {OWN: LONG}, results=RowResults(expected=16, held=2)).count
+    assert failing < fresh
 
 
 def test_rows_together_draft_fewer_where_passes_cost_more() -> None:
-    policy = policy_after(flat_costs(0.5, rows=8), [(5, 4)])
-    assert policy.choose([NEW_ROW] * 8, 8, 7) < policy_after(flat_costs(0.1), [(5, 4)]).choose(
-        [NEW_ROW], 1, 7
-    )
+    together = policy_of(flat_costs(0.5, rows=8), [0.8])
+    alone = policy_of(flat_costs(0.1), [0.8])
+    assert choose(together, *[{OWN: LONG}] * 8).count < choose(alone, {OWN: LONG}).count
+
+
+def test_rows_that_do_not_draft_lower_the_gain() -> None:
+    policy = policy_of(flat_costs(0.1, rows=8), [0.3])
+    assert choose(policy, {OWN: LONG}, num_rows=8).count == 0
 
 
 def test_draft_steps_that_cost_too_much_are_not_taken() -> None:
     costs = flat_costs(0.1)
     for _ in range(15):
         costs.add_draft("ends:3", 1, 0.9)
-    policy = DraftPolicy("ends:3", costs)
-    policy.add([(5, 3)])
-    assert policy.choose([NEW_ROW], 1, 7) == 0
+    assert choose(policy_of(costs, [0.5], 0.6), {ENDS: LONG}).count == 0
 
 
-def test_drafts_are_tried_ever_less_often_while_nothing_holds() -> None:
-    policy = policy_after(flat_costs(0.1), [(2, 0)], cycles=100)
+def test_shares_follow_what_held_with_this_evidence() -> None:
+    source = holding("own", [0.5, 0.5])
+    for _ in range(200):
+        source.add((0, 1), 1, RowResults())  # the second is wrong
+    assert source.share(0) > 0.95
+    assert source.share(1) < 0.05
+    assert source.expected((0, 1), RowResults()) == pytest.approx([0, 0.98, 0.98], abs=0.05)
+
+
+def test_drafters_are_tried_ever_less_often_while_nothing_holds() -> None:
+    policy = policy_of(flat_costs(0.1), [0.0])
     tries = []
     for place in range(1200):
-        if count := policy.choose([NEW_ROW], 1, 7):
+        if count := (choice := choose(policy, {OWN: LONG})).count:
+            assert choice == Choice(2, [OWN], is_try=True)
             assert count == 2
             tries.append(place)
-            policy.add([(2, 0)])
-        policy.count_pass()
-    gaps = [after - before for before, after in pairwise(tries)]
-    assert tries[0] == 16
-    assert gaps == [32, 64, 128, 256, 256, 256]
+            policy.sources[OWN].add((0, 0), 0, RowResults(), is_try=True)
+        policy.count_pass(1, 1, 1.0)  # the try's cost is left out, else there would be a pause
+    assert tries == [16, 48, 112, 240, 496, 752, 1008]
 
 
 def test_tries_that_hold_bring_drafts_back() -> None:
-    policy = policy_after(flat_costs(0.1), [(7, 0)], cycles=300)
-    assert policy.choose([NEW_ROW], 1, 7) == 0
-    for _ in range(6):
-        for _ in range(256):
-            policy.count_pass()
-        assert policy.choose([NEW_ROW], 1, 7) > 0
-        policy.add([(2, 2)])
-    assert policy.choose([NEW_ROW], 1, 7) > 0, "without waiting for another try"
-
-
-def test_costs_are_means_in_plain_passes_of_as_many_rows() -> None:
-    costs = costs_of({1: 2.0, 3: 3.0}, rows=3)
-    costs.add_pass(3, 3, 500.0)  # one that waited does not count
-    assert costs.pass_costs(4, 3)[-1] == 1.5, "3 and 4 rows are one class"
-    assert costs.pass_costs(4, 1)[-1] == 1.0
-    assert costs.pass_costs(1, 3)[-1] == pytest.approx(1.08), "not measured: the prior"
-
-
-def test_a_cost_that_was_not_measured_again_is_forgotten() -> None:
-    costs = costs_of({1: 1.0, 3: 3.0})
-    for passes, expected in ((255, 3.0), (1, 1.08)):
-        for _ in range(passes):
-            costs.add_pass(1, 1, 1.0)
-        assert costs.pass_costs(1, 3)[-1] == pytest.approx(expected)
-    for _ in range(3):
-        costs.add_pass(1, 3, 1.5)
-    assert costs.pass_costs(1, 3)[-1] == 1.5, "what was measured long ago does not count"
-
-
-def test_an_unmeasured_pass_costs_no_more_than_a_longer_one() -> None:
-    costs = costs_of({1: 1.0, 3: 1.5, 6: 1.2})
-    assert costs.pass_costs(1, 8) == pytest.approx([1.0, 1.04, 1.5, 1.2, 1.2, 1.2, 1.24, 1.28])
+    policy = policy_of(flat_costs(0.1), [0.0])
+    assert choose(policy, {OWN: LONG}).count == 0
+    for _ in range(16):
+        policy.count_pass(1, 1, 1.0)
+    assert choose(policy, {OWN: LONG}).is_try
+    policy.sources[OWN].add((0, 0), 2, RowResults(), is_try=True)
+    choice = choose(policy, {OWN: LONG})
+    assert choice.count > 0, "without waiting for another try"
+    assert not choice.is_try
 
 
 def test_nothing_is_tried_that_could_not_gain() -> None:
-    policy = policy_after(flat_costs(1.0), [(2, 0)])
+    policy = policy_of(flat_costs(1.0), [0.0])
     for _ in range(100):
-        assert policy.choose([NEW_ROW], 1, 7) == 0, "a pass costs as much as its tokens"
-        policy.count_pass()
+        assert choose(policy, {OWN: LONG}).count == 0, "a pass costs as much as its tokens"
+        policy.count_pass(1, 1, 1.0)
+
+
+def test_pauses_are_longer_while_searching_gains_nothing() -> None:
+    costs = flat_costs(0.1)
+    policy, pauses = policy_of(costs, [0.5]), [0]
+    for _ in range(1000):
+        if policy.pauses():
+            pauses[-1] += 1
+            continue
+        if pauses[-1]:
+            assert costs.wants_plain(1)
+            pauses.append(0)
+        policy.count_pass(1, 1, 1.1)
+    assert pauses[:6] == [16, 32, 64, 128, 256, 256]
+
+
+def test_a_pause_behind_drafts_that_gained_is_short_again() -> None:
+    policy = policy_of(flat_costs(0.1), [0.5])
+    for gained, expected in ((0, 16), (0, 32), (64, 16)):
+        for _ in range(gained):
+            policy.count_pass(1, 3, 1.2)
+        while not policy.pauses():
+            policy.count_pass(1, 1, 2.0)
+        assert 1 + sum(policy.pauses() for _ in range(300)) == expected
+
+
+def test_a_single_loss_is_no_reason_for_a_pause() -> None:
+    policy = policy_of(flat_costs(0.1), [0.5])
+    policy.count_pass(1, 1, 2.0)
+    for _ in range(20):
+        policy.count_pass(1, 1, 1.0)
+    assert not policy.pauses()
 
 
 def test_the_number_of_drafts_stays_while_it_is_nearly_the_best() -> None:
     """6 drafts gain as much as 7 at 0.8 and 4 %; engines stay bound to passes of one length."""
     costs = flat_costs(0.04)
-    policy = policy_after(costs, [(5, 4)], cycles=1000)
-    first = policy.choose([NEW_ROW], 1, 7)
+    policy = policy_of(costs, [0.8])
+    first = choose(policy, {OWN: LONG}).count
     for _ in range(15):
         costs.add_pass(1, first + 1, 1.01 * costs.pass_costs(1, first + 1)[-1])
-    assert policy.choose([NEW_ROW], 1, 7) == first
+    assert choose(policy, {OWN: LONG}).count == first
     for _ in range(15):
         costs.add_pass(1, first + 1, 1.5 * costs.pass_costs(1, first + 1)[-1])
-    assert policy.choose([NEW_ROW], 1, 7) not in (0, first)
-
-
-def test_an_unmeasured_pass_never_costs_more_than_its_tokens_one_by_one() -> None:
-    assert PassCosts().pass_costs(256, 2) == [1.0, 2.0]
-
-
-def test_plain_passes_are_measured_first_and_again_after_256() -> None:
-    costs = PassCosts()
-    for _ in range(2):
-        for _ in range(4):
-            assert costs.wants_plain(1)
-            costs.add_pass(1, 1, 1.0)
-        for _ in range(256):
-            assert not costs.wants_plain(1)
-            costs.add_pass(1, 5, 1.2)
-    assert costs.wants_plain(1)
+    assert choose(policy, {OWN: LONG}).count not in (0, first)

@@ -9,7 +9,7 @@ import pytest
 
 from skipdec import Generator
 from skipdec.engines.kernels.library import find_library
-from skipdec.runtime.drafting.policy import PassCosts
+from skipdec.runtime.drafting.costs import PassCosts
 from skipdec.runtime.measuring.passes import measure_pass_costs
 
 

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.kernels.library import find_library
+from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.drafting.config import DraftConfig, DraftPart
 from skipdec.runtime.scheduling import decoding as decoding_module
 from skipdec.runtime.scheduling import drafted_decoding
@@ -54,8 +55,8 @@ class Known(Drafter):
         self._texts = texts
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
-        return [self._guesses(one.row) for one in rows]
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+        return [Guesses.alike(self._guesses(one.row)) for one in rows]
 
     def _guesses(self, row: Row) -> list[int]:
         written = len(row.token_ids)

@@ -16,6 +16,7 @@ from typing_extensions import override
 from skipdec import Generator
 from skipdec.engines.errors import UsageError
 from skipdec.engines.kernels.library import find_library
+from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.drafting.config import DraftConfig, DraftPart
 from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
 from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts
@@ -67,8 +68,8 @@ class RandomDrafter(Drafter):
         self._random = Random(seed)
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
-        return [self._guesses(one) for one in rows]
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+        return [Guesses.alike(self._guesses(one)) for one in rows]
 
     def _guesses(self, drafts: RowDrafts) -> list[int]:
         row = drafts.row

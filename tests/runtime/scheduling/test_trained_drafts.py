@@ -18,6 +18,7 @@ from skipdec.engines.errors import CapacityError, UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
+from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.scheduling.drafters import RowDrafts
 from skipdec.runtime.scheduling.layer_drafter import LayerDrafter, TrainedDrafter
 
@@ -91,10 +92,10 @@ def test_drafts_are_those_of_the_whole_text_as_a_prompt(
     seen: dict[tuple[int, ...], list[int]] = {}
     propose = TrainedDrafter.propose
 
-    def watched(self: TrainedDrafter, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+    def watched(self: TrainedDrafter, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         proposed = propose(self, rows, most)
-        for one, tokens in zip(rows, proposed, strict=True):
-            seen[tuple(one.tokens)] = list(tokens)
+        for one, guesses in zip(rows, proposed, strict=True):
+            seen[tuple(one.tokens)] = list(guesses.tokens)
         return proposed
 
     with (
@@ -131,9 +132,9 @@ def test_rejected_drafts_leave_nothing_in_the_draft_layer(bundle: Callable[[int]
     proposals: list[list[int]] = []
     propose = LayerDrafter.propose
 
-    def watched(self: LayerDrafter, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+    def watched(self: LayerDrafter, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         found = propose(self, rows, most)
-        proposals.extend(map(list, found))
+        proposals.extend(list(one.tokens) for one in found)
         return found
 
     with patch.object(LayerDrafter, "propose", watched):

@@ -29,6 +29,7 @@ from random_requests import run_all
 from skipdec import Generator, UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.engines.memory import Array
+from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.scheduling.drafters import RowDrafts
@@ -74,9 +75,9 @@ def _watched(
     proposals: Proposals = []
     propose = LayerDrafter.propose
 
-    def watched(self: LayerDrafter, rows: Sequence[RowDrafts], most: int) -> list[Sequence[int]]:
+    def watched(self: LayerDrafter, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         found = propose(self, rows, most)
-        proposals.extend(map(list, found))
+        proposals.extend(list(one.tokens) for one in found)
         return found
 
     with pytest.MonkeyPatch.context() as patch:

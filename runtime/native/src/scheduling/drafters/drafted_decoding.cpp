@@ -26,8 +26,9 @@ DraftedDecoding::DraftedDecoding(DraftConfig config, std::int64_t vocab_size)
     : config_(std::move(config)), vocab_size_(vocab_size) {}
 
 void DraftedDecoding::add(std::unique_ptr<Drafter> drafter, double draft_prior) {
-  auto policy = std::make_unique<DraftPolicy>(drafter->source(), costs_, draft_prior);
-  asked_.push_back({std::move(drafter), std::move(policy), {}, false});
+  policy_.add_source(SourceAcceptance(drafter->source(), drafter->priors(), draft_prior));
+  drafters_.push_back(std::move(drafter));
+  found_.emplace_back();
 }
 
 std::unique_ptr<DraftedDecoding> DraftedDecoding::make(const DraftConfig& config,
@@ -42,33 +43,50 @@ std::unique_ptr<DraftedDecoding> DraftedDecoding::make(const DraftConfig& config
 }
 
 void DraftedDecoding::feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) {
-  end_pass();
+  static const TokenSpan none;
+  const bool was_paused = is_paused_;
+  is_paused_ = config_.adapt && policy_.pauses();
+  if (is_paused_) {
+    drafting_ = 0;
+    for (std::size_t index = 0; index < rows.size(); ++index) {
+      feed_row(rows[index], none, steps[index]);
+    }
+    return;
+  }
   draft_seconds_ = costs_.draft_seconds();
+  held_ = 0;
   follow(rows);
   draft(rows);
-  static const TokenSpan none;
+  has_new_rows_ |= was_paused;  // what was written in the pause is learned now
   for (std::size_t index = 0; index < rows.size(); ++index) {
     const auto found = rows_.find(rows[index].slot);
-    feed_row(rows[index], found == rows_.end() ? none : found->second.guesses, steps[index]);
+    const bool is_followed = found != rows_.end();
+    feed_row(rows[index], is_followed ? found->second.guesses.tokens : none, steps[index]);
   }
 }
 
 void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds) {
+  if (is_paused_ || has_new_rows_) return;  // new rows' passes also had to find their route
   std::size_t longest = 0;
   for (const StepRow& step : steps) longest = std::max(longest, step.tokens.size());
-  // A pass with new rows also had to find its route, and a fruitless one asked for guesses.
-  const bool is_fruitless = longest == 1 && drafting_ > 0;
-  if (!has_new_rows_ && !is_fruitless) {
-    costs_.add_pass(static_cast<std::int64_t>(steps.size()), static_cast<std::int64_t>(longest),
+  const auto rows = static_cast<std::int64_t>(steps.size());
+  const bool is_fruitless = longest == 1 && !is_measured_ && (config_.adapt || drafting_ > 0);
+  if (!is_fruitless) {
+    costs_.add_pass(rows, static_cast<std::int64_t>(longest),
                     seconds - (costs_.draft_seconds() - draft_seconds_));
   }
-  for (const Asked& asked : asked_) asked.policy->count_pass();
+  if (config_.adapt && !is_measured_) policy_.count_pass(rows, rows + held_, seconds);
 }
 
 void DraftedDecoding::accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
                              std::vector<Delta>& deltas) {
+  if (is_paused_) {
+    Decoding::accept(row, fed, logits, deltas);
+    if (row.sequence->has_ended()) end_in_pause(row);
+    return;
+  }
   const std::int64_t before = row.sequence->num_tokens();
-  const auto guesses = static_cast<std::int64_t>(fed.tokens.size()) - 1;
+  const std::size_t guesses = fed.tokens.size() - 1;
   try {
     Decoding::accept(row, fed, logits, deltas);
   } catch (...) {
@@ -79,31 +97,41 @@ void DraftedDecoding::accept(const RunningRow& row, const StepRow& fed, const fl
 }
 
 // Counts what came of a row's guesses.
-void DraftedDecoding::count(const RunningRow& row, std::int64_t guesses, std::int64_t accepted) {
+void DraftedDecoding::count(const RunningRow& row, std::size_t guesses, std::int64_t accepted) {
   const auto found = rows_.find(row.slot);
   if (found == rows_.end()) return;
   FollowedRow& followed = found->second;
   if (followed.drafter != kNone && guesses > 0) {
-    const std::int64_t held = std::max<std::int64_t>(0, accepted - 1);
+    const auto held = static_cast<std::size_t>(std::max<std::int64_t>(0, accepted - 1));
     const bool was_wrong = held < guesses && !row.sequence->has_ended();
-    const auto right = static_cast<double>(held);
-    Asked& asked = asked_[followed.drafter];
-    asked.has_results = true;
-    for (Acceptance* each : {&asked.results, &followed.drafts.acceptance[followed.drafter]}) {
-      each->tried += right + (was_wrong ? 1 : 0);
-      each->held += right;
-    }
+    policy_.source(followed.drafter)
+        .add(followed.guesses.evidence, held + (was_wrong ? 1 : 0), held,
+             followed.drafts.results[followed.drafter], is_try_);
+    held_ += static_cast<std::int64_t>(held);
   }
-  if (row.sequence->has_ended()) learn(followed, row);
+  if (row.sequence->has_ended()) learn(followed.drafts, row);
 }
 
-// Tells the policies what came of the last pass.
-void DraftedDecoding::end_pass() {
-  for (Asked& asked : asked_) {
-    if (asked.has_results) asked.policy->add(asked.results);
-    asked.results = {};
-    asked.has_results = false;
+// Learns one of four texts that end in a pause, so that pauses cost next to nothing.
+void DraftedDecoding::end_in_pause(const RunningRow& row) {
+  constexpr std::int64_t kLearnedOfPauses = 4;
+  const auto found = rows_.find(row.slot);
+  if (row.request->drafts && ++ended_in_pauses_ % kLearnedOfPauses == 0) {
+    RowDrafts drafts = found == rows_.end() ? begin(row) : std::move(found->second.drafts);
+    learn(drafts, row);
   }
+  if (found != rows_.end()) rows_.erase(found);
+}
+
+RowDrafts DraftedDecoding::begin(const RunningRow& row) const {
+  RowDrafts drafts;
+  drafts.row = row;
+  drafts.tokens.reserve(row.request->prompt.size() +
+                        static_cast<std::size_t>(row.request->max_tokens));
+  drafts.tokens = row.request->prompt;
+  drafts.learned = drafts.tokens.size();
+  drafts.results.resize(drafters_.size());
+  return drafts;
 }
 
 // Begins with new rows, and forgets those that are gone.
@@ -118,89 +146,132 @@ void DraftedDecoding::follow(const std::vector<RunningRow>& rows) {
     followed.pass = pass_;
     followed.drafter = kNone;
     followed.guesses.clear();
-    if (!is_new) continue;
-    RowDrafts& drafts = followed.drafts;
-    drafts.row = row;
-    drafts.tokens.reserve(row.request->prompt.size() +
-                          static_cast<std::size_t>(row.request->max_tokens));
-    drafts.tokens = row.request->prompt;
-    drafts.learned = drafts.tokens.size();
-    drafts.acceptance.resize(asked_.size());
+    if (is_new) followed.drafts = begin(row);
   }
   for (auto row = rows_.begin(); row != rows_.end();) {
     row = row->second.pass == pass_ ? std::next(row) : rows_.erase(row);
   }
 }
 
-// Asks one drafter after the other for the rows that have no guesses yet.
+// Finds the guesses of rows that draft.
 void DraftedDecoding::draft(const std::vector<RunningRow>& rows) {
-  const auto num_rows = static_cast<std::int64_t>(rows.size());
   drafting_ = 0;
-  if (config_.adapt && costs_.wants_plain(num_rows)) return;
+  is_try_ = false;
+  is_measured_ = config_.adapt && costs_.wants_plain(static_cast<std::int64_t>(rows.size()));
+  if (is_measured_) return;
   open_.clear();
   for (const RunningRow& row : rows) {
     const auto found = rows_.find(row.slot);
     const std::int64_t room = room_of(row);
     if (found != rows_.end() && room > 0) open_.push_back({&found->second, room});
   }
-  for (std::size_t drafter = 0; drafter < asked_.size() && !open_.empty(); ++drafter) {
-    ask(drafter, rows);
-    open_.erase(std::remove_if(open_.begin(), open_.end(),
-                               [](const OpenRow& open) { return open.row->drafter != kNone; }),
-                open_.end());
+  if (open_.empty()) return;
+  for (const OpenRow& open : open_) learn(open.row->drafts, open.row->drafts.row);
+  if (config_.adapt) {
+    draft_most_expected(rows);
+  } else {
+    draft_in_order(rows);
   }
 }
 
-// Takes what the drafter proposes for the open rows, up to the first token that the vocabulary does
-// not have.
-void DraftedDecoding::ask(std::size_t drafter, const std::vector<RunningRow>& rows) {
-  const Drafter& who = *asked_[drafter].drafter;
-  able_.clear();
-  std::copy_if(open_.begin(), open_.end(), std::back_inserter(able_),
-               [&](const OpenRow& open) { return who.can_draft(open.row->drafts.row); });
-  if (able_.empty()) return;
-  const std::int64_t most = most_drafts(drafter, static_cast<std::int64_t>(rows.size()));
-  drafting_ = std::max(drafting_, most);
-  if (most == 0) return;
-  for (const OpenRow& open : open_) learn(*open.row, open.row->drafts.row);
+// Asks one drafter after the other for the rows that have no guesses yet.
+void DraftedDecoding::draft_in_order(const std::vector<RunningRow>& rows) {
+  for (std::size_t drafter = 0; drafter < drafters_.size(); ++drafter) {
+    able_.clear();
+    std::int64_t most = 0;
+    for (const OpenRow& open : open_) {
+      if (open.row->drafter != kNone) continue;
+      if (drafters_[drafter]->reach(open.row->drafts.row, 1) == 0) continue;
+      able_.push_back(open);
+      most = std::max(most, std::min(open.room, config_.tokens));
+    }
+    if (able_.empty()) continue;
+    drafting_ = std::max(drafting_, most);
+    propose(drafter, rows, most);
+    for (std::size_t index = 0; index < able_.size(); ++index) {
+      if (proposed_[index].tokens.empty()) continue;
+      able_[index].row->guesses = proposed_[index];
+      able_[index].row->drafter = drafter;
+    }
+  }
+}
+
+// Lets the policy choose among n-grams' guesses and those that layers may draft.
+void DraftedDecoding::draft_most_expected(const std::vector<RunningRow>& rows) {
+  offers_.resize(open_.size());
+  for (RowOffers& offers : offers_) offers.resize(drafters_.size());
+  for (std::size_t drafter = 0; drafter < drafters_.size(); ++drafter) offer(drafter, rows);
+  const DraftChoice choice = policy_.choose(offers_, static_cast<std::int64_t>(rows.size()));
+  drafting_ = choice.count;
+  is_try_ = choice.is_try;
+  if (choice.count == 0) return;
+  for (std::size_t drafter = 0; drafter < drafters_.size(); ++drafter) {
+    able_.clear();
+    for (std::size_t index = 0; index < open_.size(); ++index) {
+      if (choice.sources[index] != drafter) continue;
+      able_.push_back(open_[index]);
+      FollowedRow& row = *open_[index].row;
+      row.drafter = drafter;
+      if (policy_.source(drafter).runs_layers()) continue;
+      row.guesses = found_[drafter][index];
+      row.guesses.shorten(static_cast<std::size_t>(choice.count));
+    }
+    if (able_.empty() || !policy_.source(drafter).runs_layers()) continue;
+    propose(drafter, rows, choice.count);
+    for (std::size_t index = 0; index < able_.size(); ++index) {
+      able_[index].row->guesses = proposed_[index];
+    }
+  }
+}
+
+// Writes what the drafter offers the open rows.
+void DraftedDecoding::offer(std::size_t drafter, const std::vector<RunningRow>& rows) {
+  const bool runs_layers = policy_.source(drafter).runs_layers();
+  if (!runs_layers) {
+    able_ = open_;
+    propose(drafter, rows, config_.tokens);
+    found_[drafter] = proposed_;
+  }
+  for (std::size_t index = 0; index < open_.size(); ++index) {
+    Offer& offer = offers_[index][drafter];
+    RowDrafts& drafts = open_[index].row->drafts;
+    offer.results = &drafts.results[drafter];
+    if (runs_layers) {
+      const std::int64_t most = std::min(config_.tokens, open_[index].room);
+      const std::int64_t reach = drafters_[drafter]->reach(drafts.row, most);
+      offer.evidence.assign(static_cast<std::size_t>(reach), 0);
+    } else {
+      offer.evidence = found_[drafter][index].evidence;
+    }
+  }
+}
+
+// Writes to ``proposed_`` the drafter's guesses for which the rows of ``able_`` have room, up to
+// the first that the vocabulary does not have.
+void DraftedDecoding::propose(std::size_t drafter, const std::vector<RunningRow>& rows,
+                              std::int64_t most) {
   asked_drafts_.clear();
-  for (const OpenRow& open : able_) asked_drafts_.push_back(&open.row->drafts);
+  for (const OpenRow& able : able_) asked_drafts_.push_back(&able.row->drafts);
   proposed_.resize(std::max(proposed_.size(), able_.size()));
-  for (TokenSpan& tokens : proposed_) tokens.clear();
-  asked_[drafter].drafter->propose(asked_drafts_, rows, most, proposed_);
+  for (Guesses& guesses : proposed_) guesses.clear();
+  drafters_[drafter]->propose(asked_drafts_, rows, most, proposed_);
   for (std::size_t index = 0; index < able_.size(); ++index) {
-    const TokenSpan& proposed = proposed_[index];
-    const auto limit =
-        std::min({most, able_[index].room, static_cast<std::int64_t>(proposed.size())});
+    Guesses& guesses = proposed_[index];
+    guesses.shorten(static_cast<std::size_t>(std::min(most, able_[index].room)));
     const auto end =
-        std::find_if(proposed.begin(), proposed.begin() + limit,
+        std::find_if(guesses.tokens.begin(), guesses.tokens.end(),
                      [this](std::int64_t token) { return token < 0 || token >= vocab_size_; });
-    if (end == proposed.begin()) continue;
-    able_[index].row->guesses.assign(proposed.begin(), end);
-    able_[index].row->drafter = drafter;
+    guesses.shorten(static_cast<std::size_t>(end - guesses.tokens.begin()));
   }
-}
-
-std::int64_t DraftedDecoding::most_drafts(std::size_t drafter, std::int64_t num_rows) {
-  std::int64_t most = 0;
-  for (const OpenRow& open : able_) most = std::max(most, open.room);
-  most = std::min(most, config_.tokens);
-  if (!config_.adapt) return most;
-  asked_acceptance_.clear();
-  for (const OpenRow& open : able_) {
-    asked_acceptance_.push_back(open.row->drafts.acceptance[drafter]);
-  }
-  return asked_[drafter].policy->choose(asked_acceptance_, num_rows, most);
 }
 
 // Lets the drafters learn what the row has written since, when one is asked or the row ends.
-void DraftedDecoding::learn(FollowedRow& followed, const RunningRow& row) {
-  RowDrafts& drafts = followed.drafts;
+void DraftedDecoding::learn(RowDrafts& drafts, const RunningRow& row) {
   const TokenSpan& written = row.sequence->completion().token_ids;
   const auto known = static_cast<std::ptrdiff_t>(drafts.tokens.size() - row.request->prompt.size());
   drafts.tokens.insert(drafts.tokens.end(), written.begin() + known, written.end());
   if (drafts.learned == drafts.tokens.size()) return;
-  for (const Asked& asked : asked_) asked.drafter->learn(drafts);
+  for (const auto& drafter : drafters_) drafter->learn(drafts);
   drafts.learned = drafts.tokens.size();
 }
 

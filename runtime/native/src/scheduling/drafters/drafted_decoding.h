@@ -9,15 +9,19 @@
 
 #include "scheduling/drafters/drafters.h"
 #include "scheduling/drafting/draft_config.h"
+#include "scheduling/drafting/draft_policy.h"
 
 namespace skipdec::runtime {
 
-// Feeds behind each row's last token what the first drafter with a guess proposes.
+// Feeds behind each row's last token what a drafter proposes.
 //
-// How many is the policy's choice, from measured costs and acceptance; see `DraftPolicy`. Rows
-// whose requests ask for no drafts feed one token. A guess changes no text: `Decoding::accept`
-// draws every token from full logits with the row's own sampler. The drafters learn from every text
-// of a row that may draft, also where nothing was drafted.
+// Which drafter, and how many tokens, is the choice of `DraftPolicy`. Without ``adapt`` it is the
+// first drafter that proposes anything, and as many tokens as it has. Rows whose requests ask for
+// no drafts feed one token. A guess changes no text: `Decoding::accept` draws every token from full
+// logits with the row's own sampler.
+//
+// The drafters learn from every text of a row that may draft, also where nothing was drafted; from
+// every fourth that ends in a pause of the policy.
 class DraftedDecoding : public Decoding {
  public:
   // `add` tells it whom to ask, in order. ``draft_prior``: the cost of a drafter's step, in passes
@@ -40,46 +44,50 @@ class DraftedDecoding : public Decoding {
 
  private:
   static constexpr std::size_t kNone = SIZE_MAX;
-  // A drafter, the policy that says how many tokens it proposes, and the present pass's results.
-  struct Asked {
-    std::unique_ptr<Drafter> drafter;
-    std::unique_ptr<DraftPolicy> policy;
-    Acceptance results;
-    bool has_results = false;
-  };
   struct FollowedRow {
     RowDrafts drafts;
     std::size_t drafter = kNone;  // whose guesses it feeds in the present pass
-    TokenSpan guesses;
+    Guesses guesses;
     std::uint64_t pass = 0;  // the last one that it took part in
   };
-
-  void end_pass();
-  void follow(const std::vector<RunningRow>& rows);
-  void draft(const std::vector<RunningRow>& rows);
-  void ask(std::size_t drafter, const std::vector<RunningRow>& rows);
-  std::int64_t most_drafts(std::size_t drafter, std::int64_t num_rows);
-  void count(const RunningRow& row, std::int64_t guesses, std::int64_t accepted);
-  void learn(FollowedRow& followed, const RunningRow& row);
-
-  DraftConfig config_;
-  std::int64_t vocab_size_;
-  PassCosts costs_;
-  bool has_new_rows_ = false;  // in the present pass
-  double draft_seconds_ = 0;   // of all draft steps, when the present pass began
-  std::vector<Asked> asked_;
-  std::unordered_map<SlotCache::Row, FollowedRow> rows_;
-  std::uint64_t pass_ = 0;
-  std::int64_t drafting_ = 0;
-  // Rows without guesses so far, in the present pass.
+  // A row that has room for guesses, in the present pass.
   struct OpenRow {
     FollowedRow* row = nullptr;
     std::int64_t room = 0;  // guesses that it can use
   };
+
+  void follow(const std::vector<RunningRow>& rows);
+  void draft(const std::vector<RunningRow>& rows);
+  void draft_in_order(const std::vector<RunningRow>& rows);
+  void draft_most_expected(const std::vector<RunningRow>& rows);
+  void offer(std::size_t drafter, const std::vector<RunningRow>& rows);
+  void propose(std::size_t drafter, const std::vector<RunningRow>& rows, std::int64_t most);
+  void count(const RunningRow& row, std::size_t guesses, std::int64_t accepted);
+  void end_in_pause(const RunningRow& row);
+  void learn(RowDrafts& drafts, const RunningRow& row);
+  RowDrafts begin(const RunningRow& row) const;
+
+  DraftConfig config_;
+  std::int64_t vocab_size_;
+  PassCosts costs_;
+  DraftPolicy policy_{costs_};
+  std::vector<std::unique_ptr<Drafter>> drafters_;
+  std::unordered_map<SlotCache::Row, FollowedRow> rows_;
+  std::uint64_t pass_ = 0;
+  std::int64_t ended_in_pauses_ = 0;
+  // Of the present pass:
+  bool is_paused_ = false;
+  bool is_measured_ = false;   // as one without drafts
+  bool has_new_rows_ = false;  // or learned what was written in a pause
+  bool is_try_ = false;
+  double draft_seconds_ = 0;  // of all draft steps, when it began
+  std::int64_t drafting_ = 0;
+  std::int64_t held_ = 0;             // guesses
   std::vector<OpenRow> open_, able_;  // ``able_``: those for which the asked drafter may propose
   std::vector<RowDrafts*> asked_drafts_;
-  std::vector<Acceptance> asked_acceptance_;
-  std::vector<TokenSpan> proposed_;
+  std::vector<Guesses> proposed_;            // for ``able_``
+  std::vector<std::vector<Guesses>> found_;  // n-grams', by drafter and open row
+  std::vector<RowOffers> offers_;            // by open row
 };
 
 }  // namespace skipdec::runtime

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "scheduling/decoding.h"
-#include "scheduling/drafting/draft_policy.h"
-#include "scheduling/drafting/lookup_index.h"
-#include "scheduling/drafting/ngram_table.h"
+#include "scheduling/drafting/acceptance.h"
+#include "scheduling/drafting/ngrams/lookup_index.h"
+#include "scheduling/drafting/ngrams/ngram_table.h"
 
 namespace skipdec::runtime {
 
@@ -19,9 +19,9 @@ struct RowDrafts {
   TokenSpan tokens;         // prompt and text
   std::size_t learned = 0;  // the number of tokens that drafters were told
   LookupIndex index;
-  std::vector<Acceptance> acceptance;  // by drafter
-  std::size_t num_seen = 0;            // tokens of which the draft layer holds keys and values
-  TokenSpan fed;                       // to it by its last draft, behind these
+  std::vector<RowResults> results;  // by drafter
+  std::size_t num_seen = 0;         // tokens of which the draft layer holds keys and values
+  TokenSpan fed;                    // to it by its last draft, behind these
 };
 
 // Returns how many guesses the row can use: a pass yields one token more than it has guesses.
@@ -39,14 +39,19 @@ class Drafter {
 
   // Names it in figures and measured times.
   virtual std::string source() const = 0;
-  // Returns whether it may propose something for the row, which has room for a guess.
-  virtual bool can_draft(const RunningRow& /*row*/) const { return true; }
-  // Writes up to ``most`` tokens for asked[i] to ``proposed[i]``, none where it knows nothing.
-  // ``rows`` are all that run.
+  // Returns the shares of its guesses that are expected to hold, by class of evidence.
+  virtual std::vector<double> priors() const { return {kPrior}; }
+  // Returns for how many tokens, up to ``most``, it may draft for the row.
+  virtual std::int64_t reach(const RunningRow& /*row*/, std::int64_t most) const { return most; }
+  // Writes up to ``most`` tokens for asked[i] to ``proposed[i]``, which is empty, none where it
+  // knows nothing. ``rows`` are all that run.
   virtual void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
-                       std::int64_t most, std::vector<TokenSpan>& proposed) = 0;
+                       std::int64_t most, std::vector<Guesses>& proposed) = 0;
   // Takes the row's tokens from ``row.learned`` on, which were accepted.
   virtual void learn(const RowDrafts& /*row*/) {}
+
+ private:
+  static constexpr double kPrior = 0.5;
 };
 
 // Proposes what followed the same n-grams in texts that the engine wrote before.
@@ -55,8 +60,9 @@ class OwnDrafter : public Drafter {
   explicit OwnDrafter(bool per_client) : tables_(per_client) {}
 
   std::string source() const override { return "own"; }
+  std::vector<double> priors() const override { return NGramTable::priors(); }
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
-               std::int64_t most, std::vector<TokenSpan>& proposed) override {
+               std::int64_t most, std::vector<Guesses>& proposed) override {
     for (std::size_t index = 0; index < asked.size(); ++index) {
       tables_.of(client_of(*asked[index])).propose(asked[index]->tokens, most, proposed[index]);
     }
@@ -77,8 +83,9 @@ class OwnDrafter : public Drafter {
 class LookupDrafter : public Drafter {
  public:
   std::string source() const override { return "lookup"; }
+  std::vector<double> priors() const override { return LookupIndex::priors(); }
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
-               std::int64_t most, std::vector<TokenSpan>& proposed) override {
+               std::int64_t most, std::vector<Guesses>& proposed) override {
     for (std::size_t index = 0; index < asked.size(); ++index) {
       asked[index]->index.propose(asked[index]->tokens, most, proposed[index]);
     }

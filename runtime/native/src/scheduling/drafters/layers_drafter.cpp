@@ -19,7 +19,7 @@ LayersDrafter::LayersDrafter(const DraftPart& part, LayerPlan needed,
 
 void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
                             const std::vector<RunningRow>& rows, std::int64_t most,
-                            std::vector<TokenSpan>& proposed) {
+                            std::vector<Guesses>& proposed) {
   steps_.resize(rows.size());
   for (std::size_t index = 0; index < rows.size(); ++index) {
     steps_[index].row = rows[index].slot;
@@ -36,7 +36,7 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
       return row.slot == drafts->row.slot;
     });
     places_.push_back(static_cast<std::size_t>(found - rows.begin()));
-    windows_.push_back(window(drafts->row, most));
+    windows_.push_back(reach(drafts->row, most));
     longest = std::max(longest, windows_.back());
   }
   const std::int64_t size = stitcher_.num_logits(is_narrow_);
@@ -54,7 +54,7 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
       const std::size_t index = waiting_[one], place = drafting_[one];
       const Sequence& sequence = *asked[index]->row.sequence;
       const std::int64_t token = sequence.propose(logits[one], size, drafted);
-      proposed[index].push_back(token);
+      proposed[index].add(token, 0);
       if (drafted + 1 == windows_[index]) continue;  // the position stays within the reserved ones
       steps_[place].tokens.front() = token;
       ++steps_[place].position;
@@ -63,8 +63,7 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
   }
 }
 
-// Returns how many tokens the row drafts: as many as its place, its plan and ``most`` allow.
-std::int64_t LayersDrafter::window(const RunningRow& row, std::int64_t most) const {
+std::int64_t LayersDrafter::reach(const RunningRow& row, std::int64_t most) const {
   const Schedule& schedule = *row.request->schedule;
   const std::int64_t fed = row.sequence->num_tokens() - 1;  // generated token that is fed first
   const LayerPlan& plan = schedule.plan(fed);
@@ -82,14 +81,15 @@ TrainedDrafter::TrainedDrafter(const DraftPart& part, const std::optional<std::i
 
 void TrainedDrafter::propose(const std::vector<RowDrafts*>& asked,
                              const std::vector<RunningRow>& rows, std::int64_t most,
-                             std::vector<TokenSpan>& proposed) {
+                             std::vector<Guesses>& proposed) {
   for (RowDrafts* const drafts : asked) show(*drafts);
   LayersDrafter::propose(asked, rows, most, proposed);
   for (std::size_t index = 0; index < asked.size(); ++index) {
-    if (proposed[index].empty()) continue;
+    const TokenSpan& tokens = proposed[index].tokens;
+    if (tokens.empty()) continue;
     TokenSpan& fed = asked[index]->fed;
     fed.assign(1, asked[index]->tokens.back());
-    fed.insert(fed.end(), proposed[index].begin(), proposed[index].end() - 1);
+    fed.insert(fed.end(), tokens.begin(), tokens.end() - 1);
   }
 }
 

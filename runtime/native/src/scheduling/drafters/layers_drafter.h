@@ -8,6 +8,7 @@
 
 #include "scheduling/drafters/drafters.h"
 #include "scheduling/drafting/draft_config.h"
+#include "scheduling/drafting/pass_costs.h"
 
 namespace skipdec::runtime {
 
@@ -26,9 +27,9 @@ class LayersDrafter : public Drafter {
       : LayersDrafter(part, part.layers, head, stitcher, costs) {}
 
   std::string source() const override { return source_; }
-  bool can_draft(const RunningRow& row) const override { return window(row, 1) > 0; }
+  std::int64_t reach(const RunningRow& row, std::int64_t most) const override;
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
-               std::int64_t most, std::vector<TokenSpan>& proposed) override;
+               std::int64_t most, std::vector<Guesses>& proposed) override;
 
  protected:
   // Drafts for rows that run the layers of ``needed``.
@@ -39,8 +40,6 @@ class LayersDrafter : public Drafter {
   SlotStitcher& stitcher() { return stitcher_; }
 
  private:
-  std::int64_t window(const RunningRow& row, std::int64_t most) const;
-
   std::string source_;
   LayerPlan plan_, needed_;
   bool is_narrow_;
@@ -68,7 +67,7 @@ class TrainedDrafter : public LayersDrafter {
                  SlotStitcher& stitcher, PassCosts& costs);
 
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
-               std::int64_t most, std::vector<TokenSpan>& proposed) override;
+               std::int64_t most, std::vector<Guesses>& proposed) override;
 
  private:
   void show(RowDrafts& drafts);

@@ -1,7 +1,8 @@
 #include "scheduling/drafting/draft_policy.h"
 
 #include <algorithm>
-#include <numeric>
+#include <array>
+#include <utility>
 
 #include "constants.h"
 
@@ -9,203 +10,179 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr std::int64_t kRefresh =
-    256;                              // passes with drafts, behind which a few without are measured
-constexpr std::int64_t kPlain = 4;    // so few: the first finds everything cold
-constexpr std::int64_t kStale = 256;  // passes, behind which a cost is forgotten
-constexpr double kPriorSlope = 0.04;  // a row's further token, in steps, before it was measured
-constexpr double kImagined = 8;       // tries at the engine's acceptance that a row begins with
-constexpr double kMemory = 0.99;      // of the engine's acceptance, per pass with drafts
-constexpr double kTryMemory = 0.5;    // while drafts are off: old results must not outweigh tries
 constexpr double kLeastGain = 1.03;
-constexpr double kLeastSeconds = 1e-9;
 constexpr double kKeptGain = 0.98;  // of the best: with that the number of drafts stays
+constexpr std::array<std::int64_t, 4> kChoices{1, 2, 4, 7};  // each is measured on its own
 constexpr std::int64_t kTryTokens = 2;
-constexpr std::array<std::int64_t, 5> kChoices{0, 1, 2, 4, 7};  // each is measured on its own
-// Passes between two tries while drafts are off.
-constexpr std::int64_t kFirstWait = 16;
-constexpr std::int64_t kLongestWait = 256;
-
-// Returns the power of two that is nearest from above.
-std::int64_t class_of(std::int64_t rows) {
-  std::int64_t power = 1;
-  while (power < rows) power *= 2;
-  return power;
-}
-
-template <class Map, class Key>
-const RecentSeconds* measured(const Map& times, const Key& key) {
-  const auto found = times.find(key);
-  return found != times.end() && found->second.is_measured() ? &found->second : nullptr;
-}
+constexpr std::int64_t kFirstWait = 16;     // passes between two tries, and of a pause
+constexpr std::int64_t kLongestWait = 256;  // of them
+constexpr double kBalanceMemory = 0.98;     // per pass
+constexpr std::int64_t kLeastPasses = 4;    // of a balance that counts
+constexpr double kDeviations = 2;      // by which a balance must be below zero: a miss is no reason
+constexpr std::int64_t kSettled = 64;  // passes behind which the next pause is short again
 
 }  // namespace
 
-void RecentSeconds::add(double seconds, std::int64_t number) {
-  if (is_stale(number)) count_ = 0;
-  number_ = number;
-  const auto size = static_cast<std::int64_t>(last_.size());
-  last_[static_cast<std::size_t>(count_ % size)] = seconds;
-  ++count_;
-  const std::int64_t known = std::min(count_, size);
-  const double* const begin = last_.data();
-  const double* const end = begin + known;
-  // Not the median: passes that bind engines or find their data cold are paid for, too.
-  const double others = std::accumulate(begin, end, -*std::max_element(begin, end));
-  cost_ =
-      std::max(others / static_cast<double>(std::max<std::int64_t>(1, known - 1)), kLeastSeconds);
+void DraftBalance::add(double gained) {
+  total_ = total_ * kBalanceMemory + gained;
+  squares_ = squares_ * kBalanceMemory * kBalanceMemory + gained * gained;
+  ++passes_;
 }
 
-bool RecentSeconds::is_stale(std::int64_t number) const { return number - number_ >= kStale; }
+bool DraftBalance::is_negative() const {
+  if (total_ >= 0 || passes_ < kLeastPasses) return false;
+  return total_ * total_ >= kDeviations * kDeviations * squares_;
+}
 
-void PassCosts::add_pass(std::int64_t rows, std::int64_t tokens, double seconds) {
-  const std::int64_t size = class_of(rows);
-  const std::int64_t number = ++count_[size];
-  passes_[{size, tokens}].add(seconds, number);
-  if (tokens == 1) {
-    plain_[size] = number;
-    std::int64_t& left = plain_left(size);
-    left = std::max<std::int64_t>(0, left - 1);
-  } else if (number - plain_[size] >= kRefresh) {
-    plain_left(size) = kPlain;
+void DraftPolicy::add_source(SourceAcceptance source) {
+  sources_.push_back(std::move(source));
+  tries_.push_back({kFirstWait, kFirstWait});
+}
+
+bool DraftPolicy::pauses() {
+  if (pause_ == 0) return false;
+  if (--pause_ == 0) costs_.measure_plain_again();
+  return true;
+}
+
+DraftChoice DraftPolicy::choose(const std::vector<RowOffers>& rows, std::int64_t num_rows) {
+  passes_ = costs_.pass_costs(num_rows, constants::kDraftMaxTokens + 1);
+  steps_.clear();
+  for (const SourceAcceptance& one : sources_) {
+    const double prior = one.draft_prior();
+    steps_.push_back(one.runs_layers() ? costs_.draft_cost(one.source(), num_rows, prior) : 0);
   }
-}
-
-void PassCosts::add_draft(const std::string& source, std::int64_t rows, double seconds) {
-  const std::int64_t size = class_of(rows);
-  drafts_[{source, size}].add(seconds, count_[size]);
-  ++draft_steps_;
-  draft_seconds_ += seconds;
-}
-
-bool PassCosts::wants_plain(std::int64_t rows) const {
-  const auto left = plain_left_.find(class_of(rows));
-  return left == plain_left_.end() || left->second > 0;
-}
-
-// Returns how many passes over one token per row are wanted now, for a class of rows.
-std::int64_t& PassCosts::plain_left(std::int64_t size) {
-  return plain_left_.try_emplace(size, kPlain).first->second;
-}
-
-std::vector<double> PassCosts::pass_costs(std::int64_t rows, std::int64_t most) const {
-  constexpr double kUnknown = 0;
-  const std::int64_t size = class_of(rows);
-  const double slope = kPriorSlope * static_cast<double>(size);
-  const auto longest = static_cast<std::size_t>(std::max(most, constants::kDraftMaxTokens + 1));
-  std::vector<double> known(longest, kUnknown), costs(longest);
-  known.front() = costs.front() = 1;
-  for (std::size_t index = 1; index < longest; ++index) {
-    const auto tokens = static_cast<std::int64_t>(index) + 1;
-    const RecentSeconds* const several = measured(passes_, std::pair{size, tokens});
-    if (plain(rows) != nullptr && several != nullptr && !several->is_stale(count_.at(size))) {
-      known[index] = several->cost() / plain(rows)->cost();
-    }
-    const double prior = std::min(costs[index - 1] + slope, static_cast<double>(tokens));
-    costs[index] = known[index] == kUnknown ? prior : known[index];
-  }
-  for (std::size_t index = longest - 2; index > 0; --index) {
-    if (known[index] == kUnknown) costs[index] = std::min(costs[index], costs[index + 1]);
-  }
-  costs.resize(static_cast<std::size_t>(most));
-  return costs;
-}
-
-double PassCosts::draft_cost(const std::string& source, std::int64_t rows, double prior) const {
-  const RecentSeconds* const step = measured(drafts_, std::pair{source, class_of(rows)});
-  if (plain(rows) == nullptr || step == nullptr) return prior;
-  return step->cost() / plain(rows)->cost();
-}
-
-const RecentSeconds* PassCosts::plain(std::int64_t rows) const {
-  return measured(passes_, std::pair{class_of(rows), std::int64_t{1}});
-}
-
-double Acceptance::drawn_towards(double share) const {
-  return (held + kImagined * share) / (tried + kImagined);
-}
-
-DraftPolicy::DraftPolicy(std::string source, const PassCosts& costs, double draft_prior)
-    : source_(std::move(source)),
-      costs_(costs),
-      draft_prior_(draft_prior),
-      engine_{kImagined, kImagined / 2},
-      wait_(kFirstWait) {}
-
-std::int64_t DraftPolicy::choose(const std::vector<Acceptance>& rows, std::int64_t num_rows,
-                                 std::int64_t most) {
-  if (!is_on_ && !has_news_ && passes_left_ > 0) return 0;
-  has_news_ = false;
-  find_costs(num_rows, most);
-  shares_.assign(1, acceptance());
-  find_gains(shares_);
-  if (*std::max_element(gains_.begin(), gains_.end()) >= kLeastGain) {
-    is_on_ = true;
-    wait_ = kFirstWait;
-    shares_.clear();
-    for (const Acceptance& row : rows) shares_.push_back(row.drawn_towards(acceptance()));
-    find_gains(shares_);
-    const std::int64_t found = best(most);
-    const auto gain_of = [this](std::int64_t count) {
-      return gains_[static_cast<std::size_t>(count)];
-    };
-    if (last_ > most || gain_of(last_) < kKeptGain * gain_of(found)) last_ = found;
-    return last_;
-  }
-  if (is_on_) {
-    is_on_ = false;
-    passes_left_ = wait_;
-  }
-  const std::int64_t tried = std::min(kTryTokens, most);
-  shares_.assign(1, 1.0);
-  find_gains(shares_);
-  if (passes_left_ > 0 || gains_[static_cast<std::size_t>(tried)] < kLeastGain) return 0;
-  wait_ = std::min(2 * wait_, kLongestWait);
-  passes_left_ = wait_;
-  return tried;
-}
-
-void DraftPolicy::add(const Acceptance& results) {
-  has_news_ = true;
-  const double memory = is_on_ ? kMemory : kTryMemory;
-  engine_.tried = engine_.tried * memory + results.tried;
-  engine_.held = engine_.held * memory + results.held;
-}
-
-// Finds the costs of a pass with 0 to ``most`` drafts.
-void DraftPolicy::find_costs(std::int64_t num_rows, std::int64_t most) {
-  const double draft = costs_.draft_cost(source_, num_rows, draft_prior_);
-  cycle_costs_ = costs_.pass_costs(num_rows, most + 1);
-  for (std::size_t count = 0; count < cycle_costs_.size(); ++count) {
-    cycle_costs_[count] += static_cast<double>(count) * draft;
-  }
-}
-
-// Finds the gain of each number of drafts over none, for rows whose drafts hold with ``shares``.
-void DraftPolicy::find_gains(const std::vector<double>& shares) {
-  gains_.assign(1, 1.0);
-  powers_.assign(shares.size(), 1);
-  auto tokens = static_cast<double>(shares.size());
-  for (std::size_t count = 1; count < cycle_costs_.size(); ++count) {
-    for (std::size_t row = 0; row < shares.size(); ++row) {
-      powers_[row] *= shares[row];
-      tokens += powers_[row];
-    }
-    gains_.push_back(tokens / static_cast<double>(shares.size()) / cycle_costs_[count] *
-                     cycle_costs_.front());
-  }
-}
-
-// Returns the choice with the highest gain.
-std::int64_t DraftPolicy::best(std::int64_t most) const {
-  std::int64_t found = 0;
-  for (const std::int64_t count : kChoices) {
-    if (count > most) break;
-    if (gains_[static_cast<std::size_t>(count)] > gains_[static_cast<std::size_t>(found)]) {
-      found = count;
+  DraftChoice tried;
+  if (try_overdue(rows, num_rows, tried)) return tried;
+  expected_.resize(rows.size());
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    expected_[row].resize(sources_.size());
+    for (std::size_t source = 0; source < sources_.size(); ++source) {
+      const Offer& offer = rows[row][source];
+      expected_[row][source].clear();
+      if (offer.evidence.empty()) continue;
+      sources_[source].expect(offer.evidence, *offer.results, expected_[row][source]);
     }
   }
-  return found;
+  return best(sources_.size(), num_rows);
+}
+
+void DraftPolicy::count_pass(std::int64_t num_rows, std::int64_t written, double seconds) {
+  for (Tries& tries : tries_) tries.left = std::max<std::int64_t>(0, tries.left - 1);
+  const std::optional<double> cost = costs_.in_plain_passes(num_rows, seconds);
+  if (!cost) return;
+  balance_.add(static_cast<double>(written) / static_cast<double>(num_rows) - *cost);
+  if (balance_.passes() == kSettled) wait_ = 0;
+  if (!balance_.is_negative()) return;
+  pause_ = std::max(wait_, kFirstWait);
+  wait_ = std::min(2 * pause_, kLongestWait);
+  balance_ = {};
+}
+
+// Finds a try of the first drafter that is due and offers something.
+bool DraftPolicy::try_overdue(const std::vector<RowOffers>& rows, std::int64_t num_rows,
+                              DraftChoice& found) {
+  for (std::size_t source = 0; source < sources_.size(); ++source) {
+    Tries& tries = tries_[source];
+    if (tries.left > 0) continue;
+    std::size_t longest = 0, drafting = 0;
+    found.sources.assign(rows.size(), std::nullopt);
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      const std::size_t offered = rows[row][source].evidence.size();
+      longest = std::max(longest, offered);
+      if (offered == 0) continue;
+      ++drafting;
+      found.sources[row] = source;
+    }
+    const auto count = std::min(static_cast<std::size_t>(kTryTokens), longest);
+    const auto all = static_cast<double>(num_rows);
+    const double most = (all + static_cast<double>(drafting * count)) / all;
+    const double cost = passes_[count] + static_cast<double>(count) * steps_[source];
+    if (count == 0 || most < kLeastGain * cost) continue;
+    tries.wait = std::min(2 * tries.wait, kLongestWait);
+    tries.left = tries.wait;
+    found.count = static_cast<std::int64_t>(count);
+    found.is_try = true;
+    return true;
+  }
+  return false;
+}
+
+// Returns the choice of the highest gain. One with as many tokens as the last is kept where its
+// gain is nearly the highest.
+DraftChoice DraftPolicy::best(std::size_t num_sources, std::int64_t num_rows) {
+  candidates_.clear();
+  std::vector<std::size_t> asked;
+  for (std::size_t source = 0; source < num_sources; ++source) {
+    if (!sources_[source].runs_layers()) asked.push_back(source);
+  }
+  find_candidates(asked, std::nullopt, num_rows);
+  for (std::size_t source = 0; source < num_sources; ++source) {
+    if (!sources_[source].runs_layers()) continue;
+    asked.push_back(source);
+    find_candidates(asked, source, num_rows);
+    asked.pop_back();
+  }
+  const Candidate* highest = nullptr;
+  const Candidate* kept = nullptr;
+  for (const Candidate& one : candidates_) {
+    if (highest == nullptr || one.gain > highest->gain) highest = &one;
+    const bool is_last = one.choice.count == last_;
+    if (is_last && (kept == nullptr || one.gain > kept->gain)) kept = &one;
+  }
+  if (highest == nullptr) return {};
+  const bool keeps = kept != nullptr && kept->gain >= kKeptGain * highest->gain;
+  const DraftChoice& chosen = keeps ? kept->choice : highest->choice;
+  last_ = chosen.count;
+  for (const std::optional<std::size_t>& source : chosen.sources) {
+    if (source) tries_[*source] = {kFirstWait, kFirstWait};
+  }
+  return chosen;
+}
+
+// Adds the choices that gain enough with the drafters ``asked``, of which ``paid`` runs layers.
+void DraftPolicy::find_candidates(const std::vector<std::size_t>& asked,
+                                  std::optional<std::size_t> paid, std::int64_t num_rows) {
+  std::size_t longest = 0;
+  for (const auto& row : expected_) {
+    for (const std::size_t source : asked) {
+      longest = std::max(longest, std::max<std::size_t>(row[source].size(), 1) - 1);
+    }
+  }
+  for (const std::int64_t choice : kChoices) {
+    const auto count = static_cast<std::size_t>(choice);
+    if (count > longest) return;
+    Candidate found;
+    double held = 0;
+    assign(asked, count, found.choice, held);
+    const auto& sources = found.choice.sources;
+    if (paid && std::find(sources.begin(), sources.end(), paid) == sources.end()) continue;
+    const double steps = paid ? static_cast<double>(count) * steps_[*paid] : 0;
+    const auto all = static_cast<double>(num_rows);
+    found.gain = (all + held) / all / (passes_[count] + steps);
+    if (found.gain < kLeastGain) continue;
+    found.choice.count = choice;
+    candidates_.push_back(std::move(found));
+  }
+}
+
+// Gives each row the drafter with the most expected tokens, and sums these up in ``held``. Of equal
+// ones the first is taken.
+void DraftPolicy::assign(const std::vector<std::size_t>& asked, std::size_t count,
+                         DraftChoice& choice, double& held) const {
+  for (const auto& row : expected_) {
+    std::optional<std::size_t>& chosen = choice.sources.emplace_back();
+    double most = 0;
+    for (const std::size_t source : asked) {
+      const std::vector<double>& sums = row[source];
+      if (sums.empty()) continue;
+      const double expected = sums[std::min(count, sums.size() - 1)];
+      if (expected <= most) continue;
+      chosen = source;
+      most = expected;
+    }
+    held += most;
+  }
 }
 
 }  // namespace skipdec::runtime

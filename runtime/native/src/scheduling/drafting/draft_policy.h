@@ -1,124 +1,114 @@
-// How many tokens to draft: what passes cost, how often drafts hold, and when to stop drafting.
+// Which drafter proposes, how many tokens, and whether drafts pay at all.
 #pragma once
 
-#include <algorithm>
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <map>
-#include <string>
-#include <utility>
+#include <optional>
 #include <vector>
+
+#include "scheduling/drafting/acceptance.h"
+#include "scheduling/drafting/pass_costs.h"
 
 namespace skipdec::runtime {
 
-// The last 15 measured times of one kind of pass. After a pause of 256 passes the earlier ones are
-// forgotten.
-class RecentSeconds {
+// What a drafter offers a row: the evidence for each guess, none where it proposes nothing, and
+// what came of earlier ones. A drafter that runs layers has not guessed yet: its evidence is 0 for
+// each token that it may draft.
+struct Offer {
+  std::vector<std::size_t> evidence;
+  const RowResults* results = nullptr;
+};
+
+// The offers to one row, by drafter.
+using RowOffers = std::vector<Offer>;
+
+// What rows draft in a pass: up to ``count`` tokens, each of the drafter in ``sources``, if any.
+struct DraftChoice {
+  std::int64_t count = 0;
+  std::vector<std::optional<std::size_t>> sources;  // by row
+  bool is_try = false;
+};
+
+// What passes wrote, less what they cost, both in passes over one token per row.
+class DraftBalance {
  public:
-  // Adds a time of pass ``number``.
-  void add(double seconds, std::int64_t number);
-  // Returns true once a few were measured.
-  bool is_measured() const { return count_ >= 3; }
-  // Returns true if none was measured in the 256 passes up to ``number``.
-  bool is_stale(std::int64_t number) const;
-  // Returns the mean without the slowest, and at least a nanosecond.
-  double cost() const { return cost_; }
+  // Counts a pass.
+  void add(double gained);
+  std::int64_t passes() const { return passes_; }
+  // Returns true if the total is below zero by more than chance explains. Worked: 4 passes that
+  // wrote nothing more and cost 1.1 each have a total of −0.4 and a deviation of 0.2. One of four
+  // passes cost 2 and wrote 1, the others broke even: −1 and 1, which does not count.
+  bool is_negative() const;
 
  private:
-  std::array<double, 15> last_{};
-  std::int64_t count_ = 0;   // of all that were added and not forgotten
-  std::int64_t number_ = 0;  // of the last pass
-  double cost_ = 0;
+  double total_ = 0;
+  double squares_ = 0;  // whose root is the deviation of a total that is zero on average
+  std::int64_t passes_ = 0;
 };
 
-// Measured seconds of passes, and of draft steps, by the number of rows. A pass takes as long as
-// all that is done for its tokens, draft steps aside. Rows fall into the classes 1, 2, 4, 8, … A
-// cost is forgotten 256 passes after it was last measured, so that what looked slow once is tried
-// again.
-class PassCosts {
- public:
-  // Adds a pass whose longest row fed ``tokens`` tokens.
-  void add_pass(std::int64_t rows, std::int64_t tokens, double seconds);
-  // Adds a step of a drafter that runs layers.
-  void add_draft(const std::string& source, std::int64_t rows, double seconds);
-  // The number of steps that were added.
-  std::int64_t draft_steps() const { return draft_steps_; }
-  // Returns true if a pass of one token per row should be measured now.
-  bool wants_plain(std::int64_t rows) const;
-  // The seconds of these steps.
-  double draft_seconds() const { return draft_seconds_; }
-  // Returns what passes over 1 to ``most`` tokens per row cost, in passes over one each. What was
-  // not measured costs as much as the next longer pass that was, and at most 4 % of a step more for
-  // each token of a row than the next shorter one.
-  std::vector<double> pass_costs(std::int64_t rows, std::int64_t most) const;
-  // Returns the cost of a draft step, in passes over one token; ``prior`` until it is measured.
-  double draft_cost(const std::string& source, std::int64_t rows, double prior) const;
-
- private:
-  const RecentSeconds* plain(std::int64_t rows) const;
-  std::int64_t& plain_left(std::int64_t size);
-
-  std::map<std::pair<std::int64_t, std::int64_t>, RecentSeconds> passes_;  // class of rows, tokens
-  std::map<std::pair<std::string, std::int64_t>, RecentSeconds> drafts_;   // source, class of rows
-  std::int64_t draft_steps_ = 0;
-  double draft_seconds_ = 0;
-  std::map<std::int64_t, std::int64_t> count_;  // passes, by class of rows
-  std::map<std::int64_t, std::int64_t> plain_;  // the last one over one token, of them
-  std::map<std::int64_t, std::int64_t>
-      plain_left_;  // such passes that are wanted, by class of rows
-};
-
-// Drafted tokens that were checked, and those of them that were right.
-struct Acceptance {
-  double tried = 0, held = 0;
-
-  // Returns the share that held, as if 8 more had been tried and ``share`` of them held.
-  double drawn_towards(double share) const;
-};
-
-// Chooses how many tokens one drafter proposes, from its acceptance and the passes' costs.
+// Chooses at each place the drafter and the number of tokens with the highest expected gain.
 //
-// Worked: drafts hold with 0.8 and cost nothing, a pass over 5 tokens costs 1.25: 4 drafts yield
-// 1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.36 tokens for 1.25, a gain of 2.7.
+// The gain is the number of tokens that a pass is expected to write ÷ its cost. A guess is expected
+// to hold as often as earlier ones of its drafter with the same evidence; draft steps and passes
+// cost what was measured.
 //
-// Drafts are off while the best gain is below 1.03. Two are then tried after 16 passes, after 32
-// more, … at most 256, until a try brings the gain back; none where they could not gain even if all
-// of them held.
+// Worked: n-grams offer two guesses that hold with 0.5 each, ``ends:3`` any number that hold with
+// 0.9 and cost 0.2 a step; passes over 1, 2, 3, 5, 8 tokens cost 1, 1.04, 1.08, 1.16, 1.28. Two
+// n-grams yield 1.75 tokens for 1.08 (1.62), four steps 4.10 for 1.96 (2.09), seven 5.70 for 2.68
+// (2.13): layers draft seven. At a place where n-grams hold with 0.95, seven yield 6.73 for 1.28.
+//
+// Nothing is drafted at a place whose best gain is below 1.03. A drafter that has not drafted for
+// 16 passes, then 32, … at most 256, drafts two tokens to be tried, if these could gain at all.
+//
+// What passes really wrote and cost, the search for guesses included, is kept in a balance. Where
+// it is below that of passes without drafts by more than chance, there is a pause of 16 passes,
+// then 32, … at most 256, in which nothing is done for drafts. Then passes without drafts are
+// measured, and the balance begins anew.
 class DraftPolicy {
  public:
-  // ``costs`` outlive it. ``draft_prior``: a draft step's cost, in passes over one token, until it
-  // is measured.
-  DraftPolicy(std::string source, const PassCosts& costs, double draft_prior = 0);
+  // ``costs`` outlive it.
+  explicit DraftPolicy(PassCosts& costs) : costs_(costs) {}
+  // Adds a drafter, behind the others.
+  void add_source(SourceAcceptance source);
+  SourceAcceptance& source(std::size_t place) { return sources_[place]; }
 
-  const std::string& source() const { return source_; }
-  // The share of checked drafts that held, over all rows, the last ones most.
-  double acceptance() const { return engine_.held / engine_.tried; }
-  // Returns how many tokens to draft for each of ``rows``: 0, 1, 2, 4 or 7, up to ``most``;
-  // ``num_rows`` run in the pass, with those that do not draft.
-  std::int64_t choose(const std::vector<Acceptance>& rows, std::int64_t num_rows,
-                      std::int64_t most);
-  // Counts a pass in which its rows drafted.
-  void add(const Acceptance& results);
-  // Counts a pass, behind which a try may come.
-  void count_pass() { passes_left_ = std::max<std::int64_t>(0, passes_left_ - 1); }
+  // Returns whether nothing is to be done for drafts in the next pass, and counts it.
+  bool pauses();
+  // Returns what ``rows`` draft in a pass of ``num_rows``, the others included.
+  DraftChoice choose(const std::vector<RowOffers>& rows, std::int64_t num_rows);
+  // Counts a pass for which guesses were looked for: its tokens, and all of its time.
+  void count_pass(std::int64_t num_rows, std::int64_t written, double seconds);
 
  private:
-  void find_costs(std::int64_t num_rows, std::int64_t most);
-  void find_gains(const std::vector<double>& shares);
-  std::int64_t best(std::int64_t most) const;
+  // When a drafter is tried whose guesses are not expected to gain.
+  struct Tries {
+    std::int64_t wait, left;
+  };
+  // A choice, and the gain that it is expected to have.
+  struct Candidate {
+    double gain = 0;
+    DraftChoice choice;
+  };
 
-  std::string source_;
-  const PassCosts& costs_;
-  double draft_prior_;
-  Acceptance engine_;
-  bool is_on_ = true;
-  bool has_news_ = true;  // results have come since the gain was last computed
-  std::int64_t wait_;
-  std::int64_t passes_left_ = 0;         // until the next try, while drafts are off
-  std::int64_t last_ = 0;                // the number of drafts that was chosen last
-  std::vector<double> cycle_costs_;      // of a pass with 0, 1, … drafts
-  std::vector<double> gains_;            // of 0, 1, … drafts over none
-  std::vector<double> shares_, powers_;  // of the rows
+  bool try_overdue(const std::vector<RowOffers>& rows, std::int64_t num_rows, DraftChoice& found);
+  DraftChoice best(std::size_t num_sources, std::int64_t num_rows);
+  void find_candidates(const std::vector<std::size_t>& asked, std::optional<std::size_t> paid,
+                       std::int64_t num_rows);
+  void assign(const std::vector<std::size_t>& asked, std::size_t count, DraftChoice& choice,
+              double& held) const;
+
+  PassCosts& costs_;
+  std::vector<SourceAcceptance> sources_;
+  std::vector<Tries> tries_;
+  DraftBalance balance_;
+  std::int64_t wait_ = 0;   // passes of the next pause; 0: the shortest
+  std::int64_t pause_ = 0;  // passes left
+  std::int64_t last_ = 0;   // the number of drafts that was chosen last
+  // Of the present pass: costs by tokens, those of steps by drafter, and the tokens that are
+  // expected of 0, 1, … guesses, by row and drafter; none where there is no offer.
+  std::vector<double> passes_, steps_;
+  std::vector<std::vector<std::vector<double>>> expected_;
+  std::vector<Candidate> candidates_;
 };
 
 }  // namespace skipdec::runtime

@@ -215,12 +215,12 @@ class RandomDrafter : public Drafter {
 
   std::string source() const override { return "random"; }
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
-               std::int64_t most, std::vector<TokenSpan>& proposed) override {
+               std::int64_t most, std::vector<Guesses>& proposed) override {
     for (std::size_t index = 0; index < asked.size(); ++index) {
       const auto written = static_cast<std::size_t>(asked[index]->row.sequence->num_tokens());
       const auto count = static_cast<std::size_t>(chance_() % (most + 3));  // at times too many
       for (std::size_t place = written; place < written + count && place < text_.size(); ++place) {
-        proposed[index].push_back(is_wrong() ? other_than(text_[place]) : text_[place]);
+        proposed[index].add(is_wrong() ? other_than(text_[place]) : text_[place], 0);
       }
     }
   }

@@ -9,8 +9,8 @@
 #include "scheduling/drafting/draft_config.h"
 #include "scheduling/drafting/draft_policy.h"
 #include "scheduling/drafting/draft_resolver.h"
-#include "scheduling/drafting/lookup_index.h"
-#include "scheduling/drafting/ngram_table.h"
+#include "scheduling/drafting/ngrams/lookup_index.h"
+#include "scheduling/drafting/ngrams/ngram_table.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -148,9 +148,9 @@ TEST_F(DraftRefusalTest, ARequestMayOnlySwitchDraftsOff) {
 }
 
 TokenSpan proposed(const NGramTable& table, const TokenSpan& tokens, std::int64_t most) {
-  TokenSpan found{-1};
+  Guesses found;
   table.propose(tokens, most, found);
-  return found;
+  return found.tokens;
 }
 
 TEST(NGramTableTest, TheMostFrequentFollowerOfTheLongestNGramIsProposed) {
@@ -223,9 +223,9 @@ TEST(NGramTableTest, ClientsMayShareATable) {
 }
 
 TokenSpan looked_up(LookupIndex& index, const TokenSpan& tokens, std::int64_t most) {
-  TokenSpan found{-1};
+  Guesses found;
   index.propose(tokens, most, found);
-  return found;
+  return found.tokens;
 }
 
 struct Lookup {
@@ -265,88 +265,152 @@ void measure(PassCosts& costs, double slope, std::int64_t rows = 1) {
   }
 }
 
+TEST(NGramTableTest, EvidenceIsTheLengthOfTheMatchAndTheFollowersShare) {
+  NGramTable table;
+  table.count({1, 2, 3, 1, 2, 4, 1, 2, 4}, 0);  // 1 2: 4 twice, 3 once
+  Guesses found;
+  table.propose({1, 2}, 1, found);
+  EXPECT_EQ(found.evidence, std::vector<std::size_t>{4 * (2 - 1) + 2});
+  EXPECT_EQ(NGramTable::priors().size(), 20U);
+}
+
+TEST(LookupIndexTest, EvidenceIsTheLengthOfTheMatchGuessesIncluded) {
+  LookupIndex index;
+  Guesses found;
+  index.propose({1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2}, 7, found);
+  EXPECT_EQ(found.evidence, (std::vector<std::size_t>{0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(LookupIndex::priors().size(), 7U);
+}
+
+// A policy of n-grams with two classes of evidence, and of layers whose steps cost 0.2.
 class DraftPolicyTest : public ::testing::Test {
  protected:
-  // Returns a policy that has seen ``results`` so often that nothing else counts.
-  DraftPolicy after(const Acceptance& results) {
-    DraftPolicy policy("own", costs_);
-    for (int pass = 0; pass < 1500; ++pass) policy.add(results);
-    return policy;
+  DraftPolicyTest() {
+    policy_.add_source(SourceAcceptance("own", {0.5, 0.5}));
+    policy_.add_source(SourceAcceptance("ends:3", {0.5}, 0.2));
+  }
+
+  // Lets guesses of a class hold with a share, so often that nothing else counts.
+  void teach(std::size_t source, std::size_t evidence, std::size_t held_of_ten) {
+    RowResults row;
+    for (int time = 0; time < 600; ++time) {
+      for (std::size_t one = 0; one < 10; ++one) {
+        policy_.source(source).add({evidence}, 1, one < held_of_ten ? 1 : 0, row);
+      }
+    }
+  }
+
+  DraftChoice choose(const std::vector<std::size_t>& own, std::size_t layers) {
+    RowOffers offers(2);
+    offers[0] = {own, &new_row_};
+    offers[1] = {std::vector<std::size_t>(layers, 0), &new_row_};
+    return policy_.choose({offers}, 1);
   }
 
   PassCosts costs_;
-  std::vector<Acceptance> new_row_{{}};
+  DraftPolicy policy_{costs_};
+  RowResults new_row_;
 };
+
+TEST_F(DraftPolicyTest, TheDrafterWithTheHigherExpectedGainDrafts) {
+  measure(costs_, 0.04);
+  teach(0, 0, 5);
+  teach(0, 1, 10);
+  teach(1, 0, 9);
+  const DraftChoice weak = choose({0, 0}, 7);
+  EXPECT_EQ(weak.sources.front(), 1U);
+  const DraftChoice strong = choose({1, 1, 1, 1, 1, 1, 1}, 7);
+  EXPECT_EQ(strong.sources.front(), 0U);
+  EXPECT_EQ(strong.count, 7);
+}
 
 TEST_F(DraftPolicyTest, MoreIsDraftedWhereMoreHolds) {
   measure(costs_, 0.2);
-  EXPECT_EQ(after({7, 7}).choose(new_row_, 1, 7), 7);
+  teach(0, 0, 8);
   // At 0.8: 3.36 tokens for 1.8 (1.87) are better than 2.44 for 1.4 (1.74) and 4.16 for 2.4.
-  EXPECT_EQ(after({5, 4}).choose(new_row_, 1, 7), 4);
-  EXPECT_EQ(after({5, 4}).choose(new_row_, 1, 3), 2);
-  EXPECT_EQ(after({7, 0}).choose(new_row_, 1, 7), 0);
+  EXPECT_EQ(choose({0, 0, 0, 0, 0, 0, 0}, 0).count, 4);
+  EXPECT_EQ(choose({0, 0, 0}, 0).count, 2);
+  teach(0, 0, 0);
+  EXPECT_EQ(choose({0, 0, 0, 0, 0, 0, 0}, 0).count, 0);
 }
 
 TEST_F(DraftPolicyTest, ARowWhoseDraftsFailDraftsLess) {
   measure(costs_, 0.15);
-  DraftPolicy policy = after({5, 4});
-  const std::int64_t fresh = policy.choose(new_row_, 1, 7);
-  const std::int64_t failing = policy.choose({{20, 2}}, 1, 7);
-  EXPECT_GT(failing, 0);
+  teach(0, 0, 8);
+  const std::int64_t fresh = choose({0, 0, 0, 0, 0, 0, 0}, 0).count;
+  new_row_ = {16, 2};
+  const std::int64_t failing = choose({0, 0, 0, 0, 0, 0, 0}, 0).count;
   EXPECT_LT(failing, fresh);
 }
 
-TEST_F(DraftPolicyTest, DraftStepsThatCostTooMuchAreNotTaken) {
-  measure(costs_, 0.1);
-  for (int pass = 0; pass < 3; ++pass) costs_.add_draft("own", 1, 0.9);
-  EXPECT_EQ(after({5, 3}).choose(new_row_, 1, 7), 0);
+TEST_F(DraftPolicyTest, EachRowHasTheDrafterThatIsBestForIt) {
+  measure(costs_, 0.04, 2);
+  for (int step = 0; step < 3; ++step) costs_.add_draft("ends:3", 2, 0.02);
+  teach(0, 0, 2);
+  teach(0, 1, 10);
+  teach(1, 0, 9);
+  std::vector<RowOffers> offers(2, RowOffers(2));
+  for (std::size_t row = 0; row < 2; ++row) {
+    offers[row][0] = {std::vector<std::size_t>(7, row), &new_row_};
+    offers[row][1] = {std::vector<std::size_t>(7, 0), &new_row_};
+  }
+  const DraftChoice choice = policy_.choose(offers, 2);
+  EXPECT_EQ(choice.sources[0], 1U);
+  EXPECT_EQ(choice.sources[1], 0U);
 }
 
-TEST_F(DraftPolicyTest, DraftsAreTriedEverLessOftenWhileNothingHolds) {
+TEST_F(DraftPolicyTest, DraftersAreTriedEverLessOftenWhileNothingHolds) {
   measure(costs_, 0.1);
-  DraftPolicy policy = after({2, 0});
+  teach(0, 0, 0);
   std::vector<std::int64_t> tries;
-  for (std::int64_t token = 0; token < 1200; ++token) {
-    if (const std::int64_t count = policy.choose(new_row_, 1, 7); count > 0) {
-      EXPECT_EQ(count, 2);
-      tries.push_back(token);
-      policy.add({2, 0});
+  RowResults row;
+  for (std::int64_t pass = 0; pass < 1200; ++pass) {
+    const DraftChoice choice = choose({0, 0, 0, 0}, 0);
+    if (choice.count > 0) {
+      EXPECT_TRUE(choice.is_try);
+      EXPECT_EQ(choice.count, 2);
+      tries.push_back(pass);
+      policy_.source(0).add({0, 0}, 1, 0, row, choice.is_try);
     }
-    policy.count_pass();
+    policy_.count_pass(1, 1, 1.0);  // the try's cost is left out, else there would be a pause
   }
   EXPECT_EQ(tries, (std::vector<std::int64_t>{16, 48, 112, 240, 496, 752, 1008}));
 }
 
-TEST_F(DraftPolicyTest, TriesThatHoldBringDraftsBack) {
-  measure(costs_, 0.1);
-  DraftPolicy policy("own", costs_);
-  for (int pass = 0; pass < 300; ++pass) policy.add({7, 0});
-  EXPECT_EQ(policy.choose(new_row_, 1, 7), 0);
-  for (int time = 0; time < 6; ++time) {
-    for (int pass = 0; pass < 256; ++pass) policy.count_pass();
-    EXPECT_GT(policy.choose(new_row_, 1, 7), 0);
-    policy.add({2, 2});
-  }
-  EXPECT_GT(policy.choose(new_row_, 1, 7), 0);
-}
-
 TEST_F(DraftPolicyTest, NothingIsTriedThatCouldNotGain) {
   measure(costs_, 1);
-  DraftPolicy policy = after({2, 0});
+  teach(0, 0, 0);
   for (int pass = 0; pass < 100; ++pass) {
-    EXPECT_EQ(policy.choose(new_row_, 1, 7), 0);
-    policy.count_pass();
+    EXPECT_EQ(choose({0, 0}, 0).count, 0);
+    policy_.count_pass(1, 1, 1.0);
   }
 }
 
-TEST_F(DraftPolicyTest, TheNumberOfDraftsStaysWhileItIsNearlyTheBest) {
-  measure(costs_, 0.2);
-  DraftPolicy policy = after({5, 4});
-  EXPECT_EQ(policy.choose(new_row_, 1, 7), 4);
-  for (int pass = 0; pass < 15; ++pass) costs_.add_pass(1, 5, 1.95);  // 1.72 to 1.74
-  EXPECT_EQ(policy.choose(new_row_, 1, 7), 4);
-  for (int pass = 0; pass < 15; ++pass) costs_.add_pass(1, 5, 2.1);  // 1.60
-  EXPECT_EQ(policy.choose(new_row_, 1, 7), 2);
+TEST_F(DraftPolicyTest, ThereAreLongerPausesWhileSearchingGainsNothing) {
+  measure(costs_, 0.1);
+  std::vector<int> pauses(1);
+  for (int pass = 0; pass < 1000; ++pass) {
+    if (policy_.pauses()) {
+      ++pauses.back();
+      continue;
+    }
+    if (pauses.back() > 0) {
+      EXPECT_TRUE(costs_.wants_plain(1));
+      pauses.push_back(0);
+    }
+    policy_.count_pass(1, 1, 1.1);
+  }
+  pauses.resize(6);
+  EXPECT_EQ(pauses, (std::vector<int>{16, 32, 64, 128, 256, 256}));
+}
+
+TEST(DraftBalanceTest, ASingleLossIsNoReasonForAPause) {
+  DraftBalance unlucky, losing;
+  unlucky.add(-1);
+  for (int pass = 0; pass < 8; ++pass) unlucky.add(0);
+  EXPECT_FALSE(unlucky.is_negative());
+  for (int pass = 0; pass < 4; ++pass) losing.add(-0.1);
+  EXPECT_TRUE(losing.is_negative());
 }
 
 TEST(PassCostsTest, AnUnmeasuredPassCostsNoMoreThanALongerOne) {

@@ -1,4 +1,4 @@
-#include "scheduling/drafting/ngrams.h"
+#include "scheduling/drafting/ngrams/ngrams.h"
 
 #include "tokens/philox.h"
 

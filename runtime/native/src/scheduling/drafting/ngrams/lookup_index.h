@@ -3,9 +3,10 @@
 
 #include <cstdint>
 #include <unordered_map>
+#include <vector>
 
-#include "scheduling/drafting/ngrams.h"
-#include "stitching/prompts.h"
+#include "scheduling/drafting/ngrams/guesses.h"
+#include "scheduling/drafting/ngrams/ngrams.h"
 
 namespace skipdec::runtime {
 
@@ -14,8 +15,12 @@ namespace skipdec::runtime {
 class LookupIndex {
  public:
   // Writes up to ``most`` tokens that followed the latest earlier occurrence of the text's end to
-  // ``proposed``. ``tokens`` are the text so far, which only grows from call to call.
-  void propose(const TokenSpan& tokens, std::int64_t most, TokenSpan& proposed);
+  // ``proposed``. ``tokens`` are the text so far, which only grows from call to call. The evidence
+  // of a guess is the number of tokens before it that match, guesses included: 2 is class 0, 8 and
+  // more class 6.
+  void propose(const TokenSpan& tokens, std::int64_t most, Guesses& proposed);
+  // Returns the shares that are expected to hold, by class of evidence.
+  static std::vector<double> priors();
 
  private:
   void add(const TokenSpan& tokens);

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "scheduling/drafting/ngrams.h"
-#include "stitching/prompts.h"
+#include "scheduling/drafting/ngrams/guesses.h"
+#include "scheduling/drafting/ngrams/ngrams.h"
 
 namespace skipdec::runtime {
 
@@ -30,8 +30,13 @@ class NGramTable {
   // Counts each token from ``start`` on as a follower of the tokens before it.
   void count(const TokenSpan& tokens, std::size_t start);
   // Writes up to ``most`` tokens that may follow ``tokens`` to ``proposed``: those of the longest
-  // n-gram that is known.
-  void propose(const TokenSpan& tokens, std::int64_t most, TokenSpan& proposed) const;
+  // n-gram that is known. The evidence of a guess is the length of its n-gram, and which share of
+  // the tokens that followed it was this one. Worked: "d" followed "a b" twice, another token once;
+  // of one token more than have been seen, 2 / 4 is in the third quarter, so the class is
+  // 4 · (2 − 1) + 2 = 6.
+  void propose(const TokenSpan& tokens, std::int64_t most, Guesses& proposed) const;
+  // Returns the shares that are expected to hold, by class of evidence.
+  static std::vector<double> priors();
 
  private:
   struct Follower {
@@ -39,12 +44,19 @@ class NGramTable {
   };
   struct Followers {
     std::vector<Follower> all;
-    std::size_t best = 0;  // a place in ``all``
+    std::size_t best = 0;    // a place in ``all``
+    std::int64_t total = 0;  // with those that are not in ``all``
+  };
+  // A table's entry for the longest n-gram that is known, and the n-gram's length.
+  struct Match {
+    const Followers* followers = nullptr;
+    std::int64_t length = 0;
   };
 
   static void count(Followers& followers, std::int64_t token);
-  // Returns the best follower of the ``length`` tokens before ``end``; -1 if none is known.
-  std::int64_t best(const std::int64_t* end, std::int64_t length) const;
+  // Returns the followers of the most of the ``length`` tokens before ``end``; none if none is
+  // known.
+  Match match(const std::int64_t* end, std::int64_t length) const;
 
   std::int64_t max_keys_;
   std::unordered_map<NGram, Followers, NGramHash> followers_;

@@ -1,4 +1,4 @@
-#include "scheduling/drafting/ngram_table.h"
+#include "scheduling/drafting/ngrams/ngram_table.h"
 
 #include <algorithm>
 #include <array>
@@ -6,6 +6,12 @@
 namespace skipdec::runtime {
 
 using constants::kDraftNgramTokens;
+
+namespace {
+
+constexpr std::int64_t kShares = 4;  // classes of a follower's share
+
+}  // namespace
 
 void NGramTable::count(const TokenSpan& tokens, std::size_t start) {
   for (std::size_t place = start; place < tokens.size(); ++place) {
@@ -21,7 +27,9 @@ void NGramTable::count(const TokenSpan& tokens, std::size_t start) {
         followers_.erase(order_.front());
         order_.pop_front();
       }
-      followers_[key].all.push_back({tokens[place], 1});
+      Followers& made = followers_[key];
+      made.all.push_back({tokens[place], 1});
+      made.total = 1;
       order_.push_back(key);
     }
   }
@@ -29,6 +37,7 @@ void NGramTable::count(const TokenSpan& tokens, std::size_t start) {
 
 void NGramTable::count(Followers& followers, std::int64_t token) {
   std::vector<Follower>& all = followers.all;
+  ++followers.total;
   const auto found = std::find_if(all.begin(), all.end(),
                                   [&](const Follower& each) { return each.token == token; });
   if (found == all.end()) {
@@ -43,7 +52,7 @@ void NGramTable::count(Followers& followers, std::int64_t token) {
   }
 }
 
-void NGramTable::propose(const TokenSpan& tokens, std::int64_t most, TokenSpan& proposed) const {
+void NGramTable::propose(const TokenSpan& tokens, std::int64_t most, Guesses& proposed) const {
   // The last tokens of the text, and what is proposed behind them.
   std::array<std::int64_t, kDraftNgramTokens + constants::kDraftMaxTokens> tail{};
   const auto known = std::min(kDraftNgramTokens, static_cast<std::int64_t>(tokens.size()));
@@ -51,19 +60,29 @@ void NGramTable::propose(const TokenSpan& tokens, std::int64_t most, TokenSpan& 
   proposed.clear();
   most = std::min(most, constants::kDraftMaxTokens);
   for (std::int64_t end = known; end < known + most; ++end) {
-    const std::int64_t token = best(tail.data() + end, std::min(kDraftNgramTokens, end));
-    if (token < 0) return;
-    proposed.push_back(token);
-    tail[static_cast<std::size_t>(end)] = token;
+    const Match found = match(tail.data() + end, std::min(kDraftNgramTokens, end));
+    if (found.followers == nullptr) return;
+    const Follower& best = found.followers->all[found.followers->best];
+    const std::int64_t share = kShares * best.count / (found.followers->total + 1);
+    proposed.add(best.token, static_cast<std::size_t>(kShares * (found.length - 1) + share));
+    tail[static_cast<std::size_t>(end)] = best.token;
   }
 }
 
-std::int64_t NGramTable::best(const std::int64_t* end, std::int64_t length) const {
+NGramTable::Match NGramTable::match(const std::int64_t* end, std::int64_t length) const {
   for (; length > 0; --length) {
     const auto found = followers_.find(NGram::before(end, length));
-    if (found != followers_.end()) return found->second.all[found->second.best].token;
+    if (found != followers_.end()) return {&found->second, length};
   }
-  return -1;
+  return {};
+}
+
+std::vector<double> NGramTable::priors() {
+  std::vector<double> found(static_cast<std::size_t>(kShares * kDraftNgramTokens));
+  for (std::size_t one = 0; one < found.size(); ++one) {
+    found[one] = (static_cast<double>(one % kShares) + 0.5) / kShares;
+  }
+  return found;
 }
 
 NGramTable& NGramTables::of(const std::string& client) {

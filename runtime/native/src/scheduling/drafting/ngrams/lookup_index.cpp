@@ -1,4 +1,4 @@
-#include "scheduling/drafting/lookup_index.h"
+#include "scheduling/drafting/ngrams/lookup_index.h"
 
 #include <algorithm>
 
@@ -7,12 +7,14 @@ namespace skipdec::runtime {
 namespace {
 
 constexpr std::int64_t kLeastLookupTokens = 2;
+constexpr std::int64_t kMostMatched = 8;  // tokens of a match that are told apart
+constexpr double kPrior = 0.5;
 
 static_assert(constants::kDraftLookupTokens <= constants::kDraftNgramTokens);
 
 }  // namespace
 
-void LookupIndex::propose(const TokenSpan& tokens, std::int64_t most, TokenSpan& proposed) {
+void LookupIndex::propose(const TokenSpan& tokens, std::int64_t most, Guesses& proposed) {
   add(tokens);
   proposed.clear();
   const auto size = static_cast<std::int64_t>(tokens.size());
@@ -21,9 +23,17 @@ void LookupIndex::propose(const TokenSpan& tokens, std::int64_t most, TokenSpan&
     const auto found = behind_.find(NGram::before(tokens.data() + size, length));
     if (found == behind_.end()) continue;
     const auto place = static_cast<std::int64_t>(found->second);
-    proposed.assign(tokens.begin() + place, tokens.begin() + std::min(place + most, size));
+    for (std::int64_t index = place; index < std::min(place + most, size); ++index) {
+      const std::int64_t matched = std::min(length + index - place, kMostMatched);
+      proposed.add(tokens[static_cast<std::size_t>(index)],
+                   static_cast<std::size_t>(matched - kLeastLookupTokens));
+    }
     return;
   }
+}
+
+std::vector<double> LookupIndex::priors() {
+  return std::vector<double>(kMostMatched - kLeastLookupTokens + 1, kPrior);
 }
 
 // Adds the n-grams that end before the last token, behind which something follows.

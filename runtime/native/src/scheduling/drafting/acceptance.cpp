@@ -1,0 +1,50 @@
+#include "scheduling/drafting/acceptance.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace skipdec::runtime {
+
+namespace {
+
+constexpr double kImagined = 4;      // tries at the prior that each class of evidence begins with
+constexpr double kMemory = 0.99;     // of a class, per token that was tried
+constexpr double kTryMemory = 0.5;   // where guesses were only tried: old results must not outweigh
+constexpr double kRowImagined = 4;   // tokens that held as expected, with which a row begins
+constexpr double kMostShare = 0.98;  // a row that was lucky may be wrong next
+
+}  // namespace
+
+double RowResults::factor() const { return (held + kRowImagined) / (expected + kRowImagined); }
+
+SourceAcceptance::SourceAcceptance(std::string source, const std::vector<double>& priors,
+                                   double draft_prior)
+    : source_(std::move(source)), draft_prior_(draft_prior), tried_(priors.size(), kImagined) {
+  for (const double prior : priors) held_.push_back(kImagined * prior);
+}
+
+void SourceAcceptance::expect(const std::vector<std::size_t>& evidence, const RowResults& row,
+                              std::vector<double>& sums) const {
+  const double factor = row.factor();
+  double power = 1, total = 0;
+  sums.assign(1, 0.0);
+  for (const std::size_t one : evidence) {
+    power *= std::min(kMostShare, share(one) * factor);
+    total += power;
+    sums.push_back(total);
+  }
+}
+
+void SourceAcceptance::add(const std::vector<std::size_t>& evidence, std::size_t tried,
+                           std::size_t held, RowResults& row, bool is_try) {
+  const double memory = is_try ? kTryMemory : kMemory;
+  for (std::size_t place = 0; place < tried; ++place) {
+    const std::size_t one = evidence[place];
+    row.expected += share(one);
+    tried_[one] = tried_[one] * memory + 1;
+    held_[one] = held_[one] * memory + (place < held ? 1 : 0);
+  }
+  row.held += static_cast<double>(held);
+}
+
+}  // namespace skipdec::runtime

@@ -1,0 +1,47 @@
+// How often guesses hold: of each drafter by the evidence for a guess, and in one row.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace skipdec::runtime {
+
+// Guesses of one drafter that held in one row, beside those that were expected to.
+struct RowResults {
+  double expected = 0, held = 0;
+
+  // Returns by how much the row's guesses hold more often than expected. Worked: 6 were expected to
+  // hold and 1 did: (1 + 4) / (6 + 4) = 0.5.
+  double factor() const;
+};
+
+// The share of one drafter's guesses that held, over all rows, by class of evidence. A class begins
+// with 4 imagined tries at its prior, and recent tries count most.
+class SourceAcceptance {
+ public:
+  // ``draft_prior``: a draft step's cost, in passes over one token, until it is measured; 0 for
+  // drafters that run no layers.
+  SourceAcceptance(std::string source, const std::vector<double>& priors, double draft_prior = 0);
+
+  const std::string& source() const { return source_; }
+  double draft_prior() const { return draft_prior_; }
+  bool runs_layers() const { return draft_prior_ > 0; }
+  // Returns the share of guesses of this class that held.
+  double share(std::size_t evidence) const { return held_[evidence] / tried_[evidence]; }
+  // Writes to ``sums`` how many of the first 0, 1, … guesses are expected to hold in a row. Worked:
+  // classes that hold with 0.8 and 0.5, in a new row: 0, 0.8 and 0.8 + 0.8 · 0.5 = 1.2.
+  void expect(const std::vector<std::size_t>& evidence, const RowResults& row,
+              std::vector<double>& sums) const;
+  // Counts the first ``tried`` guesses of ``evidence``, of which the first ``held`` held;
+  // ``is_try``: they were not expected to gain.
+  void add(const std::vector<std::size_t>& evidence, std::size_t tried, std::size_t held,
+           RowResults& row, bool is_try = false);
+
+ private:
+  std::string source_;
+  double draft_prior_;
+  std::vector<double> tried_, held_;
+};
+
+}  // namespace skipdec::runtime
