@@ -24,8 +24,8 @@ _INTRODUCTION = """# Drafts on other texts, and other engines' drafts
 full depth, token by token. So the only question is how many tokens a pass writes, and what that
 gains. **The texts decide it.** Answers that copy from their prompt get five tokens a pass from
 `lookup`, narrow texts two to four from `own`, code 1.3 from both, open prose 1.1: next to nothing.
-Where texts copy, ask `lookup` first: `lookup+own`. `own` nearly always has a guess, so behind
-`own` `lookup` is seldom asked.
+Parts are chosen by what they are expected to gain, so `own+lookup` and `lookup+own` come to about
+the same, on each kind of text close to the better part.
 
 ```sh
 python scripts/bench.py drafts texts /tmp/drafts           # the texts, from this repository's pages
