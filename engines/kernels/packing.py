@@ -44,6 +44,24 @@ def unpack_int8(weight: NDArray[np.int8], shape: tuple[int, int]) -> NDArray[np.
     return padded[: shape[0], : shape[1]].copy()
 
 
+def gated_halves(tensor: NDArray[Element]) -> tuple[NDArray[Element], NDArray[Element]]:
+    """Return views of the gate's and of the other half of a gated product's packed ``tensor``.
+
+    Blocks of columns [blocks, ...] alternate, so that a block of the gate and the one that it
+    multiplies are neighbours; values of columns [N] lie one half behind the other. Each half is
+    packed like a product of its own, so both are padded to whole blocks.
+
+    >>> [half.tolist() for half in gated_halves(np.arange(4).reshape(4, 1))]
+    [[[0], [2]], [[1], [3]]]
+    >>> [half.tolist() for half in gated_halves(np.arange(4))]
+    [[0, 1], [2, 3]]
+    """
+    if tensor.ndim > 1:
+        return tensor[0::2], tensor[1::2]
+    half = len(tensor) // 2
+    return tensor[:half], tensor[half:]
+
+
 def pack_half(weight: NDArray[Element]) -> NDArray[Element]:
     """Return ``weight`` of the operator HalfLinear for 16-bit weights [K, N], as a copy.
 

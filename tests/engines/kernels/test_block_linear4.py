@@ -288,7 +288,7 @@ WRONG: dict[str, tuple[dict[str, Array | int], str]] = {
     "depth": ({"weight": np.zeros((2, 8, 16, 4), np.uint8)}, "scale must be packed"),
     "scale": ({"scale": np.ones((32, 4), ml_dtypes.bfloat16)}, "scale must be packed"),
     "bias": ({"bias": np.zeros(33, np.float32)}, "bias must be [N]"),
-    "activation": ({"activation": 3}, "activation must be 0"),
+    "activation": ({"activation": 4}, "activation must be 0"),
 }
 
 

@@ -194,7 +194,7 @@ WRONG: dict[str, tuple[dict[str, Array | int], str]] = {
     "type": ({"weight": np.zeros((2, 8, 16), np.float32)}, "weight must be float16 or bfloat16"),
     "bias": ({"bias": np.zeros(33, np.float32)}, "bias must be [N]"),
     "N": ({"N": 0}, "N must be"),
-    "activation": ({"activation": 3}, "activation must be 0"),
+    "activation": ({"activation": 4}, "activation must be 0"),
 }
 
 

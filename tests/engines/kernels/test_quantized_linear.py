@@ -217,7 +217,7 @@ WRONG: dict[str, tuple[dict[str, Array], str]] = {
     "scale": ({"scale": np.ones(16, np.float32)}, "scale must be [N]"),
     "offset": ({"offset": np.zeros(31, np.int32)}, "offset must have as many"),
     "sums": ({"offset": np.full(32, 128, np.int32)}, "weight and offset disagree"),
-    "bias": ({"bias": np.zeros(33, np.float32)}, "bias must have as many"),
+    "bias": ({"bias": np.zeros(33, np.float32)}, "bias must be [N]"),
 }
 
 
@@ -238,7 +238,7 @@ def test_another_packing_is_refused_when_the_session_is_made() -> None:
 
 def test_an_unknown_activation_is_refused() -> None:
     with pytest.raises(Exception, match="activation must be 0"):
-        Layer(*pack_layer(), activation=3).session()
+        Layer(*pack_layer(), activation=4).session()
 
 
 def pack_layer() -> tuple[Array, Array]:

@@ -10,21 +10,19 @@ namespace {
 enum Input : std::size_t { kX, kWeight, kBias, kResidual };
 
 HalfWeights checked_weights(const NodeInfo& node) {
-  const Tensor weight = node.constant(kWeight), bias = node.constant(kBias);
+  const Tensor weight = node.constant(kWeight);
   HalfWeights weights;
-  weights.columns = node.attribute("N", std::int64_t{0});
-  weights.activation = activation_of(node);
-  require(weights.columns > 0, "N must be the number of columns, 1 or more");
+  weights.columns = columns_of(node, node.attribute("N", std::int64_t{0}));
+  require(weights.columns.count > 0, "N must be the number of columns, 1 or more");
   require(static_cast<bool>(weight), "weight must be an initialiser");
   require(weight.type == abi::ElementType::kFloat16 || weight.type == abi::ElementType::kBfloat16,
           "weight must be float16 or bfloat16");
   require(weight.rank == 3 && weight.dims[0] == weights.blocks() && weight.dims[1] > 0 &&
               weight.dims[2] == HalfWeights::kBlockColumns,
           "weight must be packed: [N / 16, K, 16], N rounded up to 16");
-  require(!bias || (bias.rank == 1 && bias.dims[0] == weights.columns), "bias must be [N]");
+  weights.columns.bias = bias_of(node, kBias, weights.columns);
   weights.depth = weight.dims[1];
   weights.values = weight.data;
-  weights.bias = bias.as<float>();
   return weights;
 }
 
@@ -48,12 +46,11 @@ HalfLinear::HalfLinear(const NodeInfo& node)
 
 void HalfLinear::compute(const CallContext& call) const {
   const Tensor x = call.input(kX), residual = call.input(kResidual);
-  require(weights_.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
+  require(weights_.columns.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
   require(x.rank > 0 && x.last() == weights_.depth, "x must be [..., K] with the K of weight");
   Tensor y = x;
-  y.dims[y.rank - 1] = weights_.columns;
-  require(!residual || (residual.rank == y.rank && residual.dims == y.dims),
-          "residual must have the shape of the result");
+  y.dims[y.rank - 1] = weights_.columns.results();
+  require_residual(weights_.columns, residual, y);
   HalfRows rows;
   rows.count = x.size() / weights_.depth;
   rows.values = x.as<float>();

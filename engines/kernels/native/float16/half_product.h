@@ -8,22 +8,20 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "operators/activation.h"
+#include "operators/columns.h"
 #include "processor/instruction_set.h"
 
 namespace skipdec {
 
 // Weights [K, N] of a product. The caller owns all memory.
 struct HalfWeights {
-  static constexpr std::int64_t kBlockColumns = 16;  // contiguous columns
+  static constexpr std::int64_t kBlockColumns = Columns::kBlock;
 
   std::int64_t depth = 0;        // K
-  std::int64_t columns = 0;      // N
-  const void* values = nullptr;  // float16 or bfloat16 [ceil(N / 16), K, 16], zeros beyond N
-  const float* bias = nullptr;   // [N] or nullptr
-  Activation activation = Activation::kNone;
+  Columns columns;               // N
+  const void* values = nullptr;  // float16 or bfloat16 [blocks, K, 16], zeros beyond N
 
-  std::int64_t blocks() const { return (columns + kBlockColumns - 1) / kBlockColumns; }
+  std::int64_t blocks() const { return columns.blocks(); }
 };
 
 // Rows of a call. The caller owns all memory.
@@ -31,8 +29,8 @@ struct HalfRows {
   std::int64_t count = 0;           // M
   const float* values = nullptr;    // [M, K]
   float* packed = nullptr;          // HalfKernels::packed_floats, 64-byte aligned
-  const float* residual = nullptr;  // [M, N] or nullptr; may be result
-  float* result = nullptr;          // [M, N]
+  const float* residual = nullptr;  // [M, N] or nullptr; may be result; not in a gated product
+  float* result = nullptr;          // [M, columns.results()]
 };
 
 // Kernels of one instruction set. Calls on disjoint ranges may run concurrently.
@@ -47,7 +45,7 @@ struct HalfKernels {
   // Packs the rows of panels begin … end - 1.
   void (*pack)(const HalfWeights&, const HalfRows&, std::int64_t begin, std::int64_t end) noexcept;
   // Computes all rows of the result in blocks begin … end - 1 of 16 columns, after all rows are
-  // packed.
+  // packed. In a gated product, begin and end are even.
   Multiply multiply_float16;
   Multiply multiply_bfloat16;
 };

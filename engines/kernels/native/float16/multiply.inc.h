@@ -69,8 +69,9 @@ inline void multiply_tile(const HalfWeights& weights, const HalfRows& rows, cons
     }
   }
   for (int b = 0; b < kBlocks; ++b) {
-    const FinishedColumns<HalfWeights> columns(weights, (block + b) * Vector::kLanes);
-    for (int m = 0; m < kRows; ++m) columns.store(rows, row + m, sums[m][b]);
+    with_columns(weights.columns, block + b, [&](const auto& columns) {
+      for (int m = 0; m < kRows; ++m) columns.finish(rows, row + m, sums[m][b]);
+    });
   }
 }
 

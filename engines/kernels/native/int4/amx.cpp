@@ -87,12 +87,13 @@ class TileProduct {
       multiply_block(tiles, packed, block);
       add_block(block);
     }
-    const FinishedColumns<BlockWeights> columns(weights_, panel_ * kPanelColumns);
-    for (std::int64_t group = begin_; group < end_; ++group) {
-      for (std::int64_t row = 0; row < rows_.rows_of(group); ++row) {
-        columns.store(rows_, group * kGroup + row, y_[group - begin_][row]);
+    with_columns(weights_.columns, panel_, [&](const auto& columns) {
+      for (std::int64_t group = begin_; group < end_; ++group) {
+        for (std::int64_t row = 0; row < rows_.rows_of(group); ++row) {
+          columns.finish(rows_, group * kGroup + row, y_[group - begin_][row]);
+        }
       }
-    }
+    });
   }
 
  private:

@@ -13,19 +13,19 @@ bool has_shape(const Tensor& tensor, std::array<std::int64_t, 4> dims, std::size
   return tensor.rank == rank && std::equal(dims.begin(), dims.begin() + rank, tensor.dims.begin());
 }
 
-// True if codes and scales beyond the last column represent 0, which detects weights in another
-// packing.
+// True if codes and scales beyond the last panel's columns represent 0, which detects weights in
+// another packing.
 bool is_packed(const BlockWeights& weights) {
   constexpr std::uint8_t kTwoZeros = kZeroCode << 4 | kZeroCode;
-  const std::int64_t panel = weights.panels() - 1, first = weights.columns - panel * kPanelColumns;
+  const std::int64_t panel = weights.panels() - 1, size = weights.columns.size(panel);
   const std::int64_t bytes = weights.padded_depth() * kPanelColumns / 2;
   const std::uint8_t* codes = weights.codes + panel * bytes;
   for (std::int64_t at = 0; at < bytes; ++at) {
-    if (at / 4 % kPanelColumns >= first && codes[at] != kTwoZeros) return false;
+    if (at / 4 % kPanelColumns >= size && codes[at] != kTwoZeros) return false;
   }
   const Bfloat16* scale = weights.scale + panel * weights.blocks * kPanelColumns;
   for (std::int64_t at = 0; at < weights.blocks * kPanelColumns; ++at) {
-    if (at % kPanelColumns >= first && scale[at].bits != 0) return false;
+    if (at % kPanelColumns >= size && scale[at].bits != 0) return false;
   }
   return true;
 }
@@ -38,47 +38,47 @@ std::int64_t groups_of_a_task(const BlockRows& rows) {
 }
 
 // Threads take parts when they become free, so a thread on a busy core delays the others by at most
-// one part: about 128 KB of weights, or a sixteenth of small ones.
+// one part: about 128 KB of weights, or a sixteenth of small ones, in pairs of panels for gated
+// products.
 std::int64_t panels_of_a_task(const BlockWeights& weights) {
   constexpr std::int64_t kBytes = 128 * 1024, kTasks = 16;
   const std::int64_t of_bytes = kBytes / (weights.padded_depth() * kPanelColumns / 2);
-  return std::max<std::int64_t>(1, std::min(of_bytes, weights.panels() / kTasks));
+  const std::int64_t panels =
+      std::max<std::int64_t>(1, std::min(of_bytes, weights.panels() / kTasks));
+  return weights.columns.is_gated ? (panels + 1) / 2 * 2 : panels;
 }
 
 }  // namespace
 
 BlockLinear4::BlockLinear4(const NodeInfo& node) : instruction_set_(chosen_instruction_set()) {
-  const Tensor weight = node.constant(kWeight), scale = node.constant(kScale),
-               bias = node.constant(kBias);
+  const Tensor weight = node.constant(kWeight), scale = node.constant(kScale);
   require(weight && scale, "weight and scale must be initialisers");
   weights_.block_size = node.attribute("block_size", std::int64_t{0});
-  weights_.columns = node.attribute("N", std::int64_t{0});
+  weights_.columns = columns_of(node, node.attribute("N", std::int64_t{0}));
   const std::int64_t size = weights_.block_size, panels = weights_.panels();
   require(size == 32 || size == 64 || size == 128, "block_size must be 32, 64 or 128");
-  require(weights_.columns > 0, "N must be the number of columns of weight, at least 1");
+  require(weights_.columns.count > 0, "N must be the number of columns of weight, at least 1");
   weights_.blocks = weight.rank == 4 ? weight.dims[1] * 8 / size : 0;
   require(weights_.blocks > 0 &&
               has_shape(weight, {panels, weights_.padded_depth() / 8, kPanelColumns, 4}, 4),
           "weight must be packed: [N / 16, K / 8, 16, 4], N and K rounded up to 16 and block_size");
   require(has_shape(scale, {panels, weights_.blocks, kPanelColumns}, 3),
           "scale must be packed: [N / 16, K / block_size, 16]");
-  require(!bias || has_shape(bias, {weights_.columns}, 1), "bias must be [N]");
+  weights_.columns.bias = bias_of(node, kBias, weights_.columns);
   weights_.codes = weight.as<std::uint8_t>();
   weights_.scale = scale.as<Bfloat16>();
-  weights_.bias = bias.as<float>();
-  weights_.activation = activation_of(node);
   require(is_packed(weights_),
           "weight and scale must be those of 0 beyond column N, as pack_int4 makes them");
 }
 
 void BlockLinear4::compute(const CallContext& call) const {
   const Tensor x = call.input(kX), residual = call.input(kResidual);
-  require(weights_.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
+  require(weights_.columns.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
   const std::int64_t depth = x.last(), beyond = weights_.padded_depth() - depth;
   require(x.rank > 0 && beyond >= 0 && beyond < weights_.block_size,
           "x must be [..., K] with the K of weight");
   Tensor y = x;
-  y.dims[y.rank - 1] = weights_.columns;
+  y.dims[y.rank - 1] = weights_.columns.results();
   BlockRows rows;
   rows.depth = depth;
   rows.count = x.size() / depth;
@@ -86,8 +86,7 @@ void BlockLinear4::compute(const CallContext& call) const {
   rows.residual = residual.as<float>();
   rows.result = call.output(0, y.dims, y.rank).as<float>();
   if (rows.count == 0) return;
-  require(!residual || (residual.rank == y.rank && residual.dims == y.dims),
-          "residual must have the shape of the result");
+  require_residual(weights_.columns, residual, y);
   run(call, rows);
 }
 

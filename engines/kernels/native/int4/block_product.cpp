@@ -21,7 +21,7 @@ std::vector<float> known_product(const BlockKernels& kernels, std::int64_t block
   BlockWeights weights;
   weights.block_size = block_size;
   weights.blocks = (kDepth + block_size - 1) / block_size;
-  weights.columns = kColumns;
+  weights.columns.count = kColumns;
   const std::int64_t lanes = weights.panels() * kPanelColumns;
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(lanes * weights.padded_depth() / 2));
   for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * 89 >> 3);

@@ -6,22 +6,24 @@
 //   q             = int8(round_half_even(x · (1 / x_scale))), 0 where x_scale is 0
 //   y[m, n]      += float(Σ q · (code − 8)) · (scale[b, n] · x_scale[m, b]), b = 0, 1, 2, …
 //
-// then adds the bias, applies the activation and adds the residual. The bits are the same on every
-// instruction set: sums inside a block are integers, and blocks are added in order, each by one
-// fused multiply-add. A row with NaN or infinity has x_scale NaN, so its whole result is NaN.
+// then adds the bias, applies the activation and adds the residual; a gated product
+// (operators/columns.h) is activation(y of the gate) · y of the other column. The bits are the same
+// on every instruction set: sums inside a block are integers, and blocks are added in order, each
+// by one fused multiply-add. A row with NaN or infinity has x_scale NaN, so its whole result is
+// NaN.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "operators/activation.h"
+#include "operators/columns.h"
 #include "processor/instruction_set.h"
 #include "simd/element.h"
 
 namespace skipdec {
 
-constexpr std::int64_t kPanelColumns = 16;  // contiguous in packed weights
-constexpr std::int64_t kUnitDepth = 32;     // inputs that kernels process together
+constexpr std::int64_t kPanelColumns = Columns::kBlock;
+constexpr std::int64_t kUnitDepth = 32;  // inputs that kernels process together
 constexpr std::int64_t kUnitBytes = kUnitDepth * kPanelColumns / 2;
 constexpr std::int64_t kZeroCode = 8;  // the code of a weight of 0
 
@@ -29,16 +31,14 @@ constexpr std::int64_t kZeroCode = 8;  // the code of a weight of 0
 struct BlockWeights {
   std::int64_t block_size = 0;  // 32, 64 or 128
   std::int64_t blocks = 0;      // K / block_size, rounded up
-  std::int64_t columns = 0;     // N
-  // [ceil(N / 16), blocks · block_size / 8, 16, 4]; a byte has input k in its low four bits and
+  Columns columns;              // N
+  // [panels, blocks · block_size / 8, 16, 4]; a byte has input k in its low four bits and
   // input k + 4 in the high ones.
   const std::uint8_t* codes = nullptr;
-  const Bfloat16* scale = nullptr;  // [ceil(N / 16), blocks, 16]
-  const float* bias = nullptr;      // [N] or nullptr
-  Activation activation = Activation::kNone;
+  const Bfloat16* scale = nullptr;  // [panels, blocks, 16]
 
   std::int64_t padded_depth() const { return blocks * block_size; }
-  std::int64_t panels() const { return (columns + kPanelColumns - 1) / kPanelColumns; }
+  std::int64_t panels() const { return columns.blocks(); }
 };
 
 // Rows of a call. The caller owns all memory. Rows are quantised in groups of R, the number that a
@@ -52,8 +52,8 @@ struct BlockRows {
   std::int8_t* codes = nullptr;        // [M / R, blocks, R, block_size], 64-byte aligned
   float* scale = nullptr;              // [M / R, blocks, R]
   std::int32_t* correction = nullptr;  // [M / R, blocks, R]: −8 · Σ q
-  const float* residual = nullptr;     // [M, N] or nullptr; may be result
-  float* result = nullptr;             // [M, N]
+  const float* residual = nullptr;     // [M, N] or nullptr; may be result; not in a gated product
+  float* result = nullptr;             // [M, columns.results()]
 
   // Returns the number of bytes of codes. Kernels may read, but do not use, one block of a group
   // beyond the last.
@@ -73,7 +73,7 @@ struct BlockKernels {
   void (*quantize)(const BlockWeights&, const BlockRows&, std::int64_t begin,
                    std::int64_t end) noexcept;
   // Computes all rows of the result in panels begin … end - 1 of 16 columns, after all rows are
-  // quantised.
+  // quantised. In a gated product, begin and end are even.
   void (*multiply)(const BlockWeights&, const BlockRows&, std::int64_t begin,
                    std::int64_t end) noexcept;
 };

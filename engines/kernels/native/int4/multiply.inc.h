@@ -51,8 +51,9 @@ void multiply_tile(const BlockWeights& weights, const BlockRows& rows, std::int6
     correction += kRows;
     scale += kPanelColumns;
   }
-  const FinishedColumns<BlockWeights> columns(weights, panel * kPanelColumns);
-  for (int row = 0; row < kRows; ++row) columns.store(rows, group * kGroup + row, y[row]);
+  with_columns(weights.columns, panel, [&](const auto& columns) {
+    for (int row = 0; row < kRows; ++row) columns.finish(rows, group * kGroup + row, y[row]);
+  });
 }
 
 using MultiplyTile = void (*)(const BlockWeights&, const BlockRows&, std::int64_t group,

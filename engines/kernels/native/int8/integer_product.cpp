@@ -28,7 +28,7 @@ std::vector<float> known_product(const IntegerKernels& kernels) {
   Scratch scratch;
   IntegerWeights weights;
   weights.padded_depth = kPaddedDepth;
-  weights.columns = kColumns;
+  weights.columns.count = kColumns;
   weights.codes = codes.data();
   weights.scale = scale.data();
   weights.offset = offset.data();

@@ -3,6 +3,8 @@
 //   row_scale = max|x| / 127, q = uint8(round_half_even(x / row_scale) + 128)
 //   y = (float(Σ q·w − offset) · scale) · row_scale, + bias, activation, + residual
 //
+// A gated product (operators/columns.h) is activation(y of the gate) · y of the other column.
+//
 // The bits are the same on every instruction set: sums are integers, and each float operation
 // rounds separately. A row with NaN or infinity has row_scale NaN, so its whole result is NaN.
 #pragma once
@@ -10,12 +12,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "operators/activation.h"
+#include "operators/columns.h"
 #include "processor/instruction_set.h"
 
 namespace skipdec {
 
-constexpr std::int64_t kBlockColumns = 16;   // contiguous in packed weights
+constexpr std::int64_t kBlockColumns = Columns::kBlock;
 constexpr std::int64_t kDepthMultiple = 64;  // divides the depth of packed weights
 constexpr std::int64_t kDepthStep = 4;       // contiguous codes of a column
 
@@ -23,14 +25,12 @@ constexpr std::int64_t kDepthStep = 4;       // contiguous codes of a column
 struct IntegerWeights {
   std::int64_t depth = 0;                // K
   std::int64_t padded_depth = 0;         // Kp: K rounded up to 64
-  std::int64_t columns = 0;              // N
-  const std::int8_t* codes = nullptr;    // [ceil(N / 16), Kp / 4, 16, 4], zeros beyond K and N
+  const std::int8_t* codes = nullptr;    // [blocks, Kp / 4, 16, 4], zeros beyond K and N
   const float* scale = nullptr;          // [N]
   const std::int32_t* offset = nullptr;  // [N]: 128 · Σ_k codes
-  const float* bias = nullptr;           // [N] or nullptr
-  Activation activation = Activation::kNone;
+  Columns columns;                       // N
 
-  std::int64_t blocks() const { return (columns + kBlockColumns - 1) / kBlockColumns; }
+  std::int64_t blocks() const { return columns.blocks(); }
 };
 
 // Rows of a call. The caller owns all memory.
@@ -40,8 +40,8 @@ struct IntegerRows {
   const float* values = nullptr;    // [M, K]
   std::uint8_t* codes = nullptr;    // IntegerKernels::code_bytes, 64-byte aligned
   float* scale = nullptr;           // [M]
-  const float* residual = nullptr;  // [M, N] or nullptr; may be result
-  float* result = nullptr;          // [M, N]
+  const float* residual = nullptr;  // [M, N] or nullptr; may be result; not in a gated product
+  float* result = nullptr;          // [M, columns.results()]
 };
 
 // Kernels of one instruction set. Calls on disjoint ranges may run concurrently.
@@ -51,7 +51,7 @@ struct IntegerKernels {
   void (*quantize)(const IntegerWeights&, const IntegerRows&, std::int64_t begin,
                    std::int64_t end) noexcept;
   // Computes all rows of the result in blocks begin … end - 1 of 16 columns, after all rows are
-  // quantised.
+  // quantised. In a gated product, begin and end are even.
   void (*multiply)(const IntegerWeights&, const IntegerRows&, std::int64_t begin,
                    std::int64_t end) noexcept;
 };

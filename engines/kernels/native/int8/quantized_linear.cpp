@@ -28,8 +28,9 @@ bool is_packed(const IntegerWeights& weights) {
   }
   for (std::int64_t i = 0; i < kBlockColumns; ++i) {
     const auto column = static_cast<std::size_t>(i);
-    const std::int64_t n = block * kBlockColumns + i;
-    if (n >= weights.columns ? !is_zero[column] : 128 * sums[column] != weights.offset[n]) {
+    const std::int64_t n = weights.columns.first(block) + i;
+    const bool exists = i < weights.columns.size(block);
+    if (exists ? 128 * sums[column] != weights.offset[n] : !is_zero[column]) {
       return false;
     }
   }
@@ -62,23 +63,21 @@ std::int64_t blocks_of_a_task(const IntegerWeights& weights) {
 QuantizedLinear::QuantizedLinear(const NodeInfo& node)
     : instruction_set_(chosen_instruction_set()) {
   const Tensor weight = node.constant(kWeight), scale = node.constant(kScale),
-               offset = node.constant(kOffset), bias = node.constant(kBias);
+               offset = node.constant(kOffset);
   require(weight && scale && offset, "weight, scale and offset must be initialisers");
   const std::int64_t depth = weight.rank == 4 ? weight.dims[1] * 4 : 0;
   require(depth > 0 && depth % kDepthMultiple == 0 && weight.dims[0] > 0 &&
               weight.dims[2] == kBlockColumns && weight.dims[3] == 4,
           "weight must be packed: [N / 16, K / 4, 16, 4], N and K rounded up to 16 and 64");
   weights_.padded_depth = depth;
-  weights_.columns = scale.size();
+  weights_.columns = columns_of(node, scale.size());
   require(scale.rank == 1 && weights_.blocks() == weight.dims[0],
           "scale must be [N], for the N columns of weight");
-  require(has_shape(offset, weights_.columns), "offset must have as many elements as scale");
-  require(!bias || has_shape(bias, weights_.columns), "bias must have as many elements as scale");
+  require(has_shape(offset, weights_.columns.count), "offset must have as many elements as scale");
+  weights_.columns.bias = bias_of(node, kBias, weights_.columns);
   weights_.codes = weight.as<std::int8_t>();
   weights_.scale = scale.as<float>();
   weights_.offset = offset.as<std::int32_t>();
-  weights_.bias = bias.as<float>();
-  weights_.activation = activation_of(node);
   require(is_packed(weights_),
           "weight and offset disagree: offset must be 128 times the sums of "
           "the columns of weight, and weight packed as pack_int8 does");
@@ -86,11 +85,11 @@ QuantizedLinear::QuantizedLinear(const NodeInfo& node)
 
 void QuantizedLinear::compute(const CallContext& call) const {
   const Tensor x = call.input(kX), residual = call.input(kResidual);
-  require(weights_.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
+  require(weights_.columns.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
   require(x.rank > 0 && rounded_up(x.last(), kDepthMultiple) == weights_.padded_depth,
           "x must be [..., K] with the K of weight");
   Tensor y = x;
-  y.dims[y.rank - 1] = weights_.columns;
+  y.dims[y.rank - 1] = weights_.columns.results();
   IntegerRows rows;
   rows.depth = x.last();
   rows.count = x.size() / rows.depth;
@@ -98,8 +97,7 @@ void QuantizedLinear::compute(const CallContext& call) const {
   rows.residual = residual.as<float>();
   rows.result = call.output(0, y.dims, y.rank).as<float>();
   if (rows.count == 0) return;
-  require(!residual || (residual.rank == y.rank && residual.dims == y.dims),
-          "residual must have the shape of the result");
+  require_residual(weights_.columns, residual, y);
   run(call, rows);
 }
 

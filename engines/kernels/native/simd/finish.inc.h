@@ -11,47 +11,108 @@ inline Vector load_columns(const float* from, int count) {
   return count == Vector::kLanes ? Vector::load(from) : load_first(from, count);
 }
 
-// Finishes the 16 columns from ``column`` on, the last of which may not exist. Values that all rows
-// share are loaded once. ``Weights`` has columns, bias and activation.
-template <class Weights>
-class FinishedColumns {
+// Not inlined, because it would take registers from the loops before it.
+__attribute__((noinline)) inline Vector smoothly_activated(const Vector& y, Activation activation) {
+  return activation == Activation::kGelu ? gelu(y) : silu(y);
+}
+
+inline Vector activated(const Vector& y, Activation activation) {
+  if (activation == Activation::kRelu) return relu(y);
+  return activation == Activation::kNone ? y : smoothly_activated(y, activation);
+}
+
+// A block's columns that exist, in vectors [N] and in the result.
+class BlockColumns {
  public:
-  FinishedColumns(const Weights& weights, std::int64_t column)
-      : column_(column),
-        columns_(weights.columns),
-        count_(static_cast<int>(std::min<std::int64_t>(columns_ - column, Vector::kLanes))),
-        activation_(weights.activation),
-        has_bias_(weights.bias != nullptr),
-        bias_(has_bias_ ? load(weights.bias) : Vector::broadcast(0.0F)) {}
+  BlockColumns(std::int64_t first, std::int64_t place, std::int64_t results)
+      : first_(first),
+        place_(place),
+        results_(results),
+        count_(static_cast<int>(std::min(results - place, Columns::kBlock))) {}
+
+  int count() const { return count_; }
+  std::int64_t first() const { return first_; }
+  std::int64_t place(std::int64_t row) const { return row * results_ + place_; }
 
   // Loads from a vector [N], with zeros for columns that do not exist.
-  Vector load(const float* of_columns) const { return load_columns(of_columns + column_, count_); }
-
-  // Stores activation(y + bias) + residual in ``row``. The residual may be the result.
-  template <class Rows>
-  void store(const Rows& rows, std::int64_t row, Vector y) const {
-    if (has_bias_) y = y + bias_;
-    if (activation_ == Activation::kRelu) y = relu(y);
-    if (activation_ == Activation::kGelu) y = gelu(y);
-    const std::int64_t place = row * columns_ + column_;
-    if (rows.residual != nullptr) y = load_columns(rows.residual + place, count_) + y;
+  Vector load(const float* of_columns) const { return load_columns(of_columns + first_, count_); }
+  // Loads from a result, and stores to it.
+  Vector load(const float* results, std::int64_t place) const {
+    return load_columns(results + place, count_);
+  }
+  void store(const Vector& y, float* results, std::int64_t place) const {
     if (count_ == Vector::kLanes) {
-      y.store(rows.result + place);
+      y.store(results + place);
     } else {
-      store_first(y, rows.result + place, count_);
+      store_first(y, results + place, count_);
     }
   }
 
-  int count() const { return count_; }
+ private:
+  std::int64_t first_;
+  std::int64_t place_;
+  std::int64_t results_;
+  int count_;
+};
+
+// Finishes the sums of a block; what all rows share is loaded once.
+class PlainColumns : public BlockColumns {
+ public:
+  PlainColumns(const Columns& columns, std::int64_t block)
+      : BlockColumns(block * Columns::kBlock, block * Columns::kBlock, columns.count),
+        activation_(columns.activation),
+        has_bias_(columns.bias != nullptr),
+        bias_(has_bias_ ? load(columns.bias) : Vector::broadcast(0.0F)) {}
+
+  // Stores activation(y + bias) + residual in ``row``. The residual may be the result.
+  template <class Rows>
+  void finish(const Rows& rows, std::int64_t row, Vector y) const {
+    if (has_bias_) y = y + bias_;
+    y = activated(y, activation_);
+    const std::int64_t at = place(row);
+    if (rows.residual != nullptr) y = load(rows.residual, at) + y;
+    store(y, rows.result, at);
+  }
 
  private:
-  std::int64_t column_;
-  std::int64_t columns_;
-  int count_;
   Activation activation_;
   bool has_bias_;
   Vector bias_;
 };
+
+// Finishes the sums of a block of a gated product. The gate's block is finished first, and its
+// partner multiplies what it finds in the result.
+class GatedColumns : public BlockColumns {
+ public:
+  GatedColumns(const Columns& columns, std::int64_t block)
+      : BlockColumns(columns.first(block), columns.place(block), columns.results()),
+        is_multiplier_(columns.is_multiplier(block)),
+        activation_(columns.activation),
+        bias_(columns.bias != nullptr ? load(columns.bias) : Vector::broadcast(0.0F)) {}
+
+  template <class Rows>
+  void finish(const Rows& rows, std::int64_t row, Vector y) const {
+    y = y + bias_;
+    const std::int64_t at = place(row);
+    y = is_multiplier_ ? load(rows.result, at) * y : activated(y, activation_);
+    store(y, rows.result, at);
+  }
+
+ private:
+  bool is_multiplier_;
+  Activation activation_;
+  Vector bias_;
+};
+
+// Calls use(finished), where ``finished`` finishes the sums of ``block``.
+template <class Use>
+inline void with_columns(const Columns& columns, std::int64_t block, const Use& use) {
+  if (columns.is_gated) {
+    use(GatedColumns(columns, block));
+  } else {
+    use(PlainColumns(columns, block));
+  }
+}
 
 }  // namespace
 }  // namespace skipdec

@@ -27,6 +27,13 @@ inline Vector exp(const Vector& x) {
   return select_less(x, least, Vector::broadcast(0.0F), p * power_of_two(biased));
 }
 
+// Returns x / (1 + e^-x); 0 below -88, where it is less than 6e-37 from 0. NaN stays NaN.
+inline Vector silu(const Vector& x) {
+  const Vector zero = Vector::broadcast(0.0F);
+  const Vector quotient = x / (Vector::broadcast(1.0F) + exp(zero - x));
+  return select_less(x, Vector::broadcast(-88.0F), zero, quotient);
+}
+
 // Returns the error function within 4e-7: x·P(x²)/Q(x²), fitted on [-3.95, 3.95], beyond which it
 // is ±1 in float32. NaN stays NaN.
 inline Vector erf(const Vector& x) {

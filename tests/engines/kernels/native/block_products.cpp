@@ -12,7 +12,7 @@ struct Case {
   explicit Case(const Shape& shape, Numbers& numbers) : shape(shape) {
     weights.block_size = 32 << shape.columns % 3;
     weights.blocks = (shape.depth + weights.block_size - 1) / weights.block_size;
-    weights.columns = shape.columns;
+    weights.columns.count = shape.columns;
     const std::int64_t depth = weights.padded_depth();
     codes.assign(static_cast<std::size_t>(weights.panels() * depth * 8), 0x88);
     scale.resize(static_cast<std::size_t>(weights.panels() * weights.blocks * 16));
@@ -30,7 +30,7 @@ struct Case {
     residual = numbers.values(shape.rows * shape.columns);
     weights.codes = codes.data();
     weights.scale = scale.data();
-    weights.bias = bias.data();
+    weights.columns.bias = bias.data();
   }
 
   void set_code(std::int64_t k, std::int64_t n, unsigned code) {

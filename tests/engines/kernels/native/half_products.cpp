@@ -11,7 +11,7 @@ namespace {
 struct Case {
   explicit Case(const Shape& shape, Numbers& numbers) : shape(shape) {
     weights.depth = shape.depth;
-    weights.columns = shape.columns;
+    weights.columns.count = shape.columns;
     values.resize(static_cast<std::size_t>(weights.blocks() * shape.depth * 16));
     for (std::int64_t n = 0; n < shape.columns; ++n) {
       for (std::int64_t k = 0; k < shape.depth; ++k) {
@@ -22,8 +22,8 @@ struct Case {
     x = numbers.values(shape.rows * shape.depth);
     residual = numbers.values(shape.rows * shape.columns);
     weights.values = values.data();
-    weights.bias = bias.data();
-    weights.activation = Activation::kGelu;
+    weights.columns.bias = bias.data();
+    weights.columns.activation = Activation::kGelu;
   }
 
   std::uint16_t& value(std::int64_t k, std::int64_t n) {

@@ -12,7 +12,7 @@ struct Case {
   explicit Case(const Shape& shape, Numbers& numbers) : shape(shape) {
     weights.depth = shape.depth;
     weights.padded_depth = (shape.depth + 63) / 64 * 64;
-    weights.columns = shape.columns;
+    weights.columns.count = shape.columns;
     codes.resize(static_cast<std::size_t>(weights.blocks() * weights.padded_depth * 16));
     offset.resize(static_cast<std::size_t>(shape.columns));
     for (std::int64_t n = 0; n < shape.columns; ++n) {
@@ -28,8 +28,8 @@ struct Case {
     weights.codes = codes.data();
     weights.scale = scale.data();
     weights.offset = offset.data();
-    weights.bias = bias.data();
-    weights.activation = Activation::kRelu;
+    weights.columns.bias = bias.data();
+    weights.columns.activation = Activation::kRelu;
   }
 
   std::int8_t& code(std::int64_t k, std::int64_t n) {

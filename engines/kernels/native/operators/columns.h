@@ -1,0 +1,55 @@
+// The columns of a product: how packed weights arrange them, and what follows their sums.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "operators/activation.h"
+
+namespace skipdec {
+
+class NodeInfo;
+struct Tensor;
+
+// N columns in blocks of 16, which are contiguous in packed weights. In a gated product, whose
+// first N / 2 columns are the gate, blocks of both halves alternate: 16 columns of the gate, then
+// the 16 columns that are multiplied with them. 40 columns in blocks, gated: 0 … 15, 20 … 35,
+// 16 … 19, 36 … 39.
+struct Columns {
+  static constexpr std::int64_t kBlock = 16;
+
+  std::int64_t count = 0;       // N
+  const float* bias = nullptr;  // [N] or nullptr
+  Activation activation = Activation::kNone;
+  bool is_gated = false;  // y = activation(gate) · other
+
+  // Returns the number of columns of the result: N, or N / 2 of a gated product.
+  std::int64_t results() const { return is_gated ? count / 2 : count; }
+  std::int64_t blocks() const { return (results() + kBlock - 1) / kBlock * (is_gated ? 2 : 1); }
+  bool is_multiplier(std::int64_t block) const { return is_gated && block % 2 == 1; }
+  // Returns the block's first column in the result.
+  std::int64_t place(std::int64_t block) const { return (is_gated ? block / 2 : block) * kBlock; }
+  // Returns the block's first column in bias and scales, which are not rearranged.
+  std::int64_t first(std::int64_t block) const {
+    return place(block) + (is_multiplier(block) ? count / 2 : 0);
+  }
+  // Returns how many columns the block has, from 1 to 16.
+  int size(std::int64_t block) const {
+    return static_cast<int>(std::min(results() - place(block), kBlock));
+  }
+};
+
+// Returns ``count`` columns without bias, with the attributes "activation" and "gated" of ``node``.
+// Throws OperatorError if they do not fit.
+Columns columns_of(const NodeInfo& node, std::int64_t count);
+
+// Returns the node's ``input``, a bias for all columns, or nullptr. Throws OperatorError if it has
+// another shape.
+const float* bias_of(const NodeInfo& node, std::size_t input, const Columns& columns);
+
+// Throws OperatorError unless ``residual`` is absent, or has the shape of the result ``y`` of a
+// product that is not gated.
+void require_residual(const Columns& columns, const Tensor& residual, const Tensor& y);
+
+}  // namespace skipdec
