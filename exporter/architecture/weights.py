@@ -28,7 +28,8 @@ class Parameter:
     without sources consists of ``values``, float32 in C order, or of ones. A norm's parameters stay
     float32 in a float16 engine (``keeps_float32``). ``is_product``: the weight of a product that
     may be quantised. ``is_table``: each token reads one row. ``factors`` multiply the sources, one
-    each, in float32; empty: none does.
+    each, in float32; empty: none does. ``is_gated``: a product whose first half of columns is the
+    gate of the other half; the graph computes SiLU(gate) · other from its result.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Parameter:
     out_sizes: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
     factors: tuple[float, ...] = ()
+    is_gated: bool = False
 
     def float_dtype(self, dtype: FloatType, float32_activations: bool) -> FloatType:
         """Return the type of the unquantised parameter in an engine of ``dtype``.

@@ -26,13 +26,14 @@ def rewrite_engine(bundle: EngineBundle, spec: EngineSpec, directory: Path) -> B
     """
     manifest = bundle.manifest
     source = CanonicalGraph(built_engine(bundle, spec))
-    quantizer = weight_quantizer(spec.kind, manifest.precision)
+    packing = weight_quantizer(spec.kind, manifest.precision)
     lowered = expand(source.graph(), spec.kind, manifest.model, manifest.precision)
 
     def tensors(parameter: Parameter) -> dict[str, Array]:
-        if not (isinstance(quantizer, PackedQuantizer) and parameter.is_product):
+        if not (isinstance(packing, PackedQuantizer) and parameter.is_product):
             names = [name for name in source.tensors if _belongs(name, parameter)]
             return {name: source.read(name) for name in names}
+        quantizer = packing.fitting(parameter)
         in_size, out_size = parameter.shape
         stored = {
             suffix: source.read(f"{parameter.name}.{suffix}")

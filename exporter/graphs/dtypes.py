@@ -55,7 +55,9 @@ def _weight_dtypes(
         name = f"weight {parameter.name}"
         if quantizer is not None and parameter.is_product:
             in_size, out_size = parameter.shape
-            for suffix, (dtype, _) in quantizer.layout((in_size, out_size)).items():
+            for suffix, (dtype, _) in (
+                quantizer.fitting(parameter).layout((in_size, out_size)).items()
+            ):
                 dtypes[f"{name}.{suffix}"] = dtype
         else:
             is_wide = target_of(target).has_float32_activations

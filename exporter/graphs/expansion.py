@@ -3,6 +3,7 @@
     QuantizedLinear → QuantizeLinear, MatMulInteger and scales, then bias, activation, residual
     BlockLinear4    → MatMulNBits, likewise
     HalfLinear      → MatMul, its weight in float32
+    gated products  → those of gate and other in one, then Split, Sigmoid, Mul, Mul
     Attention       → GroupQueryAttention
     LayerNorm       → LayerNormalization
     RmsNorm         → RMSNormalization
@@ -21,10 +22,12 @@ from ..architecture.architecture import canonical_signature, engine_parameters
 from ..quantization.packed import PackedQuantizer, weight_quantizer
 from ..quantization.quantize import WeightQuantizer
 from .attention import attention_node
+from .fusion import ACTIVATION, ACTIVATIONS
+from .gating import gate_nodes
 from .lowering import CONTRIB_DOMAIN, LoweredEngine, initializer, replace_value
 from .norms import restore_norms
 from .onnxruntime import GROUP_QUERY_ATTENTION, ProductWriter, length_inputs, with_lengths
-from .skipdec import ACTIVATION, ACTIVATIONS, ATTENTION, CACHES
+from .skipdec import ATTENTION, CACHES
 
 
 def expanded_precision(precision: PrecisionSpec) -> PrecisionSpec:
@@ -65,8 +68,8 @@ class _Expansion:
         self._quantizer = weight_quantizer(kind, precision)
         self._writer = ProductWriter(graph, kind, precision.accuracy_level)
         layer_index = 0 if kind is EngineKind.LAYER else None
-        self._shapes = {
-            parameter.name: parameter.shape
+        self._products = {
+            parameter.name: parameter
             for parameter in engine_parameters(kind, model, layer_index)
             if parameter.is_product
         }
@@ -75,20 +78,22 @@ class _Expansion:
         """Expand all products; return the quantiser of each weight that stays quantised."""
         quantizer = self._quantizer
         if not isinstance(quantizer, PackedQuantizer):
-            return {} if quantizer is None else dict.fromkeys(self._shapes, quantizer)
+            return {} if quantizer is None else dict.fromkeys(self._products, quantizer)
         for node in list(self._graph):
             if node.domain == DOMAIN and node.op_type == quantizer.operator:
                 self._expand(node, quantizer)
-        return {} if quantizer.plain is None else dict.fromkeys(self._shapes, quantizer.plain)
+        return {} if quantizer.plain is None else dict.fromkeys(self._products, quantizer.plain)
 
-    def _expand(self, node: ir.Node, quantizer: PackedQuantizer) -> None:
+    def _expand(self, node: ir.Node, packing: PackedQuantizer) -> None:
         """Replace a node by the product and the operations that were fused with it."""
         inputs, packed = node.inputs[:2]
         assert inputs is not None
         assert packed is not None
         assert packed.name is not None
         weight = packed.name.rpartition(".")[0]
-        in_size, out_size = self._shapes[weight]
+        parameter = self._products[weight]
+        quantizer = packing.fitting(parameter)
+        in_size, out_size = parameter.shape
         tensors = quantizer.layout((in_size, out_size))
         bias, residual = (*node.inputs[1 + len(tensors) :], None, None)[:2]
         if quantizer.plain is None:
@@ -99,7 +104,11 @@ class _Expansion:
             result = self._writer.write(node, inputs, weight, shape, quantizer.plain)
         if bias is not None:
             result = self._insert(node, "Add", result, bias)
-        if activation := node.attributes[ACTIVATION].as_int():
+        if quantizer.is_gated:
+            gate = gate_nodes(result)
+            self._graph.insert_before(node, gate)
+            result = gate[-1].outputs[0]
+        elif activation := node.attributes[ACTIVATION].as_int():
             result = self._insert(node, ACTIVATIONS[activation], result)
         if residual is not None:
             result = self._insert(node, "Add", residual, result)

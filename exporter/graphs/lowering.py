@@ -73,6 +73,13 @@ def consumer(value: ir.Value) -> ir.Node:
     return use.node
 
 
+def only_use(graph: ir.Graph, node: ir.Node) -> ir.Node | None:
+    """Return the node that reads the output of ``node``, if there is exactly one use."""
+    (value,) = node.outputs
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and value not in graph.outputs else None
+
+
 def products_by_weight(graph: ir.Graph) -> dict[str | None, ir.Node]:
     """Return the MatMul nodes by the name of their second operand."""
     products = [node for node in graph if node.op_type == "MatMul"]

@@ -245,7 +245,7 @@ def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, 
         stored: dict[str, tuple[str, tuple[int, ...]]] = {"": (dtype, parameter.shape)}
         if quantizer is not None and parameter.is_product:
             in_size, out_size = parameter.shape
-            stored = quantizer.layout((in_size, out_size))
+            stored = quantizer.fitting(parameter).layout((in_size, out_size))
         for dtype, shape in stored.values():
             nbytes = -(-math.prod(shape) * _ITEM_BITS[dtype] // 8)
             size += -(-nbytes // WEIGHTS_ALIGNMENT) * WEIGHTS_ALIGNMENT

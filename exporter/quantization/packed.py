@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
@@ -20,6 +20,7 @@ from ...engines.kernels.packing import (
     BLOCK_COLUMNS,
     INT8_DEPTH_MULTIPLE,
     INT8_DEPTH_STEP,
+    gated_halves,
     pack_half,
     pack_int4,
     pack_int8,
@@ -29,6 +30,7 @@ from ...engines.kernels.packing import (
 )
 from ...engines.manifest import EngineKind, PrecisionSpec
 from ...engines.memory import Array
+from ..architecture.weights import Parameter
 from . import quantize
 from .quantize import (
     BlockQuantizer,
@@ -45,22 +47,27 @@ Layout = dict[str, tuple[str, tuple[int, ...]]]
 _WITH_PRODUCTS = (EngineKind.LAYER, EngineKind.HEAD)
 
 
+@dataclass(frozen=True)
 class PackedQuantizer(WeightQuantizer):
     """Produces the tensors of one of skipdec's operators, in the order of its inputs.
 
     The first axis of each tensor follows the columns of the weight, so a weight is packed in
-    pieces of whole blocks of columns.
+    pieces of whole blocks of columns. ``is_gated``: the columns are two halves, gate and other,
+    each packed by itself and placed as ``gated_halves`` tells.
     """
 
+    is_gated: bool = field(default=False, kw_only=True)
+
     operator: ClassVar[str]
+    column_axis: ClassVar[int] = -1  # of the tensors of ``plain``
 
     @abstractmethod
     def pack(self, weight: Array) -> dict[str, Array]:
         """Quantise and pack some columns of a weight [K, n]; all tensors are new."""
 
     @abstractmethod
-    def unpack(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
-        """Return the tensors of ``plain`` for a weight [K, N]; without one, the weight as ""."""
+    def unpacked(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
+        """Return the tensors of ``plain`` for a weight [K, N] that is not gated, or for a half."""
 
     @property
     @abstractmethod
@@ -68,8 +75,17 @@ class PackedQuantizer(WeightQuantizer):
         """Return ONNX Runtime's quantiser with the same codes; None if its weight is float."""
 
     def attributes(self, shape: tuple[int, int]) -> dict[str, int]:
-        """Return the operator's attributes."""
-        return {}
+        """Return the operator's attributes for a weight [K, N], without its activation."""
+        return {"gated": 1} if self.is_gated else {}
+
+    def blocks(self, out_size: int) -> int:
+        """Return the number of blocks of columns of a weight [K, ``out_size``]."""
+        halves = 2 if self.is_gated else 1
+        return -(-out_size // halves // BLOCK_COLUMNS) * halves
+
+    @override
+    def fitting(self, parameter: Parameter) -> PackedQuantizer:
+        return replace(self, is_gated=parameter.is_gated)
 
     @override
     def encode(self, weight: Array) -> dict[str, Array]:
@@ -78,12 +94,30 @@ class PackedQuantizer(WeightQuantizer):
             name: np.empty(shape, dtype)
             for name, (dtype, shape) in self.layout((in_size, out_size)).items()
         }
+        if self.is_gated:
+            half = out_size // 2
+            for places, columns in zip(_halves(tensors), np.split(weight, [half], 1), strict=True):
+                self._fill(places, columns)
+        else:
+            self._fill(tensors, weight)
+        return tensors
+
+    def _fill(self, tensors: Mapping[str, Array], weight: Array) -> None:
+        """Write the packed ``weight`` to ``tensors``, a piece at a time."""
         ends = dict.fromkeys(tensors, 0)
         for columns in column_slices(weight.shape, BLOCK_COLUMNS):
             for name, part in self.pack(weight[:, columns]).items():
                 start, ends[name] = ends[name], ends[name] + len(part)
                 tensors[name][start : ends[name]] = part
-        return tensors
+
+    def unpack(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
+        """Return the tensors of ``plain`` for a weight [K, N]; without one, the weight as ""."""
+        if not self.is_gated:
+            return self.unpacked(tensors, shape)
+        in_size, out_size = shape
+        gate, other = (self.unpacked(half, (in_size, out_size // 2)) for half in _halves(tensors))
+        axis = self.column_axis
+        return {name: np.concatenate((gate[name], other[name]), axis) for name in gate}
 
     @override
     def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
@@ -101,12 +135,11 @@ class PackedChannelQuantizer(PackedQuantizer):
     plain = ChannelQuantizer()
 
     def layout(self, shape: tuple[int, int]) -> Layout:
-        """Return int8 codes [Np/16, Kp/4, 16, 4], float32 ``scale`` and int32 ``offset`` [N]."""
+        """Return int8 codes [blocks, Kp/4, 16, 4], float32 ``scale`` and int32 ``offset`` [N]."""
         in_size, out_size = shape
         depth = -(-in_size // INT8_DEPTH_MULTIPLE) * INT8_DEPTH_MULTIPLE // INT8_DEPTH_STEP
-        blocks = -(-out_size // BLOCK_COLUMNS)
         return {
-            "quantized": ("int8", (blocks, depth, BLOCK_COLUMNS, INT8_DEPTH_STEP)),
+            "quantized": ("int8", (self.blocks(out_size), depth, BLOCK_COLUMNS, INT8_DEPTH_STEP)),
             "scale": ("float32", (out_size,)),
             "offset": ("int32", (out_size,)),
         }
@@ -118,7 +151,7 @@ class PackedChannelQuantizer(PackedQuantizer):
         return {"quantized": packed, "scale": plain["scale"], "offset": offset}
 
     @override
-    def unpack(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
+    def unpacked(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
         return {
             "quantized": unpack_int8(tensors["quantized"], shape),
             "scale": np.asarray(tensors["scale"]),
@@ -138,6 +171,7 @@ class PackedInt4Quantizer(PackedQuantizer):
     block_size: int
 
     operator = "BlockLinear4"
+    column_axis = 0
 
     @property
     def plain(self) -> BlockQuantizer:
@@ -146,12 +180,12 @@ class PackedInt4Quantizer(PackedQuantizer):
 
     @override
     def attributes(self, shape: tuple[int, int]) -> dict[str, int]:
-        return {"N": shape[1], "block_size": self.block_size}
+        return super().attributes(shape) | {"N": shape[1], "block_size": self.block_size}
 
     def layout(self, shape: tuple[int, int]) -> Layout:
-        """Return uint8 codes [Np/16, Kp/8, 16, 4] and bfloat16 ``scale`` [Np/16, blocks, 16]."""
+        """Return uint8 codes [panels, Kp/8, 16, 4] and bfloat16 ``scale`` [panels, blocks, 16]."""
         in_size, out_size = shape
-        blocks, panels = -(-in_size // self.block_size), -(-out_size // BLOCK_COLUMNS)
+        blocks, panels = -(-in_size // self.block_size), self.blocks(out_size)
         depth = blocks * self.block_size // 8
         return {
             "quantized": ("uint8", (panels, depth, BLOCK_COLUMNS, 4)),
@@ -165,7 +199,7 @@ class PackedInt4Quantizer(PackedQuantizer):
         return {"quantized": quantized, "scale": scale}
 
     @override
-    def unpack(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
+    def unpacked(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
         quantized, scale = unpack_int4(tensors["quantized"], tensors["scale"], shape[1])
         return {"quantized": quantized, "scale": scale}
 
@@ -181,13 +215,12 @@ class HalfQuantizer(PackedQuantizer):
 
     @override
     def attributes(self, shape: tuple[int, int]) -> dict[str, int]:
-        return {"N": shape[1]}
+        return super().attributes(shape) | {"N": shape[1]}
 
     def layout(self, shape: tuple[int, int]) -> Layout:
-        """Return ``packed`` [Np/16, K, 16]."""
+        """Return ``packed`` [blocks, K, 16]."""
         in_size, out_size = shape
-        blocks = -(-out_size // BLOCK_COLUMNS)
-        return {"packed": (self.dtype, (blocks, in_size, BLOCK_COLUMNS))}
+        return {"packed": (self.dtype, (self.blocks(out_size), in_size, BLOCK_COLUMNS))}
 
     @override
     def pack(self, weight: Array) -> dict[str, Array]:
@@ -196,8 +229,17 @@ class HalfQuantizer(PackedQuantizer):
         return {"packed": pack_half(rounded)}
 
     @override
-    def unpack(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
+    def unpacked(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
         return {"": unpack_half(tensors["packed"], shape[1])}
+
+
+def _halves(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return views of the gate's and of the other half's part of each packed tensor."""
+    halves = {name: gated_halves(tensor) for name, tensor in tensors.items()}
+    return (
+        {name: gate for name, (gate, _) in halves.items()},
+        {name: other for name, (_, other) in halves.items()},
+    )
 
 
 def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ from ...engines.manifest import EngineKind, FloatType, PrecisionSpec, Quantizati
 from ...engines.memory import Array
 from ...engines.registry import load
 from ...engines.targets import target_of
+
+if TYPE_CHECKING:
+    from ..architecture.weights import Parameter
 
 FloatArray = NDArray[np.float32]
 
@@ -46,6 +50,10 @@ class WeightQuantizer(ABC):
     @abstractmethod
     def decode(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> FloatArray:
         """Return the float32 weight [K, N], of ``shape``, that ``tensors`` represent."""
+
+    def fitting(self, parameter: Parameter) -> WeightQuantizer:
+        """Return the quantiser of the weight ``parameter``, which its use may change."""
+        return self
 
     def dequantized(self, weight: Array) -> FloatArray:
         """Return ``weight`` [K, N] as its quantised form represents it."""

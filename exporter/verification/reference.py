@@ -105,7 +105,8 @@ class Reference:
         if quantizer is not None and parameter.is_product:
             if target_of(self.form).is_compiled:
                 weight = weight.astype(self.precision.dtype)
-            return {f"{parameter.name}.{k}": v for k, v in quantizer.encode(weight).items()}
+            tensors = quantizer.fitting(parameter).encode(weight)
+            return {f"{parameter.name}.{suffix}": each for suffix, each in tensors.items()}
         is_wide = target_of(self.form).has_float32_activations
         dtype = parameter.float_dtype(self.precision.dtype, is_wide)
         return {parameter.name: np.array(weight, dtype, order="C")}
@@ -135,14 +136,15 @@ class ReferenceBuilder:
                 self._set(parameter.name, stored[parameter.name])
                 continue
             assert self._quantizer is not None
+            quantizer = self._quantizer.fitting(parameter)
             tensors = {name.rpartition(".")[2]: array for name, array in stored.items()}
             in_size, out_size = parameter.shape
-            if isinstance(self._quantizer, PackedChannelQuantizer):
-                tensors = self._quantizer.unpack(tensors, (in_size, out_size))
-            if isinstance(self._quantizer, ChannelQuantizer | PackedChannelQuantizer):
+            if isinstance(quantizer, PackedChannelQuantizer):
+                tensors = quantizer.unpack(tensors, (in_size, out_size))
+            if isinstance(quantizer, ChannelQuantizer | PackedChannelQuantizer):
                 integers[parameter.name.removesuffix(".weight")] = tensors
             else:
-                self._set(parameter.name, self._quantizer.decode(tensors, (in_size, out_size)))
+                self._set(parameter.name, quantizer.decode(tensors, (in_size, out_size)))
         for path, tensors in integers.items():
             projection = self.module.get_submodule(path)
             assert isinstance(projection, Projection)

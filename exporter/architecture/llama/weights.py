@@ -63,7 +63,7 @@ def layer_parameters(model: LlamaSpec, layer_index: int) -> tuple[Parameter, ...
         _frequencies(model, layer_index),
         *output.parameters(OUTPUT, query, prefix, bias=model.output_bias, factors=added),
         _norm(prefix, second, size),
-        *two.parameters(GATE_UP, size, prefix, bias=model.mlp_bias),
+        *two.parameters(GATE_UP, size, prefix, bias=model.mlp_bias, is_gated=True),
         *down.parameters(DOWN, ffn_dim, prefix, bias=model.mlp_bias, factors=added),
     )
 
@@ -103,6 +103,7 @@ class _Projection:
         *,
         bias: bool,
         factors: tuple[float, ...] = (),
+        is_gated: bool = False,
     ) -> tuple[Parameter, ...]:
         """Return the weight and, if there is one, the bias."""
         out_size = sum(self.out_sizes)
@@ -114,6 +115,7 @@ class _Projection:
             is_product=True,
             out_sizes=self.out_sizes,
             factors=factors,
+            is_gated=is_gated,
         )
         if not bias:
             return (weight,)

@@ -31,19 +31,28 @@ def rewriting(bundle: Path, output: Path) -> BuildConfig:
 
 @needs_kernels
 @pytest.mark.parametrize(
-    ("options", "tolerance"),
+    ("structure", "options", "tolerance"),
     [
-        ({"quantize": "int8", "kv_dtype": "float32"}, 1e-5),
-        ({"quantize": "int4", "block_size": 32, "kv_dtype": "float32"}, 1e-3),
-        ({"dtype": "bfloat16", "kv_dtype": "float32"}, 1e-4),
-        ({"quantize": "int8"}, 0.2),  # the cache is float32 afterwards, here and below
-        ({"dtype": "float16", "kv_dtype": "int8"}, 3e-1),
+        ("post_norm", {"quantize": "int8", "kv_dtype": "float32"}, 1e-5),
+        ("post_norm", {"quantize": "int4", "block_size": 32, "kv_dtype": "float32"}, 1e-3),
+        ("post_norm", {"dtype": "bfloat16", "kv_dtype": "float32"}, 1e-4),
+        # the cache is float32 afterwards, in the next two
+        ("post_norm", {"quantize": "int8"}, 0.2),
+        ("post_norm", {"dtype": "float16", "kv_dtype": "int8"}, 3e-1),
+        # RMS norms and gated products
+        ("llama", {"quantize": "int8", "kv_dtype": "float32"}, 1e-4),
+        ("llama", {"quantize": "int4", "block_size": 32, "kv_dtype": "float32"}, 5e-2),
+        ("qwen3", {"dtype": "bfloat16", "kv_dtype": "float32"}, 1e-4),
     ],
 )
 def test_a_rewritten_bundle_computes_the_same(
-    exported: Callable[..., Path], tmp_path: Path, options: dict[str, object], tolerance: float
+    exported: Callable[..., Path],
+    tmp_path: Path,
+    structure: str,
+    options: dict[str, object],
+    tolerance: float,
 ) -> None:
-    source = exported("post_norm", kernels="skipdec", **options)
+    source = exported(structure, kernels="skipdec", **options)
     report = build_bundle(rewriting(source, tmp_path / "rewritten"))
     rewritten = EngineBundle.open(tmp_path / "rewritten", verify="full")
     assert rewritten.manifest.kernels is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -25,10 +27,11 @@ PACKED = [
     HalfQuantizer("float16"),
     HalfQuantizer("bfloat16"),
 ]
+GATED = [replace(quantizer, is_gated=True) for quantizer in PACKED]
 
 
-@pytest.mark.parametrize("quantizer", PACKED)
-@pytest.mark.parametrize("shape", [(64, 16), (80, 9), (1, 1)])
+@pytest.mark.parametrize("quantizer", [*PACKED, *GATED])
+@pytest.mark.parametrize("shape", [(64, 16), (80, 18), (96, 344), (1, 2)])
 def test_encode_and_decode_round_trip_the_layout(
     quantizer: PackedQuantizer, shape: tuple[int, int]
 ) -> None:
@@ -40,7 +43,18 @@ def test_encode_and_decode_round_trip_the_layout(
     np.testing.assert_array_equal(decoded, quantizer.dequantized(original))
 
 
-@pytest.mark.parametrize("quantizer", PACKED)
+@pytest.mark.parametrize(("gated", "plain"), list(zip(GATED, PACKED, strict=True)))
+@pytest.mark.parametrize("width", [1, 16, 24, 172])
+def test_a_gated_weight_has_the_codes_of_a_plain_one(
+    gated: PackedQuantizer, plain: PackedQuantizer, width: int
+) -> None:
+    shape = (80, 2 * width)
+    unpacked = gated.unpack(gated.encode(weight(shape)), shape)
+    for name, tensor in plain.unpack(plain.encode(weight(shape)), shape).items():
+        np.testing.assert_array_equal(unpacked[name], tensor)
+
+
+@pytest.mark.parametrize("quantizer", [*PACKED, *GATED])
 def test_a_weight_is_packed_in_pieces_without_a_difference(
     quantizer: PackedQuantizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,124 @@
+"""Fusion of products with packed weights, and what follows them, into one of skipdec's operators.
+
+    MatMul (+ Add bias) (+ Relu | Gelu) (+ Add residual)      →  QuantizedLinear, HalfLinear, …
+    MatMul (+ Add bias) → Split → SiLU(gate) · other (gated)  →  the same operators
+
+Inputs of a fused product, in this order: the activations, the tensors of the packed weight, and an
+optional bias and residual. Its attribute ``activation`` is an index into ``ACTIVATIONS``, or
+``SILU`` of a gated product, whose attribute ``gated`` is 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ...engines.kernels.library import DOMAIN
+from ..quantization.packed import PackedQuantizer
+from .gating import gate_after
+from .lowering import initializer, only_use, replace_value
+
+ACTIVATIONS = ("", "Relu", "Gelu")  # by the attribute's value
+ACTIVATION = "activation"
+SILU = 3  # the attribute's value for SiLU
+
+
+@dataclass
+class _Chain:
+    """A product and the following nodes that one operator can compute."""
+
+    nodes: list[ir.Node]
+    bias: ir.Value | None = None
+    activation: int = 0
+    residual: ir.Value | None = None
+
+    @property
+    def last(self) -> ir.Node:
+        """Return the node that produces the result."""
+        return self.nodes[-1]
+
+
+def fuse_product(graph: ir.Graph, product: ir.Node, quantizer: PackedQuantizer) -> None:
+    """Replace ``product``, a MatMul with a weight initialiser [K, N], and what can be fused.
+
+    A gated ``quantizer`` requires a gate after the product.
+    """
+    inputs, weight = product.inputs
+    assert weight is not None
+    assert weight.name is not None
+    assert weight.shape is not None
+    in_size, out_size = (int(size) for size in weight.shape.numpy())
+    shape = (in_size, out_size)
+    tensors = [
+        initializer(graph, f"{weight.name}.{suffix}", dtype, size)
+        for suffix, (dtype, size) in quantizer.layout(shape).items()
+    ]
+    chain = (_gated_chain if quantizer.is_gated else _chain)(graph, product)
+    operands = [inputs, *tensors, chain.bias, chain.residual]
+    while operands[-1] is None:
+        operands.pop()
+    attributes = quantizer.attributes(shape) | {ACTIVATION: chain.activation}
+    node = ir.node(quantizer.operator, operands, attributes, domain=DOMAIN, name=weight.name)
+    graph.insert_before(chain.last, node)
+    replace_value(chain.last.outputs[0], node.outputs[0])
+    graph.remove(reversed(chain.nodes), safe=True)
+    del graph.initializers[weight.name]
+
+
+def _chain(graph: ir.Graph, product: ir.Node) -> _Chain:
+    """Return the nodes after ``product`` that can be fused; each must have a single use."""
+    chain, following = _biased(graph, product)
+    if following is not None and following.op_type in ACTIVATIONS[1:] and _is_exact(following):
+        chain.activation = ACTIVATIONS.index(following.op_type)
+        following = _extend(graph, chain, following)
+    other = _other_operand(following, chain.last)
+    if other is not None and not other.is_initializer():
+        _extend(graph, chain, following)
+        chain.residual = other
+    return chain
+
+
+def _gated_chain(graph: ir.Graph, product: ir.Node) -> _Chain:
+    """Return the nodes of a gated product."""
+    chain, following = _biased(graph, product)
+    gate = gate_after(graph, following)
+    assert gate is not None, f"no SiLU(gate) · other follows the gated product {product.name}"
+    chain.nodes += gate
+    chain.activation = SILU
+    return chain
+
+
+def _biased(graph: ir.Graph, product: ir.Node) -> tuple[_Chain, ir.Node | None]:
+    """Return ``product`` with its bias, if it has one, and the only user of their result."""
+    chain = _Chain([product])
+    following = only_use(graph, product)
+    if (bias := _other_operand(following, chain.last)) is not None and _is_vector(bias):
+        following = _extend(graph, chain, following)
+        chain.bias = bias
+    return chain, following
+
+
+def _extend(graph: ir.Graph, chain: _Chain, node: ir.Node | None) -> ir.Node | None:
+    """Append ``node`` to ``chain``; return its only user, if any."""
+    assert node is not None
+    chain.nodes.append(node)
+    return only_use(graph, node)
+
+
+def _other_operand(node: ir.Node | None, known: ir.Node) -> ir.Value | None:
+    """Return the value that an Add adds to the result of ``known``, if ``node`` is such an Add."""
+    if node is None or node.op_type != "Add":
+        return None
+    others = [value for value in node.inputs if value is not known.outputs[0]]
+    return others[0] if len(others) == 1 else None
+
+
+def _is_vector(value: ir.Value) -> bool:
+    return value.is_initializer() and value.shape is not None and len(value.shape) == 1
+
+
+def _is_exact(node: ir.Node) -> bool:
+    """Return True for an exact activation: GELU by erf, not by tanh."""
+    approximate = node.attributes.get("approximate")
+    return approximate is None or approximate.as_string() == "none"

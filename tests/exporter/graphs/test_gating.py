@@ -1,0 +1,97 @@
+"""Gates of feed-forward layers are found in graphs, fused into products and written out again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import pytest
+from canonical_graphs import canonical_graph
+from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES
+
+from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+from skipdec.exporter.architecture.architecture import ARCHITECTURES, Architecture
+from skipdec.exporter.graphs.expansion import expand
+from skipdec.exporter.graphs.gating import gate_after, gate_nodes
+from skipdec.exporter.graphs.lowering import LoweredEngine, lowering_of
+
+PRECISIONS = {
+    "int8": PrecisionSpec(quantize="int8"),
+    "int4": PrecisionSpec(quantize="int4", block_size=32, accuracy_level=4),
+    "float16": PrecisionSpec(dtype="float16"),
+}
+PRODUCTS = {"int8": "QuantizedLinear", "int4": "BlockLinear4", "float16": "HalfLinear"}
+
+
+def spec_of(structure: str) -> ModelSpec:
+    config = {**LLAMA_BASE, **LLAMA_STRUCTURES[structure]}
+    family: Architecture = ARCHITECTURES.load(str(config["model_type"]))
+    return family.spec_from_config(config, structure, None)
+
+
+def lowered(structure: str, precision: PrecisionSpec) -> LoweredEngine:
+    model = spec_of(structure)
+    graph = canonical_graph(EngineKind.LAYER, model, "float32")
+    return lowering_of("skipdec")(graph, EngineKind.LAYER, model, precision)
+
+
+def operators(engine: LoweredEngine) -> Counter[str]:
+    return Counter(node.op_type for node in engine.graph.graph)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("structure", LLAMA_STRUCTURES)
+def test_four_products_and_two_norms_are_all_beside_attention(
+    structure: str, precision: str
+) -> None:
+    engine = lowered(structure, PRECISIONS[precision])
+    counts = operators(engine)
+    assert counts[PRODUCTS[precision]] == 4
+    assert not counts["Sigmoid"] + counts["MatMul"] + counts["RMSNormalization"] + counts["Add"]
+    (gated,) = (node for node in engine.graph.graph if node.attributes.get_int("gated", 0))
+    assert gated.name == "mlp.gate_up_proj.weight"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_expansion_writes_the_gate_out(precision: str) -> None:
+    model, spec = spec_of("llama"), PRECISIONS[precision]
+    engine = lowered("llama", spec)
+    expanded = expand(engine.graph, EngineKind.LAYER, model, spec)
+    (sigmoid,) = (node for node in expanded.graph.graph if node.op_type == "Sigmoid")
+    split = sigmoid.inputs[0].producer() if sigmoid.inputs[0] is not None else None
+    assert gate_after(expanded.graph.graph, split) is not None
+    assert operators(expanded)["RMSNormalization"] >= 2
+
+
+def graph_of(nodes: Sequence[ir.Node], halves: ir.Value, *outputs: ir.Value) -> ir.Graph:
+    return ir.Graph([halves], outputs, nodes=nodes)
+
+
+def test_only_a_whole_gate_is_one() -> None:
+    halves = ir.val("halves", dtype=ir.DataType.FLOAT, shape=["B", "S", 12])
+    split, sigmoid, silu, product = gate_nodes(halves)
+    (result,) = product.outputs
+    graph = graph_of([split, sigmoid, silu, product], halves, result)
+    assert gate_after(graph, split) == [split, sigmoid, silu, product]
+    assert gate_after(graph, sigmoid) is None
+    assert gate_after(graph, None) is None
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_a_gate_whose_inner_values_are_used_elsewhere_is_left_alone(place: int) -> None:
+    halves = ir.val("halves", dtype=ir.DataType.FLOAT, shape=["B", "S", 12])
+    nodes = gate_nodes(halves)
+    graph = graph_of(nodes, halves, nodes[-1].outputs[0], nodes[place].outputs[0])
+    assert gate_after(graph, nodes[0]) is None
+
+
+def test_gate_and_other_exchanged_are_no_gate() -> None:
+    halves = ir.val("halves", dtype=ir.DataType.FLOAT, shape=["B", "S", 12])
+    split, sigmoid, silu, product = gate_nodes(halves)
+    gate, other = split.outputs
+    sigmoid.replace_input_with(0, other)
+    silu.replace_input_with(0, other)
+    product.replace_input_with(1, gate)
+    graph = graph_of([split, sigmoid, silu, product], halves, product.outputs[0])
+    assert gate_after(graph, split) is None
