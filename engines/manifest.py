@@ -54,6 +54,7 @@ Quantization = Literal["none", "int8", "int8-block", "int4", "fp8"]
 UnusedCache = Literal["any", "finite"]
 
 TUNED_SCHEDULE = constants.text("tuned_schedule")  # key of `Manifest.source`, written by tuning
+EARLY_EXIT = constants.text("early_exit")  # its value if every layer was trained to be the last
 PROMPT_PLACEHOLDER = constants.text("prompt_placeholder")  # the prompt's place in a template
 KV_SCALE_BYTES = constants.integer("kv_scale_bytes")  # one scale per token and head, int8 caches
 END_TOKENS_FEATURE = "end_token_ids"  # required where more than eos_token_id ends a text

@@ -214,6 +214,10 @@ class CheckpointSource(ValidatedConfig):
     seed: Annotated[int, _CHECKPOINT] = Field(
         default=0, ge=0, lt=1 << 63, description="of dummy weights and verification"
     )
+    early_exit: Annotated[bool, _CHECKPOINT] = Field(
+        default=False,
+        description="trained to exit after any layer, as LayerSkip's are, known by their name",
+    )
     max_seq_len: Annotated[int | None, _BUNDLE] = Field(
         default=None, ge=1, description="prompt + completion (the model's, at most 8192)"
     )

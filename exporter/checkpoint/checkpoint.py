@@ -10,7 +10,7 @@ from typing import Any
 from ...engines.bundle.hub import push_files
 from ...engines.documents import read_json
 from ...engines.errors import CheckpointError, ScheduleError
-from ...engines.manifest import TUNED_SCHEDULE, ModelSpec, json_digest
+from ...engines.manifest import EARLY_EXIT, TUNED_SCHEDULE, ModelSpec, json_digest
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..architecture.architecture import architecture_of, expected_tensors, family_config, hub_id
@@ -23,6 +23,7 @@ from .reader import CheckpointReader, MappedReader, StoredTensor
 from .template import read_template
 from .tokenizer import byte_level_tokenizer, read_tokenizer
 
+_EARLY_EXIT_NAME = "layerskip-"  # of facebook/layerskip-llama3.2-1B, whose config is any LLaMA's
 _SCHEDULE_FILES = ("schedule.json", "training_schedule.json")
 _FORMATS: dict[LoadFormat, tuple[str, Callable[[Path], dict[str, StoredTensor]]]] = {
     "safetensors": ("model.safetensors", map_safetensors),
@@ -34,7 +35,9 @@ _FORMATS: dict[LoadFormat, tuple[str, Callable[[Path], dict[str, StoredTensor]]]
 class Checkpoint:
     """An opened checkpoint; each of ``warnings`` is a sentence for the user.
 
-    ``directory``: None for a published architecture with random weights.
+    ``directory``: None for a published architecture with random weights. ``exits_early``: the model
+    was trained to exit after any layer, through the final norm and head (LayerSkip, arXiv
+    2404.16710), so that it can run its lowest layers alone (placement ``bottom``).
     """
 
     model: ModelSpec
@@ -45,6 +48,7 @@ class Checkpoint:
     tokenizer_json: bytes | None = None
     schedule_document: dict[str, Any] | None = None
     prompt_template: str | None = None
+    exits_early: bool = False
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -64,6 +68,8 @@ class Checkpoint:
         source = {"load_format": str(self.load_format), "content": json_digest(content)}
         if self.tuned_schedule is not None:
             source[TUNED_SCHEDULE] = format_schedule(self.tuned_schedule)
+        elif self.exits_early:
+            source[TUNED_SCHEDULE] = EARLY_EXIT
         return source if self.revision is None else {**source, "revision": self.revision}
 
 
@@ -94,6 +100,7 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
         tokenizer_json=tokenizer,
         schedule_document=_read_schedule(directory.path),
         prompt_template=read_template(directory.path),
+        exits_early=source.early_exit or _is_early_exit(directory.name),
         warnings=tuple(warnings),
     )
 
@@ -136,6 +143,11 @@ def read_model(directory: CheckpointDirectory, max_seq_len: int | None = None) -
         max_seq_len,
         _read_object(generation) if generation.is_file() else None,
     )
+
+
+def _is_early_exit(name: str) -> bool:
+    """Return True for a checkpoint of LayerSkip's, by its hub id or directory."""
+    return name.rpartition("/")[2].lower().startswith(_EARLY_EXIT_NAME)
 
 
 def _open_dummy(source: CheckpointSource) -> Checkpoint:

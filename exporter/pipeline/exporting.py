@@ -191,10 +191,17 @@ def _check_head_size(model: ModelSpec) -> None:
 
 def _schedule_warnings(schedule: ExitSchedule, checkpoint: Checkpoint) -> Iterator[str]:
     is_random = checkpoint.load_format == "dummy"
-    if schedule.is_reduced and checkpoint.tuned_schedule is None and not is_random:
+    if not schedule.is_reduced or checkpoint.tuned_schedule is not None or is_random:
+        return
+    if not checkpoint.exits_early:
         yield (
             "the checkpoint has no record of being tuned to skip layers: at reduced depth its "
             "texts will be poor; tune it first (skipdec tune), or leave out --schedule"
+        )
+    elif not schedule.exits_early:
+        yield (
+            "the checkpoint was trained to exit early, after its lowest layers: at this schedule "
+            "its texts will be poor; add placement=bottom"
         )
 
 

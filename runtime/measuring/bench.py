@@ -6,7 +6,7 @@ bandwidth probe after each; ratios are taken within a repetition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 from time import perf_counter
@@ -28,7 +28,7 @@ from .cost import CostModel
 MAX_SPREAD = 0.25
 BEYOND_BYTES = 2.5  # 1.8 to 2.2 were measured if only the fewer layers fit into a cache
 _WARMUP_TOKENS = 4
-_SPECIAL_TOKENS = 4  # ids 0 … 3 of OPT's tokenizers: pad, bos, eos, unk
+_SPECIAL_IDS = range(4)  # of OPT's tokenizers: bos, pad, eos, unk
 
 
 class Generates(Protocol):
@@ -151,12 +151,36 @@ def run_benchmark(
 
 
 def random_prompts(
-    vocab_size: int, *, batch_size: int, prompt_length: int, seed: int
+    vocab_size: int,
+    *,
+    batch_size: int,
+    prompt_length: int,
+    seed: int,
+    special_ids: Collection[int] = _SPECIAL_IDS,
 ) -> list[list[int]]:
-    """Return token ids [batch_size][prompt_length] without OPT's special tokens."""
-    low = min(_SPECIAL_TOKENS, vocab_size - 1)
-    rows = np.random.default_rng(seed).integers(low, vocab_size, (batch_size, prompt_length))
-    return cast("list[list[int]]", rows.tolist())
+    """Return token ids [batch_size][prompt_length], none of them in ``special_ids``.
+
+    If the vocabulary has only special tokens, any may occur.
+    """
+    ids = np.setdiff1d(np.arange(vocab_size), list(special_ids))
+    if not ids.size:
+        ids = np.arange(vocab_size)
+    chosen = np.random.default_rng(seed).integers(0, ids.size, (batch_size, prompt_length))
+    return cast("list[list[int]]", ids[chosen].tolist())
+
+
+def bundle_prompts(
+    generator: Generator, *, batch_size: int, prompt_length: int, seed: int
+) -> list[list[int]]:
+    """Return ``random_prompts`` without the special tokens of the bundle's tokenizer."""
+    tokenizer = generator.tokenizer
+    return random_prompts(
+        generator.model.vocab_size,
+        batch_size=batch_size,
+        prompt_length=prompt_length,
+        seed=seed,
+        special_ids=_SPECIAL_IDS if tokenizer is None else tokenizer.special_ids,
+    )
 
 
 def timed_run(
@@ -198,8 +222,8 @@ def _measure_batch(
     probe: Probe,
     events: Events,
 ) -> _RunsBy:
-    prompts = random_prompts(
-        generator.model.vocab_size,
+    prompts = bundle_prompts(
+        generator,
         batch_size=batch_size,
         prompt_length=config.prompt_length,
         seed=config.seed,

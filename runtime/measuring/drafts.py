@@ -19,7 +19,7 @@ from ..libskipdec.calls import NativeCalls
 from ..scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
 from ..tokens.outputs import Drafts
 from ..tokens.sampling import SamplingParams
-from .bench import random_prompts
+from .bench import bundle_prompts
 from .config import BenchConfig
 from .drafted_runs import DraftedRun, run_with_drafts
 
@@ -144,8 +144,8 @@ class _Benchmark:
         ]
 
     def _prompts(self, batch_size: int, seed: int) -> list[list[int]]:
-        return random_prompts(
-            self._generator.model.vocab_size,
+        return bundle_prompts(
+            self._generator,
             batch_size=batch_size,
             prompt_length=self._config.prompt_length,
             seed=seed,

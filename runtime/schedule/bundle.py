@@ -19,7 +19,7 @@ from ...engines.bundle.upgrading import upgrade
 from ...engines.constants import integer
 from ...engines.documents import canonical_text
 from ...engines.errors import BundleError, ScheduleError
-from ...engines.manifest import TUNED_SCHEDULE, Manifest
+from ...engines.manifest import EARLY_EXIT, TUNED_SCHEDULE, Manifest
 from .notation import fitting_presets, preset_budgets, speedup_of
 from .schedule import ExitSchedule
 from .text import format_schedule
@@ -115,18 +115,26 @@ def untuned_warning(
 ) -> str | None:
     """Return a warning if ``schedules`` skip layers of a model with no record of tuning for it.
 
-    ``own`` is the bundle's schedule; if it skips layers itself, ``export`` has warned already.
+    A model that was trained to exit early may skip its top layers. ``own`` is the bundle's
+    schedule; if it skips layers itself, ``export`` has warned already.
     """
-    if own.is_reduced or TUNED_SCHEDULE in manifest.source:
+    tuned = manifest.source.get(TUNED_SCHEDULE)
+    if own.is_reduced or tuned not in (None, EARLY_EXIT):
         return None
-    reduced = next((schedule for schedule in schedules if schedule.is_reduced), None)
-    if reduced is None:
-        return None
-    return (
-        f"schedule {format_schedule(reduced)} skips layers, but nothing says that the model was "
-        "tuned for that: its texts will be poor; tune it (skipdec tune) and export it again, or "
-        "run the schedule full"
-    )
+    for schedule in schedules:
+        if schedule.is_full or (tuned == EARLY_EXIT and schedule.exits_early):
+            continue
+        text = f"schedule {format_schedule(schedule)} skips layers"
+        if tuned == EARLY_EXIT:
+            return (
+                f"{text} below others that run, but the model was trained to exit early: its "
+                "texts will be poor; add placement=bottom, or run the schedule full"
+            )
+        return (
+            f"{text}, but nothing says that the model was tuned for that: its texts will be poor; "
+            "tune it (skipdec tune) and export it again, or run the schedule full"
+        )
+    return None
 
 
 def schedule_file(schedule: ExitSchedule) -> dict[str, Any]:

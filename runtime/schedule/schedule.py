@@ -166,6 +166,13 @@ class ExitSchedule(ScheduleFields):
         return self.min_exit_layer < self.num_layers
 
     @property
+    def exits_early(self) -> bool:
+        """True if every token runs the lowest layers of its number, as at full depth."""
+        return all(
+            segment.plan.layers == tuple(range(len(segment.plan))) for segment in self.segments
+        )
+
+    @property
     def is_full(self) -> bool:
         """True if every token runs all layers."""
         return not self.is_reduced

@@ -47,7 +47,7 @@ class Tokenizer:
     """Converts text to token ids and back by a ``tokenizer.json`` of the tokenizers library.
 
     ``encode_prompt`` puts a prompt in place of ``{prompt}`` in the ``prompt_template``, if there is
-    one.
+    one. ``special_ids`` are the tokens that ``skip_special_tokens`` omits.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, prompt_template: str | None = None) -> None:
@@ -55,7 +55,7 @@ class Tokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        self._special_ids = frozenset(
+        self.special_ids = frozenset(
             token_id
             for token_id, token in tokenizer.get_added_tokens_decoder().items()
             if token.special
@@ -156,7 +156,7 @@ class Tokenizer:
 
     def is_special(self, token_id: int) -> bool:
         """Return whether ``skip_special_tokens`` omits this token."""
-        return token_id in self._special_ids
+        return token_id in self.special_ids
 
     def is_token(self, token_id: int) -> bool:
         """Return whether the id is a token; a padded vocabulary has ids without one."""

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from skipdec.engines.errors import CheckpointError, UnsupportedModelError
-from skipdec.engines.manifest import TUNED_SCHEDULE
+from skipdec.engines.manifest import EARLY_EXIT, TUNED_SCHEDULE
 from skipdec.exporter.architecture.architecture import expected_tensors
 from skipdec.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from skipdec.exporter.checkpoint.reader import CheckpointReader
@@ -234,6 +234,13 @@ def test_the_manifest_learns_what_the_weights_were_tuned_to_skip(directory: Path
     assert open_directory(directory).source()[TUNED_SCHEDULE] == tuned
     (directory / "schedule.json").write_text(json.dumps(ExitSchedule.full(6).to_document()))
     assert TUNED_SCHEDULE not in open_directory(directory).source()
+
+
+def test_layerskip_is_known_by_its_name_or_an_option(directory: Path) -> None:
+    model = str(directory)
+    assert open_checkpoint(CheckpointSource(model=model, early_exit=True)).exits_early
+    renamed = directory.rename(directory.with_name("layerskip-llama3.2-1B"))
+    assert open_directory(renamed).source()[TUNED_SCHEDULE] == EARLY_EXIT
 
 
 def test_no_tokenizer_files_is_a_warning(directory: Path) -> None:

@@ -129,6 +129,24 @@ def test_own_schedule_is_used_unless_another_is_asked_for(directory: Path) -> No
     assert preset.horizon == own.horizon
 
 
+@pytest.mark.parametrize(
+    ("schedule", "early_exit", "warning"),
+    [
+        ("2x:horizon=8", False, "tune it first"),
+        ("2x:horizon=8", True, "add placement=bottom"),
+        ("linear:max=4,min=2,horizon=8,placement=bottom", True, ""),
+        ("full", True, ""),
+    ],
+)
+def test_early_exit_allows_schedules_of_the_lowest_layers(
+    directory: Path, schedule: str, early_exit: bool, warning: str
+) -> None:
+    config = ExportConfig(model=str(directory), schedule=schedule, early_exit=early_exit)
+    texts = " ".join(plan_export(config).warnings)
+    assert ("its texts will be poor" in texts.replace("\n", " ")) == bool(warning)
+    assert warning in texts
+
+
 def test_own_schedule_of_another_depth_is_refused(directory: Path) -> None:
     own = plan_export(ExportConfig(model=str(directory), schedule="full")).schedule.to_document()
     deeper = {**own, "num_layers": 12, "max_exit_layer": 12, "min_exit_layer": 12}

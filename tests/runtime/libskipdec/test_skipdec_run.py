@@ -18,6 +18,9 @@ from mutations import copy_bundle, edit_graph
 from programs import built_app
 from runtimes import LIBRARY
 
+from skipdec.runtime.schedule.bundle import schedule_file
+from skipdec.runtime.schedule.text import parse_schedule
+
 ENVIRONMENT = os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY), "OMP_NUM_THREADS": "1"}
 STOPPED = ("--stop", "a", "--stop-token-id", "70", "--include-stop-str-in-output")
 LONG = ("--max-tokens", "0", "--ignore-eos", "--stream", "--json", "-q") + ("-p", "a") * 2000
@@ -145,6 +148,18 @@ def test_token_ids_need_no_tokenizer(exported: Callable[..., Path]) -> None:
     printed = run(bundle, *arguments).stdout.split()
     assert [int(token_id) for token_id in printed] == document["results"][0]["token_ids"]
     assert "tokenizer" in run(bundle, "text", code=2).stderr
+
+
+def test_a_model_that_exits_early_may_skip_its_top_layers_only(
+    exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    bundle = exported("no_bias", early_exit=True)
+    plan = parse_schedule("linear:max=4,min=2,horizon=4,placement=bottom", num_layers=6)
+    path = tmp_path / "bottom.json"
+    path.write_text(json.dumps(schedule_file(plan)))
+    arguments = ("--token-ids", "5,6,7", "--max-tokens", "4", "--schedule")
+    assert "add placement=bottom" in run(bundle, *arguments, "2x").stderr
+    assert "warning" not in run(bundle, *arguments, path).stderr
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ class InventedGenerator:
     """Reports 10 ms per layer and row."""
 
     device = None
+    tokenizer = None
 
     def __init__(self, num_layers: int, *, seconds_per_layer: float = SECONDS_PER_LAYER) -> None:
         self.seconds_per_layer = seconds_per_layer
@@ -140,6 +141,11 @@ def test_prompts_are_reproducible_and_hold_no_special_tokens() -> None:
     assert prompts == random_prompts(50, batch_size=3, prompt_length=40, seed=1)
     assert [len(row) for row in prompts] == [40, 40, 40]
     assert all(4 <= token < 50 for row in prompts for token in row)
+
+
+def test_special_tokens_may_have_any_ids() -> None:
+    prompts = random_prompts(6, batch_size=2, prompt_length=40, seed=1, special_ids={1, 5})
+    assert {token for row in prompts for token in row} == {0, 2, 3, 4}
 
 
 def test_libskipdec_takes_its_turn_behind_each_call_of_python() -> None:

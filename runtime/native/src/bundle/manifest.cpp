@@ -294,14 +294,16 @@ void read_ends(Fields& fields, Manifest& manifest, const Document& document) {
   model.end_token_ids = std::move(ends);
 }
 
-// Returns true if the object of texts ``name`` holds ``key``.
-bool has_text(Fields& fields, const char* name, const std::string& key, const Document& document) {
+// Checks the object of texts ``name``, and returns what it holds under ``key``, if anything.
+std::optional<std::string> text_in(Fields& fields, const char* name, const std::string& key,
+                                   const Document& document) {
   const json* found = fields.find_given(name);
-  if (found == nullptr) return false;
+  if (found == nullptr) return std::nullopt;
   if (!found->is_object()) fields.refuse(name, "is " + shown(*found) + "; allowed: an object");
   for (const auto& member : found->items())
     text_of(member.value(), fields.place_of(name) + "." + member.key(), document);
-  return found->contains(key);
+  if (!found->contains(key)) return std::nullopt;
+  return found->at(key).get<std::string>();
 }
 
 void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
@@ -314,8 +316,11 @@ void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
         text->find(kPromptPlaceholder, first + 1) != std::string::npos)
       fields.refuse("prompt_template", "is not a template; allowed: a text with {prompt} once");
   }
-  has_text(fields, "tool_versions", "", document);
-  manifest.is_tuned = has_text(fields, "source", std::string(constants::kTunedSchedule), document);
+  text_in(fields, "tool_versions", "", document);
+  const std::string key(constants::kTunedSchedule);
+  const std::optional<std::string> tuned = text_in(fields, "source", key, document);
+  manifest.is_tuned = tuned.has_value();
+  manifest.exits_early = tuned == constants::kEarlyExit;
 }
 
 }  // namespace

@@ -123,7 +123,8 @@ struct Manifest {
   std::optional<std::string> tokenizer;        // relative path
   std::optional<std::string> prompt_template;  // with "{prompt}" once
   std::vector<FileRecord> files;
-  bool is_tuned = false;  // the checkpoint was tuned to skip layers
+  bool is_tuned = false;     // the checkpoint was tuned to skip layers
+  bool exits_early = false;  // it was trained to exit after any layer
   std::string digest;
 
   // Parses and checks manifest.json (docs/bundle-format.md): version, digest, fields, limits, the

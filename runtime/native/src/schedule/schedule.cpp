@@ -107,6 +107,12 @@ bool Schedule::is_reduced() const {
   return static_cast<std::int64_t>(segments_.back().layers.size()) < num_layers_;
 }
 
+bool Schedule::exits_early() const {
+  return std::all_of(segments_.begin(), segments_.end(), [](const Segment& segment) {
+    return segment.layers.back() + 1 == static_cast<std::int64_t>(segment.layers.size());
+  });
+}
+
 const LayerPlan& Schedule::layers(std::int64_t count) const {
   const auto is_meant = [count](const LayerPlan& plan) {
     return static_cast<std::int64_t>(plan.size()) == count;

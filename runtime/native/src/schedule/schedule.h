@@ -45,6 +45,7 @@ class Schedule {
   std::int64_t num_layers() const { return num_layers_; }
   const std::string& text() const { return text_; }  // e.g. "linear:max=16,min=8,…"
   bool is_reduced() const;
+  bool exits_early() const;  // each token runs the lowest layers
 
   // Returns the layers that generated token ``index`` >= 0 runs when it is fed back.
   const LayerPlan& plan(std::int64_t index) const;

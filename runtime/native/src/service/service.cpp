@@ -197,14 +197,20 @@ void Service::close() {
 bool Service::is_inherited() const { return process_ != getpid(); }
 
 std::string Service::warning() const {
-  const bool is_meant = manifest().is_tuned || bundle_->schedules().own()->is_reduced();
   const SchedulePointer chosen = resolve("", 1);
-  if (is_meant || !chosen->is_reduced()) return "";
+  if (bundle_->schedules().own()->is_reduced() || !chosen->is_reduced()) return "";
+  const bool exits_early = manifest().exits_early;
+  if (exits_early ? chosen->exits_early() : manifest().is_tuned) return "";
   const std::string& asked = options_.schedule;  // a preset's horizon is each request's
   const bool is_name = !asked.empty() && asked.front() != '{';
-  return "schedule " + (is_name ? asked : chosen->text()) +
-         " skips layers, but nothing says that the model was tuned for that: its texts will be "
-         "poor; tune it (skipdec tune) and export it again, or run the schedule full";
+  const std::string text = "schedule " + (is_name ? asked : chosen->text()) + " skips layers";
+  if (exits_early)
+    return text +
+           " below others that run, but the model was trained to exit early: its texts will be "
+           "poor; add placement=bottom, or run the schedule full";
+  return text +
+         ", but nothing says that the model was tuned for that: its texts will be poor; tune it "
+         "(skipdec tune) and export it again, or run the schedule full";
 }
 
 std::int64_t Service::max_model_len() const {

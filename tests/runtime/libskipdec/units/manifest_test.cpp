@@ -65,6 +65,15 @@ TEST(Manifest, RefusesEndsOfTextThatDisagree) {
             std::string::npos);
 }
 
+TEST(Manifest, TellsWhetherTheModelWasTrainedToExitEarly) {
+  json document = hollow_manifest();
+  EXPECT_FALSE(parsed(document).exits_early);
+  document["source"]["tuned_schedule"] = "placement=bottom";
+  EXPECT_TRUE(parsed(document).exits_early);
+  document["source"] = json::object();
+  EXPECT_FALSE(parsed(document).is_tuned);
+}
+
 TEST(Manifest, MayHaveWhatOnlyDraftsRun) {
   EXPECT_FALSE(parsed(hollow_manifest()).draft_layer.has_value());
   EXPECT_FALSE(parsed(hollow_manifest()).draft_head.has_value());

@@ -37,6 +37,12 @@ TEST(Schedule, RunsTheLastSegmentThatHasBegun) {
   EXPECT_EQ(schedule.active_lengths(7, 2), (std::vector<std::int64_t>{9, 8, 8, 8, 9, 9}));
 }
 
+TEST(Schedule, ExitsEarlyIfEachTokenRunsTheLowestLayers) {
+  EXPECT_FALSE(worked().exits_early());
+  EXPECT_TRUE(Schedule(6, {{0, {0, 1, 2, 3}}, {2, {0, 1}}}, {}, "bottom").exits_early());
+  EXPECT_FALSE(Schedule(6, {{0, {0, 1, 3}}, {2, {0, 1}}}, {}, "gap").exits_early());
+}
+
 TEST(Schedule, ShortensPromptsAsTheRuleSays) {  // Python's example: 12 layers, max 8, 5 tokens
   PromptRule prompt{{-1, 1, 3, 5, 7, -1, -1, -1, -1, -1, -1, -1}, 8};
   const Schedule schedule(12, {{0, {0, 5, 6, 7, 8, 9, 10, 11}}}, prompt, "decay");
