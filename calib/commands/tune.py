@@ -47,7 +47,7 @@ Values in parentheses are the defaults.
 
 @from_options
 def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -> None:
-    """Fine-tune an OPT with the schedule that it will run, each position at its own depth.
+    """Fine-tune a model with the schedule that it will run, each position at its own depth.
 
     Prompts run every layer; the loss covers completions only. The output is a Hugging Face
     checkpoint with schedule.json, tuning_report.json and tuning_curves.png. With --draft-layer the

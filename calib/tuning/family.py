@@ -19,30 +19,65 @@ from ...engines.registry import Registry
 if TYPE_CHECKING:
     from .model import SkipModel
 
-TUNING_FAMILIES = Registry("model_type", {"opt": "calib.tuning.opt.family:OPT"})
+TUNING_FAMILIES = Registry(
+    "model_type",
+    {
+        "opt": "calib.tuning.opt.family:OPT",
+        "llama": "calib.tuning.llama.family:LLAMA",
+        "mistral": "calib.tuning.llama.family:MISTRAL",
+        "qwen2": "calib.tuning.llama.family:QWEN2",
+        "qwen3": "calib.tuning.llama.family:QWEN3",
+    },
+)
 """``TuningFamily`` objects by the ``model_type`` of Hugging Face's config.json."""
 
 
 class FreshModelConfig(ValidatedConfig):
-    """Sizes of a new model; ``ffn`` None means four times the width.
+    """Sizes of a new model of ``family``, which is a ``model_type``.
 
-    ``base`` is a whole config.json, of any family, whose vocabulary and token ids are replaced.
+    ``kv_heads`` None: as many as ``heads``. ``head_dim`` None: the width divided by the heads.
+    ``ffn`` None: as wide as the family makes it. ``base`` is a whole config.json, of any family,
+    whose vocabulary and token ids are replaced; ``family`` then has no meaning.
     """
 
+    family: str = "opt"
     layers: int = Field(ge=1)
     width: int = Field(ge=8)
     heads: int = Field(ge=1)
+    kv_heads: int | None = Field(default=None, ge=1)
+    head_dim: int | None = Field(default=None, ge=1)
     ffn: int | None = Field(default=None, ge=1)
     positions: int = Field(default=256, ge=2)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     base: dict[str, Any] | None = None
 
+    @property
+    def head_size(self) -> int:
+        """Width of a head: ``head_dim`` or its default, rounded down."""
+        return self.head_dim or self.width // self.heads
+
     def _problems(self) -> Iterator[str]:
-        if self.width % (8 * self.heads):
+        if self.head_dim is None and self.width % (8 * self.heads):
             yield (
                 f"`width` is {self.width} and `heads` is {self.heads}; allowed: heads whose width "
                 "is a multiple of 8, as the exporter requires"
             )
+        if self.head_dim is not None and self.head_dim % 8:
+            yield f"`head_dim` is {self.head_dim}; allowed: a multiple of 8"
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            yield f"`kv_heads` is {self.kv_heads}; allowed: a divisor of `heads`, {self.heads}"
+        if self.base is None:
+            yield from self._family_problems()
+
+    def _family_problems(self) -> Iterator[str]:
+        if self.family not in TUNING_FAMILIES:
+            meant = did_you_mean(self.family, TUNING_FAMILIES)
+            yield f"`family` is {self.family!r}; {meant}allowed: {', '.join(TUNING_FAMILIES)}"
+            return
+        taken = tuning_family(self.family).optional_sizes
+        for name in ("kv_heads", "head_dim", "ffn", "positions", "dropout"):
+            if name in self.model_fields_set and name not in taken:
+                yield f"`{name}` is not a size of {self.family}; allowed: {', '.join(taken)}"
 
     @classmethod
     def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
@@ -62,6 +97,11 @@ class TuningFamily(Protocol):
     @property
     def adapter_targets(self) -> Sequence[str]:
         """Modules of a layer that LoRA adapts, by the last parts of their names."""
+        ...
+
+    @property
+    def optional_sizes(self) -> Sequence[str]:
+        """Fields of `FreshModelConfig` that a new model may be given beside those required."""
         ...
 
     def fresh_config(self, sizes: FreshModelConfig) -> dict[str, Any]:

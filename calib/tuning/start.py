@@ -27,17 +27,23 @@ if TYPE_CHECKING:
 
 TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3; the separator is 4
-_FRESH_FAMILY = "opt"  # for models given by their sizes
-_TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+_CARRIED_FILES = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "generation_config.json",
+)
 
 
 @dataclass(frozen=True)
 class StartModel:
-    """A model to tune. ``spec`` is its structure, ``files`` are the tokenizer's, by published name.
+    """A model to tune. ``spec`` is its structure.
 
-    ``load`` returns the model in float32, with the same weights at each call. ``prompt_template``
-    is that of an earlier tuning; None if prompts were used as they were. ``directory`` is the
-    checkpoint's; None for a fresh model.
+    ``files``, by published name, are the tokenizer's and other small ones that the result gets
+    unchanged. ``load`` returns the model in float32, with the same weights at each call.
+    ``prompt_template`` is that of an earlier tuning; None if prompts were used as they were.
+    ``directory`` is the checkpoint's; None for a fresh model.
     """
 
     spec: ModelSpec
@@ -102,7 +108,7 @@ def _open_checkpoint(model: str) -> StartModel:
     tokenizer = read_tokenizer(path)
     if tokenizer is None:
         raise CheckpointError(model, "has no tokenizer files; put tokenizer.json beside it")
-    others = [name for name in _TOKENIZER_FILES if (path / name).is_file()]
+    others = [name for name in _CARRIED_FILES if (path / name).is_file()]
     files = {"tokenizer.json": tokenizer} | {name: (path / name).read_bytes() for name in others}
     load = partial(load_skip_model, path, spec.family)
     return StartModel(spec, files, load, read_template(path), path)
@@ -123,8 +129,9 @@ def _tokenizer(files: Mapping[str, bytes], name: str) -> Tokenizer:
 
 
 def read_fresh_model(text: str) -> FreshModelConfig:
-    """Parse ``layers=12,width=256,heads=4[,ffn=1024,positions=256,dropout=0.1]`` or a .json file.
+    """Parse ``layers=12,width=256,heads=4[,ffn=1024,positions=256,…]`` or a .json file.
 
+    ``family=llama,layers=12,width=256,heads=8,kv_heads=2`` is a model of another family than OPT.
     Raises UsageError with every problem.
     """
     if text.endswith(".json"):
@@ -152,13 +159,18 @@ def _read_file(path: Path) -> FreshModelConfig:
         raise UsageError(f"from_scratch {path}", f"lacks {', '.join(missing)}; add them")
     layers, width, heads, positions = (document[name] for name in names)
     return FreshModelConfig(
-        layers=layers, width=width, heads=heads, positions=positions, base=document
+        layers=layers,
+        width=width,
+        heads=heads,
+        head_dim=document.get("head_dim"),
+        positions=positions,
+        base=document,
     )
 
 
 def fresh_document(sizes: FreshModelConfig, vocab_size: int) -> dict[str, Any]:
     """Return config.json of a new model with a vocabulary of ``vocab_size`` tokens."""
-    config = sizes.base or tuning_family(_FRESH_FAMILY).fresh_config(sizes)
+    config = sizes.base or tuning_family(sizes.family).fresh_config(sizes)
     return {**config, "vocab_size": vocab_size, **TOKEN_IDS}
 
 

@@ -135,7 +135,6 @@ def _gathered(
         plain = source.plain_class(source.config)
     plain.load_state_dict(state, assign=True)
     plain.tie_weights()
-    plain.generation_config = source.generation_config
     return plain.to(dtype).eval(), trained
 
 

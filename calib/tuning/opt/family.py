@@ -13,6 +13,7 @@ class OptTuning:
     """Tunes OPT models."""
 
     adapter_targets = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
+    optional_sizes = ("ffn", "positions", "dropout")
 
     def fresh_config(self, sizes: FreshModelConfig) -> dict[str, Any]:
         """Return config.json of a pre-norm OPT with tied embeddings, as wide as its layers."""

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from skipdec.calib.data.data import Example
 from skipdec.calib.data.tokenised import tokenise
@@ -23,6 +24,19 @@ def test_sizes_from_a_text() -> None:
     sizes = (spec.num_layers, spec.hidden_size, spec.ffn_dim, spec.vocab_size, spec.max_seq_len)
     assert sizes == (12, 256, 1024, 1500, 128)
     assert (spec.bos_token_id, spec.pad_token_id, spec.eos_token_id) == (0, 1, 2)
+
+
+def test_sizes_of_another_family() -> None:
+    text = "family=llama,layers=3,width=56,heads=4,kv_heads=2,head_dim=16,positions=64"
+    made = fresh_document(read_fresh_model(text), 300)
+    sizes = {name: made[name] for name in ("num_key_value_heads", "head_dim", "intermediate_size")}
+    assert sizes == {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 160}
+    model = LlamaForCausalLM(LlamaConfig(**made))
+    assert model.model.layers[0].self_attn.o_proj.weight.shape == (56, 64)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    smallest = fresh_document(read_fresh_model("family=qwen3,layers=1,width=256,heads=4"), 300)
+    assert (smallest["num_key_value_heads"], smallest["head_dim"]) == (4, 64)
+    assert smallest["intermediate_size"] == 704
 
 
 def test_sizes_from_a_config_keep_its_structure(tmp_path: Path) -> None:
@@ -52,11 +66,28 @@ def test_sizes_from_a_config_keep_its_structure(tmp_path: Path) -> None:
         ("layers=2,width=20,heads=4", "width is a multiple of 8"),
         (
             "layers=2,width=32,heads=4,depth=3",
-            "depth is unknown; did you mean 'width'. allowed: layers, width, heads, ffn, "
-            "positions, dropout$",
+            "depth is unknown; did you mean 'width'. allowed: family, layers, width, heads, "
+            "kv_heads, head_dim, ffn, positions, dropout$",
         ),
         ("layers=2,layers=3", "'layers=3' is not NAME=NUMBER, or given twice"),
         ("missing.json", "can't be read as JSON"),
+        (
+            "family=lama,layers=2,width=32,heads=4",
+            "family is 'lama'; did you mean 'llama'. allowed: opt, llama, mistral, qwen2, qwen3",
+        ),
+        (
+            "layers=2,width=32,heads=4,kv_heads=2",
+            "kv_heads is not a size of opt; allowed: ffn, positions, dropout",
+        ),
+        ("family=llama,layers=2,width=32,heads=4,dropout=0.1", "dropout is not a size of llama"),
+        (
+            "family=llama,layers=2,width=32,heads=4,kv_heads=3",
+            "kv_heads is 3; allowed: a divisor of heads, 4",
+        ),
+        (
+            "family=llama,layers=2,width=36,heads=4,head_dim=12",
+            "head_dim is 12; allowed: a multiple of 8",
+        ),
     ],
 )
 def test_sizes_that_are_no_model(text: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Tuning another family takes a file and a registry line: a test adds LLaMA's."""
+"""Tuning another family takes a file and a registry line: a test adds OLMo's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from registration import register
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import OlmoConfig, OlmoForCausalLM
 
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import ExampleDataset, collate
@@ -31,8 +31,8 @@ SIZES = {
 ROWS = [TokenisedExample((3, 1, 4), (15, 9, 2, 6), ""), TokenisedExample((5,), (35, 8), "")]
 
 
-class SkipLlama(SkipModel, LlamaForCausalLM):
-    plain_class = LlamaForCausalLM
+class SkipOlmo(SkipModel, OlmoForCausalLM):
+    plain_class = OlmoForCausalLM
 
     @property
     def decoder_layers(self) -> Sequence[nn.Module]:
@@ -51,23 +51,23 @@ class SkipLlama(SkipModel, LlamaForCausalLM):
         return self.lm_head(self.model.norm(rows)).float()
 
 
-class LlamaTuning:
+class OlmoTuning:
     adapter_targets = ("q_proj", "v_proj")
 
-    def model_class(self) -> type[SkipLlama]:
-        return SkipLlama
+    def model_class(self) -> type[SkipOlmo]:
+        return SkipOlmo
 
 
 @pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, LlamaForCausalLM]:
-    register(monkeypatch, TUNING_FAMILIES, "llama", LlamaTuning())
+def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, OlmoForCausalLM]:
+    register(monkeypatch, TUNING_FAMILIES, "olmo", OlmoTuning())
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
+    model = OlmoForCausalLM(OlmoConfig(**SIZES)).eval()
     model.save_pretrained(tmp_path)
     return tmp_path, model
 
 
-def literal(model: LlamaForCausalLM, row: TokenisedExample, schedule: ExitSchedule) -> Tensor:
+def literal(model: OlmoForCausalLM, row: TokenisedExample, schedule: ExitSchedule) -> Tensor:
     """Return logits [G, V] after the prompt and each fed token, with each token at its depth."""
     tokens = torch.tensor([*row.prompt_token_ids, *row.completion_token_ids[:-1]])
     prompt, decoder = len(row.prompt_token_ids), model.model
@@ -88,12 +88,12 @@ def literal(model: LlamaForCausalLM, row: TokenisedExample, schedule: ExitSchedu
 @torch.no_grad()
 @pytest.mark.parametrize("text", ["full", "linear:max=3,min=2,warmup=1,horizon=3"])
 def test_an_added_family_is_forced_at_its_schedule(
-    added: tuple[Path, LlamaForCausalLM], text: str
+    added: tuple[Path, OlmoForCausalLM], text: str
 ) -> None:
     directory, plain = added
     schedule = parse_schedule(text, num_layers=SIZES["num_hidden_layers"])
     dataset = ExampleDataset(ROWS)
     batch = collate([dataset[index] for index in range(len(ROWS))])
-    logits = load_skip_model(directory, "llama").eval()(**batch, schedule=schedule).logits
+    logits = load_skip_model(directory, "olmo").eval()(**batch, schedule=schedule).logits
     expected = torch.cat([literal(plain, row, schedule) for row in ROWS])
     torch.testing.assert_close(logits, expected, rtol=0, atol=2e-5)

@@ -1,0 +1,1 @@
+"""Tuning of LLaMA and its relatives."""
