@@ -114,8 +114,11 @@ class RoundedEngine:
                 parts = torch.split(
                     self.rounded[parameter.name], list(parameter.source_sizes), dim=1
                 )
+                stored = parts[position].T.numpy()
+                if parameter.factors:  # export multiplies by them
+                    stored = stored / parameter.factors[position]
                 name = source if self._kind is EngineKind.LAYER else parameter.name
-                tensors[name] = parts[position].T.numpy().astype(tensor.dtype)
+                tensors[name] = stored.astype(tensor.dtype)
         return tensors
 
     def _hessian(self, wanted: str, run: Callable[[], object]) -> Tensor:

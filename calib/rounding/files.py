@@ -17,18 +17,12 @@ from ...engines.bundle.place import Place, share_weights
 from ...engines.checking import FrozenModel
 from ...engines.documents import naming_full_disk, write_file
 from ...exporter.checkpoint.template import TEMPLATE_NAME
+from ...exporter.checkpoint.tokenizer import TEXT_FILES
 from .config import GridTarget
 
 REPORT_NAME = "rounding_report.json"
 _INDEX_NAME = "model.safetensors.index.json"
-_CARRIED_FILES = (
-    "generation_config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    TEMPLATE_NAME,
-)
+_CARRIED_FILES = (*TEXT_FILES, TEMPLATE_NAME)
 
 
 class CheckpointFiles:

@@ -27,6 +27,10 @@ TUNING_FAMILIES = Registry(
         "mistral": "calib.tuning.llama.family:MISTRAL",
         "qwen2": "calib.tuning.llama.family:QWEN2",
         "qwen3": "calib.tuning.llama.family:QWEN3",
+        "phi3": "calib.tuning.llama.family:PHI3",
+        "granite": "calib.tuning.llama.family:GRANITE",
+        "smollm3": "calib.tuning.llama.family:SMOLLM3",
+        "olmo2": "calib.tuning.llama.family:OLMO2",
     },
 )
 """``TuningFamily`` objects by the ``model_type`` of Hugging Face's config.json."""

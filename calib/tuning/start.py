@@ -15,7 +15,7 @@ from ...exporter.architecture.model_config import model_spec
 from ...exporter.checkpoint.checkpoint import read_model
 from ...exporter.checkpoint.hub import locate
 from ...exporter.checkpoint.template import read_template
-from ...exporter.checkpoint.tokenizer import read_tokenizer
+from ...exporter.checkpoint.tokenizer import TEXT_FILES, read_tokenizer
 from ...exporter.config import CheckpointSource
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import Example
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 
 TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3; the separator is 4
-_CARRIED_FILES = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "generation_config.json",
-)
 
 
 @dataclass(frozen=True)
@@ -108,7 +101,7 @@ def _open_checkpoint(model: str) -> StartModel:
     tokenizer = read_tokenizer(path)
     if tokenizer is None:
         raise CheckpointError(model, "has no tokenizer files; put tokenizer.json beside it")
-    others = [name for name in _CARRIED_FILES if (path / name).is_file()]
+    others = [name for name in TEXT_FILES if (path / name).is_file()]
     files = {"tokenizer.json": tokenizer} | {name: (path / name).read_bytes() for name in others}
     load = partial(load_skip_model, path, spec.family)
     return StartModel(spec, files, load, read_template(path), path)

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..family import FreshModelConfig
     from .model import SkipRotaryModel
 
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_PACKED = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 _FFN_MULTIPLE = 32  # the block of int4 weights
 
 
 class RotaryTuning:
     """Tunes models of one ``model_type``; ``architecture`` is its class in transformers."""
 
-    adapter_targets = (
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "o_proj",
-        "gate_proj",
-        "up_proj",
-        "down_proj",
-    )
     optional_sizes = ("kv_heads", "head_dim", "ffn", "positions")
 
-    def __init__(self, model_type: str, architecture: str) -> None:
+    def __init__(
+        self, model_type: str, architecture: str, *, adapter_targets: Sequence[str] = _PROJECTIONS
+    ) -> None:
         self._model_type = model_type
         self._architecture = architecture
+        self.adapter_targets = adapter_targets
 
     def fresh_config(self, sizes: FreshModelConfig) -> dict[str, Any]:
         """Return config.json of a new model with a tied head.
@@ -60,3 +57,7 @@ LLAMA = RotaryTuning("llama", "LlamaForCausalLM")
 MISTRAL = RotaryTuning("mistral", "MistralForCausalLM")
 QWEN2 = RotaryTuning("qwen2", "Qwen2ForCausalLM")
 QWEN3 = RotaryTuning("qwen3", "Qwen3ForCausalLM")
+PHI3 = RotaryTuning("phi3", "Phi3ForCausalLM", adapter_targets=_PACKED)
+GRANITE = RotaryTuning("granite", "GraniteForCausalLM")
+SMOLLM3 = RotaryTuning("smollm3", "SmolLM3ForCausalLM")
+OLMO2 = RotaryTuning("olmo2", "Olmo2ForCausalLM")

@@ -10,10 +10,14 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 from transformers import (
+    GraniteForCausalLM,
     LlamaForCausalLM,
     MistralForCausalLM,
+    Olmo2ForCausalLM,
+    Phi3ForCausalLM,
     Qwen2ForCausalLM,
     Qwen3ForCausalLM,
+    SmolLM3ForCausalLM,
 )
 from typing_extensions import override
 
@@ -72,10 +76,48 @@ class SkipQwen3ForCausalLM(SkipRotaryModel, Qwen3ForCausalLM):  # type: ignore[m
     plain_class = Qwen3ForCausalLM
 
 
+class SkipPhi3ForCausalLM(SkipRotaryModel, Phi3ForCausalLM):  # type: ignore[misc]
+    """Phi-3 that follows a schedule."""
+
+    plain_class = Phi3ForCausalLM
+
+
+class SkipSmolLM3ForCausalLM(SkipRotaryModel, SmolLM3ForCausalLM):  # type: ignore[misc]
+    """SmolLM3 that follows a schedule."""
+
+    plain_class = SmolLM3ForCausalLM
+
+
+class SkipOlmo2ForCausalLM(SkipRotaryModel, Olmo2ForCausalLM):  # type: ignore[misc]
+    """OLMo 2 that follows a schedule."""
+
+    plain_class = Olmo2ForCausalLM
+
+
+class SkipGraniteForCausalLM(SkipRotaryModel, GraniteForCausalLM):  # type: ignore[misc]
+    """Granite that follows a schedule; embeddings and logits have its multipliers."""
+
+    plain_class = GraniteForCausalLM
+
+    @override
+    def embedded(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+        tokens: Tensor = super().embedded(input_ids, positions) * self.model.embedding_multiplier
+        return tokens
+
+    @override
+    def head(self, rows: Tensor) -> Tensor:
+        logits: Tensor = super().head(rows) / self.config.logits_scaling
+        return logits
+
+
 MODEL_CLASSES: Mapping[str, type[SkipRotaryModel]] = {
     "llama": SkipLlamaForCausalLM,
     "mistral": SkipMistralForCausalLM,
     "qwen2": SkipQwen2ForCausalLM,
     "qwen3": SkipQwen3ForCausalLM,
+    "phi3": SkipPhi3ForCausalLM,
+    "granite": SkipGraniteForCausalLM,
+    "smollm3": SkipSmolLM3ForCausalLM,
+    "olmo2": SkipOlmo2ForCausalLM,
 }
 """Classes of trained models by ``model_type``."""

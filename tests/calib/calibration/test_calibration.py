@@ -35,7 +35,9 @@ PRECISIONS = [
 ]
 
 
-@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias", "untied"])
+@pytest.mark.parametrize(
+    "structure", ["pre_norm", "post_norm", "no_bias", "untied", "llama", "qwen3"]
+)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_ranges_are_those_of_a_literal_forward_pass(
     schedule: str, structure: str, checkpoint: Checkpoint, reference_model: Reference

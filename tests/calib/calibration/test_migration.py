@@ -59,16 +59,20 @@ def test_channels_are_observed_at_scheduled_depth(
         assert product.range == pytest.approx(float(migrated.abs().max()), rel=1e-3)
 
 
-@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias", "untied"])
+@pytest.mark.parametrize(
+    "structure", ["pre_norm", "post_norm", "no_bias", "untied", "llama", "qwen3"]
+)
 def test_migration_changes_nothing_in_float(structure: str, checkpoint: Checkpoint) -> None:
     plain = run_calibration(plan_of(checkpoint(structure), SKIPPING), Events())
     migrated = run_calibration(plan_of(checkpoint(structure), SKIPPING, migrate=0.5), Events())
     assert migrated.migration is not None
     assert migrated.loss.float32 == pytest.approx(plain.loss.float32, rel=1e-5)
-    assert migrated.migration.static_without == pytest.approx(plain.loss.static, rel=1e-4)
+    # Inputs that differ in their last bits may round to neighbouring codes.
+    assert migrated.migration.static_without == pytest.approx(plain.loss.static, rel=5e-4)
     assert migrated.loss.static != plain.loss.static
     left_out = migrated.migration.left_out
     assert ("fc1.weight" in left_out) == (structure in ("post_norm", "no_bias"))
+    assert ("self_attn.o_proj.weight" in left_out) == (structure == "llama")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from calibrations import SCHEDULES, literal_inputs, literal_loss
 from recorded_events import RecordedEvents
 from roundings import rounding_plan
 from tiny_models import tiny_model
-from transformers import OPTForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from skipdec.calib.rounding.files import CheckpointFiles
 from skipdec.calib.rounding.rounding import run_rounding
@@ -31,7 +31,7 @@ from skipdec.exporter.quantization.quantize import BlockQuantizer, WeightQuantiz
 from skipdec.runtime.generator import Generator
 
 Checkpoint = Callable[[str], Path]
-Reference = Callable[[str], OPTForCausalLM]
+Reference = Callable[[str], PreTrainedModel]
 
 SKIPPING = SCHEDULES[1]
 
@@ -74,13 +74,15 @@ def test_the_exported_bundles_loss_is_the_reported_one(
     assert abs(report.loss.nearest - report.loss.rounded) > 1e-3
 
 
-@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "no_bias", "no_final_norm"])
+@pytest.mark.parametrize(
+    "structure", ["pre_norm", "post_norm", "no_bias", "no_final_norm", "llama"]
+)
 def test_the_written_weights_loss_is_the_reported_one(
     structure: str, checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint(structure), tmp_path / "rounded", SKIPPING)
     report = run_rounding(plan, Events())
-    model = OPTForCausalLM.from_pretrained(tmp_path / "rounded", local_files_only=True).eval()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "rounded", local_files_only=True).eval()
     tied = model.lm_head.weight.detach().numpy()  # [V, K]; export rounds it to nearest
     head = torch.from_numpy(BlockQuantizer(4, 16).dequantized(tied.T).T)
     model.lm_head.weight = torch.nn.Parameter(head)
@@ -147,12 +149,12 @@ def test_written_weights_are_unchanged_by_exports_rounding(
         assert np.array_equal(quantizer.dequantized(stored).astype(stored.dtype), stored)
 
 
-@pytest.mark.parametrize("structure", ["post_norm", "untied"])
+@pytest.mark.parametrize("structure", ["post_norm", "untied", "qwen3"])
 def test_transformers_reads_it_and_the_rest_is_untouched(
     structure: str, checkpoint: Checkpoint, reference_model: Reference, tmp_path: Path
 ) -> None:
     run_rounding(rounding_plan(checkpoint(structure), tmp_path / "rounded"), Events())
-    model, loading = OPTForCausalLM.from_pretrained(
+    model, loading = AutoModelForCausalLM.from_pretrained(
         tmp_path / "rounded", output_loading_info=True, local_files_only=True
     )
     assert not loading["missing_keys"]
@@ -160,7 +162,7 @@ def test_transformers_reads_it_and_the_rest_is_untouched(
     before, after = reference_model(structure).state_dict(), model.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     products = {name for name in before if ".layers." in name and before[name].dim() == 2}
-    assert changed == products | ({"lm_head.weight"} if structure == "untied" else set())
+    assert changed == products | ({"lm_head.weight"} if structure != "post_norm" else set())
 
 
 def test_a_tied_head_can_be_untied(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -190,7 +192,7 @@ def test_nothing_is_left_behind_where_an_activation_is_not_finite(tmp_path: Path
 
 
 def test_the_prompt_template_and_other_small_files_are_carried_along(tmp_path: Path) -> None:
-    names = {"generation_config.json", "tokenizer_config.json", "prompt_template.json"}
+    names = {"generation_config.json", "tokenizer.model", "prompt_template.json"}
     source, rounded = tmp_path / "source", tmp_path / "rounded"
     for directory in (source, rounded):
         directory.mkdir()

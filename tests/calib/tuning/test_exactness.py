@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 import torch
 from reference import reference_logits
-from tiny_models import STRUCTURES
-from transformers import OPTForCausalLM
+from tiny_models import EVERY_STRUCTURE
+from transformers import AutoConfig, PreTrainedModel
 
 from skipdec import ExitSchedule, Generator
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import ExampleDataset, collate
 from skipdec.calib.tuning.family import load_skip_model
-from skipdec.calib.tuning.model import (
-    active_lengths,
-    attention,
-)
+from skipdec.calib.tuning.model import SkipModel, active_lengths, attention
 from skipdec.calib.tuning.opt.model import SkipOPTForCausalLM
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.schedule.placements import PLACEMENTS
@@ -49,13 +46,14 @@ def examples() -> list[TokenisedExample]:
     ]
 
 
-def skip_model(checkpoint: Path) -> SkipOPTForCausalLM:
-    return load_skip_model(checkpoint, "opt").eval()
+def skip_model(checkpoint: Path) -> SkipModel:
+    family = AutoConfig.from_pretrained(checkpoint).model_type
+    return load_skip_model(checkpoint, family).eval()
 
 
 @torch.no_grad()
 def forced_logprobs(
-    model: SkipOPTForCausalLM, rows: Sequence[TokenisedExample], schedule: ExitSchedule
+    model: SkipModel, rows: Sequence[TokenisedExample], schedule: ExitSchedule
 ) -> list[torch.Tensor]:
     """Return log-probabilities [G, V] after each row's prompt and fed tokens, from one ragged
     batch.
@@ -66,13 +64,13 @@ def forced_logprobs(
     return list(logits.log_softmax(-1).split([len(row.completion_token_ids) for row in rows]))
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 @pytest.mark.parametrize("placement", ["top", "bottom"])
 def test_a_ragged_batch_equals_the_literal_reference(
     placement: str,
     structure: str,
     checkpoint: Callable[[str], Path],
-    reference_model: Callable[[str], OPTForCausalLM],
+    reference_model: Callable[[str], PreTrainedModel],
 ) -> None:
     schedule = parse_schedule(SCHEDULE_OF_PLACEMENT[placement], num_layers=6)
     rows = examples()
@@ -95,13 +93,14 @@ def test_a_ragged_batch_equals_the_literal_reference(
         "linear:max=4,min=2,warmup=1,horizon=6,placement=hierarchical,prompt=decay",
     ],
 )
+@pytest.mark.parametrize("structure", ["post_norm", "llama"])
 def test_teacher_forcing_equals_the_exported_bundle(
-    text: str, checkpoint: Callable[[str], Path], exported: Callable[..., Path]
+    structure: str, text: str, checkpoint: Callable[[str], Path], exported: Callable[..., Path]
 ) -> None:
     schedule = parse_schedule(text, num_layers=6)
     rows = examples()
-    forced = forced_logprobs(skip_model(checkpoint("post_norm")), rows, schedule)
-    with Generator.open(exported("post_norm"), threads=1) as generator:
+    forced = forced_logprobs(skip_model(checkpoint(structure)), rows, schedule)
+    with Generator.open(exported(structure), threads=1) as generator:
         scored = generator.score(
             [list(row.prompt_token_ids) for row in rows],
             [list(row.completion_token_ids) for row in rows],

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from reference import reference_logits
-from transformers import OPTForCausalLM
+from transformers import PreTrainedModel
 
 from skipdec.calib.calibration.config import CalibrationConfig
 from skipdec.calib.calibration.plan import CalibrationPlan
@@ -35,6 +35,12 @@ _SOURCES = {
     "self_attn.out_proj.weight": "self_attn.out_proj",
     "fc1.weight": "fc1",
     "fc2.weight": "fc2",
+}
+_ROTARY_SOURCES = {
+    "self_attn.qkv_proj.weight": "self_attn.q_proj",
+    "self_attn.o_proj.weight": "self_attn.o_proj",
+    "mlp.gate_up_proj.weight": "mlp.gate_proj",
+    "mlp.down_proj.weight": "mlp.down_proj",
 }
 
 
@@ -78,16 +84,18 @@ def plan_of(checkpoint: Path, schedule: str = "full", **options: Any) -> Calibra
 
 
 def literal_inputs(
-    model: OPTForCausalLM, examples: Sequence[TokenisedExample], schedule: ExitSchedule
+    model: PreTrainedModel, examples: Sequence[TokenisedExample], schedule: ExitSchedule
 ) -> dict[tuple[str, str], torch.Tensor]:
     """Return the input rows [n, K] of each product, by engine and weight, without packing or
     batches.
     """
     seen: dict[tuple[str, str], list[torch.Tensor]] = defaultdict(list)
+    is_opt = model.config.model_type == "opt"
+    layers = model.model.decoder.layers if is_opt else model.model.layers
     products = {("head", "lm_head.weight"): model.lm_head} | {
         (f"layer_{index:03d}", weight): layer.get_submodule(path)
-        for index, layer in enumerate(model.model.decoder.layers)
-        for weight, path in _SOURCES.items()
+        for index, layer in enumerate(layers)
+        for weight, path in (_SOURCES if is_opt else _ROTARY_SOURCES).items()
     }
     handles = [
         module.register_forward_pre_hook(
@@ -103,7 +111,7 @@ def literal_inputs(
 
 
 def literal_logits(
-    model: OPTForCausalLM, example: TokenisedExample, schedule: ExitSchedule
+    model: PreTrainedModel, example: TokenisedExample, schedule: ExitSchedule
 ) -> torch.Tensor:
     """Return logits [G, V] that predict each token of the completion."""
     return reference_logits(
@@ -115,7 +123,7 @@ def literal_logits(
 
 
 def literal_loss(
-    model: OPTForCausalLM, examples: Sequence[TokenisedExample], schedule: ExitSchedule
+    model: PreTrainedModel, examples: Sequence[TokenisedExample], schedule: ExitSchedule
 ) -> float:
     """Return the mean cross-entropy of all completions' tokens."""
     logits = torch.cat([literal_logits(model, example, schedule) for example in examples])

@@ -110,16 +110,18 @@ class _Rotary:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.decoder = model.model
+        self.embedding_multiplier = getattr(model.config, "embedding_multiplier", 1.0)  # Granite's
+        self.logits_scaling = getattr(model.config, "logits_scaling", 1.0)
 
     def embedded(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return self.decoder.embed_tokens(token_ids)
+        return self.decoder.embed_tokens(token_ids) * self.embedding_multiplier
 
     def positions(self, states: torch.Tensor, active: list[int]) -> dict[str, Any]:
         turns = self.decoder.rotary_emb(states, torch.tensor([active]))
         return {"position_embeddings": turns}
 
     def finished(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.decoder.norm(hidden)
+        return self.decoder.norm(hidden) / self.logits_scaling
 
 
 def reference_greedy(
