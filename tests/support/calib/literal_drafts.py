@@ -5,36 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from reference import family_of
 from torch import Tensor, nn
-from transformers import OPTForCausalLM
+from transformers import PreTrainedModel
 
 Chain = Sequence[tuple[nn.Module, int]]
 """The layers that a draft runs; each with the index of the layer whose full-depth input it has had
 at earlier places."""
 
 
-def chain_of(model: OPTForCausalLM, layers: Sequence[int]) -> Chain:
+def chain_of(model: PreTrainedModel, layers: Sequence[int]) -> Chain:
     """Return the chain of a draft that runs ``layers`` of the model."""
-    return [(model.model.decoder.layers[index], index) for index in layers]
+    return [(family_of(model).decoder.layers[index], index) for index in layers]
 
 
 @torch.no_grad()
-def draft_logits(model: OPTForCausalLM, tokens: Sequence[int], start: int, chain: Chain) -> Tensor:
+def draft_logits(model: PreTrainedModel, tokens: Sequence[int], start: int, chain: Chain) -> Tensor:
     """Return logits [n - start, V] of drafts that are fed tokens[start:] behind full depth's."""
     before = [each[:, :start] for each in _inputs(model, tokens)]
     hidden = _embedded(model, tokens)[:, start:]
     for layer, index in chain:
         states = torch.cat([before[index], hidden], dim=1)  # [1, n, E]
-        hidden = layer(states, attention_mask=_causal(len(tokens)))[:, start:]
-    decoder = model.model.decoder
-    if decoder.final_layer_norm is not None:
-        hidden = decoder.final_layer_norm(hidden)
-    if decoder.project_out is not None:
-        hidden = decoder.project_out(hidden)
-    return model.lm_head(hidden)[0]
+        hidden = _run(model, layer, states)[:, start:]
+    return model.lm_head(family_of(model).finished(hidden))[0]
 
 
-def count_held(model: OPTForCausalLM, tokens: Sequence[int], place: int, chain: Chain) -> int:
+def count_held(model: PreTrainedModel, tokens: Sequence[int], place: int, chain: Chain) -> int:
     """Return how many of 6 greedy drafts behind ``place`` equal the tokens there."""
     fed = list(tokens[: place + 1])
     for held in range(6):
@@ -45,7 +41,7 @@ def count_held(model: OPTForCausalLM, tokens: Sequence[int], place: int, chain: 
     return 6
 
 
-def greedy(model: OPTForCausalLM, prompt: Sequence[int], end: int, count: int) -> tuple[int, ...]:
+def greedy(model: PreTrainedModel, prompt: Sequence[int], end: int, count: int) -> tuple[int, ...]:
     """Return at most ``count`` greedy tokens after ``prompt``, up to ``end``."""
     tokens = list(prompt)
     with torch.no_grad():
@@ -54,22 +50,23 @@ def greedy(model: OPTForCausalLM, prompt: Sequence[int], end: int, count: int) -
     return tuple(tokens[len(prompt) :])
 
 
-def _embedded(model: OPTForCausalLM, tokens: Sequence[int]) -> Tensor:
-    decoder = model.model.decoder
-    hidden = decoder.embed_tokens(torch.tensor([list(tokens)]))
-    if decoder.project_in is not None:
-        hidden = decoder.project_in(hidden)
-    return hidden + decoder.embed_positions(None, position_ids=torch.arange(len(tokens))[None])
+def _embedded(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
+    return family_of(model).embedded(torch.tensor(tokens))[None]
 
 
 @torch.no_grad()
-def _inputs(model: OPTForCausalLM, tokens: Sequence[int]) -> list[Tensor]:
+def _inputs(model: PreTrainedModel, tokens: Sequence[int]) -> list[Tensor]:
     """Return the input of every layer at full depth, [1, n, E] each."""
     found = [_embedded(model, tokens)]
-    for layer in model.model.decoder.layers[:-1]:
-        found.append(layer(found[-1], attention_mask=_causal(len(tokens))))
+    for layer in family_of(model).decoder.layers[:-1]:
+        found.append(_run(model, layer, found[-1]))
     return found
 
 
-def _causal(size: int) -> Tensor:
-    return torch.full((size, size), -torch.inf).triu(1)[None, None]
+def _run(model: PreTrainedModel, layer: nn.Module, states: Tensor) -> Tensor:
+    """Run [1, n, E] through a layer, causally."""
+    size = states.shape[1]
+    causal = torch.full((size, size), -torch.inf).triu(1)[None, None]
+    more = family_of(model).positions(states, list(range(size)))
+    output: Tensor = layer(states, attention_mask=causal, **more)
+    return output

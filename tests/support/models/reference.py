@@ -65,7 +65,7 @@ def reference_logits(
 
     ``prompt_plan`` holds the layers of each prompt token; None means all.
     """
-    family = _Opt(model) if model.config.model_type == "opt" else _Rotary(model)
+    family = family_of(model)
     token_ids = torch.tensor([*prompt, *generated])  # [P]
     prompt_plan = prompt_plan or (lambda index, length: range(len(family.decoder.layers)))
     depths = [prompt_plan(index, len(prompt)) for index in range(len(prompt))]
@@ -84,7 +84,12 @@ def reference_logits(
     return logits
 
 
-class _Opt:
+def family_of(model: PreTrainedModel) -> OptParts | RotaryParts:
+    """Return what a model computes before, between and behind its layers."""
+    return OptParts(model) if model.config.model_type == "opt" else RotaryParts(model)
+
+
+class OptParts:
     """What precedes and follows the layers of an OPT; its layers know no positions."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -105,7 +110,7 @@ class _Opt:
         return hidden if self.decoder.project_out is None else self.decoder.project_out(hidden)
 
 
-class _Rotary:
+class RotaryParts:
     """What precedes and follows the layers of a LLaMA; they rotate by position in the row."""
 
     def __init__(self, model: PreTrainedModel) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from literal_drafts import chain_of, draft_logits
-from tiny_models import STRUCTURES
+from tiny_models import EVERY_STRUCTURE
 from torch.nn import functional as F
-from transformers import OPTForCausalLM, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, TrainerState, TrainingArguments
 
 from skipdec import ExitSchedule
 from skipdec.calib.data.tokenised import TokenisedExample
@@ -89,16 +89,16 @@ def test_the_mask_of_windows_of_two_places() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 @pytest.mark.parametrize("layers", [ENDS, (0, 1, 2), (4, 5)])
 def test_drafts_of_a_ragged_batch_equal_literal_ones(
     layers: tuple[int, ...],
     structure: str,
     checkpoint: Callable[[str], Path],
-    reference_model: Callable[[str], OPTForCausalLM],
+    reference_model: Callable[[str], PreTrainedModel],
 ) -> None:
-    model = load_skip_model(checkpoint(structure), "opt").eval()
     plain, full = reference_model(structure), ExitSchedule.full(6)
+    model = load_skip_model(checkpoint(structure), plain.config.model_type).eval()
     batch = batch_of(ROWS)
     for size, offset in ((1, 0), (3, -1), (6, 0)):
         output = model(**batch, schedule=full, windows=DraftWindows(layers, size, offset))
