@@ -158,11 +158,14 @@ class PrecisionSpec(Record):
     kv_dtype: KVType | None = Field(
         default=None, description="type of the KV cache, skipdec's kernels only; absent: dtype"
     )
+    table_dtype: FloatType | None = Field(
+        default=None, description="type of embedding tables, skipdec's kernels only; absent: dtype"
+    )
 
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out ``kv_dtype``: older bundles lack it and must keep their bytes."""
-        return _without(serialize(self), "kv_dtype")
+        """Leave out what is absent: older bundles lack these fields and must keep their bytes."""
+        return _without(serialize(self), "kv_dtype", "table_dtype")
 
 
 class KVCacheSpec(Record):
@@ -276,6 +279,10 @@ class Manifest(Record):
             raise ValueError(
                 f"kv_dtype is {self.precision.kv_dtype} without kernels that know other types than "
                 "the activations'; allowed with the kernels skipdec"
+            )
+        if self.precision.table_dtype is not None and self.kernels is None:
+            raise ValueError(
+                f"table_dtype is {self.precision.table_dtype}; allowed with the kernels skipdec"
             )
         return self
 

@@ -29,13 +29,20 @@ def tensor_spec(role: TensorRole, dtype: DType, *shape: int | str) -> TensorSpec
 
 
 def decoder_signature(
-    kind: EngineKind, model: ModelSpec, dtype: FloatType, *, positions_in_layers: bool = False
+    kind: EngineKind,
+    model: ModelSpec,
+    dtype: FloatType,
+    *,
+    positions_in_layers: bool = False,
+    positions_in_embed: bool = True,
 ) -> Signature:
     """Return the signature of a conventional decoder family.
 
     ``dtype`` is that of hidden states and KV cache. ``positions_in_layers``: layers also take
-    position_ids, as rotary embeddings require.
+    position_ids, as rotary embeddings require. TensorRT refuses graphs with unused inputs, so a
+    family that embeds no positions sets ``positions_in_embed`` to false.
     """
+    positions = (tensor_spec(TensorRole.POSITION_IDS, "int64", "B", "S"),)
     role = TensorRole
     hidden_states = tensor_spec(role.HIDDEN_STATES, dtype, "B", "S", model.hidden_size)
     hidden_states_out = tensor_spec(role.HIDDEN_STATES_OUT, dtype, "B", "S", model.hidden_size)
@@ -44,13 +51,12 @@ def decoder_signature(
             return Signature(
                 inputs=(
                     tensor_spec(role.INPUT_IDS, "int64", "B", "S"),
-                    tensor_spec(role.POSITION_IDS, "int64", "B", "S"),
+                    *(positions if positions_in_embed else ()),
                 ),
                 outputs=(hidden_states_out,),
             )
         case EngineKind.LAYER:
             cache = ("B", model.num_kv_heads, "T", model.head_dim)
-            positions = (tensor_spec(role.POSITION_IDS, "int64", "B", "S"),)
             return Signature(
                 inputs=(
                     hidden_states,

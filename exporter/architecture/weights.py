@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ...engines.manifest import EngineKind, FloatType
+from ...engines.manifest import EngineKind, FloatType, PrecisionSpec
 from ...engines.memory import Array
 
 
@@ -44,14 +44,16 @@ class Parameter:
     factors: tuple[float, ...] = ()
     is_gated: bool = False
 
-    def float_dtype(self, dtype: FloatType, float32_activations: bool) -> FloatType:
-        """Return the type of the unquantised parameter in an engine of ``dtype``.
+    def float_dtype(self, precision: PrecisionSpec, float32_activations: bool) -> FloatType:
+        """Return the type of the unquantised parameter in an engine of ``precision``.
 
         ``float32_activations``: vectors are float32 like the activations they are added to.
         """
         is_vector = len(self.shape) == 1
         wide = self.keeps_float32 or (is_vector and float32_activations)
-        return "float32" if wide else dtype
+        if wide:
+            return "float32"
+        return (precision.table_dtype if self.is_table else None) or precision.dtype
 
     @property
     def source_sizes(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from ...engines.memory import Array
-from .reader import CheckpointReader
+from .reader import CheckpointReader, StoredType
 
 STANDARD_DEVIATION = 0.02  # as in model initialisation: activations stay sane at every depth
 _LEVELS = 1 << 16
@@ -41,6 +41,10 @@ class DummyReader(CheckpointReader):
     @override
     def shape(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]
+
+    @override
+    def stored_type(self, name: str) -> StoredType:
+        return "float16"
 
     def read_rows(self, name: str, start: int, stop: int) -> Array:
         """Return rows ``start`` to ``stop`` of a tensor as a new float16 array."""

@@ -39,6 +39,10 @@ class CheckpointReader(ABC):
         """Return the shape of a tensor, without reading it."""
 
     @abstractmethod
+    def stored_type(self, name: str) -> StoredType:
+        """Return the type of a tensor in its file."""
+
+    @abstractmethod
     def read_rows(self, name: str, start: int, stop: int) -> Array:
         """Return rows ``start`` to ``stop`` (exclusive) of a tensor along its first axis."""
 
@@ -93,6 +97,10 @@ class MappedReader(CheckpointReader):
     @override
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].data.shape
+
+    @override
+    def stored_type(self, name: str) -> StoredType:
+        return self._tensors[name].dtype
 
     def read_rows(self, name: str, start: int, stop: int) -> Array:
         """Return rows of a tensor: a view of the file, or a new array for bfloat16."""

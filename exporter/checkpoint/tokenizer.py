@@ -29,14 +29,16 @@ def read_tokenizer(directory: Path) -> bytes | None:
     """Return the content of tokenizer.json; None if the checkpoint has no tokenizer files.
 
     For a checkpoint with only ``vocab.json`` and ``merges.txt``, such as the original OPT
-    repositories, transformers converts them and adds the ``</s>`` that OPT puts before every text.
-    Raises CheckpointError for a file that can't be read.
+    repositories, transformers converts them and adds the ``</s>`` that OPT puts before every text;
+    so it does with ``tokenizer.model``, for which it needs the package sentencepiece. Raises
+    CheckpointError for a file that can't be read.
     """
     path = directory / "tokenizer.json"
     if path.is_file():
         return _checked(read_file(path, CheckpointError, limit=_MAX_BYTES), path)
-    if all((directory / name).is_file() for name in ("vocab.json", "merges.txt")):
-        return _converted(directory)
+    for names in (("vocab.json", "merges.txt"), ("tokenizer.model",)):
+        if all((directory / name).is_file() for name in names):
+            return _converted(directory, " and ".join(names))
     return None
 
 
@@ -50,15 +52,17 @@ def _checked(content: bytes, path: Path) -> bytes:
     return content
 
 
-def _converted(directory: Path) -> bytes:
-    require_extra("export", "converting vocab.json and merges.txt")
+def _converted(directory: Path, files: str) -> bytes:
+    require_extra("export", f"converting {files}")
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except (ValueError, OSError) as error:
         raise CheckpointError(
-            str(directory), f"vocab.json and merges.txt can't be converted ({error})"
+            str(directory),
+            f"{files} can't be converted ({error}); add a tokenizer.json, as "
+            "AutoTokenizer.from_pretrained(...).save_pretrained writes it",
         ) from error
     text: str = tokenizer.backend_tokenizer.to_str(pretty=False)
     return text.encode()

@@ -61,7 +61,7 @@ def _weight_dtypes(
                 dtypes[f"{name}.{suffix}"] = dtype
         else:
             is_wide = target_of(target).has_float32_activations
-            dtypes[name] = parameter.float_dtype(precision.dtype, is_wide)
+            dtypes[name] = parameter.float_dtype(precision, is_wide)
     return dtypes
 
 

@@ -32,7 +32,7 @@ from .skipdec import ATTENTION, CACHES
 
 def expanded_precision(precision: PrecisionSpec) -> PrecisionSpec:
     """Return the number formats that ``expand`` produces from a bundle of ``precision``."""
-    return precision.model_copy(update={"dtype": "float32", "kv_dtype": None})
+    return precision.model_copy(update={"dtype": "float32", "kv_dtype": None, "table_dtype": None})
 
 
 def expand(

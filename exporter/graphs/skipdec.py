@@ -16,6 +16,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from ...engines.kernels.library import DOMAIN
 from ...engines.manifest import (
     EngineKind,
+    FloatType,
     KVType,
     ModelSpec,
     PrecisionSpec,
@@ -77,7 +78,7 @@ def lower(
             quantizers[parameter.name] = fitting
     else:
         quantizers = quantize_products(lowered.graph, kind, model, precision)
-    _narrow(lowered.graph, _narrow_matrices(kind, model, precision), precision)
+    _narrow(lowered.graph, _narrow_matrices(kind, model, precision))
     RemoveUnusedNodesPass()(lowered)
     return LoweredEngine(lowered, signature, precision, quantizers)
 
@@ -104,19 +105,22 @@ def _declare_caches(graph: ir.Graph, signature: Signature) -> None:
             value.shape = ir.Shape(spec.shape)
 
 
-def _narrow_matrices(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]:
-    """Yield the 16-bit matrices that no packed product uses: tables and projections."""
+def _narrow_matrices(
+    kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
+) -> Iterator[tuple[str, FloatType]]:
+    """Yield names and types of 16-bit matrices that no packed product uses: tables, projections."""
     layer_index = 0 if kind is EngineKind.LAYER else None
     for parameter in engine_parameters(kind, model, layer_index):
-        if not parameter.is_product and parameter.float_dtype(precision.dtype, True) != "float32":
-            yield parameter.name
+        dtype = parameter.float_dtype(precision, True)
+        if not parameter.is_product and dtype != "float32":
+            yield parameter.name, dtype
 
 
-def _narrow(graph: ir.Graph, names: Iterator[str], precision: PrecisionSpec) -> None:
-    """Store the matrices ``names`` in the bundle's type and cast them, or their rows, on use."""
-    for name in names:
+def _narrow(graph: ir.Graph, matrices: Iterator[tuple[str, FloatType]]) -> None:
+    """Store ``matrices``, given by name and type, in 16 bits; cast them, or their rows, on use."""
+    for name, dtype in matrices:
         matrix = graph.initializers[name]
-        matrix.type = ir.TensorType(_element_type(precision.dtype))
+        matrix.type = ir.TensorType(_element_type(dtype))
         for use in list(matrix.uses()):
             node = use.node
             if node.op_type == "Gather" and use.idx == 0:

@@ -19,10 +19,10 @@ from ...engines.errors import (
 from ...engines.host.events import Events
 from ...engines.host.installation import require_extra
 from ...engines.kernels.library import find_library
-from ...engines.manifest import FloatType, ModelSpec, PrecisionSpec
+from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
 from ...engines.targets import exported_targets
 from ...runtime.schedule import ExitSchedule
-from ..architecture.architecture import hub_id
+from ..architecture.architecture import engine_parameters, hub_id
 from ..checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
 from ..config import CANONICAL, ExportConfig
 from ..quantization.ranges import read_migration
@@ -88,7 +88,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
     )
     if schedule is None or problems.errors:
         raise problems.error()
-    precision = config.precision() if compilation is None else compilation.precision
+    precision = _precision(config, checkpoint) if compilation is None else compilation.precision
     canonical_size = 0
     dtypes: set[FloatType] = {"float32" if kernels is not None else config.dtype}
     if config.keep_canonical or compilation is not None:
@@ -203,6 +203,24 @@ def _schedule_warnings(schedule: ExitSchedule, checkpoint: Checkpoint) -> Iterat
             "the checkpoint was trained to exit early, after its lowest layers: at this schedule "
             "its texts will be poor; add placement=bottom"
         )
+
+
+def _precision(config: ExportConfig, checkpoint: Checkpoint) -> PrecisionSpec:
+    """Return the requested number formats, for skipdec's kernels or ONNX Runtime's.
+
+    Beside quantised weights, the former keep embedding tables in the checkpoint's own 16 bits,
+    which is exact: the table of Llama-3.2-1B takes 0.5 GB instead of 1.05 GB.
+    """
+    precision = config.precision()
+    is_wide = precision.dtype == "float32" and precision.quantize != "none"
+    if config.own_kernels is None or not is_wide:
+        return precision
+    parameters = engine_parameters(EngineKind.EMBED, checkpoint.model)
+    tables = [parameter for parameter in parameters if parameter.is_table]
+    stored = {checkpoint.reader.stored_type(source) for each in tables for source in each.sources}
+    if len(stored) != 1 or "float32" in stored or any(each.factors for each in tables):
+        return precision
+    return precision.model_copy(update={"table_dtype": stored.pop()})
 
 
 def _precision_warnings(config: ExportConfig) -> Iterator[str]:

@@ -241,7 +241,7 @@ def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, 
     size = _GRAPH_BYTES
     for parameter in engine_parameters(kind, model, 0 if kind is EngineKind.LAYER else None):
         is_wide = target_of(form).has_float32_activations
-        dtype: str = parameter.float_dtype(precision.dtype, is_wide)
+        dtype: str = parameter.float_dtype(precision, is_wide)
         stored: dict[str, tuple[str, tuple[int, ...]]] = {"": (dtype, parameter.shape)}
         if quantizer is not None and parameter.is_product:
             in_size, out_size = parameter.shape

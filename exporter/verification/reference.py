@@ -108,7 +108,7 @@ class Reference:
             tensors = quantizer.fitting(parameter).encode(weight)
             return {f"{parameter.name}.{suffix}": each for suffix, each in tensors.items()}
         is_wide = target_of(self.form).has_float32_activations
-        dtype = parameter.float_dtype(self.precision.dtype, is_wide)
+        dtype = parameter.float_dtype(self.precision, is_wide)
         return {parameter.name: np.array(weight, dtype, order="C")}
 
 

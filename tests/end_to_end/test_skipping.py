@@ -75,10 +75,18 @@ def test_tokens_and_depth_equal_the_reference(
         assert output.layers_per_token == depths
 
 
-@pytest.mark.parametrize("structure", EVERY_STRUCTURE)
+@pytest.mark.parametrize(
+    ("structure", "kernels"),
+    [
+        *((structure, "onnxruntime") for structure in EVERY_STRUCTURE),
+        ("llama", "auto"),
+        ("qwen3", "auto"),
+    ],
+)
 @pytest.mark.parametrize("name", ["worked-example", "early-termination"])
 def test_log_probabilities_equal_the_reference(
     structure: str,
+    kernels: str,
     name: str,
     exported: Callable[..., Path],
     reference_model: Callable[[str], PreTrainedModel],
@@ -86,7 +94,7 @@ def test_log_probabilities_equal_the_reference(
     """Sampled tokens vary the texts; every chosen token's value is compared."""
     model, (schedule, plan) = reference_model(structure), schedule_and_plan(name)
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=3, logprobs=0)
-    with Generator.open(exported(structure), threads=1) as generator:
+    with Generator.open(exported(structure, kernels=kernels), threads=1) as generator:
         results = generator.generate(PROMPTS, params, schedule=schedule)
     for prompt, result in zip(PROMPTS, results, strict=True):
         output = result.outputs[0]

@@ -59,6 +59,7 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
         (lambda d: d["engines"][1].update(layer_index=1), "engine layer_000 is a layer, 1"),
         (lambda d: d.update(kernels="cuda"), "kernels: Input should be 'skipdec'"),
         (lambda d: d["precision"].update(kv_dtype="int8"), "kv_dtype is int8 without kernels"),
+        (lambda d: d["precision"].update(table_dtype="float16"), "table_dtype is float16; allowed"),
         (lambda d: d.update(prompt_template="none"), "prompt_template: .*with {prompt} once"),
         (lambda d: _end_at(d, [2]), r"end_token_ids is \[2\]; allowed: eos_token_id"),
         (lambda d: _end_at(d, [3, 2]), r"end_token_ids is \[3, 2\]; allowed: eos_token_id"),
@@ -132,7 +133,7 @@ def test_a_prompt_template_is_part_of_it_and_without_one_there_is_no_field(
 def test_manifest_includes_kernels_and_cache_type_if_given(
     bundle: EngineBundle,
 ) -> None:
-    assert not {"kernels", "kv_dtype"} & set(bundle.manifest.to_json().split('"'))
+    assert not {"kernels", "kv_dtype", "table_dtype"} & set(bundle.manifest.to_json().split('"'))
     precision = bundle.manifest.precision.model_copy(update={"kv_dtype": "int8"})
     chosen = bundle.manifest.model_copy(update={"kernels": "skipdec", "precision": precision})
     read = Manifest.from_json(chosen.with_digest().to_json(), "manifest.json")

@@ -60,7 +60,9 @@ class LlamaArchitecture(Architecture):
 
     @override
     def signature(self, kind: EngineKind, model: ModelSpec, dtype: FloatType) -> Signature:
-        return decoder_signature(kind, model, dtype, positions_in_layers=True)
+        return decoder_signature(
+            kind, model, dtype, positions_in_layers=True, positions_in_embed=False
+        )
 
     @override
     def module(

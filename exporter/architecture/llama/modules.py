@@ -35,8 +35,8 @@ class Embedding(nn.Module):
         super().__init__()
         self.embed_tokens = Table(model.vocab_size, model.hidden_size, dtype=dtype)
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """Map input_ids [B, S] to hidden states [B, S, E]; position_ids are not read."""
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Map input_ids [B, S] to hidden states [B, S, E]."""
         embedded: Tensor = self.embed_tokens(input_ids)
         return embedded
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from built_engines import STRUCTURES, Session, build, causal_mask, module, tiny_spec
+from built_engines import STRUCTURES, Session, build, call_layer, causal_mask, module, tiny_spec
 
 from skipdec.engines.errors import UsageError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorRole
@@ -28,7 +28,7 @@ def decode_ragged(
     """
     session = Session(directory, build(EngineKind.LAYER, model, directory, precision))
     reference = module(EngineKind.LAYER, model)
-    cache = (3, model.num_heads, CAPACITY, model.head_dim)
+    cache = (3, model.num_kv_heads, CAPACITY, model.head_dim)
     key, value = np.full(cache, np.nan, precision.dtype), np.full(cache, np.nan, precision.dtype)
     past = [torch.zeros(cache), torch.zeros(cache)]
     lengths, rng, steps = np.array([5, 1, 3]), np.random.default_rng(0), []
@@ -38,7 +38,7 @@ def decode_ragged(
         hidden = rng.standard_normal((3, tokens, model.hidden_size)).astype(precision.dtype)
         mask = torch.from_numpy(causal_mask(starts, tokens, CAPACITY))
         inputs = torch.from_numpy(hidden.astype(np.float32))
-        expected, *past = reference(inputs, *past, torch.from_numpy(starts), mask)
+        expected, *past = call_layer(reference, inputs, *past, torch.from_numpy(starts), mask)
         session.run_layer_in_place(hidden, key, value, lengths)
         valid = np.arange(tokens) < (lengths - starts)[:, None]  # [B, S]
         steps.append((hidden[valid], expected.numpy()[valid]))
@@ -72,6 +72,7 @@ def test_embedding_and_head_equal_their_modules(structure: str, dtype: str, tmp_
     }
     for kind, arrays in inputs.items():
         built = build(kind, model, tmp_path, precision)
+        arrays = {spec.name: arrays[spec.name] for spec in built.spec.inputs}
         (actual,) = Session(tmp_path, built).run(arrays).values()
         tensors = [torch.from_numpy(array) for array in arrays.values()]
         floats = [tensor.float() if tensor.is_floating_point() else tensor for tensor in tensors]

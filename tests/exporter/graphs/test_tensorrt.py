@@ -10,7 +10,14 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from built_engines import STRUCTURES, RandomReader, module, tiny_spec
+from built_engines import (
+    STRUCTURES,
+    RandomReader,
+    call_layer,
+    module,
+    position_ids,
+    tiny_spec,
+)
 from built_engines import build as build_engine_files
 from canonical_graphs import canonical_graph
 from plan_requests import (
@@ -79,6 +86,8 @@ def test_the_builder_takes_a_layer_of_every_structure(
         (EngineKind.HEAD, "pre_norm", "bfloat16"),
         (EngineKind.HEAD, "post_norm", "float16"),
         (EngineKind.HEAD, "no_bias", "float32"),
+        (EngineKind.EMBED, "llama", "float16"),
+        (EngineKind.HEAD, "llama", "float16"),
         (EngineKind.CANDIDATES, "pre_norm", "float16"),
     ],
 )
@@ -118,7 +127,7 @@ def test_the_builder_takes_quantised_heads_of_an_odd_vocabulary(name: str, tmp_p
 
 
 @pytest.mark.parametrize("name", ["none", *QUANTIZED])
-@pytest.mark.parametrize("structure", ["pre_norm", "post_norm"])
+@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "llama"])
 def test_a_lowered_layer_computes_what_its_quantised_weights_stand_for(
     structure: str, name: str, tmp_path: Path
 ) -> None:
@@ -127,7 +136,7 @@ def test_a_lowered_layer_computes_what_its_quantised_weights_stand_for(
     precision = PrecisionSpec() if name == "none" else quantized(name, "float32")
     lowered = lowered_engine(EngineKind.LAYER, model, precision, tmp_path)
     rng = np.random.default_rng(0)
-    cache = rng.standard_normal((2, 2, model.num_heads, CAPACITY, model.head_dim), np.float32)
+    cache = rng.standard_normal((2, 2, model.num_kv_heads, CAPACITY, model.head_dim), np.float32)
     inputs = {
         "hidden_states": rng.standard_normal((2, 3, model.hidden_size), np.float32),
         "past_key": cache[0],
@@ -136,10 +145,12 @@ def test_a_lowered_layer_computes_what_its_quantised_weights_stand_for(
         "attention_mask": np.tri(CAPACITY, dtype=bool)[None, None, [[4, 5, 6], [0, 1, 2]]][0],
     }
     inputs["attention_mask"] = inputs["attention_mask"].transpose(1, 0, 2, 3)
-    actual = run(lowered.graph, tmp_path, inputs)
     reference = dequantized_module(model, precision)
     with torch.no_grad():
-        expected = reference(*(torch.from_numpy(array) for array in inputs.values()))
+        expected = call_layer(reference, *(torch.from_numpy(array) for array in inputs.values()))
+    if structure == "llama":
+        inputs["position_ids"] = position_ids(inputs["write_indices"], 3)
+    actual = run(lowered.graph, tmp_path, inputs)
     # Where sums differ in their last bit, an activation may round to the next code.
     tolerance = 5e-2 if precision.activation_ranges else 2e-5
     for seen, wanted in zip(actual, expected, strict=True):

@@ -13,13 +13,15 @@ from built_engines import (
     STRUCTURES,
     Session,
     build,
+    call_layer,
     causal_mask,
     module,
+    position_ids,
     tiny_spec,
 )
 from canonical_graphs import canonical_graph
 
-from skipdec.engines.manifest import EngineKind, FloatType
+from skipdec.engines.manifest import EngineKind, FloatType, TensorRole
 from skipdec.exporter.architecture.architecture import engine_parameters
 from skipdec.exporter.graphs.lowering import parameters_as_inputs
 from skipdec.exporter.graphs.trace import trace_engine
@@ -77,7 +79,7 @@ def test_a_canonical_layer_equals_its_module_on_rows_of_any_length(
 ) -> None:
     model, rng = tiny_spec(structure), np.random.default_rng(0)
     starts, tokens, capacity = np.array([4, 0, 7]), 2, 12
-    cache = (3, model.num_heads, capacity, model.head_dim)
+    cache = (3, model.num_kv_heads, capacity, model.head_dim)
     inputs = {
         "hidden_states": rng.standard_normal((3, tokens, model.hidden_size), np.float32),
         "past_key": rng.standard_normal(cache, np.float32),
@@ -86,7 +88,9 @@ def test_a_canonical_layer_equals_its_module_on_rows_of_any_length(
         "attention_mask": causal_mask(starts, tokens, capacity),
     }
     built = build(EngineKind.LAYER, model, tmp_path, target="canonical")
+    expected = call_layer(module(EngineKind.LAYER, model), *map(torch.from_numpy, inputs.values()))
+    if TensorRole.POSITION_IDS in built.spec.roles:
+        inputs["position_ids"] = position_ids(starts, tokens)
     outputs = Session(tmp_path, built).run(inputs)
-    expected = module(EngineKind.LAYER, model)(*map(torch.from_numpy, inputs.values()))
     for output, reference in zip(outputs.values(), expected, strict=True):
         np.testing.assert_allclose(output, reference.numpy(), atol=2e-5)

@@ -33,19 +33,21 @@ CAPACITY = 64  # positions of the tiny models
 @needs_kernels
 @pytest.mark.parametrize("width", [2, 3, 8])
 @pytest.mark.parametrize(
-    ("quantize", "kv_dtype"),
+    ("structure", "quantize", "kv_dtype"),
     [
-        ("int8", "float32"),
-        ("int8", "float16"),
-        ("int8", "bfloat16"),
-        ("int8", "int8"),
-        ("int4", "float16"),
+        ("pre_norm", "int8", "float32"),
+        ("pre_norm", "int8", "float16"),
+        ("pre_norm", "int8", "bfloat16"),
+        ("pre_norm", "int8", "int8"),
+        ("pre_norm", "int4", "float16"),
+        ("llama", "int8", "float16"),
+        ("qwen3", "int4", "int8"),
     ],
 )
 def test_several_tokens_have_the_bits_of_one(
-    exported: Callable[..., Path], quantize: str, kv_dtype: str, width: int
+    exported: Callable[..., Path], structure: str, quantize: str, kv_dtype: str, width: int
 ) -> None:
-    bundle = exported("pre_norm", kernels="skipdec", quantize=quantize, kv_dtype=kv_dtype)
+    bundle = exported(structure, kernels="skipdec", quantize=quantize, kv_dtype=kv_dtype)
     operations, expected = together(TEXTS, width, seed=width), alone(TEXTS)
     with fed_stitcher(bundle) as stitcher:
         wanted = known_bits(TEXTS, expected, stitcher.run(expected))

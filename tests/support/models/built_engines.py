@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from skipdec.engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
 from skipdec.exporter.architecture.architecture import engine_parameters, expected_tensors
+from skipdec.exporter.architecture.llama.structure import LlamaSpec
 from skipdec.exporter.architecture.modules import engine_module
 from skipdec.exporter.architecture.opt.structure import OptSpec
 from skipdec.exporter.building.engine import BuiltEngine, build_engine
@@ -34,6 +36,21 @@ STRUCTURES: dict[str, dict[str, Any]] = {
         "activation_function": "gelu",
     },
     "untied": {"tie_word_embeddings": False},
+    "llama": {  # of the LLaMA family, with all that it may have
+        "family": "llama",
+        "num_kv_heads": 2,
+        "head_dim": 16,
+        "qkv_bias": True,
+        "output_bias": True,
+        "mlp_bias": True,
+        "head_norms": "head",
+        "rms_norm_eps": 1e-3,
+        "rotary_dim": 12,
+        "rope_type": "linear",
+        "rope_theta": 100.0,
+        "rope_factor": 2.0,
+        "rope_scale": 1.2,
+    },
 }
 
 
@@ -41,10 +58,10 @@ def tiny_spec(structure: str = "pre_norm", **changes: Any) -> ModelSpec:  # noqa
     """Return a model of 2 layers, E = 32, N = 4, F = 96, V = 61."""
     sizes = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "ffn_dim": 96, "vocab_size": 61}
     lengths = {"max_position_embeddings": 40, "max_seq_len": 40}
-    widths = {"word_embed_proj_dim": changes.get("hidden_size", sizes["hidden_size"])}
-    return OptSpec(
-        **{**{"name": structure}, **sizes, **lengths, **widths, **STRUCTURES[structure], **changes}
-    ).model_spec()
+    facts = {"name": structure, **sizes, **lengths, **STRUCTURES[structure], **changes}
+    if "family" in facts:
+        return LlamaSpec(**facts).model_spec()
+    return OptSpec(**{"word_embed_proj_dim": facts["hidden_size"], **facts}).model_spec()
 
 
 class RandomReader:
@@ -116,7 +133,8 @@ class Session:
     ) -> None:
         """Run a layer with inputs and outputs in one memory, as decoding does.
 
-        ``lengths`` [B] is each row's total length, including these tokens.
+        ``lengths`` [B] is each row's total length, including these tokens, which are a whole prompt
+        or one token of each row.
         """
         binding = self._session.io_binding()
         tensors = {"hidden_states": hidden_states, "past_key": key, "past_value": value}
@@ -127,7 +145,27 @@ class Session:
             binding.bind_ortvalue_output(output, memory)
         binding.bind_cpu_input("seqlens_k", (lengths - 1).astype(np.int32))
         binding.bind_cpu_input("total_sequence_length", np.array(lengths.max(), np.int32))
+        if "position_ids" in {value.name for value in self._session.get_inputs()}:
+            tokens = hidden_states.shape[1]
+            starts = np.zeros_like(lengths) if tokens > 1 else lengths - 1
+            binding.bind_cpu_input("position_ids", position_ids(starts, tokens))
         self._session.run_with_iobinding(binding)
+
+
+def position_ids(starts: Array, tokens: int) -> Array:
+    """Return int64 [B, S]: token s of row b is at ``starts[b] + s``."""
+    return (starts[:, None] + np.arange(tokens)).astype(np.int64)
+
+
+def call_layer(layer: torch.nn.Module, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Call a layer's module with hidden states, caches, starts and mask, and positions if asked."""
+    wanted = inspect.signature(layer.forward).parameters
+    hidden, starts = tensors[0], tensors[3]
+    positions = torch.from_numpy(position_ids(starts.numpy(), hidden.shape[1]))
+    outputs: tuple[torch.Tensor, ...] = layer(
+        *tensors, *((positions,) if "position_ids" in wanted else ())
+    )
+    return outputs
 
 
 def causal_mask(starts: Array, tokens: int, capacity: int) -> Array:

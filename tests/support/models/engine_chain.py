@@ -1,4 +1,4 @@
-"""A whole model as a chain of its engines' torch modules: no graph is traced."""
+"""A whole model of the LLaMA family as a chain of its torch modules: no graph is traced."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def chain_logits(
         places = torch.arange(start, start + size)
         mask = (places[:, None] >= torch.arange(capacity))[None, None]  # [1, 1, S, T]
         positions = places[None] + (slip if start else 0)  # [1, S]
-        hidden = embed(torch.tensor([tokens[start : start + size]]), positions)
+        hidden = embed(torch.tensor([tokens[start : start + size]]))
         for index, layer in enumerate(modules):
             hidden, *caches[index] = layer(
                 hidden, *caches[index], torch.tensor([start]), mask, positions

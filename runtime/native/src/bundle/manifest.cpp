@@ -119,6 +119,10 @@ void read_precision(const json& value, Manifest& manifest, const Document& docum
     fields.refuse("kv_dtype", "is " + *kv_dtype +
                                   " without kernels that read a KV cache of another type than the "
                                   "activations; allowed with the kernels skipdec");
+  const std::optional<std::string> table_dtype = fields.optional_text("table_dtype");
+  if (table_dtype) choice(fields, "table_dtype", constants::kFloatTypes, *table_dtype);
+  if (table_dtype && !manifest.uses_skipdec_kernels)
+    fields.refuse("table_dtype", "is " + *table_dtype + "; allowed with the kernels skipdec");
   const DType weights = dtype_called(dtype).value_or(DType::kFloat32);
   manifest.hidden_dtype = manifest.uses_skipdec_kernels ? DType::kFloat32 : weights;
   manifest.kv_dtype = kv_dtype ? dtype_called(*kv_dtype).value_or(weights) : weights;

@@ -121,6 +121,28 @@ def test_every_precision(exported: Callable[..., Path], options: dict[str, str])
         expect_equal(runtimes, asked)
 
 
+@needs_kernels
+@pytest.mark.parametrize(
+    ("structure", "options"),
+    [
+        ("llama", {"dtype": "bfloat16"}),
+        ("llama", {"quantize": "int4", "kv_dtype": "float32"}),
+        ("qwen3", {"dtype": "float16", "kv_dtype": "int8"}),
+        ("qwen3", {"quantize": "int8", "kv_dtype": "bfloat16"}),
+    ],
+)
+def test_rotary_structures_in_other_precisions(
+    exported: Callable[..., Path], structure: str, options: dict[str, str]
+) -> None:
+    with both(exported(structure, kernels="skipdec", **options)) as runtimes:
+        asked = [
+            Asked(prompt, GREEDY, schedule, after=1 << 20)
+            for schedule in (SCHEDULES[1], SCHEDULES[-1])
+            for prompt in PROMPTS
+        ]
+        expect_equal(runtimes, asked)
+
+
 @pytest.mark.parametrize("structure", EVERY_STRUCTURE)
 def test_every_structure(exported: Callable[..., Path], structure: str) -> None:
     with both(exported(structure, kernels="auto", quantize="int8")) as runtimes:

@@ -152,6 +152,7 @@ const std::vector<Hostile> kHostile{
     {"/precision/dtype", "float64", "allowed: float32, float16, bfloat16"},
     {"/precision/quantize", "int2", "precision.quantize: is \"int2\""},
     {"/precision/kv_dtype", "float16", "kv_dtype: is float16 without kernels"},
+    {"/precision/table_dtype", "float16", "table_dtype: is float16; allowed with the kernels"},
     {"/precision/activation_ranges", "00", "allowed: 64 hexadecimal digits"},
     {"/kv_cache/shares_buffer", false, "past and present must be one buffer"},
     {"/kv_cache/unused", "zero", "allowed: any, finite"},
