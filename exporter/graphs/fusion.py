@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ...engines.errors import UnsupportedModelError
 from ...engines.kernels.library import DOMAIN
 from ..quantization.packed import PackedQuantizer
 from .gating import gate_after
@@ -42,7 +43,8 @@ class _Chain:
 def fuse_product(graph: ir.Graph, product: ir.Node, quantizer: PackedQuantizer) -> None:
     """Replace ``product``, a MatMul with a weight initialiser [K, N], and what can be fused.
 
-    A gated ``quantizer`` requires a gate after the product.
+    Raises UnsupportedModelError for a gated ``quantizer`` if no gate follows the product. It can't
+    stay plain: readers of a bundle take the weight's layout from the parameter, not from the graph.
     """
     inputs, weight = product.inputs
     assert weight is not None
@@ -83,7 +85,14 @@ def _gated_chain(graph: ir.Graph, product: ir.Node) -> _Chain:
     """Return the nodes of a gated product."""
     chain, following = _biased(graph, product)
     gate = gate_after(graph, following)
-    assert gate is not None, f"no SiLU(gate) · other follows the gated product {product.name}"
+    if gate is None:
+        weight = product.inputs[1]
+        raise UnsupportedModelError(
+            f"the product with {weight.name if weight is not None else product.name}",
+            "its parameter has is_gated, but its graph does not use the result in SiLU(gate) · "
+            "other alone: Split into equal halves of the last axis, then Sigmoid and two Mul; "
+            "correct the module, or leave is_gated out",
+        )
     chain.nodes += gate
     chain.activation = SILU
     return chain

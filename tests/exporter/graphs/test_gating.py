@@ -10,6 +10,7 @@ import pytest
 from canonical_graphs import canonical_graph
 from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES
 
+from skipdec.engines.errors import UnsupportedModelError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from skipdec.exporter.architecture.architecture import ARCHITECTURES, Architecture
 from skipdec.exporter.graphs.expansion import expand
@@ -62,6 +63,15 @@ def test_expansion_writes_the_gate_out(precision: str) -> None:
     split = sigmoid.inputs[0].producer() if sigmoid.inputs[0] is not None else None
     assert gate_after(expanded.graph.graph, split) is not None
     assert operators(expanded)["RMSNormalization"] >= 2
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_gated_weight_without_a_gate_is_refused(precision: str) -> None:
+    model = spec_of("llama")
+    graph = canonical_graph(EngineKind.LAYER, model, "float32").clone()
+    next(node for node in graph.graph if node.op_type == "Sigmoid").op_type = "Tanh"
+    with pytest.raises(UnsupportedModelError, match=r"gate_up_proj\.weight \| .* has is_gated"):
+        lowering_of("skipdec")(graph, EngineKind.LAYER, model, PRECISIONS[precision])
 
 
 def graph_of(nodes: Sequence[ir.Node], halves: ir.Value, *outputs: ir.Value) -> ir.Graph:
