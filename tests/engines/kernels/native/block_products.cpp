@@ -9,10 +9,11 @@ namespace skipdec::tests {
 namespace {
 
 struct Case {
-  explicit Case(const Shape& shape, Numbers& numbers) : shape(shape) {
+  Case(const Shape& of_results, bool is_gated, Numbers& numbers) : shape(of_results) {
     weights.block_size = 32 << shape.columns % 3;
     weights.blocks = (shape.depth + weights.block_size - 1) / weights.block_size;
-    weights.columns.count = shape.columns;
+    weights.columns = columns_of(shape.columns, is_gated, Activation::kNone);
+    shape.columns = weights.columns.count;
     const std::int64_t depth = weights.padded_depth();
     codes.assign(static_cast<std::size_t>(weights.panels() * depth * 8), 0x88);
     scale.resize(static_cast<std::size_t>(weights.panels() * weights.blocks * 16));
@@ -35,13 +36,15 @@ struct Case {
 
   void set_code(std::int64_t k, std::int64_t n, unsigned code) {
     plain[static_cast<std::size_t>(k * shape.columns + n)] = static_cast<int>(code) - 8;
-    const std::int64_t eight = (n / 16 * weights.padded_depth() / 8 + k / 8) * 16 + n % 16;
+    const auto [panel, lane] = place_of(weights.columns, n);
+    const std::int64_t eight = (panel * weights.padded_depth() / 8 + k / 8) * 16 + lane;
     std::uint8_t& byte = codes[static_cast<std::size_t>(eight * 4 + k % 4)];
     byte = static_cast<std::uint8_t>(k % 8 < 4 ? (byte & 0xf0U) | code
                                                : (byte & 0x0fU) | (code << 4U));
   }
   Bfloat16& scale_of(std::int64_t block, std::int64_t n) {
-    return scale[static_cast<std::size_t>((n / 16 * weights.blocks + block) * 16 + n % 16)];
+    const auto [panel, lane] = place_of(weights.columns, n);
+    return scale[static_cast<std::size_t>((panel * weights.blocks + block) * 16 + lane)];
   }
 
   Shape shape;
@@ -68,7 +71,8 @@ float with_block(Case& c, std::int64_t m, std::int64_t n, std::int64_t block, fl
   return std::fma(static_cast<float>(sum), widened(c.scale_of(block, n).bits) * step, total);
 }
 
-std::vector<float> expected(Case& c) {
+// Returns the sums of all columns with their bias.
+std::vector<float> products(Case& c) {
   std::vector<float> results(c.residual.size());
   for (std::int64_t m = 0; m < c.shape.rows; ++m) {
     for (std::int64_t n = 0; n < c.shape.columns; ++n) {
@@ -76,15 +80,23 @@ std::vector<float> expected(Case& c) {
       for (std::int64_t block = 0; block < c.weights.blocks; ++block) {
         total = with_block(c, m, n, block, total);
       }
-      const auto at = static_cast<std::size_t>(m * c.shape.columns + n);
-      results[at] = total + c.bias[static_cast<std::size_t>(n)] + c.residual[at];
+      results[static_cast<std::size_t>(m * c.shape.columns + n)] =
+          total + c.bias[static_cast<std::size_t>(n)];
     }
   }
   return results;
 }
 
+std::vector<float> expected(Case& c) {
+  std::vector<float> results = products(c);
+  if (c.weights.columns.is_gated) return gated(results, c.shape.columns);
+  for (std::size_t i = 0; i < results.size(); ++i) results[i] += c.residual[i];
+  return results;
+}
+
 std::vector<float> computed(const Case& c, const BlockKernels& kernels) {
-  std::vector<float> results(c.residual.size());
+  const Columns& columns = c.weights.columns;
+  std::vector<float> results(static_cast<std::size_t>(c.shape.rows * columns.results()));
   const auto blocks = static_cast<std::size_t>(c.shape.rows * c.weights.blocks);
   Scratch codes;
   std::vector<float> scale(blocks);
@@ -97,12 +109,12 @@ std::vector<float> computed(const Case& c, const BlockKernels& kernels) {
   rows.codes = static_cast<std::int8_t*>(codes.reserve(rows.code_bytes(c.weights)));
   rows.scale = scale.data();
   rows.correction = correction.data();
-  rows.residual = c.residual.data();
+  rows.residual = columns.is_gated ? nullptr : c.residual.data();
   rows.result = results.data();
   in_two_threads(rows.groups(), [&](std::int64_t begin, std::int64_t end) {
     kernels.quantize(c.weights, rows, begin, end);
   });
-  in_two_threads(c.weights.panels(), [&](std::int64_t begin, std::int64_t end) {
+  blocks_in_two_threads(columns, [&](std::int64_t begin, std::int64_t end) {
     kernels.multiply(c.weights, rows, begin, end);
   });
   return results;
@@ -114,8 +126,11 @@ Outcome block_products(InstructionSet set) {
   Outcome outcome;
   Numbers numbers;
   for (const Shape& shape : kShapes) {
-    Case c(shape, numbers);
-    outcome.add(computed(c, block_kernels(set, shape.rows)), expected(c), 0);
+    for (const bool is_gated : {false, true}) {
+      Case c(shape, is_gated, numbers);
+      outcome.add(computed(c, block_kernels(set, shape.rows)), expected(c),
+                  is_gated ? kTinyGate : 0, is_gated ? kGatedTolerance : 0);
+    }
   }
   return outcome;
 }

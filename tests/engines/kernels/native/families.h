@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "operators/columns.h"
 #include "processor/instruction_set.h"
 
 namespace skipdec::tests {
@@ -15,8 +16,10 @@ namespace skipdec::tests {
 // Digest of the bytes of all results (FNV-1a), and the first unexpected result.
 class Outcome {
  public:
-  // Adds results of ``expected``'s size, which may differ from it by ``tolerance``.
-  void add(const std::vector<float>& results, const std::vector<float>& expected, float tolerance);
+  // Adds results of ``expected``'s size, which may differ from it by ``tolerance`` and by the
+  // share ``relative`` of its values.
+  void add(const std::vector<float>& results, const std::vector<float>& expected, float tolerance,
+           float relative = 0);
   std::uint64_t digest() const { return digest_; }
   bool is_right() const { return is_right_; }
 
@@ -38,6 +41,29 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{1, 1, 1},     {1, 64, 16},   {2, 100, 33}, {5, 128, 48}, {8, 192, 17},
                              {13, 61, 130}, {17, 256, 64}, {33, 96, 47}, {40, 130, 80}};
+
+// Returns how a product has ``count`` columns of results, gated or with ``activation``.
+inline Columns columns_of(std::int64_t count, bool is_gated, Activation activation) {
+  if (!is_gated) return {count, nullptr, activation, false};
+  return {2 * count, nullptr, Activation::kSilu, true};
+}
+
+// A column's block and its place in the block, in packed weights.
+struct Place {
+  std::int64_t block, lane;
+};
+inline Place place_of(const Columns& columns, std::int64_t n) {
+  if (!columns.is_gated) return {n / 16, n % 16};
+  const std::int64_t half = columns.count / 2, column = n % half;
+  return {column / 16 * 2 + n / half, column % 16};
+}
+
+// Returns SiLU(gate) · other for rows of ``products`` [M, N], whose first N / 2 are the gate.
+std::vector<float> gated(const std::vector<float>& products, std::int64_t columns);
+
+// How far a gated product may be from ``gated``: our exp is not the library's. The first is a share
+// of the value; the second a value as small as where our exp is 0 already.
+constexpr float kGatedTolerance = 1e-6F, kTinyGate = 1e-33F;
 
 // Pseudo-random numbers that are the same with every standard library.
 class Numbers {
@@ -62,6 +88,15 @@ void in_two_threads(std::int64_t size, const Part& part) {
   std::thread other([&] { part(size / 2, size); });
   part(0, size / 2);
   other.join();
+}
+
+// Multiplies the blocks of all columns; both threads begin with a gate.
+template <class Part>
+void blocks_in_two_threads(const Columns& columns, const Part& part) {
+  const std::int64_t together = columns.is_gated ? 2 : 1;
+  in_two_threads(columns.blocks() / together, [&](std::int64_t begin, std::int64_t end) {
+    part(begin * together, end * together);
+  });
 }
 
 // A float32 from its upper half, and its upper half.

@@ -9,9 +9,10 @@ namespace {
 
 // bfloat16 weights: multiples of 1/16 that fit into its mantissa.
 struct Case {
-  explicit Case(const Shape& shape, Numbers& numbers) : shape(shape) {
+  Case(const Shape& of_results, bool is_gated, Numbers& numbers) : shape(of_results) {
     weights.depth = shape.depth;
-    weights.columns.count = shape.columns;
+    weights.columns = columns_of(shape.columns, is_gated, Activation::kGelu);
+    shape.columns = weights.columns.count;
     values.resize(static_cast<std::size_t>(weights.blocks() * shape.depth * 16));
     for (std::int64_t n = 0; n < shape.columns; ++n) {
       for (std::int64_t k = 0; k < shape.depth; ++k) {
@@ -23,11 +24,11 @@ struct Case {
     residual = numbers.values(shape.rows * shape.columns);
     weights.values = values.data();
     weights.columns.bias = bias.data();
-    weights.columns.activation = Activation::kGelu;
   }
 
   std::uint16_t& value(std::int64_t k, std::int64_t n) {
-    return values[static_cast<std::size_t>((n / 16 * shape.depth + k) * 16 + n % 16)];
+    const auto [block, lane] = place_of(weights.columns, n);
+    return values[static_cast<std::size_t>((block * shape.depth + k) * 16 + lane)];
   }
 
   Shape shape;
@@ -36,8 +37,9 @@ struct Case {
   std::vector<float> bias, x, residual;
 };
 
-std::vector<float> expected(Case& c) {
-  std::vector<float> results(c.residual);
+// Returns the sums of all columns with their bias.
+std::vector<float> products(Case& c) {
+  std::vector<float> results(c.residual.size());
   for (std::int64_t m = 0; m < c.shape.rows; ++m) {
     for (std::int64_t n = 0; n < c.shape.columns; ++n) {
       float sum = 0;
@@ -45,21 +47,31 @@ std::vector<float> expected(Case& c) {
         const float x = c.x[static_cast<std::size_t>(m * c.shape.depth + k)];
         sum = std::fma(x, widened(c.value(k, n)), sum);
       }
-      const double z = sum + c.bias[static_cast<std::size_t>(n)];
-      results[static_cast<std::size_t>(m * c.shape.columns + n)] +=
-          static_cast<float>(z * 0.5 * std::erfc(-z / std::sqrt(2.0)));
+      results[static_cast<std::size_t>(m * c.shape.columns + n)] =
+          sum + c.bias[static_cast<std::size_t>(n)];
     }
   }
   return results;
 }
 
+std::vector<float> expected(Case& c) {
+  std::vector<float> results = products(c);
+  if (c.weights.columns.is_gated) return gated(results, c.shape.columns);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const double z = results[i];
+    results[i] = c.residual[i] + static_cast<float>(z * 0.5 * std::erfc(-z / std::sqrt(2.0)));
+  }
+  return results;
+}
+
 std::vector<float> computed(const Case& c, const HalfKernels& kernels) {
-  std::vector<float> results(c.residual.size());
+  const Columns& columns = c.weights.columns;
+  std::vector<float> results(static_cast<std::size_t>(c.shape.rows * columns.results()));
   Scratch packed;
   HalfRows rows;
   rows.count = c.shape.rows;
   rows.values = c.x.data();
-  rows.residual = c.residual.data();
+  rows.residual = columns.is_gated ? nullptr : c.residual.data();
   rows.result = results.data();
   if (rows.count > 1) {
     rows.packed = static_cast<float*>(
@@ -68,7 +80,7 @@ std::vector<float> computed(const Case& c, const HalfKernels& kernels) {
       kernels.pack(c.weights, rows, begin, end);
     });
   }
-  in_two_threads(c.weights.blocks(), [&](std::int64_t begin, std::int64_t end) {
+  blocks_in_two_threads(columns, [&](std::int64_t begin, std::int64_t end) {
     kernels.multiply_bfloat16(c.weights, rows, begin, end);
   });
   return results;
@@ -81,8 +93,12 @@ Outcome half_products(InstructionSet set) {
   Outcome outcome;
   Numbers numbers;
   for (const Shape& shape : kShapes) {
-    Case c(shape, numbers);
-    outcome.add(computed(c, half_kernels(set)), expected(c), kTolerance);
+    for (const bool is_gated : {false, true}) {
+      Case c(shape, is_gated, numbers);
+      const float relative = is_gated ? kGatedTolerance : 0;
+      outcome.add(computed(c, half_kernels(set)), expected(c), is_gated ? kTinyGate : kTolerance,
+                  relative);
+    }
   }
   return outcome;
 }

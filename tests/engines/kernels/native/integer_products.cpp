@@ -9,10 +9,11 @@ namespace skipdec::tests {
 namespace {
 
 struct Case {
-  explicit Case(const Shape& shape, Numbers& numbers) : shape(shape) {
+  Case(const Shape& of_results, bool is_gated, Numbers& numbers) : shape(of_results) {
     weights.depth = shape.depth;
     weights.padded_depth = (shape.depth + 63) / 64 * 64;
-    weights.columns.count = shape.columns;
+    weights.columns = columns_of(shape.columns, is_gated, Activation::kRelu);
+    shape.columns = weights.columns.count;
     codes.resize(static_cast<std::size_t>(weights.blocks() * weights.padded_depth * 16));
     offset.resize(static_cast<std::size_t>(shape.columns));
     for (std::int64_t n = 0; n < shape.columns; ++n) {
@@ -29,12 +30,12 @@ struct Case {
     weights.scale = scale.data();
     weights.offset = offset.data();
     weights.columns.bias = bias.data();
-    weights.columns.activation = Activation::kRelu;
   }
 
   std::int8_t& code(std::int64_t k, std::int64_t n) {
-    return codes[static_cast<std::size_t>((n / 16 * weights.padded_depth + k / 4 * 4) * 16 +
-                                          n % 16 * 4 + k % 4)];
+    const auto [block, lane] = place_of(weights.columns, n);
+    return codes[static_cast<std::size_t>((block * weights.padded_depth + k / 4 * 4) * 16 +
+                                          lane * 4 + k % 4)];
   }
 
   Shape shape;
@@ -44,8 +45,9 @@ struct Case {
   std::vector<float> scale, bias, x, residual;
 };
 
-std::vector<float> expected(Case& c) {
-  std::vector<float> results(c.residual);
+// Returns the sums of all columns with their bias.
+std::vector<float> products(Case& c) {
+  std::vector<float> results(c.residual.size());
   for (std::int64_t m = 0; m < c.shape.rows; ++m) {
     const float* row = c.x.data() + m * c.shape.depth;
     float largest = 0;
@@ -58,15 +60,26 @@ std::vector<float> expected(Case& c) {
         sum += static_cast<std::int32_t>(std::nearbyint(quotient)) * c.code(k, n);
       }
       const auto column = static_cast<std::size_t>(n);
-      const float product = static_cast<float>(sum) * c.scale[column] * step + c.bias[column];
-      results[static_cast<std::size_t>(m * c.shape.columns + n)] += std::max(product, 0.0F);
+      results[static_cast<std::size_t>(m * c.shape.columns + n)] =
+          static_cast<float>(sum) * c.scale[column] * step + c.bias[column];
     }
   }
   return results;
 }
 
+std::vector<float> expected(Case& c) {
+  std::vector<float> results = products(c);
+  if (c.weights.columns.is_gated) return gated(results, c.shape.columns);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    results[i] = c.residual[i] + std::max(results[i], 0.0F);
+  }
+  return results;
+}
+
 std::vector<float> computed(const Case& c, const IntegerKernels& kernels) {
-  std::vector<float> results(c.residual.size()), scale(static_cast<std::size_t>(c.shape.rows));
+  const Columns& columns = c.weights.columns;
+  std::vector<float> results(static_cast<std::size_t>(c.shape.rows * columns.results())),
+      scale(static_cast<std::size_t>(c.shape.rows));
   Scratch codes;
   IntegerRows rows;
   rows.count = c.shape.rows;
@@ -75,12 +88,12 @@ std::vector<float> computed(const Case& c, const IntegerKernels& kernels) {
   rows.codes = static_cast<std::uint8_t*>(
       codes.reserve(kernels.code_bytes(c.shape.rows, c.weights.padded_depth)));
   rows.scale = scale.data();
-  rows.residual = c.residual.data();
+  rows.residual = columns.is_gated ? nullptr : c.residual.data();
   rows.result = results.data();
   in_two_threads(rows.count, [&](std::int64_t begin, std::int64_t end) {
     kernels.quantize(c.weights, rows, begin, end);
   });
-  in_two_threads(c.weights.blocks(), [&](std::int64_t begin, std::int64_t end) {
+  blocks_in_two_threads(columns, [&](std::int64_t begin, std::int64_t end) {
     kernels.multiply(c.weights, rows, begin, end);
   });
   return results;
@@ -92,8 +105,11 @@ Outcome integer_products(InstructionSet set) {
   Outcome outcome;
   Numbers numbers;
   for (const Shape& shape : kShapes) {
-    Case c(shape, numbers);
-    outcome.add(computed(c, integer_kernels(set, shape.rows)), expected(c), 0);
+    for (const bool is_gated : {false, true}) {
+      Case c(shape, is_gated, numbers);
+      outcome.add(computed(c, integer_kernels(set, shape.rows)), expected(c),
+                  is_gated ? kTinyGate : 0, is_gated ? kGatedTolerance : 0);
+    }
   }
   return outcome;
 }

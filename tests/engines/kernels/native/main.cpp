@@ -31,10 +31,10 @@ bool run(const char* name, Outcome (*family)(InstructionSet)) {
 }  // namespace
 
 void Outcome::add(const std::vector<float>& results, const std::vector<float>& expected,
-                  float tolerance) {
+                  float tolerance, float relative) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const float difference = std::fabs(results[i] - expected[i]);
-    if (is_right_ && !(difference <= tolerance)) {
+    if (is_right_ && !(difference <= tolerance + relative * std::fabs(expected[i]))) {
       is_right_ = false;
       std::fprintf(stderr, "element %zu of %zu is %.9g, not %.9g\n", i, expected.size(),
                    static_cast<double>(results[i]), static_cast<double>(expected[i]));
@@ -43,6 +43,17 @@ void Outcome::add(const std::vector<float>& results, const std::vector<float>& e
     std::memcpy(&word, &results[i], sizeof word);
     digest_ = (digest_ ^ word) * 1099511628211U;
   }
+}
+
+std::vector<float> gated(const std::vector<float>& products, std::int64_t columns) {
+  const auto half = static_cast<std::size_t>(columns / 2);
+  std::vector<float> results(products.size() / 2);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const float* gate = products.data() + i / half * 2 * half + i % half;
+    const double exact = *gate / (1 + std::exp(-static_cast<double>(*gate)));
+    results[i] = static_cast<float>(exact * gate[half]);
+  }
+  return results;
 }
 
 }  // namespace skipdec::tests
