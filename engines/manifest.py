@@ -180,8 +180,24 @@ class KVCacheSpec(Record):
     )
 
 
+class ChatFile(Record):
+    """The chat template of a bundle: a Jinja template that renders messages as a prompt."""
+
+    path: RelativePath
+    bos_token: str | None = Field(default=None, description="the template's bos_token; null: none")
+    eos_token: str | None = Field(default=None, description="the template's eos_token; null: none")
+
+
 _OPTIONAL = (  # of the manifest; left out where absent
-    *("kernels", "end_token_ids", "prompt_template", "requires", "draft_layer", "draft_head"),
+    *(
+        "kernels",
+        "end_token_ids",
+        "prompt_template",
+        "chat_template",
+        "requires",
+        "draft_layer",
+        "draft_head",
+    ),
 )
 
 
@@ -217,6 +233,9 @@ class Manifest(Record):
     tokenizer: RelativePath | None = None
     prompt_template: PromptTemplate | None = Field(
         default=None, description="template of prompts in tuning; absent: none"
+    )
+    chat_template: ChatFile | None = Field(
+        default=None, description="renders the messages of a chat; absent: none"
     )
     requires: tuple[str, ...] = Field(
         default=(),
@@ -305,6 +324,18 @@ class Manifest(Record):
             for path in (engine.graph, *engine.weights, *buckets):
                 if path not in known:
                     raise ValueError(f"engine {engine.name} names {path}, not listed in files")
+        return self
+
+    @model_validator(mode="after")
+    def _check_chat(self) -> Self:
+        """Check that the chat template is a file of the bundle, and that there is a tokenizer."""
+        if self.chat_template is None:
+            return self
+        path = self.chat_template.path
+        if all(record.path != path for record in self.files):
+            raise ValueError(f"chat_template names {path}, not listed in files")
+        if self.tokenizer is None:
+            raise ValueError("chat_template is present, but tokenizer is null")
         return self
 
     @model_validator(mode="after")
@@ -457,7 +488,7 @@ def _without(document: dict[str, Any], *fields: str) -> dict[str, Any]:
 __all__ = [
     "END_TOKENS_FEATURE", "FORMAT_VERSION", "KNOWN_FEATURES", "KV_SCALE_BYTES", "MAX_END_TOKENS",
     "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES",
-    "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec",
+    "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec", "ChatFile",
     "DType", "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType",
     "Integer", "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec",
     "PrecisionSpec", "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole",

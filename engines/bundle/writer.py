@@ -13,6 +13,7 @@ from .bundle import EngineBundle
 from .files import replace_file, write_schedule
 from .place import (
     CARD_NAME,
+    CHAT_TEMPLATE_NAME,
     MANIFEST_NAME,
     SCHEDULE_NAME,
     TOKENIZER_NAME,
@@ -62,9 +63,13 @@ class BundleWriter:
         self._stack.close()
 
     def stage(
-        self, manifest: Manifest, schedule_file: Mapping[str, Any], tokenizer: bytes | None
+        self,
+        manifest: Manifest,
+        schedule_file: Mapping[str, Any],
+        tokenizer: bytes | None,
+        chat_template: bytes | None = None,
     ) -> EngineBundle:
-        """Write manifest, schedule and tokenizer; return the opened, still unpublished bundle.
+        """Write manifest, schedule, tokenizer and chat template; return the unpublished bundle.
 
         ``schedule_file`` is what ``write_schedule`` takes. The manifest lists every other file; its
         digest is computed here. Raises BundleError if a file is missing or differs from the
@@ -72,17 +77,22 @@ class BundleWriter:
         """
         if (manifest.tokenizer is None) != (tokenizer is None):
             raise BundleError(str(self.target), "the manifest and the writer differ on a tokenizer")
-        if tokenizer is not None:
-            replace_file(self.directory / TOKENIZER_NAME, tokenizer)
+        for name, content in ((TOKENIZER_NAME, tokenizer), (CHAT_TEMPLATE_NAME, chat_template)):
+            if content is not None:
+                replace_file(self.directory / name, content)
         write_schedule(self.directory, schedule_file)
         replace_file(self.directory / MANIFEST_NAME, manifest.with_digest().to_json().encode())
         return EngineBundle.open(self.directory)
 
     def publish(
-        self, manifest: Manifest, schedule_file: Mapping[str, Any], tokenizer: bytes | None
+        self,
+        manifest: Manifest,
+        schedule_file: Mapping[str, Any],
+        tokenizer: bytes | None,
+        chat_template: bytes | None = None,
     ) -> EngineBundle:
         """Stage, delete unlisted files, then replace the target; return the published bundle."""
-        self.stage(manifest, schedule_file, tokenizer)
+        self.stage(manifest, schedule_file, tokenizer, chat_template)
         self._remove_strays({record.path for record in manifest.files})
         self._place.check(force=self._force)
         self._place.take(self.directory)

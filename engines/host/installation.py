@@ -73,7 +73,8 @@ _MODULES = {
     "export": _EXPORT,
     "calib": (*_EXPORT, "accelerate", "sacrebleu", "rouge_score"),
     "plot": ("matplotlib",),
-    "serve": ("onnxruntime", "fastapi", "uvicorn", "prometheus_client"),
+    "chat": ("jinja2",),
+    "serve": ("onnxruntime", "fastapi", "uvicorn", "prometheus_client", "jinja2"),
     "ray": ("onnxruntime", "ray.data"),
     "compare": ("onnxruntime", "onnx", "polygraphy"),
 }

@@ -16,6 +16,7 @@ from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..architecture.architecture import architecture_of, expected_tensors, family_config, hub_id
 from ..architecture.model_config import model_spec
 from ..config import CheckpointSource, LoadFormat
+from .chat import CheckpointChat, read_chat
 from .dummy import DummyReader
 from .formats import map_bin, map_safetensors
 from .hub import CheckpointDirectory, locate
@@ -49,6 +50,7 @@ class Checkpoint:
     schedule_document: dict[str, Any] | None = None
     prompt_template: str | None = None
     exits_early: bool = False
+    chat: CheckpointChat | None = None
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -101,6 +103,7 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
         schedule_document=_read_schedule(directory.path),
         prompt_template=read_template(directory.path),
         exits_early=source.early_exit or _is_early_exit(directory.name),
+        chat=None if tokenizer is None else read_chat(directory.path, model, tokenizer),
         warnings=tuple(warnings),
     )
 

@@ -14,6 +14,7 @@ from ...engines.host.events import Events
 from ...engines.host.installation import require_extra
 from ...engines.manifest import Manifest
 from ...runtime.schedule.bundle import bundle_schedule
+from ..checkpoint.chat import CheckpointChat
 from ..config import BuildConfig
 from ..quantization.migration import MIGRATION, Migration
 from .plan import BundlePlan, EngineSource, bundle_path, planned_engines
@@ -23,10 +24,10 @@ from .report import ExportReport
 def build_bundle(config: BuildConfig, events: Events | None = None) -> ExportReport:
     """Compile the canonical engines of ``config.bundle`` for ``config.target``, or rewrite them.
 
-    The new bundle has the old one's schedule and tokenizer. It equals one exported for the target
-    with the same options and TensorRT library, except for a few bytes of plans that depend on the
-    order in which the builder's threads finish. The output becomes visible only when complete; an
-    interrupted build is resumed by the next one.
+    The new bundle has the old one's schedule, tokenizer and chat template. It equals one exported
+    for the target with the same options and TensorRT library, except for a few bytes of plans that
+    depend on the order in which the builder's threads finish. The output becomes visible only when
+    complete; an interrupted build is resumed by the next one.
 
     Raises as ``plan_build``, before any work; EngineBuildError, naming the engine, if TensorRT
     can't build it; BundleError if another process is writing the same bundle.
@@ -87,12 +88,18 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         schedule=bundle_schedule(source),
         tokenizer=None if manifest.tokenizer is None else source.read(manifest.tokenizer),
         prompt_template=manifest.prompt_template,
+        chat=_chat(source),
         origin={"source": str(source.path)},
         open_source=open_source,
         engines=planned_engines(manifest.model, precision, config.target, compilation),
         compilation=compilation,
         warnings=(*warnings, *([_left_out(left_out)] if left_out else [])),
     )
+
+
+def _chat(source: EngineBundle) -> CheckpointChat | None:
+    described = source.manifest.chat_template
+    return None if described is None else CheckpointChat(source.read(described.path), described)
 
 
 def _require_modules(config: BuildConfig) -> None:

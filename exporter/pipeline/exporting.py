@@ -111,6 +111,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         schedule=schedule,
         tokenizer=checkpoint.tokenizer_json,
         prompt_template=checkpoint.prompt_template,
+        chat=checkpoint.chat,
         origin={"load_format": checkpoint.load_format},
         open_source=open_source,
         engines=planned_engines(model, precision, kernels or config.target, compilation, drafts),

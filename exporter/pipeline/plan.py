@@ -28,6 +28,7 @@ from ...engines.targets import target_of
 from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import engine_parameters
 from ..architecture.weights import engine_name
+from ..checkpoint.chat import CheckpointChat
 from ..config import DEFAULT_TARGET, QuantizationConfig
 from ..quantization.quantize import quantizer_of
 from ..verification.report import VerificationRequest
@@ -123,6 +124,7 @@ class BundlePlan:
     engines: tuple[PlannedEngine, ...]
     tokenizer: bytes | None
     prompt_template: str | None
+    chat: CheckpointChat | None
     origin: dict[str, str]
     open_source: Callable[[Path, Journal, Stages], EngineSource]
     compilation: Compilation | None = None
@@ -131,6 +133,11 @@ class BundlePlan:
     temporary_size: int = 0
     verification: VerificationRequest | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> tuple[bytes | None, bytes | None]:
+        """Return the content of the tokenizer and of the chat template."""
+        return self.tokenizer, None if self.chat is None else self.chat.content
 
     @property
     def form(self) -> str:

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from ...engines.bundle import replace_file
-from ...engines.bundle.place import CARD_NAME, TOKENIZER_NAME
+from ...engines.bundle.place import CARD_NAME, CHAT_TEMPLATE_NAME, TOKENIZER_NAME
 from ...engines.bundle.writer import BundleWriter
 from ...engines.engine_spec import DRAFT_HEAD, DRAFT_LAYER
 from ...engines.host.events import Events
@@ -68,7 +68,7 @@ def run(
             verification = None
             if plan.verification is not None:
                 # With its canonical engines, even if they are not kept: the CPU runs those.
-                writer.stage(building.manifest(canonical=True), schedule, plan.tokenizer)
+                writer.stage(building.manifest(canonical=True), schedule, *plan.texts)
                 with stages.stage("verify"):
                     verification = process.run_verification(
                         plan.verification, stages.events, verifier
@@ -77,7 +77,7 @@ def run(
             with stages.stage("publish", 1), Interruption():  # once begun, it is completed
                 with suppress(ModuleNotFoundError):  # huggingface_hub, which builds may lack
                     replace_file(writer.directory / CARD_NAME, bundle_card(manifest, plan.schedule))
-                bundle = writer.publish(manifest, schedule, plan.tokenizer)
+                bundle = writer.publish(manifest, schedule, *plan.texts)
     return ExportReport(
         output=bundle.path,
         digest=bundle.manifest.digest,
@@ -175,9 +175,10 @@ class _Building:
         ]
         kept = [each.canonical for each in engines if canonical and each.canonical is not None]
         files = [record for engine in (*engines, *kept, *drafts) for record in engine.files]
-        if plan.tokenizer is not None:
-            digest = hashlib.sha256(plan.tokenizer).hexdigest()
-            files.append(FileRecord(path=TOKENIZER_NAME, size=len(plan.tokenizer), sha256=digest))
+        for name, content in zip((TOKENIZER_NAME, CHAT_TEMPLATE_NAME), plan.texts, strict=True):
+            if content is not None:
+                digest = hashlib.sha256(content).hexdigest()
+                files.append(FileRecord(path=name, size=len(content), sha256=digest))
         *stitched, candidates = [engine.spec for engine in engines]
         assert candidates.kind is EngineKind.CANDIDATES
         ends = plan.model.end_token_ids
@@ -197,6 +198,7 @@ class _Building:
             draft_head=self._draft_head(),
             tokenizer=None if plan.tokenizer is None else TOKENIZER_NAME,
             prompt_template=plan.prompt_template,
+            chat_template=None if plan.chat is None else plan.chat.described,
             requires=(END_TOKENS_FEATURE,) if several_ends else (),
             files=tuple(files),
             tool_versions=self._source.tool_versions,

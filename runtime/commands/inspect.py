@@ -98,6 +98,8 @@ def _print_sections(document: dict[str, Any]) -> None:
         console.print(f"--draft auto is {draft}", markup=False)
     if (template := document["prompt_template"]) is not None:
         console.print(f"text prompts are put into {template!r}", markup=False)
+    if (chat := document["chat_template"]) is not None:
+        console.print(f"messages are rendered by {chat['path']} (--chat)", markup=False)
     if (drafts := document["draft_engines"]) is not None:
         console.print(_drafts_line(drafts), markup=False)
     drafts = document["drafts"]

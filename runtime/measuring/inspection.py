@@ -76,6 +76,9 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         "model": dict(manifest.model),
         "precision": manifest.precision.model_dump(mode="json", exclude_none=True),
         "prompt_template": manifest.prompt_template,
+        "chat_template": None
+        if manifest.chat_template is None
+        else manifest.chat_template.model_dump(mode="json"),
         "bundle_schedule": format_schedule(bundle_schedule(bundle)),
         "drafts": describe_drafts(bundle),
         "draft_engines": describe_draft_engines(manifest),

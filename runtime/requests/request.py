@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, SupportsIndex, TypedDict
+from typing import Any, NotRequired, SupportsIndex, TypedDict, cast, get_args
 
 from ...engines.checking import plain
 from ...engines.errors import UsageError, shown
 from ...engines.manifest import ModelSpec
 from ..schedule import ExitSchedule
+from ..tokens.chat import SpecialTokens
 from ..tokens.sampling import MAX_LOGPROBS, SamplingParams
 from ..tokens.tokenizer import Tokenizer
 
 MAX_PROMPTS = 2**20  # of one call
-_FORMS = 'a text, token ids, {"prompt": text} or {"prompt_token_ids": ids}'
+_FORMS = 'a text, token ids, {"prompt": text}, {"prompt_token_ids": ids} or {"messages": [...]}'
 
 
 class TextPrompt(TypedDict):
@@ -30,7 +31,18 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: Iterable[SupportsIndex]
 
 
-Prompt = str | Iterable[SupportsIndex] | TextPrompt | TokensPrompt
+class MessagesPrompt(TypedDict):
+    """The messages of a chat, each with ``role`` and ``content``; see `checked_messages`.
+
+    ``special_tokens`` may be left out: "escape" reads special tokens that a message spells as
+    ordinary text, "allow" as the tokens.
+    """
+
+    messages: Iterable[Mapping[str, Any]]
+    special_tokens: NotRequired[SpecialTokens]
+
+
+Prompt = str | Iterable[SupportsIndex] | TextPrompt | TokensPrompt | MessagesPrompt
 """Token ids are integers, or an array of numpy or torch: int, [S]."""
 Prompts = Prompt | Iterable[Prompt]
 
@@ -64,6 +76,32 @@ def prompt_text(prompt: Prompt) -> str | None:
     return text if isinstance(text, str) else None
 
 
+def as_read(
+    prompt: Prompt, model: ModelSpec, tokenizer: Tokenizer | None
+) -> tuple[str | None, Prompt]:
+    """Return the text of a prompt, None for token ids, and the prompt without its messages.
+
+    Messages are rendered by the chat template of the bundle. Raises UsageError where it has none,
+    and for messages that are not allowed.
+    """
+    if not (isinstance(prompt, Mapping) and "messages" in prompt):
+        return prompt_text(prompt), prompt
+    choice: Any = prompt.get("special_tokens", "escape")
+    if unknown := prompt.keys() - {"messages", "special_tokens"}:
+        raise UsageError("messages", f"are given with {', '.join(sorted(unknown)):.200}")
+    if choice not in get_args(SpecialTokens):
+        raise UsageError("special_tokens", f"is {shown(choice)}; allowed: escape or allow")
+    if tokenizer is None or tokenizer.chat is None:
+        raise UsageError(
+            "messages",
+            "need a chat template, and the bundle has none: send a prompt instead, or put "
+            "chat_template.jinja into the checkpoint and export it again",
+        )
+    messages = cast("MessagesPrompt", prompt)["messages"]
+    made = tokenizer.chat.encode(messages, special_tokens=choice, max_tokens=model.max_seq_len)
+    return made.text, made.token_ids
+
+
 def checked_token_ids(
     prompt: Prompt,
     subject: str,
@@ -78,6 +116,36 @@ def checked_token_ids(
     continuation; token ids are used as given. A text that is too long for the model whatever its
     tokens are is refused without tokenizing it, which would take half a minute for 10 MB.
     """
+    problems, _, token_ids = _checked_prompt(
+        prompt, subject, model, tokenizer, is_continuation=is_continuation
+    )
+    return problems, token_ids
+
+
+def _checked_prompt(
+    prompt: Prompt,
+    subject: str,
+    model: ModelSpec,
+    tokenizer: Tokenizer | None,
+    *,
+    is_continuation: bool = False,
+) -> tuple[list[str], str | None, tuple[int, ...]]:
+    """Return the problems of a prompt, its text, None for token ids, and its token ids."""
+    try:
+        text, read = as_read(prompt, model, tokenizer)
+    except UsageError as error:
+        return [f"{subject}: {error.subject} {problem}" for problem in error.problems], None, ()
+    problems, token_ids = _tokenized(read, subject, model, tokenizer, is_continuation)
+    return problems, text, token_ids
+
+
+def _tokenized(
+    prompt: Prompt,
+    subject: str,
+    model: ModelSpec,
+    tokenizer: Tokenizer | None,
+    is_continuation: bool,
+) -> tuple[list[str], tuple[int, ...]]:
     ids: Any = plain(prompt)
     if _is_mapping(ids):
         if tuple(ids.keys()) not in (("prompt",), ("prompt_token_ids",)):
@@ -181,9 +249,9 @@ def make_request(
     client: str = "",
 ) -> Request:
     """Tokenize and check one prompt; ``subject`` names it in the problems of a UsageError."""
-    problems, token_ids = checked_token_ids(prompt, subject, model, tokenizer)
+    problems, text, token_ids = _checked_prompt(prompt, subject, model, tokenizer)
     beyond = params.vocabulary_problems(model.vocab_size, model.end_token_ids)
-    problems += [f"{subject}: {text}" for text in beyond]
+    problems += [f"{subject}: {problem}" for problem in beyond]
     if params.stop and tokenizer is None:
         problems.append(f"{subject}: stop strings need a tokenizer; use stop_token_ids")
     room = model.max_seq_len - len(token_ids)
@@ -202,7 +270,7 @@ def make_request(
         )
     if problems:
         raise UsageError("generate", *problems)
-    return Request(index, prompt_text(prompt), token_ids, params, max_tokens, client)
+    return Request(index, text, token_ids, params, max_tokens, client)
 
 
 def _as_params_list(

@@ -16,6 +16,7 @@ import tokenizers
 from ...engines.documents import EXACT
 from ...engines.errors import BundleError, UsageError, shown
 from ...engines.manifest import MAX_TOKENS, PROMPT_PLACEHOLDER
+from .chat import ChatTemplate
 
 if TYPE_CHECKING:
     from ...engines.bundle import EngineBundle
@@ -47,8 +48,11 @@ class Tokenizer:
     """Converts text to token ids and back by a ``tokenizer.json`` of the tokenizers library.
 
     ``encode_prompt`` puts a prompt in place of ``{prompt}`` in the ``prompt_template``, if there is
-    one. ``special_ids`` are the tokens that ``skip_special_tokens`` omits.
+    one. ``special_ids`` are the tokens that ``skip_special_tokens`` omits. ``chat`` renders
+    messages by the bundle's chat template; None if it has none.
     """
+
+    chat: ChatTemplate | None = None
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, prompt_template: str | None = None) -> None:
         self.prompt_template = prompt_template
@@ -73,11 +77,18 @@ class Tokenizer:
 
     @classmethod
     def of(cls, bundle: EngineBundle, prompt_template: str | None = None) -> Tokenizer | None:
-        """Read the tokenizer of ``bundle``, if it has one. Raises BundleError as ``load`` does."""
+        """Read the tokenizer of ``bundle``, if it has one, and its chat template.
+
+        Raises BundleError as ``load`` does.
+        """
         name = bundle.manifest.tokenizer
         if name is None:
             return None
-        return cls.parse(bundle.read(name), str(bundle.file(name)), prompt_template)
+        tokenizer = cls.parse(bundle.read(name), str(bundle.file(name)), prompt_template)
+        if (chat := bundle.manifest.chat_template) is not None:
+            subject = str(bundle.file(chat.path))
+            tokenizer.chat = ChatTemplate.parse(bundle.read(chat.path), chat, tokenizer, subject)
+        return tokenizer
 
     @classmethod
     def parse(cls, document: bytes, subject: str, prompt_template: str | None = None) -> Tokenizer:
@@ -106,6 +117,26 @@ class Tokenizer:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         except TypeError as error:
             raise UsageError("prompt", f"{shown(text)} is no Unicode text") from error
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the token ids of ``text``, in which no special token is recognised."""
+        return self._plain.encode(text, add_special_tokens=False).ids
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        copied = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
+        copied.encode_special_tokens = True
+        return copied
+
+    @cached_property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Texts of the special tokens, by ascending id."""
+        added = sorted(self._tokenizer.get_added_tokens_decoder().items())
+        return tuple(token.content for _, token in added if token.special)
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of ``token``; None if the vocabulary does not have it."""
+        return self._tokenizer.token_to_id(token)
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Return the token ids that the model reads for ``prompt``, template included.

@@ -35,6 +35,21 @@ def export_text_bundle(checkpoint: Path, directory: Path, **options: Any) -> Pat
     return output
 
 
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<s>' if loop.first }}{{ m.role }}: {{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+def export_chat_bundle(checkpoint: Path, directory: Path, **options: Any) -> Path:  # noqa: ANN401
+    """Export ``checkpoint`` as `export_text_bundle` does, with CHAT_TEMPLATE as its template."""
+    source = copy_with_tokenizer(checkpoint, directory / "checkpoint")
+    (source / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    output = directory / "chat.skipdec"
+    export(ExportConfig(model=str(source), output=output, verify=False, **options))
+    return output
+
+
 def export_with_kernels(checkpoint: Path, directory: Path, quantize: str = "int8") -> Path:
     """Export ``checkpoint``, of STRUCTURE, with a byte tokenizer, for skipdec's kernels."""
     return export_text_bundle(

@@ -320,6 +320,12 @@ void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
         text->find(kPromptPlaceholder, first + 1) != std::string::npos)
       fields.refuse("prompt_template", "is not a template; allowed: a text with {prompt} once");
   }
+  if (const json* chat = fields.find_given("chat_template")) {
+    Fields named(*chat, "chat_template", document);
+    manifest.chat_template = path_of(named.value("path"), named.place_of("path"), document);
+    named.optional_text("bos_token");
+    named.optional_text("eos_token");
+  }
   text_in(fields, "tool_versions", "", document);
   const std::string key(constants::kTunedSchedule);
   const std::optional<std::string> tuned = text_in(fields, "source", key, document);
@@ -385,6 +391,10 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   for (const EngineSpec& spec : manifest.canonical) require_listed(spec, known, document);
   if (manifest.tokenizer && known.count(*manifest.tokenizer) == 0)
     fields.refuse("tokenizer", "is " + *manifest.tokenizer + ", not listed in files");
+  if (const auto& path = manifest.chat_template; path && known.count(*path) == 0)
+    fields.refuse("chat_template", "names " + *path + ", not listed in files");
+  if (manifest.chat_template && !manifest.tokenizer)
+    fields.refuse("chat_template", "is present, but tokenizer is null");
   require_canonical(text, value, document);
   check_contract(manifest, subject);
   return manifest;
