@@ -17,7 +17,14 @@ from ..engines.kernels.library import kernels_in_use
 from .drafting.memory import DraftMemory
 from .kv.buffers import KVMemory
 from .opening import OpenKeywords, OpenOptions, PrefixSharing
-from .requests.request import Prompts, Request, make_requests, make_score_requests
+from .requests.request import (
+    Messages,
+    Prompt,
+    Prompts,
+    Request,
+    make_requests,
+    make_score_requests,
+)
 from .schedule import ExitSchedule
 from .schedule.bundle import UntunedWarning, bundle_schedule
 from .schedule.request_schedules import ScheduleResolver
@@ -25,6 +32,7 @@ from .scheduling.call import Call
 from .scheduling.loaded_bundle import LoadedBundle, RunningBatchConfig
 from .scheduling.running_batch import RunningBatch
 from .scheduling.scoring import Scorer
+from .tokens.chat import SpecialTokens
 from .tokens.outputs import RequestOutput, ScoreOutput, StreamDelta
 from .tokens.sampling import SamplingParams
 from .tokens.tokenizer import Tokenizer
@@ -219,7 +227,8 @@ class Generator:
         """Continue each prompt and return results in input order.
 
         A prompt is a text, token ids (an array or tensor of them, too) or one of vLLM's mappings,
-        ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``. A text is put into
+        ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``, or ``{"messages": messages}``, see
+        `chat`. A text is put into
         ``prompt_template``; token ids are read as they are. The results have ``prompt`` as it was
         given and ``prompt_token_ids`` as they were read.
 
@@ -235,6 +244,40 @@ class Generator:
         self._untuned.log(schedules)
         return self.generate_requests(
             requests, schedules, draft=draft, cancelled=cancelled, on_progress=on_progress
+        )
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        *,
+        special_tokens: SpecialTokens = "escape",
+        schedule: str | ExitSchedule | None = None,
+        draft: str | None = None,
+        cancelled: Callable[[], bool] = _never,
+        on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one chat, or each of several, rendered by the bundle's chat template.
+
+        >>> generator.chat([{"role": "user", "content": "Hello"}], SamplingParams(max_tokens=64))
+
+        ``special_tokens``: those that a message spells become ordinary text ("escape"), or the
+        tokens ("allow"). The results' ``prompt`` is the rendered text. Otherwise as `generate`,
+        which takes ``{"messages": messages}`` as a prompt, too; raises UsageError where the bundle
+        has no template, and MissingExtraError without jinja2.
+        """
+        first = next(iter(messages), None)
+        chats = messages if isinstance(first, list | tuple) else [messages]
+        prompts: list[Prompt] = [
+            {"messages": cast("Messages", one), "special_tokens": special_tokens} for one in chats
+        ]
+        return self.generate(
+            prompts,
+            sampling_params,
+            schedule=schedule,
+            draft=draft,
+            cancelled=cancelled,
+            on_progress=on_progress,
         )
 
     def make_requests(

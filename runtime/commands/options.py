@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +18,7 @@ from ..tokens.sampling import SamplingParams
 if TYPE_CHECKING:
     from ...engines.backends.session import EngineBackend
     from ..generator import Generator, OpenGenerator
+    from ..requests.request import Prompt
     from ..schedule import ExitSchedule
 
 EngineChoice = Annotated[OpenOptions, Option(only=ENGINE_OPTIONS)]
@@ -62,6 +63,12 @@ class GenerateOptions(ValidatedConfig):
     prompts: Annotated[tuple[str, ...], Option("-p --prompt", metavar="TEXT|-")] = Field(
         default=(), description="may be repeated"
     )
+    chat: Annotated[bool, Option()] = Field(
+        default=False, description="prompts are a user's messages: render the chat template"
+    )
+    system: Annotated[str | None, Option(metavar="TEXT")] = Field(
+        default=None, description="the system's message before them, with --chat"
+    )
     input: Annotated[str | None, Option(metavar="FILE.jsonl|-")] = Field(
         default=None, description="lines of JSON; - is stdin"
     )
@@ -89,6 +96,10 @@ class GenerateOptions(ValidatedConfig):
     def _problems(self) -> Iterator[str]:
         if self.texts and self.input is not None:
             yield "give either `prompts` or `input`"
+        if self.chat and self.input is not None:
+            yield "`chat` is for `prompts`; give lines of `input` messages instead of a prompt"
+        if self.system is not None and not self.chat:
+            yield "`system` needs `chat`"
         if self.texts.count("-") > 1:
             yield "give - only once, because stdin can be read only once"
         if self.output is not None and self.input is None:
@@ -107,6 +118,13 @@ class GenerateOptions(ValidatedConfig):
         """All prompts that were given, ``-`` among them for stdin."""
         return self.prompts if self.prompt is None else (self.prompt, *self.prompts)
 
+    def prompts_of(self, texts: Sequence[str]) -> list[Prompt]:
+        """Return texts as prompts: with ``chat``, each as a user's message behind the system's."""
+        if not self.chat:
+            return list(texts)
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [{"messages": [*system, {"role": "user", "content": text}]} for text in texts]
+
     def open_generator(self) -> Generator:
         """Load the bundle's engines; report its prompt template on stderr, if it has one."""
         from ...engines.host.progress import ConsoleProgress
@@ -114,7 +132,7 @@ class GenerateOptions(ValidatedConfig):
         with ConsoleProgress(quiet=self.quiet) as events:
             events.stage("loading")
             generator = open_bundle(self.bundle, self.opening, wrap=self._wrap)
-            if (template := generator.prompt_template) is not None:
+            if (template := generator.prompt_template) is not None and not self.chat:
                 events.note(
                     f"text prompts are put into {template!r}, as in tuning (--raw-prompt "
                     "disables this)"

@@ -27,7 +27,7 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
     from ...engines.host.progress import ConsoleProgress
 
     with options.open_generator() as generator, Interruption() as interruption:
-        requests = generator.make_requests(prompts, options.params)
+        requests = generator.make_requests(options.prompts_of(prompts), options.params)
         schedules = generator.resolve_schedules(requests, options.opening.schedule)
         options.warn_if_untuned(generator, schedules)
         total = len(prompts) * options.params.n

@@ -26,6 +26,7 @@ _MAX_LINE = 16 * 2**20  # bytes
 _MAX_SCHEDULE = 500  # characters
 _MAX_SHOWN = 80  # characters of a bad value
 _IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
+_MESSAGES: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
 _PROMPT: dict[str, Any] = {"anyOf": [{"type": "string"}, _IDS]}
 
 
@@ -46,6 +47,9 @@ class PromptLine(SamplingParams):
     prompt_token_ids: Annotated[Any, WithJsonSchema(_IDS)] = Field(
         default=None, description="a list of token ids, in place of prompt"
     )
+    messages: Annotated[Any, WithJsonSchema(_MESSAGES)] = Field(
+        default=None, description="a list of messages with role and content, in place of prompt"
+    )
     schedule: str | None = Field(
         default=None,
         max_length=_MAX_SCHEDULE,
@@ -54,20 +58,26 @@ class PromptLine(SamplingParams):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        if (self.prompt is None) == (self.prompt_token_ids is None):
-            seen = "missing" if self.prompt is None else "given"
-            yield f"prompt and prompt_token_ids are both {seen}; give one of them"
+        names = ("prompt", "prompt_token_ids", "messages")
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) != 1:
+            seen = " and ".join(given or names)
+            yield f"{seen} are {'given' if given else 'missing'}; give one of them"
         elif not isinstance(self.prompt, str | list | None):
             yield f"prompt is {self.prompt!r:.{_MAX_SHOWN}}; allowed: a text, or token ids"
         elif not isinstance(self.prompt_token_ids, list | None):
             ids = f"{self.prompt_token_ids!r:.{_MAX_SHOWN}}"
             yield f"prompt_token_ids is {ids}; allowed: a list of token ids"
+        elif not isinstance(self.messages, list | None):
+            yield f"messages is {self.messages!r:.{_MAX_SHOWN}}; allowed: a list of messages"
         if self.schedule is not None and (kind := beyond_notation(self.schedule)):
             yield f"`schedule` is {shown(self.schedule)}, {kind}; give the schedule's text"
 
     @property
     def content(self) -> Prompt:
-        """The prompt: a text, or token ids."""
+        """The prompt: a text, token ids, or messages."""
+        if self.messages is not None:
+            return {"messages": self.messages}
         prompt: Prompt = self.prompt_token_ids if self.prompt is None else self.prompt
         return prompt
 

@@ -31,6 +31,10 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: Iterable[SupportsIndex]
 
 
+Messages = Iterable[Mapping[str, Any]]
+"""The messages of a chat: ``{"role": "user", "content": "Hello"}``, see `checked_messages`."""
+
+
 class MessagesPrompt(TypedDict):
     """The messages of a chat, each with ``role`` and ``content``; see `checked_messages`.
 
@@ -38,7 +42,7 @@ class MessagesPrompt(TypedDict):
     ordinary text, "allow" as the tokens.
     """
 
-    messages: Iterable[Mapping[str, Any]]
+    messages: Messages
     special_tokens: NotRequired[SpecialTokens]
 
 
@@ -247,15 +251,21 @@ def make_request(
     tokenizer: Tokenizer | None,
     subject: str,
     client: str = "",
+    max_model_len: int | None = None,
 ) -> Request:
-    """Tokenize and check one prompt; ``subject`` names it in the problems of a UsageError."""
+    """Tokenize and check one prompt; ``subject`` names it in the problems of a UsageError.
+
+    Without max_tokens a text may be as long as the model allows, but with its prompt no longer
+    than ``max_model_len``, so that it does not reserve more than others may.
+    """
     problems, text, token_ids = _checked_prompt(prompt, subject, model, tokenizer)
     beyond = params.vocabulary_problems(model.vocab_size, model.end_token_ids)
     problems += [f"{subject}: {problem}" for problem in beyond]
     if params.stop and tokenizer is None:
         problems.append(f"{subject}: stop strings need a tokenizer; use stop_token_ids")
     room = model.max_seq_len - len(token_ids)
-    max_tokens = params.max_tokens if params.max_tokens is not None else room
+    most = room if max_model_len is None else min(room, max_model_len - len(token_ids))
+    max_tokens = params.max_tokens if params.max_tokens is not None else max(1, most)
     if not problems and (room < 1 or max_tokens > room):
         problems.append(
             f"{subject} has {len(token_ids)} tokens and max_tokens is {shown(params.max_tokens)}; "

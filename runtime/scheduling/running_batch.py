@@ -150,7 +150,16 @@ class RunningBatch:
         """Make and check the arguments of `add_request`; raises as `add`. Any thread may call."""
         loaded = self._loaded
         params = params or SamplingParams()
-        request = make_request(0, prompt, params, loaded.model, loaded.tokenizer, "prompt", client)
+        request = make_request(
+            0,
+            prompt,
+            params,
+            loaded.model,
+            loaded.tokenizer,
+            "prompt",
+            client,
+            self.limits.max_positions,
+        )
         if not wants_drafts(draft):
             request = replace(request, drafts=False)
         resolved = loaded.schedules.resolve(schedule, request.max_tokens)

@@ -40,7 +40,10 @@ class AsyncEngine(QueuedService):
 
     def __init__(self, generator: Generator, options: OpenOptions) -> None:
         """Take over ``generator``, which is closed with the engine; ``options`` as in `open`."""
-        super().__init__(BundleOutline.of_generator(generator, options.draft), options.max_waiting)
+        super().__init__(
+            BundleOutline.of_generator(generator, options.draft, options.max_model_len),
+            options.max_waiting,
+        )
         self._generator = generator
         self._held = ExitStack()
         self._engine = self._held.enter_context(generator.running_batch(options))

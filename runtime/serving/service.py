@@ -37,6 +37,7 @@ class BundleOutline:
     kernels: str  # what runs it here, e.g. ``skipdec avx512vnni``
     schedules: ScheduleResolver
     draft: DraftConfig | None  # of all requests that do not switch drafts off
+    max_model_len: int | None = None  # positions of a request, at most; None: as the model has
 
     @classmethod
     def of(cls, bundle: EngineBundle, options: OpenOptions) -> Self:
@@ -56,10 +57,20 @@ class BundleOutline:
         tokenizer = Tokenizer.of(bundle, template)
         if tokenizer is not None:
             tokenizer.least_tokens("")  # which looks through the vocabulary, the first time
-        return cls(manifest.digest, model, tokenizer, kernels_in_use(manifest), schedules, draft)
+        return cls(
+            manifest.digest,
+            model,
+            tokenizer,
+            kernels_in_use(manifest),
+            schedules,
+            draft,
+            options.max_model_len,
+        )
 
     @classmethod
-    def of_generator(cls, generator: Generator, draft: str | None = None) -> Self:
+    def of_generator(
+        cls, generator: Generator, draft: str | None = None, max_model_len: int | None = None
+    ) -> Self:
         """Describe the bundle that ``generator`` runs with ``draft``, by default its own.
 
         Raises UsageError for drafts that do not fit the bundle.
@@ -71,6 +82,7 @@ class BundleOutline:
             generator.kernels,
             generator.schedules,
             generator.drafts.resolve(draft),
+            max_model_len,
         )
 
     def prepare(
@@ -88,7 +100,14 @@ class BundleOutline:
         """
         drafts = wants_drafts(draft)
         request = make_request(
-            0, prompt, params or SamplingParams(), self.model, self.tokenizer, subject, client
+            0,
+            prompt,
+            params or SamplingParams(),
+            self.model,
+            self.tokenizer,
+            subject,
+            client,
+            self.max_model_len,
         )
         schedule = self.schedules.resolve(schedule, request.max_tokens)
         return replace(request, drafts=drafts), schedule

@@ -129,6 +129,8 @@ inline std::vector<Option> sampling_options(RunOptions& run) {
          run.stop_token_ids.push_back(parse_integer(text));
          params.stop_token_ids(run.stop_token_ids);
        }},
+      {"--rendered-chat", "", "", "the prompt is a chat that a template has rendered",
+       [&](const std::string&) { params.rendered_chat(); }},
       {"--ignore-eos", "", "", "go on after the end of text",
        [&](const std::string&) { params.ignore_eos(); }},
       {"--include-stop-str-in-output", "", "", "show what ended it",

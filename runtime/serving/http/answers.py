@@ -132,6 +132,13 @@ class TokenNames(dict[int, str]):
         name = self[token_id] = _token_name(token_id, self.tokenizer)
         return name
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return the bytes of a token's text, part of a character or not."""
+        name = self[token_id]
+        if self.tokenizer is not None and name.startswith("bytes:"):
+            return self.tokenizer.token_bytes(token_id)
+        return name.encode()
+
 
 class ShownSchedule:
     """The schedule of a stream as its chunks show it, with the layers of each depth, cached."""
@@ -213,22 +220,28 @@ def logprobs_document(
     lengths = (len(names[token]) for token in token_ids)
     offsets = accumulate(lengths, initial=offset)
     return {
-        "tokens": Blocks([names[token] for token in block] for block in _blocks(token_ids)),
+        "tokens": Blocks(
+            [names[token] for token in block] for block in in_blocks(token_ids, _BLOCK)
+        ),
         "token_logprobs": Blocks(
             [
-                _number(entry[token]) if entry else None
+                shown_logprob(entry[token]) if entry else None
                 for token, entry in zip(tokens, entries, strict=True)
             ]
-            for tokens, entries in zip(_blocks(token_ids), _blocks(logprobs), strict=True)
+            for tokens, entries in zip(
+                in_blocks(token_ids, _BLOCK), in_blocks(logprobs, _BLOCK), strict=True
+            )
         ),
         "top_logprobs": Blocks(
             [
-                {names[token]: _number(one) for token, one in entry.items()} or None
+                {names[token]: shown_logprob(one) for token, one in entry.items()} or None
                 for entry in entries
             ]
-            for entries in _blocks(logprobs, _TOP_BLOCK)
+            for entries in in_blocks(logprobs)
         ),
-        "text_offset": Blocks([next(offsets) for _ in block] for block in _blocks(token_ids)),
+        "text_offset": Blocks(
+            [next(offsets) for _ in block] for block in in_blocks(token_ids, _BLOCK)
+        ),
     }
 
 
@@ -271,7 +284,8 @@ async def usage(
     } | (counted if counts_drafts else {})
 
 
-def _blocks(values: Sequence[Item], size: int = _BLOCK) -> Iterator[Sequence[Item]]:
+def in_blocks(values: Sequence[Item], size: int = _TOP_BLOCK) -> Iterator[Sequence[Item]]:
+    """Return the values in short slices, for `Blocks`."""
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
@@ -286,6 +300,6 @@ def _token_name(token_id: int, tokenizer: Tokenizer | None) -> str:
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def _number(entry: Logprob) -> float:
-    """JSON has no infinity; OpenAI's own servers stop at about this."""
+def shown_logprob(entry: Logprob) -> float:
+    """Return a finite number: JSON has no infinity; OpenAI's own servers stop at about this."""
     return entry.logprob if math.isfinite(entry.logprob) else -9999.0

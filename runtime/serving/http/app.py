@@ -15,7 +15,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from ....engines.errors import SkipDecError
 from ....engines.host.installation import own_version
-from .completions import CompletionAnswer, read_completion
+from .chat import ChatAnswer, ChatRequest, require_template
+from .completions import CompletionAnswer, read_request
 from .config import ServerConfig
 from .middleware import (
     AdmissionMiddleware,
@@ -24,7 +25,7 @@ from .middleware import (
     CutMiddleware,
     RecordMiddleware,
 )
-from .protocol import ApiError, CompletionRequest, api_error, unavailable
+from .protocol import ApiError, CompletionRequest, TextRequest, api_error, unavailable
 from .scoring import scored_answer
 from .served import ServedModel, ServedModels
 from .watch import Metrics, RequestRecord
@@ -59,13 +60,12 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
         redoc_url=None,
     )
     routes = _Routes(models, config, metrics)
-    body = {"content": {"application/json": {"schema": CompletionRequest.model_json_schema()}}}
-    completions = {"requestBody": {"required": True, **body}}
+    completions, chats = _body_of(CompletionRequest), _body_of(ChatRequest)
     add = app.add_api_route
     add("/", routes.playground, methods=["GET"], include_in_schema=False)
     add("/favicon.ico", routes.icon, methods=["GET"], include_in_schema=False)
     add("/v1/completions", routes.complete, methods=["POST"], openapi_extra=completions)
-    add("/v1/chat/completions", routes.chat, methods=["POST"])
+    add("/v1/chat/completions", routes.chat, methods=["POST"], openapi_extra=chats)
     add("/v1/models", routes.list_models, methods=["GET"])
     add("/v1/models/{name}", routes.show_model, methods=["GET"])
     add("/v1/schedules", routes.list_schedules, methods=["GET"])
@@ -80,6 +80,12 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
     app.add_middleware(CutMiddleware)
     app.add_middleware(RecordMiddleware, metrics=metrics)  # added last: outermost
     return app
+
+
+def _body_of(kind: type[TextRequest]) -> dict[str, Any]:
+    """Describe a body for /openapi.json."""
+    body = {"content": {"application/json": {"schema": kind.model_json_schema()}}}
+    return {"requestBody": {"required": True, **body}}
 
 
 class _Routes:
@@ -100,7 +106,9 @@ class _Routes:
     async def complete(self, request: Request) -> Response:
         """Continue prompts, as OpenAI's completions endpoint does."""
         models, metrics = self._models, self._metrics
-        asked, model, prepared = await read_completion(request, models, self._config)
+        asked, model, prepared = await read_request(
+            CompletionRequest, request, models, self._config
+        )
         if asked.scores_prompts:
             return await scored_answer(asked, model, prepared, request, models, metrics)
         answer = CompletionAnswer(asked, model, request, models, metrics)
@@ -108,10 +116,14 @@ class _Routes:
         return answer if asked.stream else await answer.whole()
 
     async def chat(self, request: Request) -> Response:
-        """Refuse: OPT was not trained to chat."""
-        raise ApiError(
-            400, "OPT has no chat template; use /v1/completions", code="no_chat_template"
+        """Answer the messages of a chat, as OpenAI's chat endpoint does."""
+        models = self._models
+        asked, model, prepared = await read_request(
+            ChatRequest, request, models, self._config, require_template
         )
+        answer = ChatAnswer(asked, model, request, models, self._metrics)
+        await answer.queue(prepared)
+        return answer if asked.stream else await answer.whole()
 
     async def list_models(self, request: Request) -> Response:
         """List what is served."""
@@ -177,7 +189,7 @@ def _model_document(model: ServedModel) -> dict[str, Any]:
         "object": "model",
         "created": model.created,
         "owned_by": "skipdec",
-        "max_model_len": outline.model.max_seq_len,
+        "max_model_len": outline.max_model_len or outline.model.max_seq_len,
         "num_layers": outline.model.num_layers,
         "kernels": outline.kernels,
         "schedule": model.default_schedule(),

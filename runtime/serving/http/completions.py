@@ -1,10 +1,12 @@
-"""POST /v1/completions: checked, queued, and answered whole or as server-sent events."""
+"""Requests for texts: checked, queued, and answered whole or as server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TypeVar
 from uuid import uuid4
 
 from starlette.requests import ClientDisconnect
@@ -16,7 +18,7 @@ from typing_extensions import override
 from ....engines.errors import SkipDecError, UsageError, few
 from ...requests.request import Request, ScoreRequest
 from ...schedule import ExitSchedule
-from ...tokens.outputs import RequestOutput, StreamDelta
+from ...tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
 from ..stream import RequestStream, ServedRequest
 from .answers import (
     Items,
@@ -33,6 +35,7 @@ from .config import MAX_REQUEST_LOGPROBS, ServerConfig
 from .protocol import (
     ApiError,
     CompletionRequest,
+    TextRequest,
     api_error,
     is_small,
     unavailable,
@@ -50,23 +53,35 @@ _EVENT_HEADERS = [
 Prepared = tuple[Request | ScoreRequest, ExitSchedule]
 
 
-async def read_completion(
-    request: HttpRequest, models: ServedModels, config: ServerConfig
-) -> tuple[CompletionRequest, ServedModel, list[Prepared]]:
-    """Read a body and prepare its prompts. Raises ApiError and SkipDecError."""
+Kind = TypeVar("Kind", bound=TextRequest)
+
+
+async def read_request(
+    kind: type[Kind],
+    request: HttpRequest,
+    models: ServedModels,
+    config: ServerConfig,
+    check: Callable[[ServedModel], None] = lambda model: None,
+) -> tuple[Kind, ServedModel, list[Prepared]]:
+    """Read a body and prepare its prompts. Raises ApiError and SkipDecError.
+
+    ``check`` raises ApiError for a model that such requests can't use.
+    """
     record = RequestRecord.of(request.scope)
     if models.is_draining:
         raise unavailable("the server is draining; no request is taken")
     body = await _read_body(request, config.read_timeout)
     is_short = is_small(body)
-    parse = CompletionRequest.parse
+    parse = kind.parse
     asked = parse(body) if is_short else await asyncio.to_thread(parse, body)
     model = models.named(asked.model)
+    check(model)
     record.model, record.schedule, record.prompts = model.name, asked.schedule, len(asked.prompts)
-    if is_short and model.lists(asked.schedule):
-        prepared = _prepare(asked, model, record.client)
+    is_quick = is_short and asked.content == "prompt"  # templates run in a thread
+    if is_quick and model.lists(asked.schedule):
+        prepared = _prepare(asked, model, record.client, config)
     else:
-        prepared = await asyncio.to_thread(_prepare, asked, model, record.client)
+        prepared = await asyncio.to_thread(_prepare, asked, model, record.client, config)
     return asked, model, prepared
 
 
@@ -86,7 +101,9 @@ async def _read_body(request: HttpRequest, seconds: float) -> bytes:
         raise ApiError(499, "the client went before its request was whole") from None
 
 
-def _prepare(asked: CompletionRequest, model: ServedModel, client: str) -> list[Prepared]:
+def _prepare(
+    asked: TextRequest, model: ServedModel, client: str, config: ServerConfig
+) -> list[Prepared]:
     """Check the schedule, tokenize and check all prompts once, and bound the log-probabilities."""
     max_tokens = 16 if asked.max_tokens is None else asked.max_tokens
     model.require_allowed(asked.schedule, max_tokens or 16)
@@ -94,8 +111,8 @@ def _prepare(asked: CompletionRequest, model: ServedModel, client: str) -> list[
     params = None if asked.scores_prompts and not asked.max_tokens else asked.params
     prepared: list[Prepared] = []
     problems: list[str] = []
-    for place, prompt in enumerate(asked.prompts):
-        who = {"client": client, "subject": f"prompt {place}"}
+    for place, prompt in enumerate(asked.prompts_with(config.special_tokens)):
+        who = {"client": client, "subject": asked.subject(place)}
         try:
             prepared.append(
                 outline.prepare_score(
@@ -107,14 +124,12 @@ def _prepare(asked: CompletionRequest, model: ServedModel, client: str) -> list[
         except UsageError as error:
             problems += error.problems
     if problems:
-        raise UsageError("prompt", *few(problems))
+        raise UsageError(asked.content, *few(problems))
     _require_few_logprobs(asked, [request for request, _ in prepared])
     return prepared
 
 
-def _require_few_logprobs(
-    asked: CompletionRequest, requests: Sequence[Request | ScoreRequest]
-) -> None:
+def _require_few_logprobs(asked: TextRequest, requests: Sequence[Request | ScoreRequest]) -> None:
     """Raise UsageError if the answer may have too many log-probabilities."""
     if asked.logprobs is None:
         return
@@ -128,21 +143,21 @@ def _require_few_logprobs(
     count = tokens * (asked.logprobs + 1)
     if count > MAX_REQUEST_LOGPROBS:
         raise UsageError(
-            "prompt",
+            asked.content,
             f"{words} and logprobs {asked.logprobs} are up to {count:,} log-probabilities; "
             f"allowed: {MAX_REQUEST_LOGPROBS:,} in one answer; {remedy}",
         )
 
 
-class CompletionAnswer(Response):
+class TextAnswer(Response):
     """The answer to a body: `whole`, or as events where it is sent itself.
 
-    A failure after the first event is an event, too.
+    A failure after the first event is an event, too. Its kinds differ in how choices look.
     """
 
     def __init__(
         self,
-        asked: CompletionRequest,
+        asked: TextRequest,
         model: ServedModel,
         request: HttpRequest,
         models: ServedModels,
@@ -155,10 +170,37 @@ class CompletionAnswer(Response):
         self._record = RequestRecord.of(request.scope)
         self._models = models
         self._metrics = metrics
-        self._head = answer_head(model)
+        self._head = self.head(model)
+        self._stream_head = self.stream_head(self._head)
         self._names = TokenNames(model.engine.outline.tokenizer)
         self._has_drafts = model.engine.outline.draft is not None and asked.draft is None
         self._streams: list[RequestStream] = []  # one a prompt
+
+    @staticmethod
+    @abstractmethod
+    def head(model: ServedModel) -> dict[str, object]:
+        """Return the fields that every document of a new answer begins with."""
+
+    @staticmethod
+    def stream_head(head: dict[str, object]) -> dict[str, object]:
+        """Return those of a stream's documents."""
+        return head
+
+    @abstractmethod
+    def _whole_choice(
+        self, output: RequestOutput, one: CompletionOutput, place: int
+    ) -> dict[str, object]:
+        """Return a completion that has ended, of prompt ``place``."""
+
+    @abstractmethod
+    def _chunk_choices(
+        self,
+        chunk: Sequence[StreamDelta],
+        place: int,
+        schedule: ShownSchedule,
+        offset: int | None,
+    ) -> Iterator[dict[str, object]]:
+        """Yield a completion's news; ``offset``: characters sent before, None at first."""
 
     async def queue(self, prepared: Sequence[Prepared]) -> None:
         """Queue all prompts or none; other requests get a turn between two prompts.
@@ -210,24 +252,17 @@ class CompletionAnswer(Response):
                 raise ApiError(500, str(one.stop_reason), "server_error", code="engine_failed")
         return used
 
-    def _echoed(self, index: int) -> str:
-        """Return the echo of prompt ``index``; "" without ``echo``."""
-        if not self._asked.echo:
-            return ""
-        prompt = self._asked.prompts[index]
-        if isinstance(prompt, str):
-            return prompt
-        return "" if self._names.tokenizer is None else self._names.tokenizer.decode(prompt)
-
     def _whole_choices(self, outputs: list[RequestOutput]) -> Iterator[dict[str, object]]:
         for place, output in enumerate(consumed(outputs)):
-            prompt = self._echoed(place)
             for one in output.outputs:
-                index = place * self._asked.n + one.index
-                yield whole_choice(output, one, index, prompt, self._names)
+                yield self._whole_choice(output, one, place)
+
+    def _index(self, place: int, index: int) -> int:
+        """Return the number of a choice: the completions of a prompt follow each other."""
+        return place * self._asked.n + index
 
     async def _events(self) -> AsyncIterator[bytes]:
-        head = self._head | ({"usage": None} if self._asked.includes_usage else {})
+        head = self._stream_head | ({"usage": None} if self._asked.includes_usage else {})
         try:
             async for choice in self._event_choices():
                 yield _event(head | {"choices": Items([choice])})
@@ -246,20 +281,58 @@ class CompletionAnswer(Response):
         lengths: dict[int, int] = {}  # characters sent so far, of a choice
         async for place, deltas in _merged(self._streams):
             for chunk in _chunks(deltas):
-                index = place * self._asked.n + chunk[0].index
-                prompt = "" if index in lengths else self._echoed(place)
-                offset = lengths.get(index, 0) + len(prompt)
-                choice = delta_choice(
-                    chunk,
-                    index,
-                    prompt,
-                    schedules[place],
-                    self._names,
-                    offset,
-                    marks_drafts=self._has_drafts,
-                )
-                lengths[index] = lengths.get(index, 0) + len(choice["text"])
-                yield choice
+                index = self._index(place, chunk[0].index)
+                offset = lengths.get(index)
+                for choice in self._chunk_choices(chunk, place, schedules[place], offset):
+                    yield choice
+                written = sum(len(delta.text) for delta in chunk)
+                lengths[index] = (offset or 0) + written
+
+
+class CompletionAnswer(TextAnswer):
+    """The answer to a body of /v1/completions."""
+
+    _asked: CompletionRequest
+
+    @staticmethod
+    @override
+    def head(model: ServedModel) -> dict[str, object]:
+        return answer_head(model)
+
+    @override
+    def _whole_choice(
+        self, output: RequestOutput, one: CompletionOutput, place: int
+    ) -> dict[str, object]:
+        index = self._index(place, one.index)
+        return whole_choice(output, one, index, self._echoed(place), self._names)
+
+    @override
+    def _chunk_choices(
+        self,
+        chunk: Sequence[StreamDelta],
+        place: int,
+        schedule: ShownSchedule,
+        offset: int | None,
+    ) -> Iterator[dict[str, object]]:
+        echo = self._echoed(place)
+        yield delta_choice(
+            chunk,
+            self._index(place, chunk[0].index),
+            echo if offset is None else "",
+            schedule,
+            self._names,
+            len(echo) + (offset or 0),
+            marks_drafts=self._has_drafts,
+        )
+
+    def _echoed(self, index: int) -> str:
+        """Return the echo of prompt ``index``; "" without ``echo``."""
+        if not self._asked.echo:
+            return ""
+        prompt = self._asked.prompts[index]
+        if isinstance(prompt, str):
+            return prompt
+        return "" if self._names.tokenizer is None else self._names.tokenizer.decode(prompt)
 
 
 def answer_head(model: ServedModel) -> dict[str, object]:

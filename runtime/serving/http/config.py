@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ....engines.checking import MemorySize, Option, ValidatedConfig
+from ...tokens.chat import SpecialTokens
 
 MAX_PROMPTS, MAX_COMPLETIONS = 64, 16  # of one request; n
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 256
@@ -36,6 +37,10 @@ class ServerConfig(ValidatedConfig):
     )
     protect_metrics: Annotated[bool, Option()] = Field(
         default=False, description="/metrics asks for a key, too"
+    )
+    special_tokens: Annotated[SpecialTokens, Option()] = Field(
+        default="escape",
+        description="that a chat's message spells: ordinary text, or the tokens",
     )
     log_format: Annotated[Literal["text", "json"], Option()] = Field(
         default="text", description="of a line a request on stderr, never with its prompt"

@@ -1,15 +1,17 @@
-"""Requests and errors of OpenAI's completions API."""
+"""Errors of OpenAI's API, what its requests have in common, and those for completions."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 from starlette.responses import JSONResponse
+from typing_extensions import override
 
 from ....engines.documents import parse_json
 from ....engines.errors import (
@@ -21,6 +23,8 @@ from ....engines.errors import (
     brief,
 )
 from ...drafting.resolver import wants_drafts
+from ...requests.request import Prompt
+from ...tokens.chat import SpecialTokens
 from ...tokens.sampling import SamplingParams
 from .config import (
     MAX_COMPLETIONS,
@@ -128,23 +132,15 @@ def _too_much(kind: str, count: int, most: int) -> UsageError:
     return UsageError("body", f"has {count:,} {kind}; allowed: {most:,}; send several requests")
 
 
-class CompletionRequest(SamplingParams):
-    """A body of /v1/completions; fields that are not given, or null, have their defaults.
+class TextRequest(SamplingParams):
+    """What bodies for completions and for chats have in common; unset and null fields are defaults.
 
     Sampling fields are SamplingParams', with lower limits. Fields that are unknown are refused by
     name: one that did nothing would be worse.
     """
 
-    model_config = ConfigDict(title="CompletionRequest")
-
     model: str | None = Field(
         default=None, description="the name of a bundle; may be left out where one is served"
-    )
-    prompt: Annotated[Any, WithJsonSchema(_PROMPT)] = Field(description=_FORMS)
-    max_tokens: int | None = Field(
-        default=16,
-        ge=0,
-        description="an integer from 1, or null: up to the model's limit; 0 with echo and logprobs",
     )
     n: int = Field(
         default=1,
@@ -152,14 +148,12 @@ class CompletionRequest(SamplingParams):
         le=MAX_COMPLETIONS,
         description=f"an integer from 1 to {MAX_COMPLETIONS}: completions per prompt",
     )
-    best_of: int | None = Field(default=None, ge=1, description="as many as n, or left out")
     logprobs: int | None = Field(
         default=None,
         ge=0,
         le=MAX_LOGPROBS,
         description=f"an integer from 0 to {MAX_LOGPROBS}: tokens reported beside the chosen one",
     )
-    echo: bool = Field(default=False, description="true: the prompt's text comes first")
     stream: bool = Field(default=False, description="true: server-sent events as tokens come")
     stream_options: dict[str, bool] | None = Field(
         default=None, description='{"include_usage": true} with stream'
@@ -175,35 +169,38 @@ class CompletionRequest(SamplingParams):
         default=None, description="off: run without drafts, which changes no text"
     )
 
+    content: ClassVar[str] = "prompt"  # the field that holds what is continued
+    content_forms: ClassVar[str] = _FORMS
+
     @classmethod
     def parse(cls, body: bytes) -> Self:
         """Read a body. Raises UsageError with all problems."""
         document = parse_body(body)
         if not isinstance(document, dict):
-            raise UsageError("body", "is not a JSON object; give one with a prompt")
+            raise UsageError("body", f"is not a JSON object; give one with {cls.content}")
         for name, (most, words) in _LONGEST.items():
             if isinstance(value := document.get(name), list | dict) and len(value) > most:
                 raise ConfigurationError(
                     cls.__name__, f"`{name}` is {len(value):,} {words}; allowed: {most:,}"
                 )
-        return cls(**{name: value for name, value in document.items() if value is not None})
+        given = {name: value for name, value in document.items() if value is not None}
+        return cls(**cls._translated(given))
+
+    @classmethod
+    def _translated(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return a body's fields by the names that this class has for them."""
+        return fields
 
     @classmethod
     def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
         if item["type"] == "missing":
-            yield f"`prompt` is missing; give {_FORMS}"
+            yield f"`{cls.content}` is missing; give {cls.content_forms}"
         else:
             yield from super()._describe(item, values)
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        yield from self._scoring_problems()
-        yield from self._prompt_problems()
-        if self.best_of not in (None, self.n):
-            yield (
-                f"`best_of` is {self.best_of}; allowed: n, which is {self.n}: there is no choice "
-                "among more completions than are returned"
-            )
+        yield from self._own_problems()
         if len(self.stop) > MAX_STOPS or any(len(text) > MAX_STOP_CHARACTERS for text in self.stop):
             yield (
                 f"`stop` is too long; allowed: {MAX_STOPS} texts of {MAX_STOP_CHARACTERS} "
@@ -217,6 +214,67 @@ class CompletionRequest(SamplingParams):
             wants_drafts(self.draft)
         except UsageError as error:
             yield from (f"`draft` {problem}" for problem in error.problems)
+
+    def _own_problems(self) -> Iterator[str]:
+        """Yield the problems of the fields that only this kind of body has."""
+        yield from ()
+
+    @property
+    @abstractmethod
+    def prompts(self) -> Sequence[Prompt]:
+        """One entry a prompt."""
+
+    def prompts_with(self, special_tokens: SpecialTokens) -> Sequence[Prompt]:
+        """Return the prompts; messages say what becomes of special tokens that they spell."""
+        return self.prompts
+
+    def subject(self, place: int) -> str:
+        """Return the name of a prompt in errors."""
+        return f"prompt {place}"
+
+    @property
+    def scores_prompts(self) -> bool:
+        """True if the prompts' own log-probabilities are requested."""
+        return False
+
+    @property
+    def includes_usage(self) -> bool:
+        """True if a stream ends with the usage."""
+        return (self.stream_options or {}).get("include_usage", False)
+
+    @property
+    def params(self) -> SamplingParams:
+        """The sampling parameters of each prompt."""
+        return SamplingParams(**{name: getattr(self, name) for name in SamplingParams.model_fields})
+
+
+class CompletionRequest(TextRequest):
+    """A body of /v1/completions; fields that are not given, or null, have their defaults.
+
+    Sampling fields are SamplingParams', with lower limits. Fields that are unknown are refused by
+    name: one that did nothing would be worse.
+    """
+
+    model_config = ConfigDict(title="CompletionRequest")
+
+    prompt: Annotated[Any, WithJsonSchema(_PROMPT)] = Field(description=_FORMS)
+    max_tokens: int | None = Field(
+        default=16,
+        ge=0,
+        description="an integer from 1, or null: up to the model's limit; 0 with echo and logprobs",
+    )
+    best_of: int | None = Field(default=None, ge=1, description="as many as n, or left out")
+    echo: bool = Field(default=False, description="true: the prompt's text comes first")
+
+    @override
+    def _own_problems(self) -> Iterator[str]:
+        yield from self._scoring_problems()
+        yield from self._prompt_problems()
+        if self.best_of not in (None, self.n):
+            yield (
+                f"`best_of` is {self.best_of}; allowed: n, which is {self.n}: there is no choice "
+                "among more completions than are returned"
+            )
 
     def _scoring_problems(self) -> Iterator[str]:
         if not self.scores_prompts:
@@ -242,6 +300,7 @@ class CompletionRequest(SamplingParams):
             yield f"`prompt` is {len(prompt)} prompts; allowed: {MAX_PROMPTS}; send fewer"
 
     @property
+    @override
     def prompts(self) -> list[str | list[int]]:
         """One entry a prompt."""
         if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
@@ -249,16 +308,7 @@ class CompletionRequest(SamplingParams):
         return list(self.prompt)
 
     @property
+    @override
     def scores_prompts(self) -> bool:
         """True if the prompts' own log-probabilities are requested."""
         return self.echo and self.logprobs is not None
-
-    @property
-    def includes_usage(self) -> bool:
-        """True if a stream ends with the usage."""
-        return (self.stream_options or {}).get("include_usage", False)
-
-    @property
-    def params(self) -> SamplingParams:
-        """The sampling parameters of each prompt."""
-        return SamplingParams(**{name: getattr(self, name) for name in SamplingParams.model_fields})

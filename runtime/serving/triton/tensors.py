@@ -86,12 +86,13 @@ _SAMPLING = {
     "random_seed": "seed",
     "stop_words": "stop",
 }
-_LONGEST = {"schedule": 16_384, "sampling_parameters": 1 << 20}  # characters
+_LONGEST = {"messages": 1 << 22, "schedule": 16_384, "sampling_parameters": 1 << 20}  # characters
 
 
 class TritonRequest(ValidatedConfig):
     """One request; a field is an input tensor, declared by its `TensorType`; all are optional.
 
+    ``messages``: those of a chat, as a JSON array, where the bundle has a chat template.
     ``sampling_parameters``: the fields of SamplingParams as a JSON object, whose numbers may be
     texts, as clients of vLLM's backend send them. Each may be given as a tensor instead, not
     twice.
@@ -101,6 +102,7 @@ class TritonRequest(ValidatedConfig):
 
     text_input: Annotated[str | None, _TEXT] = None
     input_ids: Annotated[list[int] | None, TensorType("INT32", -1)] = None
+    messages: Annotated[str | None, _TEXT] = None
     schedule: Annotated[str | None, _TEXT] = None
     client: Annotated[str | None, _TEXT] = Field(default=None, max_length=256)
     draft: Annotated[str | None, _TEXT] = None
@@ -144,8 +146,9 @@ class TritonRequest(ValidatedConfig):
         return cls(**values, params=_sampling_params(values, logs))
 
     def _problems(self) -> Iterator[str]:
-        if (self.text_input is None) == (self.input_ids is None):
-            yield "give either `text_input` or `input_ids`"
+        forms = (self.text_input, self.input_ids, self.messages)
+        if sum(form is not None for form in forms) != 1:
+            yield "give one of `text_input`, `input_ids` and `messages`"
         if self.text_input is None and not self.exclude_input_in_output:
             yield "`exclude_input_in_output` is false; allowed: with `text_input` only"
         if self.schedule is not None and (kind := beyond_notation(self.schedule)):
@@ -157,7 +160,10 @@ class TritonRequest(ValidatedConfig):
 
     @property
     def prompt(self) -> Prompt:
-        """The text, or the token ids."""
+        """The text, the token ids, or the messages. Raises UsageError for broken JSON."""
+        if self.messages is not None:
+            messages = parse_json(self.messages, UsageError, subject="messages", yields=True)
+            return {"messages": messages}
         return self.text_input if self.text_input is not None else self.input_ids or []
 
 

@@ -17,6 +17,9 @@ import pytest
 from mutations import copy_bundle, edit_graph
 from programs import built_app
 from runtimes import LIBRARY
+from text_bundles import CHAT_TEMPLATE, STRUCTURE, export_chat_bundle
+
+from skipdec import Generator, SamplingParams
 
 from skipdec.runtime.schedule.bundle import schedule_file
 from skipdec.runtime.schedule.text import parse_schedule
@@ -72,6 +75,19 @@ def timeless(document: dict[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in document.items() if name not in left_out}
     rounded = json.loads(json.dumps(kept), parse_float=lambda text: round(float(text), 4))
     return dict(rounded)
+
+
+@pytest.mark.parametrize("template", [CHAT_TEMPLATE, "{{ messages[0].content }}</s>"])
+def test_a_rendered_chat_has_the_tokens_of_python(
+    checkpoint: Callable[[str], Path], tmp_path: Path, template: str
+) -> None:
+    bundle = export_chat_bundle(checkpoint(STRUCTURE), tmp_path, template=template)
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    with Generator.open(bundle, threads=1) as generator:
+        (output,) = generator.chat([{"role": "user", "content": "Hi"}], params)
+    greedy = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos", "--json")
+    made = json.loads(run(bundle, output.prompt, "--rendered-chat", *greedy).stdout)
+    assert made["results"][0]["token_ids"] == list(output.outputs[0].token_ids)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_the_same_seed_draws_the_same_requests_of_the_right_lengths() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("{}", "line 1 | prompt and prompt_token_ids are both missing"),
+        ("{}", "line 1 | prompt and prompt_token_ids and messages are missing"),
         ('{"prompt": "a", "max_tokens": 0}', "line 1 | max_tokens is 0"),
         ('\n{"prompt": "a", "max_token": 2}', "line 2 | 'max_token' is unknown; did you mean"),
         ('{"prompt": ""}', "prompt is ''; allowed: a text"),

@@ -41,10 +41,16 @@ CHAT_TEMPLATE = (
 )
 
 
-def export_chat_bundle(checkpoint: Path, directory: Path, **options: Any) -> Path:  # noqa: ANN401
-    """Export ``checkpoint`` as `export_text_bundle` does, with CHAT_TEMPLATE as its template."""
+def export_chat_bundle(
+    checkpoint: Path,
+    directory: Path,
+    *,
+    template: str = CHAT_TEMPLATE,
+    **options: Any,  # noqa: ANN401
+) -> Path:
+    """Export ``checkpoint`` as `export_text_bundle` does, with a chat template."""
     source = copy_with_tokenizer(checkpoint, directory / "checkpoint")
-    (source / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    (source / "chat_template.jinja").write_text(template)
     output = directory / "chat.skipdec"
     export(ExportConfig(model=str(source), output=output, verify=False, **options))
     return output

@@ -42,7 +42,10 @@ skipdec_status submit(skipdec_engine* engine, const std::vector<runtime::Prompt>
   return SKIPDEC_OK;
 }
 
-runtime::Prompt prompt_of(const skipdec_engine& engine, const skipdec_prompt& given) {
+runtime::Prompt prompt_of(const skipdec_engine& engine, const skipdec_prompt& given,
+                          const skipdec_params* params) {
+  const auto whole = runtime::with_defaults(params, runtime::default_params(), "params");
+  if (given.text != nullptr && whole.rendered_chat != 0) return runtime::RenderedChat{given.text};
   if (given.text != nullptr) return std::string(given.text);
   if (given.num_tokens > 0) required(given.token_ids, "token_ids");
   runtime::require_token_count("prompt", given.num_tokens, engine.service->max_model_len());
@@ -62,7 +65,7 @@ skipdec_status skipdec_submit_text(skipdec_engine* engine, const char* prompt,
                                    const skipdec_params* params, skipdec_request** request) {
   return guarded([&] {
     const skipdec_prompt given{required(prompt, "prompt"), nullptr, 0};
-    return submit(engine, {prompt_of(*required(engine, "engine"), given)}, params, request);
+    return submit(engine, {prompt_of(*required(engine, "engine"), given, params)}, params, request);
   });
 }
 
@@ -71,7 +74,7 @@ skipdec_status skipdec_submit_tokens(skipdec_engine* engine, const int64_t* toke
                                      skipdec_request** request) {
   return guarded([&] {
     const skipdec_prompt given{nullptr, token_ids, num_tokens};
-    return submit(engine, {prompt_of(*required(engine, "engine"), given)}, params, request);
+    return submit(engine, {prompt_of(*required(engine, "engine"), given, params)}, params, request);
   });
 }
 
@@ -85,7 +88,7 @@ skipdec_status skipdec_submit_many(skipdec_engine* engine, const skipdec_prompt*
     std::vector<runtime::Prompt> all;
     all.reserve(count);
     for (std::size_t index = 0; index < count; ++index) {
-      all.push_back(prompt_of(*engine, prompts[index]));
+      all.push_back(prompt_of(*engine, prompts[index], params));
     }
     return submit(engine, all, params, requests);
   });

@@ -320,10 +320,10 @@ void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
         text->find(kPromptPlaceholder, first + 1) != std::string::npos)
       fields.refuse("prompt_template", "is not a template; allowed: a text with {prompt} once");
   }
-  if (const json* chat = fields.find_given("chat_template")) {
+  if (const json* chat = fields.find("chat_template")) {
     Fields named(*chat, "chat_template", document);
     manifest.chat_template = path_of(named.value("path"), named.place_of("path"), document);
-    named.optional_text("bos_token");
+    manifest.chat_bos = named.optional_text("bos_token");
     named.optional_text("eos_token");
   }
   text_in(fields, "tool_versions", "", document);

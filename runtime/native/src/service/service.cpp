@@ -125,6 +125,10 @@ Service::Arrival Service::arrival(const Prompt& prompt, const SamplingParams& pa
   request.params = params;
   request.max_tokens =
       resolve_max_tokens(request.prompt, params, model.vocab_size, model.max_seq_len);
+  if (params.max_tokens == 0) {  // no more than others may ask for
+    const auto length = static_cast<std::int64_t>(request.prompt.size());
+    request.max_tokens = std::clamp<std::int64_t>(max_model_len() - length, 1, request.max_tokens);
+  }
   request.schedule = resolve(schedule, request.max_tokens);
   batch_->require_possible(request);
   made.ticket = std::make_shared<Ticket>(params.n, thread_id_);
@@ -250,7 +254,8 @@ void Service::require_outside_callback(const char* what) const {
 
 TokenSpan Service::token_ids(const Prompt& prompt, bool is_prompt) const {
   if (const auto* ids = std::get_if<TokenSpan>(&prompt)) return *ids;
-  const auto& text = std::get<std::string>(prompt);
+  const auto* chat = std::get_if<RenderedChat>(&prompt);
+  const std::string& text = chat != nullptr ? chat->text : std::get<std::string>(prompt);
   const std::int64_t most = manifest().model.max_seq_len;
   const std::int64_t least = tokenizer().least_tokens(text);
   if (least > most) {  // megabytes would take long
@@ -258,7 +263,21 @@ TokenSpan Service::token_ids(const Prompt& prompt, bool is_prompt) const {
                 "has at least " + std::to_string(least) + " tokens; the bundle holds " +
                     std::to_string(most) + " positions; shorten the prompt");
   }
+  if (chat != nullptr) return chat_ids(text);
   return is_prompt ? tokenizer().encode_prompt(text) : tokenizer().encode(text, false);
+}
+
+// The template writes all special tokens. Only the beginning of text is added: once, if the
+// tokenizer puts it before every text and the template does not write it.
+TokenSpan Service::chat_ids(const std::string& text) const {
+  TokenSpan ids = tokenizer().encode(text, false);
+  const std::optional<std::string>& bos = manifest().chat_bos;
+  if (!bos || bos->empty() || text.compare(0, bos->size(), *bos) == 0) return ids;
+  const TokenSpan begin = tokenizer().encode(*bos, false);
+  const TokenSpan added = tokenizer().encode("");
+  if (begin.size() == 1 && !added.empty() && added.front() == begin.front())
+    ids.insert(ids.begin(), begin.front());
+  return ids;
 }
 
 SchedulePointer Service::resolve(const std::string& schedule, std::int64_t max_tokens) const {

@@ -31,8 +31,13 @@ struct ServiceOptions {
   RunningBatchConfig batch;  // kv_memory 0: default_kv_memory()
 };
 
-// A text, or token ids.
-using Prompt = std::variant<std::string, TokenSpan>;
+// A text that a chat template has rendered, with its special tokens.
+struct RenderedChat {
+  std::string text;
+};
+
+// A text, token ids, or a rendered chat.
+using Prompt = std::variant<std::string, TokenSpan, RenderedChat>;
 
 // Any number of threads submit; one runs a `RunningBatch`. Functions throw Error, kUsage in a fork
 // of the process that opened the bundle, since threads do not survive a fork.
@@ -102,6 +107,7 @@ class Service {
   void require_usable() const;
   void require_outside_callback(const char* what) const;
   TokenSpan token_ids(const Prompt& prompt, bool is_prompt) const;
+  TokenSpan chat_ids(const std::string& text) const;
   SchedulePointer resolve(const std::string& schedule, std::int64_t max_tokens) const;
   void load_tokenizer();
   void run();

@@ -39,7 +39,6 @@ def tiny(bundle: Path) -> ServedBundle:
         ("GET", "/nothing", 404, None),
         ("GET", "/v1/completions", 405, None),
         ("GET", "/v1/models/other", 404, "model_not_found"),
-        ("POST", "/v1/chat/completions", 400, "no_chat_template"),
     ],
 )
 def test_other_paths_answer_in_openais_shape(
@@ -49,6 +48,13 @@ def test_other_paths_answer_in_openais_shape(
     assert answer.status_code == status
     assert answer.json()["error"]["code"] == code
     assert answer.headers["x-request-id"].startswith("req-")
+
+
+def test_a_chat_with_a_bundle_without_template_is_told_what_to_do(server: Running) -> None:
+    chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    answer = server.http.post("/v1/chat/completions", json=chat)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_chat_template")
+    assert "tiny has no chat template; use /v1/completions" in answer.json()["error"]["message"]
 
 
 def test_models_schedules_and_version_are_listed(server: Running) -> None:

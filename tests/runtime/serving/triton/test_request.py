@@ -28,6 +28,15 @@ def params(**values: object) -> SamplingParams:
     return TritonRequest.from_tensors(tensors(text_input="a", **values)).params
 
 
+def test_messages_are_a_prompt_of_their_own() -> None:
+    asked = TritonRequest.from_tensors(tensors(messages='[{"role": "user", "content": "Hi"}]'))
+    assert asked.prompt == {"messages": [{"role": "user", "content": "Hi"}]}
+    with pytest.raises(UsageError, match="messages"):
+        TritonRequest.from_tensors(tensors(messages="[")).prompt  # noqa: B018  (it is read then)
+    with pytest.raises(UsageError, match="give one of text_input, input_ids and messages"):
+        TritonRequest.from_tensors(tensors(messages="[]", text_input="a"))
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -71,8 +80,8 @@ def test_a_request_may_switch_drafts_off_for_itself() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({}, "text_input or input_ids"),
-        (tensors(text_input="a", input_ids=[1]), "text_input or input_ids"),
+        ({}, "text_input, input_ids and messages"),
+        (tensors(text_input="a", input_ids=[1]), "text_input, input_ids and messages"),
         (tensors(input_ids=[1], exclude_input_in_output=False), "with text_input only"),
         ({"text_input": np.array([b"\xff"], dtype=object)}, "text_input | is no UTF-8"),
         ({"text_input": np.array([b"a", b"b"], dtype=object)}, "has 2 values; allowed: one"),

@@ -1,0 +1,215 @@
+"""POST /v1/chat/completions: OpenAI's requests and answers for the messages of a chat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+from uuid import uuid4
+
+from pydantic import ConfigDict, Field, WithJsonSchema
+from typing_extensions import override
+
+from ....engines.errors import ConfigurationError, shown
+from ...requests.request import MessagesPrompt
+from ...tokens.chat import ROLES, SpecialTokens
+from ...tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
+from .answers import (
+    Blocks,
+    ShownSchedule,
+    TokenNames,
+    delta_choice,
+    in_blocks,
+    shown_logprob,
+    whole_choice,
+)
+from .completions import TextAnswer
+from .config import MAX_LOGPROBS
+from .protocol import ApiError, TextRequest
+from .served import ServedModel
+
+_MESSAGES: dict[str, Any] = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["role", "content"],
+        "properties": {
+            "role": {"enum": list(ROLES)},
+            "content": {
+                "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]
+            },
+        },
+    },
+}
+_FORMS = 'a list of messages, e.g. [{"role": "user", "content": "Hello"}]'
+_UNSUPPORTED = (  # refused with a sentence of their own, as clients' users know them
+    *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
+    *("audio", "modalities", "prediction", "web_search_options"),
+)
+
+
+class ChatRequest(TextRequest):
+    """A body of /v1/chat/completions; fields that are not given, or null, have their defaults.
+
+    ``logprobs`` and ``top_logprobs`` of the body become ``logprobs``, and
+    ``max_completion_tokens`` is another name of ``max_tokens``.
+    """
+
+    model_config = ConfigDict(title="ChatRequest")
+
+    messages: Annotated[Any, WithJsonSchema(_MESSAGES)] = Field(description=_FORMS)
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="an integer from 1, or null: up to the model's limit",
+    )
+
+    content: ClassVar[str] = "messages"
+    content_forms: ClassVar[str] = _FORMS
+
+    @classmethod
+    @override
+    def _translated(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        problems = [
+            f"`{name}` is not supported; leave it out" for name in _UNSUPPORTED if name in fields
+        ]
+        fields = {name: value for name, value in fields.items() if name not in _UNSUPPORTED}
+        form = fields.pop("response_format", {"type": "text"})
+        if form != {"type": "text"}:
+            problems.append(f'`response_format` is {shown(form)}; allowed: {{"type": "text"}}')
+        problems += _take_length(fields)
+        problems += _take_logprobs(fields)
+        if problems:
+            raise ConfigurationError(cls.__name__, *problems)
+        return fields
+
+    @property
+    @override
+    def prompts(self) -> list[MessagesPrompt]:
+        return [{"messages": self.messages}]
+
+    @override
+    def prompts_with(self, special_tokens: SpecialTokens) -> list[MessagesPrompt]:
+        return [{"messages": self.messages, "special_tokens": special_tokens}]
+
+    @override
+    def subject(self, place: int) -> str:
+        return "chat"
+
+
+def _take_length(fields: dict[str, Any]) -> Iterator[str]:
+    """Write ``max_completion_tokens`` as ``max_tokens``; yield a problem if they differ."""
+    length = fields.pop("max_completion_tokens", None)
+    if length is None:
+        return
+    if fields.setdefault("max_tokens", length) != length:
+        yield "`max_completion_tokens` is not max_tokens; give one of them"
+
+
+def _take_logprobs(fields: dict[str, Any]) -> Iterator[str]:
+    """Write ``logprobs`` and ``top_logprobs`` as the number of tokens; yield their problems."""
+    wanted, top = fields.pop("logprobs", False), fields.pop("top_logprobs", None)
+    if not isinstance(wanted, bool):
+        yield f"`logprobs` is {shown(wanted)}; allowed: true or false"
+    elif top is not None and (type(top) is not int or not 0 <= top <= MAX_LOGPROBS):
+        yield f"`top_logprobs` is {shown(top)}; allowed: an integer from 0 to {MAX_LOGPROBS}"
+    elif top is not None and not wanted:
+        yield "`top_logprobs` needs logprobs to be true"
+    elif wanted:
+        fields["logprobs"] = top or 0
+
+
+def require_template(model: ServedModel) -> None:
+    """Raise ApiError if the bundle of ``model`` has no chat template."""
+    tokenizer = model.engine.outline.tokenizer
+    if tokenizer is None or tokenizer.chat is None:
+        raise ApiError(
+            400,
+            f"{model.name} has no chat template; use /v1/completions, or put chat_template.jinja "
+            "into the checkpoint and export it again",
+            code="no_chat_template",
+        )
+
+
+class ChatAnswer(TextAnswer):
+    """The answer to a body of /v1/chat/completions."""
+
+    @staticmethod
+    @override
+    def head(model: ServedModel) -> dict[str, object]:
+        return {
+            "id": f"chatcmpl-{uuid4().hex}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": model.name,
+        }
+
+    @staticmethod
+    @override
+    def stream_head(head: dict[str, object]) -> dict[str, object]:
+        return head | {"object": "chat.completion.chunk"}
+
+    @override
+    def _whole_choice(
+        self, output: RequestOutput, one: CompletionOutput, place: int
+    ) -> dict[str, object]:
+        choice = whole_choice(output, one, one.index, "", self._names)
+        logprobs = self._logprobs(one.token_ids, one.logprobs)
+        message = {"role": "assistant", "content": choice.pop("text")}
+        return {"index": one.index, "message": message} | choice | {"logprobs": logprobs}
+
+    @override
+    def _chunk_choices(
+        self,
+        chunk: Sequence[StreamDelta],
+        place: int,
+        schedule: ShownSchedule,
+        offset: int | None,
+    ) -> Iterator[dict[str, object]]:
+        index = chunk[0].index
+        if offset is None:
+            role = {"role": "assistant", "content": ""}
+            yield {"index": index, "delta": role, "logprobs": None, "finish_reason": None}
+        choice = delta_choice(
+            chunk, index, "", schedule, self._names, 0, marks_drafts=self._has_drafts
+        )
+        tokens = [token for delta in chunk for token in delta.token_ids]
+        logprobs = self._logprobs(tokens, [one for delta in chunk for one in delta.logprobs or ()])
+        text = choice.pop("text")
+        delta = {"content": text} if text else {}
+        yield {"index": index, "delta": delta} | choice | {"logprobs": logprobs}
+
+    def _logprobs(
+        self, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, Logprob]] | None
+    ) -> dict[str, Any] | None:
+        """Return the log-probabilities of tokens as chats have them; None without any."""
+        if not logprobs:
+            return None
+        top = self._asked.logprobs or 0
+        entries = zip(in_blocks(token_ids), in_blocks(logprobs), strict=True)
+        blocks = (
+            [
+                _token_entry(token, one, top, self._names)
+                for token, one in zip(tokens, ones, strict=True)
+            ]
+            for tokens, ones in entries
+        )
+        return {"content": Blocks(blocks), "refusal": None}
+
+
+def _token_entry(
+    token_id: int, logprobs: Mapping[int, Logprob], top: int, names: TokenNames
+) -> dict[str, Any]:
+    best = sorted(logprobs.items(), key=lambda item: item[1].rank or 0)[:top]
+    return _named(token_id, logprobs[token_id], names) | {
+        "top_logprobs": [_named(token, one, names) for token, one in best]
+    }
+
+
+def _named(token_id: int, one: Logprob, names: TokenNames) -> dict[str, Any]:
+    return {
+        "token": names[token_id],
+        "logprob": shown_logprob(one),
+        "bytes": list(names.bytes_of(token_id)),
+    }

@@ -1,0 +1,92 @@
+"""``skipdec generate --chat``, lines with messages, and `Generator.chat` render alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from text_bundles import STRUCTURE, export_chat_bundle
+from typer.testing import CliRunner
+
+from skipdec import Generator, SamplingParams, UsageError
+from skipdec.cli import build_app
+
+GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
+PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi"},
+]
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_chat_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("chat"))
+
+
+@pytest.fixture
+def run(bundle: Path, own_thread_pools: None) -> Callable[..., Result]:
+    def invoke(*arguments: str, stdin: bytes | None = None) -> Result:
+        return CliRunner().invoke(
+            build_app(), ["generate", str(bundle), *arguments], input=stdin, prog_name="skipdec"
+        )
+
+    return invoke
+
+
+def test_the_command_and_lines_answer_as_python_does(
+    run: Callable[..., Result], bundle: Path
+) -> None:
+    with Generator.open(bundle, threads=1) as generator:
+        (output,) = generator.chat(MESSAGES, PARAMS)
+        both = generator.chat([MESSAGES, MESSAGES[1:]], PARAMS)
+    assert output.prompt == "<s>system: Be brief.</s>user: Hi</s>assistant:"
+    assert [one.prompt for one in both] == [output.prompt, "<s>user: Hi</s>assistant:"]
+    asked = run("--chat", "--system", "Be brief.", "-p", "Hi", "--json", *GREEDY)
+    (result,) = json.loads(asked.stdout)["results"]
+    assert result["token_ids"] == list(output.outputs[0].token_ids)
+    lines = json.dumps({"messages": MESSAGES}).encode()
+    line = json.loads(run("--input", "-", *GREEDY, stdin=lines).stdout)
+    assert line["token_ids"] == result["token_ids"]
+
+
+def test_special_tokens_of_a_message_may_be_allowed(bundle: Path) -> None:
+    spelled = [{"role": "user", "content": "</s>"}]
+    with Generator.open(bundle, threads=1) as generator:
+        (escaped,) = generator.chat(spelled, PARAMS)
+        (allowed,) = generator.chat(spelled, PARAMS, special_tokens="allow")
+    assert escaped.prompt == allowed.prompt
+    assert len(escaped.prompt_token_ids) - len(allowed.prompt_token_ids) == len("</s>") - 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--system", "x", "-p", "y"), "--system needs --chat"),
+        (("--chat", "--input", "-"), "messages instead of a prompt"),
+    ],
+)
+def test_contradicting_options_are_refused(
+    run: Callable[..., Result], arguments: tuple[str, ...], problem: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+
+
+def test_a_bundle_without_template_says_what_to_do(exported: Callable[..., Path]) -> None:
+    with (
+        Generator.open(exported(STRUCTURE), threads=1) as generator,
+        pytest.raises(UsageError, match="need a chat template, and the bundle has none: send a"),
+    ):
+        generator.chat(MESSAGES, PARAMS)
+
+
+def test_a_line_with_two_prompts_is_bad(run: Callable[..., Result]) -> None:
+    lines = json.dumps({"messages": MESSAGES, "prompt": "x"}).encode()
+    result = run("--input", "-", *GREEDY, stdin=lines)
+    assert "prompt and messages are given; give one" in json.loads(result.stdout)["error"]

@@ -1,0 +1,40 @@
+"""A request without max_tokens reserves no more than a request may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skipdec import Generator, SamplingParams
+from skipdec.engines.errors import CapacityError
+
+OPEN = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+
+
+@pytest.mark.parametrize(("max_model_len", "expected"), [(None, 61), (20, 17)])
+def test_an_open_text_ends_at_the_limit_of_the_batch(
+    exported: Callable[..., Path], max_model_len: int | None, expected: int
+) -> None:
+    with (
+        Generator.open(exported("untied"), threads=1) as generator,
+        generator.running_batch(max_model_len=max_model_len) as batch,
+    ):
+        request, _ = batch.prepare([5, 6, 7], OPEN, "full")
+        assert request.max_tokens == expected
+
+
+def test_more_than_the_limit_or_the_memory_is_refused_with_its_numbers(
+    exported: Callable[..., Path],
+) -> None:
+    with Generator.open(exported("untied"), threads=1, kv_memory=1 << 16) as generator:
+        with generator.running_batch(max_model_len=8) as batch:
+            with pytest.raises(CapacityError, match="max_model_len allows 8"):
+                batch.prepare([5] * 9, OPEN, "full")
+            batch.prepare([5] * 7, OPEN, "full")
+        with (
+            generator.running_batch() as batch,
+            pytest.raises(CapacityError, match="kv_memory allows 65,536; raise it"),
+        ):
+            batch.prepare([5], OPEN, "full")
