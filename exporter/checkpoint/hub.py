@@ -16,8 +16,6 @@ from .template import TEMPLATE_NAME
 _SMALL_FILES = (
     "config.json",
     "generation_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
