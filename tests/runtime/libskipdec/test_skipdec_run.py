@@ -20,7 +20,6 @@ from runtimes import LIBRARY
 from text_bundles import CHAT_TEMPLATE, STRUCTURE, export_chat_bundle
 
 from skipdec import Generator, SamplingParams
-
 from skipdec.runtime.schedule.bundle import schedule_file
 from skipdec.runtime.schedule.text import parse_schedule
 
