@@ -2,145 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import onnxruntime
 import pytest
+from attention_node import DTYPES, Attention, expected
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from one_operator import available_instruction_sets, operator_session
-from onnx import TensorProto
+from one_operator import available_instruction_sets
 
 from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE
-
-Array = np.ndarray[Any, Any]
 
 INSTRUCTION_SETS = available_instruction_sets()
 
 pytestmark = pytest.mark.skipif(not INSTRUCTION_SETS, reason="the kernels were not compiled")
 
-DTYPES = {
-    "float32": (np.float32, TensorProto.FLOAT),
-    "float16": (np.float16, TensorProto.FLOAT16),
-    "bfloat16": (ml_dtypes.bfloat16, TensorProto.BFLOAT16),
-    "int8": (np.int8, TensorProto.INT8),
-}
-SCALE_BYTES = 4
 HEAD_SIZES = [8, 24, 64, 72, 80, 96, 120, 128, 256]
-
-
-@dataclass(frozen=True)
-class Attention:
-    """One node and its inputs."""
-
-    heads: int = 4
-    kv_heads: int = 4
-    head_size: int = 64
-    dtype: str = "float32"
-    capacity: int = 64
-    scale: float = 0.0
-    threads: int = 1
-    packed: bool = True
-
-    def session(self) -> onnxruntime.InferenceSession:
-        kind = DTYPES[self.dtype][1]
-        types = dict.fromkeys(["past_key", "past_value", "present_key", "present_value"], kind)
-        new = ["", ""] if self.packed else ["key", "value"]
-        return operator_session(
-            "Attention",
-            ["query", *new, "past_key", "past_value", "write_indices"],
-            {},
-            {"num_heads": self.heads, "kv_num_heads": self.kv_heads, "scale": self.scale},
-            types | {"write_indices": TensorProto.INT64},
-            ["y", "present_key", "present_value"],
-            self.threads,
-        )
-
-    def random_tokens(self, batch: int, tokens: int, seed: int = 0) -> Array:
-        """Return packed queries, keys and values [batch, tokens, (N + 2M)·D]."""
-        columns = (self.heads + 2 * self.kv_heads) * self.head_size
-        random = np.random.default_rng(seed)
-        return random.standard_normal((batch, tokens, columns)).astype(np.float32)
-
-    def cache(self, batch: int) -> Cache:
-        """Return a cache for ``batch`` sequences, filled with NaN (int8: its scales are NaN)."""
-        dtype = np.dtype(DTYPES[self.dtype][0])
-        width = self.head_size + (SCALE_BYTES if self.dtype == "int8" else 0)
-        shape = (batch, self.kv_heads, self.capacity, width * dtype.itemsize)
-        key, value = (np.full(shape, 0xFF, np.uint8).view(dtype) for _ in range(2))
-        return Cache(self, key, value)
-
-    def columns(self, x: Array) -> tuple[Array, Array, Array]:
-        """Return queries, keys and values [B, S, heads, D] of packed tokens."""
-        parts = np.split(x, [self.heads * self.head_size, -self.kv_heads * self.head_size], axis=-1)
-        query, key = parts[0], parts[1]
-        return tuple(
-            part.reshape(*x.shape[:2], -1, self.head_size) for part in (query, key, parts[2])
-        )  # type: ignore[return-value]
-
-
-@dataclass
-class Cache:
-    """Buffers that a node appends to in place."""
-
-    node: Attention
-    key: Array
-    value: Array
-    _session: onnxruntime.InferenceSession | None = field(default=None, repr=False)
-
-    def step(self, x: Array, write_indices: Sequence[int]) -> Array:
-        """Return y for packed tokens; the cache grows by them."""
-        if self._session is None:
-            self._session = self.node.session()
-        binding = self._session.io_binding()
-        feeds = {"query": x}
-        if not self.node.packed:
-            names = ["query", "key", "value"]
-            parts = (part.reshape(*x.shape[:2], -1) for part in self.node.columns(x))
-            feeds = {
-                name: np.ascontiguousarray(part) for name, part in zip(names, parts, strict=True)
-            }
-        for name, array in feeds.items():
-            binding.bind_cpu_input(name, array)
-        positions = np.array(write_indices, np.int64)
-        binding.bind_cpu_input("write_indices", positions)
-        binding.bind_output("y", "cpu")
-        kind = DTYPES[self.node.dtype][1]
-        for name, array in {"key": self.key, "value": self.value}.items():
-            place = ("cpu", 0, kind, array.shape, array.ctypes.data)
-            binding.bind_input(f"past_{name}", *place)
-            binding.bind_output(f"present_{name}", *place)
-        self._session.run_with_iobinding(binding)
-        y: Array = binding.get_outputs()[0].numpy()
-        return y
-
-    def rows(self, name: str) -> Array:
-        """Return the cache's contents in float64: [B, M, T, D]."""
-        array: Array = getattr(self, name)
-        if self.node.dtype != "int8":
-            return array.astype(np.float64)
-        codes = array[..., :-SCALE_BYTES].astype(np.float64)
-        scale = np.ascontiguousarray(array[..., -SCALE_BYTES:]).view(np.float32)
-        return codes * scale.astype(np.float64)
-
-
-def expected(node: Attention, x: Array, cache: Cache, write_indices: Sequence[int]) -> Array:
-    """Return y in float64, from the cache's rows."""
-    query = node.columns(x)[0].astype(np.float64)
-    scale = node.scale or node.head_size**-0.5
-    keys, values = cache.rows("key"), cache.rows("value")
-    y = np.empty(query.shape)
-    for b, s, h in np.ndindex(*query.shape[:3]):
-        head = h // (node.heads // node.kv_heads)
-        length = min(write_indices[b] + s + 1, node.capacity)
-        score = keys[b, head, :length] @ query[b, s, h] * scale
-        weight = np.exp(score - score.max())
-        y[b, s, h] = weight @ values[b, head, :length] / weight.sum()
-    return y.reshape(*x.shape[:2], -1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -24,6 +24,7 @@
 // clang-format off: order matters
 #include "simd/vector_avx512.inc.h"
 #include "simd/functions.inc.h"
+#include "simd/chunks.inc.h"
 // clang-format on
 
 namespace skipdec::attention {
@@ -40,6 +41,7 @@ constexpr bool kCompiledSizes = true;  // specialised for head sizes 64, 80, 96 
 }  // namespace skipdec::attention
 
 // clang-format off: order matters
+#include "attention/heads.inc.h"
 #include "attention/cache.inc.h"
 #include "attention/decode.inc.h"
 #include "attention/prompt.inc.h"

@@ -13,43 +13,6 @@ constexpr std::int64_t row_length(std::int64_t head_size) {
   return head_size + (kHasScale<Element> ? std::int64_t{sizeof(float)} : 0);
 }
 
-// Chunks of 16 lanes of a row of D elements; the last one may have eight lanes.
-struct Chunks {
-  int count;
-  int last;  // lanes of the last chunk
-
-  explicit Chunks(std::int64_t head_size)
-      : count(static_cast<int>((head_size + Vector::kLanes - 1) / Vector::kLanes)),
-        last(static_cast<int>(head_size) - (count - 1) * Vector::kLanes) {}
-
-  template <class Element>
-  Vector load(const Element* row, int chunk) const {
-    const Element* from = row + chunk * Vector::kLanes;
-    return chunk + 1 < count ? Vector::load(from) : load_first(from, last);
-  }
-  template <class Element>
-  void store(const Vector& v, Element* row, int chunk) const {
-    store_first(v, row + chunk * Vector::kLanes, chunk + 1 < count ? Vector::kLanes : last);
-  }
-};
-
-// Like Chunks, for D = 16·kCount known at compile time, so that no chunk is partial.
-template <int kCount>
-struct WholeChunks {
-  static constexpr int count = kCount;
-
-  explicit WholeChunks(std::int64_t) {}
-
-  template <class Element>
-  Vector load(const Element* row, int chunk) const {
-    return Vector::load(row + chunk * Vector::kLanes);
-  }
-  template <class Element>
-  void store(const Vector& v, Element* row, int chunk) const {
-    v.store(row + chunk * Vector::kLanes);
-  }
-};
-
 // Rows of one head, of which the first ``length`` may be read.
 template <class Element>
 struct CachedRows {
@@ -96,15 +59,19 @@ void write_row(const float* from, Element* row, std::int64_t head_size) {
 }
 
 template <class Element>
-void append(const Call& call, std::int64_t sequence, std::int64_t kv_head) noexcept {
+void append(const Call& call, std::int64_t sequence, std::int64_t kv_head,
+            float* scratch) noexcept {
   const CachedRows<Element> keys(call.key_cache, call, sequence, kv_head);
   const CachedRows<Element> values(call.value_cache, call, sequence, kv_head);
   const std::int64_t start = call.write_indices[sequence];
   const std::int64_t tokens = std::min(call.tokens, call.capacity - start);
+  const bool is_changed = changes_heads(call, call.key_norm);
   for (std::int64_t s = 0; s < tokens; ++s) {
     const std::int64_t token = sequence * call.tokens + s;
     const std::int64_t column = kv_head * call.head_size;
-    write_row(call.key + token * call.key_stride + column, keys.at(start + s), call.head_size);
+    const float* key = call.key + token * call.key_stride + column;
+    if (is_changed) change_head(call, call.key_norm, token, key, scratch);
+    write_row(is_changed ? scratch : key, keys.at(start + s), call.head_size);
     write_row(call.value + token * call.value_stride + column, values.at(start + s),
               call.head_size);
   }
@@ -125,6 +92,16 @@ inline Query query_of(const Call& call, const Span& span, std::int64_t index) {
   const std::int64_t position = call.write_indices[span.sequence] + s;
   return {call.query + token * call.query_stride + head * call.head_size,
           call.y + token * width + head * call.head_size, std::min(position + 1, call.capacity)};
+}
+
+// Returns the head of a query, normalised and rotated: its own memory if neither applies, otherwise
+// ``to``, to which it is written.
+inline const float* query_head(const Call& call, const Span& span, std::int64_t index,
+                               const float* from, float* to) {
+  if (!changes_heads(call, call.query_norm)) return from;
+  const std::int64_t token = span.sequence * call.tokens + index / call.group;
+  change_head(call, call.query_norm, token, from, to);
+  return to;
 }
 
 inline std::int64_t rounded_up(std::int64_t count) {

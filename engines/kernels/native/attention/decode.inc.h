@@ -85,6 +85,18 @@ void weigh_one(const float* weights, const CachedRows<Element>& values, std::int
   }
 }
 
+// Writes the scaled query. It is a function of its own, so that the loops over the cache stay small
+// enough to be inlined.
+template <class Layout>
+__attribute__((noinline)) void write_query(const Call& call, const Span& span, std::int64_t index,
+                                           const float* from, const Layout& layout, float* to) {
+  const float* head = query_head(call, span, index, from, to);
+  const Vector scale = Vector::broadcast(call.scale);
+  for (int c = 0; c < layout.count; ++c) {
+    (layout.load(head, c) * scale).store(to + c * Vector::kLanes);
+  }
+}
+
 // ``scratch`` holds the scaled query, then the scores.
 template <class Element, class Layout>
 void attend_one(const Call& call, const Span& span, std::int64_t index, const Layout& layout,
@@ -93,10 +105,7 @@ void attend_one(const Call& call, const Span& span, std::int64_t index, const La
   const CachedRows<Element> keys(call.key_cache, call, span.sequence, span.kv_head);
   const CachedRows<Element> values(call.value_cache, call, span.sequence, span.kv_head);
   float* scores = scratch + layout.count * Vector::kLanes;
-  for (int c = 0; c < layout.count; ++c) {
-    const Vector scaled = layout.load(query.from, c) * Vector::broadcast(call.scale);
-    scaled.store(scratch + c * Vector::kLanes);
-  }
+  write_query(call, span, index, query.from, layout, scratch);
   const Prefetch<Element> of_keys(keys, query.length, values.first);
   const Prefetch<Element> of_values(values, query.length, keys.at(call.capacity));  // the next head
   score_one(scratch, keys, query.length, of_keys, layout, scores);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "processor/instruction_set.h"
+#include "rotation/rotation.h"
 
 namespace skipdec::attention {
 
@@ -34,6 +35,12 @@ struct Call {
   std::int64_t query_stride = 0;
   std::int64_t key_stride = 0;
   std::int64_t value_stride = 0;
+  // What is done to heads of queries and keys before attention: norms, then a rotation.
+  const float* query_norm = nullptr;            // [D], or nullptr for none
+  const float* key_norm = nullptr;              // [D], or nullptr for none
+  float norm_epsilon = 0;                       // added to the mean square
+  Rotation rotation;                            // R = 2 · pairs, at most D
+  const float* directions = nullptr;            // [B·S, R], by write_rotation, or nullptr for none
   const std::int64_t* write_indices = nullptr;  // [B], each in [0, T)
   void* key_cache = nullptr;                    // [B, M, T, D] of the cache's type; D + 4 for int8
   void* value_cache = nullptr;
@@ -52,8 +59,10 @@ struct Span {
 // Kernels of one instruction set for one type of cache. A query's result has the same bits with any
 // other queries in its span or call, and with every instruction set.
 struct Kernels {
-  // Writes the new tokens of one head to its cache, as far as they fit into its capacity.
-  void (*append)(const Call& call, std::int64_t sequence, std::int64_t kv_head) noexcept;
+  // Writes the new tokens of one head to its cache, as far as they fit into its capacity. Like
+  // ``attend``, it may use scratch_floats(call, 1) floats of ``scratch``.
+  void (*append)(const Call& call, std::int64_t sequence, std::int64_t kv_head,
+                 float* scratch) noexcept;
   // Writes y for a span whose tokens have been appended. Reads only rows of the cache up to the
   // position of the span's last token.
   void (*attend)(const Call& call, const Span& span, float* scratch) noexcept;

@@ -13,6 +13,8 @@ using abi::ElementType;
 using attention::CacheType;
 using attention::Call;
 
+constexpr std::size_t kInvFreq = 6, kQueryNorm = 7, kKeyNorm = 8;
+
 CacheType cache_type_of(ElementType type) {
   switch (type) {
     case ElementType::kFloat:
@@ -79,6 +81,53 @@ void find_new_rows(const Tensor& query, const Tensor& key, const Tensor& value, 
   call.key_stride = call.value_stride = kv_width;
 }
 
+// Returns the rotation by ``inv_freq``, an initialiser [R/2]; none if it is absent.
+Rotation rotation_of(const Tensor& inv_freq, float scale) {
+  Rotation rotation;
+  if (!inv_freq) return rotation;
+  require(inv_freq.rank == 1 && inv_freq.dims[0] > 0, "inv_freq must be [R/2]");
+  rotation.rates = inv_freq.as<float>();
+  rotation.pairs = inv_freq.dims[0];
+  rotation.scale = scale;
+  for (std::int64_t i = 0; i < rotation.pairs; ++i) {
+    const float rate = rotation.rates[i];
+    if (rate >= 0.0F && rate <= kLargestRate) continue;
+    throw OperatorError("inv_freq[" + std::to_string(i) + "] is " + std::to_string(rate) +
+                        "; rates are 0 to " + std::to_string(kLargestRate) +
+                        " radians per position");
+  }
+  return rotation;
+}
+
+bool is_norm(const Tensor& weight, std::int64_t head_size) {
+  return !weight || (weight.rank == 1 && weight.dims[0] == head_size);
+}
+
+// Writes the cosines and sines of the call's tokens to memory of this thread, which is valid until
+// its next call.
+const float* directions_of(const CallContext& context, const Call& call) {
+  constexpr std::int64_t kPairs = 2048;  // of a task: about 20 µs
+  thread_local Scratch scratch;
+  const std::int64_t tokens = call.batch * call.tokens;
+  const auto floats = static_cast<std::size_t>(tokens * 2 * call.rotation.pairs);
+  auto* table = static_cast<float*>(scratch.reserve(floats * sizeof(float)));
+  const std::int64_t step = std::max<std::int64_t>(1, kPairs / call.rotation.pairs);
+  context.parallel_for(tokens, step, [&](std::int64_t begin, std::int64_t end) noexcept {
+    write_rotation(call.rotation, call.write_indices, call.tokens, begin, end, table);
+  });
+  return table;
+}
+
+// Returns memory of the calling thread, valid until its next call, or nullptr if there is none.
+float* scratch_of_thread(std::size_t bytes) noexcept {
+  thread_local Scratch scratch;
+  try {
+    return static_cast<float*>(scratch.reserve(bytes));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 void check_in_place(const CallContext& context, std::size_t output, const Tensor& past) {
   const Tensor present = context.output(output, past.dims, past.rank);
   require(present.data == past.data,
@@ -92,9 +141,14 @@ AttentionOperator::AttentionOperator(const NodeInfo& node)
     : heads_(node.attribute("num_heads", std::int64_t{0})),
       kv_heads_(node.attribute("kv_num_heads", std::int64_t{0})),
       scale_(node.attribute("scale", 0.0F)),
+      rotation_(rotation_of(node.constant(kInvFreq), node.attribute("rotary_scale", 1.0F))),
+      query_norm_(node.constant(kQueryNorm)),
+      key_norm_(node.constant(kKeyNorm)),
+      norm_epsilon_(node.attribute("norm_epsilon", 0.0F)),
       instruction_set_(chosen_instruction_set()) {
   require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0,
           "num_heads and kv_num_heads must be positive, the first a multiple of the second");
+  require(norm_epsilon_ >= 0.0F, "norm_epsilon must be 0 or more");
 }
 
 Call AttentionOperator::checked_call(const CallContext& context) const {
@@ -118,6 +172,7 @@ Call AttentionOperator::checked_call(const CallContext& context) const {
           "write_indices must be [batch]");
   call.write_indices = write_indices.as<std::int64_t>();
   if (call.tokens > 0) check_positions(call);
+  add_head_changes(context, call);
   call.key_cache = past_key.data;
   call.value_cache = past_value.data;
   check_in_place(context, 1, past_key);
@@ -126,10 +181,25 @@ Call AttentionOperator::checked_call(const CallContext& context) const {
   return call;
 }
 
+void AttentionOperator::add_head_changes(const CallContext& context, Call& call) const {
+  require(rotation_.pairs > 0 || !context.input(kInvFreq), "inv_freq must be an initialiser");
+  require((query_norm_ || !context.input(kQueryNorm)) && (key_norm_ || !context.input(kKeyNorm)),
+          "query_norm and key_norm must be initialisers");
+  require(is_norm(query_norm_, call.head_size) && is_norm(key_norm_, call.head_size),
+          "query_norm and key_norm must be [head size]");
+  require(2 * rotation_.pairs <= call.head_size,
+          "inv_freq must have at most half as many rates as a head has elements");
+  call.query_norm = query_norm_.as<float>();
+  call.key_norm = key_norm_.as<float>();
+  call.norm_epsilon = norm_epsilon_;
+  call.rotation = rotation_;
+}
+
 void AttentionOperator::compute(const CallContext& context) const {
   const CacheType type = cache_type_of(context.input(3).type);
-  const Call call = checked_call(context);
+  Call call = checked_call(context);
   if (call.batch * call.tokens == 0) return;
+  if (call.rotation.pairs > 0) call.directions = directions_of(context, call);
   run(context, call, attention::kernels_for(instruction_set_, type));
 }
 
@@ -143,24 +213,27 @@ void AttentionOperator::run(const CallContext& context, const Call& call,
   const std::int64_t heads = call.batch * call.kv_heads;
   const std::size_t scratch_bytes = attention::scratch_floats(call, limit) * sizeof(float);
   std::atomic<bool> exhausted{false};
+  const auto append = [&](std::int64_t head) noexcept {
+    float* memory = scratch_of_thread(scratch_bytes);
+    if (memory == nullptr) {
+      exhausted = true;
+      return;
+    }
+    kernels.append(call, head / call.kv_heads, head % call.kv_heads, memory);
+  };
   const auto attend = [&](std::int64_t task) noexcept {
-    thread_local Scratch scratch;
     const std::int64_t head = task / spans, first = task % spans * limit;
+    if (spans == 1) append(head);
     const attention::Span span{head / call.kv_heads, head % call.kv_heads, first,
                                std::min(first + limit, queries)};
-    try {
-      auto* memory = static_cast<float*>(scratch.reserve(scratch_bytes));
-      if (spans == 1) kernels.append(call, span.sequence, span.kv_head);
-      kernels.attend(call, span, memory);
-    } catch (const std::bad_alloc&) {
+    float* memory = scratch_of_thread(scratch_bytes);
+    if (memory == nullptr) {
       exhausted = true;
+      return;
     }
+    kernels.attend(call, span, memory);
   };
-  if (spans > 1) {
-    context.parallel_for(heads, [&](std::int64_t head) noexcept {
-      kernels.append(call, head / call.kv_heads, head % call.kv_heads);
-    });
-  }
+  if (spans > 1) context.parallel_for(heads, append);
   context.parallel_for(heads * spans, attend);
   require(!exhausted, "there is no memory for the scores");
 }

@@ -212,10 +212,11 @@ void attend_block(const Call& call, const Span& span, const Layout& layout, floa
   const Block block(call, span, scratch);
   const Vector scale = Vector::broadcast(call.scale);
   for (std::int64_t i = 0; i < block.count; ++i) {
+    float* query = block.query + i * block.width;
+    const float* head = query_head(call, span, span.first + i, block.queries[i].from, query);
     for (int c = 0; c < layout.count; ++c) {
-      const std::int64_t at = i * block.width + c * Vector::kLanes;
-      (layout.load(block.queries[i].from, c) * scale).store(block.query + at);
-      Vector::broadcast(0.0F).store(block.total + at);
+      (layout.load(head, c) * scale).store(query + c * Vector::kLanes);
+      Vector::broadcast(0.0F).store(block.total + i * block.width + c * Vector::kLanes);
     }
   }
   score_block<Element>(block, layout);
