@@ -1,56 +1,78 @@
 """Replacement of a canonical graph's TensorScatter and Attention by one operator.
 
 GroupQueryAttention and skipdec's Attention take the same inputs: query, key and value as one packed
-[B, S, (N + 2M) D] for M key heads or, if they are transformed before attention (rotary embeddings),
-as three tensors; the caches; and then the positions of tokens.
+[B, S, (N + 2M) D] for M key heads or, if they are transformed before attention, as three tensors;
+the caches; and then the positions of tokens. skipdec's also takes what places heads (placing.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
 
 from ...engines.manifest import ModelSpec
 from .lowering import consumer, producer, replace_value, the_node
+from .placing import Placing, take_placing
 
 _MASKED_INPUTS = slice(3, 5)  # write_indices and attention_mask of canonical layers
 
 
 def replace_attention(
-    graph: ir.Graph, model: ModelSpec, operator: tuple[str, str], placing: Sequence[ir.Value]
+    graph: ir.Graph,
+    model: ModelSpec,
+    operator: tuple[str, str],
+    positions: Sequence[ir.Value],
+    *,
+    places_heads: bool = False,
 ) -> None:
     """Replace everything between the input and output projections of attention by one node.
 
-    ``operator`` is its domain and type. ``placing`` are its last inputs, which replace the graph's
-    write_indices and attention_mask.
+    ``operator`` is its domain and type. ``positions`` are inputs of it that replace the graph's
+    write_indices and attention_mask. ``places_heads``: it also normalises and rotates heads, as
+    operands behind the positions say, so that the graph needs no position_ids.
     """
     attention = the_node(graph, "Attention")
     query, present_key, present_value, *_ = attention.inputs
-    parts = [query, *(producer(present).inputs[1] for present in (present_key, present_value))]
+    key, value = (producer(present).inputs[1] for present in (present_key, present_value))
+    assert query is not None
+    assert key is not None
+    placing = Placing()
+    if places_heads:
+        query, key, placing = take_placing(query, key)
+    parts = [query, key, value]
     operands = _packed(parts) or [_merged_heads(graph, part) for part in parts]
     merged = consumer(consumer(attention.outputs[0]).outputs[0]).outputs[0]  # Transpose, Reshape
     inputs = {value.name: value for value in graph.inputs}
     domain, op_type = operator
     node = attention_node(
-        op_type, domain, model, [*operands, inputs["past_key"], inputs["past_value"], *placing]
+        op_type,
+        domain,
+        model,
+        [*operands, inputs["past_key"], inputs["past_value"], *positions, *placing.operands],
+        placing.attributes,
     )
     _hidden_states_out, *present = graph.outputs
     for new, old in zip(node.outputs, (merged, *present), strict=True):
         replace_value(old, new)
     graph.insert_before(consumer(node.outputs[0]), node)
-    graph.inputs[_MASKED_INPUTS] = placing
+    graph.inputs[_MASKED_INPUTS] = positions
 
 
 def attention_node(
-    op_type: str, domain: str, model: ModelSpec, inputs: Sequence[ir.Value | None]
+    op_type: str,
+    domain: str,
+    model: ModelSpec,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, float] = MappingProxyType({}),
 ) -> ir.Node:
     """Return a node of GroupQueryAttention or of an operator with the same inputs."""
     return ir.node(
         op_type,
         inputs,
-        {"num_heads": model.num_heads, "kv_num_heads": model.num_kv_heads},
+        {"num_heads": model.num_heads, "kv_num_heads": model.num_kv_heads, **attributes},
         domain=domain,
         num_outputs=3,
         name="attention",
@@ -72,8 +94,12 @@ def _packed(parts: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
 
 
 def _merged_heads(graph: ir.Graph, part: ir.Value | None) -> ir.Value:
-    """Reshape [B, N, S, D] to [B, S, N D] after the node that produces ``part``."""
+    """Return ``part`` [B, N, S, D] as [B, S, N D]: what it was cut from, or a Reshape after it."""
     node = producer(part)
+    if node.op_type == "Transpose" and producer(node.inputs[0]).op_type == "Reshape":
+        source = producer(node.inputs[0]).inputs[0]
+        assert source is not None
+        return source
     shape = ir.tensor(np.array([0, 0, -1], np.int64), name="merged_heads")
     if shape.name not in graph.initializers:
         graph.register_initializer(ir.val(shape.name, const_value=shape))

@@ -4,7 +4,7 @@
     BlockLinear4    → MatMulNBits, likewise
     HalfLinear      → MatMul, its weight in float32
     gated products  → those of gate and other in one, then Split, Sigmoid, Mul, Mul
-    Attention       → GroupQueryAttention
+    Attention       → RMSNormalization, RotaryEmbedding (optional), GroupQueryAttention
     LayerNorm       → LayerNormalization
     RmsNorm         → RMSNormalization
 
@@ -27,7 +27,10 @@ from .gating import gate_nodes
 from .lowering import CONTRIB_DOMAIN, LoweredEngine, initializer, replace_value
 from .norms import restore_norms
 from .onnxruntime import GROUP_QUERY_ATTENTION, ProductWriter, length_inputs, with_lengths
+from .placing import restore_placing
 from .skipdec import ATTENTION, CACHES
+
+_CACHES = slice(3, 5)  # inputs of Attention: past_key and past_value
 
 
 def expanded_precision(precision: PrecisionSpec) -> PrecisionSpec:
@@ -129,9 +132,9 @@ class _Expansion:
 def _expand_attention(graph: ir.Graph, model: ModelSpec) -> None:
     (node,) = (each for each in graph if each.domain == DOMAIN and each.op_type == ATTENTION)
     lengths = length_inputs()
-    operands = node.inputs[:-1]  # without write_indices
+    heads = restore_placing(graph, node, model)
     replacement = attention_node(
-        GROUP_QUERY_ATTENTION, CONTRIB_DOMAIN, model, [*operands, *lengths]
+        GROUP_QUERY_ATTENTION, CONTRIB_DOMAIN, model, [*heads, *node.inputs[_CACHES], *lengths]
     )
     graph.insert_before(node, replacement)
     for old, new in zip(node.outputs, replacement.outputs, strict=True):

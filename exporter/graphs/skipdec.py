@@ -1,9 +1,10 @@
 """Lowering of canonical graphs, traced in float32, to skipdec's own operators (domain skipdec).
 
-TensorScatter + Attention → Attention, placed by the canonical write_indices; products with packed
-weights → one operator fused with what follows (``fusion``); norms → LayerNorm and RmsNorm. Other
-16-bit matrices are stored as such, with a Cast. Activations are float32, so everything else runs on
-ONNX Runtime's operators as traced.
+TensorScatter + Attention, with norms and rotation of heads → Attention, placed by the canonical
+write_indices, so that layers take no position_ids; products with packed weights → one operator
+fused with what follows (``fusion``); norms → LayerNorm and RmsNorm. Other 16-bit matrices are
+stored as such, with a Cast. Activations are float32, so everything else runs on ONNX Runtime's
+operators as traced.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ def lower(
         places = next(
             value for value in lowered.graph.inputs if value.name == TensorRole.WRITE_INDICES
         )
-        replace_attention(lowered.graph, model, (DOMAIN, ATTENTION), [places])
+        operator = (DOMAIN, ATTENTION)
+        replace_attention(lowered.graph, model, operator, [places], places_heads=True)
+        RemoveUnusedNodesPass()(lowered)
+        signature = _without_positions(lowered.graph, signature)
         signature = _with_cache(signature, precision.kv_dtype or precision.dtype, model)
         _declare_caches(lowered.graph, signature)
     replace_norms(lowered.graph)
@@ -81,6 +85,16 @@ def lower(
     _narrow(lowered.graph, _narrow_matrices(kind, model, precision))
     RemoveUnusedNodesPass()(lowered)
     return LoweredEngine(lowered, signature, precision, quantizers)
+
+
+def _without_positions(graph: ir.Graph, signature: Signature) -> Signature:
+    """Drop the input position_ids from ``graph``, if nothing reads it, and from its signature."""
+    role = TensorRole.POSITION_IDS
+    unused = [value for value in graph.inputs if value.name == role and not value.uses()]
+    for value in unused:
+        graph.inputs.remove(value)
+    inputs = (spec for spec in signature.inputs if not (unused and spec.role is role))
+    return Signature(tuple(inputs), signature.outputs)
 
 
 def _with_cache(signature: Signature, dtype: KVType, model: ModelSpec) -> Signature:

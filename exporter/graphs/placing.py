@@ -1,0 +1,236 @@
+"""Norms and rotation of heads before attention, as operands of skipdec's Attention, and back.
+
+Canonical layers place queries and keys [B, N, S, D] by standard operators:
+
+    RMSNormalization (optional) → RotaryEmbedding by Cos and Sin of position_ids · inv_freq
+
+skipdec's Attention does both itself, at the positions that follow from write_indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import onnx_ir as ir
+
+from ...engines.manifest import ModelSpec, TensorRole
+
+_FIRST_OPERAND = 6  # of Attention: inv_freq, query_norm, key_norm
+_DEFAULT_EPSILON = 1e-5  # of RMSNormalization
+
+
+@dataclass(frozen=True)
+class Placing:
+    """What happens to heads of queries and keys: norms, each with a weight [D], then a rotation.
+
+    ``inv_freq`` [R/2] are the rates in radians per position, and ``rotary_scale`` multiplies
+    cosines and sines. None: no rotation, or no norm.
+    """
+
+    inv_freq: ir.Value | None = None
+    rotary_scale: float = 1.0
+    query_norm: ir.Value | None = None
+    key_norm: ir.Value | None = None
+    norm_epsilon: float = 0.0
+
+    @property
+    def operands(self) -> list[ir.Value | None]:
+        """Return the operands of Attention behind write_indices; none if nothing happens."""
+        operands = [self.inv_freq, self.query_norm, self.key_norm]
+        while operands and operands[-1] is None:
+            operands.pop()
+        return operands
+
+    @property
+    def attributes(self) -> dict[str, float]:
+        """Return the attributes of Attention that belong to ``operands``."""
+        rotary = {} if self.inv_freq is None else {"rotary_scale": self.rotary_scale}
+        has_norm = self.query_norm is not None or self.key_norm is not None
+        return rotary | ({"norm_epsilon": self.norm_epsilon} if has_norm else {})
+
+
+def take_placing(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, Placing]:
+    """Return query and key as they are before the last norms and rotation, and what those are.
+
+    Values that other operators computed are returned unchanged. The nodes stay in the graph.
+    """
+    inv_freq, scale = None, 1.0
+    if (rotation := _rotation(query, key)) is not None:
+        query, key, inv_freq, scale = rotation
+    norms = [_norm(value) for value in (query, key)]
+    found = [norm for norm in norms if norm is not None]
+    epsilon = found[0][2] if found else 0.0
+    if any(other != epsilon for *_, other in found):
+        return query, key, Placing(inv_freq, scale)
+    sources = [
+        value if norm is None else norm[0] for value, norm in zip((query, key), norms, strict=True)
+    ]
+    weights = [None if norm is None else norm[1] for norm in norms]
+    return sources[0], sources[1], Placing(inv_freq, scale, weights[0], weights[1], epsilon)
+
+
+def _rotation(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, float] | None:
+    """Return query and key before a rotation that both share, inv_freq and the scale."""
+    nodes = [value.producer() for value in (query, key)]
+    if any(node is None or node.op_type != "RotaryEmbedding" for node in nodes):
+        return None
+    first, second = (node for node in nodes if node is not None)
+    operands, attributes = first.inputs[1:], first.attributes
+    if second.inputs[1:] != operands or len(operands) != 2 or attributes != second.attributes:
+        return None
+    if attributes.get_int("interleaved", 0) or attributes.get_int("num_heads", 0):
+        return None
+    angles = [
+        _angle(value, op_type) for value, op_type in zip(operands, ("Cos", "Sin"), strict=True)
+    ]
+    before = first.inputs[0], second.inputs[0]
+    if angles[0] is None or angles[0] != angles[1] or before[0] is None or before[1] is None:
+        return None
+    return before[0], before[1], *angles[0]
+
+
+def _angle(value: ir.Value | None, function: str) -> tuple[ir.Value, float] | None:
+    """Return inv_freq and the scale of ``scale · function(position_ids · inv_freq)``."""
+    scale, node = 1.0, None if value is None else value.producer()
+    if node is not None and node.op_type == "Mul":
+        constants = [each for each in node.inputs if each is not None and _is_scalar(each)]
+        if len(constants) != 1 or constants[0].const_value is None:
+            return None
+        scale = float(constants[0].const_value.numpy())
+        value = next(each for each in node.inputs if each is not constants[0])
+        node = None if value is None else value.producer()
+    if node is None or node.op_type != function or node.inputs[0] is None:
+        return None
+    product = node.inputs[0].producer()
+    if product is None or product.op_type != "Mul":
+        return None
+    positions, inv_freq = product.inputs
+    if positions is None or inv_freq is None or not inv_freq.is_initializer():
+        return None
+    while (maker := positions.producer()) is not None and maker.op_type in ("Cast", "Unsqueeze"):
+        assert maker.inputs[0] is not None
+        positions = maker.inputs[0]
+    return (inv_freq, scale) if positions.name == TensorRole.POSITION_IDS else None
+
+
+def _is_scalar(value: ir.Value) -> bool:
+    return value.is_initializer() and value.const_value is not None and not value.const_value.shape
+
+
+def _norm(value: ir.Value) -> tuple[ir.Value, ir.Value, float] | None:
+    """Return the input, the weight [D] and epsilon if a norm of each head produces ``value``."""
+    node = value.producer()
+    if node is None or node.op_type != "RMSNormalization":
+        return None
+    source, weight = node.inputs
+    assert source is not None
+    assert weight is not None
+    maker = source.producer()
+    if maker is None or maker.op_type != "Transpose" or node.attributes.get_int("axis", -1) != -1:
+        return None  # not of heads
+    return source, weight, node.attributes.get_float("epsilon", _DEFAULT_EPSILON)
+
+
+def restore_placing(graph: ir.Graph, node: ir.Node, model: ModelSpec) -> list[ir.Value | None]:
+    """Write norms and rotation as standard operators before ``node``, a skipdec Attention.
+
+    Returns query, key and value: [B, S, heads · D] each, or a packed query alone where nothing
+    happens to heads. Adds the input position_ids to ``graph`` for a rotation.
+    """
+    operands = [*node.inputs[_FIRST_OPERAND:], None, None, None]
+    placing = Placing(
+        operands[0],
+        node.attributes.get_float("rotary_scale", 1.0),
+        operands[1],
+        operands[2],
+        node.attributes.get_float("norm_epsilon", 0.0),
+    )
+    return _Restoration(graph, node, model, placing).run()
+
+
+class _Restoration:
+    """Inserts nodes before an Attention."""
+
+    def __init__(self, graph: ir.Graph, node: ir.Node, model: ModelSpec, placing: Placing) -> None:
+        self._graph = graph
+        self._node = node
+        self._model = model
+        self._placing = placing
+
+    def run(self) -> list[ir.Value | None]:
+        """Return query, key and value."""
+        placing, model = self._placing, self._model
+        query, key, value = self._node.inputs[:3]
+        if not placing.operands:
+            return [query, key, value]
+        if key is None:
+            sizes = [each * model.head_dim for each in (model.num_heads, *[model.num_kv_heads] * 2)]
+            packed = ir.node(
+                "Split", [query, self._constant("head_columns", sizes)], {"axis": 2}, num_outputs=3
+            )
+            self._graph.insert_before(self._node, packed)
+            query, key, value = packed.outputs
+        assert query is not None
+        query = self._normalized(query, placing.query_norm)
+        key = self._normalized(key, placing.key_norm)
+        if (inv_freq := placing.inv_freq) is not None:
+            directions = self._directions(inv_freq)
+            query = self._rotated(query, model.num_heads, inv_freq, directions)
+            key = self._rotated(key, model.num_kv_heads, inv_freq, directions)
+        return [query, key, value]
+
+    def _normalized(self, states: ir.Value, weight: ir.Value | None) -> ir.Value:
+        """Normalise the heads of states [B, S, heads · D]."""
+        if weight is None:
+            return states
+        each_head = self._constant("each_head", [0, 0, -1, self._model.head_dim])
+        heads = self._insert("Reshape", [states, each_head])
+        attributes = {"axis": -1, "epsilon": self._placing.norm_epsilon, "stash_type": 1}
+        norm = self._insert("RMSNormalization", [heads, weight], attributes)
+        return self._insert("Reshape", [norm, self._constant("all_heads", [0, 0, -1])])
+
+    def _rotated(
+        self, states: ir.Value, heads: int, inv_freq: ir.Value, directions: list[ir.Value]
+    ) -> ir.Value:
+        """Rotate states [B, S, heads · D] by cosines and sines [B, S, R/2]."""
+        assert inv_freq.shape is not None
+        size = 2 * int(inv_freq.shape.numpy()[0])
+        partial = 0 if size == self._model.head_dim else size
+        attributes = {"num_heads": heads, "rotary_embedding_dim": partial}
+        return self._insert("RotaryEmbedding", [states, *directions], attributes)
+
+    def _directions(self, inv_freq: ir.Value) -> list[ir.Value]:
+        """Return cosines and sines [B, S, R/2]."""
+        positions = ir.Value(
+            name=TensorRole.POSITION_IDS.value,
+            shape=ir.Shape(("B", "S")),
+            type=ir.TensorType(ir.DataType.INT64),
+        )
+        self._graph.inputs.append(positions)
+        column = self._insert("Unsqueeze", [positions, self._constant("position_axis", [-1])])
+        column = self._insert("Cast", [column], {"to": ir.DataType.FLOAT})
+        angles = self._insert("Mul", [column, inv_freq])
+        directions = [self._insert(function, [angles]) for function in ("Cos", "Sin")]
+        if self._placing.rotary_scale == 1.0:
+            return directions
+        scale = self._constant("rotary_scale", np.float32(self._placing.rotary_scale))
+        return [self._insert("Mul", [each, scale]) for each in directions]
+
+    def _constant(self, name: str, value: np.generic | list[int]) -> ir.Value:
+        if name not in self._graph.initializers:
+            array = np.array(value, np.int64) if isinstance(value, list) else np.asarray(value)
+            self._graph.register_initializer(ir.val(name, const_value=ir.tensor(array, name=name)))
+        return self._graph.initializers[name]
+
+    def _insert(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, float] = MappingProxyType({}),
+    ) -> ir.Value:
+        node = ir.node(op_type, inputs, dict(attributes))
+        self._graph.insert_before(self._node, node)
+        return node.outputs[0]
