@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...engines.errors import UsageError
+from .decoding import IncrementalDecoder
 from .outputs import FinishReason
 from .sampling import SamplingParams
-from .tokenizer import IncrementalDecoder
 
 
 class StopChecker:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
@@ -17,6 +15,14 @@ from ...engines.documents import EXACT
 from ...engines.errors import BundleError, UsageError, shown
 from ...engines.manifest import MAX_TOKENS, PROMPT_PLACEHOLDER
 from .chat import ChatTemplate
+from .decoding import (
+    ByteDecoder,
+    CharacterDecoder,
+    IncrementalDecoder,
+    WindowDecoder,
+    character_steps,
+    component_steps,
+)
 
 if TYPE_CHECKING:
     from ...engines.bundle import EngineBundle
@@ -25,23 +31,7 @@ _COMPONENTS = ("model", "normalizer", "pre_tokenizer", "post_processor", "decode
 _POST_PROCESSORS = (
     *("BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"),
 )
-_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # of tokenizers with byte fallback
-_REPLACEMENT = "\ufffd"
-
-
-class IncrementalDecoder(Protocol):
-    """Decodes one sequence token by token.
-
-    The pieces that ``push`` and the final ``flush`` return join to ``Tokenizer.decode`` of all
-    tokens. ``push`` returns whole characters only: "é" as bytes C3, A9 in two tokens gives "",
-    then "é".
-    """
-
-    def push(self, token_id: int) -> str:
-        """Take the next token and return the text that became certain; may be ""."""
-
-    def flush(self) -> str:
-        """End the sequence and return the rest of its text, U+FFFD for an incomplete character."""
+_KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Split"})  # pre-tokenizers
 
 
 class Tokenizer:
@@ -59,13 +49,16 @@ class Tokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        special = {token.content for token in added.values() if token.special}
+        # The library knows special tokens by their text, which a normalizer may have changed.
         self.special_ids = frozenset(
-            token_id
-            for token_id, token in tokenizer.get_added_tokens_decoder().items()
-            if token.special
+            token_id for token_id in added if tokenizer.id_to_token(token_id) in special
         )
-        self._byte_level = isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel)
-        self._bytes_of: dict[int, bytes] = {}  # a cache, byte-level only
+        steps = component_steps(tokenizer.decoder)
+        self._byte_level = [step["type"] for step in steps] == ["ByteLevel"]
+        self._character_steps = character_steps(tokenizer.decoder)
+        self._bytes_of: dict[int, bytes] = {}  # a cache
 
     @classmethod
     def load(cls, path: str | Path, prompt_template: str | None = None) -> Tokenizer:
@@ -99,7 +92,7 @@ class Tokenizer:
             raise BundleError(
                 subject, f"is not a tokenizer ({error}); export the model again"
             ) from error
-        if problem := tokenizer_problem(document):
+        if problem := tokenizer_problem(document) or _ambiguity(tokenizer):
             raise BundleError(subject, f"is damaged: {problem}; export the model again")
         return cls(tokenizer, prompt_template)
 
@@ -151,26 +144,28 @@ class Tokenizer:
     def least_tokens(self, text: str) -> int:
         """Return a lower bound on the tokens of ``text`` from its length alone.
 
-        Each byte of a byte-level tokenizer's text is in a token, so 1,000 bytes are 8 tokens or
-        more if none is longer than 128. Other tokenizers give no bound: 0.
+        Each byte of a text is in a token if the tokenizer is byte-level or has byte fallback, so
+        1,000 bytes are 8 tokens or more if none is longer than 128. Other tokenizers give no
+        bound: 0.
         """
         num_bytes = len(text.encode(errors="replace"))
-        return -(-num_bytes // self._longest_token) if self._longest_token else 0
+        return -(-num_bytes // self._most_bytes) if self._most_bytes else 0
 
     @cached_property
-    def _longest_token(self) -> int:
-        """Bytes of the longest token; 0 unless the tokens of a text hold all of its bytes."""
-        tokenizer, vocabulary = self._tokenizer, self._tokenizer.get_vocab()
+    def _most_bytes(self) -> int:
+        """Bytes of a text that a token stands for at most; 0 if some may be in none."""
+        tokenizer = self._tokenizer
         added = tokenizer.get_added_tokens_decoder().values()
+        shrinkage = _most_shrinkage(tokenizer)
         if (
-            not self._byte_level
-            or tokenizer.normalizer is not None
-            or not isinstance(tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.ByteLevel)
-            or not _byte_of_character().keys() <= vocabulary.keys()
+            not shrinkage
+            or not _keeps_all_bytes(tokenizer)
             or any(token.lstrip or token.rstrip for token in added)
         ):
             return 0
-        return max(len(token.encode()) for token in vocabulary)
+        texts = {*tokenizer.get_vocab(with_added_tokens=False)}
+        texts |= {token.content for token in added} | _normalized(tokenizer).keys()
+        return shrinkage * max(len(text.encode()) for text in texts)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of ``token_ids``; unknown ids are omitted."""
@@ -182,8 +177,18 @@ class Tokenizer:
 
     def incremental_decoder(self, skip_special_tokens: bool = True) -> IncrementalDecoder:
         """Return a decoder for one new sequence."""
-        kind = _ByteLevelDecoder if self._byte_level else _WindowDecoder
-        return kind(self, skip_special_tokens)
+
+        def is_skipped(token_id: int) -> bool:
+            return skip_special_tokens and self.is_special(token_id)
+
+        token_of = self._tokenizer.id_to_token
+        if self._byte_level:
+            return ByteDecoder(self.token_bytes, is_skipped)
+        if self._character_steps is not None:
+            return CharacterDecoder(self._character_steps, token_of, is_skipped)
+        return WindowDecoder(
+            lambda token_ids: self.decode(token_ids, skip_special_tokens), token_of, is_skipped
+        )
 
     def is_special(self, token_id: int) -> bool:
         """Return whether ``skip_special_tokens`` omits this token."""
@@ -193,77 +198,77 @@ class Tokenizer:
         """Return whether the id is a token; a padded vocabulary has ids without one."""
         return self._tokenizer.id_to_token(token_id) is not None
 
-    def is_byte(self, token_id: int) -> bool:
-        """Return whether the token is one byte of byte fallback, ``<0x00>`` … ``<0xFF>``."""
-        token = self._tokenizer.id_to_token(token_id)
-        return token is not None and _BYTE_TOKEN.fullmatch(token) is not None
-
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of a byte-level tokenizer's token; b"" for an unknown id."""
+        """Return the bytes of a token: its text's, unless it is byte-level or byte fallback's.
+
+        b"" for an unknown id.
+        """
         known = self._bytes_of.get(token_id)
         if known is None:
-            token = self._tokenizer.id_to_token(token_id) or ""
-            table = _byte_of_character()
-            outside = any(character not in table for character in token)
-            known = token.encode() if outside else bytes(table[character] for character in token)
+            known = self._token_bytes(self._tokenizer.id_to_token(token_id) or "")
             self._bytes_of[token_id] = known
         return known
 
-
-class _ByteLevelDecoder:
-    """Decodes UTF-8 as it comes, because tokens are byte strings; the cost is linear."""
-
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special_tokens = skip_special_tokens
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def push(self, token_id: int) -> str:
-        if self._skip_special_tokens and self._tokenizer.is_special(token_id):
-            return ""
-        return self._utf8.decode(self._tokenizer.token_bytes(token_id))
-
-    def flush(self) -> str:
-        return self._utf8.decode(b"", final=True)
+    def _token_bytes(self, token: str) -> bytes:
+        if self._character_steps is not None:
+            text = self._character_steps.text_of(token)
+            byte = self._character_steps.byte_of(text)
+            return text.encode() if byte is None else byte
+        table = _byte_of_character()
+        if not self._byte_level or not table.keys() >= set(token):
+            return token.encode()
+        return bytes(table[character] for character in token)
 
 
-class _WindowDecoder:
-    """Decodes a short window repeatedly, since a token's text may depend on the tokens before it.
+def _most_shrinkage(tokenizer: tokenizers.Tokenizer) -> int:
+    """Return how many times as long as the normalized text, in bytes, a text may be; 0: no bound.
 
-    A leading space is dropped only at the start of a text, so the window keeps the tokens of the
-    last piece as context. ``▁Hel lo ▁you``: window [▁Hel] "Hel" → [▁Hel, lo] "Hello" gives "lo",
-    window becomes [lo] → [lo, ▁you] "lo you" gives " you".
+    NFC makes U+0390, of two bytes, of U+1FBE, U+0308 and U+0301, of seven, but nothing shorter.
     """
+    most = 1
+    for step in component_steps(tokenizer.normalizer):
+        if step["type"] == "NFC":
+            most *= 4
+        elif step["type"] == "Replace":
+            pattern = step["pattern"].get("String")
+            most *= bool(pattern) and len(step["content"].encode()) >= len(pattern.encode())
+        elif step["type"] != "Prepend":
+            return 0
+    return most
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special_tokens = skip_special_tokens
-        self._window: list[int] = []  # tokens of the last piece, then tokens held back
-        self._held_from = 0  # first place of the window whose text is held back
-        self._returned = ""  # text of window[:held_from]
 
-    def push(self, token_id: int) -> str:
-        if self._skip_special_tokens and self._tokenizer.is_special(token_id):
-            return ""
-        if not self._tokenizer.is_token(token_id):
-            return ""  # decode omits it, so it does not end a run of bytes either
-        self._window.append(token_id)
-        if self._tokenizer.is_byte(token_id):
-            return ""  # a run of bytes is decoded as a whole
-        text = self._decode(self._window)
-        if text.endswith(_REPLACEMENT) or len(text) <= len(self._returned):
-            return ""
-        piece = text[len(self._returned) :]
-        self._window = self._window[self._held_from :]
-        self._held_from = len(self._window)
-        self._returned = self._decode(self._window)
-        return piece
+def _keeps_all_bytes(tokenizer: tokenizers.Tokenizer) -> bool:
+    """Return whether each byte of a normalized text is in a token."""
+    model, steps = tokenizer.model, component_steps(tokenizer.pre_tokenizer)
+    kinds = [step["type"] for step in steps]
+    if (
+        not isinstance(model, tokenizers.models.BPE)
+        or not _KEEPING.issuperset(kinds)
+        or "ByteLevel" in kinds[:-1]
+        or any(step.get("behavior") == "Removed" for step in steps)
+    ):
+        return False
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    if kinds and kinds[-1] == "ByteLevel":
+        return _byte_of_character().keys() <= vocabulary.keys()
+    return model.byte_fallback and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
 
-    def flush(self) -> str:
-        return self._decode(self._window)[len(self._returned) :]
 
-    def _decode(self, token_ids: list[int]) -> str:
-        return self._tokenizer.decode(token_ids, self._skip_special_tokens)
+def _normalized(tokenizer: tokenizers.Tokenizer) -> Counter[str]:
+    """Count the texts that added tokens with the flag ``normalized`` match."""
+    normalizer = tokenizer.normalizer
+    contents = [
+        token.content for token in tokenizer.get_added_tokens_decoder().values() if token.normalized
+    ]
+    return Counter(contents if normalizer is None else map(normalizer.normalize_str, contents))
+
+
+def _ambiguity(tokenizer: tokenizers.Tokenizer) -> str | None:
+    """Return why the library's choice of an added token is random, if it is."""
+    for text, count in _normalized(tokenizer).items():
+        if count > 1:
+            return f"{count} of its added_tokens are {text!r:.80} after the normalizer"
+    return None
 
 
 @cache

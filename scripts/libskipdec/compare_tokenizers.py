@@ -19,8 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from libskipdec.token_files import KINDS, tokenizer_file
 from libskipdec.token_parity import differences, random_texts
-from libskipdec.token_texts import KINDS, tokenizer_file
 
 _PROGRAM = Path(__file__).parents[2] / "build/native/tests/tests/tokenize"
 _AT_ONCE = 5000  # texts

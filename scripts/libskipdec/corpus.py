@@ -16,10 +16,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))
 from harness import tiny_bundle
 
 import skipdec
+from libskipdec.token_files import KINDS, tokenizer_file
 
 ROOT = Path(__file__).parents[2]
 SCHEDULES = ("full", "2x:horizon=64", "linear:max=4,min=2,warmup=1,horizon=17", "2x:prompt=decay")
@@ -38,6 +40,8 @@ def main() -> None:
     for vocab_size in (300, 1000):
         trained = _trained_tokenizer(vocab_size)
         trained.save(str(directory / "tokenizer" / f"merges{vocab_size}.json"), pretty=False)
+    for kind in KINDS:
+        tokenizer_file(kind, directory / "tokenizer", vocab_size=400)
 
 
 def _keep(bundle: Path, directory: Path, name: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
-from .token_texts import added_contents, random_text
+from .token_files import added_contents
+from .token_texts import random_text
 
 Record = tuple[str, bytes]
 

@@ -1,16 +1,9 @@
-"""Random texts and tokenizer files on which two tokenizers must agree."""
+"""Random texts on which two tokenizers must agree, and texts to train them on."""
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
-from typing import Any
-
-import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
+from collections.abc import Iterator
 
 _SPACES = " \t\n\r\x0b\x0c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u205f\u3000\u200b\ufeff\x1c\x1f"
 _SCRIPTS = (
@@ -42,6 +35,8 @@ _WORDS = [
         "the restaurant name[ ], food[ price a an is I 12 3.14 1,000 _ __ -- ... ?!",
         "x² ½ Ⅷ ٣٤ ００ naïve café e\u0301 ﬁ ß İ ǆ नमस्ते 東京 안녕 مرحبا שלום",
         "👩\u200d👩\u200d👧 🇩🇪 ☃\ufe0f \u200d \ufffd",
+        "q\u0323\u0307 q\u0307\u0323 \u212b \u0958 \u1100\u1161\u11a8 \uac00\u11a8 \u0344 \u1f85",
+        "\u2581 \u2581the <0x41> 'tIs 'VE 'Re 's\u017f '\u017f '\u017fa 'M\u0301 \r\n \n\n.\n !\r",
     )
     for word in words.split(" ")
 ]
@@ -91,133 +86,3 @@ def prose(seed: int, num_words: int) -> Iterator[str]:
     words += list(_WORDS)
     for _ in range(num_words // 4):
         yield " ".join(source.choices(words, k=12)) + source.choice((".", "!", "\n\n", "  ", " 42"))
-
-
-@cache
-def _trained(vocab_size: int) -> str:
-    """Return a tokenizer like OPT's, trained on `prose`, with `</s>` before every text, as JSON."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(prose(1, vocab_size // 2), trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="</s> $A", special_tokens=[("</s>", 2)]
-    )
-    text: str = tokenizer.to_str()
-    return text
-
-
-def _tokenizer(vocab_size: int) -> tokenizers.Tokenizer:
-    return tokenizers.Tokenizer.from_str(_trained(vocab_size))
-
-
-def _flagged(vocab_size: int) -> tokenizers.Tokenizer:
-    tokenizer = _tokenizer(vocab_size)
-    tokenizer.add_tokens(
-        [
-            AddedToken("<sep>"),
-            AddedToken("[left]", lstrip=True),
-            AddedToken("[right]", rstrip=True, normalized=False),
-            AddedToken("[both]", lstrip=True, rstrip=True, special=True),
-            AddedToken("word", single_word=True),
-            AddedToken("wor", single_word=True, lstrip=True, normalized=False),
-            AddedToken("<sep><sep>", normalized=False),
-            AddedToken("é東", normalized=True),
-            AddedToken(" x", rstrip=True),
-            AddedToken("\n", normalized=False),
-            AddedToken("<mask>", lstrip=True, special=True, normalized=True),
-        ]
-    )
-    return tokenizer
-
-
-def _prefix_space(vocab_size: int) -> tokenizers.Tokenizer:
-    tokenizer = _flagged(vocab_size)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    return tokenizer
-
-
-def _without_pieces(vocab_size: int) -> tokenizers.Tokenizer:
-    tokenizer = _tokenizer(vocab_size)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]
-    )
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    return tokenizer
-
-
-def _ignores_merges(document: dict[str, Any]) -> None:
-    model = document["model"]
-    model["ignore_merges"] = True
-    for token in ("they", "restaurant", "Ġfood", "Ġæ"):
-        model["vocab"].setdefault(token, len(model["vocab"]))
-
-
-def _legacy_merges(document: dict[str, Any]) -> None:
-    model = document["model"]
-    model["merges"] = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
-
-
-def _without_some_bytes(document: dict[str, Any]) -> None:
-    model = document["model"]
-    model["unk_token"] = "<unk>"
-    missing = {"Ã", "Ġ", "3", "è", "æ"}
-    kept = {token: place for token, place in model["vocab"].items() if not missing & set(token)}
-    model["vocab"] = kept
-    model["merges"] = [pair for pair in model["merges"] if not missing & set("".join(pair))]
-
-
-def _unknown_fused(document: dict[str, Any]) -> None:
-    _without_some_bytes(document)
-    document["model"]["fuse_unk"] = True
-
-
-def _unknown_left_out(document: dict[str, Any]) -> None:
-    """Give an added token an id of another, so that the number of tokens exceeds the ids."""
-    _without_some_bytes(document)
-    document["model"]["unk_token"] = None
-    document["added_tokens"].append(document["added_tokens"][0] | {"content": "<sep>"})
-
-
-def _changed(change: Callable[[dict[str, Any]], None]) -> Callable[[int], str]:
-    """Return a changed file with sorted keys, as the exporter writes its own."""
-
-    def make(vocab_size: int) -> str:
-        document = json.loads(_trained(vocab_size))
-        change(document)
-        return json.dumps(document, sort_keys=True, ensure_ascii=False)
-
-    return make
-
-
-_MAKERS: dict[str, Callable[[int], str]] = {
-    "opt_like": _trained,
-    "flagged": lambda vocab_size: _flagged(vocab_size).to_str(),
-    "prefix_space": lambda vocab_size: _prefix_space(vocab_size).to_str(pretty=True),
-    "without_pieces": lambda vocab_size: _without_pieces(vocab_size).to_str(),
-    "ignores_merges": _changed(_ignores_merges),
-    "legacy_merges": _changed(_legacy_merges),
-    "unknown": _changed(_without_some_bytes),
-    "unknown_fused": _changed(_unknown_fused),
-    "unknown_left_out": _changed(_unknown_left_out),
-}
-KINDS = tuple(_MAKERS)
-
-
-def tokenizer_file(kind: str, folder: Path, vocab_size: int = 2000) -> Path:
-    """Write a tokenizer.json of about ``vocab_size`` tokens, at least 260, into ``folder``."""
-    path = folder / f"{kind}.json"
-    path.write_text(_MAKERS[kind](vocab_size), encoding="utf-8")
-    return path
-
-
-def added_contents(tokenizer: tokenizers.Tokenizer) -> tuple[str, ...]:
-    """Return the texts of the added tokens."""
-    return tuple(token.content for token in tokenizer.get_added_tokens_decoder().values())

@@ -1,4 +1,4 @@
-"""Write runtime/native/src/tokenizer/text/unicode_tables.inc: classes of characters.
+"""Write runtime/native/src/tokenizer/text/tables/character_classes.inc: classes of characters.
 
 They are those of the `tokenizers` package, found by testing it on every Unicode scalar value, so
 that texts are split alike regardless of the Unicode version of its regular expressions. `--check`
@@ -19,7 +19,9 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers
 
-TABLES = Path(__file__).parents[2] / "runtime/native/src/tokenizer/text/unicode_tables.inc"
+TABLES = (
+    Path(__file__).parents[2] / "runtime/native/src/tokenizer/text/tables/character_classes.inc"
+)
 SCALARS = [*range(0xD800), *range(0xE000, 0x110000)]
 _BLOCK = 1 << 14  # characters per test
 _MARK = "<mark>"
@@ -33,6 +35,7 @@ class CharacterClass(IntFlag):
     SPACE = 4  # \\s of the pre-tokenizer
     WORD = 8  # \\w, not allowed beside an added token with "single_word"
     STRIPPED = 16  # \\s, absorbed by added tokens with "lstrip" and "rstrip"
+    DIGIT = 32  # of the pre-tokenizer Digits
 
 
 def classes_of_all() -> dict[int, CharacterClass]:
@@ -43,6 +46,7 @@ def classes_of_all() -> dict[int, CharacterClass]:
         letters, numbers, others = (_joined(block, neighbour) for neighbour in "a1!")
         words = _marked(block, single_word=True)
         stripped = _marked(block, lstrip=True)
+        digits = _digits(block)
         for scalar in block:
             kinds = [scalar in kind for kind in (letters, numbers, others)]
             if sum(kinds) > 1:
@@ -56,6 +60,8 @@ def classes_of_all() -> dict[int, CharacterClass]:
                 known |= CharacterClass.WORD
             if scalar in stripped:
                 known |= CharacterClass.STRIPPED
+            if scalar in digits:
+                known |= CharacterClass.DIGIT
             classes[scalar] = known
     return classes
 
@@ -66,6 +72,14 @@ def _joined(block: list[int], neighbour: str) -> set[int]:
     splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pieces = {span for _, span in splitter.pre_tokenize_str(text)}
     return {scalar for at, scalar in enumerate(block) if (4 * at, 4 * at + 3) in pieces}
+
+
+def _digits(block: list[int]) -> set[int]:
+    """Return the characters that `Digits` separates."""
+    text = "".join(f"a{chr(scalar)}" for scalar in block)
+    splitter = pre_tokenizers.Digits(individual_digits=True)
+    pieces = {span for _, span in splitter.pre_tokenize_str(text)}
+    return {scalar for at, scalar in enumerate(block) if (2 * at + 1, 2 * at + 2) in pieces}
 
 
 def _marked(block: list[int], *, single_word: bool = False, lstrip: bool = False) -> set[int]:

@@ -71,27 +71,11 @@ AddedTokens::Trie::Match AddedTokens::Trie::longest(std::string_view text, std::
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   for (std::uint32_t place = 0; place < tokens_.size(); ++place)
-    (tokens_[place].normalized ? second_ : first_).add(tokens_[place].content, place);
+    (tokens_[place].normalized ? second_ : first_).add(tokens_[place].text, place);
 }
 
-std::vector<TextSegment> AddedTokens::segments(std::string_view text) const {
-  std::vector<TextSegment> parts, found;
-  if (text.empty()) return parts;
-  find(text, {0, text.size(), {}}, first_, parts);
-  if (second_.empty()) return parts;
-  for (const TextSegment& part : parts) {
-    if (part.token_id) {
-      found.push_back(part);
-    } else {
-      find(text, part, second_, found);
-    }
-  }
-  return found;
-}
-
-void AddedTokens::find(std::string_view text, TextSegment part, const Trie& trie,
-                       std::vector<TextSegment>& found) const {
-  const std::string_view sentence = text.substr(part.start, part.end - part.start);
+std::vector<TextSegment> AddedTokens::find(std::string_view sentence, const Trie& trie) const {
+  std::vector<TextSegment> found;
   std::size_t returned = 0;  // end of the last segment; spaces included by rstrip may match again
   std::size_t spaces = 0, spaces_end = 0;  // the last run of spaces that was scanned
   std::size_t at = trie.empty() ? sentence.size() : 0;
@@ -111,12 +95,12 @@ void AddedTokens::find(std::string_view text, TextSegment part, const Trie& trie
       if (end < spaces || end > spaces_end) spaces_end = end_of_stripped(sentence, spaces = end);
       end = spaces_end;
     }
-    if (returned < start)
-      found.push_back({part.start + returned, part.start + start, std::nullopt});
-    found.push_back({part.start + start, part.start + end, token.id});
+    if (returned < start) found.push_back({returned, start, std::nullopt});
+    found.push_back({start, end, token.id});
     returned = end;
   }
-  if (returned != sentence.size()) found.push_back({part.start + returned, part.end, std::nullopt});
+  if (returned != sentence.size()) found.push_back({returned, sentence.size(), std::nullopt});
+  return found;
 }
 
 }  // namespace skipdec::runtime

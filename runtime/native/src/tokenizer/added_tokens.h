@@ -9,18 +9,19 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/pair_table.h"
+#include "tokenizer/model/pair_table.h"
 
 namespace skipdec::runtime {
 
 // An entry of `added_tokens` in tokenizer.json.
 struct AddedToken {
   std::string content;
+  std::string text;  // the content; if `normalized`, as the normalizer gives it
   std::uint32_t id = 0;
   bool single_word = false;  // does not match beside a letter, digit or underscore
   bool lstrip = false;       // includes the spaces before it
   bool rstrip = false;       // includes the spaces after it
-  bool normalized = false;   // matched after the others, in the text between them
+  bool normalized = false;   // matched after the others, in the normalized text between them
   bool special = false;      // omitted from decoded text on request
 };
 
@@ -36,8 +37,13 @@ class AddedTokens {
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
-  // Splits `text`, valid UTF-8, into segments; "" has none.
-  std::vector<TextSegment> segments(std::string_view text) const;
+  // Splits a text, valid UTF-8, at tokens that are matched before it is normalized; "" has no
+  // segments.
+  std::vector<TextSegment> in_text(std::string_view text) const { return find(text, first_); }
+  // Splits a normalized text between two such tokens at those that are matched in it.
+  std::vector<TextSegment> in_normalized(std::string_view text) const {
+    return find(text, second_);
+  }
 
  private:
   // Finds the longest of several texts that occurs at a position.
@@ -60,8 +66,7 @@ class AddedTokens {
     std::array<bool, 256> starts_{};
   };
 
-  void find(std::string_view text, TextSegment part, const Trie& trie,
-            std::vector<TextSegment>& found) const;
+  std::vector<TextSegment> find(std::string_view sentence, const Trie& trie) const;
 
   std::vector<AddedToken> tokens_;
   Trie first_, second_;  // values are indices into tokens_; second_: normalized ones

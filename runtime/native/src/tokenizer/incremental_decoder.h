@@ -1,6 +1,7 @@
 // Decodes one sequence token by token.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -11,31 +12,38 @@ namespace skipdec::runtime {
 
 // The results of `push` and the final `flush`, joined, equal `Tokenizer::decode` of all tokens.
 // `push` returns complete characters only: "é" as bytes C3, A9 in two tokens gives "", then "é".
+// A run of byte fallback's tokens, which is decoded as a whole, comes with the token behind it.
 class IncrementalDecoder {
  public:
   // `tokenizer` must outlive this.
-  explicit IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true)
-      : tokenizer_(&tokenizer), skip_special_tokens_(skip_special_tokens) {}
+  explicit IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true);
 
   // Adds the next token and returns the text that is now certain; may be "".
   std::string push(std::int64_t token_id) {
     std::string text;
-    if (!(skip_special_tokens_ && tokenizer_->is_special(token_id)))
-      repair_.push(tokenizer_->token_bytes(token_id), text);
+    push(token_id, text);
     return text;
   }
+  // Does the same, but appends the text.
+  void push(std::int64_t token_id, std::string& text);
 
   // Ends the sequence and returns the remaining text: U+FFFD for an incomplete character.
   std::string flush() {
     std::string text;
-    repair_.flush(text);
+    flush(text);
     return text;
   }
+  void flush(std::string& text);
 
  private:
+  void end_run(std::string& text);
+  void strip(std::size_t start, std::string& text);
+
   const Tokenizer* tokenizer_;
   bool skip_special_tokens_;
-  Utf8Repair repair_;
+  Utf8Repair repair_;            // of byte-level tokens
+  std::string run_;              // bytes of byte fallback's tokens
+  std::size_t may_be_stripped_;  // characters at the start of the text
 };
 
 }  // namespace skipdec::runtime

@@ -9,27 +9,26 @@
 #include "constants.h"
 #include "errors.h"
 #include "tokenizer/file/parts.h"
-#include "tokenizer/text/pieces.h"
+#include "tokenizer/incremental_decoder.h"
 #include "tokenizer/text/utf8.h"
-#include "tokenizer/token_bytes.h"
 
 namespace skipdec::runtime {
 namespace {
 
 constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
-// Returns the number of bytes of the longest token as written in the file; 0 if the tokens of a
-// text may lack some of its bytes.
-std::size_t longest_token(const BytePairs& pairs, const TokenizerParts& parts) {
-  if (!parts.one_pre_tokenizer || !pairs.has_all_bytes()) return 0;
+// Returns the most bytes of a text that one token may stand for; 0 if the tokens of a text may lack
+// some of its bytes.
+std::size_t most_bytes_of_token(const BytePairs& pairs, const TokenizerParts& parts) {
+  if (!pairs.has_all_bytes()) return 0;
   std::size_t longest = 0;
   for (const AddedToken& token : parts.added_tokens) {
     if (token.lstrip || token.rstrip) return 0;
-    longest = std::max(longest, token.content.size());
+    longest = std::max({longest, token.content.size(), token.text.size()});
   }
   for (std::size_t place = 0; place < pairs.vocabulary().size(); ++place)
     longest = std::max(longest, pairs.vocabulary().text_at(place).size());
-  return longest;
+  return longest * parts.normalizer.most_shrinkage();
 }
 
 }  // namespace
@@ -38,12 +37,12 @@ class Tokenizer::State {
  public:
   explicit State(TokenizerParts parts)
       : pairs_(std::move(parts.model)),
-        bytes_(pairs_.vocabulary(), parts.added_tokens),
-        longest_token_(longest_token(pairs_, parts)),
+        texts_(pairs_.vocabulary(), parts.added_tokens, std::move(parts.decoder)),
+        most_bytes_(most_bytes_of_token(pairs_, parts)),
         added_(std::move(parts.added_tokens)),
-        special_(std::move(parts.special_tokens)),
-        add_prefix_space_(parts.add_prefix_space),
-        use_regex_(parts.use_regex) {
+        normalizer_(std::move(parts.normalizer)),
+        pre_tokenizer_(std::move(parts.pre_tokenizer)),
+        special_(std::move(parts.special_tokens)) {
     vocab_size_ = pairs_.vocabulary().size();
     for (const AddedToken& token : added_.tokens())
       if (!pairs_.vocabulary().id_of(token.content)) ++vocab_size_;
@@ -55,11 +54,12 @@ class Tokenizer::State {
     if (add_special_tokens)
       token_ids.insert(token_ids.end(), special_.before.begin(), special_.before.end());
     BytePairs::Workspace workspace;
-    for (const TextSegment& segment : added_.segments(text)) {
+    for (const TextSegment& segment : added_.in_text(text)) {
       if (segment.token_id) {
         token_ids.push_back(*segment.token_id);
       } else {
-        encode_words(text.substr(segment.start, segment.end - segment.start), token_ids, workspace);
+        const std::string_view part = text.substr(segment.start, segment.end - segment.start);
+        encode_part(part, segment.start == 0, token_ids, workspace);
       }
     }
     if (add_special_tokens)
@@ -67,32 +67,35 @@ class Tokenizer::State {
     return token_ids;
   }
 
-  const TokenBytes& bytes() const { return bytes_; }
-  std::size_t longest() const { return longest_token_; }
+  const TokenTexts& texts() const { return texts_; }
+  std::size_t most_bytes() const { return most_bytes_; }
   std::size_t vocab_size() const { return vocab_size_; }
 
  private:
-  void encode_words(std::string_view text, std::vector<std::int64_t>& token_ids,
-                    BytePairs::Workspace& workspace) const {
-    std::string spaced;
-    if (add_prefix_space_ && text.front() != ' ') {
-      spaced.reserve(text.size() + 1);
-      spaced.append(" ").append(text);
-      text = spaced;
-    }
-    for (std::size_t start = 0; start < text.size();) {
-      const std::size_t end = use_regex_ ? end_of_piece(text, start) : text.size();
-      pairs_.encode(text.substr(start, end - start), token_ids, workspace);
-      start = end;
+  // Encodes a part between added tokens; `is_first`: the text begins with it.
+  void encode_part(std::string_view part, bool is_first, std::vector<std::int64_t>& token_ids,
+                   BytePairs::Workspace& workspace) const {
+    std::string normalized;
+    if (!normalizer_.steps().empty()) part = normalized = normalizer_.normalized(part);
+    for (const TextSegment& segment : added_.in_normalized(part)) {
+      if (segment.token_id) {
+        token_ids.push_back(*segment.token_id);
+        continue;
+      }
+      const std::string_view words = part.substr(segment.start, segment.end - segment.start);
+      pre_tokenizer_.divide(words, is_first && segment.start == 0, [&](std::string_view piece) {
+        pairs_.encode(piece, token_ids, workspace);
+      });
     }
   }
 
   BytePairs pairs_;
-  TokenBytes bytes_;
-  std::size_t longest_token_;
+  TokenTexts texts_;
+  std::size_t most_bytes_;
   AddedTokens added_;
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
   SpecialTokens special_;
-  bool add_prefix_space_, use_regex_;
   std::size_t vocab_size_ = 0;
 };
 
@@ -131,29 +134,22 @@ std::vector<std::int64_t> Tokenizer::encode_prompt(std::string_view prompt) cons
 }
 
 std::int64_t Tokenizer::least_tokens(std::string_view text) const {
-  const std::size_t longest = state_->longest();
-  return longest == 0 ? 0 : static_cast<std::int64_t>((text.size() + longest - 1) / longest);
+  const std::size_t most = state_->most_bytes();
+  return most == 0 ? 0 : static_cast<std::int64_t>((text.size() + most - 1) / most);
 }
 
 std::string Tokenizer::decode(const std::vector<std::int64_t>& token_ids,
                               bool skip_special_tokens) const {
   std::string text;
-  Utf8Repair repair;
-  for (const std::int64_t token_id : token_ids)
-    if (!(skip_special_tokens && is_special(token_id))) repair.push(token_bytes(token_id), text);
-  repair.flush(text);
+  IncrementalDecoder decoder(*this, skip_special_tokens);
+  for (const std::int64_t token_id : token_ids) decoder.push(token_id, text);
+  decoder.flush(text);
   return text;
 }
 
 std::string Tokenizer::token_text(std::int64_t token_id) const { return decode({token_id}, false); }
 
-bool Tokenizer::is_special(std::int64_t token_id) const {
-  return state_->bytes().is_special(token_id);
-}
-
-std::string_view Tokenizer::token_bytes(std::int64_t token_id) const {
-  return state_->bytes().of(token_id);
-}
+const TokenTexts& Tokenizer::texts() const { return state_->texts(); }
 
 std::size_t Tokenizer::vocab_size() const { return state_->vocab_size(); }
 

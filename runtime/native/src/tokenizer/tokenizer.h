@@ -1,4 +1,4 @@
-// Conversion between text and token ids by a tokenizer.json of byte-level BPE.
+// Conversion between text and token ids by a tokenizer.json of BPE.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/token_texts.h"
+
 namespace skipdec::runtime {
 
 // Gives the same tokens and texts as the `tokenizers` package. Immutable; any thread may use it.
@@ -16,7 +18,7 @@ class Tokenizer {
  public:
   // Reads the content of a tokenizer.json, of at most 64 MiB; ``subject`` names it in errors.
   // `encode_prompt` replaces {prompt} in ``prompt_template`` by the prompt. Throws
-  // UnsupportedTokenizer for kinds other than byte-level BPE, and Error (kBundle) for a malformed
+  // UnsupportedTokenizer for kinds that are not implemented, and Error (kBundle) for a malformed
   // file.
   static std::unique_ptr<Tokenizer> parse(std::string_view json, const std::string& subject,
                                           std::optional<std::string> prompt_template);
@@ -41,11 +43,8 @@ class Tokenizer {
   // Returns the text of one token alone, even of a special one.
   std::string token_text(std::int64_t token_id) const;
 
-  // True if ``skip_special_tokens`` omits this token.
-  bool is_special(std::int64_t token_id) const;
-
-  // Returns the bytes of a token, valid as long as this object; "" if it is not a token.
-  std::string_view token_bytes(std::int64_t token_id) const;
+  // Text of each token, valid as long as this object.
+  const TokenTexts& texts() const;
 
   // Number of tokens, including added ones; a model's vocabulary may be padded beyond it.
   std::size_t vocab_size() const;

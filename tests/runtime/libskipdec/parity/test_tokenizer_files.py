@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from libskipdec.token_files import LLAMA3, tokenizer_file
 from libskipdec.token_parity import answers
-from libskipdec.token_texts import tokenizer_file
 from programs import built_program
 
 Change = Callable[[dict[str, Any]], object]
@@ -26,6 +26,29 @@ def refusal(tmp_path: Path, change: Change) -> str:
     return first if first.startswith("error ") else ""
 
 
+NFC = {"type": "NFC"}
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}
+STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+
+
+def sequence_of(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(steps)}
+
+
+def decoder_of(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "decoders": list(steps)}
+
+
+def replacement(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def split(
+    pattern: dict[str, str], behavior: str = "Isolated", invert: bool = False
+) -> dict[str, Any]:
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
+
+
 OTHER_KINDS: dict[str, tuple[Change, str]] = {
     "unigram": (
         lambda file: file.update(model={"vocab": [["a", -1.5]], "unk_id": 0, "type": "Unigram"}),
@@ -35,28 +58,86 @@ OTHER_KINDS: dict[str, tuple[Change, str]] = {
         lambda file: file["model"].update(type="WordPiece", merges=None),
         'has the model "WordPiece"',
     ),
-    "byte_fallback": (lambda file: file["model"].update(byte_fallback=True), "byte_fallback"),
     "dropout": (lambda file: file["model"].update(dropout=0.1), "dropout"),
     "suffix": (
         lambda file: file["model"].update(end_of_word_suffix="</w>"),
         'has the end_of_word_suffix "</w>"',
     ),
     "normalizer": (
-        lambda file: file.update(normalizer={"type": "NFC"}),
-        'the normalizer "NFC"',
+        lambda file: file.update(normalizer=sequence_of({"type": "NFKC"})),
+        'the normalizer "NFKC"',
+    ),
+    "replaced_expression": (
+        lambda file: file.update(normalizer=replacement({"Regex": "a+"}, "b")),
+        'has a normalizer that replaces the expression "a+"',
+    ),
+    "long_replacement": (
+        lambda file: file.update(normalizer=replacement({"String": "a"}, "bbbb")),
+        "may lengthen a text more than 3 times",
+    ),
+    "long_prefix": (
+        lambda file: file.update(normalizer={"type": "Prepend", "prepend": "a" * 17}),
+        "has a normalizer that prepends",
+    ),
+    "vanishing_token": (
+        lambda file: file.update(
+            normalizer=replacement({"String": "<s>"}, ""),
+            added_tokens=[file["added_tokens"][0] | {"normalized": True}],
+        ),
+        'the added token "<s>", of which the normalizer leaves nothing',
     ),
     "pre_tokenizer": (
-        lambda file: file.update(pre_tokenizer={"type": "Metaspace"}),
-        'the pre-tokenizer "Metaspace"',
+        lambda file: file.update(pre_tokenizer={"type": "Whitespace"}),
+        'the pre-tokenizer "Whitespace"',
     ),
-    "no_pre_tokenizer": (lambda file: file.update(pre_tokenizer=None), "no pre-tokenizer"),
+    "unknown_expression": (
+        lambda file: file.update(pre_tokenizer=split({"Regex": LLAMA3 + "|a"})),
+        "splits at the expression",
+    ),
+    "split_at_text": (
+        lambda file: file.update(pre_tokenizer=split({"String": LLAMA3})),
+        "splits at the expression",
+    ),
+    "split_behavior": (
+        lambda file: file.update(pre_tokenizer=split({"Regex": LLAMA3}, behavior="Removed")),
+        'splits with the behavior "Removed"',
+    ),
+    "inverted": (
+        lambda file: file.update(pre_tokenizer=split({"Regex": LLAMA3}, invert=True)),
+        "inverted",
+    ),
     "two_pre_tokenizers": (
         lambda file: file.update(
             pre_tokenizer={"type": "Sequence", "pretokenizers": [file["pre_tokenizer"]] * 2}
         ),
-        "sequence of pre-tokenizers",
+        "has a pre-tokenizer behind ByteLevel",
     ),
-    "decoder": (lambda file: file.update(decoder={"type": "Fuse"}), 'the decoder "Fuse"'),
+    "first_beside_normalizer": (
+        lambda file: file.update(
+            normalizer=replacement({"String": "a"}, "b"), pre_tokenizer=METASPACE
+        ),
+        'a normalizer beside a Metaspace with prepend_scheme "first"',
+    ),
+    "many_steps": (
+        lambda file: file.update(normalizer=sequence_of(*[sequence_of(NFC, NFC)] * 40)),
+        "has a normalizer of more than 64 steps",
+    ),
+    "decoder": (
+        lambda file: file.update(decoder={"type": "Metaspace", "replacement": "▁"}),
+        'the decoder "Metaspace"',
+    ),
+    "decoder_order": (
+        lambda file: file.update(decoder=decoder_of({"type": "Fuse"}, {"type": "ByteFallback"})),
+        "has a decoder with ByteFallback in an unusual place",
+    ),
+    "strip_without_fuse": (
+        lambda file: file.update(decoder=STRIP),
+        "has a decoder with Strip in an unusual place",
+    ),
+    "stripped_end": (
+        lambda file: file.update(decoder=decoder_of({"type": "Fuse"}, STRIP | {"stop": 1})),
+        "strips the end of a text",
+    ),
     "no_decoder": (lambda file: file.update(decoder=None), "no decoder"),
     "two_templates": (
         lambda file: file.update(
@@ -76,7 +157,7 @@ def test_another_kind_runs_on_token_ids_only(kind: str, tmp_path: Path) -> None:
     change, words = OTHER_KINDS[kind]
     said = refusal(tmp_path, change)
     assert words in said
-    assert said.endswith("this library encodes byte-level BPE only: give token ids, not text")
+    assert said.endswith("this library does not implement it: give token ids, not text")
 
 
 def _without(*keys: str) -> Change:
@@ -88,6 +169,11 @@ def _without(*keys: str) -> Change:
     return change
 
 
+EQUAL_TOKENS = [
+    {"id": 300 + place, "content": content, "normalized": True, "special": False}
+    | {"single_word": False, "lstrip": False, "rstrip": False}
+    for place, content in enumerate(("é", "e\u0301"))
+]
 MALFORMED: dict[str, tuple[Change, str]] = {
     "version": (lambda file: file.update(version="2.0"), 'version: is "2.0"; allowed: "1.0"'),
     "no_model": (_without("model"), "model: is missing"),
@@ -148,6 +234,34 @@ MALFORMED: dict[str, tuple[Change, str]] = {
         lambda file: file["pre_tokenizer"].update(add_prefix_space=1),
         "pre_tokenizer.add_prefix_space: is 1; allowed: true, false",
     ),
+    "two_characters": (
+        lambda file: file.update(pre_tokenizer=METASPACE | {"replacement": "ab"}),
+        'pre_tokenizer.replacement: is "ab"; allowed: one character',
+    ),
+    "unknown_scheme": (
+        lambda file: file.update(pre_tokenizer=METASPACE | {"prepend_scheme": "last"}),
+        'pre_tokenizer.prepend_scheme: is "last"; allowed: always, first, never',
+    ),
+    "contradicted_scheme": (
+        lambda file: file.update(pre_tokenizer=METASPACE | {"add_prefix_space": False}),
+        "pre_tokenizer.add_prefix_space: is false, but prepend_scheme is first",
+    ),
+    "unknown_behavior": (
+        lambda file: file.update(pre_tokenizer=split({"Regex": LLAMA3}, behavior="isolated")),
+        'pre_tokenizer.behavior: is unknown: "isolated"',
+    ),
+    "two_patterns": (
+        lambda file: file.update(pre_tokenizer=split({"Regex": LLAMA3, "String": "a"})),
+        "pre_tokenizer.pattern.String: is unknown",
+    ),
+    "negative_start": (
+        lambda file: file.update(decoder=decoder_of({"type": "Fuse"}, STRIP | {"start": -1})),
+        "decoder.start: is -1",
+    ),
+    "equal_after_normalizer": (
+        lambda file: file.update(normalizer=NFC, added_tokens=EQUAL_TOKENS),
+        'added_tokens: has "é" and "e\u0301", which are equal after the normalizer',
+    ),
     "much_beside": (
         lambda file: file.update(other=[0] * (1 << 20)),
         "more than 1048576 values beside the model's",
@@ -168,6 +282,13 @@ FINE: dict[str, Change] = {
     "no_type": _without("model", "type"),
     "no_dropout": lambda file: file["model"].update(dropout=0.0),
     "empty_prefix": lambda file: file["model"].update(continuing_subword_prefix=""),
+    "no_pre_tokenizer": lambda file: file.update(pre_tokenizer=None),
+    "empty_sequences": lambda file: file.update(
+        normalizer=sequence_of(), decoder=decoder_of(), pre_tokenizer=None
+    ),
+    "scheme_named_twice": lambda file: file.update(
+        pre_tokenizer=METASPACE | {"prepend_scheme": "never", "add_prefix_space": False}
+    ),
     "no_post_processor": lambda file: file.update(post_processor=None),
     "truncation": lambda file: file.update(
         truncation={"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}

@@ -8,7 +8,9 @@
 //   d IDS   (decimal, separated by blanks) the text without and with special tokens, then the
 //           pieces of an incremental decoder without and with them; all in hexadecimal, separated
 //           by blanks
-//   p TEXT  ends of the pieces that are encoded one by one, in bytes
+//   n TEXT  the normalized text, in hexadecimal
+//   p TEXT  lengths of the pieces that are encoded one by one, in bytes, of a text that is neither
+//           normalized nor searched for added tokens
 //   m TEXT  seconds for encoding, and the number of tokens
 //   v       number of tokens
 // The first line is the number of seconds for reading the file. If the file or a text is refused,
@@ -21,11 +23,12 @@
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "errors.h"
+#include "tokenizer/file/parts.h"
 #include "tokenizer/incremental_decoder.h"
-#include "tokenizer/text/pieces.h"
 #include "tokenizer/tokenizer.h"
 
 namespace skipdec::runtime {
@@ -63,8 +66,9 @@ void decode(const Tokenizer& tokenizer, const std::string& text) {
   }
 }
 
-void pieces(const std::string& text) {
-  for (std::size_t at = 0; at < text.size();) std::cout << (at = end_of_piece(text, at)) << ' ';
+void pieces(const PreTokenizer& pre_tokenizer, const std::string& text) {
+  pre_tokenizer.divide(text, true,
+                       [](std::string_view piece) { std::cout << piece.size() << ' '; });
 }
 
 // Prints the seconds that encoding takes, and the number of tokens.
@@ -76,10 +80,12 @@ void measure(const Tokenizer& tokenizer, const std::string& text) {
   std::cout << seconds.count() << ' ' << num_tokens;
 }
 
-void answer(const Tokenizer& tokenizer, char what, const std::string& content) {
+void answer(const Tokenizer& tokenizer, const TokenizerParts& parts, char what,
+            const std::string& content) {
   if (what == 'e') encode(tokenizer, content);
   if (what == 'd') decode(tokenizer, content);
-  if (what == 'p') pieces(content);
+  if (what == 'n') std::cout << hexadecimal(parts.normalizer.normalized(content));
+  if (what == 'p') pieces(parts.pre_tokenizer, content);
   if (what == 'm') measure(tokenizer, content);
   if (what == 'v') std::cout << tokenizer.vocab_size();
 }
@@ -91,13 +97,14 @@ int run(const char* path) {
   const auto tokenizer = Tokenizer::parse(json, "tokenizer.json", std::nullopt);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::cout << seconds.count() << '\n';
+  const TokenizerParts parts = read_tokenizer(json, "tokenizer.json");
   char what = 0;
   std::size_t size = 0;
   while (std::cin >> what >> size && std::cin.get() == '\n') {
     std::string content(size, '\0');
     std::cin.read(content.data(), static_cast<std::streamsize>(size));
     try {
-      answer(*tokenizer, what, content);
+      answer(*tokenizer, parts, what, content);
     } catch (const Error& error) {
       std::cout << "error " << static_cast<int>(error.status()) << ' ' << error.what();
     }

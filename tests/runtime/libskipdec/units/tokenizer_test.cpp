@@ -5,8 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <iomanip>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +17,8 @@
 #include "tokenizer/file/unsupported.h"
 #include "tokenizer/incremental_decoder.h"
 #include "tokenizer/text/byte_alphabet.h"
+#include "tokenizer/text/composition.h"
+#include "tokenizer/text/pieces.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -74,16 +78,16 @@ TEST(Tokenizer, KnowsEachTokenAlone) {
   EXPECT_EQ(tokenizer->vocab_size(), 259U);
   EXPECT_EQ(tokenizer->token_text(kSpecial), "<s>");
   EXPECT_EQ(tokenizer->token_text(0xC3), "\xEF\xBF\xBD");
-  EXPECT_EQ(tokenizer->token_bytes(0xC3), "\xC3");
-  EXPECT_TRUE(tokenizer->is_special(kSpecial));
-  EXPECT_FALSE(tokenizer->is_special(kPlain));
+  EXPECT_EQ(tokenizer->texts().of(0xC3), "\xC3");
+  EXPECT_TRUE(tokenizer->texts().is_special(kSpecial));
+  EXPECT_FALSE(tokenizer->texts().is_special(kPlain));
 }
 
 TEST(Tokenizer, KnowsWhatIsNoToken) {
   const auto tokenizer = tokenizer_of(document());
   for (const std::int64_t none : {std::int64_t{-1}, std::int64_t{259}, INT64_MAX, INT64_MIN}) {
-    EXPECT_EQ(tokenizer->token_bytes(none), "");
-    EXPECT_FALSE(tokenizer->is_special(none));
+    EXPECT_EQ(tokenizer->texts().of(none), "");
+    EXPECT_FALSE(tokenizer->texts().is_special(none));
   }
 }
 
@@ -99,6 +103,43 @@ TEST(Tokenizer, PromisesNoTokensWhereASpaceMayVanish) {
   EXPECT_EQ(tokenizer_of(file)->least_tokens("12345 6"), 2);  // <sep> has five bytes
   file["added_tokens"][1]["lstrip"] = true;
   EXPECT_EQ(tokenizer_of(file)->least_tokens("12345 6"), 0);
+}
+
+TEST(Tokenizer, PromisesFewerTokensWhereTextBecomesShorter) {
+  json file = document();
+  file["normalizer"] = {{"type", "NFC"}};
+  EXPECT_EQ(tokenizer_of(file)->least_tokens(std::string(21, 'x')), 2);  // 4 times 5 bytes
+  file["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", "xx"}}}, {"content", ""}};
+  EXPECT_EQ(tokenizer_of(file)->least_tokens("12345 6"), 0);
+}
+
+// As Llama 2's: "▁" for a blank and before a text, which decoding omits, and byte fallback.
+json character_document() {
+  json file = document(), vocabulary{{"<s>", 256}, {"\u2581", 257}, {"a", 258}, {"<unk>", 259}};
+  for (int byte = 0; byte < 256; ++byte) {
+    std::ostringstream token;
+    token << "<0x" << std::uppercase << std::hex << std::setw(2) << std::setfill('0') << byte
+          << '>';
+    vocabulary[token.str()] = byte;
+  }
+  file["added_tokens"].erase(1);
+  file["model"] = {{"type", "BPE"},         {"vocab", vocabulary}, {"merges", json::array()},
+                   {"byte_fallback", true}, {"fuse_unk", true},    {"unk_token", "<unk>"}};
+  file["pre_tokenizer"] = {
+      {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}};
+  const json blank{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}};
+  const json strip{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+  file["decoder"] = {{"type", "Sequence"},
+                     {"decoders", {blank, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}, strip}}};
+  return file;
+}
+
+TEST(Tokenizer, WritesCharactersWithoutATokenAsBytes) {
+  const auto tokenizer = tokenizer_of(character_document());
+  EXPECT_EQ(tokenizer->encode("a é"), (TokenIds{kSpecial, 257, 258, 257, 0xC3, 0xA9}));
+  EXPECT_EQ(tokenizer->encode("a<s>a"), (TokenIds{kSpecial, 257, 258, kSpecial, 258}));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("a é")), "a é");
+  EXPECT_EQ(tokenizer->least_tokens("123456789"), 2);  // <0x00> has six bytes
 }
 
 TEST(Tokenizer, TellsAnotherKindFromABrokenFile) {
@@ -147,6 +188,36 @@ TEST(IncrementalDecoder, HoldsACharacterUntilItIsWhole) {
   EXPECT_EQ(decoder.push(0xF0), "");
   EXPECT_EQ(decoder.flush(), "\xEF\xBF\xBD");
   EXPECT_EQ(decoder.flush(), "");
+}
+
+TEST(IncrementalDecoder, HoldsARunOfBytesUntilItEnds) {
+  const auto tokenizer = tokenizer_of(character_document());
+  IncrementalDecoder decoder(*tokenizer);
+  for (const std::int64_t byte : {0xC3, 0xA9, 0x41}) EXPECT_EQ(decoder.push(byte), "");
+  EXPECT_EQ(decoder.push(999), "");  // not a token, so it does not end the run
+  EXPECT_EQ(decoder.push(257), "éA ");
+  for (const std::int64_t byte : {0xC3, 0xA9, 0xFF}) EXPECT_EQ(decoder.push(byte), "");
+  EXPECT_EQ(decoder.flush(), "\uFFFD\uFFFD\uFFFD");  // one invalid byte makes all of them invalid
+}
+
+TEST(IncrementalDecoder, OmitsTheFirstBlankOnly) {
+  const auto tokenizer = tokenizer_of(character_document());
+  IncrementalDecoder decoder(*tokenizer);
+  EXPECT_EQ(decoder.push(kSpecial), "");
+  EXPECT_EQ(decoder.push(257), "");
+  EXPECT_EQ(decoder.push(257), " ");
+}
+
+TEST(Composition, OrdersMarksAndComposesThem) {
+  EXPECT_EQ(composed("q\u0307\u0323"), "q\u0323\u0307");
+  EXPECT_EQ(composed("e\u0323\u0301\u0302"), "\u1EB9\u0301\u0302");  // the acute blocks
+  EXPECT_EQ(composed("\u1100\u1161\u11A8 \u212B"), "\uAC01 \u00C5");
+}
+
+TEST(Pieces, RecogniseAnExpressionByItsExactText) {
+  EXPECT_TRUE(
+      scanner_of(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"));
+  EXPECT_FALSE(scanner_of(R"(\p{L}+)"));
 }
 
 }  // namespace

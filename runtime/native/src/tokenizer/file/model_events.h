@@ -8,7 +8,7 @@
 
 #include "json/events.h"
 #include "json/tree.h"
-#include "tokenizer/vocabulary.h"
+#include "tokenizer/model/vocabulary.h"
 
 namespace skipdec::runtime {
 

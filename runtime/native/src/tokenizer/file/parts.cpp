@@ -1,18 +1,20 @@
 #include "tokenizer/file/parts.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "json/fields.h"
+#include "tokenizer/file/kinds.h"
 #include "tokenizer/file/model_events.h"
 #include "tokenizer/file/special_tokens.h"
+#include "tokenizer/file/text_steps.h"
 #include "tokenizer/file/unsupported.h"
 
 namespace skipdec::runtime {
@@ -22,45 +24,13 @@ using nlohmann::json;
 
 constexpr std::size_t kMostValues = std::size_t{1} << 27;  // their sizes are bounded individually
 
-bool required_flag(Fields& fields, const char* name) {
-  fields.value(name);
-  return fields.boolean(name, false);
-}
-
 // Reads a flag; absent and null count as false.
 bool optional_flag(Fields& fields, const char* name) {
   return fields.find(name) != nullptr && fields.boolean(name, false);
 }
 
-// Types that the `tokenizers` package knows; a bundle with any other name is damaged.
+// Models that the `tokenizers` package knows.
 constexpr std::array<std::string_view, 4> kModels{"BPE", "WordPiece", "WordLevel", "Unigram"};
-constexpr std::array<std::string_view, 14> kNormalizers{
-    "BertNormalizer", "Strip", "StripAccents", "NFC",         "NFD",     "NFKC",    "NFKD",
-    "Sequence",       "Nmt",   "Lowercase",    "Precompiled", "Replace", "Prepend", "ByteLevel"};
-constexpr std::array<std::string_view, 12> kPreTokenizers{
-    "BertPreTokenizer", "ByteLevel",  "CharDelimiterSplit", "Metaspace",       "Whitespace",
-    "Sequence",         "Split",      "Punctuation",        "WhitespaceSplit", "Digits",
-    "UnicodeScripts",   "FixedLength"};
-constexpr std::array<std::string_view, 10> kDecoders{
-    "BPEDecoder", "ByteLevel", "WordPiece", "Metaspace", "CTC",
-    "Sequence",   "Replace",   "Fuse",      "Strip",     "ByteFallback"};
-
-// Throws UnsupportedTokenizer for a type among ``known``, and Error for any other.
-template <std::size_t size>
-[[noreturn]] void refuse_kind(const std::string& what, const std::string& type,
-                              const std::array<std::string_view, size>& known,
-                              const Document& document) {
-  if (std::find(known.begin(), known.end(), type) == known.end())
-    document.refuse(what, "has the unknown type " + shown(json(type)));
-  throw UnsupportedTokenizer(document.subject, "has the " + what + " " + shown(json(type)));
-}
-
-// Checks the fields that `ByteLevel` has as pre-tokenizer, decoder and post-processor.
-void check_byte_level(Fields& fields) {
-  required_flag(fields, "add_prefix_space");
-  required_flag(fields, "trim_offsets");
-  fields.boolean("use_regex", true);
-}
 
 PairTable read_merges(const TextList& merges, const Vocabulary& vocabulary,
                       const Document& document) {
@@ -92,8 +62,6 @@ void check_kind_of_model(Fields& model, bool has_vocabulary_and_merges, const Do
       throw UnsupportedTokenizer(document.subject,
                                  "has the " + std::string(name) + " " + shown(json(affix)));
   }
-  if (optional_flag(model, "byte_fallback"))
-    throw UnsupportedTokenizer(document.subject, "has a model with byte_fallback");
   const json* dropout = model.find("dropout");
   if (dropout != nullptr && !(dropout->is_number() && *dropout >= 0 && *dropout <= 1))
     model.refuse("dropout", "is " + shown(*dropout) + "; allowed: a number from 0 to 1");
@@ -110,42 +78,10 @@ BytePairModel read_model(const json& value, ModelEvents& events, const Document&
   if (!problem.empty()) document.refuse("model.vocab", problem);
   read.merges = read_merges(events.merges(), read.vocabulary, document);
   read.unknown_token = model.optional_text("unk_token");
+  read.byte_fallback = optional_flag(model, "byte_fallback");
   read.fuse_unknown = optional_flag(model, "fuse_unk");
   read.ignore_merges = optional_flag(model, "ignore_merges");
   return read;
-}
-
-void read_pre_tokenizer(Fields& file, TokenizerParts& parts, const Document& document) {
-  constexpr const char* kPlace = "pre_tokenizer";
-  const json* value = file.find(kPlace);
-  if (value == nullptr) throw UnsupportedTokenizer(document.subject, "has no pre-tokenizer");
-  if (Fields outer(*value, kPlace, document); outer.text("type") == "Sequence") {
-    const json& all = outer.array("pretokenizers", 1024);
-    if (all.size() != 1)
-      throw UnsupportedTokenizer(document.subject, "has a sequence of pre-tokenizers");
-    value = &all[0];
-    parts.one_pre_tokenizer = false;
-  }
-  Fields fields(*value, kPlace, document);
-  if (const std::string& type = fields.text("type"); type != "ByteLevel")
-    refuse_kind("pre-tokenizer", type, kPreTokenizers, document);
-  check_byte_level(fields);
-  parts.add_prefix_space = required_flag(fields, "add_prefix_space");
-  parts.use_regex = fields.boolean("use_regex", true);
-}
-
-void check_other_kinds(Fields& file, const Document& document) {
-  if (const std::string version = file.text("version", "1.0"); version != "1.0")
-    file.refuse("version", "is " + shown(json(version)) + "; allowed: \"1.0\"");
-  if (const json* normalizer = file.find("normalizer"))
-    refuse_kind("normalizer", Fields(*normalizer, "normalizer", document).text("type"),
-                kNormalizers, document);
-  const json* decoder = file.find("decoder");
-  if (decoder == nullptr) throw UnsupportedTokenizer(document.subject, "has no decoder");
-  Fields fields(*decoder, "decoder", document);
-  if (const std::string& type = fields.text("type"); type != "ByteLevel")
-    refuse_kind("decoder", type, kDecoders, document);
-  check_byte_level(fields);
 }
 
 // Checks truncation and padding, which only training uses.
@@ -168,7 +104,7 @@ AddedToken read_added_token(const json& entry, const Document& document) {
   Fields fields(entry, "added_tokens", document);
   fields.integer("id", 0, kMaxTokens - 1);
   AddedToken token;
-  token.content = fields.text("content");
+  token.content = token.text = fields.text("content");
   token.single_word = required_flag(fields, "single_word");
   token.lstrip = required_flag(fields, "lstrip");
   token.rstrip = required_flag(fields, "rstrip");
@@ -202,6 +138,25 @@ std::vector<AddedToken> read_added_tokens(Fields& file, const Vocabulary& vocabu
   return tokens;
 }
 
+// Normalizes the texts of added tokens. Refuses equal ones, of which the `tokenizers` package finds
+// one at random, and empty ones.
+void normalize(std::vector<AddedToken>& tokens, const Normalizer& normalizer,
+               const Document& document) {
+  std::unordered_map<std::string, std::string> contents;
+  for (AddedToken& token : tokens) {
+    if (!token.normalized) continue;
+    token.text = normalizer.normalized(token.content);
+    const std::string named = shown(json(token.content));
+    if (token.text.empty())
+      throw UnsupportedTokenizer(document.subject, "has the added token " + named +
+                                                       ", of which the normalizer leaves nothing");
+    const auto [other, is_new] = contents.emplace(token.text, named);
+    if (!is_new)
+      document.refuse("added_tokens", "has " + other->second + " and " + named +
+                                          ", which are equal after the normalizer");
+  }
+}
+
 }  // namespace
 
 TokenizerParts read_tokenizer(std::string_view json, const std::string& subject) {
@@ -221,10 +176,16 @@ TokenizerParts read_tokenizer(std::string_view json, const std::string& subject)
     file.ignore(name);
   file.require_no_others();
   check_lengths(file, document);
-  check_other_kinds(file, document);
-  read_pre_tokenizer(file, parts, document);
+  if (const std::string version = file.text("version", "1.0"); version != "1.0")
+    file.refuse("version", "is " + shown(nlohmann::json(version)) + "; allowed: \"1.0\"");
+  parts.normalizer = read_normalizer(file.find("normalizer"), document);
+  parts.pre_tokenizer = read_pre_tokenizer(file.find("pre_tokenizer"), document);
+  parts.decoder = read_decoder(file.find("decoder"), document);
+  check_together(parts.normalizer, parts.pre_tokenizer, document);
   parts.model = read_model(file.value("model"), events, document);
+  parts.model.byte_level = parts.pre_tokenizer.byte_level;
   parts.added_tokens = read_added_tokens(file, parts.model.vocabulary, document);
+  normalize(parts.added_tokens, parts.normalizer, document);
   parts.special_tokens = read_special_tokens(file.find("post_processor"), document);
   return parts;
 }

@@ -9,7 +9,10 @@
 
 #include "constants.h"
 #include "tokenizer/added_tokens.h"
-#include "tokenizer/byte_pairs.h"
+#include "tokenizer/model/byte_pairs.h"
+#include "tokenizer/text/normalizer.h"
+#include "tokenizer/text/pre_tokenizer.h"
+#include "tokenizer/token_texts.h"
 
 namespace skipdec::runtime {
 
@@ -26,14 +29,14 @@ struct SpecialTokens {
 struct TokenizerParts {
   BytePairModel model;
   std::vector<AddedToken> added_tokens;  // with their assigned ids
-  bool add_prefix_space = false;
-  bool use_regex = true;
-  bool one_pre_tokenizer = true;  // false: a sequence of one
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
   SpecialTokens special_tokens;
+  DecoderSteps decoder;
 };
 
-// Throws UnsupportedTokenizer for kinds other than byte-level BPE, and Error (kBundle) for
-// malformed files and those beyond the limits above.
+// Throws UnsupportedTokenizer for kinds that this library does not implement, and Error (kBundle)
+// for malformed files and those beyond the limits above.
 TokenizerParts read_tokenizer(std::string_view json, const std::string& subject);
 
 }  // namespace skipdec::runtime

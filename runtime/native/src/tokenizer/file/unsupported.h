@@ -13,7 +13,7 @@ class UnsupportedTokenizer : public Error {
  public:
   UnsupportedTokenizer(const std::string& subject, const std::string& problem)
       : Error(Status::kBundle, subject,
-              problem + "; this library encodes byte-level BPE only: give token ids, not text") {}
+              problem + "; this library does not implement it: give token ids, not text") {}
 };
 
 }  // namespace skipdec::runtime

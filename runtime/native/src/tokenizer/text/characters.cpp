@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <string>
 #include <string_view>
 
 namespace skipdec::runtime {
@@ -14,7 +15,7 @@ struct Run {
 };
 
 constexpr Run kRuns[] = {
-#include "tokenizer/text/unicode_tables.inc"
+#include "tokenizer/text/tables/character_classes.inc"
 };
 
 constexpr std::array<std::uint8_t, 128> ascii_classes() {
@@ -52,6 +53,26 @@ char32_t next_character(std::string_view text, std::size_t& at) {
   if (first < 0xF0) return ((first & 0x0FU) << 12U) | character;
   character = (character << 6U) | continuation(text, at++);
   return ((first & 0x07U) << 18U) | character;
+}
+
+void append_character(char32_t character, std::string& text) {
+  const auto add = [&text](char32_t bits) { text += static_cast<char>(bits); };
+  if (character < 0x80) {
+    add(character);
+    return;
+  }
+  if (character < 0x800) {
+    add(0xC0U | (character >> 6U));
+  } else {
+    if (character < 0x10000) {
+      add(0xE0U | (character >> 12U));
+    } else {
+      add(0xF0U | (character >> 18U));
+      add(0x80U | ((character >> 12U) & 0x3FU));
+    }
+    add(0x80U | ((character >> 6U) & 0x3FU));
+  }
+  add(0x80U | (character & 0x3FU));
 }
 
 std::size_t start_of_last_character(std::string_view text, std::size_t end) {

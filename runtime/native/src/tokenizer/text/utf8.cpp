@@ -7,8 +7,6 @@
 namespace skipdec::runtime {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
 // Bytes that may follow a first byte: their number, and the range of the next one.
 struct Sequence {
   int missing = -1;  // -1: not a first byte
@@ -45,7 +43,7 @@ void Utf8Repair::push(std::string_view bytes, std::string& text) {
     } else if (most_ == 0x9F && byte >= 0xA0 && byte <= 0xBF && at + 1 == bytes.size()) {
       half_surrogate_ = true;
     } else {
-      text += kReplacement;
+      text += kReplacementCharacter;
       missing_ = 0;
       begin(byte, text);
     }
@@ -57,7 +55,7 @@ void Utf8Repair::begin(std::uint8_t byte, std::string& text) {
   if (sequence.missing == 0) {
     text += static_cast<char>(byte);
   } else if (sequence.missing < 0) {
-    text += kReplacement;
+    text += kReplacementCharacter;
   } else {
     held_[0] = static_cast<char>(byte);
     count_ = 1;
@@ -67,8 +65,8 @@ void Utf8Repair::begin(std::uint8_t byte, std::string& text) {
 }
 
 void Utf8Repair::flush(std::string& text) {
-  if (missing_ > 0) text += kReplacement;
-  if (half_surrogate_) text += kReplacement;
+  if (missing_ > 0) text += kReplacementCharacter;
+  if (half_surrogate_) text += kReplacementCharacter;
   missing_ = 0;
   half_surrogate_ = false;
 }

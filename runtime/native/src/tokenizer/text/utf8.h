@@ -9,6 +9,8 @@
 
 namespace skipdec::runtime {
 
+constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
+
 // Keeps complete characters and replaces each maximal invalid part by U+FFFD, like Python's decoder
 // with errors="replace".
 class Utf8Repair {

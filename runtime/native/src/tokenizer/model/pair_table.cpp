@@ -1,4 +1,4 @@
-#include "tokenizer/pair_table.h"
+#include "tokenizer/model/pair_table.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "tokenizer/vocabulary.h"
+#include "tokenizer/model/vocabulary.h"
 
 #include <algorithm>
 #include <cstring>

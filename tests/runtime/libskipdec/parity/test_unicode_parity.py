@@ -1,0 +1,98 @@
+"""The C++ tokenizer treats every Unicode scalar value as the `tokenizers` package does."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from libskipdec.token_files import LLAMA3, tokenizer_file
+from libskipdec.token_parity import answers, differences
+from libskipdec.unicode_tables import SCALARS, TABLES, CharacterClass
+from programs import built_program
+from tokenizers import Regex, Tokenizer, normalizers
+
+BYTE_LEVEL = ["opt_like", "llama3", "qwen2", "smollm2", "several_splits"]
+WITHOUT_CASE = re.compile("[㐀-鿿가-힣\U00020000-\U0003ffff]")  # ideographs and Hangul
+
+
+@cache
+def character_classes() -> dict[int, int]:
+    """Return the class of every scalar value, from the table compiled into the C++ code."""
+    runs = re.findall(r"\{0x([0-9A-F]+), (\d+)\}", TABLES.read_text(encoding="utf-8"))
+    starts = [int(start, 16) for start, _ in runs] + [SCALARS[-1] + 1]
+    return {
+        scalar: int(known)
+        for (_, known), start, end in zip(runs, starts, starts[1:], strict=False)
+        for scalar in range(start, end)
+        if not 0xD800 <= scalar < 0xE000
+    }
+
+
+def of_each_kind() -> dict[int, str]:
+    """Return all characters by what splits distinguish: letters, numbers, digits, spaces."""
+    of_kind: dict[int, list[str]] = defaultdict(list)
+    for scalar, known in character_classes().items():
+        of_kind[known & (7 | CharacterClass.DIGIT)].append(chr(scalar))
+    assert sum(map(len, of_kind.values())) == len(SCALARS) == 1_112_064
+    return {kind: "".join(characters) for kind, characters in of_kind.items()}
+
+
+def sizes_of_pieces(kind: str, folder: Path, texts: list[str]) -> Iterator[tuple[list[int], ...]]:
+    """Yield for each text the bytes of its pieces, in C++ and in the package."""
+    path = tokenizer_file(kind, folder)
+    lines = answers(built_program("tokenize"), path, [("p", text.encode()) for text in texts])[1:]
+    splitter = Tokenizer.from_file(str(path)).pre_tokenizer
+    for line, text in zip(lines, texts, strict=True):
+        pieces = splitter.pre_tokenize_str(text)  # whose characters are the stand-ins of bytes
+        yield [int(size) for size in line.split()], [len(piece) for piece, _ in pieces]
+
+
+@pytest.mark.parametrize("kind", BYTE_LEVEL)
+def test_every_character_is_split_as_by_the_package(kind: str, tmp_path: Path) -> None:
+    """Characters of a kind that are no spaces make one run, or as many pieces as digits."""
+    neighbours = {0: "!", CharacterClass.LETTER: "a", CharacterClass.NUMBER: "1"}
+    kinds = of_each_kind()
+    spaces = kinds.pop(CharacterClass.SPACE)
+    runs = [neighbours[known & 7] + characters for known, characters in kinds.items()]
+    between = "".join(f"a{space}1{space}!{space}{space}\n{space}" for space in spaces)
+    assert len(spaces) == 25
+    for ours, right in sizes_of_pieces(kind, tmp_path, [*runs, between]):
+        assert ours == right
+
+
+def test_contractions_ignore_the_case_of_the_same_letters() -> None:
+    """The long s, U+017F, is an s. Asks about each letter that may have case."""
+    letters = "".join(
+        chr(at) for at, known in character_classes().items() if known & CharacterClass.LETTER
+    )
+    letters = WITHOUT_CASE.sub("", letters)
+    assert len(letters) > 20_000
+    contraction = normalizers.Replace(Regex(LLAMA3.partition("|[^")[0]), "#")
+    text = "".join(f"'{at}'r{at}'v{at}'l{at}'{at}e'{at}l\n" for at in letters)
+    lines = contraction.normalize_str(text).split("\n")
+    found = [at for at, line in zip(letters, lines, strict=False) if "#" in line]
+    assert "".join(found) == "DELMRSTVdelmrstvſ"
+
+
+@pytest.mark.parametrize("form", ["{0}\n", "a{0}\u0323{0}\u0301\u1161\u11a8"])
+def test_every_character_is_composed_as_by_the_package(form: str, tmp_path: Path) -> None:
+    text = "".join(form.format(chr(scalar)) for scalar in SCALARS)
+    path = tokenizer_file("qwen2", tmp_path)
+    ours = answers(built_program("tokenize"), path, [("n", text.encode())])[1]
+    assert bytes.fromhex(ours[1:]).decode() == normalizers.NFC().normalize_str(text)
+
+
+def test_words_and_spaces_beside_added_tokens_are_those_of_the_package(tmp_path: Path) -> None:
+    """Tests each border of the table; scripts/libskipdec/unicode_tables.py --check tests all."""
+    path = tokenizer_file("flagged", tmp_path)
+    classes = character_classes()
+    borders = [at for at in SCALARS if at and classes.get(at - 1, classes[at]) != classes[at]]
+    near = [at + step for at in borders for step in (-1, 0) if at + step in classes]
+    texts = ["".join(f"word{chr(at)}[left][right]{chr(at)}word" for at in near)]
+    assert len(near) > 2000
+    assert not list(islice(differences(built_program("tokenize"), path, texts), 3))
