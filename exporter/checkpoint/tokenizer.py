@@ -3,42 +3,70 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...engines.documents import read_file
 from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
 from ...engines.manifest import ModelSpec
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]+\s")  # SentencePiece's files are binary
+_COMPARED_TEXTS = (
+    *("The tower is 324 metres tall.", " two  blanks", "name[Cotto], eatType[pub]"),
+    *("line 1\n\nline 2\t1,234,567", "naïve cafe\u0301 東京 👩\u200d👧", "DON'T we'll"),
+)
 _MAX_BYTES = 1 << 28  # bytes of a tokenizer.json
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
-
-TEXT_FILES = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "generation_config.json",
-)
-"""Files about texts beside tokenizer.json that a checkpoint made of another gets unchanged."""
 
 
 def read_tokenizer(directory: Path) -> bytes | None:
     """Return the content of tokenizer.json; None if the checkpoint has no tokenizer files.
 
-    For a checkpoint with only ``vocab.json`` and ``merges.txt``, such as the original OPT
-    repositories, transformers converts them and adds the ``</s>`` that OPT puts before every text;
-    so it does with ``tokenizer.model``, for which it needs the package sentencepiece. Raises
-    CheckpointError for a file that can't be read.
+    For a checkpoint with only ``tokenizer.model``, or ``vocab.json`` and ``merges.txt`` such as the
+    original OPT repositories, transformers converts them and adds the tokens that the model expects
+    around a text. Raises CheckpointError for a file that can't be read, and for a
+    ``tokenizer.model`` without the package that reads it.
     """
     path = directory / "tokenizer.json"
     if path.is_file():
         return _checked(read_file(path, CheckpointError, limit=_MAX_BYTES), path)
-    for names in (("vocab.json", "merges.txt"), ("tokenizer.model",)):
-        if all((directory / name).is_file() for name in names):
-            return _converted(directory, " and ".join(names))
+    if (model := directory / "tokenizer.model").is_file():
+        _require_reader(model)
+        return _converted(directory, "tokenizer.model")
+    if all((directory / name).is_file() for name in ("vocab.json", "merges.txt")):
+        return _converted(directory, "vocab.json and merges.txt")
+    return None
+
+
+def tokenizer_warning(directory: Path, content: bytes) -> str | None:
+    """Return a warning if transformers gives other token ids than ``content``, its tokenizer.json.
+
+    Its ``AutoTokenizer`` also follows tokenizer_config.json, whose ``add_bos_token``, for example,
+    may contradict the file.
+    """
+    from tokenizers import Tokenizer
+
+    own = Tokenizer.from_str(content.decode())
+    own.no_truncation()
+    own.no_padding()
+    try:
+        other = _auto_tokenizer(directory)
+        for text in _COMPARED_TEXTS:
+            ids, expected = own.encode(text).ids, list(other(text)["input_ids"])
+            if ids != expected:
+                return (
+                    f"tokenizer.json encodes {text!r} as {ids}, but transformers' AutoTokenizer as "
+                    f"{expected}; the bundle uses tokenizer.json: if that is wrong, replace it by "
+                    "the one that AutoTokenizer's save_pretrained writes"
+                )
+    except (AttributeError, ImportError, KeyError, OSError, TypeError, ValueError) as error:
+        return f"tokenizer.json was not compared with transformers, which can't read it ({error})"
     return None
 
 
@@ -52,13 +80,42 @@ def _checked(content: bytes, path: Path) -> bytes:
     return content
 
 
-def _converted(directory: Path, files: str) -> bytes:
-    require_extra("export", f"converting {files}")
+def _require_reader(path: Path) -> None:
+    """Raise CheckpointError unless the package is installed that transformers reads ``path`` by."""
+    with path.open("rb") as file:
+        is_tiktoken = _TIKTOKEN_LINE.match(file.read(1024)) is not None
+    packages = ("tiktoken",) if is_tiktoken else ("sentencepiece", "google.protobuf")
+    names = [package for package in packages if not _is_installed(package)]
+    if names:
+        missing = " ".join(name.rpartition(".")[2] for name in names)
+        raise CheckpointError(
+            str(path),
+            f"needs {missing} to be converted; run: pip install {missing}, or put a tokenizer.json "
+            "beside it",
+        )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package's parent
+        return False
+
+
+def _auto_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        directory, local_files_only=True, trust_remote_code=False
+    )
+    return tokenizer
+
+
+def _converted(directory: Path, files: str) -> bytes:
+    require_extra("export", f"converting {files}")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except (ValueError, OSError) as error:
+        tokenizer = _auto_tokenizer(directory)
+    except (ValueError, OSError, ImportError) as error:
         raise CheckpointError(
             str(directory),
             f"{files} can't be converted ({error}); add a tokenizer.json, as "

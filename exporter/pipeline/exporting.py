@@ -24,6 +24,7 @@ from ...engines.targets import exported_targets
 from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import engine_parameters, hub_id
 from ..checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
+from ..checkpoint.tokenizer import tokenizer_warning
 from ..config import CANONICAL, ExportConfig
 from ..quantization.ranges import read_migration
 from ..verification.report import VerificationRequest
@@ -122,6 +123,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         verification=_verification(config, output, precision) if config.verify else None,
         warnings=(
             *checkpoint.warnings,
+            *_tokenizer_warnings(checkpoint),
             *_precision_warnings(config),
             *_schedule_warnings(schedule, checkpoint),
             *drafts.warnings,
@@ -137,6 +139,15 @@ def output_path(config: ExportConfig) -> Path:
     """
     stem = expanded(hub_id(config.model)).resolve().name
     return bundle_path(config, stem, config.dtype)
+
+
+def _tokenizer_warnings(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Compare the checkpoint's own tokenizer.json, if it has one, with transformers' tokenizer."""
+    content, directory = checkpoint.tokenizer_json, checkpoint.directory
+    if content is None or directory is None or not (directory / "tokenizer.json").is_file():
+        return ()
+    warning = tokenizer_warning(directory, content)
+    return () if warning is None else (warning,)
 
 
 def _compilation(config: ExportConfig, model: ModelSpec) -> Compilation:

@@ -1,0 +1,61 @@
+"""A checkpoint's tokenizer is read, converted, and compared with that of transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from libskipdec.token_files import tokenizer_file
+
+from skipdec.engines.errors import CheckpointError
+from skipdec.exporter.checkpoint import tokenizer
+from skipdec.exporter.checkpoint.tokenizer import read_tokenizer, tokenizer_warning
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Return a checkpoint without weights, with a tokenizer like LLaMA 2's."""
+    tokenizer_file("llama2", tmp_path, 400).rename(tmp_path / "tokenizer.json")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    return tmp_path
+
+
+def warning(directory: Path, **options: object) -> str | None:
+    (directory / "tokenizer_config.json").write_text(json.dumps(options))
+    content = read_tokenizer(directory)
+    assert content is not None
+    return tokenizer_warning(directory, content)
+
+
+def test_equal_tokenizers_need_no_warning(directory: Path) -> None:
+    assert warning(directory, tokenizer_class="PreTrainedTokenizerFast") is None
+
+
+def test_tokenizer_config_that_changes_ids_is_a_warning(directory: Path) -> None:
+    """LlamaTokenizer omits a blank that the file, from before it did so, puts before " two"."""
+    said = warning(directory, tokenizer_class="LlamaTokenizer")
+    assert said is not None
+    assert "tokenizer.json encodes ' two  blanks' as [1, " in said
+    assert "the bundle uses tokenizer.json" in said
+
+
+def test_tokenizer_that_transformers_cannot_read_is_a_warning(directory: Path) -> None:
+    (directory / "tokenizer_config.json").write_text("{")
+    said = tokenizer_warning(directory, (directory / "tokenizer.json").read_bytes())
+    assert said is not None
+    assert "was not compared with transformers" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "package"),
+    [(b"\x0a\x0e\x0a\x05<unk>", "sentencepiece"), (b"IQ== 0\nIg== 1\n", "tiktoken")],
+)
+def test_tokenizer_model_names_the_package_that_it_needs(
+    content: bytes, package: str, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "tokenizer.json").unlink()
+    (directory / "tokenizer.model").write_bytes(content)
+    monkeypatch.setattr(tokenizer, "_is_installed", lambda name: name != package)
+    with pytest.raises(CheckpointError, match=f"pip install {package}, or put a tokenizer.json"):
+        read_tokenizer(directory)
