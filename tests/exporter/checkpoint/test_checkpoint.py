@@ -249,12 +249,6 @@ def test_no_tokenizer_files_is_a_warning(directory: Path) -> None:
     assert "token ids" in opened.warnings[0]
 
 
-def test_a_sentencepiece_model_that_cannot_be_converted_is_named(directory: Path) -> None:
-    (directory / "tokenizer.model").write_bytes(b"broken")
-    with pytest.raises(CheckpointError, match=r"tokenizer\.model can't be converted .*json"):
-        open_directory(directory)
-
-
 def test_vocab_and_merges_are_converted_and_keep_opts_leading_token(directory: Path) -> None:
     from tokenizers import Tokenizer
 
