@@ -179,6 +179,14 @@ def test_a_single_loss_is_no_reason_for_a_pause() -> None:
     assert not policy.pauses()
 
 
+def test_the_fifth_small_loss_in_a_row_begins_a_pause() -> None:
+    policy = policy_of(flat_costs(0.1), [0.5])
+    for _ in range(5):
+        assert not policy.pauses()
+        policy.count_pass(1, 1, 1.1)
+    assert policy.pauses()
+
+
 def test_the_number_of_drafts_stays_while_it_is_nearly_the_best() -> None:
     """6 drafts gain as much as 7 at 0.8 and 4 %; engines stay bound to passes of one length."""
     costs = flat_costs(0.04)

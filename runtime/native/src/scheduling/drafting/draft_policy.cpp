@@ -17,7 +17,6 @@ constexpr std::int64_t kTryTokens = 2;
 constexpr std::int64_t kFirstWait = 16;     // passes between two tries, and of a pause
 constexpr std::int64_t kLongestWait = 256;  // of them
 constexpr double kBalanceMemory = 0.98;     // per pass
-constexpr std::int64_t kLeastPasses = 4;    // of a balance that counts
 constexpr double kDeviations = 2;      // by which a balance must be below zero: a miss is no reason
 constexpr std::int64_t kSettled = 64;  // passes behind which the next pause is short again
 
@@ -30,8 +29,7 @@ void DraftBalance::add(double gained) {
 }
 
 bool DraftBalance::is_negative() const {
-  if (total_ >= 0 || passes_ < kLeastPasses) return false;
-  return total_ * total_ >= kDeviations * kDeviations * squares_;
+  return total_ < 0 && total_ * total_ >= kDeviations * kDeviations * squares_;
 }
 
 void DraftPolicy::add_source(SourceAcceptance source) {

@@ -35,9 +35,10 @@ class DraftBalance {
   // Counts a pass.
   void add(double gained);
   std::int64_t passes() const { return passes_; }
-  // Returns true if the total is below zero by more than chance explains. Worked: 4 passes that
-  // wrote nothing more and cost 1.1 each have a total of −0.4 and a deviation of 0.2. One of four
-  // passes cost 2 and wrote 1, the others broke even: −1 and 1, which does not count.
+  // Returns true if the total is below zero by more than chance explains. Worked: 5 passes that
+  // wrote nothing more and cost 1.1 each have a total of −0.48 and a deviation of 0.21, which
+  // counts; 4 of them have −0.388 and 0.194. One of four passes cost 2 and wrote 1, the others
+  // broke even: −1 and 1, which does not count.
   bool is_negative() const;
 
  private:

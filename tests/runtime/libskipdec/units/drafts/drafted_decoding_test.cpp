@@ -471,8 +471,20 @@ TEST_F(DraftedBatchTest, ClientsLearnFromOthersOnlyWhereTheyShare) {
   }
 }
 
+// Proposes token 0 at each place, so that there is always something to choose.
+class EagerDrafter : public Drafter {
+ public:
+  std::string source() const override { return "eager"; }
+  void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
+               std::int64_t most, std::vector<Guesses>& proposed) override {
+    for (std::size_t index = 0; index < asked.size(); ++index) {
+      for (std::int64_t guess = 0; guess < most; ++guess) proposed[index].add(0, 0);
+    }
+  }
+};
+
 TEST_F(DraftedBatchTest, PlainPassesAreMeasuredBeforeThereAreDrafts) {
-  make("own");
+  make("own", 1 << 22, PrefixSharing::kShared, 0, std::make_unique<EagerDrafter>());
   const Request asked = request({5, 6, 7}, 50);
   batch_->add(0, asked, 0);
   // The prompt, a pass that does not count since its row is new, and four that do.

@@ -405,12 +405,21 @@ TEST_F(DraftPolicyTest, ThereAreLongerPausesWhileSearchingGainsNothing) {
 }
 
 TEST(DraftBalanceTest, ASingleLossIsNoReasonForAPause) {
-  DraftBalance unlucky, losing;
-  unlucky.add(-1);
-  for (int pass = 0; pass < 8; ++pass) unlucky.add(0);
-  EXPECT_FALSE(unlucky.is_negative());
-  for (int pass = 0; pass < 4; ++pass) losing.add(-0.1);
-  EXPECT_TRUE(losing.is_negative());
+  DraftBalance balance;
+  balance.add(-1);
+  for (int pass = 0; pass < 20; ++pass) {
+    EXPECT_FALSE(balance.is_negative());
+    balance.add(0);
+  }
+}
+
+TEST(DraftBalanceTest, TheFifthSmallLossInARowCounts) {
+  DraftBalance balance;
+  for (int pass = 0; pass < 5; ++pass) {
+    EXPECT_FALSE(balance.is_negative());
+    balance.add(-0.1);
+  }
+  EXPECT_TRUE(balance.is_negative());
 }
 
 TEST(PassCostsTest, AnUnmeasuredPassCostsNoMoreThanALongerOne) {
