@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, ReaderTensor, dequantize  # type: ignore[import-not-found]
+from gguf import GGUFReader, ReaderTensor, dequantize
 from safetensors.numpy import save_file
 
 HEAD_SIZE = 64

@@ -18,7 +18,8 @@ from skipdec.engines.host.console import markdown_table
 
 FIGURES = ROOT / "docs" / "benchmarks" / "peers"
 PAGE = FIGURES.with_suffix(".md")
-_PEERS = ("CTranslate2", "OpenVINO")
+_PEERS_OF_OPT = ("CTranslate2", "OpenVINO")
+_PEERS_OF_OTHERS = ("llama.cpp", "OpenVINO", "ONNX Runtime GenAI")
 _INTRODUCTION = f"""# Comparison with other engines
 
 `scripts/pages/peers.py` generates this page from `docs/benchmarks/peers/*.json`, one file for
@@ -26,7 +27,7 @@ each processor, which `scripts/bench.py peers` measures. All engines run at full
 weights at real sizes, greedily; decoding starts from prompts of {PROMPT} random tokens. Each
 engine runs in a process of its own, one at a time, in turn, and is restarted several times: a
 time is the median of its starts, with the fastest and the slowest start in parentheses. The ratio
-is the faster peer's time ÷ skipdec's; parentheses give their fastest start ÷ our slowest and
+is the fastest peer's time ÷ skipdec's; parentheses give their fastest start ÷ our slowest and
 their slowest ÷ our fastest. A goal is "reached" or "missed" only if both ends of that range
 agree. The table shows the fastest of the configurations that were tried for each peer.
 """
@@ -53,16 +54,17 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
     parts = {name: part for name, part in machine["parts"].items() if "cells" in part}
     yield f"\n## {machine['processor']}\n"
     yield f"Instruction sets: {', '.join(machine['instruction_sets'])}.\n"
-    headings = ("model", "measured", "skipdec", *_PEERS, "ratio to the faster", "verdict")
-    yield markdown_table(
-        headings,
-        [
-            _row(name, what, cell)
-            for name, part in parts.items()
-            for what, cell in part["cells"].items()
-        ],
-    )
-    yield ""
+    for peers, compared in _by_peers(parts).items():
+        headings = ("model", "measured", "skipdec", *peers, "ratio to the fastest", "verdict")
+        yield markdown_table(
+            headings,
+            [
+                _row(name, what, cell, peers)
+                for name, part in compared.items()
+                for what, cell in part["cells"].items()
+            ],
+        )
+        yield ""
     for name, part in parts.items():
         versions = ", ".join(f"{what} {version}" for what, version in part["versions"].items())
         run = f"{part['date']}, commit {part['commit']}, {part['threads']} threads, {versions}"
@@ -76,21 +78,31 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
         yield _search_table(part["tried"])
 
 
+def _by_peers(parts: Mapping[str, Any]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return the parts by the engines that they were measured beside."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for name, part in parts.items():
+        engines = {engine for cell in part["cells"].values() for engine in cell["times"]}
+        peers = _PEERS_OF_OTHERS if "llama.cpp" in engines else _PEERS_OF_OPT
+        found.setdefault(peers, {})[name] = part
+    return found
+
+
 def _ways(cells: Mapping[str, str]) -> str:
     names = dict.fromkeys(cells.values())
     return " and ".join(names)
 
 
-def _row(model: str, what: str, cell: Mapping[str, Any]) -> list[str]:
+def _row(model: str, what: str, cell: Mapping[str, Any], engines: Sequence[str]) -> list[str]:
     times: Mapping[str, Sequence[float]] = cell["times"]
-    peers = {peer: times[peer] for peer in _PEERS if peer in times}
+    peers = {engine: times[engine] for engine in engines if engine in times}
     theirs = min(peers.values(), key=median)
     comparison = Comparison(times["skipdec"], theirs, cell["goal"])
     return [
         model,
         what,
         with_spread(times["skipdec"]),
-        *(with_spread(times[peer]) if peer in times else "–" for peer in _PEERS),
+        *(with_spread(times[peer]) if peer in times else "–" for peer in engines),
         f"{comparison.ratio:.2f} ({comparison.low:.2f}–{comparison.high:.2f})",
         comparison.verdict,
     ]

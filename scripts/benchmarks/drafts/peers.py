@@ -139,7 +139,7 @@ def checkpoint(model: Path, work: Path) -> Path:
         raise SystemExit(f"--model is {model}; allowed: a directory, {', '.join(MODELS)}")
     directory = work / model
     if not directory.exists():
-        write_checkpoint(str(model), directory)
+        write_checkpoint(MODELS[str(model)], directory)
     return directory
 
 

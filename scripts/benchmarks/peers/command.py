@@ -1,7 +1,10 @@
-"""Compare skipdec at full depth with CTranslate2 and OpenVINO on the same checkpoint.
+"""Compare skipdec at full depth with other engines on the same checkpoint.
 
     python scripts/bench.py peers
+    python scripts/bench.py peers --cells llama-3.2-1b:int8 qwen2.5-0.5b:int4
 
+OPT runs beside CTranslate2 and OpenVINO; LLaMA and Qwen2 beside OpenVINO, llama.cpp and, in int4,
+ONNX Runtime GenAI.
 Threads and prompts are the same, too. Each engine runs in its own process (worker.py), one at a
 time, in turn, and is started three times: a cell's time is the median over its starts, and a goal
 is reached only if the spread of the starts allows no other verdict (verdict.py). First each peer is
@@ -129,7 +132,7 @@ def main() -> None:
             parser.error(f"--cells is {text}; allowed: {', '.join(MODELS)}, then :int8 or :int4")
         work = (arguments.work or arguments.environment / "models") / model
         directories = environment.convert(model, weights, work, keep=arguments.keep)
-        wanted = tuple(cells(weights, has_amx=Machine.here().has_amx))
+        wanted = tuple(cells(weights, is_opt=MODELS[model].is_opt, has_amx=Machine.here().has_amx))
         run = Run(environment, directories, wanted, arguments.threads)
         options = {"threads": arguments.threads, "rounds": arguments.rounds}
         search = f"{model} {weights}, search"

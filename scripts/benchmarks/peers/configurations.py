@@ -4,7 +4,8 @@ CTranslate2's compute types are those that it offers on a CPU for int8 weights (
 from MKL on Intel processors; forced on an AMD EPYC, they took eight times as long). By default
 OpenVINO runs bfloat16 if the processor supports it, an 8-bit KV cache and activations quantised in
 groups of 32, its fastest precisions; its guides recommend tuning the group size. Its own pipeline
-(openvino-genai, with either attention backend) is tested beside optimum-intel's.
+(openvino-genai, with either attention backend) is tested beside optimum-intel's. llama.cpp is
+compiled for this processor, without mmap, and repacks weights of 4 bits, its default.
 """
 
 from __future__ import annotations
@@ -39,5 +40,13 @@ CONFIGURATIONS: Mapping[str, Mapping[str, Configuration]] = {
         "genai, PA, whole rows": Configuration(
             "genai", {"ATTENTION_BACKEND": "PA", "DYNAMIC_QUANTIZATION_GROUP_SIZE": _WHOLE_ROWS}
         ),
+    },
+    "llama.cpp": {
+        "flash attention": Configuration("llama.cpp", {"flash_attn_type": 1}),
+        "no flash attention": Configuration("llama.cpp", {"flash_attn_type": 0}),
+    },
+    "ONNX Runtime GenAI": {
+        "": Configuration("onnxruntime-genai"),
+        "caches shared": Configuration("onnxruntime-genai", {"past_present_share_buffer": True}),
     },
 }

@@ -20,6 +20,9 @@ Prompts = list[list[int]]
 Continue = Callable[[Prompts, int], Sequence[Sequence[object]]]
 Options = Mapping[str, object]
 
+_LLAMA_ROWS = 8  # sequences of a context, and tokens of each
+_LLAMA_LENGTH = 1024
+
 
 def skipdec_engine(directory: str, threads: int, options: Options) -> Continue:
     """Run ``use_shared_thread_pool`` and ``Generator.generate``, as the README recommends."""
@@ -106,11 +109,106 @@ def genai_engine(directory: str, threads: int, options: Options) -> Continue:
     return run
 
 
+def llama_cpp_engine(directory: str, threads: int, options: Options) -> Continue:
+    """Run ``llama_decode`` on one context with a sequence per row."""
+    import ctypes
+
+    import llama_cpp
+    import numpy as np
+
+    llama_cpp.llama_backend_init()
+    model_parameters = llama_cpp.llama_model_default_params()
+    model_parameters.use_mmap = False
+    model = llama_cpp.llama_model_load_from_file(
+        f"{directory}/model.gguf".encode(), model_parameters
+    )
+    vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+    parameters = llama_cpp.llama_context_default_params()
+    parameters.n_seq_max = _LLAMA_ROWS
+    parameters.n_ctx = _LLAMA_ROWS * _LLAMA_LENGTH
+    parameters.n_batch = _LLAMA_ROWS * _LLAMA_LENGTH
+    parameters.n_threads = parameters.n_threads_batch = threads
+    for name, value in options.items():
+        setattr(parameters, name, value)
+    context = llama_cpp.llama_init_from_model(model, parameters)
+    batch = llama_cpp.llama_batch_init(_LLAMA_ROWS * _LLAMA_LENGTH, 0, 1)
+
+    def decode(tokens: Sequence[tuple[int, int, int, bool]]) -> list[int]:
+        """Feed (token, position, row, wants logits); return the most probable next tokens."""
+        batch.n_tokens = len(tokens)
+        for place, (token, position, row, wants_logits) in enumerate(tokens):
+            batch.token[place] = token
+            batch.pos[place] = position
+            batch.n_seq_id[place] = 1
+            batch.seq_id[place][0] = row
+            batch.logits[place] = wants_logits
+        if llama_cpp.llama_decode(context, batch) != 0:
+            sys.exit("llama_decode failed")
+        chosen = []
+        for place, (*_, wants_logits) in enumerate(tokens):
+            if wants_logits:
+                logits = llama_cpp.llama_get_logits_ith(context, place)
+                address = ctypes.cast(logits, ctypes.POINTER(ctypes.c_float))
+                chosen.append(int(np.ctypeslib.as_array(address, (vocabulary,)).argmax()))
+        return chosen
+
+    def run(prompts: Prompts, tokens: int) -> list[list[int]]:
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+        length = len(prompts[0])
+        last = decode(
+            [
+                (token, position, row, position == length - 1)
+                for row, prompt in enumerate(prompts)
+                for position, token in enumerate(prompt)
+            ]
+        )
+        rows = [[token] for token in last]
+        for position in range(length, length + tokens - 1):
+            last = decode([(token, position, row, True) for row, token in enumerate(last)])
+            for row, token in zip(rows, last, strict=True):
+                row.append(token)
+        return rows
+
+    return run
+
+
+def onnxruntime_genai_engine(directory: str, threads: int, options: Options) -> Continue:
+    """Run ``onnxruntime_genai.Generator``, token by token."""
+    import numpy as np
+    import onnxruntime_genai
+
+    config = onnxruntime_genai.Config(directory)
+    config.overlay(
+        json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": threads}}}})
+    )
+    model = onnxruntime_genai.Model(config)
+
+    def run(prompts: Prompts, tokens: int) -> list[Sequence[int]]:
+        parameters = onnxruntime_genai.GeneratorParams(model)
+        length = len(prompts[0])
+        parameters.set_search_options(
+            do_sample=False,
+            batch_size=len(prompts),
+            min_length=length + tokens,
+            max_length=length + tokens,
+            **options,
+        )
+        generator = onnxruntime_genai.Generator(model, parameters)
+        generator.append_tokens(np.array(prompts, np.int32))  # [B, S]
+        while not generator.is_done():
+            generator.generate_next_token()
+        return [generator.get_sequence(row)[length:] for row in range(len(prompts))]
+
+    return run
+
+
 ENGINES: dict[str, Callable[[str, int, Options], Continue]] = {
     "skipdec": skipdec_engine,
     "ctranslate2": ctranslate2_engine,
     "optimum": optimum_engine,
     "genai": genai_engine,
+    "llama.cpp": llama_cpp_engine,
+    "onnxruntime-genai": onnxruntime_genai_engine,
 }
 
 

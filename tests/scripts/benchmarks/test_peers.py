@@ -30,8 +30,9 @@ def test_a_peer_is_run_in_the_fastest_way_of_each_cell() -> None:
     assert fastest(tried) == {"OpenVINO": {"x": "one", "y": "two"}}
 
 
-def test_the_page_holds_us_against_the_faster_peer() -> None:
-    times = {"skipdec": [10.0], "CTranslate2": [30.0], "OpenVINO": [20.0]}
+@pytest.mark.parametrize("others", [("CTranslate2", "OpenVINO"), ("llama.cpp", "OpenVINO")])
+def test_the_page_compares_with_the_fastest_peer(others: tuple[str, str]) -> None:
+    times = {"skipdec": [10.0], others[0]: [30.0], others[1]: [20.0]}
     part = {
         "date": "",
         "commit": "",
@@ -47,5 +48,6 @@ def test_the_page_holds_us_against_the_faster_peer() -> None:
         "parts": {"m": part, "m, search": tried},
     }
     page = peers_page([machine])
+    assert "| m | x | 10.0 (10.0–10.0) | 30.0 (30.0–30.0) | 20.0 (20.0–20.0) |" in page
     assert "| 2.00 (2.00–2.00) | ≥ 1.5 reached |" in page
     assert "| OpenVINO | one | 19.0 |" in page
