@@ -14,7 +14,7 @@ CONSTRAINTS = Path(__file__).parent / "constraints.txt"
 CONVERTER = Path(__file__).parent / "gguf_file.py"
 PACKAGES = (
     *("ctranslate2", "openvino", "openvino-genai", "optimum-intel"),
-    *("llama-cpp-python", "gguf", "onnxruntime-genai"),
+    *("llama-cpp-python", "gguf", "onnxruntime-genai", "onnx-ir", "onnx"),
 )
 _COMPILED_FOR_THIS_PROCESSOR = {"CMAKE_ARGS": "-DGGML_NATIVE=ON"}  # llama.cpp; takes minutes
 
