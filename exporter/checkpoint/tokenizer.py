@@ -24,6 +24,17 @@ _COMPARED_TEXTS = (
 _MAX_BYTES = 1 << 28  # bytes of a tokenizer.json
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 
+TEXT_FILES = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+"""Files about texts beside tokenizer.json that a checkpoint made of another gets unchanged."""
+
 
 def read_tokenizer(directory: Path) -> bytes | None:
     """Return the content of tokenizer.json; None if the checkpoint has no tokenizer files.
