@@ -152,7 +152,7 @@ def tokenise_rows(
     if len(tokenised.examples) < 2:
         raise UsageError(
             f"data {data.path}",
-            f"has {len(examples)} rows drawn, {len(tokenised.examples)} of them within the model's "
+            f"has {len(examples)} rows drawn, {len(tokenised.examples)} of them within "
             f"{model.max_seq_len} tokens; at least 2 are needed, cut prompts or draw more rows",
         )
     return tokenised

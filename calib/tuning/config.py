@@ -122,7 +122,7 @@ class TuneConfig(ValidatedConfig):
         default=None, ge=1, description="read from the start of that file (512)"
     )
     max_length: Annotated[int | None, _DATA] = Field(
-        default=None, ge=2, description="prompt + completion (the model's)"
+        default=None, ge=2, description="prompt + completion (the model's, at most 8192)"
     )
     learn_prompt: Annotated[bool, _DATA] = Field(default=False, description="also learn prompts")
     learning_rate: Annotated[float, _LEARNING] = Field(

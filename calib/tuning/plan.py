@@ -191,7 +191,8 @@ def _reader(config: TuneConfig, start: StartModel) -> partial[TokenisedData]:
     longest = start.spec.max_seq_len
     wanted = config.max_length or longest
     if wanted > longest:
-        raise UsageError("max_length", f"is {wanted}; allowed: at most the model's {longest}")
+        positions = start.spec.max_position_embeddings
+        raise UsageError("max_length", f"is {wanted}; allowed: at most the model's {positions}")
     return partial(
         tokenise, tokenizer=start.tokenizer, eos_token_id=start.eos_token_id, max_length=wanted
     )

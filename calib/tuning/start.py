@@ -78,7 +78,7 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
     checkpoint can't be tuned, and UsageError if the sizes of a fresh model are invalid.
     """
     if config.model is not None:
-        return _open_checkpoint(config.model)
+        return _open_checkpoint(config.model, config.max_length)
     assert config.from_scratch is not None
     sizes = read_fresh_model(config.from_scratch)
     files = train_tokenizer(
@@ -88,15 +88,15 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
     )
     name = "from-scratch"
     document = fresh_document(sizes, _tokenizer(files, name).vocab_size)
-    spec = model_spec(document, name)
+    spec = _with_room(partial(model_spec, document, name), config.max_length)
     tuning_family(spec.family)  # refuses other families
     return StartModel(spec, files, partial(_draw_weights, spec.family, document, config.seed))
 
 
-def _open_checkpoint(model: str) -> StartModel:
+def _open_checkpoint(model: str, max_length: int | None) -> StartModel:
     directory = locate(CheckpointSource(model=model))
     path = directory.path
-    spec = read_model(directory)
+    spec = _with_room(partial(read_model, directory), max_length)
     tuning_family(spec.family)  # refuses other families
     tokenizer = read_tokenizer(path)
     if tokenizer is None:
@@ -105,6 +105,20 @@ def _open_checkpoint(model: str) -> StartModel:
     files = {"tokenizer.json": tokenizer} | {name: (path / name).read_bytes() for name in others}
     load = partial(load_skip_model, path, spec.family)
     return StartModel(spec, files, load, read_template(path), path)
+
+
+def _with_room(read: Callable[[int | None], ModelSpec], max_length: int | None) -> ModelSpec:
+    """Return the structure that ``read`` returns, for texts of ``max_length`` tokens if those fit.
+
+    Without ``max_length``, texts have at most DEFAULT_MAX_SEQ_LEN tokens, as in an export; with
+    it, as many as the model has positions. Raises UnsupportedModelError for a length that has
+    enough positions but would exceed the window of the model's attention.
+    """
+    spec = read(None)
+    positions = spec.max_position_embeddings
+    if max_length is None or not spec.max_seq_len < max_length <= positions:
+        return spec
+    return read(max_length)
 
 
 def _draw_weights(family: str, document: dict[str, Any], seed: int) -> SkipModel:
