@@ -199,8 +199,8 @@ class CheckpointSource(ValidatedConfig):
 
     model: Annotated[str, Option(metavar="MODEL", is_argument=True)] = Field(
         min_length=1,
-        description="opt-125m, opt-350m, opt-1.3b, opt-2.7b, opt-6.7b, opt-13b, opt-30b, opt-66b, "
-        "a hub id, or a directory with config.json",
+        description="opt-125m, …, opt-66b, SmolLM2-135M or another short name, a hub id, or a "
+        "directory with config.json",
     )
     load_format: Annotated[LoadFormat, _CHECKPOINT] = Field(
         default="auto", description="dummy: random weights, no download"

@@ -1,4 +1,4 @@
-"""skipdec: OPT compiled layer by layer, decoded with only the layers that each token needs.
+"""skipdec: language models compiled layer by layer, decoded with only the layers of each token.
 
 Public names load lazily, so that ``import skipdec`` imports nothing until one is used.
 """

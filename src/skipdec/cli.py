@@ -21,7 +21,7 @@ from .engines.host.signals import Interrupts
 # Name → the module that has a function of that name and its EXAMPLES, or a `register` that adds the
 # command; and the command's purpose.
 _COMMANDS = {
-    "export": ("exporter.commands.export", "Compile an OPT checkpoint to a verified bundle."),
+    "export": ("exporter.commands.export", "Compile a checkpoint to a verified bundle."),
     "build": ("exporter.commands.build", "Compile a bundle's canonical engines with TensorRT."),
     "compare": ("exporter.commands.compare", "Find where two ways to run engines diverge."),
     "verify": ("exporter.commands.verify", "Check a bundle's bytes, engines and greedy tokens."),
@@ -38,7 +38,7 @@ _COMMANDS = {
     "calibrate": ("calib.commands.calibrate", "Measure ranges of activations for int8 and fp8."),
     "round": ("calib.commands.round", "Round weights to int4 by the effect on outputs."),
     "evaluate": ("calib.commands.evaluate", "Compare schedules by texts, metrics and time."),
-    "tune": ("calib.commands.tune", "Fine-tune an OPT with the schedule that it will run."),
+    "tune": ("calib.commands.tune", "Fine-tune a model with the schedule that it will run."),
     "fit": ("calib.commands.fit", "Choose the exit schedule that reaches a goal."),
 }
 
@@ -66,7 +66,7 @@ def build_app() -> typer.Typer:
     """Return the command-line application with the commands of every folder."""
     app = Application(
         name="skipdec",
-        help="OPT compiled layer by layer, decoded with only the layers that each token needs.",
+        help="Language models compiled layer by layer, decoded with only the layers of each token.",
         no_args_is_help=True,
         cls=_Commands,
         add_completion=True,
