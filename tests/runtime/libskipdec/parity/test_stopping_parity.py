@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from libskipdec.token_texts import random_text, tokenizer_file
+from libskipdec.token_files import tokenizer_file
+from libskipdec.token_texts import random_text
 from programs import built_program
 
 from skipdec.engines.errors import UsageError
