@@ -271,6 +271,7 @@ def test_an_export_takes_only_the_checkpoints_location() -> None:
         "load_format": "dummy",
         "revision": "main",
         "local_files_only": True,
+        "early_exit": True,
         "max_seq_len": 64,
         "seed": 7,
     }
