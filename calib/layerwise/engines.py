@@ -42,6 +42,13 @@ def load_engine(
     return module
 
 
+def run_embedding(embedding: nn.Module, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+    """Embed [1, n] token ids at positions [1, n] → [n, E]; rotary families ignore positions."""
+    tensors = {TensorRole.INPUT_IDS: input_ids, TensorRole.POSITION_IDS: position_ids}
+    hidden, *_ = call_by_role(embedding, tensors)
+    return hidden[0]
+
+
 def run_layer(
     layer: nn.Module, hidden_states: Tensor, position_ids: Tensor, mask: Tensor
 ) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ...runtime.schedule import ExitSchedule
 from ..data.tokenised import TokenisedExample
-from .engines import run_layer
+from .engines import run_embedding, run_layer
 
 _HEAD_ROWS = 256  # logits per chunk: 50 MiB with OPT's vocabulary
 
@@ -110,7 +110,9 @@ class HiddenStates:
     def embed(cls, texts: PackedTexts, embedding: nn.Module) -> HiddenStates:
         """Compute the inputs of the first layer."""
         parts = [
-            embedding(texts.input_ids[:, start:stop], texts.position_ids[:, start:stop])[0]
+            run_embedding(
+                embedding, texts.input_ids[:, start:stop], texts.position_ids[:, start:stop]
+            )
             for start, stop in texts.spans
         ]
         return cls(texts, torch.cat(parts))
