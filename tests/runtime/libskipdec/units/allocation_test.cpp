@@ -21,8 +21,15 @@ void* operator new(std::size_t size) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
+void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
+  ++allocations;
+  return std::malloc(size == 0 ? 1 : size);  // NOLINT(*-no-malloc)
+}
 void operator delete(void* memory) noexcept { std::free(memory); }  // NOLINT(*-no-malloc)
 void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }  // NOLINT
+void operator delete(void* memory, const std::nothrow_t& /*tag*/) noexcept {
+  std::free(memory);  // NOLINT(*-no-malloc)
+}
 
 namespace skipdec::runtime {
 namespace {
