@@ -1,6 +1,6 @@
 """Continue prompts with drafts and without, beside transformers and OpenVINO GenAI.
 
-    python scripts/bench.py drafts peers /work/shared/e2e/dev.csv --model examples/restaurants \\
+    python scripts/bench.py drafts peers dev.csv --model examples/restaurants \\
         --work /tmp/drafts --limit 100
 
 Every way runs in a process of its own, one prompt at a time, greedily, and ways take turns every
