@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from ....engines.errors import SkipDecError
 from ....engines.host.installation import own_version
-from .chat import ChatAnswer, ChatRequest, require_template
+from .chat import ChatAnswer, ChatRequest, has_template, require_template
 from .completions import CompletionAnswer, read_request
 from .config import ServerConfig
 from .middleware import (
@@ -194,6 +194,7 @@ def _model_document(model: ServedModel) -> dict[str, Any]:
         "kernels": outline.kernels,
         "schedule": model.default_schedule(),
         "draft": "off" if outline.draft is None else str(outline.draft),
+        "chat": has_template(model),
     }
 
 

@@ -120,10 +120,15 @@ def _take_logprobs(fields: dict[str, Any]) -> Iterator[str]:
         fields["logprobs"] = top or 0
 
 
+def has_template(model: ServedModel) -> bool:
+    """Return True if the bundle of ``model`` has a chat template."""
+    tokenizer = model.engine.outline.tokenizer
+    return tokenizer is not None and tokenizer.chat is not None
+
+
 def require_template(model: ServedModel) -> None:
     """Raise ApiError if the bundle of ``model`` has no chat template."""
-    tokenizer = model.engine.outline.tokenizer
-    if tokenizer is None or tokenizer.chat is None:
+    if not has_template(model):
         raise ApiError(
             400,
             f"{model.name} has no chat template; use /v1/completions, or put chat_template.jinja "

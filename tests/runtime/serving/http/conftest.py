@@ -1,15 +1,23 @@
-"""One tiny bundle for all tests of the server, one server of it for each file."""
+"""One tiny bundle for all tests of the server, one server of it for each file, and a browser."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from http_servers import Running, export_tiny, serving
 from text_bundles import STRUCTURE
 
 from skipdec.runtime.serving.http.server import ServedBundle
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +29,17 @@ def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 def server(bundle: Path) -> Iterator[Running]:
     with serving(ServedBundle("tiny", bundle)) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install '.[clients]'"
+    )
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on PATH: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        sandbox = [] if os.getuid() else ["--no-sandbox"]  # which root does not get
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        yield running
+        running.close()

@@ -58,6 +58,10 @@ def test_an_answer_is_the_generators_text_of_the_rendered_messages(
     assert answer.id.startswith("chatcmpl-")
 
 
+def test_models_say_that_they_take_chats(running: Running) -> None:
+    assert running.http.get("/v1/models/tiny").json()["chat"] is True
+
+
 def test_a_stream_begins_with_the_role_and_ends_with_the_usage(
     client: openai.OpenAI, bundle: Path
 ) -> None:

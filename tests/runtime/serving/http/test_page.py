@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +18,6 @@ from skipdec.runtime.serving.http.server import ServedBundle
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 TOKENS = 12
 
 
@@ -38,20 +35,6 @@ LOOKS = [
     Look("phone", width=360),
     Look("grey", vision="achromatopsia"),
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install '.[clients]'"
-    )
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on PATH: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        sandbox = [] if os.getuid() else ["--no-sandbox"]  # which root does not get
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
-        yield running
-        running.close()
 
 
 @pytest.fixture(params=LOOKS, ids=lambda look: look.name)

@@ -55,6 +55,7 @@ def test_a_chat_with_a_bundle_without_template_is_told_what_to_do(server: Runnin
     answer = server.http.post("/v1/chat/completions", json=chat)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_chat_template")
     assert "tiny has no chat template; use /v1/completions" in answer.json()["error"]["message"]
+    assert server.http.get("/v1/models/tiny").json()["chat"] is False
 
 
 def test_models_schedules_and_version_are_listed(server: Running) -> None:
