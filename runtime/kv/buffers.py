@@ -94,14 +94,10 @@ class BufferPool:
         self._least_idle = least_idle
         self.on_free: Callable[[Buffer], None] = lambda buffer: None
         self._idle: list[tuple[Buffer, str]] = []
+        self.idle_bytes = 0  # held for later calls
         self.in_use_bytes = 0
         self.peak_bytes = 0  # since ``reset_peak``
         self._most_bytes = 0  # in use at once, since ``trim``
-
-    @property
-    def idle_bytes(self) -> int:
-        """Bytes held for later calls."""
-        return sum(buffer.nbytes for buffer, _ in self._idle)
 
     def acquire(self, nbytes: int, user: str = "") -> Buffer:
         """Return a flat buffer of ``pooled_size(nbytes)`` bytes, contents undefined.
@@ -129,6 +125,7 @@ class BufferPool:
         """Take back a buffer; the caller must hold no binding to it any more."""
         self.in_use_bytes -= buffer.nbytes
         self._idle.append((buffer, user))
+        self.idle_bytes += buffer.nbytes
         self._drop_idle(self._idle_allowed())
 
     def reset_peak(self) -> None:
@@ -150,28 +147,34 @@ class BufferPool:
 
     def _drop_idle(self, allowed: int) -> None:
         """Free the longest-idle buffers until at most ``allowed`` bytes are idle."""
-        idle = self.idle_bytes
-        while self._idle and idle > allowed:
-            idle -= self._free_oldest()
+        while self._idle and self.idle_bytes > allowed:
+            self._free_oldest()
 
-    def _free_oldest(self) -> int:
-        """Free the buffer that has been idle longest, and return its bytes."""
+    def _free_oldest(self) -> None:
+        """Free the buffer that has been idle longest."""
         buffer, _ = self._idle.pop(0)
+        self.idle_bytes -= buffer.nbytes
         self.on_free(buffer)
-        return buffer.nbytes
 
     def _take_idle(self, size: int, user: str) -> Buffer | None:
         """Return an idle buffer of ``size`` bytes, preferably the one that ``user`` had.
 
         Returns None if there is none, or only others' and there is room to keep them idle.
         """
-        places = [i for i, (buffer, _) in enumerate(self._idle) if buffer.nbytes == size]
-        own = [place for place in places if self._idle[place][1] == user]
+        others: int | None = None
+        for place, (buffer, owner) in enumerate(self._idle):
+            if buffer.nbytes == size and owner == user:
+                return self._taken(place)
+            if buffer.nbytes == size and others is None:
+                others = place
         keeps_idle = self._keeps_idle or self._least_idle > 0
         has_room = keeps_idle and self.idle_bytes + size <= self._idle_allowed()
-        if not own and (has_room or not places):
-            return None
-        return self._idle.pop((own or places)[0])[0]
+        return None if others is None or has_room else self._taken(others)
+
+    def _taken(self, place: int) -> Buffer:
+        buffer, _ = self._idle.pop(place)
+        self.idle_bytes -= buffer.nbytes
+        return buffer
 
 
 def pair_bytes(layout: KVLayout, size: tuple[int, int]) -> int:

@@ -96,17 +96,18 @@ class HostStitcher(Stitcher):
         What is computed beyond a row's own length is dropped: hidden states stay as the layer below
         left them, keys and values are never read.
         """
-        lengths = np.array([len(prompt) for prompt in prompts])  # [rows]
+        lengths = [len(prompt) for prompt in prompts]
         hidden_states = self._embed_tokens(prompts, 0)  # [rows, S, E]
         padded = hidden_states.shape[1]
+        whole = _placed(hidden_states, np.array(lengths), 0)
         for layer, session in enumerate(self.layers):
-            active = np.array(active_lengths[layer])  # [rows]
-            if np.array_equal(active, lengths):
-                run_once(session, _tensors(hidden_states, *caches(layer), lengths, 0))
+            if list(active_lengths[layer]) == lengths:
+                run_once(session, whole | cache_tensors(*caches(layer)))
             else:
+                active = np.array(active_lengths[layer])  # [rows]
                 _run_prefixes(session, hidden_states, *caches(layer), active, 0)
             after(layer)
-        row_positions = np.arange(len(prompts)) * padded + lengths - 1  # [rows]
+        row_positions = np.arange(len(prompts)) * padded + np.array(lengths) - 1  # [rows]
         return self._gather_logits(hidden_states, row_positions)
 
     @override
@@ -207,8 +208,13 @@ def _run_prefixes(
 def _tensors(
     hidden_states: Array, key: Tensor, value: Tensor, lengths: Array, start: int
 ) -> dict[TensorRole, Tensor]:
+    return _placed(hidden_states, lengths, start) | cache_tensors(key, value)
+
+
+def _placed(hidden_states: Array, lengths: Array, start: int) -> dict[TensorRole, Tensor]:
+    """Return what all layers read alike: hidden states [rows, S, E], and where they stand."""
     rows, padded, _ = hidden_states.shape
-    return cache_tensors(key, value) | {
+    return {
         TensorRole.HIDDEN_STATES: hidden_states,
         TensorRole.HIDDEN_STATES_OUT: hidden_states,
         TensorRole.POSITION_IDS: _positions(rows, padded, start),
