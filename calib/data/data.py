@@ -14,6 +14,8 @@ from pydantic import Field
 from ...engines.checking import Option, ValidatedConfig
 from ...engines.errors import UsageError
 from ...engines.manifest import PROMPT_PLACEHOLDER
+from .chats import COLUMN as MESSAGES
+from .chats import Prompt, read_conversation
 from .rows import READERS, Row, open_text, raise_problems, wrong_separator
 
 LongPrompts = Literal["refuse", "drop", "cut"]
@@ -110,10 +112,11 @@ def split_passages(text: str, words: PassageWords) -> Iterator[tuple[str, str, i
 class Example:
     """One prompt with one completion; ``source``, for messages, is like ``dev.csv, line 7``.
 
+    The prompt of a chat is the conversation before its last answer, which is the completion.
     ``ends`` is False for a passage from a longer text: no end-of-text token follows it.
     """
 
-    prompt: str
+    prompt: Prompt
     completion: str
     source: str
     ends: bool = True
@@ -127,6 +130,9 @@ class DataConfig(ValidatedConfig):
     and without one are the columns ``prompt`` and ``completion`` as they are. Templates wrap a
     column's text: ``prompt_template="{prompt}<sep>"``. If neither gives a prompt template, prompts
     go into the template that the model was tuned with, if any.
+
+    A row with ``messages`` instead of these columns is a chat that ends in an assistant's answer.
+    The model's own chat template makes the messages before it into the prompt.
 
     A plain text has no columns. It is cut into passages of ``passage_words``: the default "24+120"
     makes a prompt of 24 words and a completion of the next 120.
@@ -173,6 +179,11 @@ class DataConfig(ValidatedConfig):
             if template is not None and template.count(placeholder) != 1:
                 yield f"`{field}` is {template!r}; allowed: a text with {placeholder} once"
 
+    @property
+    def names_columns(self) -> bool:
+        """True if columns were chosen, so that a row's ``messages`` are not read as a chat."""
+        return (self.preset, self.prompt_column, self.completion_column) != (None, None, None)
+
     def columns(self) -> Preset:
         """Return the preset's columns and templates, overridden by those given explicitly."""
         preset = DEFAULT if self.preset is None else PRESETS[self.preset]
@@ -199,6 +210,12 @@ def load_examples(config: DataConfig) -> list[Example]:
     problems: list[str] = []
     lacking: dict[str, list[Row]] = {}  # rows without a column, by its name
     for row in READERS[data_format](config.path):
+        if not row.problem and _is_chat(row, config):
+            try:
+                examples.append(_chat_example(row, config))
+            except UsageError as error:
+                problems += [f"{row.source}: {error.subject} {text}" for text in error.problems]
+            continue
         found = [row.problem] if row.problem else _row_problems(row.columns, columns)
         problems += [f"{row.source}: {problem}" for problem in found]
         missing = [name for name in columns.names if not row.problem and name not in row.columns]
@@ -215,13 +232,34 @@ def load_examples(config: DataConfig) -> list[Example]:
     return examples
 
 
-def group_references(examples: Iterable[Example]) -> list[tuple[str, tuple[str, ...]]]:
+def _is_chat(row: Row, config: DataConfig) -> bool:
+    return (
+        MESSAGES in row.columns
+        and not config.names_columns
+        and not all(name in row.columns for name in DEFAULT.names)
+    )
+
+
+def _chat_example(row: Row, config: DataConfig) -> Example:
+    """Return the example of a chat. Raises UsageError for one that can't be used."""
+    for name in _PLACEHOLDERS:
+        if (template := getattr(config, name)) is not None:
+            raise UsageError(
+                MESSAGES, f"go into the chat template; leave out {name}, which is {template!r}"
+            )
+    prompt, answer = read_conversation(row.columns)
+    if _SURROGATE.search(str(prompt) + answer):
+        raise UsageError(MESSAGES, "hold half of a surrogate pair, which is not a character")
+    return Example(prompt, answer, row.source)
+
+
+def group_references(examples: Iterable[Example]) -> list[tuple[Prompt, tuple[str, ...]]]:
     """Return each distinct prompt with all its completions, in order of first appearance.
 
     >>> group_references([Example("a", "1", ""), Example("b", "2", ""), Example("a", "3", "")])
     [('a', ('1', '3')), ('b', ('2',))]
     """
-    groups: dict[str, list[str]] = {}
+    groups: dict[Prompt, list[str]] = {}
     for example in examples:
         groups.setdefault(example.prompt, []).append(example.completion)
     return [(prompt, tuple(references)) for prompt, references in groups.items()]

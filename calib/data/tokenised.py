@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from statistics import median_low
 
 from ...engines.errors import UsageError
 from ...engines.manifest import PROMPT_PLACEHOLDER
 from ...runtime.tokens.tokenizer import Tokenizer
+from .chats import Conversation, Prompt, require_template
 from .data import DataConfig, Example, LongPrompts
 from .rows import raise_problems
 
@@ -20,12 +21,14 @@ from .rows import raise_problems
 class PromptTemplate:
     """Template of all prompts. ``is_models``: it is the model's, not yet applied when data is read.
 
-    ``note`` tells people which template is used; None if only one was possible.
+    ``note`` tells people which template is used; None if only one was possible. ``is_unused``: all
+    prompts are chats, which have a template of their own.
     """
 
     text: str = PROMPT_PLACEHOLDER
     is_models: bool = False
     note: str | None = None
+    is_unused: bool = False
 
     @classmethod
     def choose(cls, data: DataConfig, models: str | None) -> PromptTemplate:
@@ -47,6 +50,12 @@ class PromptTemplate:
         return cls(
             named, note=f"prompts are put into {named!r}; the model was tuned with {models!r}"
         )
+
+    def used_for(self, prompts: Iterable[Prompt]) -> PromptTemplate:
+        """Return the template, marked as unused if all ``prompts`` are chats."""
+        if any(isinstance(prompt, str) for prompt in prompts):
+            return self
+        return replace(self, note=None, is_unused=True)
 
     def apply(self, prompt: str) -> str:
         """Return a prompt, as it was read from the data, in the form that the model reads."""
@@ -121,37 +130,42 @@ def tokenise(
     examples: Sequence[Example],
     tokenizer: Tokenizer,
     *,
-    eos_token_id: int,
+    end_token_ids: Sequence[int],
     max_length: int,
     long_prompts: LongPrompts = "refuse",
     template: PromptTemplate = NO_TEMPLATE,
 ) -> TokenisedData:
     """Tokenise prompts with special tokens, completions without, and append the end of text.
 
-    No end follows an example with ``ends`` False, so that a model does not learn to stop mid-text.
+    The end is the first of ``end_token_ids``, or for a chat the one that its template writes. No
+    end follows an example with ``ends`` False, so that a model does not learn to stop mid-text.
 
     Tokens match those of generation: with a tokenizer that adds ``<s>``, the prompt ``name[A]`` is
     [0, 84, …] and the completion ``A pub`` [31, 7, 2]. Completions are cut so that prompt and
     completion fit ``max_length`` tokens. Raises one UsageError with the line of every prompt that
-    leaves no room for a completion.
+    leaves no room for a completion, or whose messages the chat template refuses, and one for chats
+    without a template.
 
     With ``long_prompts`` "drop", rows longer than ``max_length`` are left out; with "cut", their
-    prompts lose words at the end, inside ``template``, down to half of the length.
+    prompts lose words at the end, inside ``template``, down to half of the length; those of chats
+    stay whole.
     """
+    require_template(((example.prompt, example.source) for example in examples), tokenizer)
     tokenised: list[TokenisedExample] = []
     problems: list[str] = []
     num_truncated = num_cut = num_dropped = 0
     for example in examples:
-        text = template.apply(example.prompt)
-        prompt = tuple(tokenizer.encode(text))
-        completion = tokenizer.encode(example.completion, add_special_tokens=False)
-        whole = (*completion, eos_token_id) if example.ends else tuple(completion)
+        try:
+            prompt, whole = encode_example(example, tokenizer, template, end_token_ids)
+        except UsageError as error:
+            problems += [f"{example.source}: {error.subject} {text}" for text in error.problems]
+            continue
         if long_prompts == "drop" and len(prompt) + len(whole) > max_length:
             num_dropped += 1
             continue
-        if long_prompts == "cut":
+        if long_prompts == "cut" and isinstance(example.prompt, str):
             shorter = cut_to_fit(
-                text,
+                template.apply(example.prompt),
                 template.text,
                 tokenizer,
                 num_tokens=len(prompt),
@@ -172,10 +186,30 @@ def tokenise(
         num_truncated += len(whole) > room
         tokenised.append(TokenisedExample(prompt, whole[: max(room, 0)], example.source))
     raise_problems("data", problems)
+    template = template.used_for(example.prompt for example in examples)
     if not tokenised:
         dropped = f" within {max_length} tokens; {num_dropped} are longer" if num_dropped else ""
         raise UsageError("data", f"has no examples{dropped}; give at least one")
     return TokenisedData(tuple(tokenised), num_truncated, num_cut, num_dropped, template)
+
+
+def encode_example(
+    example: Example,
+    tokenizer: Tokenizer,
+    template: PromptTemplate,
+    end_token_ids: Sequence[int],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids of the prompt, in ``template``, and of the completion with its end.
+
+    Without ``end_token_ids`` no end follows. Raises UsageError for messages that the chat template
+    refuses.
+    """
+    if isinstance(example.prompt, Conversation):
+        chat = example.prompt.encode(example.completion, tokenizer, end_token_ids)
+        return chat.prompt.token_ids, chat.answer_token_ids
+    prompt = tokenizer.encode(template.apply(example.prompt))
+    completion = tokenizer.encode(example.completion, add_special_tokens=False)
+    return tuple(prompt), (*completion, *(end_token_ids[:1] if example.ends else ()))
 
 
 def cut_to_fit(

@@ -18,9 +18,10 @@ from ...runtime.schedule.bundle import bundle_schedule
 from ...runtime.schedule.request_schedules import default_horizon
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ...runtime.tokens.tokenizer import Tokenizer
-from ..data.data import DataConfig, LongPrompts, group_references, load_examples
+from ..data.chats import Prompt, require_template
+from ..data.data import DataConfig, Example, LongPrompts, group_references, load_examples
 from ..data.rows import raise_problems
-from ..data.tokenised import PromptTemplate, cut_to_fit
+from ..data.tokenised import PromptTemplate, cut_to_fit, encode_example
 from .config import BundleChoice, EvaluationConfig
 
 _ROOM_OVER_REFERENCES = 1.5  # of the default max_tokens; untuned models generate longer texts
@@ -82,7 +83,10 @@ def prepare(config: EvaluationConfig) -> EvaluationInputs:
         if (bundle := problems.attempt(EngineBundle.open, choice.path)) is not None
     ]
     templates = [
-        PromptTemplate.choose(config.data, bundle.manifest.prompt_template) for _, bundle in opened
+        PromptTemplate.choose(config.data, bundle.manifest.prompt_template).used_for(
+            prompt.prompt for prompt in prompts
+        )
+        for _, bundle in opened
     ]
     encodings = [
         problems.attempt(encode_prompts, bundle, prompts, template, config.data.long_prompts)
@@ -186,10 +190,20 @@ def _drafts(texts: Sequence[str], bundle: EngineBundle) -> tuple[dict[str, Draft
 class ReferencedPrompt:
     """One distinct prompt with all its references."""
 
-    text: str
+    prompt: Prompt
     references: tuple[str, ...]
     source: str  # the first row, such as "dev.csv, line 7"
     ends: bool = True  # False: a passage from a longer text
+
+    @property
+    def text(self) -> str:
+        """The prompt as people read it; of a chat, its messages."""
+        return str(self.prompt)
+
+    @property
+    def example(self) -> Example:
+        """The prompt with its first reference."""
+        return Example(self.prompt, self.references[0], self.source, self.ends)
 
 
 @dataclass(frozen=True)
@@ -225,11 +239,11 @@ def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[Referenced
             ReferencedPrompt(example.prompt, (example.completion,), example.source, example.ends)
             for example in examples[:limit]
         )
-    sources: dict[str, str] = {}
+    sources: dict[Prompt, str] = {}
     for example in examples:
         sources.setdefault(example.prompt, example.source)
     groups = group_references(examples)[:limit]
-    return tuple(ReferencedPrompt(text, references, sources[text]) for text, references in groups)
+    return tuple(ReferencedPrompt(one, references, sources[one]) for one, references in groups)
 
 
 def encode_prompts(
@@ -241,24 +255,30 @@ def encode_prompts(
     """Encode all prompts, in ``template``, for ``bundle``; None if it has no tokenizer.
 
     If ``long_prompts`` is "cut", a prompt that leaves no room for its first reference loses words
-    at its end, down to half of the bundle's positions.
+    at its end, down to half of the bundle's positions; that of a chat stays whole. Raises
+    UsageError for chats that the bundle's template refuses, and if it has none.
     """
     tokenizer, model = Tokenizer.of(bundle), bundle.manifest.model
     if tokenizer is None:
         return None
-    encoded = []
+    subject = str(bundle.directory)
+    require_template(((prompt.prompt, prompt.source) for prompt in prompts), tokenizer, subject)
+    encoded, problems = [], list[str]()
     for prompt in prompts:
         references = [
             tokenizer.encode(each, add_special_tokens=False) for each in prompt.references
         ]
-        text = template.apply(prompt.text)
-        token_ids = tuple(tokenizer.encode(text))
-        end = () if model.eos_token_id is None or not prompt.ends else (model.eos_token_id,)
-        target_ids = (*references[0], *end)
+        try:
+            token_ids, target_ids = encode_example(
+                prompt.example, tokenizer, template, model.end_token_ids
+            )
+        except UsageError as error:
+            problems += [f"{prompt.source}: {error.subject} {text}" for text in error.problems]
+            continue
         shorter = None
-        if long_prompts == "cut":
+        if long_prompts == "cut" and isinstance(prompt.prompt, str):
             shorter = cut_to_fit(
-                text,
+                template.apply(prompt.prompt),
                 template.text,
                 tokenizer,
                 num_tokens=len(token_ids),
@@ -278,4 +298,5 @@ def encode_prompts(
                 is_cut=shorter is not None,
             )
         )
+    raise_problems(subject, problems)
     return tuple(encoded)

@@ -258,12 +258,12 @@ def _tokenise(config: FitConfig, facts: SourceFacts, rows: Sequence[Example]) ->
         problems.append("has no tokenizer; export it from a checkpoint with tokenizer.json")
     if model.eos_token_id is None:
         problems.append("has no end-of-text token, so no completion has an end; export it with one")
-    if facts.tokenizer is None or model.eos_token_id is None:
+    if facts.tokenizer is None or problems:
         raise UsageError(config.source.name, *problems)
     return tokenise(
         rows,
         facts.tokenizer,
-        eos_token_id=model.eos_token_id,
+        end_token_ids=model.end_token_ids,
         max_length=model.max_seq_len,
         long_prompts=config.data.long_prompts,
         template=PromptTemplate.choose(config.data, facts.prompt_template),

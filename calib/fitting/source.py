@@ -14,6 +14,7 @@ from ...engines.errors import CheckpointError
 from ...engines.host.events import Events
 from ...engines.host.installation import require_extra
 from ...engines.manifest import ModelSpec
+from ...exporter.checkpoint.chat import parse_tokenizer
 from ...exporter.config import ExportConfig
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.bundle import bundle_schedule, schedule_file
@@ -97,7 +98,7 @@ class ModelSource:
             raise CheckpointError(error.subject, *problems) from error
         tokenizer = None
         if plan.tokenizer is not None:
-            tokenizer = Tokenizer.parse(plan.tokenizer, f"tokenizer of {plan.model.name}")
+            tokenizer = parse_tokenizer(plan.tokenizer, plan.chat, plan.model.name)
         return SourceFacts(
             model=plan.model,
             tokenizer=tokenizer,

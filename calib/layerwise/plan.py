@@ -11,10 +11,10 @@ from typing import TypeVar
 from ...engines.checking import Problems
 from ...engines.errors import CheckpointError, UsageError
 from ...engines.manifest import ModelSpec
+from ...exporter.checkpoint.chat import parse_tokenizer
 from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule
-from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import DataConfig, Example, load_examples
 from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
 from .config import LayerwiseConfig
@@ -139,12 +139,11 @@ def tokenise_rows(
     if missing:
         raise CheckpointError(model.name, *missing)
     assert checkpoint.tokenizer_json is not None
-    assert model.eos_token_id is not None
-    tokenizer = Tokenizer.parse(checkpoint.tokenizer_json, f"tokenizer of {model.name}")
+    tokenizer = parse_tokenizer(checkpoint.tokenizer_json, checkpoint.chat, model.name)
     tokenised = tokenise(
         examples,
         tokenizer,
-        eos_token_id=model.eos_token_id,
+        end_token_ids=model.end_token_ids,
         max_length=model.max_seq_len,
         long_prompts=data.long_prompts,
         template=PromptTemplate.choose(data, checkpoint.prompt_template),

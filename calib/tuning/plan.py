@@ -194,7 +194,7 @@ def _reader(config: TuneConfig, start: StartModel) -> partial[TokenisedData]:
         positions = start.spec.max_position_embeddings
         raise UsageError("max_length", f"is {wanted}; allowed: at most the model's {positions}")
     return partial(
-        tokenise, tokenizer=start.tokenizer, eos_token_id=start.eos_token_id, max_length=wanted
+        tokenise, tokenizer=start.tokenizer, end_token_ids=start.end_token_ids, max_length=wanted
     )
 
 

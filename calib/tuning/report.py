@@ -225,7 +225,9 @@ def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:
         "tuned at": ", ".join(
             f"{code(entry.text)} ({entry.steps} steps)" for entry in report.schedules
         ),
-        "prompt template": code(plan.data.template.text),
+        "prompt template": "the chat template"
+        if plan.data.template.is_unused
+        else code(plan.data.template.text),
         "data": f"{data.examples:,} examples, median {data.median_prompt} + "
         f"{data.median_completion} tokens",
         "training": f"{report.steps:,} steps, {report.epochs:g} epochs, seed {plan.config.seed}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from ...engines.errors import CheckpointError, UsageError
 from ...engines.manifest import ModelSpec
 from ...exporter.architecture.model_config import model_spec
+from ...exporter.checkpoint.chat import CheckpointChat, parse_tokenizer, read_chat
 from ...exporter.checkpoint.checkpoint import read_model
 from ...exporter.checkpoint.hub import locate
 from ...exporter.checkpoint.template import read_template
 from ...exporter.checkpoint.tokenizer import TEXT_FILES, read_tokenizer
 from ...exporter.config import CheckpointSource
 from ...runtime.tokens.tokenizer import Tokenizer
+from ..data.chats import Conversation
 from ..data.data import Example
 from .config import DEFAULT_SEPARATOR, DEFAULT_VOCAB_SIZE, TuneConfig
 from .family import FreshModelConfig, TuningFamily, load_skip_model, tuning_family
@@ -36,7 +38,7 @@ class StartModel:
     ``files``, by published name, are the tokenizer's and other small ones that the result gets
     unchanged. ``load`` returns the model in float32, with the same weights at each call.
     ``prompt_template`` is that of an earlier tuning; None if prompts were used as they were.
-    ``directory`` is the checkpoint's; None for a fresh model.
+    ``directory`` is the checkpoint's; None for a fresh model. ``chat`` is its chat template.
     """
 
     spec: ModelSpec
@@ -44,6 +46,7 @@ class StartModel:
     load: Callable[[], SkipModel]
     prompt_template: str | None = None
     directory: Path | None = None
+    chat: CheckpointChat | None = None
 
     @property
     def family(self) -> TuningFamily:
@@ -53,7 +56,7 @@ class StartModel:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer as the runtime reads it."""
-        return _tokenizer(self.files, self.spec.name)
+        return parse_tokenizer(self.files["tokenizer.json"], self.chat, self.spec.name)
 
     @property
     def eos_token_id(self) -> int:
@@ -75,7 +78,8 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
     """Return the start model of ``config``; a fresh tokenizer is trained on ``examples``.
 
     A model of the hub is downloaded. Raises CheckpointError or UnsupportedModelError if the
-    checkpoint can't be tuned, and UsageError if the sizes of a fresh model are invalid.
+    checkpoint can't be tuned, and UsageError if the sizes of a fresh model are invalid, or if it
+    should learn chats.
     """
     if config.model is not None:
         return _open_checkpoint(config.model, config.max_length)
@@ -87,7 +91,8 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
         separator=config.separator or DEFAULT_SEPARATOR,
     )
     name = "from-scratch"
-    document = fresh_document(sizes, _tokenizer(files, name).vocab_size)
+    fresh = parse_tokenizer(files["tokenizer.json"], None, name)
+    document = fresh_document(sizes, fresh.vocab_size)
     spec = _with_room(partial(model_spec, document, name), config.max_length)
     tuning_family(spec.family)  # refuses other families
     return StartModel(spec, files, partial(_draw_weights, spec.family, document, config.seed))
@@ -104,7 +109,8 @@ def _open_checkpoint(model: str, max_length: int | None) -> StartModel:
     others = [name for name in TEXT_FILES if (path / name).is_file()]
     files = {"tokenizer.json": tokenizer} | {name: (path / name).read_bytes() for name in others}
     load = partial(load_skip_model, path, spec.family)
-    return StartModel(spec, files, load, read_template(path), path)
+    chat = read_chat(path, spec, tokenizer)
+    return StartModel(spec, files, load, read_template(path), path, chat)
 
 
 def _with_room(read: Callable[[int | None], ModelSpec], max_length: int | None) -> ModelSpec:
@@ -129,10 +135,6 @@ def _draw_weights(family: str, document: dict[str, Any], seed: int) -> SkipModel
     set_seed(seed)
     model_class = tuning_family(family).model_class()
     return model_class(model_class.config_class(**document, attn_implementation=ATTENTION))
-
-
-def _tokenizer(files: Mapping[str, bytes], name: str) -> Tokenizer:
-    return Tokenizer.parse(files["tokenizer.json"], f"tokenizer of {name}")
 
 
 def read_fresh_model(text: str) -> FreshModelConfig:
@@ -188,14 +190,22 @@ def train_tokenizer(
 
     The post-processor adds ``<s>`` before a prompt and ``separator`` after it, so that a bare
     prompt works wherever the tokenizer goes: ``name[A]`` becomes ``<s>name[A]<sep>``. Equal data
-    gives equal bytes. Raises UsageError if the data contains the text of a special token.
+    gives equal bytes. Raises UsageError if the data contains the text of a special token, or chats,
+    for which a fresh model has no template.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     special = [*_SPECIAL_TOKENS, separator]
     if len(set(special)) < len(special):
         raise UsageError("separator", f"is {separator!r}; allowed: none of {_SPECIAL_TOKENS}")
-    texts = [text for example in examples for text in (example.prompt, example.completion)]
+    texts = [text for example in examples for text in (str(example.prompt), example.completion)]
+    for example in examples:
+        if isinstance(example.prompt, Conversation):
+            raise UsageError(
+                "data",
+                f"{example.source} has messages, and a fresh model has no chat template; tune a "
+                "checkpoint that has one, or give prompts and completions",
+            )
     found = [token for token in special if any(token in text for text in texts)]
     if found:
         raise UsageError(

@@ -51,6 +51,19 @@ def read_chat(directory: Path, model: ModelSpec, tokenizer_json: bytes) -> Check
     return CheckpointChat(source.encode(), described)
 
 
+def parse_tokenizer(document: bytes, chat: CheckpointChat | None, name: str) -> Tokenizer:
+    """Return a checkpoint's tokenizer as the runtime reads it, with its chat template.
+
+    ``document`` holds tokenizer.json. Raises BundleError for one that is damaged.
+    """
+    tokenizer = Tokenizer.parse(document, f"tokenizer of {name}")
+    if chat is not None:
+        tokenizer.chat = ChatTemplate.parse(
+            chat.content, chat.described, tokenizer, f"chat template of {name}"
+        )
+    return tokenizer
+
+
 def _template(directory: Path) -> tuple[Path, str] | None:
     path = directory / CHAT_TEMPLATE_NAME
     if path.is_file():

@@ -63,6 +63,14 @@ class ChatPrompt:
     token_ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweredChat:
+    """A chat that ends in an answer: its prompt, and the ids of the answer with its end."""
+
+    prompt: ChatPrompt
+    answer_token_ids: tuple[int, ...]
+
+
 class ChatTemplate:
     """Renders messages by the chat template of a bundle, and encodes them.
 
@@ -155,20 +163,56 @@ class ChatTemplate:
         """
         checked = checked_messages(messages)
         if special_tokens == "escape":
-            checked = [
-                {"role": one["role"], "content": self._marked(one["content"])} for one in checked
-            ]
+            checked = self._escaped(checked)
         rendered = self._render(checked, add_generation_prompt)
         if (
             max_tokens is not None
             and (least := self._tokenizer.least_tokens(rendered)) > max_tokens
         ):
             raise _refusal(f"have at least {least} tokens; the bundle holds {max_tokens} positions")
+        return self._encoded(rendered)
+
+    def encode_answered(
+        self, messages: Iterable[Mapping[str, Any]], end_token_ids: Sequence[int]
+    ) -> AnsweredChat:
+        """Return the prompt before the last message, as `encode` does, and that message's tokens.
+
+        They are what the template writes behind the prompt, up to the first end of text in it; if
+        it writes none of ``end_token_ids``, the first of these follows. An answer "Hello!" behind
+        "<|im_start|>assistant\\n" has the tokens of "Hello!<|im_end|>". Raises UsageError as
+        `encode`, and for a template that begins an answer in another way than it ends a prompt.
+        """
+        checked = self._escaped(checked_messages(messages))
+        before, whole = self._render(checked[:-1], True), self._render(checked, False)
+        if not whole.startswith(before):
+            raise UsageError(
+                "chat template",
+                "begins an answer in another way than it ends a prompt; use another one, or give "
+                "prompts and completions",
+            )
+        prompt, text = self._encoded(before), self._encoded(whole)
+        size = len(prompt.token_ids)
+        ids = text.token_ids[size:]
+        if text.token_ids[:size] != prompt.token_ids:  # a token spans the end of the prompt
+            ids = self._encoded(whole[len(before) :], begins=False).token_ids
+        ends = [place for place, token_id in enumerate(ids) if token_id in end_token_ids]
+        answer = ids[: ends[0] + 1] if ends else (*ids, *end_token_ids[:1])
+        return AnsweredChat(prompt, answer)
+
+    def _escaped(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+        """Return the messages with marks in the place of special tokens that they spell."""
+        return [{"role": one["role"], "content": self._marked(one["content"])} for one in messages]
+
+    def _encoded(self, rendered: str, *, begins: bool = True) -> ChatPrompt:
+        """Return rendered text with special tokens in the place of marks, and its ids.
+
+        ``begins``: it may need the tokenizer's beginning of text.
+        """
         names = self._tokenizer.special_tokens
         parts = _MARK.split(rendered)  # text, number, text, …, text
         spelled = [names[int(number)] for number in parts[1::2]]
         texts = [text.translate(_MARKS) for text in parts[::2]]
-        ids = self._leading_ids(texts[0])
+        ids = self._leading_ids(texts[0]) if begins else []
         for place, text in enumerate(texts):
             ids += self._tokenizer.encode(text, add_special_tokens=False) if text else []
             if place < len(spelled):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from evaluations import SKIPPING, write_rows
-from text_bundles import STRUCTURE, copy_with_tokenizer, export_text_bundle
+from text_bundles import STRUCTURE, copy_with_tokenizer, export_chat_bundle, export_text_bundle
+from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES, random_model
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
@@ -19,6 +20,18 @@ from skipdec.runtime.generator import Generator
 def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of 6 layers with a tokenizer of bytes; its schedule is SKIPPING."""
     return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("evaluation"))
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of 6 layers of LLaMA with a tokenizer of bytes and a chat template.
+
+    Its checkpoint is beside it.
+    """
+    directory = tmp_path_factory.mktemp("llama")
+    config = {**LLAMA_BASE, **LLAMA_STRUCTURES["llama"], "vocab_size": 300}
+    random_model(config).save_pretrained(directory / "random")
+    return export_chat_bundle(directory / "random", directory, schedule="2x:horizon=4")
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from evaluations import SKIPPING
-from text_bundles import export_text_bundle
-from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES, random_model
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
@@ -18,15 +15,6 @@ from skipdec.calib.fitting.search import SearchConfig
 from skipdec.calib.fitting.source import BundleSource
 from skipdec.calib.fitting.space import SpaceConfig
 from skipdec.runtime.generator import Generator
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of 6 layers of LLaMA with grouped heads and a tokenizer of bytes."""
-    directory = tmp_path_factory.mktemp("llama")
-    config = {**LLAMA_BASE, **LLAMA_STRUCTURES["llama"], "vocab_size": 300}
-    random_model(config).save_pretrained(directory / "random")
-    return export_text_bundle(directory / "random", directory)
 
 
 def test_llama_is_evaluated_at_the_depth_of_its_schedule(llama: Path, data: Path) -> None:

@@ -128,7 +128,7 @@ def _tokenise(
     return tokenise(
         rows,
         tokenizer,
-        eos_token_id=model.eos_token_id,
+        end_token_ids=model.end_token_ids,
         max_length=model.max_seq_len,
         long_prompts=config.data.long_prompts,
         template=PromptTemplate.choose(config.data, bundle.manifest.prompt_template),

@@ -72,7 +72,7 @@ def pairs(path: Path) -> list[tuple[str, str]]:
     """Return distinct prompts with their first completions, shuffled by their digests."""
     config = DataConfig(path=path, preset="e2e" if path.suffix == ".csv" else None)
     examples = load_examples(config)
-    found = ((prompt, completions[0]) for prompt, completions in group_references(examples))
+    found = ((str(prompt), completions[0]) for prompt, completions in group_references(examples))
     return shuffled(found)
 
 

@@ -25,7 +25,7 @@ def tokenised(long_prompts: LongPrompts, max_length: int = 6) -> TokenisedData:
     return tokenise(
         EXAMPLES,
         Tokenizer.parse(hub.to_str().encode(), "words"),
-        eos_token_id=0,
+        end_token_ids=(0,),
         max_length=max_length,
         long_prompts=long_prompts,
         template=PromptTemplate("{prompt}\nTLDR"),

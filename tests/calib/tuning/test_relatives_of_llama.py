@@ -11,6 +11,7 @@ import pytest
 import torch
 from reference import reference_logits
 from safetensors.torch import load_file
+from text_bundles import CHAT_TEMPLATE
 from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES, random_model
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -116,7 +117,7 @@ def checkpoint(tmp_path: Path) -> Path:
     tokenizer = byte_level_tokenizer(model)
     assert tokenizer is not None
     (directory / "tokenizer.json").write_bytes(tokenizer)
-    (directory / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     # Settings which transformers refuses to write, and which published checkpoints have.
     settings = {"eos_token_id": [2, 7], "temperature": 0.6, "top_p": 0.9}
     (directory / "generation_config.json").write_text(json.dumps(settings))
@@ -124,6 +125,8 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_adapters_change_every_projection_and_files_go_along(checkpoint: Path, data: Path) -> None:
+    turns = [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "A pub"}]
+    data.write_text((json.dumps({"messages": turns}) + "\n") * 8)
     report = tuned(data, "tuned", model=str(checkpoint), lora={"rank": 2})
     assert report.trained_parameters < report.parameters / 4
     before, after = (
@@ -135,6 +138,7 @@ def test_adapters_change_every_projection_and_files_go_along(checkpoint: Path, d
     }  # fmt: skip
     for name in ("chat_template.jinja", "generation_config.json"):
         assert (report.output / name).read_bytes() == (checkpoint / name).read_bytes()
+    assert "| prompt template | the chat template |" in (report.output / "README.md").read_text()
     first, last = (
         json.loads((directory / "config.json").read_bytes())
         for directory in (checkpoint, report.output)

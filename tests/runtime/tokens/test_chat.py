@@ -66,6 +66,26 @@ def test_rendered_texts_equal_those_of_transformers(
         assert list(made.token_ids) in (theirs_ids, [0, *theirs_ids])
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_tokens_of_an_answer_follow_its_prompts_up_to_the_end(name: str) -> None:
+    chat, tokenizer = chat_of(TEMPLATES[name]), Tokenizer(byte_tokenizer())
+    asked, answer = CHATS["one"], {"role": "assistant", "content": "So </s> so."}
+    ends = [tokenizer.token_id(text) or -1 for text in ("</s>", "<|eot|>", "<|im_end|>", "<|end|>")]
+    made = chat.encode_answered([*asked, answer], ends)
+    assert made.prompt == chat.encode(asked)
+    *written, end = made.answer_token_ids
+    assert end in ends
+    assert not set(ends) & set(written)  # the spelled end of text is plain text
+    assert tokenizer.decode(written).strip() == answer["content"]
+
+
+def test_an_answer_that_does_not_follow_its_prompt_is_refused() -> None:
+    chat = chat_of("{{ messages[-1].content }}{{ 'think:' if add_generation_prompt }}")
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    with pytest.raises(UsageError, match="begins an answer in another way than it ends a prompt"):
+        chat.encode_answered(messages, [2])
+
+
 @pytest.mark.parametrize("name", ["llama3", "chatml"])
 @pytest.mark.parametrize("adds_bos", [True, False])
 def test_a_beginning_of_text_comes_once_if_template_or_tokenizer_adds_it(

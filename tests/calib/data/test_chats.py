@@ -1,0 +1,150 @@
+"""Rows with messages become conversations, and their tokens are those of the chat template."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_templates import TEMPLATES, byte_tokenizer
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers import models, pre_tokenizers
+
+from skipdec.calib.data.chats import Conversation
+from skipdec.calib.data.data import DataConfig, Example, group_references, load_examples
+from skipdec.calib.data.tokenised import PromptTemplate, tokenise
+from skipdec.engines.errors import UsageError
+from skipdec.runtime.tokens.chat import ChatTemplate
+from skipdec.runtime.tokens.tokenizer import Tokenizer
+
+ASKED = {"role": "user", "content": "1 + 1?"}
+ANSWER = {"role": "assistant", "content": "2."}
+END = 5  # "<|im_end|>" of the tests' tokenizer
+
+
+def load(path: Path, *rows: dict[str, Any], **options: Any) -> list[Example]:  # noqa: ANN401
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_examples(DataConfig(path=path, **options))
+
+
+def chat_tokenizer(source: str = TEMPLATES["chatml"], raw: RawTokenizer | None = None) -> Tokenizer:
+    tokenizer = Tokenizer(raw or byte_tokenizer())
+    tokenizer.chat = ChatTemplate(source, tokenizer, bos_token="<s>", eos_token="</s>")
+    return tokenizer
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats.jsonl"
+
+
+def test_the_last_answer_is_the_completion_of_all_before_it(path: Path) -> None:
+    system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}], "name": None}
+    found = load(path, {"messages": [system, ASKED, ANSWER], "id": 7})
+    conversation = Conversation((("system", "Be brief."), ("user", "1 + 1?")))
+    assert found == [Example(conversation, "2.", "chats.jsonl, line 1")]
+    assert str(conversation) == "system: Be brief.\nuser: 1 + 1?"
+
+
+def test_chats_and_prompts_may_share_a_file_and_equal_chats_their_references(path: Path) -> None:
+    chat = {"messages": [ASKED, ANSWER]}
+    other = {"messages": [ASKED, {"role": "assistant", "content": "Two."}]}
+    found = load(path, chat, {"prompt": "user: 1 + 1?", "completion": "three"}, other)
+    conversation = Conversation((("user", "1 + 1?"),))
+    assert group_references(found) == [
+        (conversation, ("2.", "Two.")),
+        ("user: 1 + 1?", ("three",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "options"),
+    [
+        ({"prompt": "a", "completion": "b", "messages": "x"}, {}),
+        ({"prompt": "a", "text": "b", "messages": "x"}, {"completion_column": "text"}),
+        ({"mr": "a", "ref": "b", "messages": "x"}, {"preset": "e2e"}),
+    ],
+)
+def test_columns_that_are_named_or_whole_come_before_messages(
+    row: dict[str, Any], options: dict[str, Any], path: Path
+) -> None:
+    assert load(path, row, **options) == [Example("a", "b", "chats.jsonl, line 1")]
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "problem"),
+    [
+        ("hello", {}, "messages is 'hello'; allowed: a list"),
+        ([ASKED], {}, "messages do not end in an assistant's answer"),
+        ([ASKED, {"role": "assistant", "content": " "}], {}, "do not end in an assistant's answer"),
+        ([ANSWER], {}, "messages are only an answer"),
+        ([{"role": "tool", "content": "x"}, ANSWER], {}, "messages has role 'tool' at 0"),
+        ([ASKED | {"content": "\ud800"}, ANSWER], {}, "messages hold half of a surrogate pair"),
+        ([ASKED, ANSWER], {"prompt_template": "{prompt}?"}, "leave out prompt_template"),
+        ([ASKED, ANSWER], {"completion_template": " {completion}"}, "leave out completion_temp"),
+    ],
+)
+def test_messages_that_are_no_answered_chat_are_refused_by_line(
+    messages: object, options: dict[str, Any], problem: str, path: Path
+) -> None:
+    with pytest.raises(UsageError, match=rf"chats.jsonl, line 2: .*{problem}"):
+        load(path, {"prompt": "a", "completion": "b"}, {"messages": messages}, **options)
+
+
+def test_only_the_answer_and_its_end_are_the_completion(path: Path) -> None:
+    examples = load(path, {"messages": [ASKED, ANSWER]})
+    tokenizer = chat_tokenizer()
+    data = tokenise(examples, tokenizer, end_token_ids=(2, END), max_length=200)
+    assert tokenizer.chat is not None
+    assert data.examples[0].prompt_token_ids == tokenizer.chat.encode([ASKED]).token_ids
+    answer = (*tokenizer.encode("2.", add_special_tokens=False), END)  # not the "\n" behind it
+    assert data.examples[0].completion_token_ids == answer
+    assert data.template == PromptTemplate(is_unused=True)
+
+
+def test_an_answer_without_an_end_gets_the_models_first(path: Path) -> None:
+    examples = load(path, {"messages": [ASKED, ANSWER]})
+    (row,) = tokenise(
+        examples, chat_tokenizer(TEMPLATES["plain"]), end_token_ids=(2, END), max_length=200
+    ).examples
+    assert row.completion_token_ids[-1] == 2
+
+
+def test_a_token_never_spans_the_end_of_the_prompt(path: Path) -> None:
+    letters = {letter: place for place, letter in enumerate("</s>aqe:")}
+    raw = RawTokenizer(models.BPE(vocab=letters | {":e": 8}, merges=[(":", "e")]))
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(False, use_regex=False), None
+    source = "{% for m in messages %}{{ m.role[0] ~ ':' if m.role == 'assistant' }}"
+    source += "{{ m.content }}{% endfor %}{{ 'a:' if add_generation_prompt }}"
+    messages = [ASKED | {"content": "q"}, ANSWER | {"content": "ee"}]
+    examples = load(path, {"messages": messages})
+    (row,) = tokenise(
+        examples, chat_tokenizer(source, raw), end_token_ids=(0,), max_length=200
+    ).examples
+    assert row.completion_token_ids == (letters["e"], letters["e"], 0)
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (None, "chats.jsonl, line 2 has messages, and the model has no chat template"),
+        ("{{ raise_exception('no') }}", "line 2: messages are refused by the chat template: no"),
+    ],
+)
+def test_a_model_that_renders_no_such_chat_refuses_it_by_line(
+    template: str | None, problem: str, path: Path
+) -> None:
+    tokenizer = Tokenizer(byte_tokenizer()) if template is None else chat_tokenizer(template)
+    examples = load(path, {"prompt": "a", "completion": "b"}, {"messages": [ASKED, ANSWER]})
+    with pytest.raises(UsageError, match=problem):
+        tokenise(examples, tokenizer, end_token_ids=(2,), max_length=200)
+
+
+def test_chats_are_dropped_but_never_cut(path: Path) -> None:
+    examples = load(path, {"messages": [ASKED, ANSWER]}, {"prompt": "a", "completion": "b"})
+    options: dict[str, Any] = {"end_token_ids": (2,), "max_length": 12}
+    dropped = tokenise(examples, chat_tokenizer(), long_prompts="drop", **options)
+    assert (len(dropped.examples), dropped.num_dropped) == (1, 1)
+    with pytest.raises(UsageError, match=r"line 1: the prompt has \d+ tokens; allowed"):
+        tokenise(examples, chat_tokenizer(), long_prompts="cut", **options)
