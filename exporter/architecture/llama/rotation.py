@@ -27,6 +27,7 @@ _DYNAMIC = "dynamic"  # up to max_position_embeddings, its frequencies are the d
 _OBJECTS = ("rope_scaling", "rope_parameters")  # the former has priority, as in transformers
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0  # YaRN (arXiv 2309.00071), section 3.2
 _SHORT_FACTORS = "short_factor"
+_LEAST_DIVISOR = 0.5  # of frequencies up to 1: kernels turn by at most 2 radians per position
 _OLD_LONGROPE = ("su", "yarn")  # names of it in old files of Phi-3
 
 
@@ -114,6 +115,8 @@ def read_rotation(
         "rope_type": "default" if kind == _DYNAMIC else kind,
         "rope_theta": rope.number("rope_theta", default_theta),
     }
+    if fields["rope_theta"] <= 1:
+        rope.problems.append(f"rope: rope_theta is {fields['rope_theta']}; allowed: above 1")
     if kind in _READERS:
         original = config.get("original_max_position_embeddings", 4096 if partial else None)
         if original is not None:  # Phi-3 has it outside, where it has priority
@@ -124,7 +127,17 @@ def read_rotation(
 
 
 def _read_linear(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[str, Any]:
-    return {"rope_factor": rope.required("factor")}
+    return {"rope_factor": _divisor(rope, rope.required("factor"))}
+
+
+def _divisor(rope: ConfigReader, factor: float) -> float:
+    """Return a factor by which frequencies are divided; a small one is a problem."""
+    if factor < _LEAST_DIVISOR:
+        rope.problems.append(
+            f"rope: factor is {factor}; allowed: {_LEAST_DIVISOR} or more, since kernels turn by "
+            "at most 2 radians per position"
+        )
+    return factor
 
 
 def _read_llama3(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[str, Any]:
@@ -132,7 +145,7 @@ def _read_llama3(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[st
     if low == high:
         rope.problems.append(f"low_freq_factor and high_freq_factor are both {low}")
     return {
-        "rope_factor": rope.required("factor"),
+        "rope_factor": _divisor(rope, rope.required("factor")),
         "rope_original_length": _original_length(rope, positions),
         "rope_low_freq_factor": low,
         "rope_high_freq_factor": high,
@@ -141,7 +154,7 @@ def _read_llama3(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[st
 
 def _read_yarn(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[str, Any]:
     original = _original_length(rope, positions)
-    factor = rope.number("factor", positions / original)
+    factor = _divisor(rope, rope.number("factor", positions / original))
     scale = _yarn_scale(factor)
     if rope.config.get("mscale") and rope.config.get("mscale_all_dim"):
         numerator = _yarn_scale(factor, rope.number("mscale", 1.0))
@@ -168,10 +181,13 @@ def _read_longrope(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[
     if (
         not isinstance(short, list)
         or len(short) != rotary_dim // 2
-        or not all(isinstance(each, int | float) and 0 < each < math.inf for each in short)
+        or not all(
+            isinstance(each, int | float) and _LEAST_DIVISOR <= each < math.inf for each in short
+        )
     ):
         rope.problems.append(
-            f"{_SHORT_FACTORS} is {short!r:.80}; allowed: {rotary_dim // 2} numbers above 0"
+            f"{_SHORT_FACTORS} is {short!r:.80}; allowed: {rotary_dim // 2} numbers from "
+            f"{_LEAST_DIVISOR} on"
         )
         short = []
     return {

@@ -167,6 +167,14 @@ def test_bundles_are_no_longer_than_a_sliding_window(
         ({"head_dim": None, "num_attention_heads": 7}, "without head_dim it must divide"),
         ({"rope_scaling": {"type": "mrope"}}, "rope: rope_type is 'mrope'; allowed: default"),
         ({"rope_scaling": {"type": "linear"}}, "rope: factor is missing"),
+        *(
+            (
+                {"rope_scaling": SCALINGS[kind] | {"type": kind, "factor": 0.4}},
+                "factor is 0.4; allow",
+            )
+            for kind in ("linear", "llama3", "yarn")
+        ),
+        ({"rope_theta": 1}, "rope: rope_theta is 1.0; allowed: above 1"),
         ({"rope_parameters": {"full_attention": {}}}, "allowed: one object for all layers"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; allowed: 1"),
         ({"rope_theta": -1}, "rope_theta is -1; allowed: a number above 0"),
