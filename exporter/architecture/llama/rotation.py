@@ -110,13 +110,14 @@ def read_rotation(
     rotary_dim = int(head_dim * share)
     if rotary_dim % 2 or rotary_dim < 2:
         rope.problems.append(f"rotates {rotary_dim} elements of a head; allowed: even numbers")
+    theta = rope.number("rope_theta", default_theta)
+    if theta <= 1:
+        rope.problems.append(f"rope: rope_theta is {theta}; allowed: above 1")
     fields = {
         "rotary_dim": rotary_dim,
         "rope_type": "default" if kind == _DYNAMIC else kind,
-        "rope_theta": rope.number("rope_theta", default_theta),
+        "rope_theta": theta,
     }
-    if fields["rope_theta"] <= 1:
-        rope.problems.append(f"rope: rope_theta is {fields['rope_theta']}; allowed: above 1")
     if kind in _READERS:
         original = config.get("original_max_position_embeddings", 4096 if partial else None)
         if original is not None:  # Phi-3 has it outside, where it has priority
