@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread, Timer
 from time import monotonic
@@ -46,10 +46,24 @@ class Process:
                 return document
         raise AssertionError(f"no line {begin!r}, exit code {self.process.wait()}")
 
+    def worker(self) -> int:
+        """The process id of the next worker that runs."""
+        return int(str(self.line("worker")["message"]).split()[1])
+
+    def rest(self) -> str:
+        """All further lines, once the process has ended.
+
+        `communicate` would lose those that came together with the last `line`.
+        """
+        assert self.process.stderr is not None
+        told = self.process.stderr.read()
+        self.process.wait(60)
+        return told
+
     def end(self) -> None:
         self._limit.cancel()
         self.process.kill()
-        self.process.communicate()
+        self.rest()
 
     def workers(self) -> list[int]:
         """Return the process ids of its running children that execute a program of their own.
@@ -59,8 +73,10 @@ class Process:
         """
         own = command_line(self.process.pid)
         tasks = Path(f"/proc/{self.process.pid}/task")
-        listed = (task / "children" for task in tasks.iterdir())
-        pids = [int(pid) for children in listed for pid in children.read_text().split()]
+        pids = []
+        for task in tasks.iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # of a thread that has ended
+                pids += [int(pid) for pid in (task / "children").read_text().split()]
         return [pid for pid in pids if runs(pid) and command_line(pid) != own]
 
     def complete(self, **fields: object) -> httpx2.Response:
@@ -143,7 +159,7 @@ def test_sigterm_with_a_hung_worker_answers_all_and_leaves_no_process(bundle: Pa
             assert monotonic() < until
         served.process.send_signal(signal.SIGTERM)
         whole, stream, score = (answer.result(60) for answer in answers)
-        _, told = served.process.communicate(timeout=60)
+        told = served.rest()
         assert served.process.returncode == 0
         wait_for_end([worker])
     assert [one.status_code for one in (whole, stream, score)] == [503, 200, 503]
@@ -185,11 +201,9 @@ def test_workers_end_with_a_server_that_is_killed(bundle: Path) -> None:
 def test_a_fourth_death_ends_it_with_exit_code_1(bundle: Path) -> None:
     with started(bundle) as served:
         for _ in range(4):
-            served.line("worker")  # … runs
-            (worker,) = served.workers()
-            os.kill(worker, signal.SIGKILL)
+            os.kill(served.worker(), signal.SIGKILL)
         served.line("stopped")
-        _, told = served.process.communicate(timeout=60)
+        told = served.rest()
         assert served.process.returncode == 1
         assert "died 4 times in 300 s, at last killed by SIGKILL" in told
 
