@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,8 +17,9 @@ from recorded_events import RecordedEvents
 from reproduction.config import ReproductionConfig
 from reproduction.evaluation import CellResult
 from reproduction.reproduction import reproduce
-from reproduction.runs import Cell
+from reproduction.runs import Cell, base_run, tuned_runs
 from reproduction.table import DOCUMENT, REPORT, Table, write_results
+from reproduction.worker import make
 
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.generator import Generator
@@ -47,9 +52,26 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> ReproductionConfig:
     )
 
 
+class InThisProcess(Executor):
+    """Replaces the processes of `reproduce`, each of which would import torch twice."""
+
+    def submit(self, run: Callable[..., object], /, *args: object, **options: object) -> Future:
+        done: Future[object] = Future()
+        done.set_result(run(*args, **options))
+        return done
+
+
 @pytest.fixture(scope="module")
-def results(config: ReproductionConfig) -> list[CellResult]:
-    return reproduce(config, Generator.open)
+def results(config: ReproductionConfig, verified_here: None) -> list[CellResult]:
+    with pytest.MonkeyPatch.context() as patch:
+        name = "reproduction.reproduction._processes"
+        patch.setattr(name, lambda _: nullcontext(InThisProcess()))
+        return reproduce(config, Generator.open)
+
+
+def test_what_a_process_is_given_reaches_it_unchanged(config: ReproductionConfig) -> None:
+    for run in (base_run(config, 0), *tuned_runs(config, 0, horizon=20)):
+        assert pickle.loads(pickle.dumps((make, run))) == (make, run)
 
 
 @pytest.mark.slow
