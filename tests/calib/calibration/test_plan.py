@@ -31,6 +31,7 @@ def ranged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @needs_tensorrt_rtx
+@pytest.mark.usefixtures("verified_here")
 @pytest.mark.parametrize("quantize", ["int8", "fp8"])
 def test_export_builds_plans_with_calibrated_ranges_and_factors(
     quantize: Any,  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""``skipdec evaluate``, in its own process because it sets the shared thread pool."""
+"""``skipdec evaluate``; where it works, in its own process, as it sets the shared thread pool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from evaluations import SKIPPING
+from typer.testing import CliRunner
+
+from skipdec.cli import build_app
 
 COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()", "evaluate"]
 SMALL = ["--max-tokens", "5", "--batch-size", "2", "--resamples", "10", "--threads", "1"]
@@ -51,6 +55,7 @@ def test_a_text_is_scored_by_position(bundle: Path, tmp_path: Path) -> None:
     assert "| schedule | 0 | 1–7 | 8–15 |" in result.stdout
 
 
+@pytest.mark.usefixtures("own_thread_pools")
 def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["--schedule", "9x"], "largest possible: 3x"),
@@ -59,8 +64,8 @@ def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -
         (["-o", tmp_path / "none" / "results"], "none is not a directory; make it"),
         (["--passage-words", "1+1"], "only a text is cut into passages"),
     ):
-        result = run_command(bundle, "--data", data, *arguments)
-        assert result.returncode == 2, arguments
+        command = ["evaluate", bundle, "--data", data, *arguments]
+        result = CliRunner().invoke(build_app(), list(map(str, command)))
+        assert result.exit_code == 2, arguments
         assert message in result.stderr
         assert not result.stdout
-        assert "Traceback" not in result.stderr

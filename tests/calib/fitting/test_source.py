@@ -149,6 +149,7 @@ def open_alone(path: Path, options: OpenOptions, **others: object) -> Generator:
     return Generator.open(path)
 
 
+@pytest.mark.usefixtures("verified_here")
 def test_the_schedule_and_the_kept_bundle_are_what_export_makes(
     model: Path, data: Path, tmp_path: Path
 ) -> None:

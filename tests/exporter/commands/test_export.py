@@ -197,6 +197,7 @@ def test_bad_arguments_are_usage_errors(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("verified_here")
 def test_export_verifies_unless_told_not_to(model: str, tmp_path: Path) -> None:
     result = run(model, "-o", str(tmp_path / "bundle"), "--quantize", "int8", "-v")
     assert result.exit_code == 0, result.output

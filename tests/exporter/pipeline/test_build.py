@@ -72,6 +72,14 @@ def built(bundle: Path, output: Path, **options: Any) -> Manifest:  # noqa: ANN4
     return EngineBundle.open(output, verify="full").manifest
 
 
+@pytest.fixture(scope="module")
+def plans(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle of plans built from ``source``, two at a time; do not change it."""
+    output = tmp_path_factory.mktemp("plans") / "built"
+    build_bundle(build_config(source, output, jobs=2))
+    return output
+
+
 def files(directory: Path) -> dict[str, str]:
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -102,8 +110,8 @@ def test_it_builds_without_torch_and_leaves_the_source_alone(source: Path, tmp_p
     assert files(source) == before
 
 
-def test_build_equals_an_export_to_the_target(source: Path, tmp_path: Path) -> None:
-    from_bundle = built(source, tmp_path / "built", jobs=2)
+def test_build_equals_an_export_to_the_target(source: Path, plans: Path, tmp_path: Path) -> None:
+    from_bundle = EngineBundle.open(plans, verify="full").manifest
     model = source.parent / "tiny"
     export(export_config(model, tmp_path / "exported"))
     exported = EngineBundle.open(tmp_path / "exported").manifest
@@ -174,14 +182,12 @@ def test_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
 
 
 def test_missing_canonical_engines_are_reported_with_other_problems(
-    source: Path, tmp_path: Path
+    plans: Path, tmp_path: Path
 ) -> None:
-    plans_only = tmp_path / "plans"
-    built(source, plans_only)
     with pytest.raises(BundleError, match="export the model again with --keep-canonical"):
-        built(plans_only, tmp_path / "again")
+        built(plans, tmp_path / "again")
     with pytest.raises(SkipDecError) as caught:
-        built(plans_only, plans_only, tensorrt=TENSORRT | {"kv_buckets": [8]})
+        built(plans, plans, tensorrt=TENSORRT | {"kv_buckets": [8]})
     text = str(caught.value)
     for words in ("is the source bundle", "--keep-canonical", "8, too small"):
         assert words in text
@@ -197,8 +203,8 @@ def test_a_damaged_source_is_not_compiled(source: Path, tmp_path: Path) -> None:
         built(copy, tmp_path / "built")
 
 
-def test_verify_hashes_plans_and_says_that_they_were_not_run(source: Path, tmp_path: Path) -> None:
-    built(source, tmp_path / "built")
+def test_verify_hashes_plans_and_says_that_they_were_not_run(plans: Path, tmp_path: Path) -> None:
+    shutil.copytree(plans, tmp_path / "built")
     result = CliRunner().invoke(build_app(), ["verify", str(tmp_path / "built")])
     assert result.exit_code == 0, result.output
     assert "plans were not run" in result.stdout

@@ -25,7 +25,7 @@ from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.pipeline.report import ExportReport
 
-pytestmark = needs_tensorrt_rtx
+pytestmark = [needs_tensorrt_rtx, pytest.mark.usefixtures("verified_here")]
 
 FORK = multiprocessing.get_context("fork")
 BuildPlan = Callable[..., PlanReport]
@@ -38,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(
-    model: Path, tmp_path_factory: pytest.TempPathFactory
+    model: Path, verified_here: None, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[ExportReport, Manifest]:
     """Return a verified export with two KV buckets."""
     output = tmp_path_factory.mktemp("exported") / "bundle"

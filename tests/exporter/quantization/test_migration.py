@@ -190,7 +190,10 @@ def ranges(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def bundle(
-    checkpoint: Callable[[str], Path], ranges: Path, tmp_path_factory: pytest.TempPathFactory
+    checkpoint: Callable[[str], Path],
+    ranges: Path,
+    verified_here: None,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """Return a migrated float bundle that passed verification against Hugging Face."""
     output = tmp_path_factory.mktemp("migrated") / "bundle"
