@@ -33,22 +33,21 @@ def opt_like(tmp_path: Path) -> Path:
 
 
 def test_random_texts_become_the_same_tokens_and_back(path: Path) -> None:
-    assert not first_differences(path, random_texts(path, 2500, seed=0))
+    assert not first_differences(path, random_texts(path, 1000, seed=0))
 
 
 LONG_RUNS = [
-    "a" * 20_000,
-    " " * 20_000 + "a",
-    "the" * 10_000,
-    "é東" * 5_000,
-    "e\u0301\u0323" * 5000,
+    "a" * 5_000,
+    " " * 5_000 + "a",
+    "the" * 2_500,
+    "é東" * 1_250,
+    "e\u0301\u0323" * 1_250,
 ]
-LONG_RUNS += ["\n" * 20_000, "\r\n a" * 5000, "1" * 20_000, "▁" * 20_000, "\u0301\u0323" * 10_000]
+LONG_RUNS += ["\n" * 5_000, "\r\n a" * 1_250, "1" * 5_000, "▁" * 5_000, "\u0301\u0323" * 2_500]
 
 
-@pytest.mark.parametrize("text", LONG_RUNS)
-def test_long_runs_become_the_same_tokens(path: Path, text: str) -> None:
-    assert not first_differences(path, [text])
+def test_long_runs_become_the_same_tokens(path: Path) -> None:
+    assert not first_differences(path, LONG_RUNS)
 
 
 @pytest.mark.skipif(not CHECKPOINT.is_file(), reason=f"no {CHECKPOINT}")

@@ -33,6 +33,7 @@ def character_classes() -> dict[int, int]:
     }
 
 
+@cache
 def of_each_kind() -> dict[int, str]:
     """Return all characters by what splits distinguish: letters, numbers, digits, spaces."""
     of_kind: dict[int, list[str]] = defaultdict(list)
@@ -56,7 +57,7 @@ def sizes_of_pieces(kind: str, folder: Path, texts: list[str]) -> Iterator[tuple
 def test_every_character_is_split_as_by_the_package(kind: str, tmp_path: Path) -> None:
     """Characters of a kind that are no spaces make one run, or as many pieces as digits."""
     neighbours = {0: "!", CharacterClass.LETTER: "a", CharacterClass.NUMBER: "1"}
-    kinds = of_each_kind()
+    kinds = dict(of_each_kind())
     spaces = kinds.pop(CharacterClass.SPACE)
     runs = [neighbours[known & 7] + characters for known, characters in kinds.items()]
     between = "".join(f"a{space}1{space}!{space}{space}\n{space}" for space in spaces)
