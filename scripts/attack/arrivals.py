@@ -4,6 +4,7 @@
     python scripts/attack/arrivals.py --count 1000 --device rehearsal
     python scripts/attack/arrivals.py --count 1000 --draft own+ends:2 --draft lookup,adapt=no
     python scripts/attack/arrivals.py --count 1000 --draft own,adapt=no --runtime native
+    python scripts/attack/arrivals.py --count 1000 --family llama
 
 Prompts, lengths, schedules, completions, seeds, arrivals and cancellations are random; caches start
 full of NaN, and memory is short, so that rows wait for it. Products are int8, so texts must not
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from harness import CONFIG, tiny_bundle
+from harness import CONFIG, FAMILIES, tiny_bundle
 from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -139,6 +140,7 @@ def main() -> int:
     parser.add_argument("--draft", action="append", default=[], help="repeat for several")
     parser.add_argument("--device", choices=("cpu", "rehearsal", "cuda"), default="cpu")
     parser.add_argument("--runtime", choices=("python", "native"), default="python")
+    parser.add_argument("--family", choices=FAMILIES, default="opt")
     arguments = parser.parse_args()
     if arguments.runtime == "native":
         return _attack_native(arguments)
@@ -146,7 +148,7 @@ def main() -> int:
     chance = random.Random(arguments.seed)
     arrivals = [Arrival.drawn(chance) for _ in range(arguments.count)]
     with tempfile.TemporaryDirectory(prefix="attack-") as temporary:
-        bundle = tiny_bundle(Path(temporary) / "tiny", quantize="int8")
+        bundle = _bundle(Path(temporary), arguments)
         threads = 1 if arguments.device == "cpu" else None
         with Generator.open(
             bundle,
@@ -179,6 +181,10 @@ def main() -> int:
     return _exit_code(failures, drafted, accepted, has_drafts=bool(arguments.draft))
 
 
+def _bundle(directory: Path, arguments: argparse.Namespace) -> Path:
+    return tiny_bundle(directory / "tiny", quantize="int8", family=arguments.family)
+
+
 def _exit_code(failures: int, drafted: int, accepted: int, *, has_drafts: bool) -> int:
     if has_drafts:
         print(f"{accepted:,} of {drafted:,} drafted tokens were right")
@@ -193,7 +199,7 @@ def _attack_native(arguments: argparse.Namespace) -> int:
     chance = random.Random(arguments.seed)
     drafts = arguments.draft or ["off"]
     with tempfile.TemporaryDirectory(prefix="attack-") as temporary:
-        bundle = tiny_bundle(Path(temporary) / "tiny", quantize="int8")
+        bundle = _bundle(Path(temporary), arguments)
         found = [
             compare(
                 NativeEngine(program, bundle),

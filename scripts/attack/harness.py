@@ -38,15 +38,33 @@ CONFIG = {
     "vocab_size": 272,
     "max_position_embeddings": 64,
 }
+FAMILIES: dict[str, dict[str, object]] = {
+    "opt": CONFIG,
+    "llama": {
+        "model_type": "llama",
+        "num_hidden_layers": 4,
+        "hidden_size": 32,
+        "intermediate_size": 80,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 272,
+    },
+}
 
 
 def tiny_bundle(
-    directory: Path, *, seed: int = 0, quantize: str = "none", positions: int = 64
+    directory: Path,
+    *,
+    seed: int = 0,
+    quantize: str = "none",
+    positions: int = 64,
+    family: str = "opt",
 ) -> Path:
     """Export a bundle below the new ``directory``, in its own process; takes some seconds."""
     model = directory / "model"
     model.mkdir(parents=True)
-    config = CONFIG | {"max_position_embeddings": positions}
+    config = FAMILIES[family] | {"max_position_embeddings": positions}
     (model / "config.json").write_text(json.dumps(config))
     bundle = directory / "bundle"
     command = [str(Path(sys.executable).with_name("skipdec")), "export", str(model)]

@@ -19,6 +19,7 @@ from tiny_models import EVERY_STRUCTURE
 from transformers import PreTrainedModel
 
 from skipdec import CompletionOutput, ExitSchedule, Generator, SamplingParams
+from skipdec.runtime.kv.prefixes import BLOCK_TOKENS
 
 NUM_LAYERS, NUM_TOKENS = 6, 14
 PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 13)]
@@ -102,6 +103,29 @@ def test_log_probabilities_equal_the_reference(
         expected = logits.log_softmax(-1)[range(NUM_TOKENS), list(output.token_ids)]
         chosen = torch.tensor(chosen_logprobs(output))
         torch.testing.assert_close(chosen, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["worked-example", "early-termination"])
+def test_tokens_behind_a_kept_prefix_of_a_llama_equal_the_reference(
+    name: str, exported: Callable[..., Path], reference_model: Callable[[str], PreTrainedModel]
+) -> None:
+    """Keys are kept rotated, so those of a prefix must stay at the row's beginning."""
+    model, (schedule, plan) = reference_model("llama"), schedule_and_plan(name)
+    beginning = np.random.default_rng(0).integers(4, 131, 2 * BLOCK_TOKENS).tolist()
+    prompts = [[*beginning, 5, number] for number in (6, 7)]
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    with (
+        Generator.open(exported("llama", kernels="auto"), threads=1) as generator,
+        generator.running_batch() as batch,
+    ):
+        for prompt in prompts:
+            number = batch.add(prompt, params, schedule=schedule)
+            while batch.is_busy:
+                batch.step()
+            written = batch.take(number).outputs[0].token_ids
+            expected = reference_greedy(model, prompt, plan, NUM_TOKENS)
+            assert_same_greedy_tokens(model, prompt, plan, written, expected)
+        assert batch.stats().prefix_tokens == len(beginning)
 
 
 @pytest.mark.parametrize("quantize", ["none", "int8"])

@@ -12,7 +12,7 @@ import torch
 from reference import reference_logits
 from safetensors.torch import load_file
 from text_bundles import CHAT_TEMPLATE
-from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES, random_model
+from tiny_models import LLAMA_BASE, LLAMA_RELATIVES, LLAMA_STRUCTURES, random_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -38,18 +38,8 @@ ROWS = [TokenisedExample((3, 1, 4), (15, 9, 2, 6), ""), TokenisedExample((5,), (
 # Each is a config.json: what it changes in LLAMA_BASE.
 MEMBERS: dict[str, dict[str, Any]] = {
     "llama": LLAMA_STRUCTURES["llama"],
-    "mistral": {"sliding_window": 32},
-    "qwen2": {"head_dim": 8},
     "qwen3": LLAMA_STRUCTURES["qwen3"],
-    "phi3": {"hidden_size": 96, "partial_rotary_factor": 0.75},
-    "granite": {
-        "embedding_multiplier": 3.0,
-        "attention_multiplier": 0.4,
-        "residual_multiplier": 0.3,
-        "logits_scaling": 2.5,
-    },
-    "smollm3": {"no_rope_layers": [0, 1, 1, 0]},
-    "olmo2": {"num_key_value_heads": 3},
+    **LLAMA_RELATIVES,
 }
 
 

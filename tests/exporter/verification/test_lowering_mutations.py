@@ -87,7 +87,7 @@ def test_an_export_with_a_mistake_in_its_parameters_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mistake(monkeypatch)
-    with pytest.raises(VerificationError, match="engine layer_000|tokens"):
+    with pytest.raises(VerificationError, match=r"engine layer_000|tokens"):
         export(config_of(checkpoint("llama"), tmp_path / "bundle"))
 
 

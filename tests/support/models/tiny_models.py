@@ -84,6 +84,20 @@ LLAMA_BASE: dict[str, object] = {
     "eos_token_id": 2,
     "pad_token_id": None,
 }
+# LLaMA's relatives, and what each changes in LLAMA_BASE beside its model type.
+LLAMA_RELATIVES: dict[str, dict[str, object]] = {
+    "mistral": {"sliding_window": 32},
+    "qwen2": {"head_dim": 8},
+    "phi3": {"hidden_size": 96, "partial_rotary_factor": 0.75},
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.4,
+        "residual_multiplier": 0.3,
+        "logits_scaling": 2.5,
+    },
+    "smollm3": {"no_rope_layers": [0, 1, 1, 0]},
+    "olmo2": {"num_key_value_heads": 3},
+}
 EVERY_STRUCTURE = (*STRUCTURES, *LLAMA_STRUCTURES)
 
 
