@@ -17,14 +17,8 @@ from ..engines.kernels.library import kernels_in_use
 from .drafting.memory import DraftMemory
 from .kv.buffers import KVMemory
 from .opening import OpenKeywords, OpenOptions, PrefixSharing
-from .requests.request import (
-    Messages,
-    Prompt,
-    Prompts,
-    Request,
-    make_requests,
-    make_score_requests,
-)
+from .requests.request import Messages, Prompt, Prompts, Request, make_requests
+from .requests.score_request import make_score_requests
 from .schedule import ExitSchedule
 from .schedule.bundle import UntunedWarning, bundle_schedule
 from .schedule.request_schedules import ScheduleResolver

@@ -12,7 +12,8 @@ from ...engines.constants import integer
 from ...engines.errors import CapacityError
 from ...engines.memory import Array
 from ..kv.cache import KVCache, KVPlan
-from ..requests.request import Request, ScoreRequest
+from ..requests.request import Request
+from ..requests.score_request import ScoreRequest
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
 from ..stitching.slot_stitcher import SlotStitcher

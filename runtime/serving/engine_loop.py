@@ -9,7 +9,8 @@ from time import monotonic
 from typing import Protocol, cast
 
 from ...engines.errors import SkipDecError
-from ..requests.request import Request, ScoreRequest
+from ..requests.request import Request
+from ..requests.score_request import ScoreRequest
 from ..scheduling.running_batch import RunningBatch
 from ..scheduling.scheduler import ClientQueues
 from ..tokens.outputs import RequestOutput, ScoreOutput, StreamDelta

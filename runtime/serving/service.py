@@ -16,7 +16,8 @@ from ..drafting.config import DraftConfig
 from ..drafting.resolver import wants_drafts
 from ..generator import Generator
 from ..opening import OpenOptions
-from ..requests.request import Prompt, Request, ScoreRequest, make_request, make_score_request
+from ..requests.request import Prompt, Request, make_request
+from ..requests.score_request import ScoreRequest, make_score_request
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
 from ..schedule.request_schedules import ScheduleResolver

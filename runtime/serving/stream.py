@@ -15,7 +15,8 @@ from uuid import uuid4
 from typing_extensions import override
 
 from ...engines.errors import ClosedError
-from ..requests.request import Request, ScoreRequest
+from ..requests.request import Request
+from ..requests.score_request import ScoreRequest
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
 from ..scheduling.running_request import request_output

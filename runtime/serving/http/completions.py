@@ -16,7 +16,8 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from ....engines.errors import SkipDecError, UsageError, few
-from ...requests.request import Request, ScoreRequest
+from ...requests.request import Request
+from ...requests.score_request import ScoreRequest
 from ...schedule import ExitSchedule
 from ...tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
 from ..stream import RequestStream, ServedRequest

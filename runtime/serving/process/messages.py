@@ -19,7 +19,8 @@ from pydantic import ConfigDict, TypeAdapter
 
 from ....engines import errors
 from ....engines.errors import SkipDecError
-from ...requests.request import Request, ScoreRequest
+from ...requests.request import Request
+from ...requests.score_request import ScoreRequest
 from ...schedule import ExitSchedule
 from ...schedule.text import format_schedule, parse_schedule
 from ...scheduling.loaded_bundle import RequestLimits

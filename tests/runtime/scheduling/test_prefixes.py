@@ -17,7 +17,7 @@ from skipdec.engines.memory import HostMemory
 from skipdec.runtime.kv.buffers import BufferPool, KVLayout
 from skipdec.runtime.kv.prefixes import BLOCK_TOKENS, PrefixCache, restore
 from skipdec.runtime.opening import PrefixSharing
-from skipdec.runtime.requests.request import make_score_requests
+from skipdec.runtime.requests.score_request import make_score_requests
 from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.scheduling.scoring import Scorer
 from skipdec.runtime.tokens.outputs import RequestOutput

@@ -20,7 +20,7 @@ from skipdec import (
     UsageError,
 )
 from skipdec.engines.backends.ort import OrtBinding
-from skipdec.runtime.requests.request import ScoreRequest
+from skipdec.runtime.requests.score_request import ScoreRequest
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.scheduling.scoring import BatchScoring, ScoringTurns
