@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 TUNING_FAMILIES = Registry(
     "model_type",
     {
-        "opt": "calib.tuning.opt.family:OPT",
-        "llama": "calib.tuning.llama.family:LLAMA",
-        "mistral": "calib.tuning.llama.family:MISTRAL",
-        "qwen2": "calib.tuning.llama.family:QWEN2",
-        "qwen3": "calib.tuning.llama.family:QWEN3",
-        "phi3": "calib.tuning.llama.family:PHI3",
-        "granite": "calib.tuning.llama.family:GRANITE",
-        "smollm3": "calib.tuning.llama.family:SMOLLM3",
-        "olmo2": "calib.tuning.llama.family:OLMO2",
+        "opt": "calib.tuning.families.opt.family:OPT",
+        "llama": "calib.tuning.families.llama.family:LLAMA",
+        "mistral": "calib.tuning.families.llama.family:MISTRAL",
+        "qwen2": "calib.tuning.families.llama.family:QWEN2",
+        "qwen3": "calib.tuning.families.llama.family:QWEN3",
+        "phi3": "calib.tuning.families.llama.family:PHI3",
+        "granite": "calib.tuning.families.llama.family:GRANITE",
+        "smollm3": "calib.tuning.families.llama.family:SMOLLM3",
+        "olmo2": "calib.tuning.families.llama.family:OLMO2",
     },
 )
 """``TuningFamily`` objects by the ``model_type`` of Hugging Face's config.json."""

@@ -16,9 +16,9 @@ from skipdec import ExitSchedule
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import ExampleDataset, LikeLengths, collate, mean_loss
 from skipdec.calib.tuning.config import DistillationConfig
+from skipdec.calib.tuning.families.opt.model import SkipOPTForCausalLM
 from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.model import IGNORED_LABEL
-from skipdec.calib.tuning.opt.model import SkipOPTForCausalLM
 from skipdec.calib.tuning.plan import step_schedules
 from skipdec.calib.tuning.trainer import SkipTrainer
 from skipdec.runtime.schedule.placements import PLACEMENTS

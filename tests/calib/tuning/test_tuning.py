@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from interruptions import Stop
 from matplotlib.figure import Figure
 from recorded_events import RecordedEvents
 from safetensors.torch import load_file
-from transformers import OPTForCausalLM, TrainerCallback
+from transformers import OPTForCausalLM
 from typer.testing import CliRunner
 
 from skipdec.calib.data.data import DataConfig, load_examples
@@ -196,17 +197,6 @@ def test_the_horizon_is_the_median_completion(settings: Callable[..., TuneConfig
     assert (named.horizon_is_median, named.schedule["horizon"]) == (False, 5)
     assert median.horizon_is_median
     assert median.schedule["horizon"] == median.data.median_completion
-
-
-class Stop(TrainerCallback):  # type: ignore[misc]
-    """Ends the process's work after a step, as a kill would."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_begin(self, args: object, state: Any, control: object, **_: object) -> None:  # noqa: ANN401
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
 
 
 def interrupt(config: TuneConfig, step: int, monkeypatch: pytest.MonkeyPatch) -> None:

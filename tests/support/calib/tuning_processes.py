@@ -15,23 +15,12 @@ from typing import Any
 import torch.distributed
 from accelerate import state
 from accelerate.utils import DistributedType
-from transformers import TrainerCallback
+from interruptions import Stop
 
 from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.tuning import tune
 from skipdec.engines.errors import SkipDecError
-
-
-class Stop(TrainerCallback):  # type: ignore[misc]
-    """Ends the work of every process before a step, as a kill would."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_begin(self, args: object, state: Any, control: object, **_: object) -> None:  # noqa: ANN401
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
 
 
 def run(job: dict[str, Any]) -> None:

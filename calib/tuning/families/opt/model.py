@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import OPTForCausalLM
 from typing_extensions import override
 
-from ..model import SkipModel
+from ...model import SkipModel
 
 
 class SkipOPTForCausalLM(SkipModel, OPTForCausalLM):  # type: ignore[misc]  # transformers is untyped

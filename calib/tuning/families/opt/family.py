@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..family import FreshModelConfig
+    from ...family import FreshModelConfig
     from .model import SkipOPTForCausalLM
 
 

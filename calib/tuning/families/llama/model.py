@@ -21,7 +21,7 @@ from transformers import (
 )
 from typing_extensions import override
 
-from ..model import SkipModel
+from ...model import SkipModel
 
 
 class SkipRotaryModel(SkipModel):
