@@ -2,7 +2,9 @@
 
 A chat template is a program that comes with a model. It runs without access to Python's objects
 (`ImmutableSandboxedEnvironment`), and a runaway one ends in an error: every round of a loop and
-every call of a macro is a step, and every text that it makes is counted before it is made.
+every call of a macro is a step, every text that it makes is counted before it is made, and every
+filter, call, operator and comparison looks at the clock, so that a template without a loop ends,
+too.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from itertools import islice
 from time import thread_time
 from typing import Any
@@ -34,7 +36,8 @@ from ...engines.errors import UsageError
 MAX_RENDERED = 1 << 22  # characters of all that is written, and of any one value
 MAX_STEPS = 200_000  # rounds of loops and calls of macros
 MAX_SECONDS = 2.0  # of this thread's processor time
-MAX_RANGE = 100_000  # numbers of one range
+MAX_RANGE = 100_000  # numbers of one range, and items that a filter takes
+MAX_MADE = 1 << 26  # characters that filters and methods return, all together
 _MAX_BITS = 4096  # of an integer
 _MAX_INDENT = 64
 
@@ -68,6 +71,7 @@ class _Budget:
     ends: float  # of thread_time
     steps: int = MAX_STEPS
     characters: int = MAX_RENDERED
+    made: int = MAX_MADE
 
     @classmethod
     def fresh(cls) -> _Budget:
@@ -77,9 +81,17 @@ class _Budget:
         self.steps -= 1
         if self.steps < 0:
             raise LimitError(f"runs more than {MAX_STEPS:,} rounds of loops")
+        self.look()
+        self.write(characters)
+
+    def look(self) -> None:
         if thread_time() > self.ends:
             raise LimitError(f"runs longer than {MAX_SECONDS:g} s")
-        self.write(characters)
+
+    def make(self, value: object) -> None:
+        self.made -= len(value) if isinstance(value, str) else 0
+        if self.made < 0:
+            raise LimitError(f"makes more than {MAX_MADE:,} characters")
 
     def write(self, characters: int) -> None:
         self.characters -= characters
@@ -171,7 +183,7 @@ class _Generation(Extension):
 
 
 class _Metered(NodeTransformer):
-    """Adds a step to every body that may run often, and counts texts that are concatenated."""
+    """Adds steps to bodies that may run often, counts concatenated texts and times comparisons."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         return self._stepped(node)
@@ -185,6 +197,10 @@ class _Metered(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _call("concatenated", list(node.nodes), node.lineno)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _call("compared", [node], node.lineno)
 
     def _stepped(self, node: Any) -> nodes.Node:  # noqa: ANN401  (a node with a body)
         written = sum(
@@ -222,7 +238,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             extensions=["jinja2.ext.loopcontrols", _Generation],
             finalize=_written,
         )
-        self.filters = {name: FILTERS[name] for name in _FILTERS} | {
+        filters = {name: FILTERS[name] for name in _FILTERS} | {
             "tojson": _to_json,
             "join": self._join,
             "replace": self._replace,
@@ -230,6 +246,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             "string": text_of,
             "sum": self._sum,
         }
+        self.filters = {name: _metered(function) for name, function in filters.items()}
         self.globals = {
             "range": _range,
             "dict": lambda *args, **names: dict(*args, **names),
@@ -245,6 +262,12 @@ class _Environment(ImmutableSandboxedEnvironment):
         """Count a step and the characters that it writes as they are in the source."""
         _budget().step(characters)
         return ""
+
+    @staticmethod
+    def compared(result: object) -> object:
+        """Return the result of a comparison."""
+        _budget().look()
+        return result
 
     @staticmethod
     def concatenated(*parts: object) -> str:
@@ -265,6 +288,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     @override
     def call(self, context: Context, function: Any, /, *args: Any, **names: Any) -> Any:
+        _budget().look()
         owner = getattr(function, "__self__", None)
         if isinstance(owner, str):
             match function.__name__:
@@ -273,6 +297,9 @@ class _Environment(ImmutableSandboxedEnvironment):
                 case "join":
                     (values,) = args
                     return self._join(values, owner)
+            result = super().call(context, function, *args, **names)
+            _budget().make(result)
+            return result
         return super().call(context, function, *args, **names)
 
     @override
@@ -284,6 +311,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     @override
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        _budget().look()
         match operator:
             case "*":
                 _require_product(left, right)
@@ -320,6 +348,23 @@ class _Environment(ImmutableSandboxedEnvironment):
                 _require_length(len(total) + len(item))
             total = total + item
         return total
+
+
+def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that looks at the clock, and refuses long lists and too much text."""
+
+    @wraps(function)
+    def metered(*args: Any, **names: Any) -> Any:  # noqa: ANN401
+        budget = _budget()
+        budget.look()
+        for value in args:
+            if isinstance(value, list | tuple | dict) and len(value) > MAX_RANGE:
+                raise LimitError(f"filters {len(value):,} items; allowed: {MAX_RANGE:,}")
+        result = function(*args, **names)
+        budget.make(result)
+        return result
+
+    return metered
 
 
 def text_of(value: object) -> str:

@@ -32,6 +32,9 @@ LIMITS = {
     "{{ ('x' * 4000000).join('abc') }}": "a value of",
     "{{ ('\n' * 4000000) | indent(60) }}": "a value of",
     "{{ {} | tojson(indent=10**9) }}": "indents by",
+    "{{ ('a b' * 999999).split(' ') | sort }}": "filters 1,000,000 items",
+    "{{ (['a' * 4000000] * 99999) | map('upper') | list }}": "makes more than",
+    "{% set x = 'a' * 4000000 %}" + "{% set y = x.upper() %}" * 20: "makes more than",
     "{% for i in range(99999) %}" + "x" * 999 + "{% endfor %}": "writes more than",
     "{% set a %}{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}{% endset %}": "writes more",
     DOUBLING.format("'x'", "ns.s ~ ns.s"): "a value of",
@@ -69,10 +72,23 @@ def test_what_leaves_the_sandbox_is_refused(source: str) -> None:
         Sandbox(source).render({"messages": []})
 
 
-def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(9) %}{% endfor %}",
+        "{{ messages | sort }}",
+        "{{ messages.count(1) }}",
+        "{{ messages[0] + 1 }}",
+        "{{ 1 in messages }}",
+        "{{ messages[0] < 1 < 2 }}",
+    ],
+)
+def test_time_is_limited_with_and_without_loops(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sandbox, "MAX_SECONDS", 0.0)
     with pytest.raises(UsageError, match="runs longer than 0 s"):
-        Sandbox("{% for i in range(9) %}{% endfor %}").render({})
+        Sandbox(source).render({"messages": [1]})
 
 
 def test_renderings_do_not_share_their_limits() -> None:
