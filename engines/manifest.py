@@ -58,6 +58,8 @@ EARLY_EXIT = constants.text("early_exit")  # its value if every layer was traine
 PROMPT_PLACEHOLDER = constants.text("prompt_placeholder")  # the prompt's place in a template
 KV_SCALE_BYTES = constants.integer("kv_scale_bytes")  # one scale per token and head, int8 caches
 END_TOKENS_FEATURE = "end_token_ids"  # required where more than eos_token_id ends a text
+INT8_BLOCKS_FEATURE = "int8_blocks"  # required where int8-block weights are packed
+KERNEL_BLOCK_SIZES = (32, 64, 128)  # of the kernels skipdec
 MAX_END_TOKENS = constants.integer("max_end_tokens")
 NUM_CANDIDATES = constants.integer("num_candidates")  # tokens per row that a device proposes
 
@@ -152,6 +154,11 @@ class PrecisionSpec(Record):
     accuracy_level: Integer | None = Field(
         default=None, description="accuracy_level of MatMulNBits: 0 exact, 4 int8"
     )
+    int8_blocks: Literal["packed"] | None = Field(
+        default=None,
+        description="int8-block weights are packed for skipdec's kernels; absent: those of "
+        "MatMulNBits",
+    )
     activation_ranges: Sha256 | None = Field(
         default=None, description="TensorRT int8 and fp8: digest of the ranges of activations"
     )
@@ -165,7 +172,7 @@ class PrecisionSpec(Record):
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what is absent: older bundles lack these fields and must keep their bytes."""
-        return _without(serialize(self), "kv_dtype", "table_dtype")
+        return _without(serialize(self), "int8_blocks", "kv_dtype", "table_dtype")
 
 
 class KVCacheSpec(Record):
@@ -299,11 +306,27 @@ class Manifest(Record):
                 f"kv_dtype is {self.precision.kv_dtype} without kernels that know other types than "
                 "the activations'; allowed with the kernels skipdec"
             )
+        if self.precision.int8_blocks is not None:
+            self._check_int8_blocks()
         if self.precision.table_dtype is not None and self.kernels is None:
             raise ValueError(
                 f"table_dtype is {self.precision.table_dtype}; allowed with the kernels skipdec"
             )
         return self
+
+    def _check_int8_blocks(self) -> None:
+        precision, found = self.precision, f"int8_blocks is {self.precision.int8_blocks}"
+        if self.kernels is None:
+            raise ValueError(f"{found}; allowed with the kernels skipdec")
+        if "int8-block" not in (precision.quantize, precision.head_quantize):
+            raise ValueError(f"{found}; allowed where quantize or head_quantize is int8-block")
+        if not has_kernel_blocks(precision.block_size, precision.accuracy_level):
+            raise ValueError(f"{found}; allowed with block_size 32, 64 or 128 and accuracy_level 4")
+        if INT8_BLOCKS_FEATURE not in self.requires:
+            raise ValueError(
+                f"{found}, but requires lacks {INT8_BLOCKS_FEATURE}, without which older readers "
+                "would look for weights of MatMulNBits"
+            )
 
     @model_validator(mode="after")
     def _check_engines(self) -> Self:
@@ -478,6 +501,11 @@ def _check_features(document: object, subject: str) -> None:
 def kv_width(dtype: KVType, model: ModelSpec) -> int:
     """Return the elements per token and head in a cache of ``dtype``: D, or D + 4 in int8."""
     return model.head_dim + (KV_SCALE_BYTES if dtype == "int8" else 0)
+
+
+def has_kernel_blocks(block_size: int | None, accuracy_level: int | None) -> bool:
+    """Return whether skipdec's kernels have products of blocks of that size and accuracy."""
+    return block_size in KERNEL_BLOCK_SIZES and accuracy_level == 4
 
 
 def _without(document: dict[str, Any], *fields: str) -> dict[str, Any]:

@@ -12,7 +12,14 @@ from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.errors import UsageError
 from ..engines.kernels.formats import UNREAD_HEAD
 from ..engines.kernels.library import find_library
-from ..engines.manifest import FloatType, Kernels, KVType, PrecisionSpec, Quantization
+from ..engines.manifest import (
+    FloatType,
+    Kernels,
+    KVType,
+    PrecisionSpec,
+    Quantization,
+    has_kernel_blocks,
+)
 from ..engines.targets import compiled_targets, exported_targets
 from .tensorrt import TensorRtConfig
 
@@ -24,6 +31,7 @@ RANGED_QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "fp8")
 DEFAULT_TARGET = "onnxruntime"
 CANONICAL = "canonical"
 DEFAULT_BLOCK_SIZE = 128
+DEFAULT_INT8_BLOCK_SIZE = 64
 DRAFT_HEAD_MULTIPLE = 64  # columns: whole blocks of every packing
 GIB = 1 << 30
 
@@ -56,7 +64,7 @@ class QuantizationConfig(ValidatedConfig):
         default=None, description="the head's weights (as --quantize)"
     )
     block_size: Annotated[int | None, _BUNDLE] = Field(
-        default=None, description="weights per scale, int8-block and int4 (128)"
+        default=None, description="weights per scale, int4 (128) and int8-block (64)"
     )
     accuracy_level: Literal[0, 4] | None = Field(
         default=None, description="in blocks: 0 exact, 4 int8 products (4)"
@@ -117,12 +125,19 @@ class QuantizationConfig(ValidatedConfig):
         used = self.quantizations
         in_blocks = not set(used).isdisjoint(BLOCK_QUANTIZATIONS)
         accuracy_level = 4 if self.accuracy_level is None else self.accuracy_level
+        block_size = self.block_size or _default_block_size(used)
+        is_packed = (
+            self.own_kernels is not None
+            and "int8-block" in used
+            and has_kernel_blocks(block_size, accuracy_level)
+        )
         return PrecisionSpec(
             dtype=dtype,
             quantize=used[0],
             head_quantize=used[1],
-            block_size=(self.block_size or DEFAULT_BLOCK_SIZE) if in_blocks else None,
+            block_size=block_size if in_blocks else None,
             accuracy_level=accuracy_level if in_blocks and not self.is_compiled else None,
+            int8_blocks="packed" if is_packed else None,
             activation_ranges=activation_ranges,
             kv_dtype=None if kv_dtype == dtype else kv_dtype,
         )
@@ -180,6 +195,11 @@ class QuantizationConfig(ValidatedConfig):
                 f"`quantize` is fp8, for which target {self.target} has no kernels; "
                 f"allowed with the targets {' and '.join(compiled_targets())}"
             )
+
+
+def _default_block_size(used: tuple[Quantization, ...]) -> int:
+    """Return 64 where int8 weights are in blocks: activations, too, are scaled by the block."""
+    return DEFAULT_INT8_BLOCK_SIZE if "int8-block" in used else DEFAULT_BLOCK_SIZE
 
 
 def block_size_problems(size: int) -> Iterator[str]:

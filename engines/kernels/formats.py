@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from ..manifest import Kernels, PrecisionSpec
-
-INT4_BLOCK_SIZES = (32, 64, 128)  # supported by BlockLinear4
+from ..manifest import Kernels, PrecisionSpec, Quantization, has_kernel_blocks
 
 UNREAD_HEAD = "only the kernels skipdec read a part of the head's weights in place"
 
 
-def fits_block_linear4(precision: PrecisionSpec) -> bool:
-    """Return whether BlockLinear4 runs int4 weights of ``precision``; else ONNX Runtime does."""
-    return precision.block_size in INT4_BLOCK_SIZES and precision.accuracy_level == 4
+def fits_block_linear(precision: PrecisionSpec, quantize: Quantization) -> bool:
+    """Return whether weights of ``quantize`` are blocks that the kernels run, not ONNX Runtime.
+
+    >>> fits_block_linear(PrecisionSpec(block_size=16, accuracy_level=4), "int4")
+    False
+    """
+    if quantize == "int8-block":
+        return precision.int8_blocks == "packed"
+    return quantize == "int4" and has_kernel_blocks(precision.block_size, precision.accuracy_level)
 
 
 def foreign_products(precision: PrecisionSpec) -> tuple[str, ...]:
@@ -26,7 +30,7 @@ def foreign_products(precision: PrecisionSpec) -> tuple[str, ...]:
     for quantize in (precision.quantize, precision.head_quantize):
         if quantize == "none" and precision.dtype == "float32":
             found.append("float32")
-        elif quantize == "int8-block" or (quantize == "int4" and not fits_block_linear4(precision)):
+        elif quantize in ("int8-block", "int4") and not fits_block_linear(precision, quantize):
             found.append(quantize)
     return tuple(dict.fromkeys(found))
 
@@ -43,9 +47,8 @@ def uncut_head(kernels: Kernels | None, precision: PrecisionSpec) -> str | None:
     packed = {
         "none": precision.dtype != "float32",
         "int8": True,
-        "int4": fits_block_linear4(precision),
     }
-    if packed.get(held, False):
+    if packed.get(held, fits_block_linear(precision, held)):
         return None
     form = precision.dtype if held == "none" else f"{held} of ONNX Runtime's operators"
     return (

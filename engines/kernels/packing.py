@@ -98,15 +98,17 @@ def pack_int4(
     >>> weight.shape, [f"{byte:02x}" for byte in weight[0, 0, 0]], scale[0, 0, :2].tolist()
     ((1, 4, 16, 4), ['20', '20', '31', '31'], [0.5, 0.0])
     """
-    columns, blocks, _ = codes.shape
-    padding = (0, -columns % BLOCK_COLUMNS)
-    pairs = np.pad(codes.reshape(columns, -1, 4), (padding, (0, 0), (0, 0)), constant_values=0x88)
+    columns = len(codes)
+    pairs = np.pad(
+        codes.reshape(columns, -1, 4),
+        ((0, -columns % BLOCK_COLUMNS), (0, 0), (0, 0)),
+        constant_values=0x88,
+    )
     ordered = np.empty_like(pairs)  # inputs in the order 0 4, 1 5, 2 6, 3 7
     ordered[..., 0::2] = pairs[..., :2] & 15 | pairs[..., 2:] << 4
     ordered[..., 1::2] = pairs[..., :2] >> 4 | pairs[..., 2:] & 0xF0
     weight = ordered.reshape(-1, BLOCK_COLUMNS, *pairs.shape[1:]).transpose(0, 2, 1, 3)
-    scales = np.pad(scale, (padding, (0, 0))).reshape(-1, BLOCK_COLUMNS, blocks)
-    return np.ascontiguousarray(weight), np.ascontiguousarray(scales.transpose(0, 2, 1))
+    return np.ascontiguousarray(weight), _pack_scales(scale)
 
 
 def unpack_int4(
@@ -124,5 +126,55 @@ def unpack_int4(
     pairs = np.empty_like(ordered)
     pairs[..., :2] = ordered[..., 0::2] & 15 | ordered[..., 1::2] << 4
     pairs[..., 2:] = ordered[..., 0::2] >> 4 | ordered[..., 1::2] & 0xF0
-    scales = scale.transpose(0, 2, 1).reshape(-1, blocks)[:columns]
-    return pairs.reshape(columns, blocks, -1), scales.copy()
+    return pairs.reshape(columns, blocks, -1), _unpack_scales(scale, columns)
+
+
+def pack_int8_blocks(
+    codes: NDArray[np.uint8], scale: NDArray[Element]
+) -> tuple[NDArray[np.int8], NDArray[Element]]:
+    """Return ``weight`` and ``scale`` of the operator BlockLinear8 from those of MatMulNBits.
+
+    ``codes`` uint8 [N, blocks, block_size] are 128 more than the integers that they represent;
+    ``scale`` is [N, blocks], of any dtype. The new ``weight`` has these integers as int8 [Np/16,
+    Kp/4, 16, 4] with Kp = blocks · block_size and Np = N rounded up to a multiple of 16; the new
+    ``scale`` is [Np/16, blocks, 16]. Beyond N, both are 0. Both are copies.
+
+    >>> codes = np.arange(120, 136, dtype=np.uint8).reshape(1, 1, 16)
+    >>> weight, scale = pack_int8_blocks(codes, np.array([[0.5]], np.float32))
+    >>> weight.shape, weight[0, 2, :2].tolist(), scale[0, 0, :2].tolist()
+    ((1, 4, 16, 4), [[0, 1, 2, 3], [0, 0, 0, 0]], [0.5, 0.0])
+    """
+    columns = len(codes)
+    integers = (
+        (codes ^ np.uint8(INT8_ZERO_POINT)).view(np.int8).reshape(columns, -1, INT8_DEPTH_STEP)
+    )
+    padded = np.pad(integers, ((0, -columns % BLOCK_COLUMNS), (0, 0), (0, 0)))
+    weight = padded.reshape(-1, BLOCK_COLUMNS, *padded.shape[1:]).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(weight), _pack_scales(scale)
+
+
+def unpack_int8_blocks(
+    weight: NDArray[np.int8], scale: NDArray[Element], columns: int
+) -> tuple[NDArray[np.uint8], NDArray[Element]]:
+    """Return the codes and scales of ``columns`` columns given to ``pack_int8_blocks``, as copies.
+
+    >>> packed = pack_int8_blocks(np.full((1, 1, 16), 130, np.uint8), np.array([[0.5]], np.float32))
+    >>> codes, scale = unpack_int8_blocks(*packed, columns=1)
+    >>> codes[0, 0, 0].item(), codes.shape, scale.tolist()
+    (130, (1, 1, 16), [[0.5]])
+    """
+    integers = weight.transpose(0, 2, 1, 3).reshape(-1, weight.shape[1] * INT8_DEPTH_STEP)[:columns]
+    codes = np.ascontiguousarray(integers).view(np.uint8) ^ np.uint8(INT8_ZERO_POINT)
+    return codes.reshape(columns, scale.shape[1], -1), _unpack_scales(scale, columns)
+
+
+def _pack_scales(scale: NDArray[Element]) -> NDArray[Element]:
+    """Return scales [N, blocks] as [Np/16, blocks, 16], with 0 beyond N; a copy."""
+    columns, blocks = scale.shape
+    padded = np.pad(scale, ((0, -columns % BLOCK_COLUMNS), (0, 0)))
+    return np.ascontiguousarray(padded.reshape(-1, BLOCK_COLUMNS, blocks).transpose(0, 2, 1))
+
+
+def _unpack_scales(scale: NDArray[Element], columns: int) -> NDArray[Element]:
+    """Return the scales [columns, blocks] given to ``_pack_scales``, as a copy."""
+    return scale.transpose(0, 2, 1).reshape(-1, scale.shape[1])[:columns].copy()

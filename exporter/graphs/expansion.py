@@ -1,7 +1,7 @@
 """Rewriting of skipdec's operators to ONNX Runtime's, for machines without the library.
 
     QuantizedLinear → QuantizeLinear, MatMulInteger and scales, then bias, activation, residual
-    BlockLinear4    → MatMulNBits, likewise
+    BlockLinear4, 8 → MatMulNBits, likewise
     HalfLinear      → MatMul, its weight in float32
     gated products  → those of gate and other in one, then Split, Sigmoid, Mul, Mul
     Attention       → RMSNormalization, RotaryEmbedding (optional), GroupQueryAttention
@@ -35,7 +35,8 @@ _CACHES = slice(3, 5)  # inputs of Attention: past_key and past_value
 
 def expanded_precision(precision: PrecisionSpec) -> PrecisionSpec:
     """Return the number formats that ``expand`` produces from a bundle of ``precision``."""
-    return precision.model_copy(update={"dtype": "float32", "kv_dtype": None, "table_dtype": None})
+    changes = {"dtype": "float32", "kv_dtype": None, "table_dtype": None, "int8_blocks": None}
+    return precision.model_copy(update=changes)
 
 
 def expand(

@@ -20,6 +20,7 @@ from ...engines.host.signals import Interruption
 from ...engines.host.worker import Worker
 from ...engines.manifest import (
     END_TOKENS_FEATURE,
+    INT8_BLOCKS_FEATURE,
     DraftHead,
     DraftLayer,
     EngineKind,
@@ -199,11 +200,18 @@ class _Building:
             tokenizer=None if plan.tokenizer is None else TOKENIZER_NAME,
             prompt_template=plan.prompt_template,
             chat_template=None if plan.chat is None else plan.chat.described,
-            requires=(END_TOKENS_FEATURE,) if several_ends else (),
+            requires=tuple(self._required(several_ends)),
             files=tuple(files),
             tool_versions=self._source.tool_versions,
             source=self._source.provenance(),
         ).with_digest()
+
+    def _required(self, several_ends: Sequence[int]) -> Iterator[str]:
+        """Yield the features that a reader of the bundle must know."""
+        if several_ends:
+            yield END_TOKENS_FEATURE
+        if self._plan.precision.int8_blocks is not None:
+            yield INT8_BLOCKS_FEATURE
 
     def _draft_layer(self) -> DraftLayer | None:
         behind = self._plan.drafts.behind

@@ -15,7 +15,7 @@ import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
 import numpy as np
 from typing_extensions import override
 
-from ...engines.kernels.formats import fits_block_linear4
+from ...engines.kernels.formats import fits_block_linear
 from ...engines.kernels.packing import (
     BLOCK_COLUMNS,
     INT8_DEPTH_MULTIPLE,
@@ -24,9 +24,11 @@ from ...engines.kernels.packing import (
     pack_half,
     pack_int4,
     pack_int8,
+    pack_int8_blocks,
     unpack_half,
     unpack_int4,
     unpack_int8,
+    unpack_int8_blocks,
 )
 from ...engines.manifest import EngineKind, PrecisionSpec
 from ...engines.memory import Array
@@ -159,38 +161,49 @@ class PackedChannelQuantizer(PackedQuantizer):
 
 
 @dataclass(frozen=True)
-class PackedInt4Quantizer(PackedQuantizer):
-    """int4 for the operator BlockLinear4: ``BlockQuantizer``'s codes and scales, packed.
+class PackedBlockQuantizer(PackedQuantizer):
+    """``BlockQuantizer``'s codes and scales, packed for an operator of blocks.
 
     Scales are bfloat16: as small as float16, with the range of float32, so weights of any magnitude
-    are represented equally well. Because codes are computed from the rounded scale, its eight bits
-    cost less than a fiftieth of a step at the largest element of a block and nothing elsewhere.
-    ``block_size`` is one of those that `fits_block_linear4` allows.
+    are represented equally well. Codes are computed from the rounded scale, so its eight bits only
+    cost anything at the largest element of a block: less than a fiftieth of a step of int4, and at
+    most a fourth of one of int8.
+    ``block_size`` is one of those that `fits_block_linear` allows.
     """
 
     block_size: int
 
-    operator = "BlockLinear4"
+    bits: ClassVar[int]
+    code_type: ClassVar[str]
     column_axis = 0
 
     @property
     def plain(self) -> BlockQuantizer:
         """Return the quantiser with which MatMulNBits computes the same."""
-        return BlockQuantizer(4, self.block_size, "bfloat16")
+        return BlockQuantizer(self.bits, self.block_size, "bfloat16")
 
     @override
     def attributes(self, shape: tuple[int, int]) -> dict[str, int]:
         return super().attributes(shape) | {"N": shape[1], "block_size": self.block_size}
 
     def layout(self, shape: tuple[int, int]) -> Layout:
-        """Return uint8 codes [panels, Kp/8, 16, 4] and bfloat16 ``scale`` [panels, blocks, 16]."""
+        """Return codes [panels, Kp · bits / 32, 16, 4] and ``scale`` [panels, blocks, 16]."""
         in_size, out_size = shape
         blocks, panels = -(-in_size // self.block_size), self.blocks(out_size)
-        depth = blocks * self.block_size // 8
+        depth = blocks * self.block_size * self.bits // 32
         return {
-            "quantized": ("uint8", (panels, depth, BLOCK_COLUMNS, 4)),
+            "quantized": (self.code_type, (panels, depth, BLOCK_COLUMNS, 4)),
             "scale": ("bfloat16", (panels, blocks, BLOCK_COLUMNS)),
         }
+
+
+@dataclass(frozen=True)
+class PackedInt4Quantizer(PackedBlockQuantizer):
+    """int4 for the operator BlockLinear4."""
+
+    operator = "BlockLinear4"
+    bits = 4
+    code_type = "uint8"
 
     @override
     def pack(self, weight: Array) -> dict[str, Array]:
@@ -201,6 +214,26 @@ class PackedInt4Quantizer(PackedQuantizer):
     @override
     def unpacked(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
         quantized, scale = unpack_int4(tensors["quantized"], tensors["scale"], shape[1])
+        return {"quantized": quantized, "scale": scale}
+
+
+@dataclass(frozen=True)
+class PackedInt8BlockQuantizer(PackedBlockQuantizer):
+    """int8 in blocks for the operator BlockLinear8."""
+
+    operator = "BlockLinear8"
+    bits = 8
+    code_type = "int8"
+
+    @override
+    def pack(self, weight: Array) -> dict[str, Array]:
+        plain = self.plain.encode(weight)
+        quantized, scale = pack_int8_blocks(plain["quantized"], plain["scale"])
+        return {"quantized": quantized, "scale": scale}
+
+    @override
+    def unpacked(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
+        quantized, scale = unpack_int8_blocks(tensors["quantized"], tensors["scale"], shape[1])
         return {"quantized": quantized, "scale": scale}
 
 
@@ -245,15 +278,17 @@ def _halves(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, A
 def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:
     """Return the quantiser of the products of an engine of ``kind``; None leaves them float32.
 
-    int8 blocks, and int4 blocks with a size or accuracy that BlockLinear4 lacks, run on ONNX
-    Runtime's operators.
+    Blocks with a size or accuracy that BlockLinear4 and BlockLinear8 lack, and int8 blocks of
+    bundles from before BlockLinear8, run on ONNX Runtime's operators.
     """
     match quantize.weight_quantizer(kind, precision):
         case None if precision.dtype != "float32" and kind in _WITH_PRODUCTS:
             return HalfQuantizer(precision.dtype)
         case ChannelQuantizer():
             return PackedChannelQuantizer()
-        case BlockQuantizer(bits=4, block_size=size) if fits_block_linear4(precision):
-            return PackedInt4Quantizer(size)
+        case BlockQuantizer(bits=bits, block_size=size) if fits_block_linear(
+            precision, quantize.quantization(kind, precision)
+        ):
+            return PackedInt4Quantizer(size) if bits == 4 else PackedInt8BlockQuantizer(size)
         case other:
             return other

@@ -43,7 +43,8 @@ def engine_tolerance(
     With skipdec's kernels (``form``), activations are float32 and the reference has the same
     weights: only the cache is rounded, which is float32 in the reference.
 
-    MatMulNBits at accuracy level 4 quantises activations, unlike the reference: 0.03.
+    Blocks at accuracy level 4 quantise activations, unlike the reference: 0.03; in blocks of int8,
+    whose reference is the closest, single elements may be off by 0.1 (SmolLM2-135M).
     int8 is exact, but if float rounding moves an activation across the edge of its 8-bit code,
     the token is off by up to 0.03 at the end of the layer, or by 0.06 where inputs have outliers
     (SmolLM2-135M's layer 28). In float32 this affects about one token in thirty (opt-1.3b), so the
@@ -57,7 +58,8 @@ def engine_tolerance(
     if quantize == "int8":
         return Tolerance(1e-1, exact if rounded == "float32" else 3e-2 + exact)
     if quantize != "none" and precision.accuracy_level == 4:
-        return Tolerance(3e-2 + exact, 3e-2 + exact)
+        largest = 1e-1 if quantize == "int8-block" else 3e-2 + exact
+        return Tolerance(largest, 3e-2 + exact)
     return Tolerance(exact, exact)
 
 
@@ -148,7 +150,7 @@ def remedies(
     if precision.accuracy_level == 4:
         yield "--accuracy-level 0"
     if "int8" in used:
-        yield f"--quantize int8-block{'' if is_compiled else ' --accuracy-level 0'}"
+        yield "--quantize int8-block"
     if "int4" in used:
         yield "'skipdec round MODEL --data FILE -o DIR' and an export of DIR"
     if (precision.block_size or 0) > _SMALL_BLOCK:

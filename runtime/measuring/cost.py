@@ -6,7 +6,8 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...engines.manifest import EngineKind, EngineSpec, Manifest, TensorRole
+from ...engines.kernels.formats import fits_block_linear
+from ...engines.manifest import EngineKind, EngineSpec, Manifest, Quantization, TensorRole
 from ...engines.memory import ITEM_BYTES
 from ...engines.targets import target_of
 from ..kv.buffers import KVLayout
@@ -166,10 +167,12 @@ def _num_weights(manifest: Manifest, engine: EngineSpec) -> int:
     precision, quantize = manifest.precision, _quantize(manifest, engine)
     stored = {"int4": 0.5, "none": ITEM_BYTES[precision.dtype]}.get(quantize, 1)
     if precision.block_size is not None and quantize in ("int4", "int8-block"):
-        stored += ITEM_BYTES["float32"] / precision.block_size  # the block's scale
+        is_packed = manifest.kernels is not None and fits_block_linear(precision, quantize)
+        scale = ITEM_BYTES["bfloat16" if is_packed else "float32"]  # bytes, of a block
+        stored += scale / precision.block_size
     return round(engine.step_bytes / stored)
 
 
-def _quantize(manifest: Manifest, engine: EngineSpec) -> str:
+def _quantize(manifest: Manifest, engine: EngineSpec) -> Quantization:
     is_head = engine.kind == EngineKind.HEAD
     return manifest.precision.head_quantize if is_head else manifest.precision.quantize

@@ -60,6 +60,17 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
         (lambda d: d.update(kernels="cuda"), "kernels: Input should be 'skipdec'"),
         (lambda d: d["precision"].update(kv_dtype="int8"), "kv_dtype is int8 without kernels"),
         (lambda d: d["precision"].update(table_dtype="float16"), "table_dtype is float16; allowed"),
+        (
+            lambda d: _pack(d, kernels=None),
+            "int8_blocks is packed; allowed with the kernels skipdec",
+        ),
+        (
+            lambda d: _pack(d, quantize="int4"),
+            "allowed where quantize or head_quantize is int8-block",
+        ),
+        (lambda d: _pack(d, block_size=16), "allowed with block_size 32, 64 or 128 and accuracy_"),
+        (lambda d: _pack(d, accuracy_level=0), "allowed with block_size 32, 64 or 128 and accura"),
+        (lambda d: _pack(d, requires=[]), "requires lacks int8_blocks"),
         (lambda d: d.update(prompt_template="none"), "prompt_template: .*with {prompt} once"),
         (lambda d: _end_at(d, [2]), r"end_token_ids is \[2\]; allowed: eos_token_id"),
         (lambda d: _end_at(d, [3, 2]), r"end_token_ids is \[3, 2\]; allowed: eos_token_id"),
@@ -76,6 +87,15 @@ def test_an_edited_manifest_is_refused_even_with_a_matching_digest(
     (bundle.path / "manifest.json").write_text(edited(bundle, edit))
     with pytest.raises(BundleError, match=text):
         EngineBundle.open(bundle.path)
+
+
+def _pack(document: dict[str, Any], **changes: Any) -> None:  # noqa: ANN401  (JSON)
+    """Make it the manifest of packed blocks of int8 weights, with ``changes`` anywhere."""
+    document.update(kernels="skipdec", requires=["int8_blocks"])
+    packed = {"quantize": "int8-block", "block_size": 64, "accuracy_level": 4}
+    document["precision"].update(packed, int8_blocks="packed")
+    for name, value in changes.items():
+        (document if name in ("kernels", "requires") else document["precision"])[name] = value
 
 
 def _end_at(

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.kernels.products import (
     Subgraph,
-    block_linear4,
+    block_linear,
     half_linear,
     integer_chain,
     matmul_nbits,
@@ -41,7 +41,7 @@ from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE, require_li
 Shape = tuple[int, int]
 Builder = Callable[[str, Shape], Subgraph]
 
-INT4_BLOCK_SIZE = 32
+BLOCK_SIZES = {4: 32, 8: 64}  # by the bits of a weight
 WEIGHT_BYTES = 160 << 20  # all copies together
 LEAST_SECONDS = 0.4  # minimum time for each row of the table in each column
 
@@ -53,11 +53,11 @@ def int8_operands(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
     return codes, random.uniform(0.001, 0.01, shape[1]).astype(np.float32)
 
 
-def int4_operands(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Return random codes [N, blocks, 16] and scales [N, blocks]."""
+def block_operands(shape: Shape, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return random codes [N, blocks, bytes of a block] and scales [N, blocks]."""
     random, (depth, columns) = np.random.default_rng(0), shape
-    blocks = -(-depth // INT4_BLOCK_SIZE)
-    codes = random.integers(0, 256, (columns, blocks, INT4_BLOCK_SIZE // 2), np.uint8)
+    blocks = -(-depth // BLOCK_SIZES[bits])
+    codes = random.integers(0, 256, (columns, blocks, BLOCK_SIZES[bits] * bits // 8), np.uint8)
     return codes, random.uniform(0.001, 0.01, (columns, blocks)).astype(np.float32)
 
 
@@ -73,6 +73,15 @@ class Comparison:
     ours: Builder
     theirs: Builder
     weight_bytes: float  # one of our weights
+
+
+def block_comparison(bits: int) -> Comparison:
+    """Return products of blocks of weights of ``bits``."""
+    return Comparison(
+        lambda name, shape: block_linear(name, *block_operands(shape, bits), bits),
+        lambda name, shape: matmul_nbits(name, *block_operands(shape, bits), shape[0], bits),
+        weight_bytes=bits / 8 + 2 / BLOCK_SIZES[bits],
+    )
 
 
 OPERATORS = {
@@ -91,11 +100,8 @@ OPERATORS = {
         lambda name, shape: matrix_product(name, float_operand(shape)),
         weight_bytes=2,
     ),
-    "int4": Comparison(
-        lambda name, shape: block_linear4(name, *int4_operands(shape)),
-        lambda name, shape: matmul_nbits(name, *int4_operands(shape), shape[0]),
-        weight_bytes=0.5 + 2 / INT4_BLOCK_SIZE,
-    ),
+    "int4": block_comparison(4),
+    "int8-block": block_comparison(8),
 }
 
 

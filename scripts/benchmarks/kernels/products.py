@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from skipdec.engines.backends.ort import session_options
 from skipdec.engines.kernels.library import DOMAIN, require_library
-from skipdec.engines.kernels.packing import pack_half, pack_int4, pack_int8
+from skipdec.engines.kernels.packing import pack_half, pack_int4, pack_int8, pack_int8_blocks
 
 Array = np.ndarray[Any, Any]
 
@@ -87,23 +87,24 @@ def matrix_product(name: str, weight: Array) -> Subgraph:
     return Subgraph([node], {f"{name}.weight": weight}, name)
 
 
-def block_linear4(name: str, codes: Array, scale: Array) -> Subgraph:
-    """Multiply x [..., K] → [..., N] by BlockLinear4, with ``matmul_nbits``'s codes and scales."""
-    weight, packed_scale = pack_int4(codes, scale.astype(ml_dtypes.bfloat16))
+def block_linear(name: str, codes: Array, scale: Array, bits: int) -> Subgraph:
+    """Multiply x [..., K] → [..., N] in blocks, with ``matmul_nbits``'s codes and scales."""
+    pack = pack_int4 if bits == 4 else pack_int8_blocks
+    weight, packed_scale = pack(codes, scale.astype(ml_dtypes.bfloat16))
     constants = {f"{name}.weight": weight, f"{name}.scale": packed_scale}
     node = helper.make_node(
-        "BlockLinear4",
+        f"BlockLinear{bits}",
         ["x", *constants],
         [name],
         domain=DOMAIN,
         N=len(codes),
-        block_size=2 * codes.shape[2],
+        block_size=8 // bits * codes.shape[2],
     )
     return Subgraph([node], constants, name)
 
 
-def matmul_nbits(name: str, codes: Array, scale: Array, depth: int) -> Subgraph:
-    """Build the same for ONNX Runtime: codes [N, blocks, block_size / 2], scale [N, blocks]."""
+def matmul_nbits(name: str, codes: Array, scale: Array, depth: int, bits: int) -> Subgraph:
+    """Build the same for ONNX Runtime: codes [N, blocks, bytes of a block], scale [N, blocks]."""
     constants = {f"{name}.codes": codes, f"{name}.scale": scale.astype(np.float32)}
     node = helper.make_node(
         "MatMulNBits",
@@ -112,8 +113,8 @@ def matmul_nbits(name: str, codes: Array, scale: Array, depth: int) -> Subgraph:
         domain="com.microsoft",
         K=depth,
         N=len(codes),
-        bits=4,
-        block_size=2 * codes.shape[2],
+        bits=bits,
+        block_size=8 // bits * codes.shape[2],
         accuracy_level=4,
     )
     return Subgraph([node], constants, name)

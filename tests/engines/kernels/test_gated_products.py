@@ -17,6 +17,7 @@ from skipdec.exporter.quantization.packed import (
     HalfQuantizer,
     PackedChannelQuantizer,
     PackedInt4Quantizer,
+    PackedInt8BlockQuantizer,
     PackedQuantizer,
 )
 
@@ -31,6 +32,7 @@ QUANTIZERS: dict[str, PackedQuantizer] = {
     "int8": PackedChannelQuantizer(is_gated=True),
     "int4": PackedInt4Quantizer(32, is_gated=True),
     "int4-128": PackedInt4Quantizer(128, is_gated=True),
+    "int8-block": PackedInt8BlockQuantizer(64, is_gated=True),
     "float16": HalfQuantizer("float16", is_gated=True),
     "bfloat16": HalfQuantizer("bfloat16", is_gated=True),
 }
@@ -180,7 +182,7 @@ def test_halves_of_unequal_width_and_residuals_are_refused(form: str) -> None:
         layer.session(residual=True).run(None, {"x": x, "residual": np.zeros_like(x[:, :16])})
 
 
-@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("form", ["int8", "int4", "int8-block"])
 def test_the_packing_of_a_plain_product_is_refused(form: str) -> None:
     layer = Layer.random(form, 64, 24)
     with pytest.raises(Exception, match="weight"):

@@ -20,9 +20,18 @@ from skipdec.exporter.graphs.lowering import LoweredEngine, lowering_of
 PRECISIONS = {
     "int8": PrecisionSpec(quantize="int8"),
     "int4": PrecisionSpec(quantize="int4", block_size=32, accuracy_level=4),
+    "int8-block": PrecisionSpec(
+        quantize="int8-block", block_size=64, accuracy_level=4, int8_blocks="packed"
+    ),
     "float16": PrecisionSpec(dtype="float16"),
 }
-PRODUCTS = {"int8": "QuantizedLinear", "int4": "BlockLinear4", "float16": "HalfLinear"}
+PRODUCTS = {
+    "int8": "QuantizedLinear",
+    "int4": "BlockLinear4",
+    "int8-block": "BlockLinear8",
+    "float16": "HalfLinear",
+}
+MOST_NODES = 9  # of a layer: two norms, four products, attention, casts of the norms' weights
 
 
 def spec_of(structure: str) -> ModelSpec:
@@ -49,6 +58,7 @@ def test_four_products_and_two_norms_are_all_beside_attention(
     engine = lowered(structure, PRECISIONS[precision])
     counts = operators(engine)
     assert counts[PRODUCTS[precision]] == 4
+    assert counts.total() <= MOST_NODES, counts
     assert not counts["Sigmoid"] + counts["MatMul"] + counts["RMSNormalization"] + counts["Add"]
     (gated,) = (node for node in engine.graph.graph if node.attributes.get_int("gated", 0))
     assert gated.name == "mlp.gate_up_proj.weight"

@@ -36,12 +36,14 @@ STRUCTURES = ("pre_norm", "post_norm", "no_bias", "untied", "no_final_norm")
 PACKED: tuple[dict[str, Any], ...] = (
     {"quantize": "int8"},
     {"quantize": "int4", "block_size": 32},
+    {"quantize": "int8-block"},
     {"dtype": "float16", "kv_dtype": "int8"},
 )
 UNPACKED: tuple[dict[str, Any], ...] = (
     {},
     {"quantize": "int8", "head_quantize": "none"},
     {"quantize": "int4", "block_size": 16},
+    {"quantize": "int8-block", "accuracy_level": 0},
     {"kernels": "onnxruntime", "quantize": "int8"},
 )
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels are not compiled")

@@ -27,6 +27,7 @@ PRECISIONS: list[dict[str, object]] = [
 OWN_PRECISIONS: list[dict[str, object]] = [
     {"dtype": "bfloat16", "quantize": "int8", "head_quantize": "none"},
     {"quantize": "int4", "block_size": 32, "head_quantize": "int8"},
+    {"quantize": "int8", "head_quantize": "int8-block"},
 ]
 CASES = [{"kernels": "onnxruntime", **options} for options in PRECISIONS] + [
     pytest.param({"kernels": "skipdec", **options}, marks=needs_kernels)

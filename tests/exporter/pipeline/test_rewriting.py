@@ -35,6 +35,7 @@ def rewriting(bundle: Path, output: Path) -> BuildConfig:
     [
         ("post_norm", {"quantize": "int8", "kv_dtype": "float32"}, 1e-5),
         ("post_norm", {"quantize": "int4", "block_size": 32, "kv_dtype": "float32"}, 1e-3),
+        ("post_norm", {"quantize": "int8-block", "kv_dtype": "float32"}, 1e-3),
         ("post_norm", {"dtype": "bfloat16", "kv_dtype": "float32"}, 1e-4),
         # the cache is float32 afterwards, in the next two
         ("post_norm", {"quantize": "int8"}, 0.2),

@@ -10,8 +10,10 @@ import pytest
 from skipdec.exporter.quantization import quantize
 from skipdec.exporter.quantization.packed import (
     HalfQuantizer,
+    PackedBlockQuantizer,
     PackedChannelQuantizer,
     PackedInt4Quantizer,
+    PackedInt8BlockQuantizer,
     PackedQuantizer,
 )
 from skipdec.exporter.quantization.quantize import BlockQuantizer
@@ -23,6 +25,7 @@ def weight(shape: tuple[int, int]) -> np.ndarray:
 
 PACKED = [
     PackedInt4Quantizer(32),
+    PackedInt8BlockQuantizer(32),
     PackedChannelQuantizer(),
     HalfQuantizer("float16"),
     HalfQuantizer("bfloat16"),
@@ -64,7 +67,10 @@ def test_a_weight_is_packed_in_pieces_without_a_difference(
         assert tensor.tobytes() == whole[name].tobytes()
 
 
-@pytest.mark.parametrize("quantizer", [PackedInt4Quantizer(32), PackedChannelQuantizer()])
+@pytest.mark.parametrize(
+    "quantizer",
+    [PackedInt4Quantizer(32), PackedInt8BlockQuantizer(32), PackedChannelQuantizer()],
+)
 def test_codes_and_scales_are_those_of_onnx_runtimes_form(quantizer: PackedQuantizer) -> None:
     original = weight((80, 37))
     unpacked = quantizer.unpack(quantizer.encode(original), (80, 37))
@@ -73,16 +79,19 @@ def test_codes_and_scales_are_those_of_onnx_runtimes_form(quantizer: PackedQuant
         np.testing.assert_array_equal(unpacked[name], tensor)
 
 
+@pytest.mark.parametrize("packed", [PackedInt4Quantizer(32), PackedInt8BlockQuantizer(32)])
 @pytest.mark.parametrize("magnitude", [1e-34, 1e-8, 1.0, 1e34])
-def test_short_scales_cost_next_to_nothing_at_any_magnitude(magnitude: float) -> None:
+def test_short_scales_cost_next_to_nothing_at_any_magnitude(
+    magnitude: float, packed: PackedBlockQuantizer
+) -> None:
     original = weight((256, 64)) * np.float32(magnitude)
 
-    def error(quantizer: BlockQuantizer | PackedInt4Quantizer) -> float:
+    def error(quantizer: BlockQuantizer | PackedBlockQuantizer) -> float:
         return float(
             np.abs(quantizer.dequantized(original) / magnitude - original / magnitude).mean()
         )
 
-    assert error(PackedInt4Quantizer(32)) < 1.005 * error(BlockQuantizer(4, 32))
+    assert error(packed) < 1.03 * error(BlockQuantizer(packed.bits, 32))
 
 
 def test_values_too_small_for_a_scale_become_zero() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hollow_bundles import EMBED_BYTES, HEAD_BYTES, LAYER_BYTES, hollow_manifest
 
+from skipdec.engines.manifest import PrecisionSpec
 from skipdec.runtime.measuring.cost import CostModel
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -60,6 +61,23 @@ def test_a_prompts_work_counts_weights_however_they_are_stored(
     precision: dict[str, Any], bits: float
 ) -> None:
     cost = CostModel(hollow_manifest(2, **precision))
+    full = ExitSchedule.full(2)
+    more = cost.prefill(full, [2]) - cost.prefill(full, [1])
+    assert more == 2 * round(8 * LAYER_BYTES / bits) + 2 * 8 * (2 * 3 - 1 * 2)
+
+
+@pytest.mark.parametrize(
+    ("precision", "bits"),
+    [
+        ({"quantize": "int4", "block_size": 32, "accuracy_level": 4}, 4 + 16 / 32),
+        ({"quantize": "int8-block", "block_size": 64, "int8_blocks": "packed"}, 8 + 16 / 64),
+    ],
+)
+def test_blocks_of_the_kernels_have_scales_of_16_bits(
+    precision: dict[str, Any], bits: float
+) -> None:
+    changes = {"kernels": "skipdec", "precision": PrecisionSpec(**precision)}
+    cost = CostModel(hollow_manifest(2).model_copy(update=changes))
     full = ExitSchedule.full(2)
     more = cost.prefill(full, [2]) - cost.prefill(full, [1])
     assert more == 2 * round(8 * LAYER_BYTES / bits) + 2 * 8 * (2 * 3 - 1 * 2)

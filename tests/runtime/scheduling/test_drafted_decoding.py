@@ -43,11 +43,11 @@ def bundle(
 ) -> Callable[[str], Path]:
     folder = tmp_path_factory.mktemp("drafted")
 
-    def exported(quantize: str) -> Path:
-        place = folder / quantize
+    def exported(quantize: str, **options: int) -> Path:
+        place = folder / "-".join([quantize, *map(str, options.values())])
         if place.exists():
             return place / "bundle"
-        return export_with_kernels(checkpoint(STRUCTURE), place, quantize)
+        return export_with_kernels(checkpoint(STRUCTURE), place, quantize, **options)
 
     return exported
 
@@ -104,8 +104,9 @@ def test_texts_with_drafts_are_those_without(generator: Generator, draft: str) -
         assert stats.accepted_draft_tokens > 100
 
 
-def test_texts_of_int4_are_those_without(bundle: Callable[[str], Path]) -> None:
-    with Generator.open(bundle("int4"), threads=1, max_batch_size=3) as generator:
+@pytest.mark.parametrize("quantize", ["int4", "int8-block"])
+def test_texts_of_blocks_are_those_without(bundle: Callable[[str], Path], quantize: str) -> None:
+    with Generator.open(bundle(quantize), threads=1, max_batch_size=3) as generator:
         ordinary, _ = run_requests(generator, REQUESTS)
         run_requests(generator, REQUESTS, draft="own,adapt=no")
         drafted, _ = run_requests(generator, REQUESTS, draft="own,adapt=no")
@@ -155,13 +156,21 @@ def test_a_request_may_name_no_other_drafts(generator: Generator) -> None:
 
 
 @pytest.mark.parametrize("draft", ["own", "lookup"])
-@pytest.mark.parametrize(("quantize", "kind"), [("none", "float32"), ("int8-block", "int8-block")])
+@pytest.mark.parametrize(
+    ("quantize", "options", "kind"),
+    [
+        ("none", {}, "float32"),
+        ("int4", {"accuracy_level": 0}, "int4"),
+        ("int8-block", {"block_size": 16}, "int8-block"),
+    ],
+)
 def test_bundles_whose_bits_are_not_promised_are_refused(
-    bundle: Callable[[str], Path], quantize: str, kind: str, draft: str
+    bundle: Callable[..., Path], quantize: str, options: dict[str, int], kind: str, draft: str
 ) -> None:
+    path = bundle(quantize, **options)
     with pytest.raises(UsageError, match=f"products of {kind} weights are ONNX Runtime's"):
-        Generator.open(bundle(quantize), draft=draft)
-    with Generator.open(bundle(quantize), draft=f"{draft},exact=no") as generator:
+        Generator.open(path, draft=draft)
+    with Generator.open(path, draft=f"{draft},exact=no") as generator:
         assert generator.generate("a", params())[0].outputs[0].drafts is not None
 
 

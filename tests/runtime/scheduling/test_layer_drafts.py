@@ -62,6 +62,7 @@ DRAFTS = ("ends:3", "first:2", "layers:2,adapt=no", "own+lookup+ends:2,adapt=no"
         ("post_norm", {"quantize": "int4", "kv_dtype": "bfloat16"}),
         ("no_bias", {"quantize": "int4", "kv_dtype": "int8"}),
         ("untied", {"quantize": "int8", "kv_dtype": "float32"}),
+        ("untied", {"quantize": "int8-block", "kv_dtype": "float16"}),
     ],
 )
 def test_texts_with_drafts_by_layers_are_those_without(

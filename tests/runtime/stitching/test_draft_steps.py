@@ -39,6 +39,7 @@ TEXTS = draw_texts(3, 8)
         ("pre_norm", "int8", "float16"),
         ("pre_norm", "int8", "int8"),
         ("pre_norm", "int4", "bfloat16"),
+        ("pre_norm", "int8-block", "float16"),
         ("post_norm", "int8", "float32"),
         ("no_bias", "int8", "int8"),
         ("untied", "int8", "float16"),

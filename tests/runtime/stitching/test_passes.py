@@ -41,6 +41,7 @@ CAPACITY = 64  # positions of the tiny models
         ("pre_norm", "int8", "int8"),
         ("pre_norm", "int4", "float16"),
         ("llama", "int8", "float16"),
+        ("llama", "int8-block", "float16"),
         ("qwen3", "int4", "int8"),
     ],
 )

@@ -56,8 +56,10 @@ def export_chat_bundle(
     return output
 
 
-def export_with_kernels(checkpoint: Path, directory: Path, quantize: str = "int8") -> Path:
+def export_with_kernels(
+    checkpoint: Path, directory: Path, quantize: str = "int8", **options: int
+) -> Path:
     """Export ``checkpoint``, of STRUCTURE, with a byte tokenizer, for skipdec's kernels."""
     return export_text_bundle(
-        checkpoint, directory, quantize=quantize, kernels="skipdec", schedule=None
+        checkpoint, directory, quantize=quantize, kernels="skipdec", schedule=None, **options
     )

@@ -6,9 +6,9 @@
 
 #include "abi/onnxruntime.h"
 #include "attention/operator.h"
+#include "blocks/block_linear.h"
+#include "blocks/block_product.h"
 #include "float16/half_linear.h"
-#include "int4/block_linear4.h"
-#include "int4/block_product.h"
 #include "int8/integer_product.h"
 #include "int8/quantized_linear.h"
 #include "norms/operators.h"
@@ -28,6 +28,7 @@ constexpr std::array kOperators{
     skipdec::custom_operator<skipdec::AttentionOn<ElementType::kBfloat16>>(),
     skipdec::custom_operator<skipdec::AttentionOn<ElementType::kInt8>>(),
     skipdec::custom_operator<skipdec::BlockLinear4>(),
+    skipdec::custom_operator<skipdec::BlockLinear8>(),
     skipdec::custom_operator<skipdec::HalfLinear>(),
     skipdec::custom_operator<skipdec::LayerNorm>(),
     skipdec::custom_operator<skipdec::QuantizedLinear>(),
@@ -61,10 +62,10 @@ skipdec::InstructionSet used_instruction_set() {
   constexpr InstructionSet kPlainer = InstructionSet::kAvx512Vnni;
   const InstructionSet chosen = skipdec::chosen_instruction_set();
   if (chosen != InstructionSet::kAmx) return chosen;
-  const bool has_tiles =
-      &skipdec::integer_kernels(chosen, kManyRows) !=
-          &skipdec::integer_kernels(kPlainer, kManyRows) &&
-      &skipdec::block_kernels(chosen, kManyRows) != &skipdec::block_kernels(kPlainer, kManyRows);
+  const bool has_tiles = &skipdec::integer_kernels(chosen, kManyRows) !=
+                             &skipdec::integer_kernels(kPlainer, kManyRows) &&
+                         &skipdec::block_kernels(chosen, 8, kManyRows) !=
+                             &skipdec::block_kernels(kPlainer, 8, kManyRows);
   return has_tiles ? chosen : kPlainer;
 }
 

@@ -100,6 +100,7 @@ def test_every_end_of_text_stops_a_row_of_a_batch(
         pytest.param({"kernels": "skipdec"}, marks=needs_kernels),
         pytest.param({"kernels": "skipdec", "dtype": "bfloat16"}, marks=needs_kernels),
         pytest.param({"kernels": "skipdec", "quantize": "int4"}, marks=needs_kernels),
+        pytest.param({"kernels": "skipdec", "quantize": "int8-block"}, marks=needs_kernels),
         *(
             pytest.param(
                 {"kernels": "skipdec", "quantize": "int8", "kv_dtype": kv_dtype},
@@ -127,6 +128,7 @@ def test_every_precision(exported: Callable[..., Path], options: dict[str, str])
     [
         ("llama", {"dtype": "bfloat16"}),
         ("llama", {"quantize": "int4", "kv_dtype": "float32"}),
+        ("llama", {"quantize": "int8-block", "kv_dtype": "bfloat16"}),
         ("qwen3", {"dtype": "float16", "kv_dtype": "int8"}),
         ("qwen3", {"quantize": "int8", "kv_dtype": "bfloat16"}),
     ],

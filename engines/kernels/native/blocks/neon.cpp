@@ -7,8 +7,8 @@
 #include <cstring>
 #include <utility>
 
-#include "int4/block_product.h"
-#include "int4/tables.h"
+#include "blocks/block_product.h"
+#include "blocks/tables.h"
 #include "simd/element.h"
 #include "simd/intrinsics.h"
 
@@ -24,10 +24,14 @@
 namespace skipdec {
 namespace {
 
-constexpr int kGroup = 4;
+constexpr int kVectors = kUnitDepth / 4;  // of four inputs of 4 columns
 
-struct Codes {
-  static constexpr int kVectors = 8;
+template <int kBits>
+struct Codes;
+
+template <>
+struct Codes<4> {
+  static constexpr int kGroup = 4, kZeroCode = 8;
   int8x16_t quarters[4][kVectors];  // inputs 4·i … 4·i + 3 of 4 columns each
   static Codes load(const std::uint8_t* from) {
     Codes codes;
@@ -36,6 +40,21 @@ struct Codes {
         const uint8x16_t both = vld1q_u8(from + 32 * i + 16 * quarter);
         codes.quarters[quarter][i] = vreinterpretq_s8_u8(vandq_u8(both, vdupq_n_u8(15)));
         codes.quarters[quarter][i + 1] = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
+      }
+    }
+    return codes;
+  }
+};
+
+template <>
+struct Codes<8> {
+  static constexpr int kGroup = 4, kZeroCode = 0;
+  int8x16_t quarters[4][kVectors];  // inputs 4·i … 4·i + 3 of 4 columns each
+  static Codes load(const std::uint8_t* from) {
+    Codes codes;
+    for (int i = 0; i < kVectors; ++i) {
+      for (int quarter = 0; quarter < 4; ++quarter) {
+        codes.quarters[quarter][i] = vreinterpretq_s8_u8(vld1q_u8(from + 64 * i + 16 * quarter));
       }
     }
     return codes;
@@ -58,8 +77,9 @@ struct Sums {
     const int32x4_t lanes = vdupq_n_s32(value);
     return {{lanes, lanes, lanes, lanes}};
   }
-  void add(const Codes& codes, const std::int8_t* row) {
-    for (int i = 0; i < Codes::kVectors; ++i) {
+  template <int kBits>
+  void add(const Codes<kBits>& codes, const std::int8_t* row) {
+    for (int i = 0; i < kVectors; ++i) {
       std::int32_t word;
       std::memcpy(&word, row + 4 * i, sizeof word);
       const int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(word));
@@ -78,11 +98,11 @@ struct Sums {
 }  // namespace
 }  // namespace skipdec
 
-#include "int4/multiply.inc.h"
-#include "int4/row_by_row.inc.h"
+#include "blocks/multiply.inc.h"
+#include "blocks/row_by_row.inc.h"
 
 namespace skipdec {
-const BlockKernels& neon_block_kernels() { return kKernels; }
+const BlockKernels& neon_block_kernels(int bits) { return kernels_of(bits); }
 }  // namespace skipdec
 
 #if defined(__clang__)

@@ -1,11 +1,18 @@
-// Codes of weights, two per byte, unpacked into AVX2 registers. Needs simd/bytes_avx2.inc.h.
+// Codes of weights in AVX2 registers; those of 4 bits, two per byte, are unpacked. The including
+// file defines Codes<8>. Needs simd/bytes_avx2.inc.h.
 #pragma once
 
 namespace skipdec {
 namespace {
 
-struct Codes {
-  static constexpr int kVectors = 8;
+constexpr int kVectors = kUnitDepth / 4;  // of four inputs of 8 columns
+
+template <int kBits>
+struct Codes;
+
+template <>
+struct Codes<4> {
+  static constexpr int kGroup = 4, kZeroCode = 8;
   __m256i low[kVectors], high[kVectors];  // inputs 4·i … 4·i + 3 of 8 columns each
   static Codes load(const std::uint8_t* from) {
     Codes codes;

@@ -1,8 +1,8 @@
-#include "int4/block_product.h"
+#include "blocks/block_product.h"
 
 #include <vector>
 
-#include "int4/tables.h"
+#include "blocks/tables.h"
 #include "operators/context.h"
 #include "operators/scratch.h"
 
@@ -16,14 +16,16 @@ constexpr std::int64_t kLeastTileRows = 12;
 
 // Returns the result of ``kernels`` for a small product with partial tiles of rows, columns and
 // inputs.
-std::vector<float> known_product(const BlockKernels& kernels, std::int64_t block_size) {
+std::vector<float> known_product(const BlockKernels& kernels, int bits, std::int64_t block_size) {
   constexpr std::int64_t kRows = 83, kDepth = 300, kColumns = 37;
   BlockWeights weights;
+  weights.bits = bits;
   weights.block_size = block_size;
   weights.blocks = (kDepth + block_size - 1) / block_size;
   weights.columns.count = kColumns;
   const std::int64_t lanes = weights.panels() * kPanelColumns;
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(lanes * weights.padded_depth() / 2));
+  std::vector<std::uint8_t> codes(
+      static_cast<std::size_t>(weights.panels() * panel_bytes(weights.padded_depth(), bits)));
   for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * 89 >> 3);
   const std::vector<Bfloat16> scale(static_cast<std::size_t>(lanes * weights.blocks), {0x3f80});
   weights.codes = codes.data();
@@ -48,16 +50,18 @@ std::vector<float> known_product(const BlockKernels& kernels, std::int64_t block
   return result;
 }
 
-bool tiles_are_right() {
-  static const bool are = [] {
-    for (const std::int64_t block_size : {32, 64, 128}) {
-      if (known_product(amx_block_kernels(), block_size) !=
-          known_product(portable_block_kernels(), block_size)) {
-        return false;
-      }
+bool are_tiles_right(int bits) {
+  for (const std::int64_t block_size : {32, 64, 128}) {
+    if (known_product(amx_block_kernels(bits), bits, block_size) !=
+        known_product(portable_block_kernels(bits), bits, block_size)) {
+      return false;
     }
-    return true;
-  }();
+  }
+  return true;
+}
+
+bool tiles_are_right() {
+  static const bool are = are_tiles_right(4) && are_tiles_right(8);
 #if defined(SKIPDEC_EMULATED_TILES)
   require(are, "the kernels for AMX multiply wrongly");  // tests must not fall back silently
 #endif
@@ -68,25 +72,25 @@ bool tiles_are_right() {
 
 }  // namespace
 
-const BlockKernels& block_kernels(InstructionSet set, std::int64_t rows) {
+const BlockKernels& block_kernels(InstructionSet set, int bits, std::int64_t rows) {
   static_cast<void>(rows);  // unused on some architectures
   switch (set) {
 #if defined(__x86_64__)
     case InstructionSet::kAmx:
-      if (rows >= kLeastTileRows && tiles_are_right()) return amx_block_kernels();
-      return avx512vnni_block_kernels();
+      if (rows >= kLeastTileRows && tiles_are_right()) return amx_block_kernels(bits);
+      return avx512vnni_block_kernels(bits);
     case InstructionSet::kAvx512Vnni:
-      return avx512vnni_block_kernels();
+      return avx512vnni_block_kernels(bits);
     case InstructionSet::kAvxVnni:
-      return avxvnni_block_kernels();
+      return avxvnni_block_kernels(bits);
     case InstructionSet::kAvx2:
-      return avx2_block_kernels();
+      return avx2_block_kernels(bits);
 #elif defined(__aarch64__)
     case InstructionSet::kNeon:
-      return neon_block_kernels();
+      return neon_block_kernels(bits);
 #endif
     default:
-      return portable_block_kernels();
+      return portable_block_kernels(bits);
   }
 }
 

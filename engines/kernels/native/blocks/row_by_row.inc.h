@@ -4,8 +4,8 @@
 namespace skipdec {
 namespace {
 
-template <int kRows>
-inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const Codes& codes,
+template <int kRows, int kBits>
+inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const Codes<kBits>& codes,
                                                     const std::int8_t* rows, std::int64_t stride) {
   for (int row = 0; row < kRows; ++row) sums[row].add(codes, rows + row * stride);
 }

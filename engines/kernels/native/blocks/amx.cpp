@@ -1,15 +1,15 @@
 // Products on AMX: one instruction multiplies 16 rows by 16 columns, 64 inputs deep.
 //
 // Sums of a block leave the tiles to be scaled and added as floats, which takes longer than the
-// products. Codes of weights are therefore unpacked for 64 rows, whose sums stay in the L1 cache.
+// products. Codes of weights are therefore loaded for 64 rows, whose sums stay in the L1 cache.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
-#include "int4/block_product.h"
-#include "int4/tables.h"
+#include "blocks/block_product.h"
+#include "blocks/tables.h"
 #include "simd/element.h"
 #include "simd/intrinsics.h"
 
@@ -36,7 +36,7 @@ constexpr std::int64_t kAhead = 3072;  // prefetch distance of weights in bytes
 }  // namespace
 }  // namespace skipdec
 
-#include "int4/quantize.inc.h"
+#include "blocks/quantize.inc.h"
 #include "simd/finish.inc.h"
 #include "simd/unrolled.inc.h"
 #if defined(SKIPDEC_EMULATED_TILES)
@@ -48,21 +48,45 @@ constexpr std::int64_t kAhead = 3072;  // prefetch distance of weights in bytes
 namespace skipdec {
 namespace {
 
-struct alignas(64) Weights {
-  std::int8_t bytes[1024];  // [16, 16, 4]: 64 inputs, 4 of a column contiguous
+void prefetch(const std::uint8_t* weights, std::int64_t bytes) {
+  for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(weights + kAhead + at);
+}
 
-  // Unpacks ``units`` of 32 inputs. With one unit, the tile's other half stays zero, so the codes
-  // that are multiplied with it do not matter.
-  void unpack(const std::uint8_t* from, std::int64_t units) {
-    const __m512i low = _mm512_set1_epi8(15), zero_code = _mm512_set1_epi8(kZeroCode);
-    for (std::int64_t at = 0; at < units * kUnitBytes; at += 64) {
+template <int kBits>
+struct Weights;
+
+template <>
+struct alignas(64) Weights<4> {
+  std::int8_t bytes[1024] = {};  // [16, 16, 4]: 64 inputs, 4 of a column contiguous
+
+  // Returns the codes of ``units`` of 32 inputs as a tile. With one unit, the tile's other half
+  // stays zero, so the codes that are multiplied with it do not matter.
+  const std::int8_t* tile(const std::uint8_t* from, std::int64_t units) {
+    const __m512i low = _mm512_set1_epi8(15), zero_code = _mm512_set1_epi8(8);
+    const std::int64_t end = panel_bytes(units * kUnitDepth, 4);
+    for (std::int64_t at = 0; at < end; at += 64) {
       const __m512i both = _mm512_loadu_si512(from + at);
       const __m512i first = _mm512_and_si512(both, low);
       const __m512i second = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
       _mm512_store_si512(bytes + 2 * at, _mm512_sub_epi8(first, zero_code));
       _mm512_store_si512(bytes + 2 * at + 64, _mm512_sub_epi8(second, zero_code));
-      __builtin_prefetch(from + kAhead + at);
     }
+    prefetch(from, end);
+    return bytes;
+  }
+};
+
+template <>
+struct alignas(64) Weights<8> {
+  std::int8_t bytes[1024] = {};
+
+  // Does the same; codes of 64 inputs stay where they are.
+  const std::int8_t* tile(const std::uint8_t* from, std::int64_t units) {
+    const std::int64_t end = panel_bytes(units * kUnitDepth, 8);
+    prefetch(from, end);
+    if (units == 2) return reinterpret_cast<const std::int8_t*>(from);
+    std::memcpy(bytes, from, static_cast<std::size_t>(end));
+    return bytes;
   }
 };
 
@@ -71,6 +95,7 @@ struct alignas(64) Sums {
 };
 
 // Multiplies up to 64 rows, in groups begin … end - 1, with a panel.
+template <int kBits>
 class TileProduct {
  public:
   TileProduct(const BlockWeights& weights, const BlockRows& rows, std::int64_t begin,
@@ -81,7 +106,7 @@ class TileProduct {
   }
 
   void run(Tiles& tiles) {
-    const std::int64_t bytes = weights_.block_size * kPanelColumns / 2;
+    const std::int64_t bytes = panel_bytes(weights_.block_size, kBits);
     const std::uint8_t* packed = weights_.codes + panel_ * weights_.blocks * bytes;
     for (std::int64_t block = 0; block < weights_.blocks; ++block, packed += bytes) {
       multiply_block(tiles, packed, block);
@@ -108,10 +133,10 @@ class TileProduct {
     const std::int64_t size = weights_.block_size;
     const std::int64_t units = std::min<std::int64_t>(2, size / kUnitDepth);
     const bool has_two = size > 64;
-    unpacked_[0].unpack(packed, units);
-    if (has_two) unpacked_[1].unpack(packed + 2 * kUnitBytes, units);
-    tiles.template load<4>(unpacked_[0].bytes);
-    if (has_two) tiles.template load<5>(unpacked_[1].bytes);
+    tiles.template load<4>(loaded_[0].tile(packed, units));
+    if (has_two) {
+      tiles.template load<5>(loaded_[1].tile(packed + panel_bytes(2 * kUnitDepth, kBits), units));
+    }
     unrolled<kGroupsTogether>([&](auto g) {
       if (begin_ + g >= end_) return;
       const std::int8_t* codes = rows_.codes + place(begin_ + g, block) * size;
@@ -143,27 +168,30 @@ class TileProduct {
   const BlockWeights& weights_;
   const BlockRows& rows_;
   std::int64_t begin_, end_, panel_;
-  Weights unpacked_[2] = {};
+  Weights<kBits> loaded_[2];
   Sums sums_[kGroupsTogether];
   Vector y_[kGroupsTogether][kGroup];
 };
 
+template <int kBits>
 void multiply(const BlockWeights& weights, const BlockRows& rows, std::int64_t begin,
               std::int64_t end) noexcept {
   Tiles tiles;
   for (std::int64_t group = 0; group < rows.groups(); group += kGroupsTogether) {
     const std::int64_t group_end = std::min(rows.groups(), group + kGroupsTogether);
     for (std::int64_t panel = begin; panel < end; ++panel) {
-      TileProduct(weights, rows, group, group_end, panel).run(tiles);
+      TileProduct<kBits>(weights, rows, group, group_end, panel).run(tiles);
     }
   }
 }
 
-constexpr BlockKernels kKernels{kGroup, quantize, multiply};
+// Products of signed codes need no correction.
+template <int kBits>
+constexpr BlockKernels kKernels{kGroup, quantize<0>, multiply<kBits>};
 
 }  // namespace
 
-const BlockKernels& amx_block_kernels() { return kKernels; }
+const BlockKernels& amx_block_kernels(int bits) { return bits == 8 ? kKernels<8> : kKernels<4>; }
 }  // namespace skipdec
 
 #if defined(__clang__)

@@ -1,15 +1,20 @@
 // Computes sums of a group of rows and a panel of packed weights in registers.
 //
 // The including file defines for its instruction set:
-//   constexpr int kGroup                         // rows whose sums fit into registers
-//   struct Codes { static Codes load(const std::uint8_t*); }  // a unit: 32 inputs, 16 columns
+//   // A unit of weights, 32 inputs of 16 columns, in codes of 4 or 8 bits:
+//   template <int kBits> struct Codes { static constexpr int kGroup;  // rows whose sums fit into
+//                                                                     // registers
+//                                       static constexpr int kZeroCode;  // what load makes of a 0
+//                                       static Codes load(const std::uint8_t*); }
 //   struct Sums  { static Sums start(std::int32_t); Vector as_floats() const; }
-//   template <int kRows> void add_unit(Sums (&)[kRows], const Codes&, const std::int8_t* codes,
-//                                      std::int64_t stride);  // 32 codes of each row, stride apart
+//   template <int kRows, int kBits>
+//   void add_unit(Sums (&)[kRows], const Codes<kBits>&, const std::int8_t* codes,
+//                 std::int64_t stride);  // 32 codes of each row, stride apart
 #pragma once
 
-#include "int4/quantize.inc.h"
+#include "blocks/quantize.inc.h"
 #include "simd/finish.inc.h"
+#include "simd/unrolled.inc.h"
 
 namespace skipdec {
 namespace {
@@ -18,10 +23,12 @@ namespace {
 // 8 rows, from memory: a third faster than without, and no other distance is better.
 constexpr std::int64_t kAhead = 3072;
 
-template <int kRows, int kUnits>
+template <int kBits, int kRows, int kUnits>
 void multiply_tile(const BlockWeights& weights, const BlockRows& rows, std::int64_t group,
                    std::int64_t panel) {
   constexpr std::int64_t kBlockSize = kUnits * kUnitDepth;
+  constexpr std::int64_t kUnitBytes = panel_bytes(kUnitDepth, kBits);
+  constexpr int kGroup = Codes<kBits>::kGroup;
   const std::int64_t place = group * kGroup * weights.blocks;
   const std::int8_t* codes = rows.codes + place * kBlockSize;
   const float* row_scale = rows.scale + place;
@@ -29,60 +36,68 @@ void multiply_tile(const BlockWeights& weights, const BlockRows& rows, std::int6
   const std::uint8_t* packed = weights.codes + panel * weights.blocks * kUnits * kUnitBytes;
   const Bfloat16* scale = weights.scale + panel * weights.blocks * kPanelColumns;
   Vector y[kRows];
-  for (Vector& each : y) each = Vector::broadcast(0.0F);
+  unrolled<kRows>([&](auto row) { y[row] = Vector::broadcast(0.0F); });
   for (std::int64_t block = 0; block < weights.blocks; ++block) {
     Sums sums[kRows];
-    for (int row = 0; row < kRows; ++row) sums[row] = Sums::start(correction[row]);
+    unrolled<kRows>([&](auto row) { sums[row] = Sums::start(correction[row]); });
     for (int unit = 0; unit < kUnits; ++unit) {
       for (std::int64_t line = 0; line < kUnitBytes; line += 64) {
         __builtin_prefetch(packed + kAhead + line);
       }
-      const Codes loaded = Codes::load(packed);
+      const Codes<kBits> loaded = Codes<kBits>::load(packed);
       add_unit(sums, loaded, codes + unit * kUnitDepth, kBlockSize);
       packed += kUnitBytes;
     }
     const Vector of_columns = Vector::load(scale);
-    for (int row = 0; row < kRows; ++row) {
+    unrolled<kRows>([&](auto row) {
       const Vector both = of_columns * Vector::broadcast(row_scale[row]);
       y[row] = multiply_add(sums[row].as_floats(), both, y[row]);
-    }
+    });
     codes += kRows * kBlockSize;
     row_scale += kRows;
     correction += kRows;
     scale += kPanelColumns;
   }
+  Vector results[kRows];  // in memory, for the loop below
+  unrolled<kRows>([&](auto row) { results[row] = y[row]; });
   with_columns(weights.columns, panel, [&](const auto& columns) {
-    for (int row = 0; row < kRows; ++row) columns.finish(rows, group * kGroup + row, y[row]);
+    for (int row = 0; row < kRows; ++row) columns.finish(rows, group * kGroup + row, results[row]);
   });
 }
 
 using MultiplyTile = void (*)(const BlockWeights&, const BlockRows&, std::int64_t group,
                               std::int64_t panel);
 
-template <int kUnits, int... kRows>
+template <int kBits, int kUnits, int... kRows>
 constexpr std::array<MultiplyTile, sizeof...(kRows)> by_rows(std::integer_sequence<int, kRows...>) {
-  return {multiply_tile<kRows + 1, kUnits>...};
+  return {multiply_tile<kBits, kRows + 1, kUnits>...};
 }
 
+template <int kBits>
 MultiplyTile tile_of(std::int64_t block_size, std::int64_t rows) {
-  constexpr auto kRows = std::make_integer_sequence<int, kGroup>{};
-  static constexpr auto kOf32 = by_rows<1>(kRows), kOf64 = by_rows<2>(kRows),
-                        kOf128 = by_rows<4>(kRows);
+  constexpr auto kRows = std::make_integer_sequence<int, Codes<kBits>::kGroup>{};
+  static constexpr auto kOf32 = by_rows<kBits, 1>(kRows), kOf64 = by_rows<kBits, 2>(kRows),
+                        kOf128 = by_rows<kBits, 4>(kRows);
   const auto index = static_cast<std::size_t>(rows - 1);
   return block_size == 32 ? kOf32[index] : block_size == 64 ? kOf64[index] : kOf128[index];
 }
 
+template <int kBits>
 void multiply(const BlockWeights& weights, const BlockRows& rows, std::int64_t begin,
               std::int64_t end) noexcept {
   for (std::int64_t group = 0; group < rows.groups(); ++group) {
-    const MultiplyTile multiply_one = tile_of(weights.block_size, rows.rows_of(group));
+    const MultiplyTile multiply_one = tile_of<kBits>(weights.block_size, rows.rows_of(group));
     for (std::int64_t panel = begin; panel < end; ++panel) {
       multiply_one(weights, rows, group, panel);
     }
   }
 }
 
-constexpr BlockKernels kKernels{kGroup, quantize, multiply};
+template <int kBits>
+constexpr BlockKernels kKernels{Codes<kBits>::kGroup, quantize<Codes<kBits>::kZeroCode>,
+                                multiply<kBits>};
+
+const BlockKernels& kernels_of(int bits) { return bits == 8 ? kKernels<8> : kKernels<4>; }
 
 }  // namespace
 }  // namespace skipdec

@@ -25,8 +25,9 @@ inline Vector load_lanes(const float* values, std::int64_t k, std::int64_t count
   return left <= 0 ? Vector::broadcast(0.0F) : load_first(values + k, static_cast<int>(left));
 }
 
-// Writes a block's codes and −8 times their sum, and returns its scale. ``poison`` is `poison_of`
-// the row.
+// Writes a block's codes and their sum times −``kZeroCode``, the code by which a kernel multiplies
+// for a weight of 0, and returns its scale. ``poison`` is `poison_of` the row.
+template <int kZeroCode>
 inline float quantize_block(const float* values, std::int64_t count, std::int64_t block_size,
                             float poison, std::int8_t* codes, std::int32_t& correction) {
   constexpr float kLeast = 0x1p-126F;  // smallest value with a finite reciprocal
@@ -41,11 +42,14 @@ inline float quantize_block(const float* values, std::int64_t count, std::int64_
     (load_lanes(values, k, count) * inverse).store(codes + k);
   }
   std::int32_t sum_of_codes = 0;
-  for (std::int64_t k = 0; k < block_size; ++k) sum_of_codes += codes[k];
-  correction = -static_cast<std::int32_t>(kZeroCode) * sum_of_codes;
+  if constexpr (kZeroCode != 0) {
+    for (std::int64_t k = 0; k < block_size; ++k) sum_of_codes += codes[k];
+  }
+  correction = -kZeroCode * sum_of_codes;
   return scale + poison;
 }
 
+template <int kZeroCode>
 void quantize(const BlockWeights& weights, const BlockRows& rows, std::int64_t begin,
               std::int64_t end) noexcept {
   for (std::int64_t group = begin; group < end; ++group) {
@@ -56,9 +60,9 @@ void quantize(const BlockWeights& weights, const BlockRows& rows, std::int64_t b
       for (std::int64_t block = 0; block < weights.blocks; ++block) {
         const std::int64_t k = block * weights.block_size;
         const std::int64_t place = group * rows.group * weights.blocks + block * together + row;
-        rows.scale[place] =
-            quantize_block(values + k, rows.depth - k, weights.block_size, poison,
-                           rows.codes + place * weights.block_size, rows.correction[place]);
+        rows.scale[place] = quantize_block<kZeroCode>(
+            values + k, rows.depth - k, weights.block_size, poison,
+            rows.codes + place * weights.block_size, rows.correction[place]);
       }
     }
   }

@@ -1,13 +1,14 @@
 // Products on AVX-512 VNNI: vpdpbusd adds four products of 8 bits to each of 16 sums; its unsigned
-// operand is a weight's code, 0 … 15, and its signed one an activation's.
+// operand is a weight's code, 0 … 15, or 128 more than it of 8 bits, and its signed one an
+// activation's.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
-#include "int4/block_product.h"
-#include "int4/tables.h"
+#include "blocks/block_product.h"
+#include "blocks/tables.h"
 #include "simd/element.h"
 #include "simd/intrinsics.h"
 
@@ -29,10 +30,14 @@
 namespace skipdec {
 namespace {
 
-constexpr int kGroup = 8;
+constexpr int kVectors = kUnitDepth / 4;  // of four inputs of 16 columns
 
-struct Codes {
-  static constexpr int kVectors = 8;
+template <int kBits>
+struct Codes;
+
+template <>
+struct Codes<4> {
+  static constexpr int kGroup = 8, kZeroCode = 8;
   __m512i vectors[kVectors];  // inputs 4·i … 4·i + 3 of 16 columns
   static Codes load(const std::uint8_t* from) {
     const __m512i low = _mm512_set1_epi8(15);
@@ -44,6 +49,17 @@ struct Codes {
     }
     return codes;
   }
+  __m512i operator[](int i) const { return vectors[i]; }
+};
+
+template <>
+struct Codes<8> {
+  static constexpr int kGroup = 8, kZeroCode = 128;
+  const std::uint8_t* from;
+  static Codes load(const std::uint8_t* from) { return {from}; }
+  __m512i operator[](int i) const {
+    return _mm512_xor_si512(_mm512_loadu_si512(from + 64 * i), _mm512_set1_epi8(-128));
+  }
 };
 
 struct Sums {
@@ -54,15 +70,15 @@ struct Sums {
 
 // Multiplies four inputs of every row before the next four, because consecutive additions to one
 // row's sums would wait for each other.
-template <int kRows>
-inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const Codes& codes,
+template <int kRows, int kBits>
+inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const Codes<kBits>& codes,
                                                     const std::int8_t* rows, std::int64_t stride) {
-  unrolled<Codes::kVectors>([&](auto i) {
-    unrolled<kRows>([&](auto row) {
+  unrolled<kVectors>([&](auto i) __attribute__((always_inline)) {
+    const __m512i of_weights = codes[i];
+    unrolled<kRows>([&](auto row) __attribute__((always_inline)) {
       std::int32_t four;
       std::memcpy(&four, rows + row * stride + 4 * i, sizeof four);
-      sums[row].lanes =
-          _mm512_dpbusd_epi32(sums[row].lanes, codes.vectors[i], _mm512_set1_epi32(four));
+      sums[row].lanes = _mm512_dpbusd_epi32(sums[row].lanes, of_weights, _mm512_set1_epi32(four));
     });
   });
 }
@@ -70,10 +86,10 @@ inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const C
 }  // namespace
 }  // namespace skipdec
 
-#include "int4/multiply.inc.h"
+#include "blocks/multiply.inc.h"
 
 namespace skipdec {
-const BlockKernels& avx512vnni_block_kernels() { return kKernels; }
+const BlockKernels& avx512vnni_block_kernels(int bits) { return kernels_of(bits); }
 }  // namespace skipdec
 
 #if defined(__clang__)

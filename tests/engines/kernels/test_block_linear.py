@@ -1,4 +1,4 @@
-"""Compare BlockLinear4 with its exact definition and with ONNX Runtime's MatMulNBits."""
+"""Compare BlockLinear4 and 8 with their exact definition and with ONNX Runtime's MatMulNBits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from hypothesis import strategies as st
 from one_operator import available_instruction_sets, operator_session
 
 from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE
-from skipdec.engines.kernels.packing import pack_int4, unpack_int4
-from skipdec.exporter.quantization.packed import PackedInt4Quantizer
+from skipdec.exporter.quantization.packed import (
+    PackedBlockQuantizer,
+    PackedInt4Quantizer,
+    PackedInt8BlockQuantizer,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -28,6 +31,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 NONE, RELU, GELU = 0, 1, 2
+QUANTIZERS = {4: PackedInt4Quantizer, 8: PackedInt8BlockQuantizer}
+EVERY_BITS = pytest.mark.parametrize("bits", QUANTIZERS)
 
 
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
@@ -50,10 +55,16 @@ class Layer:
     block_size: int = 32
     bias: Array | None = None
     activation: int = NONE
+    bits: int = 4
 
     @classmethod
     def random(
-        cls, shape: tuple[int, int], block_size: int = 32, bias: bool = False, activation: int = 0
+        cls,
+        shape: tuple[int, int],
+        block_size: int = 32,
+        bias: bool = False,
+        activation: int = 0,
+        bits: int = 4,
     ) -> Layer:
         random = np.random.default_rng(shape)
         return cls(
@@ -61,11 +72,12 @@ class Layer:
             block_size,
             random.standard_normal(shape[1], np.float32) if bias else None,
             activation,
+            bits,
         )
 
     @property
-    def quantizer(self) -> PackedInt4Quantizer:
-        return PackedInt4Quantizer(self.block_size)
+    def quantizer(self) -> PackedBlockQuantizer:
+        return QUANTIZERS[self.bits](self.block_size)
 
     def rows(self, count: int, seed: int = 0) -> Array:
         random = np.random.default_rng(seed)
@@ -84,7 +96,9 @@ class Layer:
         attributes = {"block_size": self.block_size, "N": columns, "activation": self.activation}
         constants |= {name: value for name, value in changed.items() if name in constants}
         attributes |= {name: value for name, value in changed.items() if name in attributes}
-        return operator_session("BlockLinear4", operands, constants, attributes, threads=threads)
+        return operator_session(
+            self.quantizer.operator, operands, constants, attributes, threads=threads
+        )
 
     def run(self, x: Array, residual: Array | None = None) -> Array:
         feeds = {"x": x} if residual is None else {"x": x, "residual": residual}
@@ -101,7 +115,9 @@ class Layer:
         tensors = self.quantizer.plain.encode(self.weight)
         packed, scale = tensors["quantized"], tensors["scale"].astype(np.float32)  # [N, blocks]
         columns, blocks = scale.shape
-        codes = np.stack((packed & 15, packed >> 4), -1).reshape(columns, blocks, -1) - 8.0
+        codes = packed - 128.0
+        if self.bits == 4:
+            codes = np.stack((packed & 15, packed >> 4), -1).reshape(columns, blocks, -1) - 8.0
         padding = blocks * self.block_size - x.shape[-1]
         blocked = np.pad(x, ((0, 0), (0, padding))).reshape(len(x), blocks, -1)
         x_scale = np.abs(blocked).max(-1) / np.float32(127)  # [M, blocks]
@@ -128,34 +144,47 @@ def test_worked_example(instruction_set: str) -> None:
     assert layer.run(x).tolist() == layer.expected(x).tolist() == [[expected]]
 
 
+def test_worked_example_of_8_bits(instruction_set: str) -> None:
+    """The column (0.5, -1, 0, …) has scale 1/128 and codes (64, -128, 0, …)."""
+    weight, x = np.zeros((32, 1), np.float32), np.zeros((1, 32), np.float32)
+    weight[:2, 0], x[0, :2] = (0.5, -1), (1, -0.5)
+    layer = Layer(weight, bits=8)
+    sums = np.float32(127 * 64 + 64 * 128)
+    expected = sums * (np.float32(1 / 128) * (np.float32(1) / np.float32(127)))
+    assert layer.run(x).tolist() == layer.expected(x).tolist() == [[expected]]
+
+
 SHAPES = [(128, 16), (65, 17), (768, 130), (1, 1)]
 
 
+@EVERY_BITS
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 35])
 @pytest.mark.parametrize(("block_size", "shape"), [(32, (320, 48)), *every((32, 64, 128), SHAPES)])
 def test_any_rows_equal_the_definition(
-    instruction_set: str, block_size: int, shape: tuple[int, int], rows: int
+    instruction_set: str, bits: int, block_size: int, shape: tuple[int, int], rows: int
 ) -> None:
-    layer = Layer.random(shape, block_size)
+    layer = Layer.random(shape, block_size, bits=bits)
     x = layer.rows(rows)
     np.testing.assert_array_equal(layer.run(x), layer.expected(x))
 
 
+@EVERY_BITS
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("activation", [NONE, RELU])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows", [1, 9, 40])
 def test_every_form_equals_the_definition(
-    instruction_set: str, rows: int, bias: bool, activation: int, residual: bool
+    instruction_set: str, bits: int, rows: int, bias: bool, activation: int, residual: bool
 ) -> None:
-    layer = Layer.random((100, 70), 32, bias, activation)
+    layer = Layer.random((100, 70), 32, bias, activation, bits)
     x = layer.rows(rows)
     added = layer.expected(layer.rows(rows, seed=1)) if residual else None
     np.testing.assert_array_equal(layer.run(x, added), layer.expected(x, added))
 
 
-def test_a_thousand_rows_on_two_threads(instruction_set: str) -> None:
-    layer = Layer.random((129, 200), bias=True)
+@EVERY_BITS
+def test_a_thousand_rows_on_two_threads(instruction_set: str, bits: int) -> None:
+    layer = Layer.random((129, 200), bias=True, bits=bits)
     x = layer.rows(1000)
     (y,) = layer.session(threads=2).run(None, {"x": x.reshape(4, 250, 129)})
     np.testing.assert_array_equal(y.reshape(1000, 200), layer.expected(x))
@@ -165,6 +194,7 @@ def test_a_thousand_rows_on_two_threads(instruction_set: str) -> None:
 @given(
     shape=st.tuples(st.integers(1, 700), st.integers(1, 150)),
     block_size=st.sampled_from([32, 64, 128]),
+    bits=st.sampled_from([4, 8]),
     rows=st.integers(1, 70),
     exponents=st.tuples(st.integers(-38, 36), st.integers(-30, 30)),
 )
@@ -172,20 +202,22 @@ def test_random_shapes_and_magnitudes(
     instruction_set: str,
     shape: tuple[int, int],
     block_size: int,
+    bits: int,
     rows: int,
     exponents: tuple[int, int],
 ) -> None:
     of_rows, of_weights = (np.float32(10.0**exponent) for exponent in exponents)
     random = Layer.random(shape)
-    layer = Layer(random.weight * of_weights, block_size)
+    layer = Layer(random.weight * of_weights, block_size, bits=bits)
     x = layer.rows(rows, seed=shape[0]) * of_rows
     with np.errstate(over="ignore", invalid="ignore"):
         expected = layer.expected(x)
     np.testing.assert_array_equal(layer.run(x), expected)
 
 
-def test_a_row_does_not_depend_on_the_others(instruction_set: str) -> None:
-    layer = Layer.random((256, 48), activation=GELU)
+@EVERY_BITS
+def test_a_row_does_not_depend_on_the_others(instruction_set: str, bits: int) -> None:
+    layer = Layer.random((256, 48), activation=GELU, bits=bits)
     x = layer.rows(41)
     together, session = layer.run(x), layer.session()
     for row in range(41):
@@ -207,10 +239,12 @@ def test_gelu_has_the_same_bits_everywhere_and_is_torchs(
     np.testing.assert_array_equal(layer.run(x), y)
 
 
+@EVERY_BITS
 def test_ties_round_to_even_and_what_has_no_reciprocal_counts_as_zero(
     instruction_set: str,
+    bits: int,
 ) -> None:
-    layer = Layer.random((256, 32), 128)
+    layer = Layer.random((256, 32), 128, bits=bits)
     ties = np.arange(-127.5, 128.5, 1, np.float32)
     ties[0], ties[-1] = -127, 127
     least = np.float32(2.0**-126)
@@ -218,12 +252,13 @@ def test_ties_round_to_even_and_what_has_no_reciprocal_counts_as_zero(
     np.testing.assert_array_equal(layer.run(x), layer.expected(x))
 
 
+@EVERY_BITS
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 63, 130])
 def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(
-    instruction_set: str, place: int, poison: float
+    instruction_set: str, bits: int, place: int, poison: float
 ) -> None:
-    layer = Layer.random((131, 33), bias=True, activation=RELU)
+    layer = Layer.random((131, 33), bias=True, activation=RELU, bits=bits)
     x = layer.rows(20)
     expected = layer.expected(x)
     x[5, place] = poison
@@ -231,12 +266,15 @@ def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(
     np.testing.assert_array_equal(layer.run(x), expected)
 
 
+@EVERY_BITS
 @pytest.mark.parametrize("rows", [1, 40])
 @pytest.mark.parametrize("block_size", [32, 128])
-def test_is_close_to_matmulnbits_and_to_the_float_product(block_size: int, rows: int) -> None:
-    layer = Layer.random((512, 96), block_size)
+def test_is_close_to_matmulnbits_and_to_the_float_product(
+    bits: int, block_size: int, rows: int
+) -> None:
+    layer = Layer.random((512, 96), block_size, bits=bits)
     tensors = layer.quantizer.plain.encode(layer.weight)
-    product = matmul_nbits("y", tensors["quantized"], tensors["scale"], 512)
+    product = matmul_nbits("y", tensors["quantized"], tensors["scale"], 512, bits)
     session = session_of([product], threads=1)
     x = layer.rows(rows)
     y, (of_onnxruntime,) = layer.run(x), session.run(None, {"x": x})
@@ -292,6 +330,24 @@ WRONG: dict[str, tuple[dict[str, Array | int], str]] = {
 }
 
 
+WRONG_OF_8_BITS: dict[str, tuple[dict[str, Array | int], str]] = {
+    "too few columns": ({"N": 24}, "must be those of 0 beyond column N"),
+    "of 4 bits": ({"weight": np.zeros((2, 16, 16, 4), np.int8)}, "scale must be packed"),
+    "another block size": ({"block_size": 64}, "scale must be packed"),
+    "panels": (
+        {"weight": np.zeros((3, 32, 16, 4), np.int8)},
+        "weight must be packed: [N / 16, K / 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OF_8_BITS)
+def test_wrong_weights_of_8_bits_are_refused(name: str) -> None:
+    changed, message = WRONG_OF_8_BITS[name]
+    with pytest.raises(Exception, match=re.escape(message)):
+        Layer.random((128, 32), bits=8).session(**changed)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_weights_are_refused_when_the_session_is_made(name: str) -> None:
     changed, message = WRONG[name]
@@ -308,11 +364,12 @@ def test_rows_that_do_not_fit_are_refused() -> None:
         layer.run(layer.rows(2), np.zeros((1, 16), np.float32))
 
 
+@EVERY_BITS
 @pytest.mark.parametrize("block_size", [32, 64])
 @pytest.mark.parametrize("shape", [(1, 1), (64, 16), (65, 17), (200, 50)])
-def test_packing_is_undone(shape: tuple[int, int], block_size: int) -> None:
-    layer = Layer.random(shape, block_size)
+def test_packing_is_undone(bits: int, shape: tuple[int, int], block_size: int) -> None:
+    layer = Layer.random(shape, block_size, bits=bits)
     tensors = layer.quantizer.plain.encode(layer.weight)
-    packed = pack_int4(tensors["quantized"], tensors["scale"])
-    for undone, original in zip(unpack_int4(*packed, shape[1]), tensors.values(), strict=True):
-        np.testing.assert_array_equal(undone, original)
+    undone = layer.quantizer.unpacked(layer.quantizer.pack(layer.weight), shape)
+    for name, original in tensors.items():
+        np.testing.assert_array_equal(undone[name], original)

@@ -5,24 +5,41 @@
 #include <cstring>
 #include <utility>
 
-#include "int4/block_product.h"
-#include "int4/tables.h"
+#include "blocks/block_product.h"
+#include "blocks/tables.h"
 #include "simd/element.h"
 #include "simd/vector_portable.inc.h"
 
 namespace skipdec {
 namespace {
 
-constexpr int kGroup = 4;
+template <int kBits>
+struct Codes;
 
-struct Codes {
+template <>
+struct Codes<4> {
+  static constexpr int kGroup = 4, kZeroCode = 8;
   std::int8_t along_depth[kPanelColumns][kUnitDepth];
   static Codes load(const std::uint8_t* from) {
     Codes codes;
-    for (std::int64_t at = 0; at < kUnitBytes; ++at) {
+    for (std::int64_t at = 0; at < panel_bytes(kUnitDepth, 4); ++at) {
       std::int8_t* to = codes.along_depth[at / 4 % kPanelColumns] + at / 64 * 8 + at % 4;
       to[0] = static_cast<std::int8_t>(from[at] & 15);
       to[4] = static_cast<std::int8_t>(from[at] >> 4);
+    }
+    return codes;
+  }
+};
+
+template <>
+struct Codes<8> {
+  static constexpr int kGroup = 4, kZeroCode = 0;
+  std::int8_t along_depth[kPanelColumns][kUnitDepth];
+  static Codes load(const std::uint8_t* from) {
+    Codes codes;
+    for (std::int64_t at = 0; at < panel_bytes(kUnitDepth, 8); ++at) {
+      codes.along_depth[at / 4 % kPanelColumns][at / 64 * 4 + at % 4] =
+          static_cast<std::int8_t>(from[at]);
     }
     return codes;
   }
@@ -35,7 +52,8 @@ struct Sums {
     for (std::int32_t& lane : sums.lanes) lane = value;
     return sums;
   }
-  void add(const Codes& codes, const std::int8_t* row) {
+  template <int kBits>
+  void add(const Codes<kBits>& codes, const std::int8_t* row) {
     for (std::int64_t column = 0; column < kPanelColumns; ++column) {
       std::int32_t sum = 0;
       for (std::int64_t k = 0; k < kUnitDepth; ++k) sum += codes.along_depth[column][k] * row[k];
@@ -54,9 +72,9 @@ struct Sums {
 }  // namespace
 }  // namespace skipdec
 
-#include "int4/multiply.inc.h"
-#include "int4/row_by_row.inc.h"
+#include "blocks/multiply.inc.h"
+#include "blocks/row_by_row.inc.h"
 
 namespace skipdec {
-const BlockKernels& portable_block_kernels() { return kKernels; }
+const BlockKernels& portable_block_kernels(int bits) { return kernels_of(bits); }
 }  // namespace skipdec

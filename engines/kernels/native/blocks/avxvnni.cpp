@@ -1,12 +1,13 @@
-// Products on AVX-VNNI: vpdpbusd adds four products of 8 bits to each of 8 sums.
+// Products on AVX-VNNI: vpdpbusd adds four products of 8 bits to each of 8 sums; its unsigned
+// operand is a weight's code, 0 … 15, or 128 more than it of 8 bits.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
-#include "int4/block_product.h"
-#include "int4/tables.h"
+#include "blocks/block_product.h"
+#include "blocks/tables.h"
 #include "simd/element.h"
 #include "simd/intrinsics.h"
 
@@ -22,21 +23,35 @@
 // clang-format off: order matters
 #include "simd/bytes_avx2.inc.h"
 #include "simd/vector_avx2.inc.h"
-#include "int4/codes_avx2.inc.h"
+#include "blocks/codes_avx2.inc.h"
 // clang-format on
 
 namespace skipdec {
 namespace {
 
-constexpr int kGroup = 4;
+template <>
+struct Codes<8> {
+  static constexpr int kGroup = 4, kZeroCode = 128;
+  __m256i low[kVectors], high[kVectors];  // inputs 4·i … 4·i + 3 of 8 columns each
+  static Codes load(const std::uint8_t* from) {
+    const __m256i sign = _mm256_set1_epi8(-128);
+    Codes codes;
+    for (int i = 0; i < kVectors; ++i) {
+      codes.low[i] = _mm256_xor_si256(load_lanes(from + 64 * i), sign);
+      codes.high[i] = _mm256_xor_si256(load_lanes(from + 64 * i + 32), sign);
+    }
+    return codes;
+  }
+};
 
 struct Sums {
   __m256i low, high;  // of 8 columns each
   static Sums start(std::int32_t value) {
     return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)};
   }
-  void add(const Codes& codes, const std::int8_t* row) {
-    for (int i = 0; i < Codes::kVectors; ++i) {
+  template <int kBits>
+  void add(const Codes<kBits>& codes, const std::int8_t* row) {
+    for (int i = 0; i < kVectors; ++i) {
       const __m256i four = _mm256_set1_epi32(load_word(row + 4 * i));
       low = _mm256_dpbusd_avx_epi32(low, codes.low[i], four);
       high = _mm256_dpbusd_avx_epi32(high, codes.high[i], four);
@@ -48,11 +63,11 @@ struct Sums {
 }  // namespace
 }  // namespace skipdec
 
-#include "int4/multiply.inc.h"
-#include "int4/row_by_row.inc.h"
+#include "blocks/multiply.inc.h"
+#include "blocks/row_by_row.inc.h"
 
 namespace skipdec {
-const BlockKernels& avxvnni_block_kernels() { return kKernels; }
+const BlockKernels& avxvnni_block_kernels(int bits) { return kernels_of(bits); }
 }  // namespace skipdec
 
 #if defined(__clang__)

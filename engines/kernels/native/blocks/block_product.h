@@ -1,12 +1,13 @@
-// Products of int4 weights and activations that are quantised block by block (W4A8).
+// Products of int4 or int8 weights and activations that are quantised block by block (W4A8, W8A8).
 //
 // A block is block_size inputs of a column of the weights, or of a row of x:
 //
 //   x_scale[m, b] = max|x| / 127 over the block, and 0 where that is below 2^-126
 //   q             = int8(round_half_even(x · (1 / x_scale))), 0 where x_scale is 0
-//   y[m, n]      += float(Σ q · (code − 8)) · (scale[b, n] · x_scale[m, b]), b = 0, 1, 2, …
+//   y[m, n]      += float(Σ q · w) · (scale[b, n] · x_scale[m, b]), b = 0, 1, 2, …
 //
-// then adds the bias, applies the activation and adds the residual; a gated product
+// where w is a weight's integer: code − 8 for a code of 4 bits, and the code itself for one of 8.
+// It then adds the bias, applies the activation and adds the residual; a gated product
 // (operators/columns.h) is activation(y of the gate) · y of the other column. The bits are the same
 // on every instruction set: sums inside a block are integers, and blocks are added in order, each
 // by one fused multiply-add. A row with NaN or infinity has x_scale NaN, so its whole result is
@@ -24,16 +25,20 @@ namespace skipdec {
 
 constexpr std::int64_t kPanelColumns = Columns::kBlock;
 constexpr std::int64_t kUnitDepth = 32;  // inputs that kernels process together
-constexpr std::int64_t kUnitBytes = kUnitDepth * kPanelColumns / 2;
-constexpr std::int64_t kZeroCode = 8;  // the code of a weight of 0
+
+// Returns the bytes of the codes of ``depth`` inputs of 16 columns.
+constexpr std::int64_t panel_bytes(std::int64_t depth, int bits) {
+  return depth * kPanelColumns * bits / 8;
+}
 
 // Weights [K, N] of a product. The caller owns all memory.
 struct BlockWeights {
+  int bits = 4;                 // of a code: 4 or 8
   std::int64_t block_size = 0;  // 32, 64 or 128
   std::int64_t blocks = 0;      // K / block_size, rounded up
   Columns columns;              // N
-  // [panels, blocks · block_size / 8, 16, 4]; a byte has input k in its low four bits and
-  // input k + 4 in the high ones.
+  // Of 4 bits: [panels, K / 8, 16, 4] with K = blocks · block_size; a byte has input k in its low
+  // four bits and input k + 4 in the high ones. Of 8 bits: int8 [panels, K / 4, 16, 4].
   const std::uint8_t* codes = nullptr;
   const Bfloat16* scale = nullptr;  // [panels, blocks, 16]
 
@@ -51,7 +56,7 @@ struct BlockRows {
   const float* values = nullptr;       // [M, K]
   std::int8_t* codes = nullptr;        // [M / R, blocks, R, block_size], 64-byte aligned
   float* scale = nullptr;              // [M / R, blocks, R]
-  std::int32_t* correction = nullptr;  // [M / R, blocks, R]: −8 · Σ q
+  std::int32_t* correction = nullptr;  // [M / R, blocks, R]: where the kernel's sums start
   const float* residual = nullptr;     // [M, N] or nullptr; may be result; not in a gated product
   float* result = nullptr;             // [M, columns.results()]
 
@@ -66,7 +71,7 @@ struct BlockRows {
   }
 };
 
-// Kernels of one instruction set. Calls on disjoint ranges may run concurrently.
+// Kernels of one instruction set and number of bits. Calls on disjoint ranges may run concurrently.
 struct BlockKernels {
   std::int64_t group;  // R
   // Computes codes, scales and corrections of groups begin … end - 1.
@@ -78,8 +83,8 @@ struct BlockKernels {
                    std::int64_t end) noexcept;
 };
 
-// Returns the kernels of ``set``, or of the next simpler set that has kernels, for a call with
-// ``rows``.
-const BlockKernels& block_kernels(InstructionSet set, std::int64_t rows);
+// Returns the kernels of ``set``, or of the next simpler set that has kernels, for codes of
+// ``bits`` and a call with ``rows``.
+const BlockKernels& block_kernels(InstructionSet set, int bits, std::int64_t rows);
 
 }  // namespace skipdec

@@ -1,4 +1,4 @@
-#include "int4/block_linear4.h"
+#include "blocks/block_linear.h"
 
 #include <algorithm>
 
@@ -16,12 +16,12 @@ bool has_shape(const Tensor& tensor, std::array<std::int64_t, 4> dims, std::size
 // True if codes and scales beyond the last panel's columns represent 0, which detects weights in
 // another packing.
 bool is_packed(const BlockWeights& weights) {
-  constexpr std::uint8_t kTwoZeros = kZeroCode << 4 | kZeroCode;
+  const std::uint8_t zeros = weights.bits == 8 ? 0 : 0x88;
   const std::int64_t panel = weights.panels() - 1, size = weights.columns.size(panel);
-  const std::int64_t bytes = weights.padded_depth() * kPanelColumns / 2;
+  const std::int64_t bytes = panel_bytes(weights.padded_depth(), weights.bits);
   const std::uint8_t* codes = weights.codes + panel * bytes;
   for (std::int64_t at = 0; at < bytes; ++at) {
-    if (at / 4 % kPanelColumns >= size && codes[at] != kTwoZeros) return false;
+    if (at / 4 % kPanelColumns >= size && codes[at] != zeros) return false;
   }
   const Bfloat16* scale = weights.scale + panel * weights.blocks * kPanelColumns;
   for (std::int64_t at = 0; at < weights.blocks * kPanelColumns; ++at) {
@@ -38,11 +38,12 @@ std::int64_t groups_of_a_task(const BlockRows& rows) {
 }
 
 // Threads take parts when they become free, so a thread on a busy core delays the others by at most
-// one part: about 128 KB of weights, or a sixteenth of small ones, in pairs of panels for gated
+// one part: 128 to 256 KB of weights, or a sixteenth of small ones, in pairs of panels for gated
 // products.
 std::int64_t panels_of_a_task(const BlockWeights& weights) {
-  constexpr std::int64_t kBytes = 128 * 1024, kTasks = 16;
-  const std::int64_t of_bytes = kBytes / (weights.padded_depth() * kPanelColumns / 2);
+  constexpr std::int64_t kTasks = 16;
+  const std::int64_t bytes = 32 * 1024 * weights.bits;
+  const std::int64_t of_bytes = bytes / panel_bytes(weights.padded_depth(), weights.bits);
   const std::int64_t panels =
       std::max<std::int64_t>(1, std::min(of_bytes, weights.panels() / kTasks));
   return weights.columns.is_gated ? (panels + 1) / 2 * 2 : panels;
@@ -50,28 +51,36 @@ std::int64_t panels_of_a_task(const BlockWeights& weights) {
 
 }  // namespace
 
-BlockLinear4::BlockLinear4(const NodeInfo& node) : instruction_set_(chosen_instruction_set()) {
+template <int kBits>
+BlockLinear<kBits>::BlockLinear(const NodeInfo& node) : instruction_set_(chosen_instruction_set()) {
+  constexpr std::int64_t kInputs = 32 / kBits;  // of a column, in four bytes
   const Tensor weight = node.constant(kWeight), scale = node.constant(kScale);
   require(weight && scale, "weight and scale must be initialisers");
+  weights_.bits = kBits;
   weights_.block_size = node.attribute("block_size", std::int64_t{0});
   weights_.columns = columns_of(node, node.attribute("N", std::int64_t{0}));
   const std::int64_t size = weights_.block_size, panels = weights_.panels();
   require(size == 32 || size == 64 || size == 128, "block_size must be 32, 64 or 128");
   require(weights_.columns.count > 0, "N must be the number of columns of weight, at least 1");
-  weights_.blocks = weight.rank == 4 ? weight.dims[1] * 8 / size : 0;
+  weights_.blocks = weight.rank == 4 ? weight.dims[1] * kInputs / size : 0;
   require(weights_.blocks > 0 &&
-              has_shape(weight, {panels, weights_.padded_depth() / 8, kPanelColumns, 4}, 4),
-          "weight must be packed: [N / 16, K / 8, 16, 4], N and K rounded up to 16 and block_size");
+              has_shape(weight, {panels, weights_.padded_depth() / kInputs, kPanelColumns, 4}, 4),
+          kBits == 8
+              ? "weight must be packed: [N / 16, K / 4, 16, 4], N and K rounded up to 16 and "
+                "block_size"
+              : "weight must be packed: [N / 16, K / 8, 16, 4], N and K rounded up to 16 and "
+                "block_size");
   require(has_shape(scale, {panels, weights_.blocks, kPanelColumns}, 3),
           "scale must be packed: [N / 16, K / block_size, 16]");
   weights_.columns.bias = bias_of(node, kBias, weights_.columns);
-  weights_.codes = weight.as<std::uint8_t>();
+  weights_.codes = reinterpret_cast<const std::uint8_t*>(weight.as<std::int8_t>());
   weights_.scale = scale.as<Bfloat16>();
   require(is_packed(weights_),
-          "weight and scale must be those of 0 beyond column N, as pack_int4 makes them");
+          "weight and scale must be those of 0 beyond column N, as packing.py makes them");
 }
 
-void BlockLinear4::compute(const CallContext& call) const {
+template <int kBits>
+void BlockLinear<kBits>::compute(const CallContext& call) const {
   const Tensor x = call.input(kX), residual = call.input(kResidual);
   require(weights_.columns.bias != nullptr || !call.input(kBias), "bias must be an initialiser");
   const std::int64_t depth = x.last(), beyond = weights_.padded_depth() - depth;
@@ -90,9 +99,10 @@ void BlockLinear4::compute(const CallContext& call) const {
   run(call, rows);
 }
 
-void BlockLinear4::run(const CallContext& call, BlockRows& rows) const {
+template <int kBits>
+void BlockLinear<kBits>::run(const CallContext& call, BlockRows& rows) const {
   static thread_local Scratch scratch;
-  const BlockKernels& kernels = block_kernels(instruction_set_, rows.count);
+  const BlockKernels& kernels = block_kernels(instruction_set_, kBits, rows.count);
   rows.group = kernels.group;
   const auto blocks = static_cast<std::size_t>(rows.count * weights_.blocks);
   const std::size_t code_bytes = rows.code_bytes(weights_);
@@ -107,5 +117,8 @@ void BlockLinear4::run(const CallContext& call, BlockRows& rows) const {
       weights_.panels(), panels_of_a_task(weights_),
       [&](std::int64_t begin, std::int64_t end) { kernels.multiply(weights_, rows, begin, end); });
 }
+
+template class BlockLinear<4>;
+template class BlockLinear<8>;
 
 }  // namespace skipdec
