@@ -35,26 +35,20 @@ constexpr std::size_t kMostFiles = std::size_t{1} << 17;
 
 // The text of one of ``allowed``.
 template <std::size_t size>
-std::string choice(Fields &fields, const char *name,
-                   const std::array<std::string_view, size> &allowed,
-                   const std::string &text) {
-  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end())
-    return text;
+std::string choice(Fields& fields, const char* name,
+                   const std::array<std::string_view, size>& allowed, const std::string& text) {
+  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return text;
   std::string names;
   for (const std::string_view each : allowed)
     names += (names.empty() ? "" : ", ") + std::string(each);
-  fields.refuse(name,
-                "is " + shown(fields.value(name)) + "; allowed: " + names);
+  fields.refuse(name, "is " + shown(fields.value(name)) + "; allowed: " + names);
 }
 
-void check_version(const json &document, const Document &blame) {
-  const auto found =
-      document.is_object() ? document.find("format_version") : document.end();
+void check_version(const json& document, const Document& blame) {
+  const auto found = document.is_object() ? document.find("format_version") : document.end();
   const std::string seen = found == document.end() ? "missing" : shown(*found);
-  if (seen == std::to_string(kFormatVersion))
-    return;
-  const std::string folder =
-      blame.subject.substr(0, blame.subject.find_last_of('/'));
+  if (seen == std::to_string(kFormatVersion)) return;
+  const std::string folder = blame.subject.substr(0, blame.subject.find_last_of('/'));
   throw Error(Status::kBundle, blame.subject,
               "has format version " + seen + "; this skipdec reads " +
                   std::to_string(kFormatVersion) + "; " +
@@ -64,7 +58,7 @@ void check_version(const json &document, const Document &blame) {
                          "wrote it"));
 }
 
-ModelSpec model_of(const json &value, const Document &document) {
+ModelSpec model_of(const json& value, const Document& document) {
   Fields fields(value, "model", document);
   ModelSpec model;
   model.family = fields.text("family", "opt");
@@ -72,136 +66,103 @@ ModelSpec model_of(const json &value, const Document &document) {
   model.num_layers = fields.integer("num_layers", 1, kMaxLayers);
   model.hidden_size = fields.integer("hidden_size", 1, kMaxWidth);
   model.num_heads = fields.integer("num_heads", 1, kMaxWidth);
-  model.num_kv_heads =
-      fields.integer("num_kv_heads", 1, kMaxWidth, model.num_heads);
-  model.head_dim = fields.integer("head_dim", 1, kMaxWidth,
-                                  model.hidden_size / model.num_heads);
-  if (model.head_dim < 1)
-    fields.refuse("num_heads", "is above hidden_size");
+  model.num_kv_heads = fields.integer("num_kv_heads", 1, kMaxWidth, model.num_heads);
+  model.head_dim = fields.integer("head_dim", 1, kMaxWidth, model.hidden_size / model.num_heads);
+  if (model.head_dim < 1) fields.refuse("num_heads", "is above hidden_size");
   model.vocab_size = fields.integer("vocab_size", 1, kMaxTokens);
-  model.max_position_embeddings =
-      fields.integer("max_position_embeddings", 1, kMaxTokens);
+  model.max_position_embeddings = fields.integer("max_position_embeddings", 1, kMaxTokens);
   model.max_seq_len = fields.integer("max_seq_len", 1, kMaxTokens);
   fields.boolean("tie_word_embeddings", true);
-  model.bos_token_id =
-      fields.optional_integer("bos_token_id", kAnyInteger, INT64_MAX);
-  model.eos_token_id =
-      fields.optional_integer("eos_token_id", kAnyInteger, INT64_MAX);
-  model.pad_token_id =
-      fields.optional_integer("pad_token_id", kAnyInteger, INT64_MAX);
-  for (const auto &member :
-       value.items()) // a family may have fields of its own
+  model.bos_token_id = fields.optional_integer("bos_token_id", kAnyInteger, INT64_MAX);
+  model.eos_token_id = fields.optional_integer("eos_token_id", kAnyInteger, INT64_MAX);
+  model.pad_token_id = fields.optional_integer("pad_token_id", kAnyInteger, INT64_MAX);
+  for (const auto& member : value.items())  // a family may have fields of its own
     if (member.value().is_structured())
-      fields.refuse(member.key().c_str(),
-                    "is " + shown(member.value()) +
-                        "; allowed: a number, a text, true, false, null");
+      fields.refuse(member.key().c_str(), "is " + shown(member.value()) +
+                                              "; allowed: a number, a text, true, false, null");
   return model;
 }
 
 // Returns whether skipdec's kernels have products of such blocks.
 bool has_kernel_blocks(std::optional<std::int64_t> block_size,
                        std::optional<std::int64_t> accuracy_level) {
-  const bool has_size =
-      block_size == 32 || block_size == 64 || block_size == 128;
+  const bool has_size = block_size == 32 || block_size == 64 || block_size == 128;
   return has_size && accuracy_level == 4;
 }
 
-void add_once(std::vector<std::string> &texts, const std::string &text) {
-  if (std::find(texts.begin(), texts.end(), text) == texts.end())
-    texts.push_back(text);
+void add_once(std::vector<std::string>& texts, const std::string& text) {
+  if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
 }
 
 // Checks that weights which are packed for skipdec's kernels are such weights.
-void check_int8_blocks(Fields &fields, const Manifest &manifest,
-                       const std::vector<std::string> &quantizations,
-                       bool has_kernels) {
+void check_int8_blocks(Fields& fields, const Manifest& manifest,
+                       const std::vector<std::string>& quantizations, bool has_kernels) {
   const std::string found = fields.text("int8_blocks"), is = "is " + found;
-  if (found != "packed")
-    fields.refuse("int8_blocks", is + "; allowed: packed");
+  if (found != "packed") fields.refuse("int8_blocks", is + "; allowed: packed");
   if (!manifest.uses_skipdec_kernels)
     fields.refuse("int8_blocks", is + "; allowed with the kernels skipdec");
-  if (std::find(quantizations.begin(), quantizations.end(), "int8-block") ==
-      quantizations.end())
-    fields.refuse(
-        "int8_blocks",
-        is + "; allowed where quantize or head_quantize is int8-block");
+  if (std::find(quantizations.begin(), quantizations.end(), "int8-block") == quantizations.end())
+    fields.refuse("int8_blocks", is + "; allowed where quantize or head_quantize is int8-block");
   if (!has_kernels)
-    fields.refuse(
-        "int8_blocks",
-        is + "; allowed with block_size 32, 64 or 128 and accuracy_level 4");
+    fields.refuse("int8_blocks",
+                  is + "; allowed with block_size 32, 64 or 128 and accuracy_level 4");
 }
 
 // Returns whether the manifest requires the feature ``name``.
-bool requires_feature(Fields &fields, const char *name) {
-  const json *required = fields.find("requires");
+bool requires_feature(Fields& fields, const char* name) {
+  const json* required = fields.find("requires");
   return required != nullptr &&
          std::find(required->begin(), required->end(), name) != required->end();
 }
 
-void read_precision(const json &value, Manifest &manifest,
-                    const Document &document) {
+void read_precision(const json& value, Manifest& manifest, const Document& document) {
   Fields fields(value, "precision", document);
-  const std::string dtype = choice(fields, "dtype", constants::kFloatTypes,
-                                   fields.text("dtype", "float32"));
+  const std::string dtype =
+      choice(fields, "dtype", constants::kFloatTypes, fields.text("dtype", "float32"));
   std::vector<std::string> quantizations;
-  for (const char *name : {"quantize", "head_quantize"}) {
-    quantizations.push_back(choice(fields, name, constants::kQuantizations,
-                                   fields.text(name, "none")));
+  for (const char* name : {"quantize", "head_quantize"}) {
+    quantizations.push_back(
+        choice(fields, name, constants::kQuantizations, fields.text(name, "none")));
   }
-  const auto block_size =
-      fields.optional_integer("block_size", kAnyInteger, INT64_MAX);
-  const auto accuracy_level =
-      fields.optional_integer("accuracy_level", kAnyInteger, INT64_MAX);
+  const auto block_size = fields.optional_integer("block_size", kAnyInteger, INT64_MAX);
+  const auto accuracy_level = fields.optional_integer("accuracy_level", kAnyInteger, INT64_MAX);
   const bool has_kernels = has_kernel_blocks(block_size, accuracy_level);
   const bool has_packed_int8 = fields.find("int8_blocks") != nullptr;
-  if (has_packed_int8)
-    check_int8_blocks(fields, manifest, quantizations, has_kernels);
-  for (const std::string &quantize : quantizations) {
+  if (has_packed_int8) check_int8_blocks(fields, manifest, quantizations, has_kernels);
+  for (const std::string& quantize : quantizations) {
     if (quantize == "none" && dtype == "float32")
       add_once(manifest.foreign_products, dtype);
-    else if ((quantize == "int8-block" && !has_packed_int8) ||
-             (quantize == "int4" && !has_kernels))
+    else if ((quantize == "int8-block" && !has_packed_int8) || (quantize == "int4" && !has_kernels))
       add_once(manifest.foreign_products, quantize);
   }
-  if (const json *ranges = fields.find("activation_ranges"))
+  if (const json* ranges = fields.find("activation_ranges"))
     sha256_of(*ranges, fields.place_of("activation_ranges"), document);
   const std::optional<std::string> kv_dtype = fields.optional_text("kv_dtype");
-  if (kv_dtype)
-    choice(fields, "kv_dtype", constants::kKvTypes, *kv_dtype);
+  if (kv_dtype) choice(fields, "kv_dtype", constants::kKvTypes, *kv_dtype);
   if (kv_dtype && !manifest.uses_skipdec_kernels)
-    fields.refuse(
-        "kv_dtype",
-        "is " + *kv_dtype +
-            " without kernels that read a KV cache of another type than the "
-            "activations; allowed with the kernels skipdec");
-  const std::optional<std::string> table_dtype =
-      fields.optional_text("table_dtype");
-  if (table_dtype)
-    choice(fields, "table_dtype", constants::kFloatTypes, *table_dtype);
+    fields.refuse("kv_dtype", "is " + *kv_dtype +
+                                  " without kernels that read a KV cache of another type than the "
+                                  "activations; allowed with the kernels skipdec");
+  const std::optional<std::string> table_dtype = fields.optional_text("table_dtype");
+  if (table_dtype) choice(fields, "table_dtype", constants::kFloatTypes, *table_dtype);
   if (table_dtype && !manifest.uses_skipdec_kernels)
-    fields.refuse("table_dtype",
-                  "is " + *table_dtype + "; allowed with the kernels skipdec");
+    fields.refuse("table_dtype", "is " + *table_dtype + "; allowed with the kernels skipdec");
   const DType weights = dtype_called(dtype).value_or(DType::kFloat32);
-  manifest.hidden_dtype =
-      manifest.uses_skipdec_kernels ? DType::kFloat32 : weights;
-  manifest.kv_dtype =
-      kv_dtype ? dtype_called(*kv_dtype).value_or(weights) : weights;
-  manifest.kv_width = manifest.model.head_dim +
-                      (manifest.kv_dtype == DType::kInt8 ? kKvScaleBytes : 0);
+  manifest.hidden_dtype = manifest.uses_skipdec_kernels ? DType::kFloat32 : weights;
+  manifest.kv_dtype = kv_dtype ? dtype_called(*kv_dtype).value_or(weights) : weights;
+  manifest.kv_width =
+      manifest.model.head_dim + (manifest.kv_dtype == DType::kInt8 ? kKvScaleBytes : 0);
 }
 
-void read_kv_cache(const json &value, Manifest &manifest,
-                   const Document &document) {
+void read_kv_cache(const json& value, Manifest& manifest, const Document& document) {
   Fields fields(value, "kv_cache", document);
   if (!fields.boolean("shares_buffer", true))
-    fields.refuse("shares_buffer",
-                  "is not true; past and present must be one buffer");
+    fields.refuse("shares_buffer", "is not true; past and present must be one buffer");
   manifest.cache_must_be_finite =
-      choice(fields, "unused", constants::kUnusedCaches,
-             fields.text("unused")) == "finite";
+      choice(fields, "unused", constants::kUnusedCaches, fields.text("unused")) == "finite";
 }
 
-BuildSpec build_of(const json &value, const Document &document) {
+BuildSpec build_of(const json& value, const Document& document) {
   constexpr std::size_t kMostBuckets = 4096;
   constexpr std::int64_t kHighestLevel = 5;
   Fields fields(value, "build", document);
@@ -213,13 +174,12 @@ BuildSpec build_of(const json &value, const Document &document) {
   build.max_prompt_len = fields.integer("max_prompt_len", 1, kMaxTokens);
   build.max_prefill_rows = fields.integer("max_prefill_rows", 1, kMaxWidth);
   std::int64_t least = 1;
-  for (const json &capacity : fields.array("kv_buckets", kMostBuckets)) {
-    build.kv_buckets.push_back(integer_of(
-        capacity, fields.place_of("kv_buckets"), least, kMaxTokens, document));
+  for (const json& capacity : fields.array("kv_buckets", kMostBuckets)) {
+    build.kv_buckets.push_back(
+        integer_of(capacity, fields.place_of("kv_buckets"), least, kMaxTokens, document));
     least = build.kv_buckets.back() + 1;
   }
-  if (build.kv_buckets.empty())
-    fields.refuse("kv_buckets", "is empty; allowed: 1 or more");
+  if (build.kv_buckets.empty()) fields.refuse("kv_buckets", "is empty; allowed: 1 or more");
   fields.integer("optimization_level", 0, kHighestLevel);
   fields.optional_integer("workspace", 0, kMostBytes);
   fields.boolean("hardware_compatible", false);
@@ -227,46 +187,34 @@ BuildSpec build_of(const json &value, const Document &document) {
   return build;
 }
 
-void read_files(const json &array, Manifest &manifest,
-                const Document &document) {
-  for (const json &entry : array) {
-    Fields fields(entry, "files." + std::to_string(manifest.files.size()),
-                  document);
-    FileRecord &record = manifest.files.emplace_back();
-    record.path =
-        path_of(fields.value("path"), fields.place_of("path"), document);
-    record.size =
-        static_cast<std::uint64_t>(fields.integer("size", 0, kMostBytes));
-    record.sha256 =
-        sha256_of(fields.value("sha256"), fields.place_of("sha256"), document);
+void read_files(const json& array, Manifest& manifest, const Document& document) {
+  for (const json& entry : array) {
+    Fields fields(entry, "files." + std::to_string(manifest.files.size()), document);
+    FileRecord& record = manifest.files.emplace_back();
+    record.path = path_of(fields.value("path"), fields.place_of("path"), document);
+    record.size = static_cast<std::uint64_t>(fields.integer("size", 0, kMostBytes));
+    record.sha256 = sha256_of(fields.value("sha256"), fields.place_of("sha256"), document);
   }
 }
 
 // Reads "embed", "layer_000", …, "head": one of each, in this order.
-void read_engines(const json &array, Manifest &manifest,
-                  const Document &document) {
+void read_engines(const json& array, Manifest& manifest, const Document& document) {
   const auto count = static_cast<std::size_t>(manifest.model.num_layers) + 2;
   if (array.size() != count)
-    document.refuse("engines",
-                    "has " + std::to_string(array.size()) +
-                        " entries; expected: " + std::to_string(count));
+    document.refuse("engines", "has " + std::to_string(array.size()) +
+                                   " entries; expected: " + std::to_string(count));
   for (std::size_t i = 0; i < count; ++i) {
     const std::string place = "engines." + std::to_string(i);
     EngineEntry entry = engine_of(array[i], place, document);
     const bool is_layer = i != 0 && i + 1 != count;
     std::string digits = is_layer ? std::to_string(i - 1) : "";
-    if (is_layer)
-      digits.insert(0, std::max<std::size_t>(digits.size(), 3) - digits.size(),
-                    '0');
-    const std::string name = is_layer ? "layer_" + digits
-                             : i == 0 ? "embed"
-                                      : "head";
+    if (is_layer) digits.insert(0, std::max<std::size_t>(digits.size(), 3) - digits.size(), '0');
+    const std::string name = is_layer ? "layer_" + digits : i == 0 ? "embed" : "head";
     const EngineKind kind = is_layer ? EngineKind::kLayer
                             : i == 0 ? EngineKind::kEmbed
                                      : EngineKind::kHead;
-    const bool has_index =
-        is_layer ? entry.layer_index == static_cast<std::int64_t>(i) - 1
-                 : !entry.layer_index.has_value();
+    const bool has_index = is_layer ? entry.layer_index == static_cast<std::int64_t>(i) - 1
+                                    : !entry.layer_index.has_value();
     if (entry.spec.name != name || entry.spec.kind != kind || !has_index)
       document.refuse(place, "is another engine; expected: " + name);
     (is_layer ? manifest.layers.emplace_back()
@@ -276,89 +224,73 @@ void read_engines(const json &array, Manifest &manifest,
 }
 
 // Reads the engine of drafts that is called ``name``, from an entry's "engine".
-EngineSpec draft_engine_of(Fields &fields, std::string_view name,
-                           EngineKind kind, const Document &document) {
+EngineSpec draft_engine_of(Fields& fields, std::string_view name, EngineKind kind,
+                           const Document& document) {
   const std::string place = fields.place_of("engine");
   EngineEntry entry = engine_of(fields.value("engine"), place, document);
-  if (entry.spec.name != name || entry.spec.kind != kind ||
-      entry.layer_index.has_value())
+  if (entry.spec.name != name || entry.spec.kind != kind || entry.layer_index.has_value())
     document.refuse(place, "is engine " + entry.spec.name + ", a " +
                                std::string(name_of(entry.spec.kind)) +
                                "; expected: " + std::string(name) + ", a " +
-                               std::string(name_of(kind)) +
-                               " without layer_index");
+                               std::string(name_of(kind)) + " without layer_index");
   return std::move(entry.spec);
 }
 
-void read_draft_layer(const json &value, Manifest &manifest,
-                      const Document &document) {
+void read_draft_layer(const json& value, Manifest& manifest, const Document& document) {
   Fields fields(value, "draft_layer", document);
-  DraftLayer &draft = manifest.draft_layer.emplace();
+  DraftLayer& draft = manifest.draft_layer.emplace();
   draft.behind = fields.integer("behind", 1, kMaxLayers);
-  draft.engine = draft_engine_of(fields, constants::kDraftLayer,
-                                 EngineKind::kLayer, document);
+  draft.engine = draft_engine_of(fields, constants::kDraftLayer, EngineKind::kLayer, document);
   const std::int64_t count = manifest.model.num_layers;
   if (draft.behind >= count)
-    document.refuse("",
-                    "draft_layer is behind " + std::to_string(draft.behind) +
-                        " layers; allowed: 1 to " + std::to_string(count - 1) +
-                        ", as the model has " + std::to_string(count));
+    document.refuse("", "draft_layer is behind " + std::to_string(draft.behind) +
+                            " layers; allowed: 1 to " + std::to_string(count - 1) +
+                            ", as the model has " + std::to_string(count));
 }
 
-std::string joined(const std::vector<std::string> &paths) {
+std::string joined(const std::vector<std::string>& paths) {
   std::string text;
-  for (const std::string &path : paths)
-    text += (text.empty() ? "" : ", ") + path;
+  for (const std::string& path : paths) text += (text.empty() ? "" : ", ") + path;
   return text;
 }
 
-void read_draft_head(const json &value, Manifest &manifest,
-                     const Document &document) {
+void read_draft_head(const json& value, Manifest& manifest, const Document& document) {
   Fields fields(value, "draft_head", document);
-  DraftHead &draft = manifest.draft_head.emplace();
+  DraftHead& draft = manifest.draft_head.emplace();
   draft.tokens = fields.integer("tokens", 1, kMaxTokens);
-  draft.engine = draft_engine_of(fields, constants::kDraftHead,
-                                 EngineKind::kHead, document);
+  draft.engine = draft_engine_of(fields, constants::kDraftHead, EngineKind::kHead, document);
   if (draft.tokens >= manifest.model.vocab_size)
     document.refuse("", "draft_head has " + std::to_string(draft.tokens) +
                             " tokens; allowed: fewer than " +
-                            std::to_string(manifest.model.vocab_size) +
-                            ", the model's vocabulary");
-  const std::vector<std::string> &whole = manifest.head.weights;
-  for (const std::string &path : draft.engine.weights)
+                            std::to_string(manifest.model.vocab_size) + ", the model's vocabulary");
+  const std::vector<std::string>& whole = manifest.head.weights;
+  for (const std::string& path : draft.engine.weights)
     if (std::find(whole.begin(), whole.end(), path) == whole.end())
       document.refuse("", "draft_head reads " + joined(draft.engine.weights) +
-                              "; allowed: only the head's weights, " +
-                              joined(whole));
+                              "; allowed: only the head's weights, " + joined(whole));
 }
 
-void require_listed(const EngineSpec &spec,
-                    const std::set<std::string_view> &known,
-                    const Document &document) {
-  const auto check = [&](const std::string &path) {
+void require_listed(const EngineSpec& spec, const std::set<std::string_view>& known,
+                    const Document& document) {
+  const auto check = [&](const std::string& path) {
     if (known.count(path) == 0)
-      document.refuse("engine " + spec.name,
-                      "names " + path + ", not listed in files");
+      document.refuse("engine " + spec.name, "names " + path + ", not listed in files");
   };
   check(spec.graph);
-  for (const std::string &path : spec.weights)
-    check(path);
-  for (const KVBucket &bucket : spec.buckets)
-    check(bucket.graph);
+  for (const std::string& path : spec.weights) check(path);
+  for (const KVBucket& bucket : spec.buckets) check(bucket.graph);
 }
 
 // Throws for a feature that this library does not know: the bundle would run
 // wrongly without it.
-void check_features(Fields &fields, const Document &document) {
-  const json *required = fields.find_given("requires");
-  if (required == nullptr)
-    return;
+void check_features(Fields& fields, const Document& document) {
+  const json* required = fields.find_given("requires");
+  if (required == nullptr) return;
   constexpr std::size_t kMostFeatures = 64;
   std::string unknown;
-  for (const json &entry :
-       array_of(*required, "requires", kMostFeatures, document)) {
-    const std::string &name = text_of(entry, "requires", document);
-    const auto &known = constants::kKnownFeatures;
+  for (const json& entry : array_of(*required, "requires", kMostFeatures, document)) {
+    const std::string& name = text_of(entry, "requires", document);
+    const auto& known = constants::kKnownFeatures;
     if (std::find(known.begin(), known.end(), name) == known.end())
       unknown += (unknown.empty() ? "" : ", ") + name;
   }
@@ -372,93 +304,76 @@ void check_features(Fields &fields, const Document &document) {
 
 // Reads all tokens that end a text; without the member it is eos_token_id
 // alone, if there is one.
-void read_ends(Fields &fields, Manifest &manifest, const Document &document) {
-  ModelSpec &model = manifest.model;
+void read_ends(Fields& fields, Manifest& manifest, const Document& document) {
+  ModelSpec& model = manifest.model;
   std::vector<std::int64_t> ends;
-  if (const json *given = fields.find_given("end_token_ids"))
-    for (const json &entry :
-         array_of(*given, "end_token_ids", constants::kMaxEndTokens, document))
-      ends.push_back(integer_of(entry, "end_token_ids", 0, model.vocab_size - 1,
-                                document));
+  if (const json* given = fields.find_given("end_token_ids"))
+    for (const json& entry : array_of(*given, "end_token_ids", constants::kMaxEndTokens, document))
+      ends.push_back(integer_of(entry, "end_token_ids", 0, model.vocab_size - 1, document));
   if (ends.empty()) {
-    if (model.eos_token_id)
-      model.end_token_ids = {*model.eos_token_id};
+    if (model.eos_token_id) model.end_token_ids = {*model.eos_token_id};
     return;
   }
-  const bool is_distinct =
-      std::set<std::int64_t>(ends.begin(), ends.end()).size() == ends.size();
+  const bool is_distinct = std::set<std::int64_t>(ends.begin(), ends.end()).size() == ends.size();
   if (ends.size() < 2 || !is_distinct || ends.front() != model.eos_token_id)
-    fields.refuse("end_token_ids",
-                  "is " + shown(fields.value("end_token_ids")) +
-                      "; allowed: eos_token_id and then others, each once");
+    fields.refuse("end_token_ids", "is " + shown(fields.value("end_token_ids")) +
+                                       "; allowed: eos_token_id and then others, each once");
   if (!requires_feature(fields, "end_token_ids"))
-    fields.refuse("end_token_ids",
-                  "is present, but requires lacks end_token_ids");
+    fields.refuse("end_token_ids", "is present, but requires lacks end_token_ids");
   model.end_token_ids = std::move(ends);
 }
 
 // Checks the object of texts ``name``, and returns what it holds under ``key``,
 // if anything.
-std::optional<std::string> text_in(Fields &fields, const char *name,
-                                   const std::string &key,
-                                   const Document &document) {
-  const json *found = fields.find_given(name);
-  if (found == nullptr)
-    return std::nullopt;
-  if (!found->is_object())
-    fields.refuse(name, "is " + shown(*found) + "; allowed: an object");
-  for (const auto &member : found->items())
-    text_of(member.value(), fields.place_of(name) + "." + member.key(),
-            document);
-  if (!found->contains(key))
-    return std::nullopt;
+std::optional<std::string> text_in(Fields& fields, const char* name, const std::string& key,
+                                   const Document& document) {
+  const json* found = fields.find_given(name);
+  if (found == nullptr) return std::nullopt;
+  if (!found->is_object()) fields.refuse(name, "is " + shown(*found) + "; allowed: an object");
+  for (const auto& member : found->items())
+    text_of(member.value(), fields.place_of(name) + "." + member.key(), document);
+  if (!found->contains(key)) return std::nullopt;
   return found->at(key).get<std::string>();
 }
 
-void read_texts(Fields &fields, Manifest &manifest, const Document &document) {
-  if (const json *path = fields.find("tokenizer"))
+void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
+  if (const json* path = fields.find("tokenizer"))
     manifest.tokenizer = path_of(*path, "tokenizer", document);
   manifest.prompt_template = fields.optional_text("prompt_template");
-  if (const auto &text = manifest.prompt_template) {
+  if (const auto& text = manifest.prompt_template) {
     const std::size_t first = text->find(kPromptPlaceholder);
     if (first == std::string::npos ||
         text->find(kPromptPlaceholder, first + 1) != std::string::npos)
-      fields.refuse("prompt_template",
-                    "is not a template; allowed: a text with {prompt} once");
+      fields.refuse("prompt_template", "is not a template; allowed: a text with {prompt} once");
   }
-  if (const json *chat = fields.find("chat_template")) {
+  if (const json* chat = fields.find("chat_template")) {
     Fields named(*chat, "chat_template", document);
-    manifest.chat_template =
-        path_of(named.value("path"), named.place_of("path"), document);
+    manifest.chat_template = path_of(named.value("path"), named.place_of("path"), document);
     manifest.chat_bos = named.optional_text("bos_token");
     named.optional_text("eos_token");
   }
   text_in(fields, "tool_versions", "", document);
   const std::string key(constants::kTunedSchedule);
-  const std::optional<std::string> tuned =
-      text_in(fields, "source", key, document);
+  const std::optional<std::string> tuned = text_in(fields, "source", key, document);
   manifest.is_tuned = tuned.has_value();
   manifest.exits_early = tuned == constants::kEarlyExit;
 }
 
-} // namespace
+}  // namespace
 
-const TensorSpec *EngineSpec::find(Role role) const {
-  for (const auto *tensors : {&inputs, &outputs})
-    for (const TensorSpec &tensor : *tensors)
-      if (tensor.role == role)
-        return &tensor;
+const TensorSpec* EngineSpec::find(Role role) const {
+  for (const auto* tensors : {&inputs, &outputs})
+    for (const TensorSpec& tensor : *tensors)
+      if (tensor.role == role) return &tensor;
   return nullptr;
 }
 
-const TensorSpec &EngineSpec::tensor(Role role) const {
-  if (const TensorSpec *found = find(role))
-    return *found;
-  throw Error(Status::kBundle, "engine " + name,
-              "has no tensor for " + std::string(name_of(role)));
+const TensorSpec& EngineSpec::tensor(Role role) const {
+  if (const TensorSpec* found = find(role)) return *found;
+  throw Error(Status::kBundle, "engine " + name, "has no tensor for " + std::string(name_of(role)));
 }
 
-Manifest Manifest::parse(std::string_view text, const std::string &subject) {
+Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   const Document document{Status::kBundle, subject, "export the model again"};
   const json value = parse_json(text, subject);
   check_version(value, document);
@@ -466,63 +381,47 @@ Manifest Manifest::parse(std::string_view text, const std::string &subject) {
   manifest.digest = checked_digest(text, document);
 
   Fields fields(value, "", document);
-  if (fields.text("digest") != manifest.digest)
-    fields.refuse("digest", "is not the file's own");
+  if (fields.text("digest") != manifest.digest) fields.refuse("digest", "is not the file's own");
   check_features(fields, document);
   manifest.target = fields.text("target");
   const std::optional<std::string> kernels = fields.optional_text("kernels");
   if (kernels && *kernels != "skipdec")
-    fields.refuse("kernels", "is " + shown(fields.value("kernels")) +
-                                 "; allowed: skipdec");
+    fields.refuse("kernels", "is " + shown(fields.value("kernels")) + "; allowed: skipdec");
   manifest.uses_skipdec_kernels = kernels.has_value();
   manifest.model = model_of(fields.value("model"), document);
   read_ends(fields, manifest, document);
-  const json &precision = fields.value("precision");
+  const json& precision = fields.value("precision");
   read_precision(precision, manifest, document);
-  if (precision.contains("int8_blocks") &&
-      !precision["int8_blocks"].is_null() &&
+  if (precision.contains("int8_blocks") && !precision["int8_blocks"].is_null() &&
       !requires_feature(fields, "int8_blocks"))
-    fields.refuse("precision.int8_blocks",
-                  "is present, but requires lacks int8_blocks");
+    fields.refuse("precision.int8_blocks", "is present, but requires lacks int8_blocks");
   read_kv_cache(fields.value("kv_cache"), manifest, document);
   read_engines(fields.array("engines", kMostEngines), manifest, document);
-  if (const json *candidates = fields.find("candidates"))
+  if (const json* candidates = fields.find("candidates"))
     manifest.candidates = engine_of(*candidates, "candidates", document).spec;
-  if (const json *draft = fields.find("draft_layer"))
-    read_draft_layer(*draft, manifest, document);
-  if (const json *draft = fields.find("draft_head"))
-    read_draft_head(*draft, manifest, document);
-  if (const json *build = fields.find("build"))
-    manifest.build = build_of(*build, document);
+  if (const json* draft = fields.find("draft_layer")) read_draft_layer(*draft, manifest, document);
+  if (const json* draft = fields.find("draft_head")) read_draft_head(*draft, manifest, document);
+  if (const json* build = fields.find("build")) manifest.build = build_of(*build, document);
   read_files(fields.array("files", kMostFiles), manifest, document);
   read_texts(fields, manifest, document);
 
   std::set<std::string_view> known;
-  for (const FileRecord &record : manifest.files)
+  for (const FileRecord& record : manifest.files)
     if (!known.insert(record.path).second)
       fields.refuse("files", "lists " + record.path + " twice");
   require_listed(manifest.embed, known, document);
-  for (const EngineSpec &layer : manifest.layers)
-    require_listed(layer, known, document);
+  for (const EngineSpec& layer : manifest.layers) require_listed(layer, known, document);
   require_listed(manifest.head, known, document);
-  if (manifest.candidates)
-    require_listed(*manifest.candidates, known, document);
-  if (const auto &draft = manifest.draft_layer)
-    require_listed(draft->engine, known, document);
-  if (const auto &draft = manifest.draft_head)
-    require_listed(draft->engine, known, document);
-  if (const json *canonical = fields.find_given("canonical"))
-    for (const json &entry :
-         array_of(*canonical, "canonical", kMostEngines + 1, document))
-      manifest.canonical.push_back(
-          engine_of(entry, "canonical", document).spec);
-  for (const EngineSpec &spec : manifest.canonical)
-    require_listed(spec, known, document);
+  if (manifest.candidates) require_listed(*manifest.candidates, known, document);
+  if (const auto& draft = manifest.draft_layer) require_listed(draft->engine, known, document);
+  if (const auto& draft = manifest.draft_head) require_listed(draft->engine, known, document);
+  if (const json* canonical = fields.find_given("canonical"))
+    for (const json& entry : array_of(*canonical, "canonical", kMostEngines + 1, document))
+      manifest.canonical.push_back(engine_of(entry, "canonical", document).spec);
+  for (const EngineSpec& spec : manifest.canonical) require_listed(spec, known, document);
   if (manifest.tokenizer && known.count(*manifest.tokenizer) == 0)
-    fields.refuse("tokenizer",
-                  "is " + *manifest.tokenizer + ", not listed in files");
-  if (const auto &path = manifest.chat_template;
-      path && known.count(*path) == 0)
+    fields.refuse("tokenizer", "is " + *manifest.tokenizer + ", not listed in files");
+  if (const auto& path = manifest.chat_template; path && known.count(*path) == 0)
     fields.refuse("chat_template", "names " + *path + ", not listed in files");
   if (manifest.chat_template && !manifest.tokenizer)
     fields.refuse("chat_template", "is present, but tokenizer is null");
@@ -531,4 +430,4 @@ Manifest Manifest::parse(std::string_view text, const std::string &subject) {
   return manifest;
 }
 
-} // namespace skipdec::runtime
+}  // namespace skipdec::runtime

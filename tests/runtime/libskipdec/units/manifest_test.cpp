@@ -18,9 +18,7 @@ using nlohmann::json;
 
 const std::string kSubject = "bundles/hollow/manifest.json";
 
-Manifest parsed(const json &document) {
-  return Manifest::parse(sealed(document), kSubject);
-}
+Manifest parsed(const json& document) { return Manifest::parse(sealed(document), kSubject); }
 
 TEST(Manifest, IsReadAsItIsWritten) {
   const Manifest manifest = parsed(hollow_manifest());
@@ -37,17 +35,14 @@ TEST(Manifest, IsReadAsItIsWritten) {
   EXPECT_EQ(manifest.tokenizer, "tokenizer.json");
   EXPECT_EQ(manifest.files.size(), 9U);
   ASSERT_EQ(manifest.layers.size(), 2U);
-  const EngineSpec &layer = manifest.layers[1];
-  EXPECT_EQ(layer.tensor(Role::kPastKey).shape,
-            (std::vector<std::int64_t>{-1, 4, -1, 2}));
+  const EngineSpec& layer = manifest.layers[1];
+  EXPECT_EQ(layer.tensor(Role::kPastKey).shape, (std::vector<std::int64_t>{-1, 4, -1, 2}));
   EXPECT_EQ(layer.find(Role::kLogits), nullptr);
-  EXPECT_NE(refusal([&] {
-              layer.tensor(Role::kLogits);
-            }).find("no tensor for logits"),
+  EXPECT_NE(refusal([&] { layer.tensor(Role::kLogits); }).find("no tensor for logits"),
             std::string::npos);
 }
 
-json ending_manifest(const json &ends) {
+json ending_manifest(const json& ends) {
   json document = hollow_manifest();
   document["end_token_ids"] = ends;
   document["requires"] = {"end_token_ids"};
@@ -55,25 +50,20 @@ json ending_manifest(const json &ends) {
 }
 
 TEST(Manifest, NamesEveryTokenThatEndsAText) {
-  EXPECT_EQ(parsed(hollow_manifest()).model.end_token_ids,
-            (std::vector<std::int64_t>{2}));
+  EXPECT_EQ(parsed(hollow_manifest()).model.end_token_ids, (std::vector<std::int64_t>{2}));
   EXPECT_EQ(parsed(ending_manifest({2, 5, 3})).model.end_token_ids,
             (std::vector<std::int64_t>{2, 5, 3}));
 }
 
 TEST(Manifest, RefusesEndsOfTextThatDisagree) {
-  for (const json &ends :
-       {json{2}, json{5, 2}, json{2, 5, 5}, json{2, 1 << 24}, json(5)})
-    EXPECT_NE(refusal([&] {
-                parsed(ending_manifest(ends));
-              }).find("end_token_ids: is"),
+  for (const json& ends : {json{2}, json{5, 2}, json{2, 5, 5}, json{2, 1 << 24}, json(5)})
+    EXPECT_NE(refusal([&] { parsed(ending_manifest(ends)); }).find("end_token_ids: is"),
               std::string::npos)
         << ends;
   json document = ending_manifest({2, 5});
   document.erase("requires");
-  EXPECT_NE(
-      refusal([&] { parsed(document); }).find("requires lacks end_token_ids"),
-      std::string::npos);
+  EXPECT_NE(refusal([&] { parsed(document); }).find("requires lacks end_token_ids"),
+            std::string::npos);
 }
 
 json block_manifest() {
@@ -89,23 +79,19 @@ json block_manifest() {
 
 TEST(Manifest, TellsPackedBlocksFromThoseOfOnnxRuntime) {
   json document = block_manifest();
-  EXPECT_EQ(parsed(document).foreign_products,
-            (std::vector<std::string>{"int8-block"}));
+  EXPECT_EQ(parsed(document).foreign_products, (std::vector<std::string>{"int8-block"}));
   document["precision"]["int8_blocks"] = "packed";
-  EXPECT_NE(
-      refusal([&] { parsed(document); }).find("requires lacks int8_blocks"),
-      std::string::npos);
+  EXPECT_NE(refusal([&] { parsed(document); }).find("requires lacks int8_blocks"),
+            std::string::npos);
   document["requires"] = {"int8_blocks"};
   EXPECT_TRUE(parsed(document).foreign_products.empty());
   const json wrong[] = {{{"block_size", 16}},
                         {{"accuracy_level", 0}},
                         {{"quantize", "int4"}, {"head_quantize", "int8"}}};
-  for (const json &change : wrong) {
+  for (const json& change : wrong) {
     json changed = document;
     changed["precision"].update(change);
-    EXPECT_NE(refusal([&] {
-                parsed(changed);
-              }).find("int8_blocks: is packed; allowed w"),
+    EXPECT_NE(refusal([&] { parsed(changed); }).find("int8_blocks: is packed; allowed w"),
               std::string::npos)
         << change;
   }
@@ -147,11 +133,10 @@ TEST(Manifest, SaysWhatCachesHold) {
   document["precision"]["dtype"] = "bfloat16";
   document["precision"]["kv_dtype"] = "int8";
   document["kv_cache"]["unused"] = "finite";
-  for (json &engine : document["engines"])
-    for (const char *direction : {"inputs", "outputs"})
-      for (json &tensor : engine[direction])
-        if (tensor["shape"].size() == 4)
-          tensor["dtype"] = "int8", tensor["shape"][3] = 6;
+  for (json& engine : document["engines"])
+    for (const char* direction : {"inputs", "outputs"})
+      for (json& tensor : engine[direction])
+        if (tensor["shape"].size() == 4) tensor["dtype"] = "int8", tensor["shape"][3] = 6;
   const Manifest manifest = parsed(document);
   EXPECT_TRUE(manifest.uses_skipdec_kernels);
   EXPECT_TRUE(manifest.cache_must_be_finite);
@@ -161,7 +146,7 @@ TEST(Manifest, SaysWhatCachesHold) {
 }
 
 struct Hostile {
-  std::string place; // a JSON pointer
+  std::string place;  // a JSON pointer
   json value;
   std::string words;
 };
@@ -169,7 +154,7 @@ struct Hostile {
 class HostileManifest : public testing::TestWithParam<Hostile> {};
 
 TEST_P(HostileManifest, IsRefusedInWordsThatNameThePlace) {
-  const Hostile &hostile = GetParam();
+  const Hostile& hostile = GetParam();
   json document = hollow_manifest();
   document[json::json_pointer(hostile.place)] = hostile.value;
   const std::string words = refusal([&] { parsed(document); });
@@ -181,21 +166,16 @@ const std::vector<Hostile> kHostile{
     {"/format_version", 2, "run: skipdec upgrade bundles/hollow"},
     {"/format_version", 4, "has format version 4; this skipdec reads 3"},
     {"/format_version", "3", "has format version \"3\""},
-    {"/requires",
-     {"a", "b"},
-     "requires a, b, which this skipdec does not know"},
+    {"/requires", {"a", "b"}, "requires a, b, which this skipdec does not know"},
     {"/requires", 1, "requires: is 1; allowed: an array"},
     {"/requires", {1}, "requires: is 1; allowed: a text"},
-    {"/precision/int8_blocks", "loose",
-     "precision.int8_blocks: is loose; allowed: packed"},
-    {"/precision/int8_blocks", "packed",
-     "is packed; allowed with the kernels skipdec"},
+    {"/precision/int8_blocks", "loose", "precision.int8_blocks: is loose; allowed: packed"},
+    {"/precision/int8_blocks", "packed", "is packed; allowed with the kernels skipdec"},
     {"/model/num_layers", 0, "model.num_layers: is 0; allowed: 1 to 4096"},
     {"/model/num_layers", 4097, "allowed: 1 to 4096"},
     {"/model/num_layers", 3, "engines: has 4 entries; expected: 5"},
     {"/model/num_layers", 2.0, "model.num_layers: is 2.0"},
-    {"/model/num_layers", 18446744073709551615U,
-     "model.num_layers: is 18446744073709551615"},
+    {"/model/num_layers", 18446744073709551615U, "model.num_layers: is 18446744073709551615"},
     {"/model/hidden_size", 1 << 21, "allowed: 1 to 1048576"},
     {"/model/vocab_size", (1 << 24) + 1, "allowed: 1 to 16777216"},
     {"/model/max_seq_len", nullptr, "model.max_seq_len: is missing"},
@@ -206,8 +186,7 @@ const std::vector<Hostile> kHostile{
     {"/precision/dtype", "float64", "allowed: float32, float16, bfloat16"},
     {"/precision/quantize", "int2", "precision.quantize: is \"int2\""},
     {"/precision/kv_dtype", "float16", "kv_dtype: is float16 without kernels"},
-    {"/precision/table_dtype", "float16",
-     "table_dtype: is float16; allowed with the kernels"},
+    {"/precision/table_dtype", "float16", "table_dtype: is float16; allowed with the kernels"},
     {"/precision/activation_ranges", "00", "allowed: 64 hexadecimal digits"},
     {"/kv_cache/shares_buffer", false, "past and present must be one buffer"},
     {"/kv_cache/unused", "zero", "allowed: any, finite"},
@@ -215,59 +194,37 @@ const std::vector<Hostile> kHostile{
     {"/engines", 3, "engines: is 3; allowed: an array"},
     {"/engines/1/name", "layer_1", "expected: layer_000"},
     {"/engines/1/kind", "head", "expected: layer_000"},
-    {"/engines/1/kind", "wheel",
-     "engines.1.kind: is \"wheel\", which is unknown"},
+    {"/engines/1/kind", "wheel", "engines.1.kind: is \"wheel\", which is unknown"},
     {"/engines/1/layer_index", 1, "expected: layer_000"},
     {"/engines/0/layer_index", 0, "expected: embed"},
-    {"/engines/0/graph", "../../etc/passwd",
-     "allowed: a path that stays in the bundle"},
-    {"/engines/0/graph", "/etc/passwd",
-     "allowed: a path that stays in the bundle"},
-    {"/engines/0/graph", "engines//embed.onnx",
-     "allowed: a path that stays in the bundle"},
-    {"/engines/0/graph", "./engines/embed.onnx",
-     "allowed: a path that stays in the bundle"},
-    {"/engines/0/graph", "engines\\embed.onnx",
-     "allowed: a path that stays in the bundle"},
-    {"/engines/0/graph", std::string("engines\0", 8),
-     "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", "../../etc/passwd", "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", "/etc/passwd", "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", "engines//embed.onnx", "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", "./engines/embed.onnx", "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", "engines\\embed.onnx", "allowed: a path that stays in the bundle"},
+    {"/engines/0/graph", std::string("engines\0", 8), "allowed: a path that stays in the bundle"},
     {"/engines/0/graph", "", "allowed: a path that stays in the bundle"},
-    {"/engines/0/graph", "other.onnx",
-     "engine embed: names other.onnx, not listed in files"},
-    {"/engines/1/weights/0", "other",
-     "engine layer_000: names other, not listed in files"},
+    {"/engines/0/graph", "other.onnx", "engine embed: names other.onnx, not listed in files"},
+    {"/engines/1/weights/0", "other", "engine layer_000: names other, not listed in files"},
     {"/engines/1/step_bytes", -1, "engines.1.step_bytes: is -1"},
-    {"/engines/1/inputs/0/dtype", "float16",
-     "hidden_states is float16; expected float32"},
-    {"/engines/1/inputs/0/dtype", "complex64",
-     "engines.1.inputs.0.dtype: is \"complex64\""},
+    {"/engines/1/inputs/0/dtype", "float16", "hidden_states is float16; expected float32"},
+    {"/engines/1/inputs/0/dtype", "complex64", "engines.1.inputs.0.dtype: is \"complex64\""},
     {"/engines/1/inputs/0/shape/2", 9, "is (a symbol, a symbol, 9); expected"},
-    {"/engines/1/inputs/0/shape/2", "E",
-     "hidden_states is (a symbol, a symbol, a symbol)"},
+    {"/engines/1/inputs/0/shape/2", "E", "hidden_states is (a symbol, a symbol, a symbol)"},
     {"/engines/1/inputs/0/shape/2", 0, "engines.1.inputs.0.shape: is 0"},
-    {"/engines/1/inputs/0/shape",
-     {"B", "S"},
-     "hidden_states is (a symbol, a symbol)"},
-    {"/engines/1/inputs/0/role", "logits",
-     "engine layer_000 has the inputs logits"},
-    {"/engines/1/inputs/1/role", "past_value",
-     "expected hidden_states, past_key, past_value"},
-    {"/engines/1/inputs/1/name", "past_value",
-     "engine layer_000 has the inputs"},
-    {"/engines/3/outputs/0/shape/1", 33,
-     "logits is (a symbol, 33); expected (a symbol, 32)"},
-    {"/engines/1/buckets",
-     json::array({{{"capacity", 64}, {"graph", "engines/embed.onnx"}}}),
+    {"/engines/1/inputs/0/shape", {"B", "S"}, "hidden_states is (a symbol, a symbol)"},
+    {"/engines/1/inputs/0/role", "logits", "engine layer_000 has the inputs logits"},
+    {"/engines/1/inputs/1/role", "past_value", "expected hidden_states, past_key, past_value"},
+    {"/engines/1/inputs/1/name", "past_value", "engine layer_000 has the inputs"},
+    {"/engines/3/outputs/0/shape/1", 33, "logits is (a symbol, 33); expected (a symbol, 32)"},
+    {"/engines/1/buckets", json::array({{{"capacity", 64}, {"graph", "engines/embed.onnx"}}}),
      "engine layer_000 has plans for KV capacities (64); built: ()"},
-    {"/engines/1/inputs", json::array(),
-     "engine layer_000 has the inputs none"},
+    {"/engines/1/inputs", json::array(), "engine layer_000 has the inputs none"},
     {"/build", {{"version", "10"}}, "build.compute_capability: is missing"},
-    {"/tokenizer", "other.json",
-     "tokenizer: is other.json, not listed in files"},
+    {"/tokenizer", "other.json", "tokenizer: is other.json, not listed in files"},
     {"/tokenizer", "../tokenizer.json", "tokenizer: is \"../tokenizer.json\""},
     {"/prompt_template", "no place", "allowed: a text with {prompt} once"},
-    {"/prompt_template", "{prompt}{prompt}",
-     "allowed: a text with {prompt} once"},
+    {"/prompt_template", "{prompt}{prompt}", "allowed: a text with {prompt} once"},
     {"/files/0/size", -1, "files.0.size: is -1"},
     {"/files/0/sha256", std::string(64, 'G'), "allowed: 64 hexadecimal digits"},
     {"/files/1/path", "tokenizer.json", "files: lists tokenizer.json twice"},
@@ -280,7 +237,7 @@ INSTANTIATE_TEST_SUITE_P(All, HostileManifest, testing::ValuesIn(kHostile));
 class HostileDrafts : public testing::TestWithParam<Hostile> {};
 
 TEST_P(HostileDrafts, AreRefusedInWordsThatNameThePlace) {
-  const Hostile &hostile = GetParam();
+  const Hostile& hostile = GetParam();
   json document = drafted_manifest();
   document[json::json_pointer(hostile.place)] = hostile.value;
   const std::string words = refusal([&] { parsed(document); });
@@ -291,19 +248,14 @@ TEST_P(HostileDrafts, AreRefusedInWordsThatNameThePlace) {
 const std::vector<Hostile> kHostileDrafts{
     {"/draft_layer", 1, "draft_layer"},
     {"/draft_layer/behind", 0, "draft_layer.behind: is 0; allowed: 1 to 4096"},
-    {"/draft_layer/behind", 2,
-     "draft_layer is behind 2 layers; allowed: 1 to 1"},
+    {"/draft_layer/behind", 2, "draft_layer is behind 2 layers; allowed: 1 to 1"},
     {"/draft_layer/engine", nullptr, "draft_layer.engine: is missing"},
-    {"/draft_layer/engine/name", "layer_001",
-     "expected: layer_draft, a layer without layer_index"},
-    {"/draft_layer/engine/layer_index", 1,
-     "expected: layer_draft, a layer without layer_index"},
-    {"/draft_layer/engine/graph", "other",
-     "engine layer_draft: names other, not listed in files"},
+    {"/draft_layer/engine/name", "layer_001", "expected: layer_draft, a layer without layer_index"},
+    {"/draft_layer/engine/layer_index", 1, "expected: layer_draft, a layer without layer_index"},
+    {"/draft_layer/engine/graph", "other", "engine layer_draft: names other, not listed in files"},
     {"/draft_layer/engine/inputs/0/dtype", "float16",
      "engine layer_draft: hidden_states is float16"},
-    {"/draft_head/tokens", 32,
-     "draft_head has 32 tokens; allowed: fewer than 32"},
+    {"/draft_head/tokens", 32, "draft_head has 32 tokens; allowed: fewer than 32"},
     {"/draft_head/tokens", 17,
      "engine head_draft: logits is (a symbol, 16); expected (a symbol, 17)"},
     {"/draft_head/engine/kind", "layer",
@@ -317,20 +269,16 @@ INSTANTIATE_TEST_SUITE_P(All, HostileDrafts, testing::ValuesIn(kHostileDrafts));
 
 TEST(Manifest, IsRefusedIfItIsNoObject) {
   for (const std::string text : {"[]", "3", "null", "{}"})
-    EXPECT_NE(refusal([&] {
-                Manifest::parse(text, kSubject);
-              }).find("has format version missing"),
+    EXPECT_NE(refusal([&] { Manifest::parse(text, kSubject); }).find("has format version missing"),
               std::string::npos);
 }
 
 TEST(Manifest, IsRefusedIfItWasChangedSinceItWasSealed) {
   std::string text = sealed(hollow_manifest());
   text.replace(text.find("relu"), 4, "gelu");
-  EXPECT_NE(refusal([&] {
-              Manifest::parse(text, kSubject);
-            }).find("the file was changed"),
+  EXPECT_NE(refusal([&] { Manifest::parse(text, kSubject); }).find("the file was changed"),
             std::string::npos);
 }
 
-} // namespace
-} // namespace skipdec::runtime
+}  // namespace
+}  // namespace skipdec::runtime
