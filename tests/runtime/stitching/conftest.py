@@ -1,4 +1,4 @@
-"""Generators on devices of host memory, and a stitcher of slots on the host."""
+"""Generators on devices of host memory, a bundle that drafts, and a stitcher of its slots."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from device_generators import TARGETS, Exported, Open
+from draft_layers import write_draft_layer
 from known_tokens import FedStitcher, fed_stitcher
 
 from skipdec import Generator
@@ -30,10 +31,24 @@ def open_on_device(
         generator.close()
 
 
+@pytest.fixture(scope="session")
+def drafted(
+    exported: Exported,
+    checkpoint: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A bundle of int8 with a draft layer behind two layers, and a narrow head of 64 tokens."""
+    layer = write_draft_layer(tmp_path_factory.mktemp("draft"), str(checkpoint("pre_norm")), 2)
+    options = {"quantize": "int8", "kernels": "skipdec", "draft": layer, "draft_head": 64}
+    return exported("pre_norm", **options)
+
+
 @pytest.fixture(scope="module")
-def own(exported: Callable[..., Path]) -> Iterator[FedStitcher]:
+def own(request: pytest.FixtureRequest, exported: Exported) -> Iterator[FedStitcher]:
+    """A stitcher of slots on the host; on a device, if the test's parameter names one."""
     if find_library() is None:
         pytest.skip("the kernels were not compiled")
     options = {"kernels": "skipdec", "quantize": "int8", "kv_dtype": "float16"}
-    with fed_stitcher(exported("pre_norm", **options)) as stitcher:
+    device = getattr(request, "param", "cpu")
+    with fed_stitcher(exported("pre_norm", **options), device=device) as stitcher:
         yield stitcher

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from compared_texts import fields
 from device_generators import Exported, device_of, on_onnxruntime, on_tensorrt, slots_of
-from draft_layers import write_draft_layer
 from known_tokens import (
     PLANS,
     Drafting,
@@ -42,22 +41,9 @@ from skipdec.runtime.tokens.outputs import CompletionOutput
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
 TEXTS = draw_texts(3, 5)
-HEAD = 64
-FULL = LayerPlan(tuple(range(6)))
+HEAD = 64  # of `drafted`
 Monkey = pytest.MonkeyPatch
 Proposals = list[list[int]]
-
-
-@pytest.fixture(scope="module")
-def drafted(
-    exported: Exported,
-    checkpoint: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    """A bundle of int8 with a draft layer behind two layers, and a narrow head."""
-    layer = write_draft_layer(tmp_path_factory.mktemp("draft"), str(checkpoint("pre_norm")), 2)
-    options = {"quantize": "int8", "kernels": "skipdec", "draft": layer, "draft_head": HEAD}
-    return exported("pre_norm", **options)
 
 
 @pytest.fixture
@@ -231,25 +217,6 @@ def test_plans_of_tensorrt_refuse_drafts_by_layers_by_name(
         pytest.raises(UsageError, match="TensorRT's plans are built for one"),
     ):
         generator.generate([[5, 6]], draft=f"{draft},exact=no")
-
-
-@pytest.mark.parametrize(
-    ("row", "problem"),
-    [
-        (DraftRow(0, 8, 2), "drafts at position 2; allowed: 3 to 4"),
-        (DraftRow(0, 8, 5), "drafts at position 5; allowed: 3 to 4"),
-        (DraftRow(7, 8, 3), "drafts with layer 0, which it left"),
-    ],
-)
-def test_tokens_that_cannot_be_drafted_from_are_refused(
-    exported: Exported, row: DraftRow, problem: str
-) -> None:
-    one = {"row": 0, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 3}
-    with fed_stitcher(exported("pre_norm"), device="rehearsal") as stitcher:
-        stitcher.run([{"begin": one}])
-        with pytest.raises(UsageError, match=problem):
-            stitcher.slots.draft([row], FULL)
-        assert stitcher.slots._cache.length(0) == 3
 
 
 def _writes_a_position_early(monkeypatch: Monkey) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draft_layers import write_draft_layer
 from mutations import copy_bundle
 
 from skipdec.engines.backends import weights
@@ -27,16 +26,6 @@ from skipdec.runtime.tokens.sampling import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels are not compiled")
-
-
-@pytest.fixture(scope="module")
-def drafted(
-    exported: Callable[..., Path],
-    checkpoint: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    draft = write_draft_layer(tmp_path_factory.mktemp("draft"), str(checkpoint("pre_norm")))
-    return exported("pre_norm", draft=draft, quantize="int8", kernels="skipdec")
 
 
 class Loads(OrtBackend):
@@ -73,7 +62,7 @@ def spoil(path: Path) -> None:
 def test_a_draft_loads_the_engines_that_it_asks_for_once(drafted: Path) -> None:
     backend = Loads()
     drafts = drafts_of(opened(drafted, backend))
-    assert (drafts.behind, drafts.head_tokens) == (1, 64)
+    assert (drafts.behind, drafts.head_tokens) == (2, 64)
     assert not [name for name in backend.names if "draft" in name]
     head, layer = drafts.head, drafts.layer
     assert head is drafts.head

@@ -239,6 +239,7 @@ def test_rows_that_do_not_draft_write_within_their_positions(
         (DraftRow(7, 8, 3), "drafts with layer 0, which it left"),
     ],
 )
+@pytest.mark.parametrize("own", ["cpu", "rehearsal"], indirect=True)
 def test_tokens_that_cannot_be_drafted_from_are_refused(
     own: FedStitcher, row: DraftRow, problem: str
 ) -> None:
