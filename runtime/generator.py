@@ -72,13 +72,10 @@ class Generator:
             self.bundle = bundle
             self.bundle_schedule = bundle_schedule(bundle)
             self._untuned = UntunedWarning(bundle.manifest, self.bundle_schedule)
-            self.model = bundle.manifest.model
+            self.model = model = bundle.manifest.model
             self.kernels = kernels_in_use(bundle.manifest)
             self.schedules = ScheduleResolver(
-                self.model.num_layers,
-                self.bundle_schedule,
-                options.schedule,
-                self.model.max_seq_len,
+                model.num_layers, self.bundle_schedule, options.schedule, model.max_seq_len
             )
             self.schedules.resolve(None, 1)
             template = None if options.raw_prompts else bundle.manifest.prompt_template
@@ -222,9 +219,8 @@ class Generator:
 
         A prompt is a text, token ids (an array or tensor of them, too) or one of vLLM's mappings,
         ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``, or ``{"messages": messages}``, see
-        `chat`. A text is put into
-        ``prompt_template``; token ids are read as they are. The results have ``prompt`` as it was
-        given and ``prompt_token_ids`` as they were read.
+        `chat`. A text is put into ``prompt_template``; token ids are read as they are. The results
+        have ``prompt`` as it was given and ``prompt_token_ids`` as they were read.
 
         ``sampling_params``: one for all prompts, or one each. ``cancelled`` is called between
         steps; once it returns true, unfinished texts end with finish_reason "abort".
