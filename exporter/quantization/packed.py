@@ -7,7 +7,7 @@ for its operators without the checkpoint. numpy only.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -161,6 +161,14 @@ class PackedChannelQuantizer(PackedQuantizer):
 
 
 @dataclass(frozen=True)
+class _Packing:
+    """Packs codes and scales of MatMulNBits, and unpacks those of a number of columns."""
+
+    pack: Callable[[Array, Array], tuple[Array, Array]]
+    unpack: Callable[[Array, Array, int], tuple[Array, Array]]
+
+
+@dataclass(frozen=True)
 class PackedBlockQuantizer(PackedQuantizer):
     """``BlockQuantizer``'s codes and scales, packed for an operator of blocks.
 
@@ -175,6 +183,7 @@ class PackedBlockQuantizer(PackedQuantizer):
 
     bits: ClassVar[int]
     code_type: ClassVar[str]
+    packing: ClassVar[_Packing]
     column_axis = 0
 
     @property
@@ -196,6 +205,17 @@ class PackedBlockQuantizer(PackedQuantizer):
             "scale": ("bfloat16", (panels, blocks, BLOCK_COLUMNS)),
         }
 
+    @override
+    def pack(self, weight: Array) -> dict[str, Array]:
+        plain = self.plain.encode(weight)
+        quantized, scale = self.packing.pack(plain["quantized"], plain["scale"])
+        return {"quantized": quantized, "scale": scale}
+
+    @override
+    def unpacked(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
+        quantized, scale = self.packing.unpack(tensors["quantized"], tensors["scale"], shape[1])
+        return {"quantized": quantized, "scale": scale}
+
 
 @dataclass(frozen=True)
 class PackedInt4Quantizer(PackedBlockQuantizer):
@@ -204,17 +224,7 @@ class PackedInt4Quantizer(PackedBlockQuantizer):
     operator = "BlockLinear4"
     bits = 4
     code_type = "uint8"
-
-    @override
-    def pack(self, weight: Array) -> dict[str, Array]:
-        plain = self.plain.encode(weight)
-        quantized, scale = pack_int4(plain["quantized"], plain["scale"])
-        return {"quantized": quantized, "scale": scale}
-
-    @override
-    def unpacked(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
-        quantized, scale = unpack_int4(tensors["quantized"], tensors["scale"], shape[1])
-        return {"quantized": quantized, "scale": scale}
+    packing = _Packing(pack_int4, unpack_int4)
 
 
 @dataclass(frozen=True)
@@ -224,17 +234,7 @@ class PackedInt8BlockQuantizer(PackedBlockQuantizer):
     operator = "BlockLinear8"
     bits = 8
     code_type = "int8"
-
-    @override
-    def pack(self, weight: Array) -> dict[str, Array]:
-        plain = self.plain.encode(weight)
-        quantized, scale = pack_int8_blocks(plain["quantized"], plain["scale"])
-        return {"quantized": quantized, "scale": scale}
-
-    @override
-    def unpacked(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
-        quantized, scale = unpack_int8_blocks(tensors["quantized"], tensors["scale"], shape[1])
-        return {"quantized": quantized, "scale": scale}
+    packing = _Packing(pack_int8_blocks, unpack_int8_blocks)
 
 
 @dataclass(frozen=True)
