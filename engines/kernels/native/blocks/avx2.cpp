@@ -20,6 +20,12 @@
 #pragma GCC target("avx2,fma,f16c")
 #endif
 
+namespace skipdec {
+namespace {
+constexpr int kZeroByte = 0;
+}
+}  // namespace skipdec
+
 // clang-format off: order matters
 #include "simd/bytes_avx2.inc.h"
 #include "simd/vector_avx2.inc.h"
@@ -28,20 +34,6 @@
 
 namespace skipdec {
 namespace {
-
-template <>
-struct Codes<8> {
-  static constexpr int kGroup = 4, kZeroCode = 0;
-  __m256i low[kVectors], high[kVectors];  // inputs 4·i … 4·i + 3 of 8 columns each
-  static Codes load(const std::uint8_t* from) {
-    Codes codes;
-    for (int i = 0; i < kVectors; ++i) {
-      codes.low[i] = load_lanes(from + 64 * i);
-      codes.high[i] = load_lanes(from + 64 * i + 32);
-    }
-    return codes;
-  }
-};
 
 // Returns sums of two products of a weight's code, -128 … 127, and an activation's, -127 … 127: the
 // weight's magnitude times the activation's code with the weight's sign. They are at most

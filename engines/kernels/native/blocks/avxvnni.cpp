@@ -20,6 +20,12 @@
 #pragma GCC target("avx2,avxvnni,fma,f16c")
 #endif
 
+namespace skipdec {
+namespace {
+constexpr int kZeroByte = 128;
+}
+}  // namespace skipdec
+
 // clang-format off: order matters
 #include "simd/bytes_avx2.inc.h"
 #include "simd/vector_avx2.inc.h"
@@ -28,21 +34,6 @@
 
 namespace skipdec {
 namespace {
-
-template <>
-struct Codes<8> {
-  static constexpr int kGroup = 4, kZeroCode = 128;
-  __m256i low[kVectors], high[kVectors];  // inputs 4·i … 4·i + 3 of 8 columns each
-  static Codes load(const std::uint8_t* from) {
-    const __m256i sign = _mm256_set1_epi8(-128);
-    Codes codes;
-    for (int i = 0; i < kVectors; ++i) {
-      codes.low[i] = _mm256_xor_si256(load_lanes(from + 64 * i), sign);
-      codes.high[i] = _mm256_xor_si256(load_lanes(from + 64 * i + 32), sign);
-    }
-    return codes;
-  }
-};
 
 struct Sums {
   __m256i low, high;  // of 8 columns each
