@@ -54,8 +54,7 @@ void check_version(const json& document, const Document& blame) {
                   std::to_string(kFormatVersion) + "; " +
                   (seen == std::to_string(kUpgradedVersion)
                        ? "run: skipdec upgrade " + folder
-                       : "export the model again or install the skipdec that "
-                         "wrote it"));
+                       : "export the model again or install the skipdec that wrote it"));
 }
 
 ModelSpec model_of(const json& value, const Document& document) {
@@ -115,8 +114,8 @@ bool requires_feature(Fields& fields, const char* name) {
          std::find(required->begin(), required->end(), name) != required->end();
 }
 
-void read_precision(const json& value, Manifest& manifest, const Document& document) {
-  Fields fields(value, "precision", document);
+void read_precision(Fields& members, Manifest& manifest, const Document& document) {
+  Fields fields(members.value("precision"), "precision", document);
   const std::string dtype =
       choice(fields, "dtype", constants::kFloatTypes, fields.text("dtype", "float32"));
   std::vector<std::string> quantizations;
@@ -128,7 +127,11 @@ void read_precision(const json& value, Manifest& manifest, const Document& docum
   const auto accuracy_level = fields.optional_integer("accuracy_level", kAnyInteger, INT64_MAX);
   const bool has_kernels = has_kernel_blocks(block_size, accuracy_level);
   const bool has_packed_int8 = fields.find("int8_blocks") != nullptr;
-  if (has_packed_int8) check_int8_blocks(fields, manifest, quantizations, has_kernels);
+  if (has_packed_int8) {
+    check_int8_blocks(fields, manifest, quantizations, has_kernels);
+    if (!requires_feature(members, "int8_blocks"))
+      members.refuse("precision.int8_blocks", "is present, but requires lacks int8_blocks");
+  }
   for (const std::string& quantize : quantizations) {
     if (quantize == "none" && dtype == "float32")
       add_once(manifest.foreign_products, dtype);
@@ -281,8 +284,7 @@ void require_listed(const EngineSpec& spec, const std::set<std::string_view>& kn
   for (const KVBucket& bucket : spec.buckets) check(bucket.graph);
 }
 
-// Throws for a feature that this library does not know: the bundle would run
-// wrongly without it.
+// Throws for a feature that this library does not know: the bundle would run wrongly without it.
 void check_features(Fields& fields, const Document& document) {
   const json* required = fields.find_given("requires");
   if (required == nullptr) return;
@@ -297,13 +299,11 @@ void check_features(Fields& fields, const Document& document) {
   if (!unknown.empty())
     throw Error(Status::kBundle, document.subject,
                 "requires " + unknown +
-                    ", which this skipdec does not know; install a newer "
-                    "skipdec, or export the "
+                    ", which this skipdec does not know; install a newer skipdec, or export the "
                     "model again with this one");
 }
 
-// Reads all tokens that end a text; without the member it is eos_token_id
-// alone, if there is one.
+// Reads all tokens that end a text; without the member it is eos_token_id alone, if there is one.
 void read_ends(Fields& fields, Manifest& manifest, const Document& document) {
   ModelSpec& model = manifest.model;
   std::vector<std::int64_t> ends;
@@ -323,8 +323,7 @@ void read_ends(Fields& fields, Manifest& manifest, const Document& document) {
   model.end_token_ids = std::move(ends);
 }
 
-// Checks the object of texts ``name``, and returns what it holds under ``key``,
-// if anything.
+// Checks the object of texts ``name``, and returns what it holds under ``key``, if anything.
 std::optional<std::string> text_in(Fields& fields, const char* name, const std::string& key,
                                    const Document& document) {
   const json* found = fields.find_given(name);
@@ -390,11 +389,7 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   manifest.uses_skipdec_kernels = kernels.has_value();
   manifest.model = model_of(fields.value("model"), document);
   read_ends(fields, manifest, document);
-  const json& precision = fields.value("precision");
-  read_precision(precision, manifest, document);
-  if (precision.contains("int8_blocks") && !precision["int8_blocks"].is_null() &&
-      !requires_feature(fields, "int8_blocks"))
-    fields.refuse("precision.int8_blocks", "is present, but requires lacks int8_blocks");
+  read_precision(fields, manifest, document);
   read_kv_cache(fields.value("kv_cache"), manifest, document);
   read_engines(fields.array("engines", kMostEngines), manifest, document);
   if (const json* candidates = fields.find("candidates"))
