@@ -97,9 +97,10 @@ class HostStitcher(Stitcher):
         left them, keys and values are never read.
         """
         lengths = [len(prompt) for prompt in prompts]
+        ends = np.array(lengths)  # [rows]
         hidden_states = self._embed_tokens(prompts, 0)  # [rows, S, E]
         padded = hidden_states.shape[1]
-        whole = _placed(hidden_states, np.array(lengths), 0)
+        whole = _placed(hidden_states, ends, 0)
         for layer, session in enumerate(self.layers):
             if list(active_lengths[layer]) == lengths:
                 run_once(session, whole | cache_tensors(*caches(layer)))
@@ -107,7 +108,7 @@ class HostStitcher(Stitcher):
                 active = np.array(active_lengths[layer])  # [rows]
                 _run_prefixes(session, hidden_states, *caches(layer), active, 0)
             after(layer)
-        row_positions = np.arange(len(prompts)) * padded + np.array(lengths) - 1  # [rows]
+        row_positions = np.arange(len(prompts)) * padded + ends - 1  # [rows]
         return self._gather_logits(hidden_states, row_positions)
 
     @override
