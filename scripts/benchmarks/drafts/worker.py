@@ -70,7 +70,7 @@ def transformers_engine(directory: str, threads: int, options: Options) -> Conti
             attention_mask=torch.ones_like(input_ids),
             do_sample=False,
             max_new_tokens=max_tokens,
-            end_token_ids=(eos,),
+            eos_token_id=eos,
             **options,
         )
         return output[0, len(prompt) :].tolist(), passes - 1
