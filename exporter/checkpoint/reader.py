@@ -115,6 +115,4 @@ def widen_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     >>> float(widen_bfloat16(np.array([0x3FC0], np.uint16))[0])
     1.5
     """
-    widened = bits.astype(np.uint32)
-    widened <<= 16
-    return widened.view(np.float32)
+    return np.left_shift(bits, 16, dtype=np.uint32).view(np.float32)

@@ -7,14 +7,17 @@ for its operators without the checkpoint. numpy only.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
 import numpy as np
 from typing_extensions import override
 
+from ...engines.host.processor import available_cores
 from ...engines.kernels.formats import fits_block_linear
 from ...engines.kernels.packing import (
     BLOCK_COLUMNS,
@@ -43,10 +46,24 @@ from .quantize import (
     finite,
 )
 
+T = TypeVar("T")
+R = TypeVar("R")
 HalfType = Literal["float16", "bfloat16"]
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 
 _WITH_PRODUCTS = (EngineKind.LAYER, EngineKind.HEAD)
+
+
+def _in_threads(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+    """Yield ``work(item)`` of each item in order, started at most ``threads`` items ahead."""
+    with ThreadPoolExecutor(threads) as pool:
+        started: deque[Future[R]] = deque()
+        for item in items:
+            started.append(pool.submit(work, item))
+            if len(started) > threads:
+                yield started.popleft().result()
+        while started:
+            yield started.popleft().result()
 
 
 @dataclass(frozen=True)
@@ -105,10 +122,11 @@ class PackedQuantizer(WeightQuantizer):
         return tensors
 
     def _fill(self, tensors: Mapping[str, Array], weight: Array) -> None:
-        """Write the packed ``weight`` to ``tensors``, a piece at a time."""
+        """Write the packed ``weight`` to ``tensors``, piece by piece, a piece in each thread."""
         ends = dict.fromkeys(tensors, 0)
-        for columns in column_slices(weight.shape, BLOCK_COLUMNS):
-            for name, part in self.pack(weight[:, columns]).items():
+        pieces = (weight[:, each] for each in column_slices(weight.shape, BLOCK_COLUMNS))
+        for packed in _in_threads(self.pack, pieces, available_cores()):
+            for name, part in packed.items():
                 start, ends[name] = ends[name], ends[name] + len(part)
                 tensors[name][start : ends[name]] = part
 
