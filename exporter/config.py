@@ -286,7 +286,7 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
         default=True, description="compare the bundle with the checkpoint"
     )
     verify_memory: Annotated[MemorySize, _RUNNING] = Field(
-        default=8 * GIB, description="limit for a reference model held in memory as a whole"
+        default=8 * GIB, description="limit for a bundle whose engines are loaded all at once"
     )
     atol: Annotated[float | None, _RUNNING] = Field(
         default=None, gt=0, description="tolerance of verification (by precision)"

@@ -51,7 +51,7 @@ class ReferenceOptions(ValidatedConfig):
         default=0, ge=0, description="of dummy weights and test prompts"
     )
     verify_memory: Annotated[MemorySize, Option()] = Field(
-        default=8 * GIB, description="limit for a reference model held in memory as a whole"
+        default=8 * GIB, description="limit for a bundle whose engines are loaded all at once"
     )
 
     def source(self) -> CheckpointSource | None:

@@ -101,7 +101,7 @@ def _verifier(plan: BundlePlan) -> AbstractContextManager[Worker | None]:
     """Start the verifying process, if any, while graphs are traced: its imports take as long."""
     if plan.verification is None:
         return nullcontext()
-    return process.start_verifier(plan.model, plan.verification.verify_memory)
+    return process.start_verifier(plan.model)
 
 
 class _Building:

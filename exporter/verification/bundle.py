@@ -21,23 +21,21 @@ from ..quantization.ranges import read_ranges
 from .calls import ModuleCalls, SessionCalls
 from .drafts import check_draft_head, open_draft_layer
 from .engines import check_engine, graph_tensors, weight_problem
+from .hugging_face import hugging_face_logits
 from .identity import (
     available_memory,
     check_graphs,
     check_identity,
     check_migration,
     loaded_bytes,
-    reference_bytes,
 )
 from .plans import PlanRunner, plan_runner, plans
 from .reference import Reference, ReferenceBuilder
 from .report import EngineCheck, TokenCheck, VerificationReport, VerificationRequest
 from .tokens import (
-    FloatArray,
     GreedyText,
     compare_tokens,
     greedy_texts,
-    hugging_face_logits,
     random_prompts,
     streamed_logits,
     text_from_logits,
@@ -127,7 +125,6 @@ class Verification:
         self._draft = (  # whose inputs no factor was measured for
             None if draft is None else Reference(self._model, self._precision, draft.reader, form)
         )
-        self._float = Reference(self._model, float_precision, reader)
         self._cpu = open_backend(DEFAULT_TARGET if self._is_compiled else target)
         self._plans = plan_runner(bundle) if self._is_compiled else None
         self._events = events
@@ -270,11 +267,10 @@ class Verification:
         return default if self._atol is None else Tolerance(self._atol, self._atol)
 
     def check_tokens(self) -> TokenCheck | None:
-        """Compare greedy tokens at full depth with the model in the bundle's float type.
+        """Compare greedy tokens at full depth with Hugging Face's, in the bundle's float type.
 
         The bundle generates if it fits in ``verify_memory``; otherwise its engines read random
-        tokens, loaded one at a time. The reference is Hugging Face's model if it fits, else our
-        modules, loaded one at a time. Plans generate on their GPU; without it, canonical engines
+        tokens, loaded one at a time. Plans generate on their GPU; without it, canonical engines
         read. Returns None if nothing can run.
         """
         runs_plans = isinstance(self._plans, PlanRunner)
@@ -285,17 +281,12 @@ class Verification:
         texts = greedy_texts(self._bundle, self._seed) if generates else self._streamed_texts()
         rows = [text.read for text in texts]
         self._events.advance("tokens of the bundle")
-        if fits := reference_bytes(self._model) <= self._memory:
-            dtype = self._precision.dtype
-            logits = hugging_face_logits(rows, self._model, dtype, self._reader)
-        else:
-            logits = self._streamed_reference(rows)
+        logits = hugging_face_logits(rows, self._model, self._precision.dtype, self._reader)
         self._events.advance("tokens of the reference")
         is_float = self._is_float or (self._is_compiled and not runs_plans)
         return compare_tokens(
             texts,
             logits,
-            "Hugging Face" if fits else "layer by layer",
             self._atol or token_tolerance(self._precision),
             required=is_float,
             bound=self._divergence_bound(is_float=is_float),
@@ -319,9 +310,3 @@ class Verification:
         kv_dtype = self._bundle.manifest.kv_dtype
         logits = streamed_logits(rows, self._model, kv_dtype, load)
         return [text_from_logits(row, each) for row, each in zip(rows, logits, strict=True)]
-
-    def _streamed_reference(self, rows: list[tuple[int, ...]]) -> list[FloatArray]:
-        def load(kind: EngineKind, layer_index: int | None) -> ModuleCalls:
-            return ModuleCalls(ReferenceBuilder(self._float, kind, layer_index).filled())
-
-        return streamed_logits(rows, self._model, "float32", load)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import onnx
@@ -11,7 +10,6 @@ from ...engines.bundle import EngineBundle
 from ...engines.errors import SkipDecError, VerificationError
 from ...engines.manifest import Kernels, ModelSpec, PrecisionSpec
 from ...engines.targets import target_of
-from ..architecture.architecture import expected_tensors
 from ..config import CANONICAL
 from ..graphs.dtypes import check_dtypes
 from ..quantization.migration import MIGRATION, Migration
@@ -75,16 +73,6 @@ def loaded_bytes(bundle: EngineBundle) -> int:
     sizes = {record.path: record.size for record in bundle.manifest.files}
     stored = sum(sizes[path] for spec in bundle.manifest.engines for path in spec.weights)
     return stored * 2 if bundle.manifest.hidden_dtype == "float16" else stored
-
-
-def reference_bytes(model: ModelSpec) -> int:
-    """Return the memory of the whole model in float32, in bytes."""
-    return 4 * sum(math.prod(shape) for shape in expected_tensors(model).values())
-
-
-def fits(model: ModelSpec, verify_memory: int) -> bool:
-    """Return True if the whole model fits in ``verify_memory`` and in available memory."""
-    return reference_bytes(model) <= min(verify_memory, available_memory())
 
 
 def available_memory() -> int:

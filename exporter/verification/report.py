@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Literal
 
 from pydantic import ConfigDict, Field
 
@@ -14,8 +13,6 @@ from ...engines.manifest import Kernels, PrecisionSpec
 from ..config import GIB, CheckpointSource
 
 _REPORTED_PROBLEMS = 10
-
-TokenReference = Literal["Hugging Face", "layer by layer"]
 
 
 class MeasuredModel(FrozenModel):
@@ -44,7 +41,9 @@ class VerificationRequest(ValidatedConfig):
     max_divergence: float | None = Field(
         default=None, gt=0, description="nats per token; None: by precision, if quantised"
     )
-    verify_memory: int = Field(default=8 * GIB, ge=0, description="bytes for the whole reference")
+    verify_memory: int = Field(
+        default=8 * GIB, ge=0, description="bytes up to which all engines are loaded"
+    )
 
 
 class EngineCheck(MeasuredModel):
@@ -91,7 +90,6 @@ class TokenCheck(MeasuredModel):
     averaged over positions; above ``usual_divergence`` there is a warning.
     """
 
-    reference: TokenReference
     compared: int
     equal: int
     ties: int
@@ -130,7 +128,7 @@ class TokenCheck(MeasuredModel):
         ]
 
     def _divergence(self) -> str:
-        return f"diverge by {self.divergence:.2g} nats per token from {self.reference}'s"
+        return f"diverge by {self.divergence:.2g} nats per token from Hugging Face's"
 
     def _token_problems(self) -> list[str]:
         if not self.required:
@@ -139,19 +137,19 @@ class TokenCheck(MeasuredModel):
         differing = self.compared - self.equal - self.ties
         if differing:
             problems.append(
-                f"{differing} of {self.compared} greedy tokens differ from {self.reference}'s, by "
+                f"{differing} of {self.compared} greedy tokens differ from Hugging Face's, by "
                 f"up to {self.worst_gap:.2g} in logits; allowed: ties below {self.tolerance:.2g}"
             )
         if not self.worst_logprob_error <= self.tolerance:
             problems.append(
                 f"log-probabilities are off by {self.worst_logprob_error:.2g} from "
-                f"{self.reference}'s; allowed: {self.tolerance:.2g}"
+                f"Hugging Face's; allowed: {self.tolerance:.2g}"
             )
         return problems
 
     def summary(self) -> str:
         """Return one line for people."""
-        against = self.reference if self.required else f"{self.reference}, not quantised"
+        against = "Hugging Face" if self.required else "Hugging Face, not quantised"
         line = (
             f"{self.equal} of {self.compared} greedy tokens equal the model's ({against}), "
             f"{self.ties} are ties; log-probabilities are off by up to "

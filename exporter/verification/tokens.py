@@ -1,17 +1,11 @@
-"""End-to-end check: the bundle's greedy tokens at full depth against a reference's logits.
-
-The reference is Hugging Face's own model if it fits in memory, else our torch modules, one
-engine's weights at a time.
-"""
+"""End-to-end check: the bundle's greedy tokens at full depth against Hugging Face's logits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ...engines.backends.session import open_backend
@@ -20,14 +14,13 @@ from ...engines.manifest import EngineKind, KVType, ModelSpec, PrecisionSpec, kv
 from ...engines.memory import numpy_dtype
 from ...runtime.generator import Generator
 from ...runtime.tokens.sampling import SamplingParams
-from ..architecture.architecture import architecture_of
-from ..architecture.weights import TensorReader
 from .calls import EngineCalls
-from .report import TokenCheck, TokenReference
+from .hugging_face import pad_right
+from .report import TokenCheck
 from .tolerance import DivergenceBound, divergence
 
 _PROMPT_LENGTHS = (1, 12, 5, 8)
-_GENERATED_TOKENS = 8
+_GENERATED_TOKENS = 32
 _REPORTED_LOGPROBS = 20  # they contain most of a trained model's probability
 
 FloatArray = NDArray[np.float32]
@@ -115,7 +108,7 @@ def streamed_logits(
 ) -> list[FloatArray]:
     """Read rows of tokens with all engines, loaded one at a time; return logits [len(row), V].
 
-    ``load(kind, layer_index)`` loads an engine or its reference; ``kv_dtype`` is its KV cache's.
+    ``load(kind, layer_index)`` loads an engine; ``kv_dtype`` is that of its KV cache.
     """
     input_ids = pad_right(rows)  # [B, S]
     padded = input_ids.shape[1]
@@ -134,47 +127,9 @@ def streamed_logits(
     ]
 
 
-def hugging_face_logits(
-    rows: Sequence[Sequence[int]], model: ModelSpec, dtype: str, reader: TensorReader
-) -> list[FloatArray]:
-    """Return each row's logits [len(row), V] by Hugging Face's model, rounded to ``dtype``."""
-    reference = hugging_face_model(model, dtype, reader)
-    with torch.inference_mode():
-        # Causal attention: padding on the right changes nothing before it.
-        logits = reference(torch.from_numpy(pad_right(rows))).logits.numpy()  # [B, S, V]
-    return [each[: len(row)] for row, each in zip(rows, logits, strict=True)]
-
-
-def pad_right(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """Return rows of token ids as one array [B, S], padded with 0."""
-    padded = max(map(len, rows))
-    return np.array([[*row, *[0] * (padded - len(row))] for row in rows])
-
-
-def hugging_face_model(model: ModelSpec, dtype: str, reader: TensorReader) -> Any:  # noqa: ANN401
-    """Return the family's Hugging Face model in float32, its weights read one at a time."""
-    architecture = architecture_of(model)
-    reference: Any = architecture.reference_model(model)
-    spare = architecture.spare_tensors(model)
-    weights: dict[str, torch.Tensor] = {}  # by canonical name
-    state: dict[str, torch.Tensor] = {}
-    for name in reference.state_dict():
-        canonical = name.removeprefix("model.")
-        canonical = spare.get(canonical) or canonical  # the twin of a tied tensor
-        if canonical not in weights:
-            rounded = reader.read(canonical).astype(dtype)
-            weights[canonical] = torch.from_numpy(rounded.astype(np.float32, copy=False))
-        state[name] = weights[canonical]
-    reference.load_state_dict(state, assign=True)
-    if model.tie_word_embeddings:
-        reference.tie_weights()
-    return reference.eval()
-
-
 def compare_tokens(
     texts: Sequence[GreedyText],
     reference_logits: Sequence[FloatArray],
-    reference: TokenReference,
     relative_tolerance: float,
     *,
     required: bool,
@@ -202,7 +157,6 @@ def compare_tokens(
             worst_gap = float(np.maximum(worst_gap, gap))
             worst_error = float(np.maximum(worst_error, np.max(errors)))
     return TokenCheck(
-        reference=reference,
         compared=compared,
         equal=equal,
         ties=ties,

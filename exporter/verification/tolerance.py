@@ -44,7 +44,7 @@ def engine_tolerance(
     weights: only the cache is rounded, which is float32 in the reference.
 
     Blocks at accuracy level 4 quantise activations, unlike the reference: 0.03; in blocks of int8,
-    whose reference is the closest, single elements may be off by 0.1 (SmolLM2-135M).
+    whose reference is the closest, elements of one token may be off by 0.2 (SmolLM2-135M: 0.14).
     int8 is exact, but if float rounding moves an activation across the edge of its 8-bit code,
     the token is off by up to 0.03 at the end of the layer, or by 0.06 where inputs have outliers
     (SmolLM2-135M's layer 28). In float32 this affects about one token in thirty (opt-1.3b), so the
@@ -58,7 +58,7 @@ def engine_tolerance(
     if quantize == "int8":
         return Tolerance(1e-1, exact if rounded == "float32" else 3e-2 + exact)
     if quantize != "none" and precision.accuracy_level == 4:
-        largest = 1e-1 if quantize == "int8-block" else 3e-2 + exact
+        largest = 2e-1 if quantize == "int8-block" else 3e-2 + exact
         return Tolerance(largest, 3e-2 + exact)
     return Tolerance(exact, exact)
 

@@ -1,8 +1,8 @@
 """The verifying process: reads a VerificationRequest on stdin, writes a VerificationReport.
 
 A separate process (engines/host/worker.py) keeps the memory of verification out of the exporter.
-It may be started long before the request arrives: with a ModelSpec and ``verify_memory`` as
-arguments, it imports what the reference of such a model needs.
+It may be started long before the request arrives: with a ModelSpec as argument, it imports what
+the reference of such a model needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ with collection_paused():
     from ...engines.backends.ort import use_shared_thread_pool
     from ..architecture.architecture import architecture_of
     from .bundle import verify_bundle
-    from .identity import fits
     from .report import VerificationRequest
 
 
@@ -49,7 +48,7 @@ def main() -> None:
     """Verify the request on stdin; do nothing if there is none because the parent died."""
     lines = WorkerLines()
     if arguments := sys.argv[1:]:
-        _prepare(ModelSpec.model_validate_json(arguments[0]), int(arguments[1]))
+        _prepare(ModelSpec.model_validate_json(arguments[0]))
     content = sys.stdin.buffer.read()
     if not content:
         return
@@ -63,11 +62,10 @@ def main() -> None:
         lines.write("report", report.model_dump(mode="json"))
 
 
-def _prepare(model: ModelSpec, verify_memory: int) -> None:
+def _prepare(model: ModelSpec) -> None:
     """Build the reference once, without memory for parameters, to trigger its imports."""
-    if fits(model, verify_memory):
-        with collection_paused():
-            architecture_of(model).reference_model(model)
+    with collection_paused():
+        architecture_of(model).reference_model(model)
 
 
 if __name__ == "__main__":

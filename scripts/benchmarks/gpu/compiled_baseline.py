@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, StaticCache
 from skipdec.exporter.architecture.architecture import expected_tensors, family_config
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.exporter.checkpoint.dummy import DummyReader
-from skipdec.exporter.verification.tokens import hugging_face_model
+from skipdec.exporter.verification.hugging_face import hugging_face_model
 from skipdec.runtime.measuring.bench import random_prompts
 
 _WARMUP_STEPS = 4  # compilation and CUDA graph capture happen in the first ones

@@ -77,7 +77,7 @@ def test_every_plan_and_the_tokens_are_compared_where_the_gpu_is(
     assert names == ["embed", *buckets, "head", "candidates"]
     assert max(check.error for check in report.engines) < 1e-4
     assert report.tokens is not None
-    assert report.tokens.equal + report.tokens.ties == report.tokens.compared == 32
+    assert report.tokens.equal + report.tokens.ties == report.tokens.compared == 128
     assert report.notes == ()
 
 

@@ -1,0 +1,81 @@
+"""Hugging Face's own model of a structure, with a checkpoint's weights in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ...engines.manifest import FloatType, ModelSpec
+from ..architecture.architecture import architecture_of
+from ..architecture.weights import TensorReader
+
+ReadTensor = Callable[[str], Tensor]
+
+
+def hugging_face_logits(
+    rows: Sequence[Sequence[int]], model: ModelSpec, dtype: FloatType, reader: TensorReader
+) -> list[NDArray[np.float32]]:
+    """Return each row's logits [len(row), V] by Hugging Face's model, rounded to ``dtype``.
+
+    A module's weights are in memory only while it runs, so models larger than memory work, too.
+    """
+    reference = architecture_of(model).reference_model(model).eval()
+    read = _weights(model, dtype, reader)
+    for path, module in reference.named_modules():
+        _read_when_run(path, module, read)
+    with torch.inference_mode():
+        # Causal attention: padding on the right changes nothing before it.
+        logits = reference(torch.from_numpy(pad_right(rows))).logits.numpy()  # [B, S, V]
+    return [each[: len(row)] for row, each in zip(rows, logits, strict=True)]
+
+
+def hugging_face_model(model: ModelSpec, dtype: FloatType, reader: TensorReader) -> Any:  # noqa: ANN401
+    """Return the family's Hugging Face model in float32, its weights rounded to ``dtype``."""
+    reference: Any = architecture_of(model).reference_model(model)
+    read = _weights(model, dtype, reader)
+    reference.load_state_dict({name: read(name) for name in reference.state_dict()}, assign=True)
+    if model.tie_word_embeddings:
+        reference.tie_weights()
+    return reference.eval()
+
+
+def pad_right(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Return rows of token ids as one array [B, S], padded with 0."""
+    padded = max(map(len, rows))
+    return np.array([[*row, *[0] * (padded - len(row))] for row in rows])
+
+
+def _weights(model: ModelSpec, dtype: FloatType, reader: TensorReader) -> ReadTensor:
+    """Return a function from a parameter's name in transformers to its float32 weights."""
+    spare = architecture_of(model).spare_tensors(model)
+
+    def read(name: str) -> Tensor:
+        canonical = name.removeprefix("model.")
+        canonical = spare.get(canonical) or canonical  # the twin of a tied tensor
+        rounded = reader.read(canonical).astype(dtype, copy=False)
+        return torch.from_numpy(np.require(rounded, np.float32, "W"))
+
+    return read
+
+
+def _read_when_run(path: str, module: nn.Module, read: ReadTensor) -> None:
+    """Give ``module`` its own weights before each of its calls, and take them away afterwards."""
+    absent = dict(module.named_parameters(recurse=False))  # on the meta device
+    if not absent:
+        return
+
+    def fill(module: nn.Module, *_: object) -> None:
+        for name in absent:
+            setattr(module, name, nn.Parameter(read(f"{path}.{name}"), requires_grad=False))
+
+    def empty(module: nn.Module, *_: object) -> None:
+        for name, parameter in absent.items():
+            setattr(module, name, parameter)
+
+    module.register_forward_pre_hook(fill)
+    module.register_forward_hook(empty)

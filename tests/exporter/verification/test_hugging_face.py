@@ -1,0 +1,27 @@
+"""Hugging Face's model, with its weights all in memory or read in use, gives the same logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
+from skipdec.exporter.config import CheckpointSource
+from skipdec.exporter.verification.hugging_face import hugging_face_logits, hugging_face_model
+
+
+@pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "llama"])
+def test_weights_read_in_use_give_the_logits_of_the_whole_model(
+    structure: str, checkpoint: Callable[[str], Path]
+) -> None:
+    opened = open_checkpoint(CheckpointSource(model=str(checkpoint(structure))))
+    row = [3, 1, 4, 1, 5]
+    whole = hugging_face_model(opened.model, "float16", opened.reader)
+    expected = whole(torch.tensor([row])).logits[0].detach().numpy()
+    logits = hugging_face_logits([row, row[:2]], opened.model, "float16", opened.reader)
+    np.testing.assert_allclose(logits[0], expected, atol=1e-5)
+    np.testing.assert_allclose(logits[1], expected[:2], atol=1e-5)
