@@ -23,10 +23,11 @@ command -v g++ >/dev/null || { echo "skipped: no g++ here" && exit; }
 build here g++ -g1 -fsanitize=thread
 "$work/here" | tee "$work/digests"
 
-if command -v aarch64-linux-gnu-g++ qemu-aarch64 >/dev/null; then
+qemu="$(command -v qemu-aarch64 || command -v qemu-aarch64-static || true)"
+if [[ -n "$qemu" ]] && command -v aarch64-linux-gnu-g++ >/dev/null; then
     build aarch64 aarch64-linux-gnu-g++ -static
-    qemu-aarch64 "$work/aarch64" | diff "$work/digests" -
+    "$qemu" "$work/aarch64" | diff "$work/digests" -
     echo "kernels: the same bits on aarch64"
 else
-    echo "skipped: no aarch64-linux-gnu-g++ (g++-aarch64-linux-gnu) or qemu-aarch64 (qemu-user) here"
+    echo "skipped: no aarch64-linux-gnu-g++ (g++-aarch64-linux-gnu) or qemu-aarch64 (qemu-user-static) here"
 fi
