@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Run the kernel tests for AMX in a copy of the package whose tiles are emulated in plain C++: this
-# tests tiling, packing and tails on any processor with AVX-512 VNNI. scripts/kernels/emulated.sh
-# [PYTEST ARGUMENTS]
+# Run the kernel tests for AMX and AVX-VNNI on any processor with AVX-512 VNNI, in a copy of the
+# package whose tiles are emulated in plain C++, and whose AVX-VNNI instructions are encoded as those
+# of AVX-512. scripts/kernels/emulated.sh [PYTEST ARGUMENTS]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 copy="$(mktemp -d)" sources="$(mktemp -d)"
 trap 'rm -rf "$copy" "$sources"' EXIT
 
 copy_sources "$sources"
-SKIPDEC_LIBSKIPDEC=0 CXXFLAGS="-DSKIPDEC_EMULATED_TILES" \
+SKIPDEC_LIBSKIPDEC=0 CXXFLAGS="-DSKIPDEC_EMULATED" \
     pip install --quiet --no-deps --no-build-isolation --target "$copy" "$sources"
 export PYTHONPATH="$copy"
 if ! SKIPDEC_INSTRUCTION_SET=amx python -c "
@@ -17,4 +17,4 @@ assert require_library('the test').instruction_set == 'amx'" 2>/dev/null; then
     echo "skipped: no AVX-512 VNNI here"
     exit
 fi
-OMP_NUM_THREADS=1 pytest --quiet -p no:cacheprovider -k amx "${@:-tests/engines/kernels}"
+OMP_NUM_THREADS=1 pytest --quiet -p no:cacheprovider -k "amx or avxvnni" "${@:-tests/engines/kernels}"

@@ -39,7 +39,7 @@ constexpr std::int64_t kAhead = 3072;  // prefetch distance of weights in bytes
 #include "blocks/quantize.inc.h"
 #include "simd/finish.inc.h"
 #include "simd/unrolled.inc.h"
-#if defined(SKIPDEC_EMULATED_TILES)
+#if defined(SKIPDEC_EMULATED)
 #include "simd/tiles_emulated.inc.h"
 #else
 #include "simd/tiles_amx.inc.h"

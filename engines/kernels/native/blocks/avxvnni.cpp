@@ -17,7 +17,11 @@
 #pragma clang attribute push(__attribute__((target("avx2,avxvnni,fma,f16c"))), apply_to = function)
 #else
 #pragma GCC push_options
+#if defined(SKIPDEC_EMULATED)
+#pragma GCC target("avx2,avx512vl,avx512vnni,fma,f16c")
+#else
 #pragma GCC target("avx2,avxvnni,fma,f16c")
+#endif
 #endif
 
 namespace skipdec {
@@ -28,6 +32,7 @@ constexpr int kZeroByte = 128;
 
 // clang-format off: order matters
 #include "simd/bytes_avx2.inc.h"
+#include "simd/byte_products.inc.h"
 #include "simd/vector_avx2.inc.h"
 #include "blocks/codes_avx2.inc.h"
 // clang-format on
@@ -44,8 +49,8 @@ struct Sums {
   void add(const Codes<kBits>& codes, const std::int8_t* row) {
     for (int i = 0; i < kVectors; ++i) {
       const __m256i four = _mm256_set1_epi32(load_word(row + 4 * i));
-      low = _mm256_dpbusd_avx_epi32(low, codes.low[i], four);
-      high = _mm256_dpbusd_avx_epi32(high, codes.high[i], four);
+      low = add_byte_products(low, codes.low[i], four);
+      high = add_byte_products(high, codes.high[i], four);
     }
   }
   Vector as_floats() const { return {_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)}; }

@@ -62,7 +62,7 @@ bool are_tiles_right(int bits) {
 
 bool tiles_are_right() {
   static const bool are = are_tiles_right(4) && are_tiles_right(8);
-#if defined(SKIPDEC_EMULATED_TILES)
+#if defined(SKIPDEC_EMULATED)
   require(are, "the kernels for AMX multiply wrongly");  // tests must not fall back silently
 #endif
   return are;

@@ -68,7 +68,7 @@ struct alignas(64) TileSums {
 #include "int8/finish.inc.h"
 #include "int8/quantize.inc.h"
 #include "simd/unrolled.inc.h"
-#if defined(SKIPDEC_EMULATED_TILES)
+#if defined(SKIPDEC_EMULATED)
 #include "simd/tiles_emulated.inc.h"
 #else
 #include "simd/tiles_amx.inc.h"

@@ -16,9 +16,14 @@
 #pragma clang attribute push(__attribute__((target("avx2,avxvnni,fma,f16c"))), apply_to = function)
 #else
 #pragma GCC push_options
+#if defined(SKIPDEC_EMULATED)
+#pragma GCC target("avx2,avx512vl,avx512vnni,fma,f16c")
+#else
 #pragma GCC target("avx2,avxvnni,fma,f16c")
 #endif
+#endif
 
+#include "simd/byte_products.inc.h"
 #include "simd/bytes_avx2.inc.h"
 #include "simd/vector_avx2.inc.h"
 
@@ -44,8 +49,8 @@ struct Sums {
   __m256i low, high;  // of 8 columns each
   static Sums zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   void add(const Codes& codes, const Weights& weights) {
-    low = _mm256_dpbusd_avx_epi32(low, codes.lanes, weights.low);
-    high = _mm256_dpbusd_avx_epi32(high, codes.lanes, weights.high);
+    low = add_byte_products(low, codes.lanes, weights.low);
+    high = add_byte_products(high, codes.lanes, weights.high);
   }
   void add(const Sums& other) {
     low = _mm256_add_epi32(low, other.low);

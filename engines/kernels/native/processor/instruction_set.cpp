@@ -84,15 +84,21 @@ bool is_granted_tiles() {
 #endif
 }
 
-// A test build (simd/tiles_emulated.inc.h) has tiles on any processor with AVX-512 VNNI.
-#if defined(SKIPDEC_EMULATED_TILES)
-constexpr bool kEmulatedTiles = true;
+// A test build (scripts/kernels/emulated.sh) has AMX and AVX-VNNI on any processor with AVX-512
+// VNNI.
+#if defined(SKIPDEC_EMULATED)
+constexpr bool kIsEmulated = true;
 #else
-constexpr bool kEmulatedTiles = false;
+constexpr bool kIsEmulated = false;
 #endif
 
+bool has_avx_vnni() {
+  if (kIsEmulated) return has_avx512_vnni();
+  return has_avx2() && has(cpuid(7, 1).a, 4);
+}
+
 bool has_amx() {
-  if (kEmulatedTiles) return has_avx512_vnni();
+  if (kIsEmulated) return has_avx512_vnni();
   const Registers extended = cpuid(7, 0);
   constexpr std::uint64_t kTiles = 0x60000;
   return has_avx512_vnni() && saves(kTiles) && has(extended.d, 24) && has(extended.d, 25) &&
@@ -108,7 +114,7 @@ bool detect(InstructionSet set) {
     case InstructionSet::kAvx2:
       return has_avx2();
     case InstructionSet::kAvxVnni:
-      return has_avx2() && has(cpuid(7, 1).a, 4);
+      return has_avx_vnni();
     case InstructionSet::kAvx512Vnni:
       return has_avx512_vnni();
     case InstructionSet::kAmx:
