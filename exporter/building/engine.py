@@ -18,8 +18,14 @@ from pydantic import Field
 
 from ...engines.checking import FrozenModel
 from ...engines.documents import naming_file
-from ...engines.engine_spec import DRAFT_LAYER
-from ...engines.manifest import EngineKind, EngineSpec, FileRecord, ModelSpec, PrecisionSpec
+from ...engines.manifest import (
+    DRAFT_LAYER,
+    EngineKind,
+    EngineSpec,
+    FileRecord,
+    ModelSpec,
+    PrecisionSpec,
+)
 from ...engines.memory import WEIGHTS_ALIGNMENT, Array
 from ...engines.trt.build import PlanReport
 from ..architecture.architecture import engine_parameters

@@ -7,8 +7,7 @@ import hashlib
 import onnx
 import onnx_ir as ir
 
-from ...engines.engine_spec import DRAFT_HEAD
-from ...engines.manifest import FileRecord, ModelSpec, PrecisionSpec
+from ...engines.manifest import DRAFT_HEAD, FileRecord, ModelSpec, PrecisionSpec
 from ..architecture.signature import Signature
 from ..graphs.dtypes import check_dtypes
 from ..graphs.narrow import external_bytes, narrow_head, narrow_signature

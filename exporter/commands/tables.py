@@ -8,11 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
-from ...engines.engine_spec import DRAFT_HEAD, DRAFT_LAYER
 from ...engines.host.console import print_facts, print_json, reporting, result_console
 from ...engines.host.events import Events
 from ...engines.host.progress import ConsoleProgress
-from ...engines.manifest import BuildSpec, Kernels, PrecisionSpec
+from ...engines.manifest import DRAFT_HEAD, DRAFT_LAYER, BuildSpec, Kernels, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
 from ..config import DEFAULT_TARGET
 from ..pipeline.card import describe_drafts

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from ...engines.bundle.place import partial_path
 from ...engines.checking import expanded
-from ...engines.engine_spec import DRAFT_LAYER
 from ...engines.errors import CapacityError
 from ...engines.manifest import (
+    DRAFT_LAYER,
     EngineKind,
     FloatType,
     Kernels,

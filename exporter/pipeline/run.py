@@ -14,11 +14,12 @@ from typing import TypeVar
 from ...engines.bundle import replace_file
 from ...engines.bundle.place import CARD_NAME, CHAT_TEMPLATE_NAME, TOKENIZER_NAME
 from ...engines.bundle.writer import BundleWriter
-from ...engines.engine_spec import DRAFT_HEAD, DRAFT_LAYER
 from ...engines.host.events import Events
 from ...engines.host.signals import Interruption
 from ...engines.host.worker import Worker
 from ...engines.manifest import (
+    DRAFT_HEAD,
+    DRAFT_LAYER,
     END_TOKENS_FEATURE,
     INT8_BLOCKS_FEATURE,
     DraftHead,

@@ -13,8 +13,15 @@ from typing import get_args
 import pytest
 
 from skipdec.engines import constants
-from skipdec.engines.engine_spec import DType, EngineKind, TensorRole
-from skipdec.engines.manifest import FloatType, KVType, Quantization, UnusedCache
+from skipdec.engines.manifest import (
+    DType,
+    EngineKind,
+    FloatType,
+    KVType,
+    Quantization,
+    TensorRole,
+    UnusedCache,
+)
 from skipdec.runtime.tokens.outputs import FinishReason
 from skipdec.runtime.tokens.sampling import SamplingParams
 

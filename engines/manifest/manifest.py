@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -18,193 +15,29 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic.json_schema import SkipJsonSchema
 
-from . import constants
-from .documents import canonical_text, document_digest, json_digest, parse_json
-from .engine_spec import (
-    MAX_LAYERS,
-    MAX_TOKENS,
-    MAX_WIDTH,
-    BuildSpec,
-    Capacity,
-    DraftHead,
-    DraftLayer,
-    DType,
-    EngineKind,
-    EngineSpec,
-    FileRecord,
-    KVBucket,
-    Record,
-    RelativePath,
-    Sha256,
-    TensorRole,
-    TensorSpec,
-)
-from .errors import BundleError, shown
+from .. import constants
+from ..documents import canonical_text, document_digest, parse_json
+from ..errors import BundleError, shown
+from .engine_spec import BuildSpec, DraftHead, DraftLayer, EngineKind, EngineSpec, FileRecord
+from .fields import Integer, Record, RelativePath, without_nulls
+from .kv_cache import KVCacheSpec, kv_width
+from .model_spec import ModelSpec
+from .precision import FloatType, Kernels, KVType, PrecisionSpec, has_kernel_blocks
+from .prompts import ChatFile, PromptTemplate
 
 FORMAT_VERSION = constants.integer("format_version")
 UPGRADED_VERSION = constants.integer("upgraded_version")  # `skipdec upgrade` converts from it
 KNOWN_FEATURES = constants.names("known_features")
-
-FloatType = Literal["float32", "float16", "bfloat16"]
-KVType = Literal["float32", "float16", "bfloat16", "int8"]
-Kernels = Literal["skipdec"]
-Quantization = Literal["none", "int8", "int8-block", "int4", "fp8"]
-UnusedCache = Literal["any", "finite"]
-
 TUNED_SCHEDULE = constants.text("tuned_schedule")  # key of `Manifest.source`, written by tuning
 EARLY_EXIT = constants.text("early_exit")  # its value if every layer was trained to be the last
-PROMPT_PLACEHOLDER = constants.text("prompt_placeholder")  # the prompt's place in a template
-KV_SCALE_BYTES = constants.integer("kv_scale_bytes")  # one scale per token and head, int8 caches
 END_TOKENS_FEATURE = "end_token_ids"  # required where more than eos_token_id ends a text
 INT8_BLOCKS_FEATURE = "int8_blocks"  # required where int8-block weights are packed
-KERNEL_BLOCK_SIZES = (32, 64, 128)  # of the kernels skipdec
 MAX_END_TOKENS = constants.integer("max_end_tokens")
-NUM_CANDIDATES = constants.integer("num_candidates")  # tokens per row that a device proposes
-
-
-def _holds_the_prompt(template: str) -> str:
-    if template.count(PROMPT_PLACEHOLDER) != 1:
-        raise ValueError(f"{template!r} is no template; allowed: a text with {{prompt}} once")
-    return template
-
-
-def _is_true(value: object) -> object:
-    if value is not True:  # 1 and 1.0 equal it
-        raise ValueError(f"{value!r:.40} is not true")
-    return value
-
-
-PromptTemplate = Annotated[str, AfterValidator(_holds_the_prompt)]
-Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
-
-
-class ModelSpec(Record):
-    """The structure of a model: what the runtime needs, and what decides which graphs are built.
-
-    Every family has these fields. A family's own fields are in ``model_extra``, beside them in the
-    JSON, and only the exporter's folder of that family reads them. Fields with their default value
-    are left out: an OPT of 12 heads, each 64 wide, has ``{"num_heads": 12, "hidden_size": 768}``.
-    """
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, bool | int | float | str | None] = Field(init=False)
-
-    family: str = Field(default="opt", description="Hugging Face's model_type")
-    name: str = Field(description="hub id or directory name, for people")
-    num_layers: int = Field(ge=1, le=MAX_LAYERS)
-    hidden_size: int = Field(ge=1, le=MAX_WIDTH)
-    num_heads: int = Field(ge=1, le=MAX_WIDTH, description="number of query heads")
-    num_kv_heads: int = Field(
-        default_factory=lambda known: known["num_heads"],
-        ge=1,
-        le=MAX_WIDTH,
-        description="number of key and value heads; absent: num_heads",
-    )
-    head_dim: int = Field(
-        default_factory=lambda known: known["hidden_size"] // known["num_heads"],
-        ge=1,
-        le=MAX_WIDTH,
-        description="width of one head; absent: hidden_size / num_heads",
-    )
-    vocab_size: int = Field(ge=1, le=MAX_TOKENS)
-    max_position_embeddings: Capacity = Field(
-        description="positions that the model was trained for"
-    )
-    max_seq_len: Capacity = Field(description="longest prompt + completion that is accepted")
-    tie_word_embeddings: bool = True
-    bos_token_id: Integer | None = None
-    eos_token_id: Integer | None = None
-    pad_token_id: Integer | None = None
-    end_token_ids: Annotated[tuple[Integer, ...], SkipJsonSchema()] = Field(
-        default_factory=lambda known: tuple(
-            token_id for token_id in [known.get("eos_token_id")] if token_id is not None
-        ),
-        exclude=True,
-        description="tokens that end a text, eos_token_id first; the manifest stores them",
-    )
-
-    @model_serializer(mode="wrap")
-    def _without_implied(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out defaults: older bundles lack the fields and must keep their bytes."""
-        document: dict[str, Any] = serialize(self)
-        implied = {
-            "family": "opt",
-            "num_kv_heads": self.num_heads,
-            "head_dim": self.hidden_size // self.num_heads,
-        }
-        return {
-            key: value
-            for key, value in document.items()
-            if key not in implied or implied[key] != value
-        }
-
-
-class PrecisionSpec(Record):
-    """Number formats of a bundle: activations, KV cache and float weights; quantised weights.
-
-    With skipdec's kernels activations are float32, and ``dtype`` is that of the weights.
-    """
-
-    dtype: FloatType = "float32"
-    quantize: Quantization = "none"
-    head_quantize: Quantization = "none"
-    block_size: Integer | None = Field(default=None, description="int4 and int8-block only")
-    accuracy_level: Integer | None = Field(
-        default=None, description="accuracy_level of MatMulNBits: 0 exact, 4 int8"
-    )
-    int8_blocks: Literal["packed"] | None = Field(
-        default=None,
-        description="int8-block weights are packed for skipdec's kernels; absent: those of "
-        "MatMulNBits",
-    )
-    activation_ranges: Sha256 | None = Field(
-        default=None, description="TensorRT int8 and fp8: digest of the ranges of activations"
-    )
-    kv_dtype: KVType | None = Field(
-        default=None, description="type of the KV cache, skipdec's kernels only; absent: dtype"
-    )
-    table_dtype: FloatType | None = Field(
-        default=None, description="type of embedding tables, skipdec's kernels only; absent: dtype"
-    )
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is absent: older bundles lack these fields and must keep their bytes."""
-        return _without(serialize(self), "int8_blocks", "kv_dtype", "table_dtype")
-
-
-class KVCacheSpec(Record):
-    """Use of the memory of KV caches by the layers."""
-
-    shares_buffer: Annotated[Literal[True], BeforeValidator(_is_true)] = Field(
-        default=True, description="past and present are one buffer, to which a layer appends"
-    )
-    unused: UnusedCache = Field(
-        description="allowed content of positions without a token: any bytes, as they are "
-        "never read; or finite numbers, as they are read and multiplied by 0"
-    )
-
-
-class ChatFile(Record):
-    """The chat template of a bundle: a Jinja template that renders messages as a prompt."""
-
-    path: RelativePath
-    bos_token: str | None = Field(default=None, description="the template's bos_token; null: none")
-    eos_token: str | None = Field(default=None, description="the template's eos_token; null: none")
-
 
 _OPTIONAL = (  # of the manifest; left out where absent
-    *(
-        "kernels",
-        "end_token_ids",
-        "prompt_template",
-        "chat_template",
-        "requires",
-        "draft_layer",
-        "draft_head",
-    ),
+    *("kernels", "end_token_ids", "prompt_template", "chat_template", "requires"),
+    *("draft_layer", "draft_head"),
 )
 
 
@@ -262,7 +95,7 @@ class Manifest(Record):
         document: dict[str, Any] = serialize(self)
         for name in ("requires", "end_token_ids"):
             document[name] = document[name] or None
-        return _without(document, *_OPTIONAL)
+        return without_nulls(document, *_OPTIONAL)
 
     @field_validator("model")
     @classmethod
@@ -496,29 +329,3 @@ def _check_features(document: object, subject: str) -> None:
             f"requires {', '.join(unknown)}, which this skipdec does not know; install a newer "
             "skipdec, or export the model again with this one",
         )
-
-
-def kv_width(dtype: KVType, model: ModelSpec) -> int:
-    """Return the elements per token and head in a cache of ``dtype``: D, or D + 4 in int8."""
-    return model.head_dim + (KV_SCALE_BYTES if dtype == "int8" else 0)
-
-
-def has_kernel_blocks(block_size: int | None, accuracy_level: int | None) -> bool:
-    """Return whether skipdec's kernels have products of blocks of that size and accuracy."""
-    return block_size in KERNEL_BLOCK_SIZES and accuracy_level == 4
-
-
-def _without(document: dict[str, Any], *fields: str) -> dict[str, Any]:
-    """Return ``document`` without those of ``fields`` that are null."""
-    return {key: value for key, value in document.items() if value is not None or key not in fields}
-
-
-__all__ = [
-    "END_TOKENS_FEATURE", "FORMAT_VERSION", "KNOWN_FEATURES", "KV_SCALE_BYTES", "MAX_END_TOKENS",
-    "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES",
-    "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec", "ChatFile",
-    "DType", "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType",
-    "Integer", "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec",
-    "PrecisionSpec", "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole",
-    "TensorSpec", "UnusedCache", "json_digest", "kv_width",
-]  # fmt: skip

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from . import constants
-from .checking import FrozenModel
-from .errors import BundleError
+from .. import constants
+from ..errors import BundleError
+from .fields import (
+    MAX_BYTES,
+    MAX_LAYERS,
+    MAX_TOKENS,
+    MAX_WIDTH,
+    Capacity,
+    Dimension,
+    DType,
+    Record,
+    RelativePath,
+    Sha256,
+)
 
-DType = Literal["float32", "float16", "bfloat16", "int64", "int32", "uint8", "int8", "bool"]
-
-# Far above those of any model, and far below what would exhaust memory before they are checked.
-MAX_LAYERS = constants.integer("max_layers")
-MAX_TOKENS = constants.integer("max_tokens")  # of a vocabulary; positions of a sequence
-MAX_BYTES = 2**63 - 1
-MAX_WIDTH = constants.integer("max_width")
 DRAFT_LAYER = constants.text("draft_layer")  # names of the engines that only drafts run
 DRAFT_HEAD = constants.text("draft_head")
+NUM_CANDIDATES = constants.integer("num_candidates")  # tokens per row that a device proposes
 
 
 class EngineKind(StrEnum):
@@ -57,27 +61,6 @@ class TensorRole(StrEnum):
     LOGITS = "logits"  # float32 [R, V]
     TOP_LOGITS = "top_logits"  # float32 [R, K], each row's K largest logits, largest first
     TOP_TOKEN_IDS = "top_token_ids"  # int64 [R, K], whose they are
-
-
-def _inside_bundle(path: str) -> str:
-    pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts or not {"\\", "\0"}.isdisjoint(path) or not path:
-        raise ValueError(f"{path!r} leaves the bundle; allowed: a relative path without '..'")
-    if str(pure) != path:
-        raise ValueError(f"{path!r} is another way to write '{pure}'")
-    return path
-
-
-RelativePath = Annotated[str, AfterValidator(_inside_bundle)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Capacity = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
-
-
-class Record(FrozenModel):
-    """A part of manifest.json, in which unknown fields are ignored (see ``Manifest.requires``)."""
-
-    model_config = ConfigDict(extra="ignore")
 
 
 class TensorSpec(Record):

@@ -1,0 +1,44 @@
+"""The manifest of a bundle, as manifest.json has it, and its parts."""
+
+from ..documents import json_digest
+from .engine_spec import (
+    DRAFT_HEAD,
+    DRAFT_LAYER,
+    NUM_CANDIDATES,
+    BuildSpec,
+    DraftHead,
+    DraftLayer,
+    EngineKind,
+    EngineSpec,
+    FileRecord,
+    KVBucket,
+    TensorRole,
+    TensorSpec,
+)
+from .fields import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, DType, Integer, RelativePath, Sha256
+from .kv_cache import KV_SCALE_BYTES, KVCacheSpec, UnusedCache, kv_width
+from .manifest import (
+    EARLY_EXIT,
+    END_TOKENS_FEATURE,
+    FORMAT_VERSION,
+    INT8_BLOCKS_FEATURE,
+    KNOWN_FEATURES,
+    MAX_END_TOKENS,
+    TUNED_SCHEDULE,
+    UPGRADED_VERSION,
+    Manifest,
+)
+from .model_spec import ModelSpec
+from .precision import FloatType, Kernels, KVType, PrecisionSpec, Quantization, has_kernel_blocks
+from .prompts import PROMPT_PLACEHOLDER, ChatFile, PromptTemplate
+
+__all__ = [
+    "DRAFT_HEAD", "DRAFT_LAYER", "EARLY_EXIT", "END_TOKENS_FEATURE", "FORMAT_VERSION",
+    "INT8_BLOCKS_FEATURE", "KNOWN_FEATURES", "KV_SCALE_BYTES", "MAX_END_TOKENS", "MAX_LAYERS",
+    "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES", "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE",
+    "UPGRADED_VERSION", "BuildSpec", "ChatFile", "DType", "DraftHead", "DraftLayer", "EngineKind",
+    "EngineSpec", "FileRecord", "FloatType", "Integer", "KVBucket", "KVCacheSpec", "KVType",
+    "Kernels", "Manifest", "ModelSpec", "PrecisionSpec", "PromptTemplate", "Quantization",
+    "RelativePath", "Sha256", "TensorRole", "TensorSpec", "UnusedCache", "has_kernel_blocks",
+    "json_digest", "kv_width",
+]  # fmt: skip
