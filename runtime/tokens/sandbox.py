@@ -12,12 +12,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial, wraps
-from itertools import islice
-from time import thread_time
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
@@ -32,13 +28,20 @@ from jinja2.visitor import NodeTransformer
 from typing_extensions import override
 
 from ...engines.errors import UsageError
+from .template_limits import (
+    MAX_RANGE,
+    LimitError,
+    current_budget,
+    fitting,
+    is_long,
+    limited,
+    measured,
+    require_bits,
+    require_length,
+    require_product,
+    text_of,
+)
 
-MAX_RENDERED = 1 << 22  # characters of all that is written, and of any one value
-MAX_STEPS = 200_000  # rounds of loops and calls of macros
-MAX_SECONDS = 2.0  # of this thread's processor time
-MAX_RANGE = 100_000  # numbers of one range, and items that a filter takes
-MAX_MADE = 1 << 26  # characters that filters and methods return, all together
-_MAX_BITS = 4096  # of an integer
 _MAX_INDENT = 64
 
 _STRING_METHODS = (
@@ -58,48 +61,6 @@ _FILTERS = (
 _WIDE = re.compile(r"\d{5,}")  # a width in a format
 _WIDE_PERCENT = re.compile(r"%[^%a-zA-Z]*(\*|\d{5,})")
 _WIDE_BRACES = re.compile(r"\{[^{}]*:[^{}]*(\{|\d{5,})")
-
-
-class LimitError(TemplateError):
-    """A template does more than it may."""
-
-
-@dataclass
-class _Budget:
-    """How much one rendering may still do."""
-
-    ends: float  # of thread_time
-    steps: int = MAX_STEPS
-    characters: int = MAX_RENDERED
-    made: int = MAX_MADE
-
-    @classmethod
-    def fresh(cls) -> _Budget:
-        return cls(thread_time() + MAX_SECONDS)
-
-    def step(self, characters: int) -> None:
-        self.steps -= 1
-        if self.steps < 0:
-            raise LimitError(f"runs more than {MAX_STEPS:,} rounds of loops")
-        self.look()
-        self.write(characters)
-
-    def look(self) -> None:
-        if thread_time() > self.ends:
-            raise LimitError(f"runs longer than {MAX_SECONDS:g} s")
-
-    def make(self, value: object) -> None:
-        self.made -= len(value) if isinstance(value, str) else 0
-        if self.made < 0:
-            raise LimitError(f"makes more than {MAX_MADE:,} characters")
-
-    def write(self, characters: int) -> None:
-        self.characters -= characters
-        if self.characters < 0:
-            raise LimitError(f"writes more than {MAX_RENDERED:,} characters")
-
-
-_BUDGET: ContextVar[_Budget | None] = ContextVar("budget", default=None)
 
 
 class Sandbox:
@@ -124,10 +85,10 @@ class Sandbox:
         Raises UsageError where the template refuses them by ``raise_exception``, where it does what
         is not allowed, or more than it may.
         """
-        token = _BUDGET.set(_Budget.fresh())
         subject = "chat template"
         try:
-            return "".join(self._template.generate(variables))
+            with limited():
+                return "".join(self._template.generate(variables))
         except SecurityError as error:
             raise UsageError(subject, f"uses what templates may not ({error})") from error
         except _RefusedError as error:
@@ -140,17 +101,10 @@ class Sandbox:
         ) as error:
             words = str(error) or type(error).__name__
             raise UsageError(subject, f"can't render these messages ({words:.300})") from error
-        finally:
-            _BUDGET.reset(token)
 
 
 class _RefusedError(TemplateError):
     """What a template raises by ``raise_exception``."""
-
-
-def _budget() -> _Budget:
-    """Return the budget of this rendering, or a fresh one while constants are computed."""
-    return _BUDGET.get() or _Budget.fresh()
 
 
 class _Namespace(Namespace):
@@ -260,19 +214,19 @@ class _Environment(ImmutableSandboxedEnvironment):
     @staticmethod
     def step(characters: int) -> str:
         """Count a step and the characters that it writes as they are in the source."""
-        _budget().step(characters)
+        current_budget().step(characters)
         return ""
 
     @staticmethod
     def compared(result: object) -> object:
         """Return the result of a comparison."""
-        _budget().look()
+        current_budget().look()
         return result
 
     @staticmethod
     def concatenated(*parts: object) -> str:
         """Return the text of ``a ~ b ~ c``."""
-        return "".join(map(text_of, _fitting(parts)))
+        return "".join(map(text_of, fitting(parts)))
 
     @override
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -288,7 +242,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     @override
     def call(self, context: Context, function: Any, /, *args: Any, **names: Any) -> Any:
-        _budget().look()
+        current_budget().look()
         owner = getattr(function, "__self__", None)
         if isinstance(owner, str):
             match function.__name__:
@@ -298,7 +252,7 @@ class _Environment(ImmutableSandboxedEnvironment):
                     (values,) = args
                     return self._join(values, owner)
             result = super().call(context, function, *args, **names)
-            _budget().make(result)
+            current_budget().make(result)
             return result
         return super().call(context, function, *args, **names)
 
@@ -311,41 +265,39 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     @override
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        _budget().look()
+        current_budget().look()
         match operator:
             case "*":
-                _require_product(left, right)
+                require_product(left, right)
             case "**":
-                bits = int(left).bit_length() * max(1, abs(right))
-                if bits > _MAX_BITS:
-                    raise LimitError(f"computes an integer of up to {bits:,} bits")
-            case "+" if _is_long(left) and _is_long(right):
-                _require_length(len(left) + len(right))
+                require_bits(int(left).bit_length() * max(1, abs(right)))
+            case "+" if is_long(left) and is_long(right):
+                require_length(len(left) + len(right))
             case "%" if isinstance(left, str):
                 if _WIDE_PERCENT.search(left):
                     raise LimitError(f"formats to a width ({left!r:.80})")
-                _require_length(len(left) + _measured(right))
+                require_length(len(left) + measured(right))
         return super().call_binop(context, operator, left, right)
 
     def _join(self, values: Any, d: str = "", attribute: str | int | None = None) -> str:  # noqa: ANN401
         if attribute is not None:
             values = (self.getitem(value, attribute) for value in values)
-        texts = list(map(text_of, _fitting(values)))
-        _require_length(sum(map(len, texts)) + len(texts) * len(d))
+        texts = list(map(text_of, fitting(values)))
+        require_length(sum(map(len, texts)) + len(texts) * len(d))
         return d.join(texts)
 
     def _replace(self, text: Any, old: str, new: str, count: int | None = None) -> str:  # noqa: ANN401
         text = text_of(text)
-        _require_length(len(text) + text.count(old) * max(0, len(new) - len(old)))
+        require_length(len(text) + text.count(old) * max(0, len(new) - len(old)))
         return str(text.replace(old, new, -1 if count is None else count))
 
     def _sum(self, values: Any, attribute: str | int | None = None, start: Any = 0) -> Any:  # noqa: ANN401
         total = start
-        for value in _fitting(values):
-            _budget().step(0)
+        for value in fitting(values):
+            current_budget().step(0)
             item = value if attribute is None else self.getitem(value, attribute)
-            if _is_long(total) and _is_long(item):
-                _require_length(len(total) + len(item))
+            if is_long(total) and is_long(item):
+                require_length(len(total) + len(item))
             total = total + item
         return total
 
@@ -355,7 +307,7 @@ def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def metered(*args: Any, **names: Any) -> Any:  # noqa: ANN401
-        budget = _budget()
+        budget = current_budget()
         budget.look()
         for value in args:
             if isinstance(value, list | tuple | dict) and len(value) > MAX_RANGE:
@@ -367,65 +319,13 @@ def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
     return metered
 
 
-def text_of(value: object) -> str:
-    """Return the text of a value; raises LimitError before making one that is too long."""
-    if not isinstance(value, str):
-        _require_length(_measured(value))
-    return str(value)
-
-
 def _written(value: object) -> object:
     """Count a value that is written."""
     if isinstance(value, str):
-        _budget().write(len(value))
+        current_budget().write(len(value))
     elif isinstance(value, list | tuple | dict):
-        _budget().write(_measured(value))
+        current_budget().write(measured(value))
     return value
-
-
-def _fitting(values: Iterable[Any]) -> list[Any]:
-    """Return the values as a list; their texts together must not be too long."""
-    listed = list(islice(values, MAX_RENDERED))
-    total = 0
-    for value in listed:
-        total += len(value) if isinstance(value, str) else _measured(value)
-        _require_length(total)
-    return listed
-
-
-def _measured(value: object) -> int:
-    """Return a lower bound on the length of a value's text, at most one step beyond the limit."""
-    size, waiting = 0, [value]
-    while waiting and size <= MAX_RENDERED:
-        each = waiting.pop()
-        size += 1
-        match each:
-            case str():
-                size += len(each)
-            case list() | tuple():
-                waiting += each[: MAX_RENDERED - size + 1]
-            case dict():
-                waiting += (*each.keys(), *each.values())
-    return size
-
-
-def _is_long(value: object) -> bool:
-    return isinstance(value, str | list | tuple)
-
-
-def _require_length(length: int) -> None:
-    if length > MAX_RENDERED:
-        raise LimitError(f"makes a value of {length:,} characters; allowed: {MAX_RENDERED:,}")
-
-
-def _require_product(left: object, right: object) -> None:
-    for long, times in ((left, right), (right, left)):
-        if isinstance(long, str | list | tuple) and isinstance(times, int):
-            _require_length(len(long) * times)
-    if isinstance(left, int) and isinstance(right, int):
-        bits = left.bit_length() + right.bit_length()
-        if bits > _MAX_BITS:
-            raise LimitError(f"computes an integer of up to {bits:,} bits")
 
 
 def _range(*arguments: int) -> range:
@@ -453,7 +353,7 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Return JSON as transformers' filter does: not escaped for HTML, characters as they are."""
-    _require_length(_measured(value))
+    require_length(measured(value))
     if (len(indent) if isinstance(indent, str) else indent or 0) > _MAX_INDENT:
         raise LimitError(f"indents by {indent!r:.40}; allowed: {_MAX_INDENT}")
     return json.dumps(
@@ -468,6 +368,6 @@ def _to_json(
 def _indent(text: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:  # noqa: ANN401
     prefix = width if isinstance(width, str) else " " * min(width, _MAX_INDENT)
     text = text_of(text)
-    _require_length(len(text) + (text.count("\n") + 1) * len(prefix))
+    require_length(len(text) + (text.count("\n") + 1) * len(prefix))
     indented: str = FILTERS["indent"](text, prefix, first, blank)
     return indented

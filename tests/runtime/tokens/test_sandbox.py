@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skipdec.engines.errors import UsageError
-from skipdec.runtime.tokens import sandbox
+from skipdec.runtime.tokens import template_limits
 from skipdec.runtime.tokens.sandbox import Sandbox
 
 DOUBLING = (
@@ -86,7 +86,7 @@ def test_what_leaves_the_sandbox_is_refused(source: str) -> None:
 def test_time_is_limited_with_and_without_loops(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(template_limits, "MAX_SECONDS", 0.0)
     with pytest.raises(UsageError, match="runs longer than 0 s"):
         Sandbox(source).render({"messages": [1]})
 
