@@ -25,7 +25,7 @@ from skipdec.exporter.pipeline import build as bundle_build
 from skipdec.exporter.pipeline.build import build_bundle, output_path
 from skipdec.exporter.pipeline.exporting import export
 
-pytestmark = needs_tensorrt_rtx
+pytestmark = [needs_tensorrt_rtx, pytest.mark.usefixtures("plans_built_once")]
 
 # What a machine that only builds does not have; a program that looks for them finds nothing.
 WITHOUT_TORCH = """
@@ -73,7 +73,7 @@ def built(bundle: Path, output: Path, **options: Any) -> Manifest:  # noqa: ANN4
 
 
 @pytest.fixture(scope="module")
-def plans(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plans(source: Path, plans_built_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a bundle of plans built from ``source``, two at a time; do not change it."""
     output = tmp_path_factory.mktemp("plans") / "built"
     build_bundle(build_config(source, output, jobs=2))

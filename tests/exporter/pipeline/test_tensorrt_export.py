@@ -25,7 +25,10 @@ from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.pipeline.report import ExportReport
 
-pytestmark = [needs_tensorrt_rtx, pytest.mark.usefixtures("verified_here")]
+pytestmark = [
+    needs_tensorrt_rtx,
+    pytest.mark.usefixtures("verified_here", "plans_built_once"),
+]
 
 FORK = multiprocessing.get_context("fork")
 BuildPlan = Callable[..., PlanReport]
@@ -36,19 +39,32 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_config(tmp_path_factory.mktemp("model") / "tiny")
 
 
-@pytest.fixture(scope="module")
-def exported(
-    model: Path, verified_here: None, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[ExportReport, Manifest]:
-    """Return a verified export with two KV buckets."""
-    output = tmp_path_factory.mktemp("exported") / "bundle"
-    tensorrt = TENSORRT | {"kv_buckets": [32, 64], "max_batch_size": 4}
-    report = export(export_config(model, output, verify=True, tensorrt=tensorrt))
-    return report, EngineBundle.open(output, verify="full").manifest
-
-
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(build_app(), ["export", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def command(
+    model: Path,
+    verified_here: None,
+    plans_built_once: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Result, Path]:
+    """Return what the command says of a verified export with two KV buckets, and its bundle."""
+    output = tmp_path_factory.mktemp("exported") / "bundle"
+    words = ("--load-format", "dummy", "--fp16", "--target", TARGET, "--gpu-arch", "8.9")
+    sizes = ("--kv-buckets", "32,64", "--max-batch-size", "4", "--workspace", "1GiB")
+    result = run(model, "-o", output, "--json", *words, *sizes)
+    assert result.exit_code == 0, result.output
+    return result, output
+
+
+@pytest.fixture(scope="module")
+def exported(command: tuple[Result, Path]) -> tuple[ExportReport, Manifest]:
+    """Return the report and the manifest of that export."""
+    result, output = command
+    report = ExportReport.model_validate_json(result.stdout)
+    return report, EngineBundle.open(output, verify="full").manifest
 
 
 def without_builds(manifest: Manifest) -> dict[str, Any]:
@@ -117,26 +133,24 @@ def test_equal_input_gives_equal_bundles_but_for_bytes_of_plans(
     exported: tuple[ExportReport, Manifest], model: Path, tmp_path: Path
 ) -> None:
     _, manifest = exported
-    tensorrt = TENSORRT | {"kv_buckets": [32, 64], "max_batch_size": 4}
-    export(export_config(model, tmp_path / "again", tensorrt=tensorrt, jobs=2))
+    sizes = {"kv_buckets": [32, 64], "max_batch_size": 4, "workspace": 1 << 30}
+    export(export_config(model, tmp_path / "again", tensorrt=TENSORRT | sizes, jobs=2))
     again = EngineBundle.open(tmp_path / "again").manifest
     assert without_builds(again) == without_builds(manifest)
 
 
-def test_the_command_reports_as_json_and_shows_each_engine(model: Path, tmp_path: Path) -> None:
-    words = ("--load-format", "dummy", "--fp16", "--target", TARGET, "--gpu-arch", "8.9")
-    sizes = ("--kv-buckets", "64", "--max-batch-size", "2", "--workspace", "1GiB")
-    result = run(model, "-o", tmp_path / "bundle", "--no-verify", "--json", *words, *sizes)
-    assert result.exit_code == 0, result.output
+def test_the_command_reports_as_json_and_shows_each_engine(command: tuple[Result, Path]) -> None:
+    result, _ = command
     report = json.loads(result.stdout)
     assert report["build"]["workspace"] == 1 << 30
-    assert report["build"]["max_batch_size"] == 2
+    assert report["build"]["max_batch_size"] == 4
     assert all(name in result.stderr for name in ENGINES)
 
 
 def test_interruption_within_a_plan_leaves_no_partial_file_and_resumes(
-    model: Path, tmp_path: Path
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(compile_module, "build_plan", build_plan)  # all built here
     config = export_config(model, tmp_path / "bundle")
     with pytest.raises(KeyboardInterrupt):
         export(config, Watched(interrupt_in="layer_001.t64"))
@@ -173,10 +187,12 @@ def test_killed_between_engines_it_resumes_there(model: Path, tmp_path: Path) ->
 def test_a_failing_engine_is_named_and_what_was_finished_is_kept(
     jobs: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    build = compile_module.build_plan
+
     def crash_on_a_layer(request: PlanRequest, *arguments: Any) -> PlanReport:  # noqa: ANN401
         if request.engine == "layer_001.t64":
             raise EngineBuildError(f"engine {request.engine}", "the builder crashed (SIGSEGV)")
-        return build_plan(request, *arguments)
+        return build(request, *arguments)
 
     config = export_config(model, tmp_path / "bundle", jobs=jobs)
     monkeypatch.setattr(compile_module, "build_plan", crash_on_a_layer)
