@@ -1,7 +1,8 @@
 """Canonical graphs, each traced once: by a test process, and as long as what traces stays the same.
 
 ``build/canonical_graphs`` keeps them between processes, under a digest of the code and of the
-packages that made them.
+packages that made them. A graph follows from an engine's module and its signature, so models share
+those in whose module they agree: one for candidates with every model of a vocabulary.
 """
 
 from __future__ import annotations
@@ -19,33 +20,60 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+import torch
 
 from skipdec.engines.manifest import EngineKind, FloatType, ModelSpec
+from skipdec.exporter.architecture.architecture import canonical_signature
+from skipdec.exporter.architecture.modules import engine_module
 from skipdec.exporter.graphs.lowering import parameters_as_inputs
 from skipdec.exporter.graphs.trace import trace_engine
 
-# What a graph doesn't depend on, so that equal ones are found under one key.
-_INDIFFERENT = {"name": "any", "num_layers": 1, "max_seq_len": 1}
 _ROOT = Path(__file__).parents[3]
 _KEPT = _ROOT / "build" / "canonical_graphs"
-_CODE = ("engines", "exporter", "tests/support/models")  # there, the toy family
+_CODE = (  # what traces and what keeps
+    *("engines/manifest", "exporter/architecture", "exporter/graphs/trace.py"),
+    *("exporter/graphs/lowering.py", "tests/support/models/canonical_graphs.py"),
+    "tests/support/models/toy_family.py",
+)
 _PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "pydantic")
+_LOADED: dict[str, ir.Model] = {}
 _ORDER = "initializers"  # metadata: their names in the traced order
 
 
 def canonical_graph(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
     """Return the result of ``trace_engine``; do not change it."""
-    return _traced(kind, model.model_copy(update=_INDIFFERENT), dtype)
+    key = _key(kind, model, dtype)
+    if key not in _LOADED:
+        path = _directory() / f"{key}.onnx"
+        if not path.exists():
+            with unmeasured():
+                _keep(trace_engine(kind, model, dtype), path)
+        _LOADED[key] = _kept(path)
+    return _LOADED[key]
 
 
 @cache
-def _traced(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> ir.Model:
-    asked = f"{kind} {dtype} {model.model_dump_json()}"
-    path = _directory() / f"{hashlib.sha256(asked.encode()).hexdigest()}.onnx"
-    if not path.exists():
-        with unmeasured():
-            _keep(trace_engine(kind, model, dtype), path)
-    return _kept(path)
+def _key(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> str:
+    """Return a digest of all that ``trace_engine`` reads: the module and the signature."""
+    module = engine_module(kind, model, getattr(torch, dtype))
+    torchs_own = vars(torch.nn.Module()).keys()  # the tables of parameters, of hooks and such
+    read = [repr(canonical_signature(kind, model, dtype))]
+    for name, part in module.named_modules():
+        values = {key: value for key, value in vars(part).items() if key not in torchs_own}
+        read += [f"{name} {type(part).__module__}.{type(part).__qualname__} {part.extra_repr()}"]
+        read += [f"{key} {_stable(value)}" for key, value in values.items()]
+    named = (*module.named_parameters(), *module.named_buffers())
+    read += [f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in named]
+    return hashlib.sha256("\n".join(read).encode()).hexdigest()
+
+
+def _stable(value: object) -> str:
+    """Return a text of an attribute that is the same in every process."""
+    if callable(value):
+        assert getattr(value, "__closure__", None) is None, value
+        return f"{value.__module__}.{value.__qualname__}"
+    assert isinstance(value, bool | int | float | str | tuple | ModelSpec | None), value
+    return repr(value)
 
 
 @cache
@@ -53,7 +81,8 @@ def _directory() -> Path:
     """Return where graphs of this code and these packages are kept; those of others are deleted."""
     made_by = hashlib.sha256("".join(f"{name} {version(name)}\n" for name in _PACKAGES).encode())
     for place in _CODE:
-        for file in sorted((_ROOT / place).rglob("*.py")):
+        path = _ROOT / place
+        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
             made_by.update(hashlib.sha256(file.read_bytes()).digest())
     directory = _KEPT / made_by.hexdigest()
     directory.mkdir(parents=True, exist_ok=True)
