@@ -47,9 +47,8 @@ def run_processes(jobs: list[dict[str, Any]], directory: Path) -> None:
     """Run all jobs in one pair of processes; none is left running, whatever happens."""
     path = directory / "jobs.json"
     path.write_text(json.dumps(jobs))
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     process = subprocess.Popen(
-        [sys.executable, *launch, str(WORKER), str(path)],
+        [sys.executable, str(WORKER), str(path)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

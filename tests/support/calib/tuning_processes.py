@@ -1,4 +1,7 @@
-"""Tunings in two processes on a CPU, one after another, under ``python -m torch.distributed.run``.
+"""Tunings in two processes on a CPU, one after another, in the environment that torchrun gives.
+
+Both are forked once everything is imported: two imports of torch and transformers take longer than
+all the tunings.
 
 Each job of the JSON file is ``{"sharded": bool, "stop_at": step or null, "error": text or null,
 "config": TuneConfig}``; every process must raise a SkipDecError with ``error`` in it.
@@ -7,8 +10,10 @@ Each job of the JSON file is ``{"sharded": bool, "stop_at": step or null, "error
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +26,9 @@ from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.tuning import tune
 from skipdec.engines.errors import SkipDecError
+
+PROCESSES = 2
+ADDRESS = "127.0.0.1"
 
 
 def run(job: dict[str, Any]) -> None:
@@ -64,7 +72,44 @@ def allow_sharding_on_a_cpu() -> None:
     state.PartialState.__init__ = initialise
 
 
-if __name__ == "__main__":
+def run_all(jobs: list[dict[str, Any]], rank: int, ports: Any) -> None:  # noqa: ANN401
+    """Run the jobs as the process ``rank``; ``ports`` is a queue with the port of the store."""
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(PROCESSES),
+        "LOCAL_WORLD_SIZE": str(PROCESSES),
+        "MASTER_ADDR": ADDRESS,
+        "MASTER_PORT": str(ports.get()),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # that of the process that forks
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
     allow_sharding_on_a_cpu()
-    for described in json.loads(Path(sys.argv[1]).read_text()):
-        run(described)
+    for each in jobs:
+        run(each)
+
+
+def main(jobs: list[dict[str, Any]]) -> int:
+    """Run the jobs; return 1 as soon as one process fails, and end the others."""
+    fork = multiprocessing.get_context("fork")
+    ports = fork.SimpleQueue()
+    running = [
+        fork.Process(target=run_all, args=(jobs, rank, ports), daemon=True)
+        for rank in range(PROCESSES)
+    ]
+    for process in running:
+        process.start()
+    # After the forks, as it starts threads.
+    store = torch.distributed.TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
+    for _ in running:
+        ports.put(store.port)
+    while running:
+        wait([process.sentinel for process in running])
+        if any(process.exitcode for process in running):
+            return 1
+        running = [process for process in running if process.exitcode is None]
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(Path(sys.argv[1]).read_text())))
