@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ _CODE = (
 
 COMPILING_TOOLS = ("skipdec", "numpy", "onnx", "onnx-ir")
 TOOLS = (*COMPILING_TOOLS, "onnxscript", "onnxruntime", "torch")
+_ALSO_FROM = {"onnxruntime": "onnxruntime-gpu"}  # the same module, by another distribution
 
 
 class Journal:
@@ -99,7 +100,17 @@ class Journal:
 
 def tool_versions(tools: Sequence[str] = TOOLS) -> dict[str, str]:
     """Return the versions of ``tools``: of all that affect the bytes of an ONNX engine."""
-    return {tool: version(tool) for tool in tools}
+    return {tool: _version(tool) for tool in tools}
+
+
+def _version(tool: str) -> str:
+    """Return the version of a tool, from whichever distribution installed it."""
+    try:
+        return version(tool)
+    except PackageNotFoundError:
+        if tool not in _ALSO_FROM:
+            raise
+        return version(_ALSO_FROM[tool])
 
 
 @cache

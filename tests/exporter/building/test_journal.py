@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from hollow_bundles import hollow_manifest
 
 from skipdec.engines.bundle import file_record
+from skipdec.exporter.building import journal
 from skipdec.exporter.building.engine import BuiltEngine
-from skipdec.exporter.building.journal import JOURNAL_NAME, Journal
+from skipdec.exporter.building.journal import JOURNAL_NAME, Journal, tool_versions
 
 
 @pytest.fixture
@@ -56,3 +58,16 @@ def test_a_line_with_another_fact_counts_as_absent(
 def test_an_invalid_line_counts_as_absent(tmp_path: Path, text: str) -> None:
     (tmp_path / JOURNAL_NAME).write_text(text + "\n")
     assert Journal(tmp_path).built("key") is None
+
+
+def test_onnxruntime_may_come_from_its_gpu_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(distribution: str) -> str:
+        if distribution == "onnxruntime":
+            raise PackageNotFoundError(distribution)
+        return f"{distribution} 1.2"
+
+    monkeypatch.setattr(journal, "version", version)
+    assert tool_versions(("onnxruntime",)) == {"onnxruntime": "onnxruntime-gpu 1.2"}
+    monkeypatch.setattr(journal, "_ALSO_FROM", {})
+    with pytest.raises(PackageNotFoundError):
+        tool_versions(("onnxruntime",))
