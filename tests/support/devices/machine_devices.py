@@ -1,0 +1,39 @@
+"""Bundles opened on a device of host memory, and on CUDA where the machine has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skipdec import Generator
+from skipdec.engines.errors import EnvironmentMismatchError
+from skipdec.engines.host.gpus import survey_gpus
+
+DEVICES = pytest.mark.parametrize(
+    "device", ["rehearsal", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+# Greatest difference between two numbers of one log-probability that rounding explains. Hidden
+# states of the tiny models are a few units large, so float16 has steps of 0.002 there.
+TOLERANCES = {"float32": 1e-3, "float16": 5e-2}
+
+
+def require_device(device: str) -> None:
+    """Skip the test on a machine without a GPU that is to use CUDA."""
+    if device == "cuda" and not survey_gpus().gpus:
+        pytest.skip(f"this machine has no GPU ({survey_gpus().note})")
+
+
+def open_on(bundle: Path, device: str, **options: Any) -> Generator:  # noqa: ANN401
+    """Open ``bundle`` on ``device``, or skip the test without a GPU.
+
+    ONNX Runtime's CUDA provider has no attention in float32: its refusal skips the test, too.
+    """
+    require_device(device)
+    try:
+        return Generator.open(bundle, device=device, **options)
+    except EnvironmentMismatchError as error:
+        if device == "cuda" and "attention on CUDA needs float16" in str(error):
+            pytest.skip(str(error))
+        raise
