@@ -1,54 +1,68 @@
 #!/usr/bin/env bash
-# Run everything that needs a GPU: install carried wheels, run the tests marked gpu, measure every
-# backend that loads beside a compiled Hugging Face model, and write one page.
+# Run everything that needs a GPU, part by part in order of worth: tests of correctness, then
+# opt-1.3b beside a compiled Hugging Face model. Each call runs what fits into its time and writes
+# one page and one JSON, with which the next call continues.
 #
-#   scripts/gpu_check.sh --wheels DIR --out DIR [--seconds 1500] [--work DIR] [--bundle DIR]
-#   scripts/gpu_check.sh --rehearse --out DIR      without a GPU: the same steps, a small model
+#   scripts/gpu_check.sh --wheels DIR --out DIR [--resume FILE] [--seconds 540] [--work DIR]
+#   scripts/gpu_check.sh --rehearse --out DIR      without a GPU: the same parts, a small model
 #
-# --wheels  holds *.whl, or part.000 … of scripts/environments/pack_wheels.sh; they are installed without an
-#           index into --site (default: WORK/site), which precedes all installed packages.
-# --work    keeps the site directory, bundles and figures, so that the same command continues.
+# --wheels  holds *.whl, or part.000 … of scripts/environments/pack_wheels.sh; they are installed
+#           without an index into WORK/site, which precedes all installed packages; once only.
+# --resume  gpu-check.json of an earlier call; default: OUT/gpu-check.json, if it exists.
+# --seconds limit of this call, installation included.
+# --work    keeps the site directory and bundles (default: /tmp/skipdec-gpu-check).
+# Further options are those of scripts/bench.py gpu: --bundle, --part NAME, --again NAME, --tests.
 # PYTHON    names the interpreter (default: python3; for --rehearse the one of .venv, which
-#           setup_environment.sh makes). Exit codes: 0 no target missed, 1 some missed.
+#           setup_environment.sh makes). Exit codes: 0 all passed and no target was missed, 1 not.
 set -euo pipefail
 
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${PYTHON:-python3}"
-wheels="" out="" work="" site="" seconds=1500 measure=() rehearse=false
+wheels="" out="" work="${TMPDIR:-/tmp}/skipdec-gpu-check" seconds=540 options=() rehearse=false
 while (($#)); do
     case "$1" in
         --wheels) wheels="$2" && shift 2 ;;
         --out) out="$2" && shift 2 ;;
         --work) work="$2" && shift 2 ;;
-        --site) site="$2" && shift 2 ;;
         --seconds) seconds="$2" && shift 2 ;;
-        --bundle) measure+=(--bundle "$(realpath "$2")") && shift 2 ;;
-        --rehearse) rehearse=true measure+=(--rehearse) && shift ;;
+        --bundle | --resume) options+=("$1" "$(realpath "$2")") && shift 2 ;;
+        --part | --again | --tests) options+=("$1=$2") && shift 2 ;;
+        --rehearse) rehearse=true options+=(--rehearse) && shift ;;
         *) sed -n '2,/^set/{/^#/s/^# \?//p}' "$0" >&2 && exit 2 ;;
     esac
 done
 [[ -n "$out" ]] || { echo "error: --out is missing; name the directory of the page" >&2 && exit 2; }
-mkdir -p "$out" "${work:=$out/work}"
-out="$(realpath "$out")" work="$(realpath "$work")" site="$(realpath -m "${site:-$work/site}")"
-started=$SECONDS
+mkdir -p "$out" "$work"
+out="$(realpath "$out")" work="$(realpath "$work")"
+site="$work/site"
 if [[ $rehearse == true && -z "${PYTHON:-}" ]]; then
     source "$repository/scripts/setup_environment.sh"
     python="$environment/bin/python"
 fi
 
-install=("$python" -m pip install --quiet --no-deps --no-compile --no-cache-dir --upgrade)
 if [[ -n "$wheels" ]]; then
+    installed="$site/.installed-$(cd "$wheels" && ls -1 -s ./* | cksum | tr -d " ")"
+fi
+if [[ -n "$wheels" && ! -e "$installed" ]]; then
     if compgen -G "$wheels/part.*" >/dev/null; then
-        mkdir -p "$work/wheels"
+        (cd "$wheels" && sha256sum --check --quiet SHA256SUMS) ||
+            { echo "error: not all pieces are in $wheels; bring the others first" >&2 && exit 2; }
+        rm -rf "$work/wheels" && mkdir -p "$work/wheels"
         cat "$wheels"/part.* | tar -C "$work/wheels" -xf -
         wheels="$work/wheels"
     fi
-    "${install[@]}" --no-index --target "$site" "$wheels"/*.whl
+    "$python" -m pip install --quiet --no-deps --no-compile --no-cache-dir --upgrade --no-index \
+        --target "$site" "$wheels"/*.whl
+    touch "$installed"
 fi
-export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
-if ! (cd / && "$python" -c 'import skipdec') 2>/dev/null; then
-    "${install[@]}" --no-index --no-build-isolation --target "$site" "$repository"
-    rm -rf "$repository/build"
+# The package runs from the tree, without compiled kernels, which are for CPUs: all that is
+# installed of it are the lines from which it reads its version.
+export PYTHONPATH="$site:$repository/src${PYTHONPATH:+:$PYTHONPATH}"
+if ! "$python" -P -c 'import importlib.metadata; importlib.metadata.version("skipdec")' 2>/dev/null; then
+    version="$(sed -n 's/^version = "\(.*\)"$/\1/p' "$repository/pyproject.toml" | head -n 1)"
+    mkdir -p "$site/skipdec-$version.dist-info"
+    printf 'Metadata-Version: 2.1\nName: skipdec\nVersion: %s\n' "$version" \
+        >"$site/skipdec-$version.dist-info/METADATA"
 fi
 
 # ONNX Runtime looks for CUDA's packages beside itself, but the machine's are elsewhere.
@@ -57,12 +71,5 @@ libraries="$("$python" -P -c 'import pathlib, sys; print(*(
 export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
 cd "$repository"
-"$python" -c 'from skipdec.cli import main; main()' doctor | tee "$out/doctor.txt"
-echo "tests marked gpu" >&2
-timeout "$((seconds / 3))" "$python" -P -m pytest -m gpu --no-header \
-    --continue-on-collection-errors 2>&1 | tee "$out/pytest.txt" | tail -n 25 || true
-summary="$(grep -E '(passed|failed|skipped|deselected|error)' "$out/pytest.txt" | tail -n 1 | tr -d =)" ||
-    summary="none finished"
-
-"$python" scripts/bench.py gpu --out "$out" --work "$work" --tests "$summary" \
-    --seconds $((seconds - (SECONDS - started))) "${measure[@]}"
+"$python" scripts/bench.py gpu --out "$out" --work "$work" --seconds $((seconds - SECONDS)) \
+    "${options[@]}"

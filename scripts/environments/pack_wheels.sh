@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Download wheels for a GPU host without a package index, split for hosts that accept only small
-# files; scripts/gpu_check.sh --wheels DIR joins them there.
+# files; scripts/gpu_check.sh --wheels DIR joins them there, once all pieces and SHA256SUMS are in
+# one directory.
 #
 #   scripts/environments/pack_wheels.sh DIR [PIECE_MIB] [NAME==VERSION ...]
 #
 # Default: 48 MiB per piece; ONNX Runtime for CUDA, TensorRT-RTX, and skipdec's own dependencies, in
-# the versions of constraints.txt. PYVER names the host's Python (default: 3.12); x86-64 Linux.
+# the versions of constraints.txt. x86-64 Linux.
+# PYVER     the host's Python (default: 3.12)
+# HAS       packages that the host has already and that are left out, e.g. HAS="sympy rich"
 # Not included: NVIDIA's full TensorRT (tensorrt_cu13, 2 GB) and PyTorch's own dependencies.
 set -euo pipefail
 
@@ -14,6 +17,7 @@ constraints="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/constraints.txt"
 directory="$1" piece="${2:-48}"
 shift $(($# < 2 ? $# : 2))
 
+read -r -d '' -a has <<<"${HAS:-}" || true
 pinned() { grep -i "^$1==" "$constraints"; }
 if (($# == 0)); then
     runtime="$(pinned onnxruntime)"
@@ -21,8 +25,9 @@ if (($# == 0)); then
         tensorrt_rtx_cu13_bindings tensorrt_rtx_cu13_libs cuda-bindings cuda-pathfinder \
         pydantic pydantic_core annotated-types typing-inspection typing_extensions tokenizers \
         typer annotated-doc shellingham click rich Pygments markdown-it-py mdurl onnx-ir \
+        fastapi starlette uvicorn opentelemetry-api h11 prometheus_client \
         hypothesis sortedcontainers sympy mpmath setuptools; do
-        pinned "$name"
+        [[ " ${has[*]} " == *" $name "* ]] || pinned "$name"
     done)
 fi
 
@@ -43,4 +48,5 @@ mkdir -p "$directory"
 rm -f "$directory"/part.*
 tar -C "$wheels" -cf - . | split --bytes "${piece}M" --numeric-suffixes --suffix-length 3 \
     - "$directory/part."
+(cd "$directory" && sha256sum part.* >SHA256SUMS)
 ls -l "$directory"

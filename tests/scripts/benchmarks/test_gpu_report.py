@@ -11,15 +11,17 @@ from benchmarks.gpu.report import (
     Cell,
     DeviceFacts,
     GpuReport,
+    PartRow,
     RunningBatch,
+    StepCost,
     Unmeasured,
     bandwidth_fraction,
     judged_aims,
     markdown,
 )
 
-H200 = DeviceFacts(
-    name="NVIDIA H200", compute_capability="9.0", cuda="13.0", bandwidth=4.3e12, bandwidth_passes=10
+H100 = DeviceFacts(
+    name="NVIDIA H100", compute_capability="9.0", cuda="13.0", bandwidth=3.0e12, bandwidth_passes=10
 )
 
 
@@ -31,6 +33,7 @@ def cell(schedule: str, milliseconds: float, **changes: Any) -> Cell:  # noqa: A
         realised_depth=24.0,
         step_milliseconds_p50=milliseconds,
         step_milliseconds_p95=2 * milliseconds,
+        time_to_first_token=0.0123,
         tokens_per_second=1000 / milliseconds,
         decode_speedup=1.0,
         bytes_per_step=2_630_000_000,
@@ -43,18 +46,19 @@ def baseline(batch_size: int, *milliseconds: float, uses_cuda_graphs: bool = Tru
         batch_size=batch_size,
         num_layers=24,
         step_milliseconds=milliseconds,
+        time_to_first_token=0.03,
         uses_cuda_graphs=uses_cuda_graphs,
     )
 
 
 def report(**changes: Any) -> GpuReport:  # noqa: ANN401
     default = GpuReport(
-        title="opt-1.3b float16 on NVIDIA H200",
+        title="opt-1.3b float16 on NVIDIA H100",
         conditions="opt-1.3b, float16.",
         versions="skipdec 0.1.0.",
-        device=H200,
-        cells=(cell("full", 0.7), cell("5x", 0.19)),
-        baselines=(baseline(1, 0.9, 1.0, 5.0),),
+        device=H100,
+        cells=(cell("full", 0.8), cell("5x", 0.24)),
+        baselines=(baseline(1, 0.95, 1.0, 5.0),),
     )
     return replace(default, **changes)
 
@@ -64,16 +68,16 @@ def verdicts(**changes: Any) -> list[bool | None]:  # noqa: ANN401
 
 
 def test_fraction_of_the_bandwidth() -> None:
-    assert bandwidth_fraction(cell("full", 0.65), H200) == pytest.approx(0.94, abs=0.005)
+    assert bandwidth_fraction(cell("full", 0.93), H100) == pytest.approx(0.94, abs=0.005)
 
 
 @pytest.mark.parametrize(
     ("full", "fifth", "expected"),
     [
-        (0.75, 0.2, [True, True, True]),
-        (0.76, 0.2, [False, True, True]),
-        (0.75, 0.21, [True, False, True]),
-        (1.1, 0.2, [False, True, False]),  # the median of the baseline is 1.0
+        (0.9, 0.25, [True, True, True]),
+        (0.91, 0.25, [False, True, True]),
+        (0.9, 0.26, [True, False, True]),
+        (1.1, 0.25, [False, True, False]),  # the median of the baseline is 1.0
     ],
 )
 def test_aims(full: float, fifth: float, expected: list[bool]) -> None:
@@ -82,8 +86,8 @@ def test_aims(full: float, fifth: float, expected: list[bool]) -> None:
 
 def test_the_fastest_backend_of_a_cell_counts() -> None:
     slow = cell("full", 2.0, backend="onnxruntime")
-    assert verdicts(cells=(slow, cell("full", 0.7), cell("5x", 0.19))) == [True, True, True]
-    assert "0.700 ms (tensorrt)" in markdown(report(cells=(slow, cell("full", 0.7))))
+    assert verdicts(cells=(slow, cell("full", 0.8), cell("5x", 0.24))) == [True, True, True]
+    assert "0.800 ms (tensorrt)" in markdown(report(cells=(slow, cell("full", 0.8))))
 
 
 def test_larger_batches_don_t_count_as_batch_1() -> None:
@@ -103,16 +107,43 @@ def test_an_incomplete_comparison_says_so() -> None:
 
 def test_the_table_is_one_and_whole() -> None:
     words = "no plan | for\nsm_90"
-    page = markdown(report(unmeasured=(Unmeasured("tensorrt-rtx", None, words),), tests="3 passed"))
+    page = markdown(report(unmeasured=(Unmeasured("tensorrt-rtx", None, words),)))
     rows = [line for line in page.splitlines() if line.startswith("|")]
     widths = {len(row.replace("\\|", "").strip("|").split("|")) for row in rows}
-    assert widths == {10}
+    assert widths == {11}
     assert len(rows) == 2 + 2 + 1 + 1
-    assert rows[2].startswith("| tensorrt | 1 | `full` | 24.0 | 0.700 | 1.400 | 1,429 |")
-    assert rows[2].endswith("| 0.87 | 1.43× |")
+    assert rows[2].startswith("| tensorrt | 1 | `full` | 24.0 | 0.800 | 1.600 | 12.30 | 1,250 |")
+    assert rows[2].endswith("| 1.10 | 1.25× |")
     assert "not measured: no plan \\| for sm_90" in rows[-1]
-    assert "NVIDIA H200, compute capability 9.0" in page
-    assert "`pytest -m gpu`: 3 passed." in page
+    assert "NVIDIA H100, compute capability 9.0" in page
+
+
+def test_parts_that_did_not_pass_show_their_words() -> None:
+    row = PartRow(
+        name="texts",
+        proves="tokens",
+        state="passed",
+        expected=75,
+        seconds=12.4,
+        found="10 passed",
+    )
+    bad = replace(row, name="memory", state="hung", words="killed after 180 s: last line")
+    page = markdown(report(parts=(row, bad, replace(row, name="server", seconds=None))))
+    assert "| texts | tokens | passed | 12 | 75 | 10 passed |" in page
+    assert "| memory | tokens | **hung** | 12 | 75 | 10 passed |" in page
+    assert page.endswith("## memory: hung\n\n```text\nkilled after 180 s: last line\n```\n")
+    assert "## texts" not in page
+
+
+def test_the_cost_of_steps_has_a_table_of_its_own() -> None:
+    cost = StepCost(
+        batch_size=8,
+        schedule="5x",
+        step_milliseconds=0.5,
+        engine_milliseconds=0.45,
+        beside_milliseconds=0.05,
+    )
+    assert markdown(report(costs=(cost,))).endswith("| 8 | `5x` | 0.500 | 0.450 | 0.050 |\n")
 
 
 def test_running_batches_have_a_table_of_their_own() -> None:

@@ -1,0 +1,266 @@
+"""The parts of the GPU check, in order of worth: what each proves, how it runs, how long it takes.
+
+Each part is a program that prints JSON. ``problems`` of it, if it has any, are what failed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from benchmarks.gpu.speed import SpeedConfig
+from benchmarks.process import skipdec_command
+
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckConfig:
+    """What is measured; ``work`` keeps bundles, which a fresh machine does not have."""
+
+    work: Path
+    model: str = "opt-1.3b"
+    device: str = "cuda"
+    torch_device: str = "cuda"
+    bundle: Path | None = None  # float16; None: random weights of ``model``, which need torch
+    batch_sizes: tuple[int, ...] = (1, 8, 64)
+    schedules: tuple[str, ...] = ("full", "2x", "5x")
+    prompt_length: int = 128
+    num_tokens: int = 64
+    repetitions: int = 5
+    probe_bytes: int = 2**30
+    attempted_model: str = "opt-125m"  # by TensorRT
+    gpu_arch: str | None = None  # for its plans; None: this machine's GPU
+    tests: tuple[str, ...] = ()  # further arguments of pytest
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """True if this only proves that the check works."""
+        return self.device == "rehearsal"
+
+    @property
+    def speed_bundle(self) -> Path:
+        """The bundle whose speed is measured."""
+        return self.bundle or self.work / f"{self.model}-onnxruntime"
+
+    @property
+    def measured(self) -> dict[str, object]:
+        """What must be the same in a call that continues another one."""
+        fields = asdict(self)
+        return {name: fields[name] for name in ("model", "device", "prompt_length", "num_tokens")}
+
+
+Command = Callable[[CheckConfig], list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part: that of ``worth`` 1 comes first; ``seconds`` are expected on an H100.
+
+    A part that runs for ``timeout`` seconds hangs. With ``needs_bundle`` the bundle of
+    ``EXPORT`` is made first where it is missing.
+    """
+
+    name: str
+    worth: int = 0  # its place in ``parts_of``
+    proves: str
+    seconds: float
+    timeout: float
+    command: Command
+    needs_bundle: bool = False
+
+
+def program(name: str, *arguments: object) -> list[str]:
+    """Return the command that runs a file of this folder."""
+    return [sys.executable, str(_FOLDER / name), *map(str, arguments)]
+
+
+def _tests(*paths: str) -> Command:
+    """Return the command of tests on CUDA; a rehearsal runs those on host memory instead."""
+
+    def command(config: CheckConfig) -> list[str]:
+        marked = ["-m", "not gpu and not slow"] if config.is_rehearsal else ["-m", "gpu"]
+        return program("selected_tests.py", *marked, *paths, *config.tests)
+
+    return command
+
+
+def _speed(batch_size: int) -> Command:
+    def command(config: CheckConfig) -> list[str]:
+        speed = SpeedConfig(
+            bundle=str(config.speed_bundle),
+            model=config.model,
+            device=config.device,
+            torch_device=config.torch_device,
+            batch_size=batch_size,
+            schedules=list(config.schedules),
+            prompt_length=config.prompt_length,
+            num_tokens=config.num_tokens,
+            repetitions=config.repetitions,
+        )
+        return program("speed.py", json.dumps(asdict(speed)))
+
+    return command
+
+
+def _device(config: CheckConfig) -> list[str]:
+    return program("device_facts.py", config.device, config.probe_bytes)
+
+
+def _running_batch(config: CheckConfig) -> list[str]:
+    sizes = (max(config.batch_sizes), config.prompt_length, config.num_tokens)
+    return program(
+        "running_batch.py", config.speed_bundle, config.device, *sizes, *config.schedules
+    )
+
+
+def _step_cost(config: CheckConfig) -> list[str]:
+    sizes = ",".join(map(str, config.batch_sizes))
+    return program(
+        "step_cost.py",
+        *(config.speed_bundle, config.device, config.prompt_length, config.num_tokens, sizes),
+        *config.schedules,
+    )
+
+
+def _attempt(target: str) -> Command:
+    def command(config: CheckConfig) -> list[str]:
+        arch = [config.gpu_arch] if config.gpu_arch and target == "tensorrt-rtx" else []
+        return program("tensorrt_attempt.py", target, config.attempted_model, config.work, *arch)
+
+    return command
+
+
+def _export(config: CheckConfig) -> list[str]:
+    return skipdec_command(
+        *("export", config.model, "-o", str(config.speed_bundle), "--fp16"),
+        *("--load-format=dummy", "--no-verify"),
+        "--kernels=onnxruntime",  # the only ones that GPUs support
+        f"--max-seq-len={config.prompt_length + config.num_tokens}",
+    )
+
+
+EXPORT = Part(
+    name="export",
+    proves="nothing: makes the bundle whose speed is measured",
+    seconds=80,
+    timeout=300,
+    command=_export,
+)
+_DEVICES = "tests/runtime/devices"
+
+
+def parts_of(config: CheckConfig) -> tuple[Part, ...]:
+    """Return all parts, the most worthy first; each batch size is a part of its own."""
+    parts = (*_correct(), *_fast(config), *_possible())
+    return tuple(replace(part, worth=place) for place, part in enumerate(parts, start=1))
+
+
+def _correct() -> list[Part]:
+    return [
+        Part(
+            name="device",
+            proves="the device answers; its memory's bandwidth",
+            seconds=15,
+            timeout=90,
+            command=_device,
+        ),
+        Part(
+            name="kernels",
+            proves="copies, captured graphs, the gather kernel's PTX, engines of ONNX Runtime",
+            seconds=60,
+            timeout=240,
+            command=_tests("tests/engines/backends"),
+        ),
+        Part(
+            name="texts",
+            proves="tokens equal the CPU's, ties aside, for every structure of OPT, in float16 "
+            "and float32",
+            seconds=75,
+            timeout=300,
+            command=_tests(f"{_DEVICES}/test_texts.py"),
+        ),
+        Part(
+            name="running batches",
+            proves="device slots and graphs by padded rows: 200 random requests, each as alone",
+            seconds=120,
+            timeout=400,
+            command=_tests(f"{_DEVICES}/test_running_batches.py"),
+        ),
+        Part(
+            name="memory",
+            proves="limits hold; closing waits for one step, and gives memory back",
+            seconds=40,
+            timeout=180,
+            command=_tests(f"{_DEVICES}/test_memory.py"),
+        ),
+        Part(
+            name="server",
+            proves="skipdec serve --device answers, and ends at SIGTERM",
+            seconds=30,
+            timeout=150,
+            command=_tests(f"{_DEVICES}/test_serving.py"),
+        ),
+    ]
+
+
+def _fast(config: CheckConfig) -> list[Part]:
+    by_size = [
+        Part(
+            name=f"speed, batch {size}",
+            proves="steps, first token, share of the bandwidth, beside compiled Hugging Face",
+            seconds=80,
+            timeout=300,
+            command=_speed(size),
+            needs_bundle=True,
+        )
+        for size in config.batch_sizes
+    ]
+    return [
+        *by_size,
+        Part(
+            name="speed, running batch",
+            proves="tokens per second of requests at several depths, beside static batches",
+            seconds=60,
+            timeout=300,
+            command=_running_batch,
+            needs_bundle=True,
+        ),
+        Part(
+            name="cost of a step",
+            proves="what a step costs beside its engines",
+            seconds=40,
+            timeout=200,
+            command=_step_cost,
+            needs_bundle=True,
+        ),
+    ]
+
+
+def _possible() -> list[Part]:
+    return [
+        Part(
+            name="drafts",
+            proves="whether texts with drafts stay equal, so that CUDA may allow them",
+            seconds=60,
+            timeout=240,
+            command=_tests("tests/runtime/stitching/test_device_drafts.py"),
+        ),
+        Part(
+            name="tensorrt-rtx",
+            proves="whether it builds or runs for a GPU that it does not list",
+            seconds=60,
+            timeout=240,
+            command=_attempt("tensorrt-rtx"),
+        ),
+        Part(
+            name="tensorrt",
+            proves="NVIDIA's full TensorRT, where it is installed, builds plans and runs them",
+            seconds=60,
+            timeout=300,
+            command=_attempt("tensorrt"),
+        ),
+    ]
