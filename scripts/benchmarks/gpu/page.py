@@ -20,6 +20,7 @@ from benchmarks.gpu.report import (
 )
 
 _PACKAGES = ("skipdec", "onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt_rtx_cu13", "torch")
+_SHOWN = 300  # characters of what a part found
 _CELL_FIELDS = (
     "batch_size",
     "realised_depth",
@@ -94,7 +95,7 @@ def _row(part: Part, outcome: Outcome | None) -> PartRow:
     return PartRow(
         name=part.name,
         proves=part.proves,
-        state=outcome.state,
+        state="tried" if "done" in (outcome.result or {}) else outcome.state,
         expected=part.seconds,
         seconds=outcome.seconds,
         found=_found(outcome.result or {}),
@@ -113,7 +114,8 @@ def _found(result: dict[str, Any]) -> str:
     for name, figures in result.get("figures", {}).items():
         values = ", ".join(f"{key} {value}" for key, value in figures.items())
         found.append(f"{name.removeprefix('test_')}: {values}")
-    return "; ".join(found)
+    text = "; ".join(found)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} … (all in gpu-check.json)"
 
 
 def _cells(result: dict[str, Any]) -> Iterator[Cell]:

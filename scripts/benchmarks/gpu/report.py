@@ -314,7 +314,7 @@ def _part_columns(part: PartRow) -> tuple[str, ...]:
     return (
         part.name,
         part.proves,
-        part.state if part.state == "passed" else f"**{part.state}**",
+        part.state if part.state in ("passed", "tried") else f"**{part.state}**",
         "" if part.seconds is None else f"{part.seconds:.0f}",
         f"{part.expected:.0f}",
         escaped(part.found),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.process import skipdec_command
+from skipdec.engines.host.installation import missing_modules
 
 _SHOWN = 1500  # last characters of its words
 _POSITIONS = 192
@@ -25,6 +26,10 @@ _POSITIONS = 192
 def main() -> None:
     """Export, build and measure up to the first step that fails."""
     target, model, work, *arch = sys.argv[1:]
+    if missing := list(missing_modules(target)):
+        words = f"not installed: {', '.join(missing)}"
+        print(json.dumps({"target": target, "done": [], "words": words}))
+        return
     exported, plans = Path(work) / f"{model}-canonical", Path(work) / f"{model}-{target}"
     shutil.rmtree(plans, ignore_errors=True)
     steps = {

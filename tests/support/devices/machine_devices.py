@@ -14,9 +14,9 @@ from skipdec.engines.host.gpus import survey_gpus
 DEVICES = pytest.mark.parametrize(
     "device", ["rehearsal", pytest.param("cuda", marks=pytest.mark.gpu)]
 )
-# Greatest difference between two numbers of one log-probability that rounding explains. Hidden
-# states of the tiny models are a few units large, so float16 has steps of 0.002 there.
-TOLERANCES = {"float32": 1e-3, "float16": 5e-2}
+# Greatest difference between two numbers of one log-probability that rounding explains: on a CPU,
+# float16 bundles of the tiny models differ from float32 ones by up to 0.0055.
+TOLERANCES = {"float32": 1e-3, "float16": 2e-2}
 
 
 def require_device(device: str) -> None:
