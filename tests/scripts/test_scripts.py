@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -27,3 +30,24 @@ def test_usage(arguments: list[str], message: str, tmp_path: Path) -> None:
     assert result.returncode == 2
     assert message in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_piece_of_the_wheels_that_is_missing_is_named_before_anything_runs(
+    tmp_path: Path,
+) -> None:
+    pieces = tmp_path / "pieces"
+    pieces.mkdir()
+    for name in ("part.000", "part.001"):
+        (pieces / name).write_bytes(name.encode())
+    digest = [
+        f"{sha256(piece.read_bytes()).hexdigest()}  {piece.name}" for piece in pieces.iterdir()
+    ]
+    (pieces / "SHA256SUMS").write_text("\n".join(digest) + "\n")
+    (pieces / "part.001").unlink()
+    command = [str(SCRIPTS / "gpu_check.sh"), "--wheels", str(pieces)]
+    command += ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    environment = {**os.environ, "PYTHON": sys.executable}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "part.001: FAILED open or read" in result.stdout + result.stderr
+    assert "error: not all pieces are in" in result.stderr
