@@ -85,8 +85,8 @@ def verify_bundle(
     ``draft``: the directory of its draft layer, without which that layer is not compared.
     ``atol``: the largest difference, as a fraction of the largest value; None: by precision.
     ``max_divergence``: bound on the divergence of next-token distributions, in nats per token;
-    None: by precision, for a quantised bundle. ``verify_memory``: bytes up to
-    which the bundle generates as a whole. Returns None without ``source``.
+    None: by precision, for a quantised bundle. ``verify_memory``: bytes up to which all engines
+    are loaded at once. Returns None without ``source``.
 
     Raises BundleError for a file that differs from the manifest, and as ``run_verification``.
     """

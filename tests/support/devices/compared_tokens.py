@@ -41,8 +41,7 @@ def compare_tokens(
     for index, (one, other) in enumerate(zip(found, expected, strict=True)):
         pairs = zip(one.token_ids, other.token_ids, strict=False)
         position = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
-        until = None if position is None else position
-        same_depths = one.layers_per_token[:until] == other.layers_per_token[:until]
+        same_depths = one.layers_per_token[:position] == other.layers_per_token[:position]
         if position is None and same_depths and len(one.token_ids) == len(other.token_ids):
             equal += 1
         elif position is not None and same_depths and margin(other, position) <= tolerance:
