@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,11 +130,19 @@ def test_a_part_cut_off_by_the_call_gets_one_more_chance(calls: Calls) -> None:
     assert calls.ran == ["hangs", "hangs"]
 
 
-def test_children_of_a_killed_part_end_with_it() -> None:
-    ended = run_limited(["sh", "-c", "tail -f /dev/null & echo $!; wait"], 1)
-    assert ended.code is None
-    state = Path(f"/proc/{int(ended.stdout)}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+def test_children_of_a_killed_part_end_with_it(tmp_path: Path) -> None:
+    fifo = tmp_path / "held"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        ended = run_limited(["sh", "-c", f"tail -f /dev/null >{fifo} & echo $!; wait"], 1)
+        assert ended.code is None
+        assert ended.stdout.strip().isdigit()
+        # The FIFO reaches EOF once the child, its only writer, is gone.
+        assert select.select([reader], [], [], 60)[0]
+        assert os.read(reader, 1) == b""
+    finally:
+        os.close(reader)
 
 
 def test_a_bundle_that_is_missing_counts_and_is_made_first(
