@@ -19,9 +19,11 @@
 namespace skipdec {
 namespace {
 
-// Prefetch distance of weights, because hardware prefetching stops at page boundaries. Measured at
-// 8 rows, from memory: a third faster than without, and no other distance is better.
-constexpr std::int64_t kAhead = 3072;
+// Prefetch distance of weights, because hardware prefetching stops at page boundaries. They go to
+// the L2 cache. Measured on Zen 4 for 2048 x 8192 from memory, one thread, against 3072 bytes into
+// the L1 cache: int4 1 row 0.40 → 0.32 ms, 8 rows 0.70 → 0.74; int8 8 rows 1.06 → 0.92, 16 rows
+// 1.80 → 1.60. Distances from 5 to 16 KB differ by less than 10 %.
+constexpr std::int64_t kAhead = 8192;
 
 template <int kBits, int kRows, int kUnits>
 void multiply_tile(const BlockWeights& weights, const BlockRows& rows, std::int64_t group,
@@ -42,7 +44,7 @@ void multiply_tile(const BlockWeights& weights, const BlockRows& rows, std::int6
     unrolled<kRows>([&](auto row) { sums[row] = Sums::start(correction[row]); });
     for (int unit = 0; unit < kUnits; ++unit) {
       for (std::int64_t line = 0; line < kUnitBytes; line += 64) {
-        __builtin_prefetch(packed + kAhead + line);
+        __builtin_prefetch(packed + kAhead + line, 0, 2);
       }
       const Codes<kBits> loaded = Codes<kBits>::load(packed);
       add_unit(sums, loaded, codes + unit * kUnitDepth, kBlockSize);
