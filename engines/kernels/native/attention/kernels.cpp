@@ -25,13 +25,13 @@ const Kernels* table_for(InstructionSet set) {
   }
 }
 
+}  // namespace
+
 std::int64_t longest(const Call& call) {
   const std::int64_t* first = call.write_indices;
   const std::int64_t start = *std::max_element(first, first + call.batch);
   return std::min(start + call.tokens, call.capacity);
 }
-
-}  // namespace
 
 const Kernels& kernels_for(InstructionSet set, CacheType type) {
   return table_for(set)[static_cast<std::size_t>(type)];

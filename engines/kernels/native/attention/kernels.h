@@ -71,6 +71,9 @@ struct Kernels {
 // Returns the kernels of ``type`` for ``set``, or for the best simpler set that has kernels.
 const Kernels& kernels_for(InstructionSet set, CacheType type);
 
+// Number of tokens that the longest row's cache holds after the call.
+std::int64_t longest(const Call& call);
+
 // Maximum number of queries of a span for which its scratch memory stays in a core's cache.
 std::int64_t span_limit(const Call& call);
 

@@ -204,9 +204,10 @@ void AttentionOperator::compute(const CallContext& context) const {
 }
 
 // If one span covers the queries of a head, its task also appends the new tokens; otherwise they
-// are appended to all heads before any span starts.
+// are appended to all heads before any span starts. Short caches are read by one thread.
 void AttentionOperator::run(const CallContext& context, const Call& call,
                             const attention::Kernels& kernels) {
+  constexpr std::int64_t kElementCost = 4;  // of the cache ÷ of an int8 weight, if both are cold
   const std::int64_t queries = call.tokens * call.group;
   const std::int64_t limit = std::min(attention::span_limit(call), queries);
   const std::int64_t spans = (queries + limit - 1) / limit;
@@ -234,7 +235,11 @@ void AttentionOperator::run(const CallContext& context, const Call& call,
     kernels.attend(call, span, memory);
   };
   if (spans > 1) context.parallel_for(heads, append);
-  context.parallel_for(heads * spans, attend);
+  const std::int64_t cached = 2 * heads * attention::longest(call) * call.head_size;
+  const std::int64_t step = is_small(kElementCost * cached, queries) ? heads * spans : 1;
+  context.parallel_for(heads * spans, step, [&](std::int64_t begin, std::int64_t end) noexcept {
+    for (std::int64_t task = begin; task < end; ++task) attend(task);
+  });
   require(!exhausted, "there is no memory for the scores");
 }
 

@@ -39,9 +39,11 @@ std::int64_t groups_of_a_task(const BlockRows& rows) {
 
 // Threads take parts when they become free, so a thread on a busy core delays the others by at most
 // one part: 128 to 256 KB of weights, or a sixteenth of small ones, in pairs of panels for gated
-// products.
-std::int64_t panels_of_a_task(const BlockWeights& weights) {
+// products. Small products are one part.
+std::int64_t panels_of_a_task(const BlockWeights& weights, std::int64_t rows) {
   constexpr std::int64_t kTasks = 16;
+  const std::int64_t elements = weights.panels() * weights.padded_depth() * kPanelColumns;
+  if (is_small(elements, rows)) return weights.panels();
   const std::int64_t bytes = 32 * 1024 * weights.bits;
   const std::int64_t of_bytes = bytes / panel_bytes(weights.padded_depth(), weights.bits);
   const std::int64_t panels =
@@ -114,7 +116,7 @@ void BlockLinear<kBits>::run(const CallContext& call, BlockRows& rows) const {
       rows.groups(), groups_of_a_task(rows),
       [&](std::int64_t begin, std::int64_t end) { kernels.quantize(weights_, rows, begin, end); });
   call.parallel_for(
-      weights_.panels(), panels_of_a_task(weights_),
+      weights_.panels(), panels_of_a_task(weights_, rows.count),
       [&](std::int64_t begin, std::int64_t end) { kernels.multiply(weights_, rows, begin, end); });
 }
 

@@ -26,10 +26,18 @@ HalfWeights checked_weights(const NodeInfo& node) {
   return weights;
 }
 
+// Returns how many panels of rows a task packs: about 32768 elements, which take about 10 µs.
+std::int64_t panels_of_a_task(std::int64_t panels, std::int64_t elements) {
+  return std::max<std::int64_t>(1, 32768 * panels / elements);
+}
+
 // Threads take parts when they become free, so a thread on a busy core delays the others by at most
-// one part: about 128 KB of weights, or a sixteenth of small ones, in complete tiles.
-std::int64_t blocks_of_a_task(const HalfWeights& weights) {
+// one part: about 128 KB of weights, or a sixteenth of small ones, in complete tiles. Small
+// products are one part; an element takes twice as long as one of int8.
+std::int64_t blocks_of_a_task(const HalfWeights& weights, std::int64_t rows) {
   constexpr std::int64_t kBytes = 128 * 1024, kTasks = 16, kTile = 4;
+  const std::int64_t elements = weights.blocks() * weights.depth * HalfWeights::kBlockColumns;
+  if (is_small(2 * elements, rows)) return weights.blocks();
   const std::int64_t of_bytes = kBytes / (weights.depth * HalfWeights::kBlockColumns * 2);
   const std::int64_t blocks = std::min(of_bytes, weights.blocks() / kTasks);
   return std::max(std::int64_t{1}, (blocks + kTile - 1) / kTile) * kTile;
@@ -64,12 +72,13 @@ void HalfLinear::run(const CallContext& call, HalfRows& rows) const {
   if (rows.count > 1) {
     rows.packed = static_cast<float*>(
         scratch.reserve(kernels_.packed_floats(rows.count, weights_.depth) * sizeof(float)));
-    call.parallel_for(kernels_.panels(rows.count), [&](std::int64_t panel) noexcept {
-      kernels_.pack(weights_, rows, panel, panel + 1);
-    });
+    const std::int64_t panels = kernels_.panels(rows.count);
+    call.parallel_for(
+        panels, panels_of_a_task(panels, rows.count * weights_.depth),
+        [&](std::int64_t begin, std::int64_t end) { kernels_.pack(weights_, rows, begin, end); });
   }
   call.parallel_for(
-      weights_.blocks(), blocks_of_a_task(weights_),
+      weights_.blocks(), blocks_of_a_task(weights_, rows.count),
       [&](std::int64_t begin, std::int64_t end) { multiply_(weights_, rows, begin, end); });
 }
 

@@ -50,9 +50,11 @@ std::int64_t rows_of_a_task(const IntegerRows& rows) {
 
 // Threads take parts when they become free, so a thread on a busy core delays the others by at most
 // one part: about 256 KB of weights, which the L2 cache holds for all rows, or a sixteenth of small
-// ones. Parts are multiples of four blocks, which kernels read together.
-std::int64_t blocks_of_a_task(const IntegerWeights& weights) {
+// ones. Parts are multiples of four blocks, which kernels read together. Small products are one.
+std::int64_t blocks_of_a_task(const IntegerWeights& weights, std::int64_t rows) {
   constexpr std::int64_t kBytes = 256 * 1024, kTasks = 16, kTogether = 4;
+  const std::int64_t elements = weights.blocks() * weights.padded_depth * kBlockColumns;
+  if (is_small(elements, rows)) return weights.blocks();
   const std::int64_t of_bytes = kBytes / (weights.padded_depth * kBlockColumns);
   const std::int64_t blocks = std::min(of_bytes, weights.blocks() / kTasks);
   return rounded_up(std::max<std::int64_t>(1, blocks), kTogether);
@@ -112,7 +114,7 @@ void QuantizedLinear::run(const CallContext& call, IntegerRows& rows) const {
     kernels.quantize(weights_, rows, begin, end);
   });
   call.parallel_for(
-      weights_.blocks(), blocks_of_a_task(weights_),
+      weights_.blocks(), blocks_of_a_task(weights_, rows.count),
       [&](std::int64_t begin, std::int64_t end) { kernels.multiply(weights_, rows, begin, end); });
 }
 

@@ -98,6 +98,13 @@ class CallContext {
   abi::KernelContext* context_;
 };
 
+// True if one thread multiplies ``rows`` rows by ``elements`` elements sooner than threads divide
+// the work: it takes at most about 8 µs (Zen 4, int8: 349,000 elements for one row, 105,000 for
+// eight), and waking another thread costs 2 µs while it spins, and tens of them once it sleeps.
+constexpr bool is_small(std::int64_t elements, std::int64_t rows) {
+  return elements * (rows + 2) < (std::int64_t{1} << 20);
+}
+
 // Throws OperatorError(problem) unless ``holds``.
 inline void require(bool holds, const char* problem) {
   if (!holds) throw OperatorError(problem);
