@@ -24,10 +24,6 @@ class DraftMemory:
         self._sources: dict[tuple[str, tuple[float, ...]], SourceAcceptance] = {}
         self._policies: dict[tuple[SourceAcceptance, ...], DraftPolicy] = {}
 
-    def forget_texts(self) -> None:
-        """Empty the n-gram tables; costs and acceptance stay."""
-        self.tables = NGramTables()
-
     def source(
         self, source: str, priors: Sequence[float], draft_prior: float = 0.0
     ) -> SourceAcceptance:

@@ -172,22 +172,16 @@ class _Fitting:
         return Lookup() if part == "lookup" else Recorded(self._proposals[part])
 
     def _time(self, candidates: Sequence[Candidate], texts: Sequence[Text]) -> list[Candidate]:
-        """Time ``candidates`` and full depth without drafts in turn, text by text.
-
-        What disturbs the machine for longer than a text then slows all of them alike.
-        """
+        """Time ``candidates`` and full depth without drafts in turn."""
         repetitions = self._config.repetitions
         self._events.stage("timing", repetitions)
-        drafts = (None, *(one.draft for one in candidates))
-        timed = [self._runs.timed(draft, self._teaching) for draft in drafts]
         gains: list[list[float]] = [[] for _ in candidates]
+        for draft in (None, *(one.draft for one in candidates)):
+            self._runs.seconds(draft, self._teaching, texts[:1])  # warms up
         for repetition in range(repetitions):
-            for one in timed:
-                one.start_repetition()
-            seconds = [[one.seconds(text) for one in timed] for text in texts]
-            plain, *drafted = (sum(of_draft) for of_draft in zip(*seconds, strict=True))
-            for measured, of_draft in zip(gains, drafted, strict=True):
-                measured.append(plain / of_draft)
+            plain = self._runs.seconds(None, self._teaching, texts)
+            for one, measured in zip(candidates, gains, strict=True):
+                measured.append(plain / self._runs.seconds(one.draft, self._teaching, texts))
             self._events.advance(f"repetition {repetition + 1}")
         return [
             Candidate(one.draft, one.simulated, median(measured), tuple(measured))

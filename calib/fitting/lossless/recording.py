@@ -87,51 +87,26 @@ class Runs:
         room = self._generator.model.max_seq_len - len(prompt)
         return measure_pass_costs(self._generator, prompt, min(_COST_TOKENS, room))
 
-    def timed(self, draft: DraftConfig | None, teaching: Sequence[Text]) -> TimedDraft:
-        """Return ``draft``, ready to be timed; a pass over ``teaching`` measures its costs."""
-        return TimedDraft(self._generator, self._params, self._full, draft, teaching)
+    def seconds(
+        self, draft: DraftConfig | None, teaching: Sequence[Text], texts: Sequence[Text]
+    ) -> float:
+        """Return the seconds of all texts, a call each, with n-grams of ``teaching`` and before.
 
-
-class TimedDraft:
-    """One of the drafts that are timed in turn, with a memory of its own.
-
-    As in a process that has run for a while, costs of passes and acceptance are known, from a
-    pass over the teaching texts; the measured texts are new to it in each repetition.
-    """
-
-    def __init__(
-        self,
-        generator: Generator,
-        params: SamplingParams,
-        schedule: ExitSchedule,
-        draft: DraftConfig | None,
-        teaching: Sequence[Text],
-    ) -> None:
-        self._generator, self._params, self._schedule = generator, params, schedule
-        self.name = "off" if draft is None else str(draft)
-        self._teaching = teaching
-        self._memory = DraftMemory()
-        for text in teaching:
-            self.seconds(text)
-
-    def start_repetition(self) -> None:
-        """Forget all texts but the teaching ones."""
-        self._memory.forget_texts()
-        teach(self._memory.tables.shared(), self._teaching)
-
-    def seconds(self, text: Text) -> float:
-        """Return the seconds of one call, which writes ``text``.
-
-        Raises SkipDecError if it writes another text than full depth without drafts.
+        Raises SkipDecError if a text differs from that without drafts.
         """
-        requests = self._generator.make_requests([list(text.prompt)], self._params)
-        start = perf_counter()
-        (output,) = self._generator.generate_requests(
-            requests, [self._schedule], draft=self.name, draft_memory=self._memory
-        )
-        seconds = perf_counter() - start
-        if output.outputs[0].token_ids != text.tokens:
-            raise SkipDecError(
-                "draft", f"{self.name} changed a text, which it must not; report this"
+        memory = DraftMemory()
+        teach(memory.tables.shared(), teaching)
+        name = "off" if draft is None else str(draft)
+        total = 0.0
+        for text in texts:
+            requests = self._generator.make_requests([list(text.prompt)], self._params)
+            start = perf_counter()
+            (output,) = self._generator.generate_requests(
+                requests, [self._full], draft=name, draft_memory=memory
             )
-        return seconds
+            total += perf_counter() - start
+            if output.outputs[0].token_ids != text.tokens:
+                raise SkipDecError(
+                    "draft", f"{name} changed a text, which it must not; report this"
+                )
+        return total

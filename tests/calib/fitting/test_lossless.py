@@ -15,7 +15,7 @@ from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting.lossless import lossless
 from skipdec.calib.fitting.lossless.config import LosslessConfig, prepare
 from skipdec.calib.fitting.lossless.lossless import Candidate, fit_drafts
-from skipdec.calib.fitting.lossless.recording import Runs, TimedDraft
+from skipdec.calib.fitting.lossless.recording import Runs
 from skipdec.calib.fitting.lossless.simulation import (
     Costs,
     Lookup,
@@ -174,8 +174,8 @@ def test_the_simulation_drafts_as_the_engines_do(
 
 
 def seconds_by_draft(gains: dict[str, float]) -> Callable[..., float]:
-    def seconds(timed: TimedDraft, text: Text) -> float:
-        return 1 / gains.get(timed.name, 1.0)
+    def seconds(runs: Runs, one: DraftConfig | None, *_: object) -> float:
+        return 1 / gains.get("off" if one is None else str(one), 1.0)
 
     return seconds
 
@@ -184,7 +184,7 @@ def seconds_by_draft(gains: dict[str, float]) -> Callable[..., float]:
 def test_the_best_measured_of_the_best_simulated_is_chosen(
     config: LosslessConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedDraft, "seconds", seconds_by_draft({"lookup": 1.5, "own": 1.2}))
+    monkeypatch.setattr(Runs, "seconds", seconds_by_draft({"lookup": 1.5, "own": 1.2}))
     found = fit_drafts(config)
     assert str(found.chosen.draft) == "lookup"
     assert found.chosen.gain == pytest.approx(1.5)
@@ -201,7 +201,7 @@ def test_the_best_measured_of_the_best_simulated_is_chosen(
 def test_the_command_writes_what_draft_set_takes(
     config: LosslessConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(TimedDraft, "seconds", seconds_by_draft({"own": 1.2}))
+    monkeypatch.setattr(Runs, "seconds", seconds_by_draft({"own": 1.2}))
     monkeypatch.setattr("skipdec.calib.commands.fit.opener", lambda *_, **__: Generator.open)
     output = tmp_path / "draft.json"
     result = run(config, "--draft", "own", "--max-tokens", "12", "-o", str(output))
@@ -215,7 +215,7 @@ def test_the_command_writes_what_draft_set_takes(
 def test_nothing_faster_is_an_error_with_the_best(
     config: LosslessConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedDraft, "seconds", seconds_by_draft({"own": 1.02}))
+    monkeypatch.setattr(Runs, "seconds", seconds_by_draft({"own": 1.02}))
     with pytest.raises(
         SkipDecError, match=r"nothing is faster: the best, own, was measured at 1\.02"
     ):
