@@ -101,6 +101,16 @@ def test_bits_depend_on_nothing_but_the_row(
         np.testing.assert_array_equal(np.concatenate(parts, axis=1)[0], y[b, :length])
 
 
+def test_heads_of_long_caches_are_divided_between_threads(instruction_set: str) -> None:
+    steps = []
+    for threads in (1, 3):
+        node = Attention(16, 16, 64, "float16", capacity=131, threads=threads)
+        x, cache = node.random_tokens(1, 131), node.cache(1)
+        cache.step(np.ascontiguousarray(x[:, :130]), [0])
+        steps.append(cache.step(np.ascontiguousarray(x[:, 130:]), [130]))
+    np.testing.assert_array_equal(*steps)
+
+
 def test_ragged_rows_go_on_from_their_own_lengths(instruction_set: str) -> None:
     """Padding left behind a row's end is overwritten and never read."""
     node = Attention(4, 2, 64, "float16", capacity=24)

@@ -299,7 +299,7 @@ def test_the_result_may_lie_where_the_residual_lay(instruction_set: str) -> None
 
 
 def test_sessions_of_several_threads_do_not_share_scratch(instruction_set: str) -> None:
-    layers = [Layer.random((200 + 60 * i, 64 + i)) for i in range(3)]
+    layers = [Layer.random((200 + 60 * i, 2048 + i)) for i in range(3)]
     sessions = [layer.session(threads=2) for layer in layers]
 
     def check(number: int) -> None:

@@ -162,6 +162,13 @@ def test_bits_depend_on_no_instruction_set_no_other_row_and_no_thread(
         np.testing.assert_array_equal(result.view(np.uint32), results[0].view(np.uint32))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_wide_products_are_divided_between_threads(instruction_set: str, dtype: str) -> None:
+    layer = Layer.random(129, 1000, dtype)
+    x = layer.rows(9)
+    np.testing.assert_array_equal(layer.run(x, threads=2), layer.run(x))
+
+
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(
     instruction_set: str, poison: float
