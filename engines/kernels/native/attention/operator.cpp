@@ -207,7 +207,7 @@ void AttentionOperator::compute(const CallContext& context) const {
 // are appended to all heads before any span starts. Short caches are read by one thread.
 void AttentionOperator::run(const CallContext& context, const Call& call,
                             const attention::Kernels& kernels) {
-  constexpr std::int64_t kElementCost = 4;  // of the cache ÷ of an int8 weight, if both are cold
+  constexpr std::int64_t kElementCost = 4;  // of a cache, in elements of int8 weights
   const std::int64_t queries = call.tokens * call.group;
   const std::int64_t limit = std::min(attention::span_limit(call), queries);
   const std::int64_t spans = (queries + limit - 1) / limit;

@@ -28,7 +28,8 @@ HalfWeights checked_weights(const NodeInfo& node) {
 
 // Returns how many panels of rows a task packs: about 32768 elements, which take about 10 µs.
 std::int64_t panels_of_a_task(std::int64_t panels, std::int64_t elements) {
-  return std::max<std::int64_t>(1, 32768 * panels / elements);
+  constexpr std::int64_t kElements = 32768;
+  return std::max<std::int64_t>(1, kElements * panels / elements);
 }
 
 // Threads take parts when they become free, so a thread on a busy core delays the others by at most
