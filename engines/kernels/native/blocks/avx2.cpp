@@ -35,13 +35,6 @@ constexpr int kZeroByte = 0;
 namespace skipdec {
 namespace {
 
-// Returns sums of two products of a weight's code, -128 … 127, and an activation's, -127 … 127: the
-// weight's magnitude times the activation's code with the weight's sign. They are at most
-// 2 · 128 · 127 = 32,512, which fits into 16 bits.
-inline __m256i products_of_two(__m256i weights, __m256i codes) {
-  return _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(codes, weights));
-}
-
 struct Sums {
   __m256i low, high;  // of 8 columns each
   static Sums start(std::int32_t value) {
@@ -64,8 +57,9 @@ struct Sums {
     const __m256i ones = _mm256_set1_epi16(1);
     for (int i = 0; i < kVectors; ++i) {
       const __m256i four = _mm256_set1_epi32(load_word(row + 4 * i));
-      const __m256i words_low = products_of_two(codes.low[i], four);
-      const __m256i words_high = products_of_two(codes.high[i], four);
+      const __m256i words_low = products_of_two(four, codes.low[i], _mm256_abs_epi8(codes.low[i]));
+      const __m256i words_high =
+          products_of_two(four, codes.high[i], _mm256_abs_epi8(codes.high[i]));
       low = _mm256_add_epi32(low, _mm256_madd_epi16(words_low, ones));
       high = _mm256_add_epi32(high, _mm256_madd_epi16(words_high, ones));
     }

@@ -1,5 +1,5 @@
-// Products on AVX2: codes and weights are widened to 16 bits, and vpmaddwd adds their products
-// exactly; sums of 8-bit products would saturate.
+// Products on AVX2: vpmaddubsw adds two products of a weight's magnitude and an activation's code
+// with the weight's sign. Codes are stored minus 128, so sums need no offset.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -26,61 +26,49 @@
 namespace skipdec {
 namespace {
 
-constexpr std::int64_t kCodeBytes = 2;
-constexpr int kMaximumRows = 4;
+constexpr std::int64_t kCodeBytes = 1;
+constexpr int kMaximumRows = 8;
+constexpr int kLanes = 8;
 
-constexpr int blocks_at_once(int) { return 1; }
+// With more than four rows, half a block at a time, so that all of them share its weights. Measured
+// on Zen 3 for 2048 x 8192 from memory, one thread, against two parts of four rows or fewer with
+// weights widened to 16 bits: 5 rows 1.60 → 1.28 ms, 6 rows 2.05 → 1.50, 8 rows 2.07 → 1.94.
+constexpr int columns_at_once(int rows) { return rows <= 4 ? 16 : 8; }
 
-// Four codes along the depth: ``even`` has the first and third, ``odd`` the others.
 struct Codes {
-  __m256i even, odd;
-  static Codes load(const std::uint8_t* from) {
-    return {_mm256_set1_epi32(load_word(from)), _mm256_set1_epi32(load_word(from + 4))};
-  }
+  __m256i lanes;
+  static Codes load(const std::uint8_t* from) { return {_mm256_set1_epi32(load_word(from))}; }
 };
 
 struct Weights {
-  struct Half {  // 8 columns
-    __m256i even, odd;
-    static Half load(const std::int8_t* from) {
-      const __m256i bytes = load_lanes(from);
-      return {_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8), _mm256_srai_epi16(bytes, 8)};
-    }
-  };
-  Half low, high;
-  static Weights load(const std::int8_t* from) { return {Half::load(from), Half::load(from + 32)}; }
+  __m256i lanes, magnitudes;
+  static Weights load(const std::int8_t* from) {
+    const __m256i lanes = load_lanes(from);
+    return {lanes, _mm256_abs_epi8(lanes)};
+  }
 };
 
 struct Sums {
-  __m256i low, high;  // of 8 columns each
-  static Sums zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  __m256i lanes;
+  static Sums zero() { return {_mm256_setzero_si256()}; }
   void add(const Codes& codes, const Weights& weights) {
-    low = added(low, codes, weights.low);
-    high = added(high, codes, weights.high);
+    const __m256i of_two = products_of_two(codes.lanes, weights.lanes, weights.magnitudes);
+    lanes = _mm256_add_epi32(lanes, _mm256_madd_epi16(of_two, _mm256_set1_epi16(1)));
   }
-  static __m256i added(__m256i sums, const Codes& codes, const Weights::Half& weights) {
-    const __m256i even = _mm256_madd_epi16(codes.even, weights.even);
-    return _mm256_add_epi32(_mm256_add_epi32(sums, even),
-                            _mm256_madd_epi16(codes.odd, weights.odd));
-  }
-  void add(const Sums& other) {
-    low = _mm256_add_epi32(low, other.low);
-    high = _mm256_add_epi32(high, other.high);
-  }
-  Vector less(const std::int32_t* offset) const {
-    return {_mm256_cvtepi32_ps(_mm256_sub_epi32(low, load_lanes(offset))),
-            _mm256_cvtepi32_ps(_mm256_sub_epi32(high, load_lanes(offset + 8)))};
+  void add(const Sums& other) { lanes = _mm256_add_epi32(lanes, other.lanes); }
+};
+
+struct BlockSums {
+  Sums parts[2];
+  Vector less(const std::int32_t*) const {
+    return {_mm256_cvtepi32_ps(parts[0].lanes), _mm256_cvtepi32_ps(parts[1].lanes)};
   }
 };
 
 void store_codes(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) {
-  for (std::int64_t k = 0; k < kDepthMultiple; k += 16) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + k));
-    const __m128i even = _mm_and_si128(bytes, _mm_set1_epi16(0xff));
-    const __m128i odd = _mm_srli_epi16(bytes, 8);
-    auto* wide = reinterpret_cast<__m128i*>(to + k * kCodeBytes);
-    _mm_storeu_si128(wide, _mm_unpacklo_epi32(even, odd));
-    _mm_storeu_si128(wide + 1, _mm_unpackhi_epi32(even, odd));
+  for (std::int64_t k = 0; k < kDepthMultiple; k += 32) {
+    const __m256i moved = _mm256_xor_si256(load_lanes(codes + k), _mm256_set1_epi8(-128));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + k), moved);
   }
 }
 

@@ -28,12 +28,13 @@ namespace {
 
 constexpr std::int64_t kCodeBytes = 1;
 constexpr int kMaximumRows = 12;
+constexpr int kLanes = 16;
 
 // With one or two rows, memory bandwidth is the bottleneck, and single blocks stream best. With
 // more rows, the bottleneck is loading their codes, which blocks share. Measured on Zen 4 and Zen
 // 5, where software prefetching was no faster; four blocks at once take 2 to 10 % longer for two
 // rows.
-constexpr int blocks_at_once(int rows) { return rows <= 2 ? 1 : rows <= 6 ? 4 : 2; }
+constexpr int columns_at_once(int rows) { return rows <= 2 ? 16 : rows <= 6 ? 64 : 32; }
 
 struct Codes {
   __m512i lanes;
@@ -56,8 +57,12 @@ struct Sums {
     lanes = _mm512_dpbusd_epi32(lanes, codes.lanes, weights.lanes);
   }
   void add(const Sums& other) { lanes = _mm512_add_epi32(lanes, other.lanes); }
+};
+
+struct BlockSums {
+  Sums parts[1];
   Vector less(const std::int32_t* offset) const {
-    return {_mm512_cvtepi32_ps(_mm512_sub_epi32(lanes, _mm512_loadu_si512(offset)))};
+    return {_mm512_cvtepi32_ps(_mm512_sub_epi32(parts[0].lanes, _mm512_loadu_si512(offset)))};
   }
 };
 

@@ -32,8 +32,9 @@ namespace {
 
 constexpr std::int64_t kCodeBytes = 1;
 constexpr int kMaximumRows = 6;
+constexpr int kLanes = 8;
 
-constexpr int blocks_at_once(int) { return 1; }
+constexpr int columns_at_once(int) { return 16; }
 
 struct Codes {
   __m256i lanes;
@@ -41,24 +42,26 @@ struct Codes {
 };
 
 struct Weights {
-  __m256i low, high;  // of 8 columns each
-  static Weights load(const std::int8_t* from) { return {load_lanes(from), load_lanes(from + 32)}; }
+  __m256i lanes;
+  static Weights load(const std::int8_t* from) { return {load_lanes(from)}; }
 };
 
 struct Sums {
-  __m256i low, high;  // of 8 columns each
-  static Sums zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  __m256i lanes;
+  static Sums zero() { return {_mm256_setzero_si256()}; }
   void add(const Codes& codes, const Weights& weights) {
-    low = add_byte_products(low, codes.lanes, weights.low);
-    high = add_byte_products(high, codes.lanes, weights.high);
+    lanes = add_byte_products(lanes, codes.lanes, weights.lanes);
   }
-  void add(const Sums& other) {
-    low = _mm256_add_epi32(low, other.low);
-    high = _mm256_add_epi32(high, other.high);
+  void add(const Sums& other) { lanes = _mm256_add_epi32(lanes, other.lanes); }
+  __m256 less(const std::int32_t* offset) const {
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(lanes, load_lanes(offset)));
   }
+};
+
+struct BlockSums {
+  Sums parts[2];
   Vector less(const std::int32_t* offset) const {
-    return {_mm256_cvtepi32_ps(_mm256_sub_epi32(low, load_lanes(offset))),
-            _mm256_cvtepi32_ps(_mm256_sub_epi32(high, load_lanes(offset + 8)))};
+    return {parts[0].less(offset), parts[1].less(offset + kLanes)};
   }
 };
 

@@ -3,13 +3,17 @@
 // The including file defines for its instruction set:
 //   kCodeBytes                    // bytes per code in a row
 //   kMaximumRows                  // rows whose sums fit into registers
-//   constexpr int blocks_at_once(int rows)
+//   kLanes                        // columns of a register: 4, 8 or 16
+//   // Columns whose sums of that many rows fit into registers: kLanes, or a multiple of 16.
+//   constexpr int columns_at_once(int rows)
 //   // Four codes along the depth, for all columns:
 //   struct Codes   { static Codes load(const std::uint8_t*); }
-//   // Four weights along the depth of 16 columns:
+//   // Four weights along the depth of kLanes columns:
 //   struct Weights { static Weights load(const std::int8_t*); }
 //   struct Sums    { static Sums zero(); void add(const Codes&, const Weights&);
-//                    void add(const Sums&); Vector less(const std::int32_t* offset) const; }
+//                    void add(const Sums&); }
+//   // The sums of a block's columns:
+//   struct BlockSums { Sums parts[16 / kLanes]; Vector less(const std::int32_t* offset) const; }
 #pragma once
 
 #include "int8/finish.inc.h"
@@ -29,52 +33,72 @@ constexpr std::int64_t code_stride(std::int64_t padded_depth) {
 // memory, 2 threads: 8 rows 0.545 → 0.357 ms, 32 rows 1.62 → 1.32; into the L1 cache: 0.713.
 inline void fetch_ahead(const std::int8_t* weights) { __builtin_prefetch(weights, 0, 2); }
 
-template <int kRows, int kBlocks>
-void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
-                   std::int64_t block) {
+constexpr int kParts = static_cast<int>(kBlockColumns) / kLanes;  // registers of a block
+
+// Computes the sums of ``kRegisters`` registers of columns, from ``part`` of a block whose weights
+// are at ``packed``, or of whole blocks.
+template <int kRows, int kRegisters, int kBlocks>
+void add_products(const std::uint8_t* codes, const std::int8_t* packed, std::int64_t depth,
+                  int part, BlockSums (&totals)[kBlocks][kRows]) {
   constexpr int kTogether = kRows * kBlocks;
   constexpr int kSteps = kTogether >= 4 ? 1 : 4 / kTogether;  // steps with sums of their own
-  const std::int64_t depth = weights.padded_depth, stride = code_stride(depth);
-  const std::uint8_t* codes = rows.codes + row * stride;
-  const std::int8_t* packed = weights.codes + block * depth * kBlockColumns;
-  Sums sums[kSteps][kRows][kBlocks];
+  constexpr int kPartsAtOnce = std::min(kRegisters, kParts);
+  const std::int64_t stride = code_stride(depth);
+  const std::int8_t* const from = packed + part * kLanes * kDepthStep;
+  Sums sums[kSteps][kRows][kRegisters];
   unrolled<kSteps>([&](auto step) {
     unrolled<kRows>(
-        [&](auto m) { unrolled<kBlocks>([&](auto b) { sums[step][m][b] = Sums::zero(); }); });
+        [&](auto m) { unrolled<kRegisters>([&](auto r) { sums[step][m][r] = Sums::zero(); }); });
   });
   for (std::int64_t k = 0; k < depth; k += kSteps * kDepthStep) {
     unrolled<kSteps>([&](auto step) {
       const std::int64_t at = k + step * kDepthStep;
-      Weights loaded[kBlocks];
-      unrolled<kBlocks>([&](auto b) {
-        const std::int8_t* from = packed + (b * depth + at) * kBlockColumns;
-        loaded[b] = Weights::load(from);
-        if constexpr (kRows > 2) fetch_ahead(from + kBlocks * depth * kBlockColumns);
+      Weights loaded[kRegisters];
+      unrolled<kRegisters>([&](auto r) {
+        const std::int8_t* line = from + (r / kParts * depth + at) * kBlockColumns;
+        loaded[r] = Weights::load(line + r % kParts * kLanes * kDepthStep);
+        if constexpr (kRows > 2 && r % kParts == 0) {
+          // Parts share the next block, so that memory is busy all the time.
+          const std::int64_t share = (part * depth + at * kPartsAtOnce) / kParts;
+          fetch_ahead(packed + ((r / kParts + kBlocks) * depth + share) * kBlockColumns);
+        }
       });
       unrolled<kRows>([&](auto m) {
         const Codes broadcast = Codes::load(codes + m * stride + at * kCodeBytes);
-        unrolled<kBlocks>([&](auto b) { sums[step][m][b].add(broadcast, loaded[b]); });
+        unrolled<kRegisters>([&](auto r) { sums[step][m][r].add(broadcast, loaded[r]); });
       });
     });
   }
-  Sums totals[kBlocks][kRows];  // in memory, for the loop below
   unrolled<kRows>([&](auto m) {
-    unrolled<kBlocks>([&](auto b) {
-      Sums total = sums[0][m][b];
-      unrolled<kSteps - 1>([&](auto step) { total.add(sums[step + 1][m][b]); });
-      totals[b][m] = total;
+    unrolled<kRegisters>([&](auto r) {
+      Sums total = sums[0][m][r];
+      unrolled<kSteps - 1>([&](auto step) { total.add(sums[step + 1][m][r]); });
+      totals[r / kParts][m].parts[part + r % kParts] = total;
     });
   });
+}
+
+template <int kRows, int kBlocks>
+void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
+                   std::int64_t block) {
+  constexpr int kRegisters = std::min(kBlocks * kParts, columns_at_once(kRows) / kLanes);
+  const std::int64_t depth = weights.padded_depth;
+  const std::uint8_t* codes = rows.codes + row * code_stride(depth);
+  const std::int8_t* packed = weights.codes + block * depth * kBlockColumns;
+  BlockSums totals[kBlocks][kRows];
+  for (int part = 0; part < kParts; part += kRegisters) {
+    add_products<kRows, kRegisters>(codes, packed, depth, part, totals);
+  }
   for (int b = 0; b < kBlocks; ++b) {
     finish_block(weights, rows, row, kRows, block + b,
-                 [&](std::int64_t m) -> const Sums& { return totals[b][m]; });
+                 [&](std::int64_t m) -> const BlockSums& { return totals[b][m]; });
   }
 }
 
 template <int kRows>
 void multiply_rows(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
                    std::int64_t begin, std::int64_t end) {
-  constexpr int kBlocks = blocks_at_once(kRows);
+  constexpr int kBlocks = std::max(columns_at_once(kRows) / static_cast<int>(kBlockColumns), 1);
   std::int64_t block = begin;
   for (; block + kBlocks <= end; block += kBlocks) {
     multiply_tile<kRows, kBlocks>(weights, rows, row, block);

@@ -27,8 +27,9 @@ namespace {
 
 constexpr std::int64_t kCodeBytes = 1;
 constexpr int kMaximumRows = 6;
+constexpr int kLanes = 4;
 
-constexpr int blocks_at_once(int) { return 1; }
+constexpr int columns_at_once(int) { return 16; }
 
 struct Codes {
   int8x16_t lanes;
@@ -40,10 +41,8 @@ struct Codes {
 };
 
 struct Weights {
-  int8x16_t quarters[4];  // of 4 columns each
-  static Weights load(const std::int8_t* from) {
-    return {{vld1q_s8(from), vld1q_s8(from + 16), vld1q_s8(from + 32), vld1q_s8(from + 48)}};
-  }
+  int8x16_t lanes;
+  static Weights load(const std::int8_t* from) { return {vld1q_s8(from)}; }
 };
 
 // Returns sums plus four products of bytes in each of 4 lanes.
@@ -57,22 +56,19 @@ inline int32x4_t dot(int32x4_t sums, int8x16_t a, int8x16_t b) {
 }
 
 struct Sums {
-  int32x4_t quarters[4];
-  static Sums zero() {
-    const int32x4_t zeros = vdupq_n_s32(0);
-    return {{zeros, zeros, zeros, zeros}};
-  }
+  int32x4_t lanes;
+  static Sums zero() { return {vdupq_n_s32(0)}; }
   void add(const Codes& codes, const Weights& weights) {
-    for (int i = 0; i < 4; ++i) {
-      quarters[i] = dot(quarters[i], weights.quarters[i], codes.lanes);
-    }
+    lanes = dot(lanes, weights.lanes, codes.lanes);
   }
-  void add(const Sums& other) {
-    for (int i = 0; i < 4; ++i) quarters[i] = vaddq_s32(quarters[i], other.quarters[i]);
-  }
+  void add(const Sums& other) { lanes = vaddq_s32(lanes, other.lanes); }
+};
+
+struct BlockSums {
+  Sums parts[4];
   Vector less(const std::int32_t*) const {
     Vector floats;
-    for (int i = 0; i < 4; ++i) floats.quarters[i] = vcvtq_f32_s32(quarters[i]);
+    for (int i = 0; i < 4; ++i) floats.quarters[i] = vcvtq_f32_s32(parts[i].lanes);
     return floats;
   }
 };

@@ -15,8 +15,9 @@ namespace {
 
 constexpr std::int64_t kCodeBytes = 1;
 constexpr int kMaximumRows = 2;
+constexpr int kLanes = 16;
 
-constexpr int blocks_at_once(int) { return 1; }
+constexpr int columns_at_once(int) { return 16; }
 
 struct Codes {
   std::int32_t along_depth[4];
@@ -44,10 +45,15 @@ struct Sums {
       lanes[column] += other.lanes[column];
     }
   }
+};
+
+struct BlockSums {
+  Sums parts[1];
   Vector less(const std::int32_t* offset) const {
     Vector difference;
     for (std::int64_t column = 0; column < kBlockColumns; ++column) {
-      const std::uint32_t bits = lanes[column] - static_cast<std::uint32_t>(offset[column]);
+      const std::uint32_t bits =
+          parts[0].lanes[column] - static_cast<std::uint32_t>(offset[column]);
       difference.lanes[column] = static_cast<float>(static_cast<std::int32_t>(bits));
     }
     return difference;
