@@ -24,12 +24,6 @@
 #endif
 #endif
 
-namespace skipdec {
-namespace {
-constexpr int kZeroByte = 128;
-}
-}  // namespace skipdec
-
 // clang-format off: order matters
 #include "simd/bytes_avx2.inc.h"
 #include "simd/byte_products.inc.h"
@@ -39,6 +33,21 @@ constexpr int kZeroByte = 128;
 
 namespace skipdec {
 namespace {
+
+template <>
+struct Codes<8> {
+  static constexpr int kGroup = 4, kZeroCode = 128;
+  __m256i low[kVectors], high[kVectors];  // inputs 4·i … 4·i + 3 of 8 columns each
+  static Codes load(const std::uint8_t* from) {
+    Codes codes;
+    for (int i = 0; i < kVectors; ++i) {
+      codes.low[i] = moved(load_lanes(from + 64 * i));
+      codes.high[i] = moved(load_lanes(from + 64 * i + 32));
+    }
+    return codes;
+  }
+  static __m256i moved(__m256i codes) { return _mm256_xor_si256(codes, _mm256_set1_epi8(-128)); }
+};
 
 struct Sums {
   __m256i low, high;  // of 8 columns each

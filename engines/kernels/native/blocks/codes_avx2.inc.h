@@ -1,6 +1,5 @@
-// Codes of weights in AVX2 registers; those of 4 bits, two per byte, are unpacked. The including
-// file defines kZeroByte, 0 or 128: by how much more than itself a code of 8 bits is multiplied.
-// Needs simd/bytes_avx2.inc.h.
+// Codes of weights of 4 bits, two per byte, in AVX2 registers. The including file defines those of
+// 8 bits, which it multiplies in its own way. Needs simd/bytes_avx2.inc.h.
 #pragma once
 
 namespace skipdec {
@@ -28,24 +27,6 @@ struct Codes<4> {
       vectors[i] = _mm256_and_si256(both, mask);
       vectors[i + 1] = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
     }
-  }
-};
-
-template <>
-struct Codes<8> {
-  static constexpr int kGroup = 4, kZeroCode = kZeroByte;
-  __m256i low[kVectors], high[kVectors];  // inputs 4·i … 4·i + 3 of 8 columns each
-  static Codes load(const std::uint8_t* from) {
-    Codes codes;
-    for (int i = 0; i < kVectors; ++i) {
-      codes.low[i] = moved(load_lanes(from + 64 * i));
-      codes.high[i] = moved(load_lanes(from + 64 * i + 32));
-    }
-    return codes;
-  }
-  static __m256i moved(__m256i codes) {
-    if constexpr (kZeroByte == 0) return codes;
-    return _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
   }
 };
 
