@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "int8/integer_product.h"
@@ -78,7 +79,47 @@ void store_codes(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) 
 #include "int8/row_kernels.inc.h"
 
 namespace skipdec {
-const IntegerKernels& avx2_integer_kernels() { return kKernels; }
+namespace {
+
+// Returns the sums of a row of codes and a block of packed weights.
+BlockSums scalar_sums(const std::int8_t* codes, const std::int8_t* packed, std::int64_t depth) {
+  std::int32_t sums[kBlockColumns] = {};
+  for (std::int64_t k = 0; k < depth; k += kDepthStep, packed += kBlockColumns * kDepthStep) {
+    for (std::int64_t i = 0; i < kBlockColumns * kDepthStep; ++i) {
+      sums[i / kDepthStep] += codes[k + i % kDepthStep] * packed[i];
+    }
+  }
+  return {{{load_lanes(sums)}, {load_lanes(sums + kLanes)}}};
+}
+
+void multiply_scalars(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t begin,
+                      std::int64_t end) {
+  const std::int64_t depth = weights.padded_depth;
+  const auto* codes = reinterpret_cast<const std::int8_t*>(rows.codes);
+  for (std::int64_t block = begin; block < end; ++block) {
+    const std::int8_t* packed = weights.codes + block * depth * kBlockColumns;
+    finish_block(weights, rows, 0, rows.count, block, [&](std::int64_t row) {
+      return scalar_sums(codes + row * code_stride(depth), packed, depth);
+    });
+  }
+}
+
+// Multiplies in vectors, unless a row's scale is subnormal: rounding such a scale may lead to codes
+// of -128, which have no opposite in 8 bits. All other codes are -127 … 127.
+void multiply_any(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t begin,
+                  std::int64_t end) noexcept {
+  const auto is_subnormal = [](float scale) {
+    return scale > 0.0F && scale < std::numeric_limits<float>::min();
+  };
+  const bool is_any = std::any_of(rows.scale, rows.scale + rows.count, is_subnormal);
+  (is_any ? multiply_scalars : multiply)(weights, rows, begin, end);
+}
+
+constexpr IntegerKernels kAnyKernels{kKernels.code_bytes, kKernels.quantize, multiply_any};
+
+}  // namespace
+
+const IntegerKernels& avx2_integer_kernels() { return kAnyKernels; }
 }  // namespace skipdec
 
 #if defined(__clang__)
