@@ -62,12 +62,6 @@ struct Sums {
   }
 };
 
-template <int kRows>
-inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const Codes<4>& codes,
-                                                    const std::int8_t* rows, std::int64_t stride) {
-  for (int row = 0; row < kRows; ++row) sums[row].add(codes, rows + row * stride);
-}
-
 // Multiplies half of the columns by all rows, whose sums then fit into registers.
 template <int kRows>
 inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const Codes<8>& codes,
@@ -90,6 +84,7 @@ inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const C
 }  // namespace skipdec
 
 #include "blocks/multiply.inc.h"
+#include "blocks/row_by_row.inc.h"
 
 namespace skipdec {
 const BlockKernels& avx2_block_kernels(int bits) { return kernels_of(bits); }
