@@ -139,7 +139,8 @@ def test_ties_round_to_even_and_subnormals_saturate(instruction_set: str) -> Non
     ties[0], ties[-1] = -127, 127
     tiny = np.float32(2.0**-149)
     saturating = np.rint(1.5 * ties) * tiny  # the scale, 1.5 * tiny, is rounded to tiny
-    x = np.stack([ties, ties * tiny, ties * np.float32(1e-43), saturating, saturating * 3])
+    subnormal = [ties * scale for scale in np.float32([2.0**-149, 1e-43, 2.0**-133])]
+    x = np.stack([ties, *subnormal, saturating, saturating * 3])
     np.testing.assert_array_equal(layer.run(x), layer.expected(x))
 
 

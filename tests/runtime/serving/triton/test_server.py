@@ -264,6 +264,7 @@ def test_a_killed_stub_is_found_by_check_and_replaced_by_a_load(repository: Path
                 own.process.wait(timeout=60)
                 continue
             assert "tiny can't generate a token" in told.output
+            assert own.post("/v2/repository/index")[0] == 200
             own.post("/v2/repository/models/tiny/unload")
             assert own.post("/v2/repository/models/tiny/load")[0] == 200
             assert [one.problem for one in check_triton_models(url, ["tiny"])] == [None]
