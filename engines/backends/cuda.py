@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from ..errors import CapacityError, DeviceError, EnvironmentMismatchError, MissingExtraError
 from ..memory import Array
-from .device import Device, DeviceGraph
+from .device import Device, DeviceEvent, DeviceGraph
 
 try:
     from cuda.bindings import driver, runtime
@@ -153,6 +153,11 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         self._enqueue(runtime.cudaStreamSynchronize)
 
+    @override
+    def event(self) -> DeviceEvent:
+        flags = runtime.cudaEventDisableTiming
+        return _CudaEvent(self, self._call(runtime.cudaEventCreateWithFlags, flags))
+
     def begin_capture(self) -> None:
         """Begin a capture in thread-local mode: other threads may still make any call."""
         mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
@@ -221,6 +226,23 @@ class CudaDevice(Device):
 
     def _make_current(self) -> None:
         _call(runtime.cudaSetDevice, self._index)
+
+
+class _CudaEvent(DeviceEvent):
+    """An event of the CUDA runtime, destroyed with the last reference to it."""
+
+    def __init__(self, device: CudaDevice, handle: Any) -> None:  # noqa: ANN401
+        self._device = device
+        self._handle = handle
+        weakref.finalize(self, _call, runtime.cudaEventDestroy, handle)
+
+    @override
+    def record(self) -> None:
+        self._device._enqueue(runtime.cudaEventRecord, self._handle)
+
+    @override
+    def wait(self) -> None:
+        self._device._call(runtime.cudaEventSynchronize, self._handle)
 
 
 @dataclass(frozen=True)

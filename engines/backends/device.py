@@ -39,6 +39,18 @@ class DeviceGraph(ABC):
         """Free the graph, which must not be launched afterwards."""
 
 
+class DeviceEvent(ABC):
+    """A mark on the stream, which the host can wait for while later work goes on."""
+
+    @abstractmethod
+    def record(self) -> None:
+        """Mark the work enqueued so far; an earlier mark is forgotten. Not during a capture."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Wait until the marked work has finished."""
+
+
 class Device(ABC):
     """A device with one stream: enqueued work runs in order, asynchronously.
 
@@ -122,6 +134,10 @@ class Device(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Wait until all enqueued work has finished."""
+
+    @abstractmethod
+    def event(self) -> DeviceEvent:
+        """Return a new event, which must be recorded before anyone waits for it."""
 
     @abstractmethod
     def begin_capture(self) -> None:

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from ..errors import CapacityError, DeviceError
 from ..memory import Array, HostMemory
-from .device import Device, DeviceGraph
+from .device import Device, DeviceEvent, DeviceGraph
 
 Work = Callable[[], None]
 
@@ -156,6 +156,10 @@ class RehearsalDevice(Device):
         self._drain()
 
     @override
+    def event(self) -> DeviceEvent:
+        return _QueuedEvent(self)
+
+    @override
     def begin_capture(self) -> None:
         self._refuse_during_capture("begin another capture")
         self._recorded = []
@@ -177,16 +181,17 @@ class RehearsalDevice(Device):
         self._recorded = None
         self._drain()
 
-    def _drain(self) -> None:
-        """Run all queued work; after a failure, only free memory."""
+    def _drain(self, until: _Mark | None = None) -> None:
+        """Run the queued work, up to a mark; after a failure, only free memory."""
         try:
-            while self._queue:
+            while self._queue and not (until is not None and until.is_reached):
                 self._queue.popleft()()
-        finally:
+        except BaseException:
             while self._queue:
                 work = self._queue.popleft()
                 if isinstance(work, _Free):
                     work()
+            raise
 
     def _copy(self, target: int, source: int, nbytes: int) -> None:
         np.copyto(self.bytes_at(target, nbytes), self.bytes_at(source, nbytes))
@@ -198,6 +203,35 @@ class RehearsalDevice(Device):
     def _refuse_during_capture(self, action: str) -> None:
         if self._recorded is not None:
             raise DeviceError(self.name, f"can't {action} during a capture; do it before")
+
+
+@dataclass
+class _Mark:
+    """A place in the queue."""
+
+    is_reached: bool = False
+
+    def __call__(self) -> None:
+        self.is_reached = True
+
+
+class _QueuedEvent(DeviceEvent):
+    """A mark in the rehearsal's queue."""
+
+    def __init__(self, device: RehearsalDevice) -> None:
+        self._device = device
+        self._mark = _Mark()
+
+    @override
+    def record(self) -> None:
+        self._device._refuse_during_capture("record an event")
+        self._mark = _Mark()
+        self._device.enqueue(self._mark)
+
+    @override
+    def wait(self) -> None:
+        self._device._refuse_during_capture("wait for an event")
+        self._device._drain(self._mark)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 
+from typing_extensions import override
+
 from ..stitching.protocol import StepRow
 from ..tokens.outputs import StreamDelta
 from ..tokens.sampler import StepLogits
@@ -28,6 +30,13 @@ class Decoding(ABC):
     @abstractmethod
     def feed(self, rows: Sequence[Row]) -> list[StepRow]:
         """Return what each of the rows feeds in the next pass, in their order; see `fed`."""
+
+    def ahead(self, rows: Sequence[Row]) -> list[StepRow]:
+        """Return what `feed` will return behind the pass of ``rows`` that comes now, or nothing.
+
+        Its tokens are not known yet and mean nothing; see `SlotStitcher.step`.
+        """
+        return []
 
     @property
     def drafting(self) -> int:
@@ -81,6 +90,27 @@ class OrdinaryDecoding(Decoding):
     def feed(self, rows: Sequence[Row]) -> list[StepRow]:
         """Feed the last token of each row."""
         return [fed(row) for row in rows]
+
+    @override
+    def ahead(self, rows: Sequence[Row]) -> list[StepRow]:
+        """Return all rows, if some go on, and all of them draw the most probable token.
+
+        A row whose last token comes now takes its position again, which nobody reads any more.
+        """
+        if not all(row.sampler.takes_best for row in rows):
+            return []
+        goes_on = [len(row.token_ids) + 1 < row.request.max_tokens for row in rows]
+        if not any(goes_on):
+            return []
+        return [
+            StepRow(
+                row.number,
+                (0,),
+                row.num_positions + more,
+                (row.schedule.plan(len(row.token_ids) - 1 + more),),
+            )
+            for row, more in zip(rows, goes_on, strict=True)
+        ]
 
 
 def fed(row: Row, guesses: Sequence[int] = ()) -> StepRow:

@@ -72,6 +72,7 @@ class RunningBatch:
         self._rows: list[Row] = []  # that run, in order of admission
         self._next_number = self._next_row = 0
         self._failures_in_a_row = 0
+        self._step_end = 0.0
         self._in_chunks: int | None = None  # the request whose prompt last ran in chunks
         self._counters = Counters.zero(loaded.model.num_layers)
         # Called with the numbers of requests that stop waiting, before their prompts run.
@@ -324,9 +325,13 @@ class RunningBatch:
         start, begun, rows = perf_counter(), clock(), self._rows[:]
         fed = self._decoding.feed(rows)
         drafted = perf_counter()
+        runs_ahead = self._slots.runs_ahead and self._scheduler.num_waiting == 0
+        ahead = self._decoding.ahead(rows) if runs_ahead else []
         with self._loaded.engines.step():
-            logits = self._slots.step(fed)
-        end = perf_counter()
+            logits = self._slots.step(fed, ahead)
+        if self._slots.has_run_ahead:
+            start = self._step_end  # the device began no earlier
+        self._step_end = end = perf_counter()
         self._counters.count_step([step.plan for step in fed], end - start)
         if any(len(step.tokens) > 1 for step in fed):
             self._counters.draft_seconds += drafted - start

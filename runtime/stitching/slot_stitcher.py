@@ -184,13 +184,18 @@ class SlotStitcher(ABC):
         return logits
 
     @abstractmethod
-    def step(self, rows: Sequence[StepRow]) -> StepLogits:
+    def step(self, rows: Sequence[StepRow], ahead: Sequence[StepRow] = ()) -> StepLogits:
         """Run one pass of all rows that run, each over the tokens that it feeds.
 
         A layer runs on exactly the tokens whose plan names it, and a token attends to all before
         it. Returns the logits of every token, row after row in the given order, valid until the
         next call. With several tokens in a row, results have the bits of one token at a time
         where products are int8 or int4 on skipdec's kernels.
+
+        ``ahead``: what the same rows will feed next, but for the tokens, which nobody knows yet;
+        only where `runs_ahead`, and only if all rows draw their most probable tokens. That pass
+        begins at once, on these tokens. The next call takes its results if its rows are among
+        them and turn out to feed these tokens; else it runs them again. Rows leave layers at once.
 
         Raises UsageError, before anything has changed, for tokens that cannot be fed, and where
         the engines take one token per row only.
@@ -229,6 +234,16 @@ class SlotStitcher(ABC):
         for done in range(0, len(tokens), _FOLLOWED_TOKENS):
             some = tokens[done : done + _FOLLOWED_TOKENS]
             self._engines.follow(some, start + done, plan, self.limits.bucket, caches)
+
+    @property
+    def runs_ahead(self) -> bool:
+        """True if `step` begins the pass that is to come, so that the host's work costs no time."""
+        return False
+
+    @property
+    def has_run_ahead(self) -> bool:
+        """True if the last pass had begun before it was asked for."""
+        return False
 
     @property
     def has_found_route(self) -> bool:

@@ -122,6 +122,17 @@ class Sampler:
         return 0 if token_id is None else token_id
 
     @property
+    def takes_best(self) -> bool:
+        """True if the next token is the most probable one, and nothing else is asked about it."""
+        params = self._params
+        return (
+            self._random is None
+            and self._penalties is None
+            and params.logprobs is None
+            and self._num_sampled >= params.min_tokens
+        )
+
+    @property
     def _adjusts(self) -> bool:
         """True if logits of some tokens are changed before a token is chosen."""
         return self._penalties is not None or self._params.min_tokens > 0
@@ -164,6 +175,8 @@ class Sampler:
     def _choose_candidate(self, candidates: Candidates, uniform: float | None) -> int | None:
         """Return the chosen token; None if one is drawn and a logit is NaN."""
         if uniform is None:
+            if candidates.logits[0] > candidates.logits[1:2]:
+                return int(candidates.token_ids[0])
             is_best = candidates.logits == candidates.logits[0]
             return int(candidates.token_ids[is_best].min())
         order = np.argsort(candidates.token_ids)  # draws go by token id
@@ -302,6 +315,15 @@ class CandidateLogits(StepLogits):
     def propose(self, row: int, sampler: Sampler, place: int) -> int:
         token_id = sampler.propose_candidates(self._candidates(row), place)
         return sampler.propose(self.fetch(row), place) if token_id is None else token_id
+
+    def of_rows(self, rows: Sequence[int]) -> CandidateLogits:
+        """Return the logits of some rows, in the given order."""
+        return CandidateLogits(
+            self.top_logits[rows],
+            self.top_token_ids[rows],
+            self.vocab_size,
+            lambda row: self.fetch(rows[row]),
+        )
 
     def _candidates(self, row: int) -> Candidates:
         return Candidates(

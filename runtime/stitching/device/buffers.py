@@ -6,13 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from ....engines.backends.device import DeviceMemory
+from ....engines.backends.device import DeviceEvent, DeviceMemory
 from ....engines.manifest import DType, EngineSpec, TensorRole
 from ....engines.memory import ITEM_BYTES, Array, DeviceBuffer, DeviceTensor
 from ...tokens.sampler import CandidateLogits, HostLogits, StepLogits
@@ -40,15 +41,28 @@ class Staging(Generic[Name]):
 
     ``lay_out`` says which tensors they hold; ``host`` views are written or read by the caller,
     ``device`` ones are bound. Addresses change only where a layout needs more than any before.
+
+    With two ``copies`` of the host's memory, `turn` changes from one to the other, so that the
+    host can use one of them while a copy from or to the other one is still enqueued.
     """
 
-    def __init__(self, memory: DeviceMemory) -> None:
+    def __init__(self, memory: DeviceMemory, *, copies: int = 1) -> None:
         self._memory = memory
-        self._pinned: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._pinned: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)] * copies
         self._buffer = DeviceBuffer(0, 0)
         self._used = 0
-        self.host: dict[Name, Array] = {}
+        self._hosts: list[dict[Name, Array]] = [{}] * copies
+        self._turn = 0
         self.device: dict[Name, DeviceTensor] = {}
+
+    @property
+    def host(self) -> dict[Name, Array]:
+        """The views of the host's memory whose turn it is, by name."""
+        return self._hosts[self._turn]
+
+    def turn(self) -> None:
+        """Go on with the next copy of the host's memory."""
+        self._turn = (self._turn + 1) % len(self._pinned)
 
     def lay_out(self, fields: Mapping[Name, Field]) -> None:
         """Place ``fields`` one behind the other; earlier contents are lost."""
@@ -58,15 +72,18 @@ class Staging(Generic[Name]):
             offsets[name] = size
             size += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
         if size > self._buffer.nbytes:
-            self._pinned = self._memory.device.pinned(size)
+            self._pinned = [self._memory.device.pinned(size) for _ in self._pinned]
             self._buffer = self._memory.allocate(size)
         self._used = size
-        self.host = {
-            name: self._pinned[offsets[name] : offsets[name] + tensor.nbytes]
-            .view(tensor.dtype)
-            .reshape(tensor.shape)
-            for name, tensor in fields.items()
-        }
+        self._hosts = [
+            {
+                name: pinned[offsets[name] : offsets[name] + tensor.nbytes]
+                .view(tensor.dtype)
+                .reshape(tensor.shape)
+                for name, tensor in fields.items()
+            }
+            for pinned in self._pinned
+        ]
         self.device = {
             name: DeviceTensor(
                 self._buffer.address + offsets[name], tensor.shape, tensor.dtype, self._buffer
@@ -76,27 +93,56 @@ class Staging(Generic[Name]):
 
     def upload(self) -> None:
         """Enqueue the copy to the device; ``host`` must not change until it has been done."""
-        self._memory.device.copy_to_device(self._buffer.address, self._pinned[: self._used])
+        source = self._pinned[self._turn][: self._used]
+        self._memory.device.copy_to_device(self._buffer.address, source)
 
     def download(self) -> None:
         """Enqueue the copy to the host; ``host`` holds the data after ``synchronize``."""
-        self._memory.device.copy_to_host(self._pinned[: self._used], self._buffer.address)
+        target = self._pinned[self._turn][: self._used]
+        self._memory.device.copy_to_host(target, self._buffer.address)
+
+
+@dataclass(frozen=True)
+class ComingLogits:
+    """The result of a step that has been enqueued, valid until the next step but one begins."""
+
+    done: DeviceEvent
+    logits: StepLogits
+
+    def wait(self) -> StepLogits:
+        """Wait for the step; later ones may go on."""
+        self.done.wait()
+        return self.logits
 
 
 class StepResults(ABC):
-    """The memory of what a step's last engines write, with a twin on the host."""
+    """The memory of what a step's last engines write, ``copied`` to the host, twice there.
+
+    So the host reads the results of one step while the device runs the next one.
+    """
+
+    def __init__(self, memory: DeviceMemory, copied: Mapping[TensorRole, Field]) -> None:
+        self._copied: Staging[TensorRole] = Staging(memory, copies=2)
+        self._copied.lay_out(copied)
+        self._events = [memory.device.event() for _ in range(2)]
+        self.num_downloads = 0
 
     @abstractmethod
     def tensors(self, tokens: int) -> dict[TensorRole, DeviceTensor]:
         """Return what these engines write for the first ``tokens`` tokens, by role."""
 
     @abstractmethod
-    def download(self) -> None:
-        """Enqueue the copy to the host of what every step needs there."""
+    def logits(self, tokens: int, host: Mapping[TensorRole, Array]) -> StepLogits:
+        """Return the logits of the first ``tokens`` tokens, ``host`` being the copies of a step."""
 
-    @abstractmethod
-    def logits(self, tokens: int) -> StepLogits:
-        """Return the last step's result; the device must be synchronised."""
+    def download(self, tokens: int) -> ComingLogits:
+        """Enqueue the copy to the host of what every step needs there."""
+        self._copied.turn()
+        self._copied.download()
+        self.num_downloads += 1
+        event = self._events[self.num_downloads % 2]
+        event.record()
+        return ComingLogits(event, self.logits(tokens, self._copied.host))
 
 
 class CandidateResults(StepResults):
@@ -110,35 +156,40 @@ class CandidateResults(StepResults):
         self._vocab_size = int(head.tensor(role.LOGITS).shape[-1])
         num_candidates = int(candidates.tensor(role.TOP_LOGITS).shape[-1])
         self._logits = memory.empty((max_tokens, self._vocab_size), "float32")
-        self._chosen: Staging[TensorRole] = Staging(memory)
-        self._chosen.lay_out(
-            {
-                role.TOP_LOGITS: Field("float32", (max_tokens, num_candidates)),
-                role.TOP_TOKEN_IDS: Field("int64", (max_tokens, num_candidates)),
-            }
-        )
+        copied = {
+            role.TOP_LOGITS: Field("float32", (max_tokens, num_candidates)),
+            role.TOP_TOKEN_IDS: Field("int64", (max_tokens, num_candidates)),
+        }
+        super().__init__(memory, copied)
         self._fetched = memory.device.pinned(4 * self._vocab_size).view(np.float32)  # [V]
 
     @override
     def tensors(self, tokens: int) -> dict[TensorRole, DeviceTensor]:
-        chosen = {role: tensor[:tokens] for role, tensor in self._chosen.device.items()}
+        chosen = {role: tensor[:tokens] for role, tensor in self._copied.device.items()}
         return {TensorRole.LOGITS: self._logits[:tokens]} | chosen
 
-    @override
-    def download(self) -> None:
-        self._chosen.download()
+    def best_token_address(self, token: int) -> int:
+        """Return where a step leaves the id, int64, of the most probable token behind a token."""
+        best = self._copied.device[TensorRole.TOP_TOKEN_IDS]
+        return best[token : token + 1].address
 
     @override
-    def logits(self, tokens: int) -> CandidateLogits:
-        return CandidateLogits(
-            self._chosen.host[TensorRole.TOP_LOGITS][:tokens],
-            self._chosen.host[TensorRole.TOP_TOKEN_IDS][:tokens],
-            self._vocab_size,
-            self._fetch,
-        )
+    def logits(self, tokens: int, host: Mapping[TensorRole, Array]) -> CandidateLogits:
+        top_logits = host[TensorRole.TOP_LOGITS][:tokens]
+        top_token_ids = host[TensorRole.TOP_TOKEN_IDS][:tokens]
+        fetch = partial(self._fetch, self.num_downloads, top_logits, top_token_ids)
+        return CandidateLogits(top_logits, top_token_ids, self._vocab_size, fetch)
 
-    def _fetch(self, token: int) -> Array:
-        """Return all logits [V] of one token of the last step; the next fetch reuses the memory."""
+    def _fetch(self, download: int, top_logits: Array, top_token_ids: Array, token: int) -> Array:
+        """Return all logits [V] of one token of a step; the next fetch reuses the memory.
+
+        If a later step has begun, which is only allowed where candidates decide unless they are
+        not finite, the other logits are gone and returned as -inf.
+        """
+        if download != self.num_downloads:
+            known = np.full(self._vocab_size, -np.inf, np.float32)
+            known[top_token_ids[token]] = top_logits[token]
+            return known
         self._device.copy_to_host(self._fetched, self._logits[token : token + 1].address)
         self._device.synchronize()
         return self._fetched
@@ -152,20 +203,15 @@ class NarrowResults(StepResults):
 
     def __init__(self, memory: DeviceMemory, head: EngineSpec, max_tokens: int) -> None:
         width = int(head.tensor(TensorRole.LOGITS).shape[-1])
-        self._logits: Staging[TensorRole] = Staging(memory)
-        self._logits.lay_out({TensorRole.LOGITS: Field("float32", (max_tokens, width))})
+        super().__init__(memory, {TensorRole.LOGITS: Field("float32", (max_tokens, width))})
 
     @override
     def tensors(self, tokens: int) -> dict[TensorRole, DeviceTensor]:
-        return {TensorRole.LOGITS: self._logits.device[TensorRole.LOGITS][:tokens]}
+        return {TensorRole.LOGITS: self._copied.device[TensorRole.LOGITS][:tokens]}
 
     @override
-    def download(self) -> None:
-        self._logits.download()
-
-    @override
-    def logits(self, tokens: int) -> HostLogits:
-        return HostLogits(self._logits.host[TensorRole.LOGITS][:tokens])
+    def logits(self, tokens: int, host: Mapping[TensorRole, Array]) -> HostLogits:
+        return HostLogits(host[TensorRole.LOGITS][:tokens])
 
 
 class PromptBuffers:

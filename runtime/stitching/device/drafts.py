@@ -47,8 +47,7 @@ class DeviceDrafts:
         fed += [StepRow(row, (0,), self._cache.length(row), plans) for row in laid_out.others]
         kind = StepKind(has_draft_layer=self._num_layers in plan, narrow=narrow)
         steps = self._engines.steps(self._limits.capacity, self._limits.bucket, kind)
-        steps.run(laid_out.layout, fed, self._cache.first)
-        return steps.results.logits(len(rows))
+        return steps.enqueue(laid_out.layout, fed, self._cache.first).wait()
 
     def _lay_out(self, rows: Sequence[DraftRow], plan: LayerPlan) -> _LaidOut:
         """Return the layout of a step like one of the last ones, or a new one."""

@@ -22,7 +22,7 @@ the next token that is fed overwrites them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +35,7 @@ from ..protocol import StepRow
 from .buffers import Field, Staging
 
 _Indices = NDArray[np.int64]
+_TOKEN_BYTES = ITEM_BYTES["int64"]
 GATHERED = -1  # in place of a window: the rows that were gathered
 
 
@@ -132,10 +133,11 @@ class DeviceRows:
         self._token_bytes = size * ITEM_BYTES[hidden.dtype]
         shape = ((num_layers + 2) * max_rows, width, size)
         self._hidden = memory.empty(shape, hidden.dtype)  # windows: embed's, layers', gathered
-        self._inputs: Staging[str] = Staging(memory)
+        self._inputs: Staging[str] = Staging(memory, copies=2)
         self._inputs.lay_out(
             {
                 "tokens": Field("int64", (max_rows, width)),
+                "token addresses": Field("int64", (max_rows,)),  # in items of 8 bytes
                 "logit rows": Field("int64", (num_tokens,)),
                 "sources": Field("int64", (num_layers + 1, num_tokens)),
                 "positions": Field("int64", (num_layers + 1, num_tokens)),  # the embedding's last
@@ -143,24 +145,37 @@ class DeviceRows:
                 "lengths": Field("int32", (num_layers, max_rows)),  # total length - 1
             }
         )
+        self._fed = memory.empty((max_rows, width), "int64")
         self._masks = None if capacity is None else _Masks(memory, num_layers * max_rows, capacity)
 
-    def fill(self, layout: StepLayout, rows: Sequence[StepRow]) -> None:
-        """Write the next step's inputs; logits come in the order of ``rows`` and their tokens."""
+    def fill(
+        self, layout: StepLayout, rows: Sequence[StepRow], token_addresses: Mapping[int, int]
+    ) -> None:
+        """Write the next step's inputs; logits come in the order of ``rows`` and their tokens.
+
+        A row in ``token_addresses``, by its number, feeds the token at that address of the device,
+        which must hold it once the step runs, in place of its own. Such rows feed one token.
+        """
+        self._inputs.turn()
         host, width = self._inputs.host, self._width
         place = {number: index for index, number in enumerate(layout.order)}
         tokens = [(0,) * width] * self._max_rows
         starts, lasts = [0] * self._max_rows, [0] * self._max_rows
         logit_rows: list[int] = []
+        own = self._inputs.device["tokens"].address
+        addresses = [own + _TOKEN_BYTES * width * index for index in range(self._max_rows)]
         for row in rows:
             index, count = place[row.row], len(row.tokens)
             logit_rows += range(index * width, index * width + count)
             tokens[index] = row.tokens + row.tokens[-1:] * (width - count)
             starts[index], lasts[index] = row.position, row.position + count - 1
+            addresses[index] = token_addresses.get(row.row, addresses[index])
         at = np.zeros(self._max_rows * width + 1, np.int64)  # positions; 0 where no row is
         reached = np.array(starts)[:, None] + np.arange(width)  # [max_rows, width]
         at[:-1] = np.minimum(reached, np.array(lasts)[:, None]).reshape(-1)
         host["tokens"][...] = tokens
+        host["token addresses"][...] = addresses
+        host["token addresses"] //= _TOKEN_BYTES
         host["logit rows"][...] = 0
         host["logit rows"][: len(logit_rows)] = logit_rows
         host["sources"][...] = layout.sources
@@ -170,8 +185,16 @@ class DeviceRows:
         host["lengths"][...] = host["starts"] + (width - 1)
 
     def upload(self) -> None:
-        """Enqueue the copy of all inputs, and of the masks' rows."""
+        """Enqueue the copy of all inputs; no part of a graph, since it changes its source."""
         self._inputs.upload()
+
+    def prepare(self, rows: int) -> None:
+        """Enqueue fetching the tokens of ``rows`` rows, and the masks' rows."""
+        if self._width == 1:
+            addresses = self._inputs.device["token addresses"].address
+            self._device.copy_rows(
+                self._fed.address, 0, addresses, rows=rows, row_bytes=_TOKEN_BYTES
+            )
         if self._masks is not None:
             self._masks.enqueue(self._inputs.device["positions"].address)
 
@@ -198,8 +221,9 @@ class DeviceRows:
 
     def embed_tensors(self, rows: int) -> dict[TensorRole, Tensor]:
         """Return the tensors that the embedding reads and writes."""
+        tokens = self._fed if self._width == 1 else self._inputs.device["tokens"]
         return {
-            TensorRole.INPUT_IDS: self._inputs.device["tokens"][:rows],
+            TensorRole.INPUT_IDS: tokens[:rows],
             TensorRole.POSITION_IDS: self._positions(self._num_layers, rows),
             TensorRole.HIDDEN_STATES_OUT: self.window(0, rows),
         }

@@ -1,12 +1,13 @@
 """DeviceSlotStitcher: steps of a running batch on a device.
 
-A step is one upload, one graph and one small download. Rows that feed several tokens are padded to
-2, 4 or 8 of them, so that few graphs serve all steps.
+A step is one upload, one graph and one small download. While the host draws the tokens of a step,
+the device already runs the next one, on the tokens that it finds most probable itself. Rows that
+feed several tokens are padded to 2, 4 or 8 of them, so that few graphs serve all steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,9 +19,10 @@ from ....engines.errors import UsageError
 from ...kv.buffers import BufferPool, KVLayout, pooled_size
 from ...kv.cache import SlotCache, SlotSizes
 from ...schedule import LayerPlan
-from ...tokens.sampler import StepLogits
+from ...tokens.sampler import CandidateLogits, StepLogits
 from ..protocol import DraftRow, SlotLimits, StepRow, active_counts, feeding_problem
 from ..slot_stitcher import SlotStitcher
+from .buffers import ComingLogits
 from .drafts import DeviceDrafts
 from .rows import StepLayout
 from .stitcher import DeviceStitcher, StepKind
@@ -35,21 +37,63 @@ class DeviceSlotStitcher(SlotStitcher):
         self._loaded: DeviceStitcher | None = engines
         super().__init__(cache, pool, len(engines.layers(limits.bucket)), limits)
         self._layout: _LaidOut | None = None  # of the last step
+        self._ahead: _Ahead | None = None  # the step that was begun before its tokens were known
+        self._has_run_ahead = False
         self._drafts: DeviceDrafts | None = None  # made at the first draft step
 
     @override
-    def step(self, rows: Sequence[StepRow]) -> StepLogits:
+    def step(self, rows: Sequence[StepRow], ahead: Sequence[StepRow] = ()) -> StepLogits:
         width = _padded_tokens(max(len(row.tokens) for row in rows))
         if any(len(row.tokens) != 1 for row in rows):
             self._require_feedable(rows, width)
+        begun, self._ahead = self._ahead, None
+        places = None if begun is None else begun.places_of(rows)
+        self._has_run_ahead = places is not None
+        if begun is None or places is None:
+            coming = self._enqueue(rows, width, {})
+            places = list(range(len(rows)))
+        else:
+            coming = begun.coming
+        logits = coming.logits
+        assert isinstance(logits, CandidateLogits), "only draft steps have a narrow head"
+        if ahead and width == 1:
+            sources = {row.row: place for row, place in zip(rows, places, strict=True)}
+            self._ahead = self._begin_ahead(ahead, sources, logits)
+        coming.done.wait()
+        return logits if places == list(range(len(rows))) else logits.of_rows(places)
+
+    @property
+    @override
+    def runs_ahead(self) -> bool:
+        return True
+
+    @property
+    @override
+    def has_run_ahead(self) -> bool:
+        return self._has_run_ahead
+
+    def _begin_ahead(
+        self, rows: Sequence[StepRow], sources: Mapping[int, int], last: CandidateLogits
+    ) -> _Ahead:
+        """Enqueue a step on the most probable tokens of the last one, which may still run.
+
+        ``sources`` are the places of rows, by their numbers, in the ``last`` step's logits.
+        """
+        address = self._engines.best_token_address
+        addresses = {row.row: address(sources[row.row]) for row in rows}
+        return _Ahead(rows, self._enqueue(rows, 1, addresses), sources, last)
+
+    def _enqueue(
+        self, rows: Sequence[StepRow], width: int, token_addresses: Mapping[int, int]
+    ) -> ComingLogits:
         for row in rows:
             self._leave_bypassed(row)
-        kind = StepKind(width)
-        steps = self._engines.steps(self.limits.capacity, self.limits.bucket, kind)
-        steps.run(self._lay_out(rows, width), rows, self._cache.first)
+        steps = self._engines.steps(self.limits.capacity, self.limits.bucket, StepKind(width))
+        layout = self._lay_out(rows, width)
+        coming = steps.enqueue(layout, rows, self._cache.first, token_addresses)
         lengths = [row.position + len(row.tokens) for row in rows]
         self._cache.set_lengths([row.row for row in rows], lengths)
-        return steps.results.logits(sum(len(row.tokens) for row in rows))
+        return coming
 
     @override
     def draft(
@@ -62,12 +106,15 @@ class DeviceSlotStitcher(SlotStitcher):
     def reset(self) -> None:
         """Free all rows and graphs after a failure: both may be wrong."""
         super().reset()
+        self._ahead = None
         self._engines.drop_graphs(self.limits.capacity, self.limits.bucket)
 
     @override
     def close(self) -> None:
         super().reset()
-        self._loaded = self._drafts = None  # a stream that nobody reads may hold this for long
+        self._loaded = self._drafts = self._ahead = (
+            None  # a stream that nobody reads may hold this for long
+        )
 
     @property
     @override
@@ -117,6 +164,35 @@ class DeviceSlotStitcher(SlotStitcher):
         """Return how many tokens of each row run each layer, and last how many there are."""
         layers = self._num_layers
         return np.array([[*active_counts(row, layers), len(row.tokens)] for row in rows])
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """A step that was enqueued before the tokens that its rows feed were known.
+
+    It serves if they turn out to be the most probable ones of the ``last`` step, in whose logits
+    the rows have the places ``sources``; which of equal ones the device takes is its own affair.
+    """
+
+    rows: Sequence[StepRow]  # their tokens mean nothing
+    coming: ComingLogits
+    sources: Mapping[int, int]
+    last: CandidateLogits
+
+    def places_of(self, rows: Sequence[StepRow]) -> list[int] | None:
+        """Return the rows' places in this step, or None if it did not run what they feed."""
+        places = {row.row: place for place, row in enumerate(self.rows)}
+        found = []
+        for row in rows:
+            place = places.get(row.row)
+            if place is None:
+                return None
+            fed = self.last.top_token_ids[self.sources[row.row], 0]
+            begun = self.rows[place]
+            if row.tokens != (fed,) or row[2:] != begun[2:]:
+                return None
+            found.append(place)
+        return found
 
 
 @dataclass(frozen=True)

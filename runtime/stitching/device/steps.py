@@ -17,7 +17,7 @@ from ....engines.errors import SkipDecError
 from ....engines.manifest import TensorRole
 from ....engines.memory import DeviceBuffer, DeviceTensor, Tensor
 from ..protocol import StepRow, bind, cache_tensors
-from .buffers import StepResults
+from .buffers import ComingLogits, StepResults
 from .rows import GATHERED, DeviceRows, StepLayout
 
 _LOGGER = logging.getLogger(__name__)
@@ -83,14 +83,13 @@ class StepGraphs:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def run(self, parts: Sequence[StepPart]) -> None:
-        """Run a step and wait for it."""
+    def enqueue(self, parts: Sequence[StepPart]) -> None:
+        """Enqueue a step; one that has no graph of its own yet also runs."""
         key = tuple(part.key for part in parts)
         graph = self._steps.get(key)
         if graph is not None:
             self._steps.move_to_end(key)
             graph.launch()
-            self._device.synchronize()
             return
         for part in parts:
             if part.graph is None:
@@ -202,27 +201,42 @@ class DeviceSteps:
         embed = engines.embed.spec
         self._rows = DeviceRows(memory, embed, self._num_layers, max_rows, width, mask)
         self._parts: dict[Hashable, StepPart] = {}
+        self._last: tuple[StepLayout, list[StepPart]] | None = None
         self._bindings: list[Binding] = []
         self.graphs = StepGraphs(memory.device, capture)
 
-    def run(self, layout: StepLayout, rows: Sequence[StepRow], caches: SlotCaches) -> None:
-        """Run a step of ``rows`` and wait for it; ``results`` has those of their tokens, in order.
+    def enqueue(
+        self,
+        layout: StepLayout,
+        rows: Sequence[StepRow],
+        caches: SlotCaches,
+        token_addresses: Mapping[int, int] | None = None,
+    ) -> ComingLogits:
+        """Enqueue a step of ``rows``; return what will be the logits of their tokens, in order.
 
-        The layers that run are those of ``layout``.
+        The layers that run are those of ``layout``; one object stands for the same caches, too.
+        ``token_addresses``: where rows, by their numbers, find the tokens that they feed, see
+        `DeviceRows.fill`. At most two steps may be enqueued at once.
         """
-        self._rows.fill(layout, rows)
-        self.graphs.run(self._parts_of(layout, caches))
+        self._rows.fill(layout, rows, token_addresses or {})
+        parts = self._parts_of(layout, caches)
+        self._rows.upload()
+        self.graphs.enqueue(parts)
+        return self.results.download(sum(len(row.tokens) for row in rows))
 
     def clear(self) -> None:
         """Destroy all graphs and bindings."""
         self.graphs.clear()
         self._parts.clear()
+        self._last = None
         for binding in self._bindings:
             binding.release()
         self._bindings.clear()
 
     def _parts_of(self, layout: StepLayout, caches: SlotCaches) -> list[StepPart]:
         """Return the embedding, the layers that run and the head, each on its rows."""
+        if self._last is not None and self._last[0] is layout:
+            return self._last[1]
         if len(self._parts) > _KEPT_PARTS * (self._num_layers + 2) * self._max_rows.bit_length():
             self.clear()
         rows = self._padded_rows(len(layout.order))
@@ -233,12 +247,15 @@ class DeviceSteps:
             padded = self._padded_rows(count)
             parts.append(self._layer_part(layer, padded, source, caches(layer, padded)))
             source = layer + 1
-        return [*parts, self._head_part(rows, source if layout.is_aligned else GATHERED)]
+        parts.append(self._head_part(rows, source if layout.is_aligned else GATHERED))
+        self._last = layout, parts
+        return parts
 
     def _embed_part(self, rows: int) -> StepPart:
         def make() -> list[_Work]:
             tensors = self._rows.embed_tensors(rows)
-            return [self._rows.upload, self._bind(self._engines.embed, tensors)]
+            prepare = partial(self._rows.prepare, rows)
+            return [prepare, self._bind(self._engines.embed, tensors)]
 
         return self._part(("embed", rows), make)
 
@@ -284,7 +301,7 @@ class DeviceSteps:
             gathering = self._gathering(self._num_layers, rows, source)
             chosen = self._engines.candidates
             candidates = [] if chosen is None else [self._bind(chosen, results)]
-            return [*gathering, head, *candidates, self.results.download]
+            return [*gathering, head, *candidates]
 
         return self._part(("head", rows, source), make)
 

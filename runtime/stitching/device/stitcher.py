@@ -87,6 +87,12 @@ class DeviceStitcher(Stitcher):
         kept = (steps for of_kind in self._steps.values() for steps in of_kind.values())
         return sum(len(steps.graphs) for steps in kept)
 
+    def best_token_address(self, place: int) -> int:
+        """Return where a step of one token per row leaves the most probable token behind a row."""
+        results = self._results_of(StepKind())
+        assert isinstance(results, CandidateResults)
+        return results.best_token_address(place)
+
     def runs_several_tokens(self, bucket: int | None) -> bool:
         """Return True if steps may run several tokens per row; TensorRT's plans take one."""
         return self._mask_capacity(bucket) is None

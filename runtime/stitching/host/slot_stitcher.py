@@ -54,7 +54,7 @@ class HostSlotStitcher(SlotStitcher):
         return self._loaded
 
     @override
-    def step(self, rows: Sequence[StepRow]) -> HostLogits:
+    def step(self, rows: Sequence[StepRow], ahead: Sequence[StepRow] = ()) -> HostLogits:
         if any(len(row.tokens) != 1 for row in rows):
             passes = self._passes = self._passes or HostPasses(self._engines, self._cache)
             passes.check(rows)

@@ -2,10 +2,9 @@
 
     python scripts/benchmarks/gpu/step_cost.py opt-1.3b-fp16 cuda 128 64 1,8 full 5x
 
-prints for each batch size and schedule the median milliseconds of a step, of its engines (launching
-the step's graph and waiting for it, transfers included), and of the rest: filling inputs, choosing
-tokens, scheduling. Prompts have 128 tokens, texts 64. The first call captures the graphs; the
-second one is timed.
+prints for each batch size and schedule the median milliseconds of a step, of its engines alone (the
+last step's graph, launched again and again), and of the rest. Prompts have 128 tokens, texts 64.
+The first call captures the graphs; the second one is timed.
 """
 
 from __future__ import annotations
@@ -20,26 +19,39 @@ from time import perf_counter
 from typing import Any
 
 from skipdec import Generator
+from skipdec.engines.backends.device import Device
 from skipdec.runtime.measuring.bench import bundle_prompts, timed_run
 from skipdec.runtime.stitching.device.steps import StepGraphs, StepPart
 
+_LAUNCHES = 50
+
 
 @contextmanager
-def timed_engines() -> Iterator[list[float]]:
-    """Yield a list that gets the seconds of each run of a step's engines."""
-    seconds: list[float] = []
-    run = StepGraphs.run
+def seen_steps() -> Iterator[list[tuple[StepGraphs, Sequence[StepPart]]]]:
+    """Yield a list that gets what each step enqueues."""
+    seen: list[tuple[StepGraphs, Sequence[StepPart]]] = []
+    enqueue = StepGraphs.enqueue
 
-    def timed(self: StepGraphs, parts: Sequence[StepPart]) -> None:
-        start = perf_counter()
-        run(self, parts)
-        seconds.append(perf_counter() - start)
+    def enqueue_seen(self: StepGraphs, parts: Sequence[StepPart]) -> None:
+        seen.append((self, parts))
+        enqueue(self, parts)
 
-    StepGraphs.run = timed  # type: ignore[method-assign]
+    StepGraphs.enqueue = enqueue_seen  # type: ignore[method-assign]
     try:
-        yield seconds
+        yield seen
     finally:
-        StepGraphs.run = run  # type: ignore[method-assign]
+        StepGraphs.enqueue = enqueue  # type: ignore[method-assign]
+
+
+def engine_seconds(device: Device, graphs: StepGraphs, parts: Sequence[StepPart]) -> float:
+    """Return the seconds of one run of a step's engines, of many in succession."""
+    graphs.enqueue(parts)
+    device.synchronize()
+    start = perf_counter()
+    for _ in range(_LAUNCHES):
+        graphs.enqueue(parts)
+    device.synchronize()
+    return (perf_counter() - start) / _LAUNCHES
 
 
 def measure(
@@ -49,16 +61,17 @@ def measure(
     prompts = bundle_prompts(generator, batch_size=rows, prompt_length=prompt_length, seed=0)
     exits = generator.resolve_schedule(schedule, max_tokens=num_tokens)
     timed_run(generator, prompts, exits, num_tokens)
-    with timed_engines() as seconds:
+    with seen_steps() as seen:
         steps = timed_run(generator, prompts, exits, num_tokens).step_seconds
-    engines = seconds[-len(steps) :]
-    beside = median(step - engine for step, engine in zip(steps, engines, strict=True))
+    assert generator.device is not None
+    engines = engine_seconds(generator.device, *seen[-1])
+    step = median(steps[len(steps) // 2 :])  # of later steps, whose depth is that of the last
     return {
         "batch_size": rows,
         "schedule": schedule,
-        "step_milliseconds": 1e3 * median(steps),
-        "engine_milliseconds": 1e3 * median(engines),
-        "beside_milliseconds": 1e3 * beside,
+        "step_milliseconds": 1e3 * step,
+        "engine_milliseconds": 1e3 * engines,
+        "beside_milliseconds": 1e3 * (step - engines),
     }
 
 

@@ -55,8 +55,9 @@ def test_a_step_is_one_launch_one_wait_and_copies_no_logits(open_on_device: Open
         before = Counter(device.counts)
         engine.step()
     moved = device.counts - before
-    assert moved["graph_launches"] == moved["synchronize"] == 1
-    assert moved["bytes_to_host"] == 0  # those of the graph are not counted
+    assert moved["graph_launches"] == moved["waits"] == 1
+    assert moved["synchronize"] == 0  # which would wait for the next step, too
+    assert moved["bytes_to_host"] <= 4 * 64 * (4 + 8)  # candidates of four rows
     assert {"allocate", "pinned", "captures"}.isdisjoint(moved)
 
 

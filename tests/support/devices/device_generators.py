@@ -46,6 +46,11 @@ def on_tensorrt(
     return EngineBundle.open(bundle), backend
 
 
+def on_cpu(exported: Exported, structure: str) -> Generator:
+    """Open the same bundle on the CPU's backend."""
+    return Generator.open(exported(structure), threads=1)
+
+
 TARGETS = {"onnxruntime": on_onnxruntime, "tensorrt": on_tensorrt}
 
 

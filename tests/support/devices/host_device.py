@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from skipdec.engines.backends.device import DeviceGraph
+from skipdec.engines.backends.device import DeviceEvent, DeviceGraph
 from skipdec.engines.backends.rehearsal import RehearsalDevice
 from skipdec.engines.errors import DeviceError
 from skipdec.engines.memory import Array
@@ -67,6 +67,9 @@ class HostDevice(RehearsalDevice):
         self.counts["synchronize"] += 1
         super().synchronize()
 
+    def event(self) -> DeviceEvent:
+        return _CountedEvent(self, super().event())
+
     def end_capture(self) -> DeviceGraph:
         self.counts["captures"] += 1
         return _CountedGraph(self, super().end_capture())
@@ -79,6 +82,20 @@ class HostDevice(RehearsalDevice):
         block.fill(POISON)
         self._graveyard.append(block)
         self.freed.add(address)
+
+
+class _CountedEvent(DeviceEvent):
+    def __init__(self, device: HostDevice, event: DeviceEvent) -> None:
+        self._device = device
+        self._event = event
+
+    def record(self) -> None:
+        self._device.counts["records"] += 1
+        self._event.record()
+
+    def wait(self) -> None:
+        self._device.counts["waits"] += 1
+        self._event.wait()
 
 
 class _CountedGraph(DeviceGraph):
