@@ -3,30 +3,31 @@
 # opt-1.3b beside a compiled Hugging Face model. Each call runs what fits into its time and writes
 # one page and one JSON, with which the next call continues.
 #
-#   scripts/gpu_check.sh --wheels DIR --out DIR [--resume FILE] [--seconds 540] [--work DIR]
+#   scripts/gpu_check.sh --out DIR [--packed DIR] [--resume FILE] [--seconds 540] [--work DIR]
 #   scripts/gpu_check.sh --rehearse --out DIR      without a GPU: the same parts, a small model
 #
-# --wheels  holds *.whl, or part.000 … of scripts/environments/pack_wheels.sh; they are installed
-#           without an index into WORK/site, which precedes all installed packages; once only.
+# --packed  holds the two files of scripts/environments/pack_gpu_host.sh, for a host without a package
+#           index; they are unpacked into WORK/site, which precedes all installed packages; once only.
 # --resume  gpu-check.json of an earlier call; default: OUT/gpu-check.json, if it exists.
 # --seconds limit of this call, installation included.
 # --work    keeps the site directory and bundles (default: /tmp/skipdec-gpu-check).
-# Further options are those of scripts/bench.py gpu: --bundle, --part NAME, --again NAME, --tests.
+# Further options are those of scripts/bench.py gpu: --bundle, --model, --part NAME, --again NAME,
+# --tests.
 # PYTHON    names the interpreter (default: python3; for --rehearse the one of .venv, which
 #           setup_environment.sh makes). Exit codes: 0 all passed and no target was missed, 1 not.
 set -euo pipefail
 
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${PYTHON:-python3}"
-wheels="" out="" work="${TMPDIR:-/tmp}/skipdec-gpu-check" seconds=540 options=() rehearse=false
+packed="" out="" work="${TMPDIR:-/tmp}/skipdec-gpu-check" seconds=540 options=() rehearse=false
 while (($#)); do
     case "$1" in
-        --wheels) wheels="$2" && shift 2 ;;
+        --packed) packed="$2" && shift 2 ;;
         --out) out="$2" && shift 2 ;;
         --work) work="$2" && shift 2 ;;
         --seconds) seconds="$2" && shift 2 ;;
         --bundle | --resume) options+=("$1" "$(realpath "$2")") && shift 2 ;;
-        --part | --again | --tests) options+=("$1=$2") && shift 2 ;;
+        --part | --again | --tests | --model) options+=("$1=$2") && shift 2 ;;
         --rehearse) rehearse=true options+=(--rehearse) && shift ;;
         *) sed -n '2,/^set/{/^#/s/^# \?//p}' "$0" >&2 && exit 2 ;;
     esac
@@ -40,20 +41,15 @@ if [[ $rehearse == true && -z "${PYTHON:-}" ]]; then
     python="$environment/bin/python"
 fi
 
-if [[ -n "$wheels" ]]; then
-    installed="$site/.installed-$(cd "$wheels" && ls -1 -s ./* | cksum | tr -d " ")"
-fi
-if [[ -n "$wheels" && ! -e "$installed" ]]; then
-    if compgen -G "$wheels/part.*" >/dev/null; then
-        (cd "$wheels" && sha256sum --check --quiet SHA256SUMS) ||
-            { echo "error: not all pieces are in $wheels; bring the others first" >&2 && exit 2; }
-        rm -rf "$work/wheels" && mkdir -p "$work/wheels"
-        cat "$wheels"/part.* | tar -C "$work/wheels" -xf -
-        wheels="$work/wheels"
-    fi
-    "$python" -m pip install --quiet --no-deps --no-compile --no-cache-dir --upgrade --no-index \
-        --target "$site" "$wheels"/*.whl
-    touch "$installed"
+provider="$site/onnxruntime/capi/libonnxruntime_providers_cuda.so"
+if [[ -n "$packed" && ! -e "$provider" ]]; then
+    for file in provider.so.xz packages.tar.xz; do
+        [[ -e "$packed/$file" ]] ||
+            { echo "error: $file is missing in $packed; bring it, too" >&2 && exit 2; }
+    done
+    mkdir -p "$site"
+    tar -C "$site" -xJf "$packed/packages.tar.xz"
+    xz -dc "$packed/provider.so.xz" >"$provider.partial" && mv "$provider.partial" "$provider"
 fi
 # The package runs from the tree, without compiled kernels, which are for CPUs: all that is
 # installed of it are the lines from which it reads its version.

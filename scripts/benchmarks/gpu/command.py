@@ -29,7 +29,6 @@ REHEARSAL: dict[str, Any] = {
     "model": "opt-125m",
     "device": "rehearsal",
     "torch_device": "cpu",
-    "gpu_arch": "8.9",
     "batch_sizes": (1, 2, 4),
     "prompt_length": 16,
     "num_tokens": 8,
@@ -100,6 +99,7 @@ def _arguments() -> argparse.Namespace:
         help="directory for bundles, which are kept",
     )
     parser.add_argument("--bundle", type=Path, help="float16; default: random weights, need torch")
+    parser.add_argument("--model", help="whose speed is measured (opt-1.3b)")
     parser.add_argument("--part", action="append", default=[], help="only these; repeat")
     parser.add_argument("--again", action="append", default=[], help="run this one again; repeat")
     parser.add_argument("--tests", action="append", default=[], help="argument of pytest; repeat")
@@ -110,6 +110,8 @@ def _arguments() -> argparse.Namespace:
 def _config(arguments: argparse.Namespace) -> CheckConfig:
     changes = REHEARSAL if arguments.rehearse else {}
     work = arguments.work / "rehearsal" if arguments.rehearse else arguments.work
+    if arguments.model:
+        changes = {**changes, "model": arguments.model}
     config = CheckConfig(work=work, bundle=arguments.bundle, tests=tuple(arguments.tests))
     return replace(config, **changes)
 

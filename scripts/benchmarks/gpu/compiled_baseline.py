@@ -1,11 +1,11 @@
 """The GPU baseline of skipdec: Hugging Face's model, static cache, torch.compile.
 
-    python scripts/benchmarks/gpu/compiled_baseline.py opt-1.3b float16 cuda 1 128 64 5
+    python scripts/benchmarks/gpu/compiled_baseline.py opt-1.3b float16 cuda 1,8 128 64 5
 
-prints ``{"num_layers": 24, "step_milliseconds": [...], ...}`` for batch 1, a prompt of 128 tokens,
-64 generated, 5 repetitions. The forward pass of one token is compiled as a whole with
-``mode="reduce-overhead"``, which replays it as a CUDA graph; the loop only selects the most
-probable token on the device and waits once, at the end. The baseline thus carries none of the
+prints ``{"batch_size": 1, "step_milliseconds": [...], ...}`` for each batch size, one per line: a
+prompt of 128 tokens, 64 generated, 5 repetitions. The forward pass of one token is compiled as a
+whole with ``mode="reduce-overhead"``, which replays it as a CUDA graph; the loop only selects the
+most probable token on the device and waits once, at the end. The baseline thus carries none of the
 overhead of ``model.generate``.
 """
 
@@ -94,19 +94,20 @@ class CompiledDecoder:
 
 
 def measure(
-    name: str, dtype: str, device: str, batch: int, prompt: int, tokens: int, repetitions: int
+    model: PreTrainedModel, batch: int, prompt: int, tokens: int, repetitions: int
 ) -> dict[str, Any]:
     """Return median seconds to the first token, and mean milliseconds per step by repetition."""
-    model = dummy_model(name, getattr(torch, dtype), device)
+    device = model.device
     rows = random_prompts(model.config.vocab_size, batch_size=batch, prompt_length=prompt, seed=0)
     prompts = torch.tensor(rows, device=device)  # [B, P]
     decoder = CompiledDecoder(model, capacity=prompt + tokens)
     decoder.run(prompts, _WARMUP_STEPS)
     runs = [decoder.run(prompts, tokens - 1) for _ in range(repetitions)]
     return {
+        "batch_size": batch,
         "num_layers": model.config.num_hidden_layers,
         "time_to_first_token": median(run.prompt_seconds for run in runs),
-        "uses_cuda_graphs": device != "cpu" and not counters["inductor"]["cudagraph_skips"],
+        "uses_cuda_graphs": device.type != "cpu" and not counters["inductor"]["cudagraph_skips"],
         "step_milliseconds": [1e3 * run.decode_seconds / (tokens - 1) for run in runs],
     }
 
@@ -118,5 +119,8 @@ def _now(device: torch.device) -> float:
 
 
 if __name__ == "__main__":
-    model_name, number_type, where, *sizes = sys.argv[1:]
-    print(json.dumps(measure(model_name, number_type, where, *map(int, sizes))))
+    model_name, number_type, where, batch_sizes, *numbers = sys.argv[1:]
+    loaded = dummy_model(model_name, getattr(torch, number_type), where)
+    for size in batch_sizes.split(","):
+        torch.compiler.reset()  # each size is compiled for itself
+        print(json.dumps(measure(loaded, int(size), *map(int, numbers))), flush=True)

@@ -38,7 +38,8 @@ def report_of(record: Record, parts: Sequence[Part], config: CheckConfig) -> Gpu
     device = _result(record, "device")
     running = _result(record, "speed, running batch")
     costs = _result(record, "cost of a step").get("costs", [])
-    speeds = [(part, _result(record, part.name)) for part in parts if _is_speed(part)]
+    speed = _result(record, "speed")
+    baselines = {found["batch_size"]: found for found in speed.get("baselines", [])}
     on = device.get("name", "a GPU")
     return GpuReport(
         title=f"{config.model} float16 on {on}",
@@ -47,18 +48,14 @@ def report_of(record: Record, parts: Sequence[Part], config: CheckConfig) -> Gpu
         rehearsal=config.is_rehearsal,
         parts=tuple(_row(part, record.outcome(part.name)) for part in parts),
         device=DeviceFacts(**device) if device else None,
-        cells=tuple(cell for _, result in speeds for cell in _cells(result)),
-        baselines=tuple(
-            _baseline(size, result["baseline"])
-            for size, (_, result) in zip(config.batch_sizes, speeds, strict=True)
-            if "baseline" in result
-        ),
+        cells=tuple(_cells(speed)),
+        baselines=tuple(_baseline(baseline) for baseline in baselines.values()),
         running_batches=(RunningBatch(backend="onnxruntime", **running),) if running else (),
         costs=tuple(StepCost(**cost) for cost in costs),
         unmeasured=tuple(
-            Unmeasured(part.name, size, _reason(record.outcome(part.name)))
-            for size, (part, result) in zip(config.batch_sizes, speeds, strict=True)
-            if not {"skipdec", "baseline"} <= set(result)
+            Unmeasured("speed", size, _reason(record.outcome("speed")))
+            for size in config.batch_sizes
+            if "skipdec" not in speed or size not in baselines
         ),
     )
 
@@ -71,10 +68,6 @@ def versions() -> str:
 def _result(record: Record, name: str) -> dict[str, Any]:
     outcome = record.outcome(name)
     return outcome.result if outcome is not None and outcome.result is not None else {}
-
-
-def _is_speed(part: Part) -> bool:
-    return part.name.startswith("speed, batch ")
 
 
 def _reason(outcome: Outcome | None) -> str:
@@ -124,9 +117,8 @@ def _cells(result: dict[str, Any]) -> Iterator[Cell]:
         yield Cell(backend="onnxruntime", schedule=entry["name"], **fields)
 
 
-def _baseline(batch_size: int, document: dict[str, Any]) -> Baseline:
-    fields = {**document, "step_milliseconds": tuple(document["step_milliseconds"])}
-    return Baseline(batch_size=batch_size, **fields)
+def _baseline(document: dict[str, Any]) -> Baseline:
+    return Baseline(**{**document, "step_milliseconds": tuple(document["step_milliseconds"])})
 
 
 def _conditions(config: CheckConfig) -> str:

@@ -33,7 +33,6 @@ class CheckConfig:
     repetitions: int = 5
     probe_bytes: int = 2**30
     attempted_model: str = "opt-125m"  # by TensorRT
-    gpu_arch: str | None = None  # for its plans; None: this machine's GPU
     tests: tuple[str, ...] = ()  # further arguments of pytest
 
     @property
@@ -83,28 +82,27 @@ def _tests(*paths: str) -> Command:
 
     def command(config: CheckConfig) -> list[str]:
         marked = ["-m", "not gpu and not slow"] if config.is_rehearsal else ["-m", "gpu"]
-        chosen = [*marked, "-k", "not tensorrt"]  # which has parts of its own
+        chosen = [*marked, "-k", "not tensorrt"]  # which has a part of its own
+        if not config.is_rehearsal:
+            chosen += ["-n", "8", "--dist", "worksteal"]
         return program("selected_tests.py", *chosen, *paths, *config.tests)
 
     return command
 
 
-def _speed(batch_size: int) -> Command:
-    def command(config: CheckConfig) -> list[str]:
-        speed = SpeedConfig(
-            bundle=str(config.speed_bundle),
-            model=config.model,
-            device=config.device,
-            torch_device=config.torch_device,
-            batch_size=batch_size,
-            schedules=list(config.schedules),
-            prompt_length=config.prompt_length,
-            num_tokens=config.num_tokens,
-            repetitions=config.repetitions,
-        )
-        return program("speed.py", json.dumps(asdict(speed)))
-
-    return command
+def _speed(config: CheckConfig) -> list[str]:
+    speed = SpeedConfig(
+        bundle=str(config.speed_bundle),
+        model=config.model,
+        device=config.device,
+        torch_device=config.torch_device,
+        batch_sizes=list(config.batch_sizes),
+        schedules=list(config.schedules),
+        prompt_length=config.prompt_length,
+        num_tokens=config.num_tokens,
+        repetitions=config.repetitions,
+    )
+    return program("speed.py", json.dumps(asdict(speed)))
 
 
 def _device(config: CheckConfig) -> list[str]:
@@ -127,12 +125,8 @@ def _step_cost(config: CheckConfig) -> list[str]:
     )
 
 
-def _attempt(target: str) -> Command:
-    def command(config: CheckConfig) -> list[str]:
-        arch = [config.gpu_arch] if config.gpu_arch and target == "tensorrt-rtx" else []
-        return program("tensorrt_attempt.py", target, config.attempted_model, config.work, *arch)
-
-    return command
+def _tensorrt(config: CheckConfig) -> list[str]:
+    return program("tensorrt_attempt.py", "tensorrt", config.attempted_model, config.work)
 
 
 def _export(config: CheckConfig) -> list[str]:
@@ -151,117 +145,63 @@ EXPORT = Part(
     timeout=300,
     command=_export,
 )
-_DEVICES = "tests/runtime/devices"
 
 
 def parts_of(config: CheckConfig) -> tuple[Part, ...]:
-    """Return all parts, the most worthy first; each batch size is a part of its own."""
-    parts = (*_correct(), *_fast(config), *_possible())
-    return tuple(replace(part, worth=place) for place, part in enumerate(parts, start=1))
+    """Return all parts, the most worthy first."""
+    return tuple(replace(part, worth=place) for place, part in enumerate(_PARTS, start=1))
 
 
-def _correct() -> list[Part]:
-    return [
-        Part(
-            name="device",
-            proves="the device answers; its memory's bandwidth",
-            seconds=15,
-            timeout=90,
-            command=_device,
+_PARTS = (
+    Part(
+        name="device",
+        proves="the device answers; its memory's bandwidth",
+        seconds=15,
+        timeout=90,
+        command=_device,
+    ),
+    Part(
+        name="tests",
+        proves="copies, captured graphs, the gather kernel's PTX; tokens equal the CPU's, ties "
+        "aside, for every structure; 40 random requests of a structure in a running batch, each "
+        "as alone; limits of memory; a server; whether texts with drafts stay equal",
+        seconds=150,
+        timeout=300,
+        command=_tests(
+            "tests/engines/backends",
+            "tests/runtime/devices",
+            "tests/runtime/stitching/test_device_drafts.py",
         ),
-        Part(
-            name="kernels",
-            proves="copies, captured graphs, the gather kernel's PTX, engines of ONNX Runtime",
-            seconds=60,
-            timeout=240,
-            command=_tests("tests/engines/backends"),
-        ),
-        Part(
-            name="texts",
-            proves="tokens equal the CPU's, ties aside, for every structure of OPT, in float16 "
-            "and float32",
-            seconds=75,
-            timeout=300,
-            command=_tests(f"{_DEVICES}/test_texts.py"),
-        ),
-        Part(
-            name="running batches",
-            proves="device slots and graphs by padded rows: 200 random requests, each as alone",
-            seconds=120,
-            timeout=400,
-            command=_tests(f"{_DEVICES}/test_running_batches.py"),
-        ),
-        Part(
-            name="memory",
-            proves="limits hold; closing waits for one step, and gives memory back",
-            seconds=40,
-            timeout=180,
-            command=_tests(f"{_DEVICES}/test_memory.py"),
-        ),
-        Part(
-            name="server",
-            proves="skipdec serve --device answers, and ends at SIGTERM",
-            seconds=30,
-            timeout=150,
-            command=_tests(f"{_DEVICES}/test_serving.py"),
-        ),
-    ]
-
-
-def _fast(config: CheckConfig) -> list[Part]:
-    by_size = [
-        Part(
-            name=f"speed, batch {size}",
-            proves="steps, first token, share of the bandwidth, beside compiled Hugging Face",
-            seconds=110,
-            timeout=300,
-            command=_speed(size),
-            needs_bundle=True,
-        )
-        for size in config.batch_sizes
-    ]
-    return [
-        *by_size,
-        Part(
-            name="speed, running batch",
-            proves="tokens per second of requests at several depths, beside static batches",
-            seconds=60,
-            timeout=300,
-            command=_running_batch,
-            needs_bundle=True,
-        ),
-        Part(
-            name="cost of a step",
-            proves="what a step costs beside its engines",
-            seconds=40,
-            timeout=200,
-            command=_step_cost,
-            needs_bundle=True,
-        ),
-    ]
-
-
-def _possible() -> list[Part]:
-    return [
-        Part(
-            name="drafts",
-            proves="whether texts with drafts stay equal, so that CUDA may allow them",
-            seconds=60,
-            timeout=240,
-            command=_tests("tests/runtime/stitching/test_device_drafts.py"),
-        ),
-        Part(
-            name="tensorrt-rtx",
-            proves="whether it builds or runs for a GPU that it does not list",
-            seconds=60,
-            timeout=240,
-            command=_attempt("tensorrt-rtx"),
-        ),
-        Part(
-            name="tensorrt",
-            proves="NVIDIA's full TensorRT, where it is installed, builds plans and runs them",
-            seconds=60,
-            timeout=300,
-            command=_attempt("tensorrt"),
-        ),
-    ]
+    ),
+    Part(
+        name="speed",
+        proves="steps, first token, share of the bandwidth, beside compiled Hugging Face",
+        seconds=150,
+        timeout=300,
+        command=_speed,
+        needs_bundle=True,
+    ),
+    Part(
+        name="cost of a step",
+        proves="what a step costs beside its engines",
+        seconds=30,
+        timeout=200,
+        command=_step_cost,
+        needs_bundle=True,
+    ),
+    Part(
+        name="speed, running batch",
+        proves="tokens per second of requests at several depths, beside static batches",
+        seconds=40,
+        timeout=300,
+        command=_running_batch,
+        needs_bundle=True,
+    ),
+    Part(
+        name="tensorrt",
+        proves="NVIDIA's full TensorRT, where it is installed, builds plans and runs them",
+        seconds=60,
+        timeout=300,
+        command=_tensorrt,
+    ),
+)

@@ -1,9 +1,9 @@
-"""Measure one batch size: skipdec at several schedules, then the compiled Hugging Face model.
+"""Measure skipdec at several batch sizes and schedules, then the compiled Hugging Face model.
 
-    python scripts/benchmarks/gpu/speed.py '{"bundle": "opt-1.3b", "batch_size": 8, ...}'
+    python scripts/benchmarks/gpu/speed.py '{"bundle": "opt-1.3b", "batch_sizes": [1, 8], ...}'
 
 The argument is JSON with the fields of SpeedConfig. Both run in this one call, so on one device,
-each in its own process. What fails is a problem of the result; the other one's figures stay.
+each in its own process. What fails is a problem of the result; all other figures stay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SpeedConfig:
     model: str
     device: str
     torch_device: str
-    batch_size: int
+    batch_sizes: list[int]
     schedules: list[str]
     prompt_length: int
     num_tokens: int
@@ -41,12 +41,15 @@ def main() -> None:
     """Print both results, and the problems."""
     config = SpeedConfig(**json.loads(sys.argv[1]))
     result: dict[str, Any] = {"problems": []}
-    for name, command in (("skipdec", bench(config)), ("baseline", baseline(config))):
-        try:
-            result[name] = json.loads(_output(command))
-        except subprocess.CalledProcessError as error:
-            words = str(error.stderr).strip()[-_SHOWN:]
-            result["problems"].append(f"{name} ended with {error.returncode}: {words}")
+    for name, command in (("skipdec", bench(config)), ("baselines", baseline(config))):
+        ended = subprocess.run(command, capture_output=True, text=True)
+        if ended.returncode:
+            words = ended.stderr.strip()[-_SHOWN:]
+            result["problems"].append(f"{name} ended with {ended.returncode}: {words}")
+        if name == "baselines":
+            result[name] = [json.loads(line) for line in ended.stdout.splitlines()]
+        elif not ended.returncode:
+            result[name] = json.loads(ended.stdout)
     print(json.dumps(result))
 
 
@@ -55,7 +58,7 @@ def bench(config: SpeedConfig) -> list[str]:
     return skipdec_command(
         "bench",
         config.bundle,
-        f"--batch-sizes={config.batch_size}",
+        f"--batch-sizes={_joined(config)}",
         *(f"--schedule={schedule}" for schedule in config.schedules),
         f"--prompt-len={config.prompt_length}",
         f"--gen-len={config.num_tokens}",
@@ -71,7 +74,7 @@ def baseline(config: SpeedConfig) -> list[str]:
     if missing:
         message = f"{' and '.join(missing)} not installed"
         return [sys.executable, "-c", f"import sys; sys.exit({message!r})"]
-    sizes = (config.batch_size, config.prompt_length, config.num_tokens, config.repetitions)
+    sizes = (_joined(config), config.prompt_length, config.num_tokens, config.repetitions)
     program = str(_FOLDER / "compiled_baseline.py")
     return [
         *(sys.executable, program, config.model, "float16", config.torch_device),
@@ -79,8 +82,8 @@ def baseline(config: SpeedConfig) -> list[str]:
     ]
 
 
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def _joined(config: SpeedConfig) -> str:
+    return ",".join(map(str, config.batch_sizes))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from skipdec import Generator, RunningBatch, SamplingParams
 from skipdec.runtime.stitching.device.slot_stitcher import DeviceSlotStitcher
 from skipdec.runtime.tokens.outputs import CompletionOutput
 
-REQUESTS = {"cuda": 200, "rehearsal": 30}
+REQUESTS = {"cuda": 40, "rehearsal": 30}
 ROWS = 5
 
 
