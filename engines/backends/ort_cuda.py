@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -38,6 +39,35 @@ if TYPE_CHECKING:
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 _HOST_ROLES = frozenset({TensorRole.TOTAL_SEQUENCE_LENGTH})  # a kernel launch argument
 _NO_KERNEL = "default CPU EP"  # part of ONNX Runtime's message for an operator without CUDA kernel
+_WARNING, _ERROR = 2, 3  # severities of ONNX Runtime's log; it starts with the first
+
+
+class _QuietLog:
+    """Keeps warnings out of ONNX Runtime's default log while any thread is inside.
+
+    For each CUDA session it warns that there is no plugin for CUDA, which nobody needs. Its default
+    severity cannot be read, so at last it is what ONNX Runtime starts with.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0  # threads
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        self._enter(1)
+        try:
+            yield
+        finally:
+            self._enter(-1)
+
+    def _enter(self, change: int) -> None:
+        with self._lock:
+            self._inside += change
+            onnxruntime.set_default_logger_severity(_ERROR if self._inside else _WARNING)
+
+
+_quiet_log = _QuietLog()
 
 
 class OrtDeviceBinding(Binding):
@@ -159,8 +189,7 @@ class OrtCudaBackend(_OrtDeviceBackend):
         with contextlib.redirect_stdout(sys.stderr):  # it prints missing libraries
             onnxruntime.preload_dlls()
         super().__init__(_open_cuda_device(device_index))
-        self._options = session_options(1)
-        self._options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        self._options = _cuda_session_options()
 
     def load(
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
@@ -178,7 +207,9 @@ class OrtCudaBackend(_OrtDeviceBackend):
                 "--target onnxruntime --kernels onnxruntime",
             )
         try:
-            native = open_session(bundle, spec, self._options, [(_CUDA_PROVIDER, self._settings())])
+            with _quiet_log():
+                providers = [(_CUDA_PROVIDER, self._settings())]
+                native = open_session(bundle, spec, self._options, providers)
         except BundleError as error:
             if _NO_KERNEL not in str(error):
                 raise
@@ -227,6 +258,18 @@ class OrtRehearsalBackend(_OrtDeviceBackend):
         options = cpu_session_options(1, bundle)
         native = open_session(bundle, spec, options, ["CPUExecutionProvider"])
         return OrtRehearsalSession(spec, native, self.device)
+
+
+def _cuda_session_options() -> onnxruntime.SessionOptions:
+    """Return options under which a run allocates nothing that a run of these shapes had before.
+
+    With memory patterns the second run of a shape takes one block for all that the first allocated
+    piece by piece, and the second is the one that is captured.
+    """
+    options = session_options(1)
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    return options
 
 
 def _open_cuda_device(index: int) -> Device:
