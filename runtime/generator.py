@@ -343,14 +343,14 @@ class Generator:
         """Hold this generator for requests that come at any time and run together.
 
         Up to ``max_batch_size`` rows run at once; see `RunningBatch`. The options are those of
-        `OpenOptions`: ``max_prefill_tokens`` is 2,048 by default and ``max_model_len`` what the
-        bundle holds; TensorRT runs the engines of the smallest KV bucket that holds so many
-        positions. ``admission`` is ``fcfs``, the default on a CPU, or
-        ``gang:min_free=2,hold_ms=8``, the default on a device. With ``prefix_cache`` a prompt on a
-        CPU that begins like an earlier one runs only its rest, and its text stays the same.
-        ``draft`` replaces the drafts that the generator was opened with. An `OpenOptions` in
-        ``options`` replaces these five arguments by its fields. ``draft_memory`` is as in
-        `generate_requests`.
+        `OpenOptions`: ``max_prefill_tokens`` is 2,048 by default, on a GPU up to 8,192 where it has
+        memory for their activations, and ``max_model_len`` what the bundle holds; TensorRT runs the
+        engines of the smallest KV bucket that holds so many positions. ``admission`` is ``fcfs``,
+        the default on a CPU, or ``gang:min_free=2,hold_ms=8``, the default on a device. With
+        ``prefix_cache`` a prompt on a CPU that begins like an earlier one runs only its rest, and
+        its text stays the same. ``draft`` replaces the drafts that the generator was opened with.
+        An `OpenOptions` in ``options`` replaces these five arguments by its fields.
+        ``draft_memory`` is as in `generate_requests`.
 
         Other calls are refused while the batch is open. Raises UsageError for an invalid value, and
         SkipDecError inside another running batch or this thread's open stream.

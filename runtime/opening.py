@@ -147,7 +147,8 @@ class OpenOptions(ValidatedConfig):
     max_prefill_tokens: Annotated[int | None, _LIMITS] = Field(
         default=None,
         ge=integer("min_prefill_tokens"),
-        description="prompt tokens of one call; fewer delay running requests less (2048)",
+        description="prompt tokens of one call; fewer delay running requests less (2048; on a "
+        "GPU up to 8192)",
     )
     max_model_len: Annotated[int | None, _LIMITS] = Field(
         default=None,

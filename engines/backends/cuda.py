@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable
@@ -189,6 +190,9 @@ class CudaDevice(Device):
     @override
     def close(self) -> None:
         if self._is_open:
+            if self._is_capturing:
+                with contextlib.suppress(DeviceError):  # of a capture that had failed
+                    self.end_capture().destroy()
             self._is_open = False
             self.synchronize()
             self._call(runtime.cudaStreamDestroy, self._stream)

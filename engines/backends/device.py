@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from ..errors import DeviceError
 from ..manifest import DType, TensorRole
 from ..memory import (
     ITEM_BYTES,
@@ -154,6 +156,17 @@ class Device(ABC):
         In either case the stream runs enqueued work again. Bindings in the capture and their memory
         must outlive the graph.
         """
+
+    def capture(self, enqueue: Callable[[], None]) -> DeviceGraph:
+        """Return what ``enqueue`` enqueues as a graph; the capture ends whatever it raises."""
+        self.begin_capture()
+        try:
+            enqueue()
+        except BaseException:
+            with contextlib.suppress(DeviceError):  # of the broken capture; the cause is raised
+                self.end_capture().destroy()
+            raise
+        return self.end_capture()
 
     @abstractmethod
     def memory_info(self) -> tuple[int, int]:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import onnxruntime
 from typing_extensions import override
 
-from ..errors import BundleError, EnvironmentMismatchError
+from ..errors import BundleError, DeviceError, EnvironmentMismatchError
 from ..host.gpus import survey_gpus
 from ..host.installation import install_command
 from ..manifest import EngineSpec, KVBucket, TensorRole, TensorSpec
-from ..memory import DeviceTensor, Tensor
+from ..memory import ITEM_BYTES, DeviceTensor, Tensor
 from .device import Device, DeviceMemory, misplaced
 from .ort import (
     ONNX_BFLOAT16,
@@ -36,8 +38,39 @@ if TYPE_CHECKING:
     from ..bundle import EngineBundle
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
+_CACHES = (TensorRole.PAST_KEY, TensorRole.PAST_VALUE)
+_FLOATING = frozenset({"float32", "float16", "bfloat16"})  # int8 caches are of CPUs
 _HOST_ROLES = frozenset({TensorRole.TOTAL_SEQUENCE_LENGTH})  # a kernel launch argument
 _NO_KERNEL = "default CPU EP"  # part of ONNX Runtime's message for an operator without CUDA kernel
+_WARNING, _ERROR = 2, 3  # severities of ONNX Runtime's log; it starts with the first
+
+
+class _QuietLog:
+    """Keeps warnings out of ONNX Runtime's default log while any thread is inside.
+
+    For each CUDA session it warns that there is no plugin for CUDA, which nobody needs. Its default
+    severity cannot be read, so at last it is what ONNX Runtime starts with.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0  # threads
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        self._enter(1)
+        try:
+            yield
+        finally:
+            self._enter(-1)
+
+    def _enter(self, change: int) -> None:
+        with self._lock:
+            self._inside += change
+            onnxruntime.set_default_logger_severity(_ERROR if self._inside else _WARNING)
+
+
+_quiet_log = _QuietLog()
 
 
 class OrtDeviceBinding(Binding):
@@ -107,15 +140,62 @@ class OrtDeviceSession(EngineSession):
         return [*super()._array_problems(tensors), *misplaced(tensors, _HOST_ROLES)]
 
 
+class OrtRehearsalBinding(OrtDeviceBinding):
+    """A binding whose runs fail where they would on CUDA, though a CPU can do them.
+
+    CUDA's attention reads caches that nobody wrote, and a captured run must not allocate.
+    """
+
+    def __init__(
+        self, session: OrtRehearsalSession, tensors: Mapping[TensorRole, Tensor], memory_kind: str
+    ) -> None:
+        super().__init__(session, tensors, memory_kind)
+        self._device = session.device
+        self._count_run = partial(session.count_run, tuple(one.shape for one in tensors.values()))
+        places = (cast(DeviceTensor, tensors[role]) for role in _CACHES if role in tensors)
+        self._caches = [place for place in places if place.dtype in _FLOATING]
+
+    @override
+    def run(self) -> None:
+        self._count_run()
+        for cache in self._caches:
+            self._device.require_written(cache.address, cache.nbytes, ITEM_BYTES[cache.dtype])
+        super().run()
+
+
 class OrtRehearsalSession(OrtDeviceSession):
     """One engine on the CPU, run when the rehearsal device synchronises."""
 
     memory_kind = "cpu"
     device: RehearsalDevice
 
+    def __init__(
+        self, spec: EngineSpec, native: onnxruntime.InferenceSession, device: RehearsalDevice
+    ) -> None:
+        super().__init__(spec, native, device)
+        has_pattern = native.get_session_options().enable_mem_pattern
+        self._runs_before_capture = 2 if has_pattern else 1  # that allocate
+        self._runs: Counter[Hashable] = Counter()  # by the shapes of what was bound
+
+    def count_run(self, shapes: Hashable) -> None:
+        """Count a run. Raises DeviceError if ONNX Runtime would allocate for it in a capture."""
+        if not self.device.is_capturing:
+            self._runs[shapes] += 1
+        elif self._runs[shapes] < self._runs_before_capture:
+            raise DeviceError(
+                f"engine {self.spec.name}",
+                f"has run {self._runs[shapes]} times with shapes that are captured now, for which "
+                f"ONNX Runtime allocates in the first {self._runs_before_capture} runs; run it "
+                "before, without memory patterns",
+            )
+
     def enqueue(self, io_binding: onnxruntime.IOBinding) -> None:
         """Put a run on the rehearsal's stream; errors show when it runs."""
         self.device.enqueue(partial(run_bound, self.native, io_binding, self.spec.name))
+
+    @override
+    def _bind(self, tensors: Mapping[TensorRole, Tensor]) -> Binding:
+        return OrtRehearsalBinding(self, tensors, self.memory_kind)
 
 
 class _OrtDeviceBackend(EngineBackend):
@@ -159,7 +239,7 @@ class OrtCudaBackend(_OrtDeviceBackend):
         with contextlib.redirect_stdout(sys.stderr):  # it prints missing libraries
             onnxruntime.preload_dlls()
         super().__init__(_open_cuda_device(device_index))
-        self._options = session_options(1)
+        self._options = _for_captures(session_options(1))
         self._options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
 
     def load(
@@ -178,7 +258,9 @@ class OrtCudaBackend(_OrtDeviceBackend):
                 "--target onnxruntime --kernels onnxruntime",
             )
         try:
-            native = open_session(bundle, spec, self._options, [(_CUDA_PROVIDER, self._settings())])
+            with _quiet_log():
+                providers = [(_CUDA_PROVIDER, self._settings())]
+                native = open_session(bundle, spec, self._options, providers)
         except BundleError as error:
             if _NO_KERNEL not in str(error):
                 raise
@@ -224,9 +306,19 @@ class OrtRehearsalBackend(_OrtDeviceBackend):
         self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
     ) -> OrtRehearsalSession:
         """Load one engine. Raises BundleError, with ONNX Runtime's message, for a broken graph."""
-        options = cpu_session_options(1, bundle)
+        options = _for_captures(cpu_session_options(1, bundle))
         native = open_session(bundle, spec, options, ["CPUExecutionProvider"])
         return OrtRehearsalSession(spec, native, self.device)
+
+
+def _for_captures(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
+    """Let a run allocate nothing where a run of the same shapes has been before.
+
+    With memory patterns the second run of a shape takes one block for all that the first allocated
+    piece by piece, and the second is the one that is captured.
+    """
+    options.enable_mem_pattern = False
+    return options
 
 
 def _open_cuda_device(index: int) -> Device:

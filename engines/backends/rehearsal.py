@@ -1,7 +1,9 @@
 """A device made of host memory that runs the GPU code paths on a machine without a GPU.
 
 Enqueued work is deferred until ``synchronize``, and addresses become invalid when freed, so missing
-waits and use after free fail here, too. Its speed is meaningless.
+waits and use after free fail here, too. New memory is NaN, and an engine that runs on caches of
+which some were never written fails: attention on CUDA would multiply them by 0. Its speed is
+meaningless.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from .device import Device, DeviceEvent, DeviceGraph
 
 Work = Callable[[], None]
 
+UNWRITTEN = 0xFF  # each byte of new memory; NaN in every type
 _ALIGNMENT = 256
 _streams: Iterator[int] = count(1)  # 0 is CUDA's default stream
 
@@ -60,6 +63,11 @@ class RehearsalDevice(Device):
         """Return a number that is unique among this process's rehearsal devices."""
         return self._stream
 
+    @property
+    def is_capturing(self) -> bool:
+        """True while enqueued work goes into a graph."""
+        return self._recorded is not None
+
     def enqueue(self, work: Work) -> None:
         """Add ``work`` to the stream, to run at ``synchronize``, or to a graph being captured."""
         if self._recorded is not None:
@@ -77,6 +85,21 @@ class RehearsalDevice(Device):
                 return block[start : start + nbytes]
         raise DeviceError(self.name, f"{nbytes} bytes at {address:#x} are not allocated")
 
+    def require_written(self, address: int, nbytes: int, item_bytes: int) -> None:
+        """Enqueue a check that no item of ``item_bytes`` at ``address`` is as it was allocated."""
+        unwritten = int.from_bytes(bytes([UNWRITTEN]) * item_bytes)
+
+        def check() -> None:
+            items = self.bytes_at(address, nbytes).view(f"u{item_bytes}")
+            if count := int((items == unwritten).sum()):
+                raise DeviceError(
+                    self.name,
+                    f"attention would read {count:,} of {items.size:,} items at {address:#x} that "
+                    "nobody wrote, and NaN with them; zero the memory of caches",
+                )
+
+        self.enqueue(check)
+
     @override
     def allocate(self, nbytes: int) -> int:
         self._refuse_during_capture("allocate")
@@ -92,6 +115,7 @@ class RehearsalDevice(Device):
         memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
         start = -memory.ctypes.data % _ALIGNMENT
         block = memory[start : start + nbytes]
+        block.fill(UNWRITTEN)
         address = int(memory.ctypes.data) + start
         self._blocks[address] = block
         insort(self._addresses, address)

@@ -133,26 +133,42 @@ def build_plan(
     return PlanReport.model_validate(report)
 
 
+_NO_GPU = "needs the GPU that it builds for, and this machine has none"
+_INSTEAD = "on other GPUs use --target onnxruntime, which runs on CUDA, or --target tensorrt"
+
+
 def _gpu_problems(options: BuildOptions, facts: BuilderFacts) -> list[str]:
     wanted, present, known = (
         options.compute_capability,
         facts.compute_capability,
         facts.compute_capabilities,
     )
-    if wanted is None:
-        if present is not None:
-            return []
-        instead = f"; name the GPU to build for: {', '.join(known)}" if known else ""
-        return [f"needs the GPU that it builds for, and this machine has none{instead}"]
-    if wanted in known or (not known and wanted == present):
-        return []
     if not known:
-        here = f"this machine's has {present}" if present else "this machine has none"
-        return [
-            f"builds only for the GPU of the machine that it runs on; compute capability {wanted} "
-            f"was asked for, {here}; build there"
-        ]
-    return [f"compute capability {wanted!r} can't be built for; allowed: {', '.join(known)}"]
+        return _own_gpu_problems(wanted, present)
+    allowed = ", ".join(known)
+    if wanted is None and present is None:
+        return [f"{_NO_GPU}; name the GPU to build for: {allowed}"]
+    if (wanted or present) in known:
+        return []
+    if wanted is not None:
+        return [f"compute capability {wanted!r} can't be built for; allowed: {allowed}; {_INSTEAD}"]
+    return [
+        f"does not run on this machine's {facts.gpu} of compute capability {present}; allowed: "
+        f"{allowed}; {_INSTEAD}, or name another GPU to build for"
+    ]
+
+
+def _own_gpu_problems(wanted: str | None, present: str | None) -> list[str]:
+    """Return problems of a library that builds only for this machine's GPU."""
+    if wanted is None:
+        return [] if present is not None else [_NO_GPU]
+    if wanted == present:
+        return []
+    here = f"this machine's has {present}" if present else "this machine has none"
+    return [
+        f"builds only for the GPU of the machine that it runs on; compute capability {wanted} "
+        f"was asked for, {here}; build there"
+    ]
 
 
 def _compatibility_problems(options: BuildOptions) -> list[str]:

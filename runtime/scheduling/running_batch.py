@@ -10,14 +10,13 @@ from time import perf_counter
 
 from ...engines.constants import integer
 from ...engines.errors import ClosedError, SkipDecError, UsageError
-from ...engines.memory import Array
 from ..drafting.resolver import wants_drafts
 from ..requests.request import Prompt, Request, make_request
 from ..schedule import ExitSchedule
 from ..stitching.protocol import StepRow
 from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.outputs import RequestOutput, StreamDelta
-from ..tokens.sampler import HostLogits, StepLogits
+from ..tokens.sampler import SharedLogits, StepLogits
 from ..tokens.sampling import SamplingParams
 from .decoding import Decoding, prompt_end
 from .drafted_decoding import make_decoding
@@ -77,17 +76,18 @@ class RunningBatch:
         self._counters = Counters.zero(loaded.model.num_layers)
         # Called with the numbers of requests that stop waiting, before their prompts run.
         self.on_admission: Callable[[Sequence[int]], None] = lambda numbers: None
-        max_call = slots.limits.most_prompt_tokens or config.max_prefill_tokens
+        max_prefill_tokens = config.max_prefill_tokens or loaded.limits.prefill_tokens
+        max_call = slots.limits.most_prompt_tokens or max_prefill_tokens
         self.limits = RequestLimits(
             max_rows=loaded.limits.max_batch_size,
             max_positions=slots.limits.max_positions,
-            max_chunk_tokens=min(config.max_prefill_tokens, max_call),
+            max_chunk_tokens=min(max_prefill_tokens, max_call),
             kv_bytes=loaded.engines.pool.limit,
             memory=slots.memory,
         )
         self._scheduler = Scheduler[RunningRequest](
             self.limits.max_rows,
-            config.max_prefill_tokens,
+            max_prefill_tokens,
             parse_admission(config.admission, on_device=loaded.engines.device is not None),
             self._fits,
             kept_tokens=lambda request: slots.kept_tokens(request.prompt),
@@ -312,13 +312,14 @@ class RunningBatch:
         self._counters.count_prefill(perf_counter() - start)
         return [] if logits is None else self._begin([request], logits)
 
-    def _begin(self, requests: Sequence[RunningRequest], logits: Array) -> list[StreamDelta]:
-        """Sample the first token of each row; ``logits`` float32 [requests, V]."""
+    def _begin(self, requests: Sequence[RunningRequest], logits: StepLogits) -> list[StreamDelta]:
+        """Sample the first token of each row; ``logits`` are those of the requests' prompts."""
         rows = [row for request in requests for row in request.rows]
-        row_logits = [logits[index] for index, request in enumerate(requests) for _ in request.rows]
+        places = [place for place, request in enumerate(requests) for _ in request.rows]
         self._counters.prompt_tokens += sum(request.prompt_length for request in requests)
         self._rows += rows
-        return self._accept(rows, [prompt_end(row) for row in rows], HostLogits(row_logits), None)
+        fed = [prompt_end(row) for row in rows]
+        return self._accept(rows, fed, SharedLogits(logits, places), None)
 
     def _decode(self) -> list[StreamDelta]:
         clock = self._loaded.engines.clock
@@ -408,4 +409,5 @@ class RunningBatch:
         """Free the slots of rows, while no other thread can free them all."""
         with self._loaded.engines.kept():
             for row in rows:
-                self._slots.release(row.number)
+                failed = row.finish_reason == "error"
+                (self._slots.discard if failed else self._slots.release)(row.number)

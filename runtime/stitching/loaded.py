@@ -167,12 +167,18 @@ class LoadedEngines:
             self._slots = slots
             self._planned_bytes = planned_bytes
             self.pool.reset_peak()
+        failed = False
         try:
             yield
+        except SkipDecError:
+            failed = True
+            raise
         finally:
             if not self._home.is_left:
                 with self._changed:
                     self._close_slots()
+                    if failed and self.device is not None:
+                        self.pool.trim()  # attention there reads what NaN a failed call left
                     self._holder = None
                     self._changed.notify_all()
 

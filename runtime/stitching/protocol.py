@@ -19,6 +19,7 @@ from ...engines.memory import Array, Buffer, Tensor
 from ..kv.buffers import KVLayout, pair_bytes
 from ..kv.cache import Capacities, KVCache, KVPlan, SlotSizes, plan_kv_cache
 from ..schedule import ExitSchedule, LayerPlan
+from ..tokens.sampler import StepLogits
 from .drafts import DraftEngines
 
 LayerCaches = Callable[[int], tuple[Tensor, Tensor]]
@@ -237,11 +238,11 @@ class Stitcher(ABC):
         bucket: int | None,
         caches: LayerCaches,
         after: Callable[[int], None],
-    ) -> Array:
+    ) -> StepLogits:
         """Run prompts into empty caches, of row r ``active_lengths[l][r]`` tokens in layer l.
 
-        A layer writes to ``caches(layer)``; ``after(layer)`` is called when it has. Returns logits
-        [rows, V] of each prompt's last token, newly allocated.
+        A layer writes to ``caches(layer)``; ``after(layer)`` is called when it has. Returns the
+        logits of each prompt's last token, valid until the next call.
         """
 
     @abstractmethod
@@ -254,12 +255,12 @@ class Stitcher(ABC):
         caches: LayerCaches,
         *,
         is_last: bool,
-    ) -> Array | None:
+    ) -> StepLogits | None:
         """Run ``tokens`` of one prompt, from position ``start`` on, on its caches.
 
         Layer l runs the prompt's first ``active_lengths[l]`` tokens. With int8 products the bits
-        are those of the whole prompt at once. Returns logits [1, V] of the last token if this is
-        the prompt's last chunk.
+        are those of the whole prompt at once. Returns the logits of the last token, valid until
+        the next call, if this is the prompt's last chunk.
         """
 
     @abstractmethod

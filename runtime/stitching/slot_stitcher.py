@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...engines.constants import integer
 from ...engines.errors import UsageError
-from ...engines.memory import Array, Tensor
+from ...engines.memory import Tensor
 from ..kv.buffers import BufferPool
 from ..kv.cache import Capacities, KVCache, KVPlan, SlotCache
 from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
@@ -104,12 +104,12 @@ class SlotStitcher(ABC):
             return 0  # it would never fit in chunks
         return kept
 
-    def prefill(self, rows: Sequence[PromptRow]) -> Array:
+    def prefill(self, rows: Sequence[PromptRow]) -> StepLogits:
         """Reserve KV memory for rows that `fits` accepted and run their prompts in one call.
 
         A layer that all rows keep writes their slots; any other writes a scratch pair, from which
-        the rows that keep it are copied. Returns logits float32 [rows, V] of each prompt's last
-        token, newly allocated.
+        the rows that keep it are copied. Returns the logits of each prompt's last token, valid
+        until the next call.
         """
         self._reserve(rows, self.memory.scratch_plan(rows))
         active = [[row.active_length(layer) for row in rows] for layer in range(self._num_layers)]
@@ -154,10 +154,10 @@ class SlotStitcher(ABC):
             chunked.done = len(blocks) * BLOCK_TOKENS
         return chunked.done
 
-    def chunk(self, stop: int) -> Array | None:
+    def chunk(self, stop: int) -> StepLogits | None:
         """Run the begun prompt up to token ``stop``.
 
-        Returns logits float32 [1, V] at the prompt's end, None before.
+        Returns the logits at the prompt's end, valid until the next call, and None before.
         """
         chunked = self._chunked
         assert chunked is not None, "begin_chunks first"
@@ -283,6 +283,10 @@ class SlotStitcher(ABC):
         self._plans.pop(row, None)
         self._floors.pop(row, None)
         self._cache.release(row)
+
+    def discard(self, row: int) -> None:
+        """Free the slots of a row whose computation failed."""
+        self.release(row)
 
     def reset(self) -> None:
         """Free all rows after a failure: their keys and values may be wrong."""

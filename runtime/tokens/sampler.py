@@ -293,6 +293,22 @@ class HostLogits(StepLogits):
 
 
 @dataclass(frozen=True)
+class SharedLogits(StepLogits):
+    """Logits that several rows read: row r has those at ``places[r]`` of ``logits``."""
+
+    logits: StepLogits
+    places: Sequence[int]
+
+    @override
+    def sample(self, row: int, sampler: Sampler) -> SampledToken:
+        return self.logits.sample(self.places[row], sampler)
+
+    @override
+    def propose(self, row: int, sampler: Sampler, place: int) -> int:
+        return self.logits.propose(self.places[row], sampler, place)
+
+
+@dataclass(frozen=True)
 class CandidateLogits(StepLogits):
     """The K most probable tokens of each row, as a device chose them.
 

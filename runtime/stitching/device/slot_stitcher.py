@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from ....engines.errors import UsageError
+from ....engines.memory import DeviceTensor
 from ...kv.buffers import BufferPool, KVLayout, pooled_size
 from ...kv.cache import SlotCache, SlotSizes
 from ...schedule import LayerPlan
@@ -102,6 +104,15 @@ class DeviceSlotStitcher(SlotStitcher):
         if self._drafts is None:
             self._drafts = DeviceDrafts(self._engines, self._cache, self.limits, self._num_layers)
         return self._drafts.run(rows, plan, narrow=narrow)
+
+    @override
+    def discard(self, row: int) -> None:
+        """Zero the row's slots and free them: what is NaN there spoils the next row's attention."""
+        for layer in range(self._cache.num_layers):
+            for tensor in self._cache.held(row, layer):
+                place = cast(DeviceTensor, tensor)
+                self._engines.device.fill(place.address, place.nbytes, 0)
+        self.release(row)
 
     def reset(self) -> None:
         """Free all rows and graphs after a failure: both may be wrong."""

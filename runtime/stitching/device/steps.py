@@ -40,16 +40,11 @@ class GraphCapture:
         if not self.is_possible:
             return None
         try:
-            self._device.begin_capture()
-            try:
-                enqueue()
-            finally:
-                graph = self._device.end_capture()
+            return self._device.capture(enqueue)
         except SkipDecError as error:
             _LOGGER.warning("steps are enqueued engine by engine, not as graphs: %s", error)
             self.is_possible = False
             return None
-        return graph
 
 
 @dataclass(eq=False)

@@ -15,6 +15,7 @@ from ....engines.backends.session import EngineSession
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array, DeviceTensor, Tensor
 from ...kv.cache import KVCache
+from ...tokens.sampler import StepLogits
 from ..drafts import DraftEngines
 from ..protocol import LayerCaches, Stitcher, cache_tensors, run_once
 from .buffers import (
@@ -76,6 +77,8 @@ class DeviceStitcher(Stitcher):
         self._buffers = PromptBuffers(memory, embed.spec, head.spec)
         self._results: dict[tuple[int, bool], StepResults] = {}  # by width and narrow
         self._results_of(StepKind())
+        # Prompts have memory of their own: a step may have begun whose results are read after them.
+        self._prompt_results = CandidateResults(memory, head.spec, candidates.spec, max_rows)
         self._inputs = DeviceInputs(memory)
         self._prefix_inputs = DeviceInputs(memory)
         self.capture = GraphCapture(self.device)
@@ -129,11 +132,11 @@ class DeviceStitcher(Stitcher):
         bucket: int | None,
         caches: LayerCaches,
         after: Callable[[int], None],
-    ) -> Array:
+    ) -> StepLogits:
         padded = max(map(len, prompts))
         last = [index * padded + len(prompt) - 1 for index, prompt in enumerate(prompts)]
         states = self._run(prompts, 0, active_lengths, last, bucket, caches, after)
-        return self._gather(states, self._inputs.device[TensorRole.ROW_POSITIONS])
+        return self._logits_of(states, len(prompts))
 
     @override
     def chunk(
@@ -145,11 +148,11 @@ class DeviceStitcher(Stitcher):
         caches: LayerCaches,
         *,
         is_last: bool,
-    ) -> Array | None:
+    ) -> StepLogits | None:
         active = [[max(0, min(length - start, len(tokens)))] for length in active_lengths]
         states = self._run([tokens], start, active, [len(tokens) - 1], bucket, caches)
         if is_last:
-            return self._gather(states, self._inputs.device[TensorRole.ROW_POSITIONS])
+            return self._logits_of(states, 1)
         self.device.synchronize()  # the host's copy of the inputs may change from here on
         return None
 
@@ -303,6 +306,16 @@ class DeviceStitcher(Stitcher):
                 else CandidateResults(self.memory, head.spec, candidates.spec, tokens)
             )
         return self._results[key]
+
+    def _logits_of(self, hidden_states: DeviceTensor, rows: int) -> StepLogits:
+        """Return the logits of the ``rows`` gathered tokens, valid until the next prompts."""
+        results = self._prompt_results
+        tensors: dict[TensorRole, Tensor] = dict(results.tensors(rows))
+        tensors[TensorRole.HIDDEN_STATES] = hidden_states
+        tensors[TensorRole.ROW_POSITIONS] = self._inputs.device[TensorRole.ROW_POSITIONS]
+        run_once(self.head, tensors)
+        run_once(self.candidates, tensors)
+        return results.download(rows).wait()
 
     def _gather(self, hidden_states: DeviceTensor, row_positions: DeviceTensor) -> Array:
         logits = self._buffers.logits(row_positions.shape[0])

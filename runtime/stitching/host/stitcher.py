@@ -12,6 +12,7 @@ from ....engines.backends.session import EngineSession
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array, Buffer, Tensor
 from ...kv.cache import KVCache
+from ...tokens.sampler import HostLogits
 from ..drafts import DraftEngines
 from ..protocol import LayerCaches, Stitcher, cache_tensors, run_once
 from .workspace import Workspace
@@ -90,7 +91,7 @@ class HostStitcher(Stitcher):
         bucket: int | None,
         caches: LayerCaches,
         after: Callable[[int], None],
-    ) -> Array:
+    ) -> HostLogits:
         """Run prompts, padded on the right to the longest.
 
         What is computed beyond a row's own length is dropped: hidden states stay as the layer below
@@ -109,7 +110,7 @@ class HostStitcher(Stitcher):
                 _run_prefixes(session, hidden_states, *caches(layer), active, 0)
             after(layer)
         row_positions = np.arange(len(prompts)) * padded + ends - 1  # [rows]
-        return self._gather_logits(hidden_states, row_positions)
+        return HostLogits(self._gather_logits(hidden_states, row_positions))
 
     @override
     def chunk(
@@ -121,7 +122,7 @@ class HostStitcher(Stitcher):
         caches: LayerCaches,
         *,
         is_last: bool,
-    ) -> Array | None:
+    ) -> HostLogits | None:
         hidden_states = self._embed_tokens([tokens], start)  # [1, S, E]
         for layer, session in enumerate(self.layers):
             active = min(active_lengths[layer] - start, len(tokens))
@@ -129,7 +130,7 @@ class HostStitcher(Stitcher):
                 _run_prefixes(session, hidden_states, *caches(layer), np.array([active]), start)
         if not is_last:
             return None
-        return self._gather_logits(hidden_states, np.array([len(tokens) - 1]))
+        return HostLogits(self._gather_logits(hidden_states, np.array([len(tokens) - 1])))
 
     @override
     def score(

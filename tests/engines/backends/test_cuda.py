@@ -181,6 +181,29 @@ def test_a_capture_that_failed_leaves_a_usable_device(fake: FakeRuntime) -> None
     assert "cudaFree" in fake.calls
 
 
+def test_a_capture_ends_whatever_stops_its_work(fake: FakeRuntime) -> None:
+    device = cuda.CudaDevice()
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    fake.failing["cudaStreamEndCapture"] = runtime.cudaError_t.cudaErrorStreamCaptureInvalidated
+    with pytest.raises(KeyboardInterrupt):
+        device.capture(stop)
+    assert fake.calls.count("cudaStreamEndCapture") == 1
+    device.free(256)
+    assert "cudaFree" in fake.calls
+
+
+def test_a_device_that_is_closed_ends_its_capture_first(fake: FakeRuntime) -> None:
+    device = cuda.CudaDevice()
+    device.begin_capture()
+    device.close()
+    order = ("cudaStreamEndCapture", "cudaStreamSynchronize", "cudaStreamDestroy")
+    places = [fake.calls.index(name) for name in order]
+    assert places == sorted(places)
+
+
 @pytest.fixture
 def device() -> Iterator[CudaDevice]:
     try:
@@ -199,12 +222,14 @@ def test_copies_fills_and_graphs_on_a_gpu(device: CudaDevice) -> None:
     source = device.pinned(cache.nbytes).view(np.float16).reshape(cache.shape)
     target = device.pinned(cache.nbytes).view(np.float16).reshape(cache.shape)
     source[...] = np.arange(source.size).reshape(source.shape)
-    device.begin_capture()
-    device.copy_to_device(cache.address, source)
-    memory.copy_positions(cache, source=1, target=0, length=2)
-    device.fill(cache.address + cache.nbytes - 2, 2, 0)
-    device.copy_to_host(target, cache.address)
-    graph = device.end_capture()
+
+    def enqueue() -> None:
+        device.copy_to_device(cache.address, source)
+        memory.copy_positions(cache, source=1, target=0, length=2)
+        device.fill(cache.address + cache.nbytes - 2, 2, 0)
+        device.copy_to_host(target, cache.address)
+
+    graph = device.capture(enqueue)
     device.synchronize()
     assert not target.any()
     for factor in (1, 2):
@@ -237,9 +262,7 @@ def test_a_gpu_gathers_the_rows_that_an_index_names(device: CudaDevice, row_byte
 
     gather()
     device.synchronize()
-    device.begin_capture()
-    gather()
-    graph = device.end_capture()
+    graph = device.capture(gather)
     for order in ([0, 1, 2, 3], [4, 4, 0, 3]):
         chosen[...] = order
         graph.launch()

@@ -6,7 +6,7 @@ import gc
 
 import numpy as np
 import pytest
-from host_device import POISON, HostDevice
+from host_device import HostDevice
 
 from skipdec.engines.backends.device import DeviceMemory, misplaced
 from skipdec.engines.backends.ort_cuda import OrtRehearsalBackend
@@ -105,8 +105,11 @@ def test_work_behind_work_that_fails_is_dropped_but_its_memory_is_freed(
     assert not ran
 
 
-def test_new_memory_holds_nothing_useful(device: HostDevice) -> None:
-    assert (device.bytes_at(device.allocate(100), 100) == POISON).all()
+def test_new_memory_is_nan_unless_its_owner_zeroes_it(device: HostDevice) -> None:
+    assert np.isnan(device.bytes_at(device.allocate(100), 100).view(np.float16)).all()
+    buffer = DeviceMemory(device).allocate(100)
+    device.synchronize()
+    assert not device.bytes_at(buffer.address, 100).any()
 
 
 def test_too_little_memory_names_the_numbers() -> None:

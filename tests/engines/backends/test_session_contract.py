@@ -200,9 +200,7 @@ def test_a_captured_run_repeats_on_the_same_addresses(on_device: Loaded) -> None
     binding = session.bind(tensors)
     binding.run()  # warms up: no memory may be allocated during a capture
     expected = on_device.get(tensors[TensorRole.HIDDEN_STATES_OUT])
-    device.begin_capture()
-    binding.run()
-    graph = device.end_capture()
+    graph = device.capture(binding.run)
     overwrite(on_device.backend, tensors[TensorRole.HIDDEN_STATES], -values)
     graph.launch()
     changed = on_device.get(tensors[TensorRole.HIDDEN_STATES_OUT])

@@ -26,6 +26,7 @@ from skipdec.engines.trt.build import BuildOptions, PlanRequest, build_plan, che
 from skipdec.engines.trt.library import TensorRtLibrary
 
 HOPPER = GpuSurvey((Gpu(0, "NVIDIA H200", "9.0", 1 << 37),), "13.0")
+ADA = GpuSurvey((Gpu(0, "NVIDIA L4", "8.9", 1 << 34),), "13.0")
 
 
 @pytest.fixture(scope="module")
@@ -285,6 +286,16 @@ FULL: tuple[str, tuple[str, ...]] = ("tensorrt", ())
         (
             RTX,
             HOPPER,
+            {},
+            [
+                "does not run on this machine's NVIDIA H200 of compute capability 9.0; allowed: "
+                "7.5, 8.9, 12.0; on other GPUs use --target onnxruntime, which runs on CUDA, or "
+                "--target tensorrt"
+            ],
+        ),
+        (
+            RTX,
+            ADA,
             {"hardware_compatible": True, "version_compatible": True},
             ["does not support hardware-compatible", "does not support version-compatible"],
         ),
@@ -315,7 +326,8 @@ def test_unsupported_builds_are_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("library", "gpus", "asked"),
     [
-        (RTX, HOPPER, {}),
+        (RTX, ADA, {}),
+        (RTX, HOPPER, {"compute_capability": "8.9"}),
         (RTX, GpuSurvey(), {"compute_capability": "8.9"}),
         (FULL, HOPPER, {"hardware_compatible": True, "version_compatible": True}),
         (FULL, HOPPER, {"compute_capability": "9.0"}),
@@ -331,5 +343,5 @@ def test_supported_builds_are_allowed_and_described(
     facts = check_options(BuildOptions.model_validate({"target": library[0], **asked}))
     assert facts.version == "11.4.0.106"
     assert facts.compute_capabilities == library[1]
-    assert facts.gpu == ("NVIDIA H200" if gpus is HOPPER else None)
+    assert facts.gpu == (gpus.gpus[0].name if gpus.gpus else None)
     assert facts.driver == gpus.cuda

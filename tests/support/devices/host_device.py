@@ -8,15 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skipdec.engines.backends.device import DeviceEvent, DeviceGraph
-from skipdec.engines.backends.rehearsal import RehearsalDevice
+from skipdec.engines.backends.rehearsal import UNWRITTEN, RehearsalDevice
 from skipdec.engines.errors import DeviceError
 from skipdec.engines.memory import Array
 
-POISON = 0xA5
-
 
 class HostDevice(RehearsalDevice):
-    """Fills fresh and freed memory with ``POISON`` and never reuses freed addresses.
+    """Fills freed memory like new memory and never reuses freed addresses.
 
     ``counts`` has the calls of each method, ``graph_launches``, ``bytes_to_device`` and
     ``bytes_to_host``. ``freed`` are the addresses freed so far.
@@ -34,20 +32,13 @@ class HostDevice(RehearsalDevice):
         return frozenset(self._blocks)
 
     @property
-    def is_capturing(self) -> bool:
-        """True while enqueued work goes into a graph."""
-        return self._recorded is not None
-
-    @property
     def pending(self) -> int:
         """Number of operations that wait for ``synchronize``."""
         return len(self._queue)
 
     def allocate(self, nbytes: int) -> int:
         self.counts["allocate"] += 1
-        address = super().allocate(nbytes)
-        self._blocks[address].fill(POISON)
-        return address
+        return super().allocate(nbytes)
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         self.counts["pinned"] += 1
@@ -79,7 +70,7 @@ class HostDevice(RehearsalDevice):
             raise DeviceError(self.name, f"{address:#x} is freed twice, or was never allocated")
         block = self._blocks[address]
         super()._remove(address)
-        block.fill(POISON)
+        block.fill(UNWRITTEN)
         self._graveyard.append(block)
         self.freed.add(address)
 
