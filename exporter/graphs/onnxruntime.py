@@ -1,8 +1,9 @@
 """Lowering of canonical graphs to ONNX Runtime's own operators (domain com.microsoft).
 
-TensorScatter + Attention → GroupQueryAttention; MatMul nodes → quantised products. Residual Add and
-LayerNormalization stay separate: fused as SkipLayerNormalization they take longer on a CPU
-(opt-125m, 8 rows: 24 of 290 µs per layer).
+TensorScatter + Attention → GroupQueryAttention; MatMul nodes → quantised products. In layers of 16
+bits, which run on GPUs, norms are joined with what surrounds them (``residuals``). In float32 they
+stay separate: as SkipLayerNormalization they take longer on a CPU (opt-125m, 8 rows: 24 of 290 µs
+per layer).
 
 int8 (W8A8), for x [..., K], W int8 [K, N], one scale per row of x and per column of W:
 
@@ -42,6 +43,7 @@ from .lowering import (
     products_by_weight,
     replace_value,
 )
+from .residuals import join_residuals, narrow_norms
 
 GROUP_QUERY_ATTENTION = "GroupQueryAttention"
 # It appends to the cache at each row's own length and is causal. ``seqlens_k`` is each row's total
@@ -64,6 +66,8 @@ def lower(
         operator = (CONTRIB_DOMAIN, GROUP_QUERY_ATTENTION)
         replace_attention(lowered.graph, model, operator, length_inputs())
         signature = with_lengths(signature)
+        narrow_norms(lowered.graph)
+        join_residuals(lowered.graph)
     quantizers = quantize_products(lowered.graph, kind, model, precision)
     RemoveUnusedNodesPass()(lowered)
     return LoweredEngine(lowered, signature, precision, quantizers)
