@@ -11,15 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from device_generators import Exported, Open, on_onnxruntime
-from host_device import HostDevice
+from device_generators import Exported, Open, device_of, on_onnxruntime
 from loaded_backends import BACKENDS, ON_GPUS
 from poisoned_caches import poison_devices
 from random_requests import Wanted, draw, run_all, texts, together
 from tiny_models import EVERY_STRUCTURE
 
 from skipdec import CapacityError, Generator, SamplingParams
-from skipdec.engines.errors import DeviceError, EnvironmentMismatchError
+from skipdec.engines.errors import EnvironmentMismatchError
 from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.stitching.device.rows import StepLayout
@@ -114,23 +113,17 @@ def test_where_memory_is_short_rows_wait_for_it(open_on_device: Open) -> None:
 
 
 def test_when_a_device_fails_what_runs_ends_and_what_waits_goes_on(
-    open_on_device: Open, monkeypatch: pytest.MonkeyPatch
+    open_on_device: Open,
 ) -> None:
+    """At the first wait behind a step, which is that of a step begun ahead."""
     generator = open_on_device(max_batch_size=2)
     expected = texts(generator.generate([[7, 8, 9]], GREEDY)[0])
-    drain = HostDevice.synchronize
-
-    def failing(self: HostDevice) -> None:
-        monkeypatch.setattr(HostDevice, "synchronize", drain)
-        drain(self)  # a device that failed runs nothing any more
-        raise DeviceError("stream", "an illegal memory access was encountered")
-
     with generator.running_batch() as engine:
         first = [engine.add([5, 6], GREEDY), engine.add([6, 5], GREEDY, schedule=MIXED[1])]
         for _ in range(3):
             engine.step()
         waiting = [engine.add([7, 8, 9], GREEDY) for _ in range(3)]
-        monkeypatch.setattr(HostDevice, "synchronize", failing)
+        device_of(generator).fails = True
         deltas = engine.step()
         assert {delta.finish_reason for delta in deltas} == {"error"}
         assert sorted(delta.request_index for delta in deltas) == first

@@ -24,6 +24,7 @@ class HostDevice(RehearsalDevice):
         super().__init__(compute_capability=compute_capability, limit=limit)
         self.counts: Counter[str] = Counter()
         self.freed: set[int] = set()
+        self.fails = False
         self._graveyard: list[NDArray[np.uint8]] = []  # so that no address comes back
 
     @property
@@ -56,7 +57,15 @@ class HostDevice(RehearsalDevice):
 
     def synchronize(self) -> None:
         self.counts["synchronize"] += 1
+        self.fail_if_asked()
         super().synchronize()
+
+    def fail_if_asked(self) -> None:
+        """Raise DeviceError at the first wait after ``fails`` was set, once all work is done."""
+        if self.fails:
+            self.fails = False
+            super().synchronize()
+            raise DeviceError("stream", "an illegal memory access was encountered")
 
     def event(self) -> DeviceEvent:
         return _CountedEvent(self, super().event())
@@ -86,6 +95,7 @@ class _CountedEvent(DeviceEvent):
 
     def wait(self) -> None:
         self._device.counts["waits"] += 1
+        self._device.fail_if_asked()
         self._event.wait()
 
 
