@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from backend_tensors import download, overwrite, upload_all
 from host_device import HostDevice
@@ -14,13 +15,21 @@ from numpy.typing import NDArray
 
 from skipdec.engines.backends import ort_cuda
 from skipdec.engines.backends.ort_cuda import OrtCudaBackend, OrtRehearsalBackend
+from skipdec.engines.backends.rehearsal import UNWRITTEN
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.errors import BundleError, EnvironmentMismatchError, SkipDecError
+from skipdec.engines.errors import (
+    BundleError,
+    DeviceError,
+    EnvironmentMismatchError,
+    SkipDecError,
+)
 from skipdec.engines.host.gpus import Gpu, GpuSurvey
-from skipdec.engines.manifest import TensorRole
+from skipdec.engines.manifest import EngineSpec, TensorRole
+from skipdec.engines.memory import DeviceTensor
 
 Array = NDArray[Any]
 CAPACITY = 9
+WARNING, ERROR = 2, 3  # severities of ONNX Runtime
 
 
 @pytest.fixture
@@ -110,6 +119,16 @@ def test_an_onnxruntime_without_cuda_is_told_what_helps_on_this_machine(
     assert ("pip" in str(caught.value)) == ("pip" in advice)
 
 
+class FakeSession:
+    """A session on one execution provider."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+
+    def get_providers(self) -> list[str]:
+        return [self._provider]
+
+
 @pytest.fixture
 def cuda_backend(monkeypatch: pytest.MonkeyPatch) -> OrtCudaBackend:
     """Return a backend on a host device whose sessions come from the test's ``open_session``."""
@@ -147,13 +166,9 @@ def test_a_session_that_fell_back_to_the_cpu_is_refused(
 ) -> None:
     asked = []
 
-    class Session:
-        def get_providers(self) -> list[str]:
-            return ["CPUExecutionProvider"]
-
-    def open_session(*arguments: Any) -> Session:  # noqa: ANN401
+    def open_session(*arguments: Any) -> FakeSession:  # noqa: ANN401
         asked.extend(arguments[-1])
-        return Session()
+        return FakeSession("CPUExecutionProvider")
 
     monkeypatch.setattr(ort_cuda, "open_session", open_session)
     bundle = EngineBundle.open(exported("pre_norm"))
@@ -162,3 +177,90 @@ def test_a_session_that_fell_back_to_the_cpu_is_refused(
     ((provider, settings),) = asked
     assert provider == "CUDAExecutionProvider"
     assert settings["user_compute_stream"] == str(cuda_backend.device.stream)
+
+
+def test_sessions_on_cuda_have_no_memory_pattern_which_would_allocate_in_a_capture(
+    exported: Callable[..., Path], cuda_backend: OrtCudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patterns = []
+
+    def open_session(_: object, __: object, options: Any, ___: object) -> FakeSession:  # noqa: ANN401
+        patterns.append(options.enable_mem_pattern)
+        return FakeSession("CUDAExecutionProvider")
+
+    monkeypatch.setattr(ort_cuda, "open_session", open_session)
+    bundle = EngineBundle.open(exported("pre_norm"))
+    cuda_backend.load(bundle, bundle.manifest.head)
+    assert patterns == [False]
+
+
+def test_onnxruntimes_log_is_quiet_while_any_session_opens_on_cuda(
+    exported: Callable[..., Path], cuda_backend: OrtCudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One session opens while another one does, as in two threads; the second fails."""
+    bundle = EngineBundle.open(exported("pre_norm"))
+    severities = [WARNING]
+    seen = []
+
+    def open_session(_: object, spec: EngineSpec, *__: object) -> FakeSession:
+        seen.append(severities[-1])
+        if spec is bundle.manifest.embed:
+            raise BundleError("embed", "broken")
+        with pytest.raises(BundleError, match="broken"):
+            cuda_backend.load(bundle, bundle.manifest.embed)
+        seen.append(severities[-1])
+        return FakeSession("CUDAExecutionProvider")
+
+    monkeypatch.setattr(onnxruntime, "set_default_logger_severity", severities.append)
+    monkeypatch.setattr(ort_cuda, "open_session", open_session)
+    cuda_backend.load(bundle, bundle.manifest.head)
+    assert seen == [ERROR, ERROR, ERROR]
+    assert severities[-1] == WARNING
+
+
+@pytest.mark.parametrize("unwritten", [TensorRole.PAST_KEY, TensorRole.PAST_VALUE])
+def test_a_rehearsed_engine_fails_on_caches_that_nobody_wrote(
+    exported: Callable[..., Path], backend: OrtRehearsalBackend, unwritten: TensorRole
+) -> None:
+    """Attention on an H200 multiplied them by 0, and NaN stays NaN."""
+    bundle = EngineBundle.open(exported("pre_norm", dtype="float16"))
+    tensors = upload_all(backend, layer_arrays(bundle, [5], CAPACITY))
+    binding = backend.load(bundle, bundle.manifest.layers[0]).bind(tensors)
+    binding.run()
+    backend.device.synchronize()
+    place = tensors[unwritten]
+    assert isinstance(place, DeviceTensor)
+    backend.device.fill(place.address + place.nbytes - 2, 2, UNWRITTEN)  # the last position's
+    binding.run()
+    with pytest.raises(DeviceError, match=r"attention would read 1 of .* that nobody wrote"):
+        backend.device.synchronize()
+
+
+def test_a_rehearsed_capture_fails_where_onnxruntime_would_allocate(
+    exported: Callable[..., Path], backend: OrtRehearsalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CUDA the second run with a memory pattern allocates, and the first one always does."""
+    bundle = EngineBundle.open(exported("pre_norm"))
+    tensors = upload_all(backend, layer_arrays(bundle, [5], CAPACITY))
+    binding = backend.load(bundle, bundle.manifest.layers[0]).bind(tensors)
+    with pytest.raises(DeviceError, match=r"layer_000 \| has run 0 times"):
+        backend.device.capture(binding.run)
+    binding.run()
+    backend.device.capture(binding.run).launch()
+    other = upload_all(backend, layer_arrays(bundle, [5, 3], CAPACITY))
+    with pytest.raises(DeviceError, match="has run 0 times"):
+        backend.device.capture(backend.load(bundle, bundle.manifest.layers[0]).bind(other).run)
+
+    def with_patterns(*arguments: Any) -> onnxruntime.InferenceSession:  # noqa: ANN401
+        arguments[2].enable_mem_pattern = True
+        return open_session(*arguments)
+
+    open_session = ort_cuda.open_session
+    monkeypatch.setattr(ort_cuda, "open_session", with_patterns)
+    binding = backend.load(bundle, bundle.manifest.layers[0]).bind(tensors)
+    binding.run()
+    with pytest.raises(DeviceError, match="has run 1 times"):
+        backend.device.capture(binding.run)
+    binding.run()
+    backend.device.capture(binding.run).launch()
+    backend.device.synchronize()
