@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +81,7 @@ class DeviceStitcher(Stitcher):
         # Prompts have memory of their own: a step may have begun whose results are read after them.
         self._prompt_results = CandidateResults(memory, head.spec, candidates.spec, max_rows)
         self._inputs = DeviceInputs(memory)
-        self._prefix_inputs = DeviceInputs(memory)
+        self._prefix_inputs: list[DeviceInputs] = []
         self.capture = GraphCapture(self.device)
         self._steps: OrderedDict[tuple[int, int | None], _StepsByKind] = OrderedDict()
 
@@ -220,15 +221,18 @@ class DeviceStitcher(Stitcher):
         read, written = (buffer[:rows] for buffer in buffers)  # [rows, S, E] each
         run_once(self.embed, inputs.device | {TensorRole.HIDDEN_STATES_OUT: read})
         sessions = self._sessions(bucket, len(active_lengths))
+        prepared: dict[Sequence[int], DeviceInputs] = {}  # by the lengths that are active
         for layer, (session, active) in enumerate(zip(sessions, active_lengths, strict=True)):
             if whole[layer]:
                 run_once(session, _tensors(inputs, start, *caches(layer), read, written))
                 read, written = written, read
             elif any(active):
                 prefixes = [_prefixes(buffer[rows:], max(active)) for buffer in buffers]
-                self._prepare(self._prefix_inputs, prompts, start, active, capacity)
+                inputs_of = prepared.get(tuple(active))
+                if inputs_of is None:
+                    inputs_of = self._prepare(len(prepared), prompts, start, active, capacity)
+                    prepared[tuple(active)] = inputs_of
                 self._copy_rows(prefixes[0], read, [max(active)] * rows)
-                inputs_of = self._prefix_inputs
                 run_once(session, _tensors(inputs_of, start, *caches(layer), *prefixes))
                 self._copy_rows(read, prefixes[1], active)
             after(layer)
@@ -236,33 +240,44 @@ class DeviceStitcher(Stitcher):
 
     def _prepare(
         self,
-        inputs: DeviceInputs,
+        number: int,
         prompts: Sequence[Sequence[int]],
         start: int,
         active: Sequence[int],
         capacity: int | None,
-    ) -> None:
-        """Upload a layer's inputs beside the first ``active[r]`` tokens of each row."""
-        self.device.synchronize()  # the host's copy of the inputs is about to change
+    ) -> DeviceInputs:
+        """Upload a layer's inputs beside the first ``active[r]`` tokens of each row.
+
+        ``number``: how many the call has uploaded, each from memory that it uses once, so that
+        nobody waits.
+        """
+        if number == len(self._prefix_inputs):
+            self._prefix_inputs.append(DeviceInputs(self.memory))
+        inputs = self._prefix_inputs[number]
         inputs.lay_out_tokens(len(prompts), max(active), 1, capacity)
         tokens = [prompt[:length] for prompt, length in zip(prompts, active, strict=True)]
         inputs.fill(tokens, [start] * len(prompts), [0])
         inputs.upload()
+        return inputs
 
     def _copy_rows(
         self, target: DeviceTensor, source: DeviceTensor, lengths: Sequence[int]
     ) -> None:
         """Copy the first ``lengths[r]`` tokens of each row; the two may be padded differently."""
         token_bytes = target.nbytes // (target.shape[0] * target.shape[1])
-        for row, length in enumerate(lengths):
-            width = length * token_bytes
+        pitch, source_pitch = (tensor.shape[1] * token_bytes for tensor in (target, source))
+        first = 0
+        for length, rows in groupby(lengths):
+            height = len(list(rows))
             self.device.copy_strided(
-                target.address + row * target.shape[1] * token_bytes,
-                source.address + row * source.shape[1] * token_bytes,
-                pitch=width,
-                width=width,
-                height=1,
+                target.address + first * pitch,
+                source.address + first * source_pitch,
+                pitch=pitch,
+                width=length * token_bytes,
+                height=height,
+                source_pitch=source_pitch,
             )
+            first += height
 
     def _sessions(self, bucket: int | None, count: int) -> Sequence[EngineSession]:
         """Return the first ``count`` layers, behind the model's last one the draft layer."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from skipdec.engines.errors import UsageError
+from skipdec.engines.manifest import ModelSpec
 from skipdec.runtime.requests.request import Request
-from skipdec.runtime.scheduling.loaded_bundle import BatchLimits
+from skipdec.runtime.scheduling.loaded_bundle import BatchLimits, device_prefill_tokens
 from skipdec.runtime.tokens.sampling import SamplingParams
 
 HOST = BatchLimits(6, 6, 1)
@@ -79,3 +80,21 @@ def test_a_call_has_slots_for_what_it_needs(
 ) -> None:
     limits = ONNXRUNTIME.call_limits(wanted, LONGEST)
     assert (limits.max_rows, limits.capacity) == (rows, capacity)
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "tokens"), [(28, 8192), (19, 4096), (9, 2048), (1, 2048), (-1, 2048)]
+)
+def test_calls_for_prompts_are_as_long_as_a_devices_memory_allows(
+    gigabytes: int, tokens: int
+) -> None:
+    model = ModelSpec(
+        name="opt-1.3b",
+        num_layers=24,
+        hidden_size=2048,
+        num_heads=32,
+        vocab_size=50272,
+        max_position_embeddings=2048,
+        max_seq_len=2048,
+    )
+    assert device_prefill_tokens(model, gigabytes * 10**9) == tokens

@@ -1,0 +1,107 @@
+"""Prompts on a device of host memory: how many calls, waits and bytes they take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from device_generators import Exported, Open, device_of, on_onnxruntime
+from random_requests import run_all, texts
+
+from skipdec import Generator, SamplingParams
+from skipdec.engines.errors import LogitsError
+from skipdec.engines.memory import DeviceTensor, Tensor
+from skipdec.runtime.kv.cache import SlotCache
+from skipdec.runtime.tokens.sampler import Sampler
+
+GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+ROWS, LENGTH = 64, 40  # more tokens than a call on a CPU takes
+CANDIDATE_BYTES = 64 * (4 + 8)  # of a row: logits and ids
+
+
+@pytest.fixture
+def generator(exported: Exported, tmp_path: Path) -> Iterator[Generator]:
+    bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm")
+    with Generator(bundle, backend, max_batch_size=ROWS) as generator:
+        yield generator
+
+
+@pytest.mark.parametrize("schedule", ["full", "linear:max=5,min=2,horizon=6"])
+def test_a_full_batch_of_prompts_is_one_call_that_waits_once_and_copies_no_logits(
+    generator: Generator, schedule: str
+) -> None:
+    """With a schedule, layers run prefixes of several lengths, each with inputs of its own."""
+    device = device_of(generator)
+    with generator.running_batch(admission="fcfs") as batch:
+        for row in range(ROWS):
+            batch.add([5 + row] * (LENGTH - row % 2), GREEDY, schedule=schedule)
+        before = Counter(device.counts)
+        batch.step()
+        moved = device.counts - before
+        assert batch.running_rows == ROWS
+    assert moved["waits"] == 1
+    assert moved["synchronize"] == 0
+    assert moved["bytes_to_host"] == ROWS * CANDIDATE_BYTES
+
+
+def test_rows_of_one_prompt_share_its_logits(open_on_device: Open) -> None:
+    params = [
+        GREEDY,
+        SamplingParams(temperature=0.9, seed=1, max_tokens=3, n=2, top_k=9, ignore_eos=True),
+        SamplingParams(temperature=0.9, seed=2, max_tokens=3, n=2, logprobs=1, ignore_eos=True),
+    ]
+    generator = open_on_device(max_batch_size=8)
+    alone = [texts(generator.generate([[7, 8, 9]], one)[0]) for one in params]
+    with generator.running_batch(admission="fcfs") as batch:
+        numbers = [batch.add([7, 8, 9], one) for one in params]
+        run_all(batch)
+        assert [texts(batch.take(number)) for number in numbers] == alone
+
+
+def test_what_a_failed_row_wrote_is_zeroed_before_others_get_its_slots(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention on CUDA multiplies by 0 what the row before left, which may be NaN."""
+    device, slots = device_of(generator), list[DeviceTensor]()
+    enter, sample = SlotCache.enter, Sampler.sample_candidates
+
+    def entered(self: SlotCache, layer: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        slots.extend(views := enter(self, layer, rows))
+        return views
+
+    def sick(self: Sampler, candidates: object) -> object:
+        raise ArithmeticError("all are NaN")
+
+    monkeypatch.setattr(SlotCache, "enter", entered)
+    with generator.running_batch(admission="fcfs") as batch:
+        number = batch.add([5] * LENGTH, GREEDY)
+        batch.step()
+        assert all(device.bytes_at(slot.address, slot.nbytes).any() for slot in slots)
+        monkeypatch.setattr(Sampler, "sample_candidates", sick)
+        batch.step()
+        monkeypatch.setattr(Sampler, "sample_candidates", sample)
+        assert batch.take(number).outputs[0].finish_reason == "error"
+        device.synchronize()
+        assert not any(device.bytes_at(slot.address, slot.nbytes).any() for slot in slots)
+        number = batch.add([5, 6], GREEDY)
+        run_all(batch)
+        assert batch.take(number).outputs[0].finish_reason == "length"
+
+
+def test_a_call_that_failed_leaves_no_memory_of_caches_behind(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator.generate([[5, 6, 7]], GREEDY)
+    assert generator.kv_memory.held > 0
+
+    def sick(self: Sampler, candidates: object) -> object:
+        raise LogitsError("logits", "all are NaN")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sampler, "sample_candidates", sick)
+        with pytest.raises(LogitsError):
+            generator.generate([[5, 6, 7]], GREEDY)
+    assert generator.kv_memory.held == 0
+    assert generator.generate([[5, 6, 7]], GREEDY)[0].outputs[0].finish_reason == "length"
