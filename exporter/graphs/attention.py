@@ -7,7 +7,7 @@ the caches; and then the positions of tokens. skipdec's also takes what places h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -15,7 +15,9 @@ import onnx_ir as ir
 
 from ...engines.manifest import ModelSpec
 from .lowering import consumer, producer, replace_value, the_node
-from .placing import Placing, take_placing
+
+Heads = tuple[ir.Value, ir.Value, Sequence[ir.Value | None], Mapping[str, float]]
+"""Query and key as an operator takes them, and its operands and attributes that place them."""
 
 _MASKED_INPUTS = slice(3, 5)  # write_indices and attention_mask of canonical layers
 
@@ -25,23 +27,23 @@ def replace_attention(
     model: ModelSpec,
     operator: tuple[str, str],
     positions: Sequence[ir.Value],
-    *,
-    places_heads: bool = False,
+    place: Callable[[ir.Value, ir.Value], Heads] | None = None,
 ) -> None:
     """Replace everything between the input and output projections of attention by one node.
 
     ``operator`` is its domain and type. ``positions`` are inputs of it that replace the graph's
-    write_indices and attention_mask. ``places_heads``: it also normalises and rotates heads, as
-    operands behind the positions say, so that the graph needs no position_ids.
+    write_indices and attention_mask. ``place`` takes norms and rotation of heads from query and key
+    [B, N, S, D], which the operator then does itself, as operands behind the positions say.
     """
     attention = the_node(graph, "Attention")
     query, present_key, present_value, *_ = attention.inputs
     key, value = (producer(present).inputs[1] for present in (present_key, present_value))
     assert query is not None
     assert key is not None
-    placing = Placing()
-    if places_heads:
-        query, key, placing = take_placing(query, key)
+    placing: Sequence[ir.Value | None] = ()
+    attributes: Mapping[str, float] = {}
+    if place is not None:
+        query, key, placing, attributes = place(query, key)
     parts = [query, key, value]
     operands = _packed(parts) or [_merged_heads(graph, part) for part in parts]
     merged = consumer(consumer(attention.outputs[0]).outputs[0]).outputs[0]  # Transpose, Reshape
@@ -51,8 +53,8 @@ def replace_attention(
         op_type,
         domain,
         model,
-        [*operands, inputs["past_key"], inputs["past_value"], *positions, *placing.operands],
-        placing.attributes,
+        [*operands, inputs["past_key"], inputs["past_value"], *positions, *placing],
+        attributes,
     )
     _hidden_states_out, *present = graph.outputs
     for new, old in zip(node.outputs, (merged, *present), strict=True):
@@ -103,7 +105,14 @@ def _merged_heads(graph: ir.Graph, part: ir.Value | None) -> ir.Value:
     shape = ir.tensor(np.array([0, 0, -1], np.int64), name="merged_heads")
     if shape.name not in graph.initializers:
         graph.register_initializer(ir.val(shape.name, const_value=shape))
+    merged = graph.initializers["merged_heads"]
+    before = None if node.inputs[0] is None else node.inputs[0].producer()
+    if node.op_type == "RMSNormalization" and before is not None and before.op_type == "Transpose":
+        node.replace_input_with(0, before.inputs[0])  # heads are normalised in any order
+        reshape = ir.node("Reshape", [part, merged])
+        graph.insert_after(node, reshape)
+        return reshape.outputs[0]
     transpose = ir.node("Transpose", [part], {"perm": (0, 2, 1, 3)})
-    reshape = ir.node("Reshape", [transpose.outputs[0], graph.initializers["merged_heads"]])
+    reshape = ir.node("Reshape", [transpose.outputs[0], merged])
     graph.insert_after(node, [transpose, reshape])
     return reshape.outputs[0]

@@ -1,9 +1,9 @@
 """Lowering of canonical graphs to ONNX Runtime's own operators (domain com.microsoft).
 
 TensorScatter + Attention → GroupQueryAttention; MatMul nodes → quantised products. In layers of 16
-bits, which run on GPUs, norms are joined with what surrounds them (``residuals``). In float32 they
-stay separate: as SkipLayerNormalization they take longer on a CPU (opt-125m, 8 rows: 24 of 290 µs
-per layer).
+bits, which run on GPUs, norms are joined with what surrounds them (``residuals``), and attention
+rotates heads (``rotation``). In float32 they stay separate: as SkipLayerNormalization they take
+longer on a CPU (opt-125m, 8 rows: 24 of 290 µs per layer).
 
 int8 (W8A8), for x [..., K], W int8 [K, N], one scale per row of x and per column of W:
 
@@ -20,6 +20,8 @@ int4 and int8-block use the operator MatMulNBits, which quantises activations it
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -44,6 +46,7 @@ from .lowering import (
     replace_value,
 )
 from .residuals import join_residuals, narrow_norms
+from .rotation import rotate_inside
 
 GROUP_QUERY_ATTENTION = "GroupQueryAttention"
 # It appends to the cache at each row's own length and is causal. ``seqlens_k`` is each row's total
@@ -64,9 +67,10 @@ def lower(
     signature = canonical_signature(kind, model, precision.dtype)
     if kind is EngineKind.LAYER:
         operator = (CONTRIB_DOMAIN, GROUP_QUERY_ATTENTION)
-        replace_attention(lowered.graph, model, operator, length_inputs())
-        signature = with_lengths(signature)
         narrow_norms(lowered.graph)
+        place = partial(rotate_inside, lowered.graph, model)
+        replace_attention(lowered.graph, model, operator, length_inputs(), place)
+        signature = with_lengths(signature)
         join_residuals(lowered.graph)
     quantizers = quantize_products(lowered.graph, kind, model, precision)
     RemoveUnusedNodesPass()(lowered)

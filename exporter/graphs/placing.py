@@ -57,9 +57,8 @@ def take_placing(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, Pl
 
     Values that other operators computed are returned unchanged. The nodes stay in the graph.
     """
-    inv_freq, scale = None, 1.0
-    if (rotation := _rotation(query, key)) is not None:
-        query, key, inv_freq, scale = rotation
+    query, key, rotation = take_rotation(query, key)
+    inv_freq, scale = rotation.inv_freq, rotation.rotary_scale
     norms = [_norm(value) for value in (query, key)]
     found = [norm for norm in norms if norm is not None]
     epsilon = found[0][2] if found else 0.0
@@ -70,6 +69,15 @@ def take_placing(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, Pl
     ]
     weights = [None if norm is None else norm[1] for norm in norms]
     return sources[0], sources[1], Placing(inv_freq, scale, weights[0], weights[1], epsilon)
+
+
+def take_rotation(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, Placing]:
+    """Return query and key as they are before the last rotation, and what it is, as above."""
+    rotation = _rotation(query, key)
+    if rotation is None:
+        return query, key, Placing()
+    query, key, inv_freq, scale = rotation
+    return query, key, Placing(inv_freq, scale)
 
 
 def _rotation(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, float] | None:
@@ -93,8 +101,11 @@ def _rotation(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, ir.Va
 
 
 def _angle(value: ir.Value | None, function: str) -> tuple[ir.Value, float] | None:
-    """Return inv_freq and the scale of ``scale · function(position_ids · inv_freq)``."""
+    """Return inv_freq and the scale of ``scale · function(position_ids · inv_freq)``, also cast."""
     scale, node = 1.0, None if value is None else value.producer()
+    if node is not None and node.op_type == "Cast":
+        value = node.inputs[0]
+        node = None if value is None else value.producer()
     if node is not None and node.op_type == "Mul":
         constants = [each for each in node.inputs if each is not None and _is_scalar(each)]
         if len(constants) != 1 or constants[0].const_value is None:

@@ -29,7 +29,7 @@ from ..architecture.architecture import canonical_signature, engine_parameters
 from ..architecture.signature import Signature
 from ..quantization.packed import PackedQuantizer, weight_quantizer
 from ..quantization.quantize import WeightQuantizer
-from .attention import replace_attention
+from .attention import Heads, replace_attention
 from .fusion import fuse_product
 from .lowering import (
     CONTRIB_DOMAIN,
@@ -39,6 +39,7 @@ from .lowering import (
 )
 from .norms import replace_norms
 from .onnxruntime import quantize_products
+from .placing import take_placing
 
 ATTENTION = "Attention"
 CACHES = frozenset(
@@ -63,7 +64,7 @@ def lower(
             value for value in lowered.graph.inputs if value.name == TensorRole.WRITE_INDICES
         )
         operator = (DOMAIN, ATTENTION)
-        replace_attention(lowered.graph, model, operator, [places], places_heads=True)
+        replace_attention(lowered.graph, model, operator, [places], _placed)
         RemoveUnusedNodesPass()(lowered)
         signature = _without_positions(lowered.graph, signature)
         signature = _with_cache(signature, precision.kv_dtype or precision.dtype, model)
@@ -85,6 +86,12 @@ def lower(
     _narrow(lowered.graph, _narrow_matrices(kind, model, precision))
     RemoveUnusedNodesPass()(lowered)
     return LoweredEngine(lowered, signature, precision, quantizers)
+
+
+def _placed(query: ir.Value, key: ir.Value) -> Heads:
+    """Let Attention normalise and rotate heads."""
+    query, key, placing = take_placing(query, key)
+    return query, key, placing.operands, placing.attributes
 
 
 def _without_positions(graph: ir.Graph, signature: Signature) -> Signature:

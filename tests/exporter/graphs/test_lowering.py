@@ -8,41 +8,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from built_engines import STRUCTURES, Session, build, call_layer, causal_mask, module, tiny_spec
+from built_engines import STRUCTURES, TOLERANCE, Session, build, decode_ragged, module, tiny_spec
 
 from skipdec.engines.errors import UsageError
-from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorRole
+from skipdec.engines.manifest import EngineKind, PrecisionSpec, TensorRole
 from skipdec.exporter.graphs.lowering import lowering_of
-
-CAPACITY = 12
-TOLERANCE = {"float32": 2e-5, "float16": 3e-2}
-
-
-def decode_ragged(
-    model: ModelSpec, directory: Path, precision: PrecisionSpec
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Prefill rows of 5, 1 and 3 tokens, then two single tokens, in one memory.
-
-    Returns (engine, module) hidden states of the valid positions, step by step. The engine's
-    cache starts as NaN, the module's as zeros.
-    """
-    session = Session(directory, build(EngineKind.LAYER, model, directory, precision))
-    reference = module(EngineKind.LAYER, model)
-    cache = (3, model.num_kv_heads, CAPACITY, model.head_dim)
-    key, value = np.full(cache, np.nan, precision.dtype), np.full(cache, np.nan, precision.dtype)
-    past = [torch.zeros(cache), torch.zeros(cache)]
-    lengths, rng, steps = np.array([5, 1, 3]), np.random.default_rng(0), []
-    for tokens in (5, 1, 1):
-        starts = np.zeros(3, np.int64) if tokens > 1 else lengths
-        lengths = lengths if tokens > 1 else lengths + 1
-        hidden = rng.standard_normal((3, tokens, model.hidden_size)).astype(precision.dtype)
-        mask = torch.from_numpy(causal_mask(starts, tokens, CAPACITY))
-        inputs = torch.from_numpy(hidden.astype(np.float32))
-        expected, *past = call_layer(reference, inputs, *past, torch.from_numpy(starts), mask)
-        session.run_layer_in_place(hidden, key, value, lengths)
-        valid = np.arange(tokens) < (lengths - starts)[:, None]  # [B, S]
-        steps.append((hidden[valid], expected.numpy()[valid]))
-    return steps
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

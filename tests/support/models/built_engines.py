@@ -23,6 +23,11 @@ from skipdec.exporter.building.engine import BuiltEngine, build_engine
 
 Array = NDArray[Any]
 
+TOLERANCE = {"float32": 2e-5, "float16": 3e-2}
+"""Largest errors of a layer of ``RandomReader``'s weights, by dtype."""
+
+_CAPACITY = 12
+
 STRUCTURES: dict[str, dict[str, Any]] = {
     "pre_norm": {},
     "post_norm": {
@@ -172,3 +177,30 @@ def causal_mask(starts: Array, tokens: int, capacity: int) -> Array:
     """Return bool [B, 1, S, T]: token s of row b sees positions up to ``starts[b] + s``."""
     queries = starts[:, None] + np.arange(tokens)  # [B, S]
     return queries[:, None, :, None] >= np.arange(capacity)
+
+
+def decode_ragged(
+    model: ModelSpec, directory: Path, precision: PrecisionSpec
+) -> list[tuple[Array, Array]]:
+    """Prefill rows of 5, 1 and 3 tokens, then two single tokens, in one memory.
+
+    Returns (engine, module) hidden states of the valid positions, step by step. The engine's
+    cache starts as NaN, the module's as zeros.
+    """
+    session = Session(directory, build(EngineKind.LAYER, model, directory, precision))
+    reference = module(EngineKind.LAYER, model)
+    cache = (3, model.num_kv_heads, _CAPACITY, model.head_dim)
+    key, value = np.full(cache, np.nan, precision.dtype), np.full(cache, np.nan, precision.dtype)
+    past = [torch.zeros(cache), torch.zeros(cache)]
+    lengths, rng, steps = np.array([5, 1, 3]), np.random.default_rng(0), []
+    for tokens in (5, 1, 1):
+        starts = np.zeros(3, np.int64) if tokens > 1 else lengths
+        lengths = lengths if tokens > 1 else lengths + 1
+        hidden = rng.standard_normal((3, tokens, model.hidden_size)).astype(precision.dtype)
+        mask = torch.from_numpy(causal_mask(starts, tokens, _CAPACITY))
+        inputs = torch.from_numpy(hidden.astype(np.float32))
+        expected, *past = call_layer(reference, inputs, *past, torch.from_numpy(starts), mask)
+        session.run_layer_in_place(hidden, key, value, lengths)
+        valid = np.arange(tokens) < (lengths - starts)[:, None]  # [B, S]
+        steps.append((hidden[valid], expected.numpy()[valid]))
+    return steps

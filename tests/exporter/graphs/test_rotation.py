@@ -1,0 +1,65 @@
+"""Attention of float16 layers rotates heads itself, at each row's own positions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from built_engines import TOLERANCE, build, decode_ragged, tiny_spec
+
+from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
+
+FLOAT16 = PrecisionSpec(dtype="float16")
+FITTING: dict[str, dict[str, Any]] = {
+    "packed": {"head_norms": "none", "rope_scale": 1.0},
+    "scaled": {"head_norms": "none"},
+    "part of a head": {"head_norms": "none", "head_dim": 32},
+    "norms of heads": {"head_norms": "head"},
+    "norms of whole projections": {"head_norms": "whole"},
+}
+
+
+def spec(name: str) -> ModelSpec:
+    return tiny_spec("llama", **{"head_dim": 16, "rotary_dim": 16, **FITTING[name]})
+
+
+def operators(path: Path) -> set[str]:
+    return {node.op_type for node in onnx.load(path, load_external_data=False).graph.node}
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_ragged_rows_are_rotated_as_in_the_module(name: str, tmp_path: Path) -> None:
+    for actual, expected in decode_ragged(spec(name), tmp_path, FLOAT16):
+        np.testing.assert_allclose(actual, expected, atol=TOLERANCE["float16"], rtol=0)
+
+
+def test_a_session_computes_the_tables_once(tmp_path: Path) -> None:
+    built = build(EngineKind.LAYER, spec("packed"), tmp_path, FLOAT16)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.log_severity_level = 3  # it says that the file is for this machine
+    onnxruntime.InferenceSession(
+        tmp_path / built.spec.graph, options, providers=["CPUExecutionProvider"]
+    )
+    assert not operators(tmp_path / "optimised.onnx") & {"Range", "Cos", "Sin", "RotaryEmbedding"}
+
+
+@pytest.mark.parametrize("name", ["packed", "norms of heads"])
+def test_heads_are_neither_split_for_rotation_nor_transposed(name: str, tmp_path: Path) -> None:
+    built = build(EngineKind.LAYER, spec(name), tmp_path, FLOAT16)
+    assert not operators(tmp_path / built.spec.graph) & {"Transpose", "RotaryEmbedding"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "changes"),
+    [("float32", {"rotary_dim": 16}), ("float16", {"rotary_dim": 12})],
+    ids=["float32", "a rotation of 12 elements, which the operator refuses"],
+)
+def test_other_rotations_stay_outside(dtype: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    precision = PrecisionSpec.model_validate({"dtype": dtype})
+    built = build(EngineKind.LAYER, tiny_spec("llama", **changes), tmp_path, precision)
+    assert "RotaryEmbedding" in operators(tmp_path / built.spec.graph)
