@@ -77,7 +77,7 @@ def test_a_parameter_that_is_no_text_or_unknown_is_refused() -> None:
         ({"admission": "lifo"}, "lifo"),
         ({"device": "tpu"}, "run on cpu"),
         ({"draft": "first:9"}, "first:9 runs 9 layers of 6"),
-        ({"draft": "own", "device": "cuda:1"}, "was never run on a GPU"),
+        ({"draft": "own", "device": "cuda:1"}, "does not keep the bits on a GPU"),
         ({"name": "a/b"}, "can't be a model's name"),
     ],
 )
