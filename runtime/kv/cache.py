@@ -296,14 +296,6 @@ class SlotCache:
         residents.extend(rows)
         return self._slots(layer, start, start + len(rows))
 
-    def held(self, row: int, layer: int) -> tuple[Tensor, ...]:
-        """Return key and value [1, N, T, W] of the row's slot, or nothing if it has none."""
-        residents = self._layers[layer].residents
-        if row not in residents:
-            return ()
-        slot = residents.index(row)
-        return self._slots(layer, slot, slot + 1)
-
     def length(self, row: int) -> int:
         """Return how many positions of a row are written."""
         return self._lengths[row]

@@ -322,6 +322,17 @@ class LoadedBundle:
         limits = self.limits.call_limits(requests, self.model.max_seq_len)
         return self._slots(limits, draft, exact=True)
 
+    def request_limits(self, slots: SlotStitcher, max_prefill_tokens: int) -> RequestLimits:
+        """Return the most that a request may need alone on ``slots``."""
+        max_call = slots.limits.most_prompt_tokens or max_prefill_tokens
+        return RequestLimits(
+            max_rows=self.limits.max_batch_size,
+            max_positions=slots.limits.max_positions,
+            max_chunk_tokens=min(max_prefill_tokens, max_call),
+            kv_bytes=self.engines.pool.limit,
+            memory=slots.memory,
+        )
+
     def _slots(
         self,
         limits: SlotLimits,

@@ -20,7 +20,7 @@ from ..tokens.sampler import SharedLogits, StepLogits
 from ..tokens.sampling import SamplingParams
 from .decoding import Decoding, prompt_end
 from .drafted_decoding import make_decoding
-from .loaded_bundle import LoadedBundle, RequestLimits, RunningBatchConfig
+from .loaded_bundle import LoadedBundle, RunningBatchConfig
 from .running_request import Row, RunningRequest
 from .scheduler import Action, Chunk, Decode, Prefill, Scheduler, Wait, parse_admission
 from .scoring import BatchScoring
@@ -77,14 +77,7 @@ class RunningBatch:
         # Called with the numbers of requests that stop waiting, before their prompts run.
         self.on_admission: Callable[[Sequence[int]], None] = lambda numbers: None
         max_prefill_tokens = config.max_prefill_tokens or loaded.limits.prefill_tokens
-        max_call = slots.limits.most_prompt_tokens or max_prefill_tokens
-        self.limits = RequestLimits(
-            max_rows=loaded.limits.max_batch_size,
-            max_positions=slots.limits.max_positions,
-            max_chunk_tokens=min(max_prefill_tokens, max_call),
-            kv_bytes=loaded.engines.pool.limit,
-            memory=slots.memory,
-        )
+        self.limits = loaded.request_limits(slots, max_prefill_tokens)
         self._scheduler = Scheduler[RunningRequest](
             self.limits.max_rows,
             max_prefill_tokens,

@@ -109,9 +109,12 @@ class DeviceSlotStitcher(SlotStitcher):
     def discard(self, row: int) -> None:
         """Zero the row's slots and free them: what is NaN there spoils the next row's attention."""
         for layer in range(self._cache.num_layers):
-            for tensor in self._cache.held(row, layer):
-                place = cast(DeviceTensor, tensor)
-                self._engines.device.fill(place.address, place.nbytes, 0)
+            residents = self._cache.residents(layer)
+            if row in residents:
+                slot = residents.index(row)
+                for tensor in self._cache.first(layer, slot + 1):
+                    place = cast(DeviceTensor, tensor[slot:])
+                    self._engines.device.fill(place.address, place.nbytes, 0)
         self.release(row)
 
     def reset(self) -> None:
