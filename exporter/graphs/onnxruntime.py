@@ -38,7 +38,7 @@ from ..quantization.quantize import (
     WeightQuantizer,
     weight_quantizer,
 )
-from .attention import replace_attention
+from .attention import divide_by_constants, replace_attention
 from .feed_forward import absorb_biases
 from .lowering import (
     CONTRIB_DOMAIN,
@@ -69,6 +69,7 @@ def lower(
     signature = canonical_signature(kind, model, precision.dtype)
     if kind is EngineKind.LAYER:
         operator = (CONTRIB_DOMAIN, GROUP_QUERY_ATTENTION)
+        divide_by_constants(lowered.graph)
         narrow_norms(lowered.graph)
         place = partial(rotate_inside, lowered.graph, model)
         replace_attention(lowered.graph, model, operator, length_inputs(), place)
