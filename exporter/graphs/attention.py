@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...engines.manifest import ModelSpec
-from .lowering import consumer, producer, replace_value, the_node
+from .lowering import consumer, producer, replace_node, replace_value, the_node
 
 Heads = tuple[ir.Value, ir.Value, Sequence[ir.Value | None], Mapping[str, float]]
 """Query and key as an operator takes them, and its operands and attributes that place them."""
@@ -61,6 +61,26 @@ def replace_attention(
         replace_value(old, new)
     graph.insert_before(consumer(node.outputs[0]), node)
     graph.inputs[_MASKED_INPUTS] = positions
+
+
+def divide_by_constants(graph: ir.Graph) -> None:
+    """Divide [B, S, N D] into heads by constant shapes, since CUDA leaves computed ones to a CPU.
+
+    A traced Reshape joins B and S, taken from the hidden states, with N and D.
+    """
+    for node in [node for node in graph if node.op_type == "Reshape"]:
+        joint = None if node.inputs[1] is None else node.inputs[1].producer()
+        if joint is None or joint.op_type != "Concat" or len(joint.inputs) != 4:
+            continue
+        sizes = [None if size is None else size.const_value for size in joint.inputs[2:]]
+        if any(size is None for size in sizes):
+            continue
+        heads, head_dim = (int(size.numpy()[0]) for size in sizes if size is not None)
+        constant = ir.tensor(np.array([0, 0, heads, head_dim], np.int64), name=f"{heads}_heads")
+        if constant.name not in graph.initializers:
+            graph.register_initializer(ir.val(constant.name, const_value=constant))
+        shape = graph.initializers[f"{heads}_heads"]
+        replace_node(graph, node, ir.node("Reshape", [node.inputs[0], shape]))
 
 
 def attention_node(

@@ -1,9 +1,10 @@
 """Lowering of canonical graphs to ONNX Runtime's own operators (domain com.microsoft).
 
 TensorScatter + Attention → GroupQueryAttention; MatMul nodes → quantised products. In layers of 16
-bits, which run on GPUs, norms are joined with what surrounds them (``residuals``), and attention
-rotates heads (``rotation``). In float32 they stay separate: as SkipLayerNormalization they take
-longer on a CPU (opt-125m, 8 rows: 24 of 290 µs per layer).
+bits, which run on GPUs, norms are joined with what surrounds them (``residuals``), heads are
+rotated by attention (``rotation``), and products add biases (``feed_forward``). In float32 they
+stay separate: as SkipLayerNormalization they take longer on a CPU (opt-125m, 8 rows: 24 of 290 µs
+per layer).
 
 int8 (W8A8), for x [..., K], W int8 [K, N], one scale per row of x and per column of W:
 
@@ -37,7 +38,8 @@ from ..quantization.quantize import (
     WeightQuantizer,
     weight_quantizer,
 )
-from .attention import replace_attention
+from .attention import divide_by_constants, replace_attention
+from .feed_forward import absorb_biases
 from .lowering import (
     CONTRIB_DOMAIN,
     LoweredEngine,
@@ -67,12 +69,14 @@ def lower(
     signature = canonical_signature(kind, model, precision.dtype)
     if kind is EngineKind.LAYER:
         operator = (CONTRIB_DOMAIN, GROUP_QUERY_ATTENTION)
+        divide_by_constants(lowered.graph)
         narrow_norms(lowered.graph)
         place = partial(rotate_inside, lowered.graph, model)
         replace_attention(lowered.graph, model, operator, length_inputs(), place)
         signature = with_lengths(signature)
         join_residuals(lowered.graph)
     quantizers = quantize_products(lowered.graph, kind, model, precision)
+    absorb_biases(lowered.graph)
     RemoveUnusedNodesPass()(lowered)
     return LoweredEngine(lowered, signature, precision, quantizers)
 

@@ -63,3 +63,10 @@ def test_other_rotations_stay_outside(dtype: str, changes: dict[str, Any], tmp_p
     precision = PrecisionSpec.model_validate({"dtype": dtype})
     built = build(EngineKind.LAYER, tiny_spec("llama", **changes), tmp_path, precision)
     assert "RotaryEmbedding" in operators(tmp_path / built.spec.graph)
+
+
+@pytest.mark.parametrize("changes", [{}, *FITTING.values()], ids=["outside", *FITTING])
+def test_no_shape_is_computed(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Provide for CUDA sessions, which refuse nodes that ONNX Runtime leaves to a CPU."""
+    built = build(EngineKind.LAYER, tiny_spec("llama", **changes), tmp_path, FLOAT16)
+    assert not operators(tmp_path / built.spec.graph) & {"Shape", "Concat"}

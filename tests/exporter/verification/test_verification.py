@@ -78,6 +78,7 @@ def redigest(bundle: Path) -> None:
         ("untied", {}),
         ("pre_norm", {"dtype": "float16"}),
         ("post_norm", {"dtype": "float16"}),
+        ("llama", {"dtype": "float16"}),
     ],
 )
 def test_float_bundles_pass_engine_by_engine_and_token_by_token(
