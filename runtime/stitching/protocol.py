@@ -187,11 +187,13 @@ class SlotMemory:
     def scratch_plan(self, rows: Sequence[PromptRow]) -> KVPlan:
         """Plan the one pair that the layers share which not all rows keep after their prompts."""
         layers = range(self.num_layers)
+        # A scheduler plans ever larger groups, mostly of rows that are alike.
+        kinds = {(id(row.schedule), len(row.tokens), row.capacities): row for row in rows}.values()
         longest = max(
             (
-                max(row.active_length(layer) for row in rows)
+                max(row.active_length(layer) for row in kinds)
                 for layer in layers
-                if not all(row.keeps(layer) for row in rows)
+                if not all(row.keeps(layer) for row in kinds)
             ),
             default=0,
         )
