@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -260,8 +261,8 @@ def test_padding_that_leaves_the_slots_is_refused(exported: Exported, tmp_path: 
 def _attends_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
     fill = DeviceRows.fill
 
-    def far(self: DeviceRows, layout: StepLayout, rows: list[StepRow]) -> None:
-        fill(self, layout, rows)
+    def far(self: DeviceRows, layout: StepLayout, *arguments: Any) -> None:  # noqa: ANN401
+        fill(self, layout, *arguments)
         self._inputs.host["starts"][...] += layout.width > 1
 
     monkeypatch.setattr(DeviceRows, "fill", far)
@@ -271,8 +272,8 @@ def _forgets_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes logits of the rows' first tokens one after the other, as if nothing were padded."""
     fill = DeviceRows.fill
 
-    def dense(self: DeviceRows, layout: StepLayout, rows: list[StepRow]) -> None:
-        fill(self, layout, rows)
+    def dense(self: DeviceRows, layout: StepLayout, *arguments: Any) -> None:  # noqa: ANN401
+        fill(self, layout, *arguments)
         if layout.width > 1:
             found = self._inputs.host["logit rows"]
             found[...] = np.arange(len(found))

@@ -31,6 +31,7 @@ class Steps:
             self.parts.setdefault(key, StepPart(key, work))
         before = len(self.ran)
         self.graphs.enqueue([self.parts[key] for key in keys])
+        self.device.synchronize()
         assert self.ran[before:] == list(keys)
 
     def launches(self, *keys: int) -> int:
