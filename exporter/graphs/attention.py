@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...engines.manifest import ModelSpec
-from .lowering import consumer, producer, replace_node, replace_value, the_node
+from .lowering import constant, consumer, producer, replace_node, replace_value, the_node
 
 Heads = tuple[ir.Value, ir.Value, Sequence[ir.Value | None], Mapping[str, float]]
 """Query and key as an operator takes them, and its operands and attributes that place them."""
@@ -76,10 +76,7 @@ def divide_by_constants(graph: ir.Graph) -> None:
         if any(size is None for size in sizes):
             continue
         heads, head_dim = (int(size.numpy()[0]) for size in sizes if size is not None)
-        constant = ir.tensor(np.array([0, 0, heads, head_dim], np.int64), name=f"{heads}_heads")
-        if constant.name not in graph.initializers:
-            graph.register_initializer(ir.val(constant.name, const_value=constant))
-        shape = graph.initializers[f"{heads}_heads"]
+        shape = constant(graph, f"{heads}_heads", np.array([0, 0, heads, head_dim], np.int64))
         replace_node(graph, node, ir.node("Reshape", [node.inputs[0], shape]))
 
 
@@ -122,10 +119,7 @@ def _merged_heads(graph: ir.Graph, part: ir.Value | None) -> ir.Value:
         source = producer(node.inputs[0]).inputs[0]
         assert source is not None
         return source
-    shape = ir.tensor(np.array([0, 0, -1], np.int64), name="merged_heads")
-    if shape.name not in graph.initializers:
-        graph.register_initializer(ir.val(shape.name, const_value=shape))
-    merged = graph.initializers["merged_heads"]
+    merged = constant(graph, "merged_heads", np.array([0, 0, -1], np.int64))
     before = None if node.inputs[0] is None else node.inputs[0].producer()
     if node.op_type == "RMSNormalization" and before is not None and before.op_type == "Transpose":
         node.replace_input_with(0, before.inputs[0])  # heads are normalised in any order

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from .lowering import only_use, replace_value
+from .lowering import constant, only_use, replace_value
 
 _ADDED = 8  # columns of W and rows of V: products of multiples of 8 run on tensor cores
 
@@ -84,13 +84,13 @@ class _Absorption:
     def _thresholds(self) -> ir.Value:
         """Return -b, then 1 for each row of b V + d."""
         negative = self._node("Neg", [self._float32(self._found.first_bias)])
-        ones = self._constant("feed_forward.ones", np.array([1, 1] + [0] * 6, np.float32))
+        ones = constant(self._graph, "feed_forward.ones", np.array([1, 1] + [0] * 6, np.float32))
         return self._narrow(self._node("Concat", [negative, ones], axis=0))
 
     def _tall(self) -> ir.Value:
         """Return V with b V + d in two rows below, and zeros."""
         found = self._found
-        rows = self._constant("feed_forward.row", np.array([1, -1], np.int64))
+        rows = constant(self._graph, "feed_forward.row", np.array([1, -1], np.int64))
         row = self._node("Reshape", [self._float32(found.first_bias), rows])  # [1, F]
         product = self._node("MatMul", [row, self._float32(found.second)])
         total = self._node("Add", [product, self._float32(found.second_bias)])  # [1, E]
@@ -100,7 +100,7 @@ class _Absorption:
         return self._node("Concat", [found.second, high, low, zeros], axis=0)
 
     def _zeros(self, name: str, *shape: int) -> ir.Value:
-        sizes = self._constant(name, np.array(shape, np.int64))
+        sizes = constant(self._graph, name, np.array(shape, np.int64))
         zero = ir.tensor([0.0], self._found.first.dtype)
         return self._node("ConstantOfShape", [sizes], value=zero)
 
@@ -110,11 +110,6 @@ class _Absorption:
     def _narrow(self, value: ir.Value) -> ir.Value:
         assert self._found.first.dtype is not None
         return self._node("Cast", [value], to=self._found.first.dtype)
-
-    def _constant(self, name: str, value: np.ndarray) -> ir.Value:
-        if name not in self._graph.initializers:
-            self._graph.register_initializer(ir.val(name, const_value=ir.tensor(value, name=name)))
-        return self._graph.initializers[name]
 
     def _node(
         self, op_type: str, inputs: list[ir.Value], **attributes: int | ir.TensorProtocol

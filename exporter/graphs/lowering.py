@@ -94,6 +94,14 @@ def initializer(graph: ir.Graph, name: str, dtype: str, shape: tuple[int, ...]) 
     return value
 
 
+def constant(graph: ir.Graph, name: str, value: np.generic | np.ndarray) -> ir.Value:
+    """Return the initialiser ``name``, registered with ``value`` if it is new."""
+    if name not in graph.initializers:
+        tensor = ir.tensor(np.asarray(value), name=name)
+        graph.register_initializer(ir.val(name, const_value=tensor))
+    return graph.initializers[name]
+
+
 def replace_value(old: ir.Value, new: ir.Value) -> None:
     """Replace ``old`` by ``new``, with its name, type and shape, also as a graph output."""
     new.type, new.shape = old.type, old.shape

@@ -43,6 +43,7 @@ from .feed_forward import absorb_biases
 from .lowering import (
     CONTRIB_DOMAIN,
     LoweredEngine,
+    constant,
     initializer,
     products_by_weight,
     replace_value,
@@ -228,10 +229,7 @@ class ProductWriter:
         return self._zero_points
 
     def _constant(self, name: str, value: np.generic | np.ndarray) -> ir.Value:
-        if name not in self.graph.initializers:
-            tensor = ir.tensor(np.asarray(value), name=name)
-            self.graph.register_initializer(ir.val(name, const_value=tensor))
-        return self.graph.initializers[name]
+        return constant(self.graph, name, value)
 
     def _node(
         self,

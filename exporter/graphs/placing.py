@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...engines.manifest import ModelSpec, TensorRole
+from .lowering import constant
 
 _FIRST_OPERAND = 6  # of Attention: inv_freq, query_norm, key_norm
 _DEFAULT_EPSILON = 1e-5  # of RMSNormalization
@@ -231,10 +232,8 @@ class _Restoration:
         return [self._insert("Mul", [each, scale]) for each in directions]
 
     def _constant(self, name: str, value: np.generic | list[int]) -> ir.Value:
-        if name not in self._graph.initializers:
-            array = np.array(value, np.int64) if isinstance(value, list) else np.asarray(value)
-            self._graph.register_initializer(ir.val(name, const_value=ir.tensor(array, name=name)))
-        return self._graph.initializers[name]
+        array = np.array(value, np.int64) if isinstance(value, list) else np.asarray(value)
+        return constant(self._graph, name, array)
 
     def _insert(
         self,

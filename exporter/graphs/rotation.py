@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ...engines.manifest import ModelSpec, TensorRole
 from .attention import Heads
+from .lowering import constant
 from .placing import Placing, take_rotation
 
 _HEAD_MULTIPLE = 16  # of D, as the operator requires
@@ -45,10 +46,10 @@ def _tables(
 ) -> list[ir.Value]:
     """Insert nodes for cosines and sines at positions from 0 on."""
     bounds = [
-        _constant(graph, f"rotation.{name}", np.array(value, np.float32))
+        constant(graph, f"rotation.{name}", np.array(value, np.float32))
         for name, value in {"first": 0, "end": positions, "step": 1}.items()
     ]
-    column = _constant(graph, "rotation.column", np.array([1], np.int64))
+    column = constant(graph, "rotation.column", np.array([1], np.int64))
     nodes = [ir.node("Range", bounds)]
     nodes.append(ir.node("Unsqueeze", [nodes[-1].outputs[0], column]))
     nodes.append(ir.node("Mul", [nodes[-1].outputs[0], rotation.inv_freq]))
@@ -56,15 +57,9 @@ def _tables(
     for function in ("Cos", "Sin"):
         nodes.append(ir.node(function, [angles]))
         if rotation.rotary_scale != 1:
-            scale = _constant(graph, "rotation.scale", np.array(rotation.rotary_scale, np.float32))
+            scale = constant(graph, "rotation.scale", np.array(rotation.rotary_scale, np.float32))
             nodes.append(ir.node("Mul", [nodes[-1].outputs[0], scale]))
         nodes.append(ir.node("Cast", [nodes[-1].outputs[0]], {"to": dtype}))
         tables.append(nodes[-1].outputs[0])
     graph.insert_before(graph[0], nodes)
     return tables
-
-
-def _constant(graph: ir.Graph, name: str, value: np.ndarray) -> ir.Value:
-    if name not in graph.initializers:
-        graph.register_initializer(ir.val(name, const_value=ir.tensor(value, name=name)))
-    return graph.initializers[name]
