@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from uuid import uuid4
 
 from typing_extensions import override
 
-from ...engines.errors import ClosedError
+from ...engines.errors import ClosedError, UsageError
 from ..requests.request import Request
 from ..requests.score_request import ScoreRequest
 from ..schedule import ExitSchedule
@@ -42,7 +43,12 @@ class ServedRequest:
         request_id: str | None,
         seconds: float | None,
     ) -> ServedRequest:
-        """Name a request, by a new name if it has none, that may take ``seconds`` from now on."""
+        """Name a request, by a new name if it has none, that may take ``seconds`` from now on.
+
+        Raises UsageError for seconds that are no number.
+        """
+        if seconds is not None and math.isnan(seconds):
+            raise UsageError("deadline", "is nan; allowed: seconds from now, or None for none")
         deadline = None if seconds is None else monotonic() + seconds
         return cls(request_id or uuid4().hex, request, schedule, deadline)
 
