@@ -26,6 +26,12 @@ from ..tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, Strea
 _GRACE = 0.2  # seconds in which an engine may end a late request itself, with its last text
 
 
+def require_time(subject: str, seconds: float | None) -> None:
+    """Raise UsageError for NaN, which no clock reaches."""
+    if seconds is not None and math.isnan(seconds):
+        raise UsageError(subject, "is nan; allowed: seconds from now, or None for no end")
+
+
 @dataclass(frozen=True)
 class ServedRequest:
     """A checked request, to generate or to score, under the name that clients know."""
@@ -47,8 +53,7 @@ class ServedRequest:
 
         Raises UsageError for seconds that are no number.
         """
-        if seconds is not None and math.isnan(seconds):
-            raise UsageError("deadline", "is nan; allowed: seconds from now, or None for none")
+        require_time("deadline", seconds)
         deadline = None if seconds is None else monotonic() + seconds
         return cls(request_id or uuid4().hex, request, schedule, deadline)
 

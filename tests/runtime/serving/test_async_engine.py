@@ -119,6 +119,9 @@ def test_a_deadline_before_now_ends_a_text_at_once_and_nan_is_refused(bundle: Pa
             assert output.outputs[0].stop_reason == "deadline"
             with pytest.raises(UsageError, match=r"deadline \| is nan; allowed: seconds"):
                 engine.submit(PROMPTS[0], LONG, deadline=math.nan)
+            with pytest.raises(UsageError, match=r"timeout \| is nan"):
+                await engine.drain(math.nan)
+            engine.submit(PROMPTS[0], SHORT)  # it does not drain
 
     asyncio.run(main())
 
