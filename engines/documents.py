@@ -23,10 +23,6 @@ MAX_BYTES = integer("max_json_bytes")  # parsed JSON takes up to twenty times it
 MAX_NESTING = integer("max_json_nesting")
 
 _FULL = 2**20  # free bytes below which a library's failed write is blamed on a full disk
-_YIELDING: Mapping[str, Any] = {  # Python functions: other threads may run before each call
-    "parse_int": lambda digits: int(digits),
-    "parse_float": lambda digits: float(digits),
-}
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a pipe",
@@ -105,20 +101,39 @@ def parse_json(
 
     ``yields`` lets other threads run between two numbers, which takes twice as long. ``exact`` also
     rejects what other languages' parsers reject or read differently: numbers that are not finite,
-    integers of more than 64 bits, and duplicate keys. Raises for invalid JSON, lone surrogates,
+    and integers of more than 64 bits. Raises for invalid JSON, duplicate keys, lone surrogates,
     numbers of more than 4,300 digits, and nesting deeper than ``MAX_NESTING``.
     """
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
-        document = json.loads(text, **(EXACT if exact else _YIELDING if yields else {}))
+        document = json.loads(text, **(EXACT if exact else _YIELDING if yields else UNIQUE))
         problem = _value_problem(document)
     except RecursionError:
         problem = f"is nested deeper than {MAX_NESTING} levels"
     except ValueError as error:
-        problem = f"is not JSON ({error})"
+        problem = json_problem(error)
     if problem is None:
         return document
     raise raises(subject, _advised(problem, remedy)) from None
+
+
+def json_problem(error: ValueError) -> str:
+    """Return the problem of a text that ``json.loads`` refused, perhaps with `UNIQUE`."""
+    return str(error) if isinstance(error, _DuplicateKeyError) else f"is not JSON ({error})"
+
+
+def lone_surrogate(text: str) -> str | None:
+    """Return the problem with a text that has half of a surrogate pair, which no encoding has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        return f"has the lone surrogate {half}, half of a character; give whole characters"
+    return None
+
+
+class _DuplicateKeyError(ValueError):
+    """An object has a key twice."""
 
 
 def _unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -127,7 +142,7 @@ def _unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(members):
         counts = Counter(key for key, _ in members)
         twice = next(key for key, count in counts.items() if count > 1)
-        raise ValueError(f"an object has the key {twice!r:.80} twice")
+        raise _DuplicateKeyError(f"has the key {twice!r:.80} twice in one object; give it once")
     return made
 
 
@@ -145,11 +160,20 @@ def _finite(text: str) -> float:
     return value
 
 
-EXACT: Mapping[str, Any] = {  # arguments of json.loads; violations raise ValueError
-    "object_pairs_hook": _unique_members,
+# Arguments of json.loads; violations raise ValueError.
+UNIQUE: Mapping[str, Any] = {"object_pairs_hook": _unique_members}
+EXACT: Mapping[str, Any] = {
+    **UNIQUE,
     "parse_int": _integer,
     "parse_float": _finite,
     "parse_constant": _finite,
+}
+
+
+_YIELDING: Mapping[str, Any] = {  # Python functions: other threads may run before each call
+    **UNIQUE,
+    "parse_int": lambda digits: int(digits),
+    "parse_float": lambda digits: float(digits),
 }
 
 
@@ -165,8 +189,8 @@ def _value_problem(document: Any) -> str | None:  # noqa: ANN401
                 inner += value.values()
             elif isinstance(value, list):
                 inner += value
-        for text in texts:
-            text.encode()  # a lone surrogate raises UnicodeEncodeError, a ValueError
+        if problem := next(filter(None, map(lone_surrogate, texts)), None):
+            return problem
         if not inner:
             return None
         level = inner

@@ -12,9 +12,12 @@ skipdec.engines.errors.UsageError: SamplingParams | 2 problems:
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, ClassVar
 
 _MAX_WORD_LENGTH = 100  # characters; a longer word is not a typo and is slow to compare
@@ -181,6 +184,18 @@ class EnvironmentMismatchError(SkipDecError):
     """This machine or installation can't do what was requested; the message names both."""
 
     exit_code = 3
+
+
+def unloadable(library: Path, error: Exception) -> EnvironmentMismatchError:
+    """Return the error of a library of skipdec's that is there and can't be loaded."""
+    words = str(error)
+    if os.strerror(errno.EMFILE) in words:
+        remedy = "raise the limit of open files (ulimit -n)"
+    elif os.strerror(errno.ENOMEM) in words or "failed to map segment" in words:
+        remedy = "raise the limit of memory (ulimit -v), or free some"
+    else:  # it was built for another system, processor or version
+        remedy = "install skipdec again on this machine"
+    return EnvironmentMismatchError(str(library), f"can't be loaded ({words}); {remedy}")
 
 
 class MissingExtraError(EnvironmentMismatchError, ImportError):

@@ -54,8 +54,8 @@ class QuantizationConfig(ValidatedConfig):
     )
     kernels: Annotated[KernelChoice, _BUNDLE] = Field(
         default="auto",
-        description="for target onnxruntime: skipdec's own, for CPUs, or onnxruntime's (skipdec's "
-        "if compiled)",
+        description="kernels of target onnxruntime: skipdec's own, for CPUs, or onnxruntime's "
+        "(skipdec's if compiled)",
     )
     quantize: Annotated[Quantization, _BUNDLE] = Field(
         default="none", description="weights: int8 per channel, fp8 per tensor, others in blocks"
@@ -67,7 +67,7 @@ class QuantizationConfig(ValidatedConfig):
         default=None, description="weights per scale, int4 (128) and int8-block (64)"
     )
     accuracy_level: Literal[0, 4] | None = Field(
-        default=None, description="in blocks: 0 exact, 4 int8 products (4)"
+        default=None, description="products of blocks: 0 exact, 4 in int8 (4)"
     )
     ranges: Annotated[Path | None, Option(panel=_TENSORRT, metavar="FILE")] = Field(
         default=None,
@@ -232,7 +232,7 @@ class CheckpointSource(ValidatedConfig):
         default=False, description="use the cache only, no network"
     )
     seed: Annotated[int, _CHECKPOINT] = Field(
-        default=0, ge=0, lt=1 << 63, description="of dummy weights and verification"
+        default=0, ge=0, lt=1 << 63, description="seed of dummy weights and of verification"
     )
     early_exit: Annotated[bool, _CHECKPOINT] = Field(
         default=False,
@@ -254,15 +254,16 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     """
 
     accuracy_level: Annotated[Literal[0, 4] | None, _BUNDLE] = Field(
-        default=None, description="in blocks: 0 exact, 4 int8 products (4)"
+        default=None, description="products of blocks: 0 exact, 4 in int8 (4)"
     )
     dtype: Annotated[FloatType, _BUNDLE] = Field(
         default="float32",
-        description="of float weights, KV cache, activations (skipdec's kernels: float32)",
+        description="type of float weights, KV cache, activations (skipdec's kernels: float32)",
     )
     kv_dtype: Annotated[KVType | None, _BUNDLE] = Field(
         default=None,
-        description="of the KV cache, skipdec's kernels only (--dtype; float16 with --quantize)",
+        description="type of the KV cache, with skipdec's kernels only (--dtype; float16 with "
+        "--quantize)",
     )
     schedule: Annotated[str | None, Option(panel="Bundle", metavar="SPEC")] = Field(
         default=None,

@@ -336,7 +336,7 @@ class Generator:
         max_prefill_tokens: int | None = None,
         max_model_len: int | None = None,
         admission: str | None = None,
-        prefix_cache: bool | PrefixSharing = "shared",
+        prefix_cache: bool | PrefixSharing | None = None,
         draft: str | None = None,
         draft_memory: DraftMemory | None = None,
     ) -> Iterator[RunningBatch]:
@@ -349,26 +349,28 @@ class Generator:
         the default on a CPU, or ``gang:min_free=2,hold_ms=8``, the default on a device. With
         ``prefix_cache`` a prompt on a CPU that begins like an earlier one runs only its rest, and
         its text stays the same. ``draft`` replaces the drafts that the generator was opened with.
-        An `OpenOptions` in ``options`` replaces these five arguments by its fields.
-        ``draft_memory`` is as in `generate_requests`.
+        ``options`` is given in place of these five. ``draft_memory``: as in `generate_requests`.
 
         Other calls are refused while the batch is open. Raises UsageError for an invalid value, and
         SkipDecError inside another running batch or this thread's open stream.
         """
-        if options is not None:
-            max_prefill_tokens, max_model_len = options.max_prefill_tokens, options.max_model_len
-            admission, prefix_cache = options.admission, options.prefix_cache
-            draft = options.draft
-        config = RunningBatchConfig(
+        options = OpenOptions.either(
+            options,
+            max_prefill_tokens=max_prefill_tokens,
+            max_model_len=max_model_len,
             admission=admission,
-            prefixes=cast(PrefixSharing, prefix_cache),
-            draft=self.drafts.resolve(draft),
+            prefix_cache=prefix_cache,
+            draft=draft,
         )
-        if max_prefill_tokens is not None:
-            config = config.updated(max_prefill_tokens=max_prefill_tokens)
-        loaded = self._loaded.remembering(draft_memory)
-        keeps_prefixes = config.prefixes != "off"
-        slots = loaded.batch_slots(max_model_len, config.draft, keeps_prefixes=keeps_prefixes)
+        config = RunningBatchConfig(
+            admission=options.admission,
+            prefixes=options.prefix_cache,
+            draft=self.drafts.resolve(options.draft),
+        )
+        if options.max_prefill_tokens is not None:
+            config = config.updated(max_prefill_tokens=options.max_prefill_tokens)
+        loaded, keeps = self._loaded.remembering(draft_memory), config.prefixes != "off"
+        slots = loaded.batch_slots(options.max_model_len, config.draft, keeps_prefixes=keeps)
         with self._engines.hold(slots, lasts=True):
             yield RunningBatch(loaded, slots, config)
 

@@ -25,13 +25,13 @@ class CalibrationConfig(LayerwiseConfig):
 
     output: Annotated[Path, Option("-o", metavar="FILE")] = Field(description="the ranges, JSON")
     load_format: Annotated[LoadFormat, Option()] = Field(
-        default="auto", description="of the checkpoint; dummy: random weights"
+        default="auto", description="format of the checkpoint's weights; dummy: random weights"
     )
     method: Annotated[RangeMethod, _RANGES] = Field(
         default="percentile", description="mse: the range with the smallest int8 error"
     )
     percentile: Annotated[float | None, _RANGES] = Field(
-        default=None, ge=50, le=100, description="of --method percentile (99.9)"
+        default=None, ge=50, le=100, description="percentile of --method percentile (99.9)"
     )
     migrate: Annotated[float | None, Option(panel="Ranges", metavar="ALPHA")] = Field(
         default=None,

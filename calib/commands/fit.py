@@ -127,12 +127,14 @@ def fit(
         ),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(help="of --lossless (0: greedy)", rich_help_panel=_GOAL)
+        float | None,
+        typer.Option(help="temperature of --lossless (0: greedy)", rich_help_panel=_GOAL),
     ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
-            help="of --lossless (half more than the longest completion)", rich_help_panel=_GOAL
+            help="texts of --lossless have so many tokens (half more than the longest completion)",
+            rich_help_panel=_GOAL,
         ),
     ] = None,
     output: Annotated[

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from ...engines.documents import UNIQUE, json_problem
 from ...engines.errors import MissingExtraError, UsageError
 
 MAX_PROBLEMS_SHOWN = 20
@@ -41,9 +42,12 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
                 continue
             source = f"{path.name}, line {number}"
             try:
-                document = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                document = json.loads(line, **UNIQUE)
+            except RecursionError as error:
                 yield Row(source, {}, f"is not JSON ({error})")
+                continue
+            except ValueError as error:
+                yield Row(source, {}, json_problem(error))
                 continue
             if isinstance(document, dict):
                 yield Row(source, document)

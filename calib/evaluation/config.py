@@ -107,7 +107,9 @@ class EvaluationConfig(ValidatedConfig):
     temperature: Annotated[float, _RUNNING] = Field(default=0.0, ge=0, description="0: greedy")
     seed: Annotated[int, _RUNNING] = Field(default=0, ge=0, description="sampling and intervals")
     metrics: Annotated[MetricOptions, _METRICS] = MetricOptions()
-    resamples: Annotated[int, _METRICS] = Field(default=1000, ge=1, description="in the bootstrap")
+    resamples: Annotated[int, _METRICS] = Field(
+        default=1000, ge=1, description="resamples of the bootstrap"
+    )
     confidence: float = Field(default=0.95, gt=0, lt=1)
     num_shown: Annotated[int, Option("--examples", panel="Metrics")] = Field(
         default=5, ge=0, description="texts side by side in DIR"

@@ -221,8 +221,11 @@ def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> 
     axes.set_ylabel(evaluation.metrics[metric].heading)
     axes.legend()
     frame(axes, points)
-    named = [place for place, row in enumerate(evaluation.rows) if not row.run.schedule.is_full]
-    label_points(  # all full-depth points lie at 1
+    # Full depth comes last: if its points, which all lie at 1, crowd, others keep their places.
+    named = sorted(
+        range(len(points)), key=lambda place: evaluation.rows[place].run.schedule.is_full
+    )
+    label_points(
         axes,
         [_label(evaluation.rows[place]) for place in named],
         [points[place] for place in named],

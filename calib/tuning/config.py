@@ -56,7 +56,9 @@ class DistillationConfig(ValidatedConfig):
     weight: Annotated[float, Option("--distill", metavar="WEIGHT")] = Field(
         gt=0, le=1, description="weight of the teacher at full depth, 0 to 1"
     )
-    temperature: Annotated[float, Option()] = Field(default=1.0, gt=0, description="for --distill")
+    temperature: Annotated[float, Option()] = Field(
+        default=1.0, gt=0, description="temperature of --distill"
+    )
 
 
 class DraftObjective(ValidatedConfig):
@@ -71,7 +73,7 @@ class DraftObjective(ValidatedConfig):
         description="tune full depth and a draft: ends:3, first:3 or layers:3"
     )
     weight: Annotated[float, Option("--draft-weight")] = Field(
-        default=0.5, gt=0, le=1, description="of drafts in the loss, for --draft"
+        default=0.5, gt=0, le=1, description="weight of drafts in the loss, for --draft"
     )
 
 
@@ -106,13 +108,13 @@ class TuneConfig(ValidatedConfig):
         description="layers=12,width=256,heads=4[,family=llama,ffn=,…] or a config.json",
     )
     vocab_size: Annotated[int | None, _MODEL] = Field(
-        default=None, ge=300, description="of the tokenizer to train (2000)"
+        default=None, ge=300, description="vocabulary of the tokenizer to train (2000)"
     )
     separator: Annotated[str | None, _MODEL] = Field(
         default=None, description="token that ends prompts (<sep>)"
     )
     save_dtype: Annotated[Literal["float32", "float16", "bfloat16"], _MODEL] = Field(
-        default="float32", description="of the written weights"
+        default="float32", description="type of the written weights"
     )
     data: Annotated[DataConfig, _DATA]
     validation: Annotated[DataConfig | None, Option(panel="Data", metavar="FILE")] = Field(
@@ -129,12 +131,14 @@ class TuneConfig(ValidatedConfig):
         default=1e-4, gt=0, description="fresh and small models: 1e-3 to 3e-3"
     )
     warmup_fraction: Annotated[float, _LEARNING] = Field(
-        default=0.05, ge=0, lt=1, description="of the steps, while the learning rate rises"
+        default=0.05, ge=0, lt=1, description="part of the steps in which the learning rate rises"
     )
     decay: Annotated[Literal["linear", "cosine", "constant"], _LEARNING] = Field(
-        default="linear", description="of the learning rate afterwards"
+        default="linear", description="course of the learning rate afterwards"
     )
-    weight_decay: Annotated[float, _LEARNING] = Field(default=0.01, ge=0, description="of AdamW")
+    weight_decay: Annotated[float, _LEARNING] = Field(
+        default=0.01, ge=0, description="weight decay of AdamW"
+    )
     epochs: Annotated[float | None, _LEARNING] = Field(
         default=None, gt=0, description="passes over the data (1)"
     )
@@ -155,14 +159,14 @@ class TuneConfig(ValidatedConfig):
     )
     lora: Annotated[LoraConfig | None, _LEARNING] = None
     seed: Annotated[int, _LEARNING] = Field(
-        default=0, ge=0, description="of data order and fresh weights"
+        default=0, ge=0, description="seed of data order and fresh weights"
     )
     schedule: Annotated[str | None, _SPEC] = Field(
         default=None, description="full, 2x, linear:max=8,min=4,… (full with drafts, else required)"
     )
     distillation: Annotated[DistillationConfig | None, _DEPTH] = None
     curriculum: Annotated[float | None, Option(panel="Depth", metavar="FRACTION")] = Field(
-        default=None, gt=0, le=1, description="of the steps, while depth shrinks from full"
+        default=None, gt=0, le=1, description="part of the steps in which depth shrinks from full"
     )
     mixture: Annotated[tuple[str, ...], _SPEC] = Field(
         default=(), description="repeat: steps draw one, the target, or full"

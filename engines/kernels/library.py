@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import EnvironmentMismatchError, UsageError, did_you_mean
+from ..errors import EnvironmentMismatchError, UsageError, did_you_mean, unloadable
 from ..manifest import Manifest
 
 if TYPE_CHECKING:
@@ -104,10 +104,8 @@ def _load(directory: Path) -> KernelLibrary | None:
         draw = library.skipdec_draw_token
         draw.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         draw.restype = ctypes.c_int64
-    except (OSError, AttributeError) as error:  # built for another system, processor or version
-        raise EnvironmentMismatchError(
-            str(found[0]), f"can't be loaded ({error}); install skipdec again on this machine"
-        ) from error
+    except (OSError, AttributeError) as error:
+        raise unloadable(found[0], error) from error
     return KernelLibrary(found[0], library)
 
 

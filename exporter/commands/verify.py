@@ -29,10 +29,10 @@ class ReferenceOptions(ValidatedConfig):
         description="the checkpoint it was exported from (else only hashes are checked)",
     )
     load_format: Annotated[LoadFormat, Option()] = Field(
-        default="auto", description="of the reference"
+        default="auto", description="format of the reference's weights"
     )
     revision: Annotated[str | None, Option()] = Field(
-        default=None, description="of the reference on the hub"
+        default=None, description="revision of the reference on the hub"
     )
     local_files_only: Annotated[bool, Option()] = Field(
         default=False, description="never use the network"
@@ -48,7 +48,7 @@ class ReferenceOptions(ValidatedConfig):
         description="nats per token that quantisation may cost (by precision)",
     )
     seed: Annotated[int, Option()] = Field(
-        default=0, ge=0, description="of dummy weights and test prompts"
+        default=0, ge=0, description="seed of dummy weights and test prompts"
     )
     verify_memory: Annotated[MemorySize, Option()] = Field(
         default=8 * GIB, description="limit for a bundle whose engines are loaded all at once"

@@ -32,9 +32,9 @@ class CompareConfig(ValidatedConfig):
         default=(), description="only this layer, from 0 on; may be repeated (all engines)"
     )
     inputs: Annotated[Path | None, Option(metavar="DIR")] = Field(
-        default=None, description="of skipdec generate --record (random tokens)"
+        default=None, description="a recording of skipdec generate --record (random tokens)"
     )
-    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="of random tokens")
+    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="seed of the random tokens")
     stitched: Annotated[bool, Option()] = Field(
         default=False,
         description="each side reads what its own engines wrote, so that errors add up (both "

@@ -177,8 +177,10 @@ class GenerationProgress:
         realised = "" if depth is None else f", realised depth {depth:.2f} of {num_layers} layers"
         schedule = self._schedule_text
         ran = f"{self._num_schedules} schedules" if schedule is None else f"schedule {schedule}"
+        is_full = schedule is not None and self._schedule.is_full  # at any horizon
+        horizon = "" if is_full else f", horizon {self._horizon_text}"
         return (
-            f"{ran}, horizon {self._horizon_text}{realised}\n"
+            f"{ran}{horizon}{realised}\n"
             f"{self.num_tokens} tokens in {self.seconds:.2f} s, "
             f"{self.tokens_per_second:.1f} tokens/s, prompts included, on {self._kernels}"
             f"{self._drafts_text()}{hint}"

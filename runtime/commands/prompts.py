@@ -49,7 +49,7 @@ def run_prompts(options: GenerateOptions, prompts: Sequence[str]) -> None:
             for output in outputs:
                 progress.count_drafts(output.drafts or Drafts())
         if not options.stream:
-            _print_outputs(outputs, progress, as_json=options.as_json)
+            _print_outputs(prompts, outputs, progress, as_json=options.as_json)
         elif not options.as_json:
             sys.stdout.write("\n")
         if not options.quiet:
@@ -72,9 +72,16 @@ def _print_deltas(deltas: Sequence[StreamDelta], *, as_json: bool, marks_drafts:
 
 
 def _print_outputs(
-    outputs: Sequence[RequestOutput], progress: GenerationProgress, *, as_json: bool
+    prompts: Sequence[str],
+    outputs: Sequence[RequestOutput],
+    progress: GenerationProgress,
+    *,
+    as_json: bool,
 ) -> None:
-    """Print one completion as it is, several under a heading each, or all as one JSON object."""
+    """Print one completion as it is, several under a heading each, or all as one JSON object.
+
+    A heading has the prompt as it was given, if there are several, and the completion's number.
+    """
     if as_json:
         results = [result_line(place, output) for place, output in enumerate(outputs)]
         print_json(progress.summary() | {"results": results})
@@ -82,10 +89,11 @@ def _print_outputs(
     if len(outputs) == 1 and len(outputs[0].outputs) == 1:
         print(outputs[0].outputs[0].text)
         return
-    for request in outputs:
+    for prompt, request in zip(prompts, outputs, strict=True):
         for completion in request.outputs:
-            number = f" [{completion.index}]" if len(request.outputs) > 1 else ""
-            print(f"# {request.prompt}{number}\n{completion.text}\n")
+            words = [prompt] if len(prompts) > 1 else []
+            words += [f"[{completion.index}]"] if len(request.outputs) > 1 else []
+            print(f"# {' '.join(words)}\n{completion.text}\n")
 
 
 def stdin() -> IO[bytes]:

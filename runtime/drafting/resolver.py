@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -10,9 +11,11 @@ from ...engines.errors import UsageError, shown
 from ...engines.kernels.formats import foreign_products
 from ...engines.manifest import Manifest
 from ..schedule import ExitSchedule, LayerPlan
+from ..schedule.text import format_schedule
 from .config import DraftConfig, DraftPart, is_auto, parse_draft
 from .layers import byte_share, depth_problem, draft_plan, least_layers
 
+_LOGGER = logging.getLogger(__name__)
 _MAX_CACHED_TEXTS = 128
 
 
@@ -53,6 +56,25 @@ class DraftResolver:
         ] or list(self._misplaced(config))
         if problems:
             raise UsageError("draft", *problems)
+
+    def warn_of_unused(self, config: DraftConfig | None, schedules: Sequence[ExitSchedule]) -> None:
+        """Log, once, that drafts of layers run some that no token of ``schedules`` runs."""
+        for part in () if config is None else config.parts:
+            if not part.runs_layers:
+                continue
+            needed = {layer for layer in self.plan(part) if layer < self.own.num_layers}
+            # Later plans of a schedule are parts of its first.
+            shallow = [one for one in schedules if not needed.issubset(one.plan(0))]
+            if shallow and len(shallow) == len(schedules):
+                self._warn_once(
+                    f"draft {part} needs layers that schedule {format_schedule(shallow[0])} never "
+                    "runs, so it drafts nothing: choose fewer layers, another part, or a deeper "
+                    "schedule"
+                )
+
+    @cached_property
+    def _warn_once(self) -> Callable[[str], None]:
+        return lru_cache(maxsize=_MAX_CACHED_TEXTS)(_LOGGER.warning)
 
     def plan(self, part: DraftPart) -> LayerPlan:
         """Return the layers that a part of resolved drafts runs, by the bundle's own placement."""
@@ -154,7 +176,7 @@ def wants_drafts(wanted: str | None) -> bool:
     """
     if wanted is None:
         return True
-    if isinstance(wanted, str) and wanted.strip().lower() == "off":
+    if wanted == "off":
         return False
     raise UsageError(
         "draft",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...engines.constants import text
-from ...engines.errors import EnvironmentMismatchError
+from ...engines.errors import EnvironmentMismatchError, unloadable
 from ...engines.host.installation import install_command
 
 SUBJECT = "libskipdec"
@@ -71,9 +71,7 @@ def native_abi_version() -> int:
     path = native_paths().library
     try:
         function = ctypes.CDLL(str(path)).skipdec_abi_version
-    except (OSError, AttributeError) as error:  # built for another system, processor or version
-        raise EnvironmentMismatchError(
-            str(path), f"can't be loaded ({error}); install skipdec again on this machine"
-        ) from error
+    except (OSError, AttributeError) as error:
+        raise unloadable(path, error) from error
     function.argtypes, function.restype = (), ctypes.c_uint32
     return int(function())

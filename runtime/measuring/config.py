@@ -47,7 +47,9 @@ class BenchConfig(ValidatedConfig):
     repetitions: Annotated[int, Option()] = Field(
         default=5, ge=1, description="each runs every schedule once, in turn"
     )
-    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="for the random prompts")
+    seed: Annotated[int, Option()] = Field(
+        default=0, ge=0, description="seed of the random prompts"
+    )
     runtime: Annotated[Literal["python", "native"], Option()] = Field(
         default="python", description="native runs libskipdec, too, after each of Python's runs"
     )

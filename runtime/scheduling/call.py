@@ -52,6 +52,7 @@ class Call:
         invalid one.
         """
         config = loaded.call_config.updated(draft=loaded.drafts.resolve(draft))
+        loaded.drafts.warn_of_unused(config.draft, schedules)
         self._requests = requests
         self._schedules = schedules
         self._engines = loaded.engines

@@ -314,6 +314,7 @@ class LoadedBundle:
         Each row has up to ``max_model_len`` positions, or without it as many as the bundle holds.
         Raises UsageError for more than that.
         """
+        self.drafts.warn_of_unused(draft, [self.schedules.resolve(None, 1)])
         limits = self.limits.slot_limits(max_model_len, self.model.max_seq_len)
         return self._slots(limits, draft, keeps_prefixes=keeps_prefixes)
 

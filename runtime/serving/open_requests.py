@@ -16,7 +16,7 @@ from ...engines.errors import ClosedError, OverloadedError, UsageError
 from ...engines.host.process import HomeProcess
 from .engine_loop import StepResult
 from .service import BundleOutline, EngineService
-from .stream import OpenRequest, RequestStream
+from .stream import OpenRequest, RequestStream, require_time
 
 
 class OpenRequests:
@@ -230,6 +230,7 @@ class QueuedService(EngineService):
     @override
     async def drain(self, timeout: float | None = None) -> bool:
         self.require_home()
+        require_time("timeout", timeout)
         self._requests.refuse("is draining")
         return await self._requests.wait_until_idle(timeout)
 

@@ -299,7 +299,10 @@ class EngineService(ABC):
 
     @abstractmethod
     async def drain(self, timeout: float | None = None) -> bool:
-        """Refuse new requests and wait for the open ones to end; False if the time ran out."""
+        """Refuse new requests and wait for the open ones to end; False if the time ran out.
+
+        Raises UsageError for a ``timeout`` of NaN.
+        """
 
     @abstractmethod
     def end_all(self, error: Exception) -> None:

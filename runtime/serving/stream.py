@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from uuid import uuid4
 
 from typing_extensions import override
 
-from ...engines.errors import ClosedError
+from ...engines.errors import ClosedError, UsageError
 from ..requests.request import Request
 from ..requests.score_request import ScoreRequest
 from ..schedule import ExitSchedule
@@ -23,6 +24,12 @@ from ..scheduling.running_request import request_output
 from ..tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
 
 _GRACE = 0.2  # seconds in which an engine may end a late request itself, with its last text
+
+
+def require_time(subject: str, seconds: float | None) -> None:
+    """Raise UsageError for NaN, which no clock reaches."""
+    if seconds is not None and math.isnan(seconds):
+        raise UsageError(subject, "is nan; allowed: seconds from now, or None for no end")
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,11 @@ class ServedRequest:
         request_id: str | None,
         seconds: float | None,
     ) -> ServedRequest:
-        """Name a request, by a new name if it has none, that may take ``seconds`` from now on."""
+        """Name a request, by a new name if it has none, that may take ``seconds`` from now on.
+
+        Raises UsageError for seconds that are no number.
+        """
+        require_time("deadline", seconds)
         deadline = None if seconds is None else monotonic() + seconds
         return cls(request_id or uuid4().hex, request, schedule, deadline)
 

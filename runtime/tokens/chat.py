@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MAX_TEMPLATE_BYTES = 1 << 20
 MAX_MESSAGES = 4096
 ROLES = ("system", "user", "assistant")
+ASKS_FOR_NOTHING: tuple[object, ...] = (False, [], {})
+"""Values, beside null, of fields that are not supported: such a field is as good as absent."""
 
 SpecialTokens = Literal["escape", "allow"]
 """What becomes of special tokens that a message spells: plain text, or the tokens."""
@@ -259,8 +261,9 @@ def checked_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, st
     """Return messages as plain objects of ``role`` and ``content``.
 
     ``content`` is a text, or a list of OpenAI's text parts, which are joined by line feeds:
-    ``[{"type": "text", "text": "Hello"}]``. Fields that are None count as absent. Raises UsageError
-    with the problem of the first message that is not allowed.
+    ``[{"type": "text", "text": "Hello"}]``. Fields that ask for nothing (None, False, an empty list
+    or object) count as absent. Raises UsageError with the problem of the first message that is not
+    allowed.
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise _refusal(f"is {shown(messages)}; allowed: a list of objects with role and content")
@@ -280,8 +283,8 @@ def _checked_message(place: int, message: object) -> dict[str, str]:
     if role not in ROLES:
         raise _refusal(f"has role {shown(role)} at {place}; allowed: {', '.join(ROLES)}")
     content = _text_of(place, given.pop("content", None))
-    if given:
-        names = ", ".join(map(str, islice(given, 10)))
+    if unsupported := [name for name, value in given.items() if value not in ASKS_FOR_NOTHING]:
+        names = ", ".join(map(str, unsupported[:10]))
         raise _refusal(f"has {names:.200} at {place}, which is not supported; leave it out")
     return {"role": str(role), "content": content}
 

@@ -27,6 +27,10 @@ class IncrementalDecoder(Protocol):
     def flush(self) -> str:
         """End the sequence and return the rest of its text, U+FFFD for an incomplete character."""
 
+    @property
+    def num_held(self) -> int:
+        """The number of whole characters that the tokens so far have and `push` held back."""
+
 
 @dataclass(frozen=True)
 class CharacterSteps:
@@ -116,6 +120,11 @@ class ByteDecoder:
         """End the sequence, as `IncrementalDecoder.flush`."""
         return self._utf8.decode(b"", final=True)
 
+    @property
+    def num_held(self) -> int:
+        """None: `push` returns each character with its last byte."""
+        return 0
+
 
 class CharacterDecoder:
     """Decodes by `CharacterSteps`; the cost is linear.
@@ -151,6 +160,11 @@ class CharacterDecoder:
     def flush(self) -> str:
         """End the sequence, as `IncrementalDecoder.flush`."""
         return self._stripped(self._end_run())
+
+    @property
+    def num_held(self) -> int:
+        """The whole characters of the run of bytes."""
+        return len(self._run.decode(errors="ignore"))
 
     def _end_run(self) -> str:
         run, self._run = self._run, bytearray()
@@ -209,4 +223,12 @@ class WindowDecoder:
 
     def flush(self) -> str:
         """End the sequence, as `IncrementalDecoder.flush`."""
+        return self._held()
+
+    @property
+    def num_held(self) -> int:
+        """The characters of the window that are held back, without replacements at its end."""
+        return len(self._held().rstrip(_REPLACEMENT))
+
+    def _held(self) -> str:
         return self._decode(self._window)[len(self._returned) :]

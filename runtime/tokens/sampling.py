@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import BeforeValidator, ConfigDict, FailFast, Field
 
@@ -21,7 +22,7 @@ MAX_LOGPROBS = integer("max_logprobs")  # of one prompt, all completions: about 
 _STOPPING, _RESULTS = "Stopping", "Results"  # panels of options
 
 
-def _as_tuple(value: object) -> object:
+def as_tuple(value: object) -> object:
     """Make a tuple of a string, a list or None; the field checks anything else."""
     if value is None:
         return ()
@@ -30,8 +31,14 @@ def _as_tuple(value: object) -> object:
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
+def _none_if_false(value: object) -> object:
+    return None if value is False else value
+
+
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 TokenId = Annotated[int, Field(ge=0)]
+LogprobCount = Annotated[int | None, BeforeValidator(_none_if_false)]
+"""How many tokens are reported beside each one; None and False: none, not even the chosen one."""
 if TYPE_CHECKING:  # accepted values; the fields hold tuples
     StopStrings = Sequence[str]
     TokenIds = Sequence[int]
@@ -102,7 +109,7 @@ class SamplingParams(ValidatedConfig):
         le=2,
         description="a number from -2 to 2, subtracted once per occurrence in the output",
     )
-    seed: Annotated[int | None, Option(help="of each prompt's own stream")] = Field(
+    seed: Annotated[int | None, Option(help="seed of each prompt's own random numbers")] = Field(
         default=None, ge=0, lt=2**64, description="an integer from 0 to 2**64 - 1, or None"
     )
     n: Annotated[int, Option()] = Field(
@@ -111,12 +118,12 @@ class SamplingParams(ValidatedConfig):
         le=MAX_COMPLETIONS,
         description=f"an integer from 1 to {MAX_COMPLETIONS}: completions per prompt",
     )
-    min_tokens: Annotated[int, Option(help="before anything stops the text", panel=_STOPPING)] = (
-        Field(default=0, ge=0, description="an integer from 0 to max_tokens")
-    )
+    min_tokens: Annotated[
+        int, Option(help="minimum tokens before anything ends the text", panel=_STOPPING)
+    ] = Field(default=0, ge=0, description="an integer from 0 to max_tokens")
     stop: Annotated[
         StopStrings,
-        BeforeValidator(_as_tuple),
+        BeforeValidator(as_tuple),
         Option(help="text that ends it; may be repeated", panel=_STOPPING),
     ] = Field(
         default=(),
@@ -126,14 +133,14 @@ class SamplingParams(ValidatedConfig):
     )
     stop_token_ids: Annotated[
         TokenIds,
-        BeforeValidator(_as_tuple),
+        BeforeValidator(as_tuple),
         Option("--stop-token-id", help="may be repeated", panel=_STOPPING),
     ] = Field(default=(), description="a list of token ids from 0")
     ignore_eos: Annotated[bool, Option(help="go on after the end of text", panel=_STOPPING)] = (
         Field(default=False, description="True or False")
     )
     include_stop_str_in_output: Annotated[
-        bool, Option(help="show what ended it", panel=_STOPPING)
+        bool, Option(help="keep the stop text that ended it", panel=_STOPPING)
     ] = Field(default=False, description="True or False")
     skip_special_tokens: Annotated[
         bool,
@@ -145,7 +152,7 @@ class SamplingParams(ValidatedConfig):
         ),
     ] = Field(default=True, description="True or False")
     logprobs: Annotated[
-        int | None, Option(help="log-probabilities of the k best (off)", panel=_RESULTS)
+        LogprobCount, Option(help="log-probabilities of the k best (off)", panel=_RESULTS)
     ] = Field(
         default=None,
         ge=0,
@@ -174,6 +181,20 @@ class SamplingParams(ValidatedConfig):
                 f"`n` is {self.n} with `temperature` {self.temperature}; greedy completions "
                 "are all alike: set `n` to 1 or the `temperature` above 0"
             )
+
+    @classmethod
+    def without_nulls(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``fields`` of a document without those whose null can only mean the default."""
+        required = {
+            name
+            for name, field in cls.model_fields.items()
+            if NoneType not in get_args(field.annotation)
+        }
+        return {
+            name: value
+            for name, value in fields.items()
+            if value is not None or name not in required
+        }
 
     @property
     def greedy(self) -> bool:

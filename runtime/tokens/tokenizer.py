@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
-from ...engines.documents import EXACT
+from ...engines.documents import EXACT, lone_surrogate
 from ...engines.errors import BundleError, UsageError, shown
 from ...engines.manifest import MAX_TOKENS, PROMPT_PLACEHOLDER
 from .chat import ChatTemplate
@@ -109,7 +109,8 @@ class Tokenizer:
         try:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         except TypeError as error:
-            raise UsageError("prompt", f"{shown(text)} is no Unicode text") from error
+            problem = lone_surrogate(text) or f"is {shown(text)}, not a text"
+            raise UsageError("prompt", problem) from error
 
     def encode_plain(self, text: str) -> list[int]:
         """Return the token ids of ``text``, in which no special token is recognised."""

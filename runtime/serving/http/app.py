@@ -69,7 +69,8 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
     add("/v1/models", routes.list_models, methods=["GET"])
     add("/v1/models/{name}", routes.show_model, methods=["GET"])
     add("/v1/schedules", routes.list_schedules, methods=["GET"])
-    add("/health/live", routes.live, methods=["GET"])
+    for path in ("/health", "/health/live"):  # the former is vLLM's
+        add(path, routes.live, methods=["GET"])
     add("/health/ready", routes.ready, methods=["GET"])
     add("/version", routes.version, methods=["GET"])
     add("/metrics", routes.metrics, methods=["GET"])

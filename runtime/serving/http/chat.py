@@ -10,13 +10,14 @@ from uuid import uuid4
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import override
 
-from ....engines.errors import ConfigurationError, shown
+from ....engines.errors import shown
 from ...requests.request import MessagesPrompt
-from ...tokens.chat import ROLES, SpecialTokens
+from ...tokens.chat import ASKS_FOR_NOTHING, ROLES, SpecialTokens
 from ...tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
 from .answers import (
     Blocks,
     ShownSchedule,
+    TextOffsets,
     TokenNames,
     delta_choice,
     in_blocks,
@@ -43,10 +44,18 @@ _MESSAGES: dict[str, Any] = {
     },
 }
 _FORMS = 'a list of messages, e.g. [{"role": "user", "content": "Hello"}]'
-_UNSUPPORTED = (  # refused with a sentence of their own, as clients' users know them
-    *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
-    *("audio", "modalities", "prediction", "web_search_options"),
-)
+_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {  # with the values that ask for nothing
+    **dict.fromkeys(("tools", "functions", "audio", "prediction", "metadata"), ASKS_FOR_NOTHING),
+    **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto", *ASKS_FOR_NOTHING)),
+    "parallel_tool_calls": (True, *ASKS_FOR_NOTHING),
+    "modalities": (["text"], *ASKS_FOR_NOTHING),
+    "response_format": ({"type": "text"}, *ASKS_FOR_NOTHING),
+    "web_search_options": (False,),  # an empty object asks for a search
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+}
 
 
 class ChatRequest(TextRequest):
@@ -65,24 +74,18 @@ class ChatRequest(TextRequest):
         description="an integer from 1, or null: up to the model's limit",
     )
 
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        **TextRequest.unsupported,
+        **_UNSUPPORTED,
+    }
     content: ClassVar[str] = "messages"
     content_forms: ClassVar[str] = _FORMS
 
     @classmethod
     @override
-    def _translated(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        problems = [
-            f"`{name}` is not supported; leave it out" for name in _UNSUPPORTED if name in fields
-        ]
-        fields = {name: value for name, value in fields.items() if name not in _UNSUPPORTED}
-        form = fields.pop("response_format", {"type": "text"})
-        if form != {"type": "text"}:
-            problems.append(f'`response_format` is {shown(form)}; allowed: {{"type": "text"}}')
-        problems += _take_length(fields)
-        problems += _take_logprobs(fields)
-        if problems:
-            raise ConfigurationError(cls.__name__, *problems)
-        return fields
+    def _renamed(cls, fields: dict[str, Any]) -> Iterator[str]:
+        yield from _take_length(fields)
+        yield from _take_logprobs(fields)
 
     @property
     @override
@@ -110,11 +113,12 @@ def _take_length(fields: dict[str, Any]) -> Iterator[str]:
 def _take_logprobs(fields: dict[str, Any]) -> Iterator[str]:
     """Write ``logprobs`` and ``top_logprobs`` as the number of tokens; yield their problems."""
     wanted, top = fields.pop("logprobs", False), fields.pop("top_logprobs", None)
+    top = None if top is False else top
     if not isinstance(wanted, bool):
         yield f"`logprobs` is {shown(wanted)}; allowed: true or false"
     elif top is not None and (type(top) is not int or not 0 <= top <= MAX_LOGPROBS):
         yield f"`top_logprobs` is {shown(top)}; allowed: an integer from 0 to {MAX_LOGPROBS}"
-    elif top is not None and not wanted:
+    elif top and not wanted:
         yield "`top_logprobs` needs logprobs to be true"
     elif wanted:
         fields["logprobs"] = top or 0
@@ -159,7 +163,7 @@ class ChatAnswer(TextAnswer):
     def _whole_choice(
         self, output: RequestOutput, one: CompletionOutput, place: int
     ) -> dict[str, object]:
-        choice = whole_choice(output, one, one.index, "", self._names)
+        choice = whole_choice(output, one, one.index, "", self._names, self._offsets(place))
         logprobs = self._logprobs(one.token_ids, one.logprobs)
         message = {"role": "assistant", "content": choice.pop("text")}
         return {"index": one.index, "message": message} | choice | {"logprobs": logprobs}
@@ -170,14 +174,16 @@ class ChatAnswer(TextAnswer):
         chunk: Sequence[StreamDelta],
         place: int,
         schedule: ShownSchedule,
-        offset: int | None,
+        offsets: TextOffsets,
+        *,
+        is_first: bool,
     ) -> Iterator[dict[str, object]]:
         index = chunk[0].index
-        if offset is None:
+        if is_first:
             role = {"role": "assistant", "content": ""}
             yield {"index": index, "delta": role, "logprobs": None, "finish_reason": None}
         choice = delta_choice(
-            chunk, index, "", schedule, self._names, 0, marks_drafts=self._has_drafts
+            chunk, index, "", schedule, self._names, offsets, marks_drafts=self._has_drafts
         )
         tokens = [token for delta in chunk for token in delta.token_ids]
         logprobs = self._logprobs(tokens, [one for delta in chunk for one in delta.logprobs or ()])

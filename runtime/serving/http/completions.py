@@ -24,6 +24,7 @@ from ..stream import RequestStream, ServedRequest
 from .answers import (
     Items,
     ShownSchedule,
+    TextOffsets,
     TokenNames,
     Turns,
     consumed,
@@ -199,9 +200,11 @@ class TextAnswer(Response):
         chunk: Sequence[StreamDelta],
         place: int,
         schedule: ShownSchedule,
-        offset: int | None,
+        offsets: TextOffsets,
+        *,
+        is_first: bool,
     ) -> Iterator[dict[str, object]]:
-        """Yield a completion's news; ``offset``: characters sent before, None at first."""
+        """Yield a completion's news; ``is_first`` for its first."""
 
     async def queue(self, prepared: Sequence[Prepared]) -> None:
         """Queue all prompts or none; other requests get a turn between two prompts.
@@ -258,6 +261,15 @@ class TextAnswer(Response):
             for one in output.outputs:
                 yield self._whole_choice(output, one, place)
 
+    def _echoed(self, index: int) -> str:
+        """Return the echo of prompt ``index``; "" without ``echo``."""
+        return ""
+
+    def _offsets(self, place: int) -> TextOffsets:
+        """Return the count of characters before the tokens of a text of prompt ``place``."""
+        skips = self._asked.skip_special_tokens
+        return TextOffsets(self._names, len(self._echoed(place)), skip_special_tokens=skips)
+
     def _index(self, place: int, index: int) -> int:
         """Return the number of a choice: the completions of a prompt follow each other."""
         return place * self._asked.n + index
@@ -279,15 +291,15 @@ class TextAnswer(Response):
     async def _event_choices(self) -> AsyncIterator[dict[str, object]]:
         """Yield a choice for each completion that has got something, as often as one has."""
         schedules = [ShownSchedule(one.exit_schedule, one.schedule) for one in self._streams]
-        lengths: dict[int, int] = {}  # characters sent so far, of a choice
+        offsets: dict[int, TextOffsets] = {}  # of a choice
         async for place, deltas in _merged(self._streams):
             for chunk in _chunks(deltas):
-                index = self._index(place, chunk[0].index)
-                offset = lengths.get(index)
-                for choice in self._chunk_choices(chunk, place, schedules[place], offset):
+                index, schedule = self._index(place, chunk[0].index), schedules[place]
+                if is_first := index not in offsets:
+                    offsets[index] = self._offsets(place)
+                mine = offsets[index]
+                for choice in self._chunk_choices(chunk, place, schedule, mine, is_first=is_first):
                     yield choice
-                written = sum(len(delta.text) for delta in chunk)
-                lengths[index] = (offset or 0) + written
 
 
 class CompletionAnswer(TextAnswer):
@@ -305,7 +317,8 @@ class CompletionAnswer(TextAnswer):
         self, output: RequestOutput, one: CompletionOutput, place: int
     ) -> dict[str, object]:
         index = self._index(place, one.index)
-        return whole_choice(output, one, index, self._echoed(place), self._names)
+        echo, offsets = self._echoed(place), self._offsets(place)
+        return whole_choice(output, one, index, echo, self._names, offsets)
 
     @override
     def _chunk_choices(
@@ -313,21 +326,22 @@ class CompletionAnswer(TextAnswer):
         chunk: Sequence[StreamDelta],
         place: int,
         schedule: ShownSchedule,
-        offset: int | None,
+        offsets: TextOffsets,
+        *,
+        is_first: bool,
     ) -> Iterator[dict[str, object]]:
-        echo = self._echoed(place)
         yield delta_choice(
             chunk,
             self._index(place, chunk[0].index),
-            echo if offset is None else "",
+            self._echoed(place) if is_first else "",
             schedule,
             self._names,
-            len(echo) + (offset or 0),
+            offsets,
             marks_drafts=self._has_drafts,
         )
 
+    @override
     def _echoed(self, index: int) -> str:
-        """Return the echo of prompt ``index``; "" without ``echo``."""
         if not self._asked.echo:
             return ""
         prompt = self._asked.prompts[index]

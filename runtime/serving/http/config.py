@@ -33,25 +33,29 @@ class ServerConfig(ValidatedConfig):
         "any allows all",
     )
     api_key_file: Annotated[Path | None, Option(metavar="FILE")] = Field(
-        default=None, description="a key a line, one of which /v1 asks for ($SKIPDEC_API_KEY)"
+        default=None,
+        description="file of API keys, one per line; /v1 asks for one of them ($SKIPDEC_API_KEY)",
     )
     protect_metrics: Annotated[bool, Option()] = Field(
         default=False, description="/metrics asks for a key, too"
     )
     special_tokens: Annotated[SpecialTokens, Option()] = Field(
         default="escape",
-        description="that a chat's message spells: ordinary text, or the tokens",
+        description="what special tokens become that a chat's message spells: ordinary text, or "
+        "the tokens",
     )
     log_format: Annotated[Literal["text", "json"], Option()] = Field(
-        default="text", description="of a line a request on stderr, never with its prompt"
+        default="text",
+        description="format of the log on stderr: one line per request, never with its prompt",
     )
     max_body: Annotated[MemorySize, Option(panel=_LIMITS)] = Field(
-        default=1 << 20, ge=1024, description="of a request"
+        default=1 << 20, ge=1024, description="maximum size of a request's body"
     )
     max_connections: Annotated[int, Option(panel=_LIMITS)] = Field(
         default=1024,
         ge=1,
-        description="at once; idle and slow ones are closed for others, then 503",
+        description="maximum number of open connections; idle and slow ones are closed for others, "
+        "then new ones get 503",
     )
     read_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
         default=30.0, gt=0, description="seconds for a request's headers, and for its body"

@@ -102,7 +102,10 @@ class RecordMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        given = Headers(scope=scope).get("x-request-id", "")
+        asked = Headers(scope=scope)
+        given = asked.get("x-request-id", "")
+        # A proxy before us may have read another end of the body than we did (RFC 9112, 6.1).
+        is_ambiguous = "content-length" in asked and "transfer-encoding" in asked
         record = RequestRecord.begin(
             scope, given if _REQUEST_ID.fullmatch(given) else f"req-{uuid4().hex}"
         )
@@ -113,6 +116,8 @@ class RecordMiddleware:
                 headers = MutableHeaders(raw=message.setdefault("headers", []))
                 headers["x-request-id"] = record.request_id
                 headers["x-content-type-options"] = "nosniff"
+                if is_ambiguous:
+                    headers["connection"] = "close"
                 message["headers"] = headers.raw
             await send(message)
 
@@ -157,7 +162,7 @@ class CutMiddleware:
 class AdmissionMiddleware:
     """Answers 503 on a connection beyond the limit, and 401 where one of our keys is missing.
 
-    /health/ is answered on every connection. /v1/ needs a key, and so does /metrics if asked for.
+    /health is answered on every connection. /v1/ needs a key, and so does /metrics if asked for.
     """
 
     def __init__(self, app: ASGIApp, keys: ApiKeys, config: ServerConfig) -> None:
@@ -169,7 +174,7 @@ class AdmissionMiddleware:
         """Handle a request."""
         record, path = RequestRecord.of(scope), scope["path"]
         authorization = dict(scope["headers"]).get(b"authorization", b"")
-        if scope["state"].get(REFUSED, False) and not path.startswith("/health/"):
+        if scope["state"].get(REFUSED, False) and not path.startswith("/health"):
             record.error = "too_many_connections"
             await crowded().response()(scope, receive, send)
         elif path.startswith(self._prefixes) and not self._keys.accept(authorization):

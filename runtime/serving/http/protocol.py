@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from starlette.responses import JSONResponse
 from typing_extensions import override
 
@@ -21,11 +21,12 @@ from ....engines.errors import (
     SkipDecError,
     UsageError,
     brief,
+    shown,
 )
 from ...drafting.resolver import wants_drafts
 from ...requests.request import Prompt
-from ...tokens.chat import SpecialTokens
-from ...tokens.sampling import SamplingParams
+from ...tokens.chat import ASKS_FOR_NOTHING, SpecialTokens
+from ...tokens.sampling import LogprobCount, SamplingParams, StopStrings, as_tuple
 from .config import (
     MAX_COMPLETIONS,
     MAX_LOGPROBS,
@@ -56,6 +57,11 @@ _LONGEST = {  # before anything is made of their entries
     "stop_token_ids": (MAX_STOP_TOKEN_IDS, "token ids"),
     "stream_options": (8, "options"),
 }
+_STREAM_OPTIONS = ("include_usage", "include_obfuscation")  # of OpenAI's API
+_STOP = (
+    f"a non-empty string of up to {MAX_STOP_CHARACTERS} characters or a list of up to {MAX_STOPS} "
+    "such"
+)
 _FORMS = f"a text, token ids, or a list of up to {MAX_PROMPTS} such"
 
 
@@ -148,14 +154,17 @@ class TextRequest(SamplingParams):
         le=MAX_COMPLETIONS,
         description=f"an integer from 1 to {MAX_COMPLETIONS}: completions per prompt",
     )
-    logprobs: int | None = Field(
+    logprobs: LogprobCount = Field(
         default=None,
         ge=0,
         le=MAX_LOGPROBS,
         description=f"an integer from 0 to {MAX_LOGPROBS}: tokens reported beside the chosen one",
     )
     stream: bool = Field(default=False, description="true: server-sent events as tokens come")
-    stream_options: dict[str, bool] | None = Field(
+    stop: Annotated[StopStrings, BeforeValidator(as_tuple)] = Field(
+        default=(), max_length=MAX_STOPS, description=_STOP
+    )
+    stream_options: dict[str, bool | None] | None = Field(
         default=None, description='{"include_usage": true} with stream'
     )
     user: str | None = Field(default=None, description="any text; it is not used")
@@ -169,6 +178,8 @@ class TextRequest(SamplingParams):
         default=None, description="off: run without drafts, which changes no text"
     )
 
+    # OpenAI's fields that are refused with a sentence of their own, unless they ask for nothing.
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {"logit_bias": ASKS_FOR_NOTHING}
     content: ClassVar[str] = "prompt"  # the field that holds what is continued
     content_forms: ClassVar[str] = _FORMS
 
@@ -188,8 +199,25 @@ class TextRequest(SamplingParams):
 
     @classmethod
     def _translated(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return a body's fields by the names that this class has for them."""
-        return fields
+        """Return a body's fields by the names that this class has for them, and only those.
+
+        Raises ConfigurationError for fields of OpenAI's that are not supported; one that asks for
+        nothing is left out.
+        """
+        problems = [
+            f"`{name}` is {shown(fields[name])}, which is not supported; leave it out"
+            for name, neutral in cls.unsupported.items()
+            if name in fields and fields[name] not in neutral
+        ]
+        problems += cls._renamed(fields)
+        if problems:
+            raise ConfigurationError(cls.__name__, *problems)
+        return {name: value for name, value in fields.items() if name not in cls.unsupported}
+
+    @classmethod
+    def _renamed(cls, fields: dict[str, Any]) -> Iterator[str]:
+        """Write fields that OpenAI has under two names as one; yield their problems."""
+        yield from ()
 
     @classmethod
     def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
@@ -201,14 +229,13 @@ class TextRequest(SamplingParams):
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
         yield from self._own_problems()
-        if len(self.stop) > MAX_STOPS or any(len(text) > MAX_STOP_CHARACTERS for text in self.stop):
-            yield (
-                f"`stop` is too long; allowed: {MAX_STOPS} texts of {MAX_STOP_CHARACTERS} "
-                "characters"
-            )
-        if self.stream_options is not None and not self.stream:
+        if any(len(text) > MAX_STOP_CHARACTERS for text in self.stop):
+            yield f"`stop` is {shown(list(self.stop))}; allowed: {_STOP}"
+        options = self.stream_options or {}
+        if any(options.values()) and not self.stream:
             yield "`stream_options` is for streams; set stream, or leave it out"
-        if unknown := set(self.stream_options or ()) - {"include_usage"}:
+        wanted = {name for name, value in options.items() if value or name not in _STREAM_OPTIONS}
+        if unknown := wanted - {"include_usage"}:
             yield f"`stream_options` has {', '.join(sorted(unknown)):.80}; allowed: include_usage"
         try:
             wants_drafts(self.draft)
@@ -240,7 +267,7 @@ class TextRequest(SamplingParams):
     @property
     def includes_usage(self) -> bool:
         """True if a stream ends with the usage."""
-        return (self.stream_options or {}).get("include_usage", False)
+        return bool((self.stream_options or {}).get("include_usage"))
 
     @property
     def params(self) -> SamplingParams:
@@ -256,12 +283,16 @@ class CompletionRequest(TextRequest):
     """
 
     model_config = ConfigDict(title="CompletionRequest")
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        **TextRequest.unsupported,
+        "suffix": ("", *ASKS_FOR_NOTHING),
+    }
 
     prompt: Annotated[Any, WithJsonSchema(_PROMPT)] = Field(description=_FORMS)
     max_tokens: int | None = Field(
         default=16,
         ge=0,
-        description="an integer from 1, or null: up to the model's limit; 0 with echo and logprobs",
+        description="an integer from 1; 0 with echo and logprobs",
     )
     best_of: int | None = Field(default=None, ge=1, description="as many as n, or left out")
     echo: bool = Field(default=False, description="true: the prompt's text comes first")

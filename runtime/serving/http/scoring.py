@@ -12,7 +12,15 @@ from starlette.responses import Response
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput
 from ...tokens.tokenizer import Tokenizer
 from ..stream import ServedRequest
-from .answers import Items, TokenNames, Turns, consumed, json_answer, logprobs_document
+from .answers import (
+    Items,
+    TextOffsets,
+    TokenNames,
+    Turns,
+    consumed,
+    json_answer,
+    logprobs_document,
+)
 from .completions import Prepared, answer_head
 from .protocol import ApiError, CompletionRequest, unavailable
 from .served import ServedModel, ServedModels
@@ -101,7 +109,8 @@ def _choice(
     return {
         "index": index,
         "text": text,
-        "logprobs": logprobs_document(tokens, entries, names, 0) | {"text_offset": offsets},
+        "logprobs": logprobs_document(tokens, entries, names, TextOffsets(names, 0))
+        | {"text_offset": offsets},
         "finish_reason": _finish_reason(scored),
         "stop_reason": None if following is None else following.stop_reason,
         "schedule": scored.schedule,
@@ -119,7 +128,7 @@ async def _text(
     decoder = tokenizer.incremental_decoder()
     pieces, offsets, length = [], [], 0
     for token_id in token_ids:
-        offsets.append(length)
+        offsets.append(length + decoder.num_held)
         pieces.append(decoder.push(token_id))
         length += len(pieces[-1])
         await turns.take()

@@ -57,7 +57,7 @@ class TritonRepositoryConfig(ModelSettings):
         description="the model repository; other models in it stay"
     )
     name: Annotated[str | None, Option(metavar="NAME")] = Field(
-        default=None, description="of the model (that of BUNDLE)"
+        default=None, description="name of the model (that of BUNDLE)"
     )
     is_copied: Annotated[bool, Option("--copy/--link")] = Field(
         default=False, description="the bundle into the repository, or a link to it"

@@ -197,7 +197,8 @@ def _read_parameters(text: str) -> dict[str, Any]:
     found = parse_json(text, UsageError, subject=subject)
     if not isinstance(found, dict):
         raise UsageError(subject, f"is {shown(text)}; allowed: a JSON object")
-    return {name: _read_number(name, value) for name, value in found.items()}
+    fields = SamplingParams.without_nulls(found)
+    return {name: _read_number(name, value) for name, value in fields.items()}
 
 
 def _read_number(name: str, value: object) -> object:

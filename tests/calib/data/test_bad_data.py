@@ -49,6 +49,7 @@ def test_bad_rows_are_named_by_line(command: Command, tmp_path: Path) -> None:
         json.dumps({"prompt": "a", "completion": " "}),
         '{"prompt": "a", "completion": ',
         json.dumps({"prompt": "\ud83d", "completion": "half a pair"}),
+        '{"prompt": "a", "completion": "b", "completion": "c"}',
     ]
     data.write_text("\n".join(rows))
     stderr = command(data).stderr
@@ -57,6 +58,7 @@ def test_bad_rows_are_named_by_line(command: Command, tmp_path: Path) -> None:
         "rows.jsonl, line 3: 'completion' is empty",
         "rows.jsonl, line 4: is not JSON",
         "rows.jsonl, line 5: 'prompt' holds half of a surrogate pair",
+        "rows.jsonl, line 6: has the key 'completion' twice in one object",
     ):
         assert problem in stderr
 

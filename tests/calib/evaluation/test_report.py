@@ -83,6 +83,18 @@ def test_all_files_are_written(evaluation: Evaluation, tmp_path: Path) -> None:
     assert (target / "pareto.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_every_point_of_the_picture_has_a_label(
+    evaluation: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels: list[str] = []
+    monkeypatch.setattr(
+        evaluation_files, "label_points", lambda axes, texts, points: labels.extend(texts)
+    )
+    evaluation_files.plot_pareto(evaluation, tmp_path / "pareto.png")
+    assert len(labels) == len(evaluation.rows)
+    assert any(label.startswith("full, ") for label in labels)
+
+
 def test_without_matplotlib_the_picture_is_left_out(
     evaluation: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

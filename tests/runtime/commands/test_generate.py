@@ -77,6 +77,16 @@ def test_several_prompts_print_under_headings(run: Callable[..., Result]) -> Non
     assert "# c\n" in result.stdout
 
 
+def test_several_completions_of_one_prompt_are_numbered_without_it(
+    run: Callable[..., Result],
+) -> None:
+    result = run("-p", "ab", "--n", "2", "--temperature", "1", "--seed", "1", "--max-tokens", "2")
+    assert [line for line in result.stdout.split("\n") if line.startswith("# ")] == [
+        "# [0]",
+        "# [1]",
+    ]
+
+
 def test_a_prompt_may_stand_alone_or_come_from_a_pipe(run: Callable[..., Result]) -> None:
     by_option = run("-p", "a\nb", *GREEDY)
     for arguments, stdin in (

@@ -69,6 +69,11 @@ def test_horizons_of_the_requests_own_are_shown_as_a_range() -> None:
     assert (counted.summary()["schedule"], counted.summary()["horizon"]) == (text, None)
 
 
+def test_full_depth_has_no_horizon_to_show() -> None:
+    counted = GenerationProgress([ExitSchedule.full(6)], 1, Events(), "skipdec avx2")
+    assert counted.summary_text(SamplingParams()).startswith("schedule full\n")
+
+
 def test_schedules_of_the_lines_own_are_counted() -> None:
     schedules = [parse_schedule(text, num_layers=6, horizon=9) for text in ("2x", "full", "2x")]
     counted = GenerationProgress(schedules, 3, Events(), "skipdec avx2")

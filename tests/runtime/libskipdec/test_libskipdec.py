@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from skipdec.engines.backends.ort import onnxruntime_library
-from skipdec.engines.errors import EnvironmentMismatchError
+from skipdec.engines.errors import EnvironmentMismatchError, unloadable
 from skipdec.runtime.libskipdec import config_program, run_program
 from skipdec.runtime.libskipdec import paths as paths
 from skipdec.runtime.libskipdec.paths import native_abi_version, native_paths
@@ -68,6 +69,20 @@ def test_one_of_another_machine_is_refused(installation: Path, content: bytes) -
     (installation / "lib" / "libskipdec.so.1").write_bytes(content)
     with pytest.raises(EnvironmentMismatchError, match=r"can't be loaded .*install skipdec again"):
         native_abi_version()
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (os.strerror(errno.EMFILE), "raise the limit of open files (ulimit -n)"),
+        ("failed to map segment from shared object", "raise the limit of memory (ulimit -v)"),
+        ("invalid ELF header", "install skipdec again on this machine"),
+    ],
+)
+def test_a_library_that_a_limit_keeps_out_is_not_to_be_installed_again(
+    words: str, remedy: str
+) -> None:
+    assert remedy in str(unloadable(Path("libskipdec.so.1"), OSError(f"libskipdec.so.1: {words}")))
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_blank_lines_byte_order_mark_and_windows_line_ends_are_no_problem() -> N
         ('"text"', None, "is str; allowed: a JSON object"),
         ('{"id": true, "prompt": "x"}', None, "id is True"),
         ('{"id": 1.5, "prompt": "x"}', None, "id is 1.5"),
-        ('{"id": "\\ud800", "prompt": "x"}', None, "surrogates not allowed"),
+        ('{"id": "\\ud800", "prompt": "x"}', None, "has the lone surrogate \\ud800, half of"),
         ('{"id": 1}', 1, "are missing; give one"),
         ('{"id": 1, "prompt": null}', 1, "are missing; give one"),
         ('{"promt": "a"}', 1, "'promt' is unknown; did you mean 'prompt'?"),
@@ -83,8 +83,10 @@ def test_blank_lines_byte_order_mark_and_windows_line_ends_are_no_problem() -> N
         ('{"id": 1, "prompt": "x", "colour": 2}', 1, "'colour' is unknown"),
         ('{"id": 1, "prompt": "x", "temperature": NaN}', 1, "temperature is nan"),
         ('{"id": 1, "prompt": "x", "self": 2}', 1, "'self' is unknown"),
-        ('{"id": 1, "prompt": "\\ud800"}', None, "surrogates not allowed"),
-        ('{"id": 1, "prompt": "x", "\\udfff": 2}', None, "surrogates not allowed"),
+        ('{"id": 1, "prompt": "\\ud800"}', None, "has the lone surrogate \\ud800, half of"),
+        ('{"id": 1, "prompt": "x", "\\udfff": 2}', None, "has the lone surrogate \\udfff"),
+        ('{"prompt": "x", "seed": 1, "seed": 2}', None, "has the key 'seed' twice in one object"),
+        ('{"prompt": "x", "n": false}', 1, "n is False"),
         (b'{"id": 1, "prompt": "\xed\xa0\x80"}', None, "is not JSON"),
         ('{"id": 1, "prompt": "x", "seed": 1' + "0" * 5000 + "}", None, "is not JSON"),
     ],
@@ -94,6 +96,13 @@ def test_bad_line_says_what_is_wrong(line: str | bytes, record_id: int | None, e
     assert isinstance(record, BadRecord)
     assert record.record_id == record_id
     assert error in record.error
+
+
+def test_null_stands_for_a_default_unless_it_has_a_meaning_of_its_own() -> None:
+    names = ("temperature", "stop", "n", "max_tokens", "schedule", "id")
+    (record,) = read(json.dumps({"prompt": "x", "logprobs": False} | dict.fromkeys(names)))
+    assert isinstance(record, Record)
+    assert record.params == DEFAULTS.updated(max_tokens=None)
 
 
 def test_all_problems_of_a_line_are_named() -> None:

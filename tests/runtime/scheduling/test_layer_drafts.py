@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -296,6 +297,18 @@ def test_rows_whose_plan_lacks_the_layers_have_no_drafts(generator: Generator) -
         run_all(batch)
         drafts = [batch.take(number).outputs[0].drafts for number in numbers]
     assert drafts[0].drafted == 0 < drafts[1].drafted
+
+
+def test_drafts_that_no_token_of_the_schedules_can_use_are_warned_of(
+    generator: Generator, caplog: pytest.LogCaptureFixture
+) -> None:
+    for schedule, draft in ((SAME, "ends:3"), ("full", "first:3"), (SAME, "own")):
+        generator.generate([[5]], params(), schedule=schedule, draft=draft)
+    assert not [message for message in caplog.messages if message.startswith("draft ")]
+    for _ in range(2):
+        generator.generate([[5], [6]], params(), schedule=SAME, draft="own+first:4")
+    (message,) = [message for message in caplog.messages if message.startswith("draft ")]
+    assert re.search(r"draft first:4 needs layers that schedule .* never runs", message)
 
 
 def test_nothing_is_bound_again_once_all_shapes_ran(

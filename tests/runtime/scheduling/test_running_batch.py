@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from random_requests import Wanted, draw, run_all, texts, together
 
-from skipdec import CapacityError, Generator, SamplingParams, SkipDecError, UsageError
+from skipdec import CapacityError, Generator, OpenOptions, SamplingParams, SkipDecError, UsageError
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.scheduling.running_batch import RunningBatch
@@ -211,6 +212,18 @@ def test_memory_for_one_request_serves_any_number_one_by_one(
         alone = [texts(one.alone(roomy)) for one in wanted]
     with Generator.open(bundle, threads=1, max_batch_size=4, kv_memory=400_000) as tight:
         assert [texts(output) for output in together(tight, wanted)] == alone
+
+
+def test_options_and_keywords_at_once_are_refused(generator: Generator) -> None:
+    changes: dict[str, Any] = {"max_prefill_tokens": 16, "prefix_cache": "shared", "draft": "off"}
+    named = "`max_prefill_tokens` and `prefix_cache` and `draft`"
+    with (
+        pytest.raises(UsageError, match=f"given together with {named}; give one"),
+        generator.running_batch(OpenOptions(), **changes),
+    ):
+        pass
+    with generator.running_batch(OpenOptions().updated(**changes)) as batch:
+        assert batch.limits.max_chunk_tokens == 16
 
 
 def test_a_call_beside_an_open_batch_is_refused(generator: Generator) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -107,6 +108,20 @@ def test_a_deadline_ends_what_runs_and_what_waits(bundle: Path) -> None:
             )
         assert {one.outputs[0].stop_reason for one in outputs} == {"deadline"}
         assert {one.outputs[0].finish_reason for one in outputs} == {"abort"}
+
+    asyncio.run(main())
+
+
+def test_a_deadline_before_now_ends_a_text_at_once_and_nan_is_refused(bundle: Path) -> None:
+    async def main() -> None:
+        async with opened(bundle) as engine:
+            output = await engine.generate(PROMPTS[0], LONG, deadline=-1.0)
+            assert output.outputs[0].stop_reason == "deadline"
+            with pytest.raises(UsageError, match=r"deadline \| is nan; allowed: seconds"):
+                engine.submit(PROMPTS[0], LONG, deadline=math.nan)
+            with pytest.raises(UsageError, match=r"timeout \| is nan"):
+                await engine.drain(math.nan)
+            engine.submit(PROMPTS[0], SHORT)  # it does not drain
 
     asyncio.run(main())
 

@@ -104,6 +104,18 @@ def test_character_of_several_tokens_comes_with_its_last(tokenizer: Tokenizer) -
     assert all(piece in ("", "a", "€", "€a") for piece in pieces)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"), [("byte_level", "a\u6771b"), ("leading_space", "\u6771a")]
+)
+def test_returned_and_held_characters_are_the_place_of_the_next_token(kind: str, text: str) -> None:
+    tokenizer = KINDS[kind]
+    decoder, places, length = tokenizer.incremental_decoder(), list[int](), 0
+    for token_id in tokenizer.encode(text):
+        places.append(length + decoder.num_held)
+        length += len(decoder.push(token_id))
+    assert places == {"byte_level": [0, 0, 1, 1, 1, 2], "leading_space": [0, 0, 0, 0, 1]}[kind]
+
+
 def test_incomplete_character_at_the_end_is_flushed_as_a_replacement() -> None:
     tokenizer = KINDS["byte_level"]
     pieces = pieces_of(tokenizer, tokenizer.encode("h€")[:-1])
@@ -146,7 +158,7 @@ def test_encode_adds_the_post_processors_tokens() -> None:
 
 
 def test_text_that_no_encoding_has_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"ud800.*no Unicode text"):
+    with pytest.raises(UsageError, match=r"has the lone surrogate \\ud800, half of a"):
         KINDS["byte_level"].encode("a\ud800")
 
 

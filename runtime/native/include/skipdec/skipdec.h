@@ -108,8 +108,8 @@ typedef struct skipdec_options {
   int32_t max_batch_size;     /* rows that run together; default 8 */
   uint64_t kv_memory;         /* bytes for KV caches; 0: half of the available memory */
   int32_t raw_prompts;        /* 1: do not wrap texts in the bundle's prompt template */
-  skipdec_verify verify;      /* default SKIPDEC_VERIFY_FULL */
-  skipdec_weights weights;    /* default SKIPDEC_WEIGHTS_MAPPED */
+  int32_t verify;             /* a skipdec_verify; default SKIPDEC_VERIFY_FULL */
+  int32_t weights;            /* a skipdec_weights; default SKIPDEC_WEIGHTS_MAPPED */
   int32_t max_waiting;        /* maximum number of waiting requests; default 256 */
   int32_t max_prefill_tokens; /* per prompt call; default 2048 */
   int64_t max_model_len;      /* positions per request, prompt and text; 0: the model's */
@@ -235,7 +235,8 @@ typedef struct skipdec_params {
   /* "full", "2x", "4x:horizon=64", JSON with a plan as `skipdec schedule show --json` prints it,
    * or a path that ends in .json; NULL: the engine's default. */
   const char* schedule;
-  double deadline;           /* seconds from now after which it ends with "abort"; 0: none */
+  /* Seconds from now after which it ends with "abort": at once if negative; 0: never. */
+  double deadline;
   skipdec_callback callback; /* NULL: the caller uses skipdec_request_next */
   void* user_data;           /* passed to the callback; not copied */
   const char* client; /* name of the caller; clients take turns, one request each; NULL: none */

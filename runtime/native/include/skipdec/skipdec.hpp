@@ -240,6 +240,7 @@ class Params {
   Params& draft(std::string text) { return set(draft_, std::move(text)); }
   // Texts are chats that the bundle's template has rendered, see skipdec_params.
   Params& rendered_chat(bool on = true) { return set(params_.rendered_chat, on ? 1 : 0); }
+  // A negative time has passed already: the request ends at once. Zero: it has no deadline.
   Params& deadline(Seconds from_now) { return set(params_.deadline, from_now.count()); }
   Params& on_delta(OnDelta function) { return set(on_delta_, std::move(function)); }
 

@@ -26,7 +26,7 @@ const skipdec_options& default_options() {
 
 // Throws Error (kUsage) for a value that is not an enumerator of skipdec.h.
 template <class Enum>
-Enum enumerator(int value, const char* name) {
+Enum enumerator(int32_t value, const char* name) {
   if (value != 0 && value != 1) {
     throw runtime::Error(runtime::Status::kUsage, name,
                          "is " + std::to_string(value) + "; allowed: 0 and 1, see skipdec.h");

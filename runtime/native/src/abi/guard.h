@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <new>
+#include <stdexcept>
 #include <string>
 
 #include "errors.h"
@@ -28,6 +29,9 @@ skipdec_status guarded(const Call& call) noexcept {
   } catch (const std::bad_alloc&) {
     keep_error("memory of this machine | is used up; use a smaller batch or shorter sequences");
     return SKIPDEC_MEMORY;
+  } catch (const std::length_error&) {
+    keep_error("an array's length | is more than memory can hold; check the counts that are given");
+    return SKIPDEC_USAGE;
   } catch (const std::exception& error) {
     keep_error(error.what());
     return SKIPDEC_INTERNAL;

@@ -85,6 +85,7 @@ skipdec_status skipdec_submit_many(skipdec_engine* engine, const skipdec_prompt*
     required(engine, "engine");
     if (count == 0) return SKIPDEC_OK;
     required(prompts, "prompts");
+    engine->service->require_may_wait(count);
     std::vector<runtime::Prompt> all;
     all.reserve(count);
     for (std::size_t index = 0; index < count; ++index) {

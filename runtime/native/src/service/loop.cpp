@@ -64,7 +64,7 @@ void Service::end_late() {
   std::vector<std::int64_t> late;
   const double now = seconds_now();
   for (const auto& [number, ticket] : open_) {
-    if (ticket->deadline > 0 && now > ticket->deadline) late.push_back(number);
+    if (now > ticket->deadline) late.push_back(number);
   }
   for (const std::int64_t number : late) post(batch_->abort(number, "deadline"));
 }

@@ -1,6 +1,7 @@
 #include "service/mailbox.h"
 
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 namespace skipdec::runtime {
@@ -20,6 +21,12 @@ bool wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lo
 }
 
 }  // namespace
+
+void require_timeout(double timeout) {
+  if (!std::isnan(timeout)) return;
+  throw Error(Status::kUsage, "timeout",
+              "is nan; allowed: seconds, 0 for a poll, or negative to wait without limit");
+}
 
 Received Mailbox::next(double timeout) {
   std::unique_lock lock(mutex_);

@@ -23,6 +23,9 @@ struct Received {
   Progress progress = Progress::kRunning;
 };
 
+// Throws Error (kUsage) for a timeout that is NaN.
+void require_timeout(double timeout);
+
 // The engine's thread fills it; its caller reads it from any thread, even after the engine is
 // closed.
 class Mailbox {

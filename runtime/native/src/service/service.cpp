@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "host/control_groups.h"
@@ -114,9 +115,20 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
   return tickets;
 }
 
+void Service::require_may_wait(std::size_t count) const {
+  if (count <= static_cast<std::uint64_t>(options_.max_waiting)) return;
+  throw Error(Status::kUsage, "prompts",
+              "are " + std::to_string(count) + "; allowed: max_waiting, which is " +
+                  std::to_string(options_.max_waiting) + "; submit fewer, or raise it");
+}
+
 // Checks a request.
 Service::Arrival Service::arrival(const Prompt& prompt, const SamplingParams& params,
                                   const std::string& schedule, double deadline) const {
+  if (std::isnan(deadline)) {
+    throw Error(Status::kUsage, "deadline",
+                "is nan; allowed: seconds from now, negative if it has passed, or 0 for none");
+  }
   const ModelSpec& model = manifest().model;
   Arrival made;
   made.start = seconds_now();
@@ -134,7 +146,7 @@ Service::Arrival Service::arrival(const Prompt& prompt, const SamplingParams& pa
   made.ticket = std::make_shared<Ticket>(params.n, thread_id_);
   made.ticket->prompt = request.prompt;
   made.ticket->schedule = request.schedule;
-  made.ticket->deadline = deadline > 0 ? made.start + deadline : 0;
+  if (deadline != 0) made.ticket->deadline = made.start + deadline;
   return made;
 }
 
@@ -172,6 +184,7 @@ ScoreResult Service::score(const Prompt& prompt, const Prompt& continuation,
 }
 
 bool Service::drain(double timeout) {
+  require_timeout(timeout);
   require_usable();
   require_outside_callback("drain");
   constexpr double kLongest = 1e9;  // seconds; more would overflow the clock
@@ -201,6 +214,13 @@ void Service::close() {
 bool Service::is_inherited() const { return process_ != getpid(); }
 
 std::string Service::warning() const {
+  const std::optional<DraftConfig>& draft = options_.batch.draft;
+  const std::string unused = draft ? unused_draft_warning(*draft, *resolve("", 1)) : "";
+  const std::string untuned = untuned_warning();
+  return untuned.empty() || unused.empty() ? untuned + unused : untuned + "; " + unused;
+}
+
+std::string Service::untuned_warning() const {
   const SchedulePointer chosen = resolve("", 1);
   if (bundle_->schedules().own()->is_reduced() || !chosen->is_reduced()) return "";
   const bool exits_early = manifest().exits_early;

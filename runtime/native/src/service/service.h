@@ -54,8 +54,8 @@ class Service {
   Service& operator=(const Service&) = delete;
 
   // Checks a request and queues it. ``schedule``: empty for the default; ``deadline``: seconds from
-  // now, 0 for none; ``client``, ``drafts``: see Request. Throws kUsage, kSchedule, kCapacity,
-  // kBusy, kClosed.
+  // now, negative if it has passed, 0 for none; ``client``, ``drafts``: see Request. Throws kUsage,
+  // kSchedule, kCapacity, kBusy, kClosed.
   std::shared_ptr<Ticket> submit(const Prompt& prompt, const SamplingParams& params,
                                  const std::string& schedule, double deadline, OnDelta on_delta,
                                  const std::string& client = {}, bool drafts = true);
@@ -67,6 +67,8 @@ class Service {
                                                    const std::vector<OnDelta>& on_delta,
                                                    const std::string& client = {},
                                                    bool drafts = true);
+  // Throws Error (kUsage) for more requests than may ever wait at once.
+  void require_may_wait(std::size_t count) const;
   // Cancels a request before the next step.
   void cancel(std::int64_t number);
   // Returns the log-probabilities of a continuation, scored between two steps; not in a callback.
@@ -109,6 +111,7 @@ class Service {
   TokenSpan token_ids(const Prompt& prompt, bool is_prompt) const;
   TokenSpan chat_ids(const std::string& text) const;
   SchedulePointer resolve(const std::string& schedule, std::int64_t max_tokens) const;
+  std::string untuned_warning() const;
   void load_tokenizer();
   void run();
   bool take_in();

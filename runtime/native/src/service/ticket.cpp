@@ -46,6 +46,7 @@ void Ticket::release() {
 }
 
 void Ticket::require_may_wait(double timeout) const {
+  require_timeout(timeout);
   if (is_inherited()) {
     throw Error(Status::kUsage, "request",
                 "was submitted by process " + std::to_string(process_) +

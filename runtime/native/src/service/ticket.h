@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -39,7 +40,7 @@ class Ticket {
   // Stops calling the callback; waits for a call that runs on another thread.
   void release();
   // Throws Error (kUsage) where a wait would never end: in a callback of its engine, unless
-  // ``timeout`` is 0, and in a forked child.
+  // ``timeout`` is 0, and in a forked child. And if ``timeout`` is NaN.
   void require_may_wait(double timeout) const;
   // Returns true in a fork of the process that submitted it.
   bool is_inherited() const;
@@ -49,7 +50,7 @@ class Ticket {
   TokenSpan prompt;
   SchedulePointer schedule;
   OnDelta on_delta;     // empty: deltas go to the mailbox
-  double deadline = 0;  // time of the clock; 0: none
+  double deadline = std::numeric_limits<double>::infinity();  // time of the clock
   Mailbox mailbox;
 
  private:

@@ -110,6 +110,19 @@ def test_search_paths_of_onnx_runtime_are_reported(
     assert "pip install 'onnxruntime>=1.31'" in done.stderr
 
 
+@pytest.mark.skipif(PRESET != "tests", reason="a sanitizer needs terabytes of addresses")
+def test_a_limit_that_keeps_onnx_runtime_out_is_named(
+    exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    words = (exported("pre_norm"), "1", "1", "mapped", tmp_path / "output")
+    limited = ["bash", "-c", 'ulimit -v 25000; exec "$@"', "bash", built_program("run_engines")]
+    environment = os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY)}
+    done = subprocess.run([*limited, *words], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "raise the limit of memory (ulimit -v)" in done.stderr
+    assert "pip install" not in done.stderr
+
+
 @pytest.mark.skipif(PRESET != "tests", reason="a sanitizer has an operator new of its own")
 def test_a_run_allocates_nothing(exported: Callable[..., Path]) -> None:
     done = run("allocations", exported("pre_norm", kernels="auto", quantize="int8"))

@@ -3,11 +3,13 @@
 #include <skipdec/skipdec.h>
 
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "abi/guard.h"
 #include "abi/handles.h"
 #include "arithmetic_model.h"
 
@@ -82,6 +84,20 @@ TEST(RequestsTest, WaitingWithinACallbackIsRefusedAndPollingIsNot) {
   EXPECT_EQ(waits, std::vector<skipdec_status>(12, SKIPDEC_USAGE));
   EXPECT_NE(words.find("within a callback"), std::string::npos) << words;
   for (const skipdec_status status : polls) EXPECT_NE(status, SKIPDEC_USAGE);
+}
+
+TEST(RequestsTest, CountsThatNoMemoryHoldsAreRefusedByName) {
+  skipdec_engine engine;
+  engine.service = open();
+  const skipdec_prompt prompt{"a", nullptr, 0};
+  skipdec_request* request = nullptr;
+  const auto most = std::numeric_limits<std::size_t>::max();
+  EXPECT_EQ(skipdec_submit_many(&engine, &prompt, most, nullptr, &request), SKIPDEC_USAGE);
+  EXPECT_NE(std::string(skipdec_last_error()).find("prompts | are 18446744073709551615; allowed"),
+            std::string::npos)
+      << skipdec_last_error();
+  const auto reserved = [most] { return std::vector<int>().reserve(most), SKIPDEC_OK; };
+  EXPECT_EQ(guarded(reserved), SKIPDEC_USAGE);
 }
 
 }  // namespace

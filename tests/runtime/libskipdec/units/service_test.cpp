@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <future>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
@@ -13,9 +14,11 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "arithmetic_model.h"
+#include "refusals.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -103,6 +106,22 @@ TEST(ServiceTest, ACallbackMaySubmitCancelAndReleaseButNeitherWaitNorClose) {
   EXPECT_EQ(other->mailbox.completions()[0].token_ids.size(), 3U);
   EXPECT_EQ(own->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
   EXPECT_EQ(calls, 1);
+}
+
+TEST(ServiceTest, ADeadlineThatHasPassedEndsATextAtOnceAndNanIsRefused) {
+  const auto service = open();
+  const auto late = service->submit(TokenSpan{4}, greedy(40), "", -1, {});
+  EXPECT_TRUE(late->mailbox.wait(-1));
+  EXPECT_EQ(late->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(std::get<std::string>(late->mailbox.completions()[0].stop_reason), "deadline");
+  EXPECT_TRUE(late->mailbox.completions()[0].token_ids.empty());
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const auto submitted = [&] { service->submit(TokenSpan{4}, greedy(40), "", kNan, {}); };
+  EXPECT_NE(refusal(submitted).find("deadline | is nan"), std::string::npos) << refusal(submitted);
+  const std::string refused = "timeout | is nan";
+  EXPECT_NE(refusal([&] { late->require_may_wait(kNan); }).find(refused), std::string::npos);
+  EXPECT_NE(refusal([&] { service->drain(kNan); }).find(refused), std::string::npos);
+  EXPECT_EQ(service->stats().waiting, 0);
 }
 
 TEST(ServiceTest, ACallbackThatSaysNoCancels) {

@@ -157,6 +157,25 @@ def test_logprobs_have_openais_form_whole_and_streamed(client: openai.OpenAI, bu
     assert streamed == found.token_logprobs
 
 
+def test_text_offsets_are_places_in_the_text_whole_and_streamed(server: Running) -> None:
+    asked: dict[str, Any] = {"prompt": "a", "n": 2, "seed": 1, "max_tokens": 60, "logprobs": 0}
+    asked |= {"ignore_eos": True, "stop": "\ufffd" * 4}
+    whole = server.complete(**asked).json()["choices"]
+    lines = server.complete(**asked, stream=True).text.split("\n\n")
+    streamed: list[list[int]] = [[], []]
+    for line in lines[:-2]:
+        (part,) = json.loads(line.removeprefix("data: "))["choices"]
+        streamed[part["index"]] += part["logprobs"]["text_offset"]
+    assert streamed == [choice["logprobs"]["text_offset"] for choice in whole]
+    for choice, offsets in zip(whole, streamed, strict=True):
+        assert offsets == sorted(offsets)
+        for name, start in zip(choice["logprobs"]["tokens"], offsets, strict=True):
+            if not name.startswith(("bytes:", "<", "token_id:")):
+                assert choice["text"][start:].lstrip("\ufffd").startswith(name)
+    names = [name for choice in whole for name in choice["logprobs"]["tokens"]]
+    assert any(name.startswith("bytes:") for name in names)
+
+
 def test_many_async_clients_each_get_their_own_text(server: Running, bundle: Path) -> None:
     async def main() -> list[str]:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
@@ -175,7 +194,9 @@ def test_many_async_clients_each_get_their_own_text(server: Running, bundle: Pat
     ("fields", "told"),
     [
         ({"foo": 1}, "'foo' is unknown"),
-        ({"logit_bias": {"5": 1}}, "'logit_bias' is unknown"),
+        ({"logit_bias": {"5": 1}}, "logit_bias is .* not supported; leave it out"),
+        ({"suffix": "b"}, "suffix is 'b', which is not supported"),
+        ({"draft": "OFF"}, "draft is 'OFF'; allowed in a request: off"),
         ({"temperature": -1, "n": 99}, "temperature is -1; .*n is 99"),
         ({"max_tokens": 0}, "max_tokens is 0; allowed: from 1"),
         ({"max_tokens": 10**6}, "shorten the prompt or lower max_tokens"),
@@ -183,8 +204,9 @@ def test_many_async_clients_each_get_their_own_text(server: Running, bundle: Pat
         ({"best_of": 2}, "best_of is 2"),
         ({"n": 3, "temperature": 1}, "n 3"),
         ({"logprobs": 21}, "logprobs is 21"),
-        ({"stop": ["x"] * 17}, "stop is too long"),
-        ({"stop": "x" * 257}, "stop is too long"),
+        ({"stop": ""}, "stop is ''; allowed: a non-empty string of up to 256 characters or a"),
+        ({"stop": ["x"] * 17}, "stop is .*; allowed: .* a list of up to 16"),
+        ({"stop": "x" * 257}, "stop is .*; allowed: .* up to 256 characters"),
         ({"stream_options": {"include_usage": True}}, "stream_options is for streams"),
         ({"stream": True, "stream_options": {"other": True}}, "stream_options has other"),
         ({"prompt": ["a"] * 65}, "65 prompts"),
@@ -206,6 +228,18 @@ def test_what_is_wrong_is_said_by_name(server: Running, fields: dict[str, Any], 
     error = answer.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert re.search(told, error["message"])
+
+
+def test_values_that_ask_for_nothing_are_accepted(client: openai.OpenAI) -> None:
+    neutral: dict[str, Any] = {"suffix": "", "logit_bias": {}, "stop": [], "n": 1, "best_of": 1}
+    neutral |= {"presence_penalty": 0, "frequency_penalty": 0.0, "top_p": 1, "user": ""}
+    neutral |= {"echo": False, "stream": False, "extra_body": {"stream_options": {}}}
+    plain = client.completions.create(model="tiny", prompt=PROMPT, **GREEDY)
+    answer = client.completions.create(model="tiny", prompt=PROMPT, **GREEDY, **neutral)
+    assert answer.choices == plain.choices
+    neutral["extra_body"] = {"logprobs": False, "stream_options": {"include_usage": None}}
+    answer = client.completions.create(model="tiny", prompt=PROMPT, **GREEDY, **neutral)
+    assert answer.choices == plain.choices
 
 
 def test_a_top_k_beyond_all_integers_of_c_keeps_all_tokens(server: Running) -> None:

@@ -67,6 +67,7 @@ def test_models_schedules_and_version_are_listed(server: Running) -> None:
     assert listed["allowed"][1]["layers_per_token"][:5] == [4, 3, 3, 2, 2]
     assert server.http.get("/version").json().keys() == {"version"}
     assert server.http.get("/health/live").status_code == 200
+    assert server.http.get("/health").json() == server.http.get("/health/live").json()
 
 
 @pytest.mark.parametrize("given", [("3x",), ("3x", "any"), ("full",)])

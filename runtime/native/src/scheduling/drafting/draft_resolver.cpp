@@ -100,6 +100,21 @@ std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest
   return config;
 }
 
+std::string unused_draft_warning(const DraftConfig& config, const Schedule& schedule) {
+  const LayerPlan& most = schedule.plan(0);  // later plans are parts of it
+  for (const DraftPart& part : config.parts) {
+    const auto is_run = [&](std::int64_t layer) {
+      return layer >= schedule.num_layers() ||  // the draft layer
+             std::binary_search(most.begin(), most.end(), layer);
+    };
+    if (!std::all_of(part.layers.begin(), part.layers.end(), is_run))
+      return "draft " + part.text() + " needs layers that schedule " + schedule.text() +
+             " never runs, so it drafts nothing: choose fewer layers, another part, or a deeper "
+             "schedule";
+  }
+  return "";
+}
+
 double byte_share(const Manifest& manifest, const LayerPlan& layers, bool is_narrow) {
   if (layers.empty()) return 0;
   const std::int64_t head = manifest.head.step_bytes;
@@ -117,7 +132,7 @@ double byte_share(const Manifest& manifest, const LayerPlan& layers, bool is_nar
 
 bool wants_drafts(const std::string& text) {
   if (text.empty()) return true;
-  if (is_off(text)) return false;
+  if (text == "off") return false;
   throw Error(Status::kUsage, "draft",
               "is " + shown_text(text) +
                   "; allowed in a request: off, or none given; drafts are chosen when the bundle "

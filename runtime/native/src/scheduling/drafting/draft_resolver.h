@@ -19,6 +19,10 @@ namespace skipdec::runtime {
 std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest& manifest,
                                          const Schedules& schedules);
 
+// Returns a warning if drafts of layers run some that no token of ``schedule`` runs, so that they
+// draft nothing; else "".
+std::string unused_draft_warning(const DraftConfig& config, const Schedule& schedule);
+
 // Returns the bytes that a draft step of ``layers`` reads ÷ those of a pass, heads included: what
 // it should cost, since at small batches engines run at about memory bandwidth. ``is_narrow``: it
 // scores by the bundle's narrow head. 0 without layers.

@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -107,9 +109,23 @@ std::vector<Attempt> search(const std::string& asked) {
   return attempts;
 }
 
+// Returns what to do about ``problems``: more of a library that is there does not help a process
+// that may not load it.
+std::string advice(const std::vector<std::string>& problems) {
+  const auto is_named = [&problems](const char* words) {
+    return std::any_of(problems.begin(), problems.end(), [words](const std::string& problem) {
+      return problem.find(words) != std::string::npos;
+    });
+  };
+  if (is_named(std::strerror(EMFILE))) return "raise the limit of open files (ulimit -n)";
+  if (is_named(std::strerror(ENOMEM)) || is_named("failed to map segment"))
+    return "raise the limit of memory (ulimit -v), or free some";
+  return kAdvice;
+}
+
 [[noreturn]] void refuse(const std::vector<std::string>& problems) {
   std::vector<std::string> all = problems;
-  all.emplace_back(kAdvice);
+  all.push_back(advice(problems));
   throw Error(Status::kEnvironment, "ONNX Runtime", all);
 }
 

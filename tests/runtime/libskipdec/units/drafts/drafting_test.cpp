@@ -119,6 +119,20 @@ TEST_F(DraftRefusalTest, ALayerDraftRunsTheLayersThatItsTextNames) {
   }
 }
 
+TEST_F(DraftRefusalTest, DraftsOfLayersThatAScheduleNeverRunsAreWarnedOf) {
+  const std::vector<std::pair<std::string, bool>> drafts{
+      {"own", false}, {"own+ends:3", false}, {"ends:5", true}, {"own+first:2", true}};
+  const Schedule shallow(testing::kLayers, {{0, {0, 3, 4, 5}}, {2, {0, 5}}}, {}, "4 layers");
+  for (const auto& [text, is_unused] : drafts) {
+    const auto config = resolve_draft(text, manifest_, bundle_.schedules());
+    EXPECT_EQ(unused_draft_warning(*config, *bundle_.schedules().resolve("full", 1)), "") << text;
+    const std::string words = unused_draft_warning(*config, shallow);
+    EXPECT_EQ(words.find("needs layers that schedule 4 layers never runs") != std::string::npos,
+              is_unused)
+        << text << ": " << words;
+  }
+}
+
 TEST_F(DraftRefusalTest, ADraftLayerRunsBehindTheModelsFirstLayers) {
   manifest_.draft_layer.emplace().behind = 2;
   const auto config = resolve_draft("own+trained", manifest_, bundle_.schedules());
@@ -140,11 +154,14 @@ TEST(ByteShare, CountsWhatADraftStepReads) {
   EXPECT_EQ(byte_share(manifest, {}, false), 0);
 }
 
-TEST_F(DraftRefusalTest, ARequestMayOnlySwitchDraftsOff) {
+TEST_F(DraftRefusalTest, ARequestMayOnlySwitchDraftsOffByThisWord) {
   EXPECT_TRUE(wants_drafts(""));
-  EXPECT_FALSE(wants_drafts(" Off"));
-  EXPECT_NE(refusal([] { wants_drafts("own"); }).find("is 'own'; allowed in a request: off"),
-            std::string::npos);
+  EXPECT_FALSE(wants_drafts("off"));
+  for (const std::string text : {"own", "OFF", " off"}) {
+    EXPECT_NE(refusal([&] { wants_drafts(text); })
+                  .find("is '" + text + "'; allowed in a request: off"),
+              std::string::npos);
+  }
 }
 
 TokenSpan proposed(const NGramTable& table, const TokenSpan& tokens, std::int64_t most) {

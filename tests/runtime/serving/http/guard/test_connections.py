@@ -94,6 +94,19 @@ def test_the_rest_of_a_request_answered_early_precedes_the_next(hasty: Running, 
         wait_for_close(client)
 
 
+def test_two_ends_of_a_body_close_the_connection_once_it_is_answered(server: Running) -> None:
+    """A proxy that heeds Content-Length would take the next request for the rest of the body."""
+    both = b"Content-Length: 20\r\nTransfer-Encoding: chunked\r\nContent-Type: text/plain\r\n"
+    smuggled = b"GET /version HTTP/1.1\r\n" + END
+    with connected(server) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\n" + both + END + b"0\r\n\r\n" + smuggled)
+        response = HTTPResponse(client)
+        response.begin()
+        assert (response.status, response.getheader("connection")) == (400, "close")
+        response.read()
+        assert not client.recv(4096)
+
+
 def test_a_rest_without_end_is_cut(hasty: Running) -> None:
     with connected(hasty) as client:
         client.sendall(b"POST /nothing HTTP/1.1\r\nContent-Length: 99999999\r\n" + END)
@@ -166,7 +179,7 @@ def test_busy_connections_up_to_the_limit_leave_503_and_health(bundle: Path) -> 
             for _ in range(4):
                 client = stack.enter_context(connected(running))
                 client.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n" + END)
-            for path, status in (("version", 503), ("health/live", 200), ("health/ready", 200)):
+            for path, status in (("version", 503), ("health", 200), ("health/ready", 200)):
                 with connected(running) as client:
                     client.sendall(f"GET /{path} HTTP/1.1\r\n".encode() + END)
                     answer, document = received(client)
