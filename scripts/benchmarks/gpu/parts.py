@@ -141,7 +141,7 @@ def _export(config: CheckConfig) -> list[str]:
 EXPORT = Part(
     name="export",
     proves="nothing: makes the bundle whose speed is measured",
-    seconds=80,
+    seconds=50,
     timeout=300,
     command=_export,
 )
