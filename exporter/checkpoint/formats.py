@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import mmap
 import pickle
-import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 from ...engines.documents import parse_json
 from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
+from .foreign import library_reads
 from .reader import StoredTensor, StoredType
 
 _STORED_TYPES: dict[str, tuple[StoredType, str]] = {
@@ -32,20 +32,6 @@ _STORED_TYPES: dict[str, tuple[StoredType, str]] = {
 _PREFIX_BYTES = 8
 _MAX_HEADER = 100_000_000  # bytes, the limit of safetensors
 _MAX_DIMENSIONS = 8
-# Exceptions from unpickling damaged bytes, besides UnpicklingError.
-_BROKEN_PICKLES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    struct.error,
-    zipfile.BadZipFile,
-)
 
 
 def map_safetensors(path: Path) -> dict[str, StoredTensor]:
@@ -143,16 +129,15 @@ def map_bin(path: Path) -> dict[str, StoredTensor]:
             "memory-mapped; download it again, or convert it: "
             "torch.save(torch.load(path, weights_only=True), path)",
         )
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            str(path),
-            "contains more than tensors, and pickled code is never run here; save the state dict "
-            "alone, preferably as safetensors",
-        ) from error
-    except _BROKEN_PICKLES as error:
-        raise CheckpointError(str(path), f"can't be read ({error}); download it again") from error
+    with library_reads(str(path), "can't be read", "download it again"):
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except pickle.UnpicklingError as error:
+            raise CheckpointError(
+                str(path),
+                "contains more than tensors, and pickled code is never run here; save the state "
+                "dict alone, preferably as safetensors",
+            ) from error
     if not isinstance(state, dict):
         raise CheckpointError(
             str(path), f"contains a {type(state).__name__}; expected a state dict"

@@ -12,6 +12,7 @@ from ...engines.documents import read_file
 from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
 from ...engines.manifest import ModelSpec
+from .foreign import library_reads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -66,18 +67,20 @@ def tokenizer_warning(directory: Path, content: bytes) -> str | None:
     own = Tokenizer.from_str(content.decode())
     own.no_truncation()
     own.no_padding()
+    uncompared = "was not compared with transformers, which can't read the checkpoint"
     try:
-        other = _auto_tokenizer(directory)
-        for text in _COMPARED_TEXTS:
-            ids, expected = own.encode(text).ids, list(other(text)["input_ids"])
-            if ids != expected:
-                return (
-                    f"tokenizer.json encodes {text!r} as {ids}, but transformers' AutoTokenizer as "
-                    f"{expected}; the bundle uses tokenizer.json: if that is wrong, replace it by "
-                    "the one that AutoTokenizer's save_pretrained writes"
-                )
-    except (AttributeError, ImportError, KeyError, OSError, TypeError, ValueError) as error:
-        return f"tokenizer.json was not compared with transformers, which can't read it ({error})"
+        with library_reads("tokenizer.json", uncompared):
+            other = _auto_tokenizer(directory)
+            encoded = [list(other(text)["input_ids"]) for text in _COMPARED_TEXTS]
+    except CheckpointError as error:
+        return f"{error.subject} {error.problems[0]}"
+    for text, expected in zip(_COMPARED_TEXTS, encoded, strict=True):
+        if (ids := own.encode(text).ids) != expected:
+            return (
+                f"tokenizer.json encodes {text!r} as {ids}, but transformers' AutoTokenizer as "
+                f"{expected}; the bundle uses tokenizer.json: if that is wrong, replace it by "
+                "the one that AutoTokenizer's save_pretrained writes"
+            )
     return None
 
 
@@ -124,15 +127,9 @@ def _auto_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
 
 def _converted(directory: Path, files: str) -> bytes:
     require_extra("export", f"converting {files}")
-    try:
-        tokenizer = _auto_tokenizer(directory)
-    except (ValueError, OSError, ImportError) as error:
-        raise CheckpointError(
-            str(directory),
-            f"{files} can't be converted ({error}); add a tokenizer.json, as "
-            "AutoTokenizer.from_pretrained(...).save_pretrained writes it",
-        ) from error
-    text: str = tokenizer.backend_tokenizer.to_str(pretty=False)
+    remedy = "add a tokenizer.json, as AutoTokenizer.from_pretrained(...).save_pretrained writes it"
+    with library_reads(str(directory), f"{files} can't be converted", remedy):
+        text: str = _auto_tokenizer(directory).backend_tokenizer.to_str(pretty=False)
     return text.encode()
 
 

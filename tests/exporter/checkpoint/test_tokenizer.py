@@ -48,6 +48,18 @@ def test_tokenizer_that_transformers_cannot_read_is_a_warning(directory: Path) -
 
 
 @pytest.mark.parametrize(
+    "change", [{"rms_norm_eps": 1}, {"num_hidden_layers": 2, "layer_types": ["nonsense"]}]
+)
+def test_configuration_that_transformers_refuses_is_a_warning(
+    change: dict[str, object], directory: Path
+) -> None:
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama"} | change))
+    said = warning(directory)
+    assert said is not None
+    assert "which can't read the checkpoint (StrictDataclass" in said
+
+
+@pytest.mark.parametrize(
     ("content", "package"),
     [(b"\x0a\x0e\x0a\x05<unk>", "sentencepiece"), (b"IQ== 0\nIg== 1\n", "tiktoken")],
 )
