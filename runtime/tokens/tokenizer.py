@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
@@ -31,6 +32,8 @@ _COMPONENTS = ("model", "normalizer", "pre_tokenizer", "post_processor", "decode
 _POST_PROCESSORS = (
     *("BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"),
 )
+_MOST_GROWTH = 100  # times
+_PRECOMPILED_GROWTH = 4  # times; that of SentencePiece's nmt_nfkc is 18 for a single character
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Split"})  # pre-tokenizers
 
 
@@ -84,16 +87,21 @@ class Tokenizer:
         return tokenizer
 
     @classmethod
-    def parse(cls, document: bytes, subject: str, prompt_template: str | None = None) -> Tokenizer:
+    def parse(
+        cls,
+        document: bytes,
+        subject: str,
+        prompt_template: str | None = None,
+        remedy: str = "export the model again",
+    ) -> Tokenizer:
         """Parse the bytes of a ``tokenizer.json``; ``subject`` names it in a BundleError."""
         try:
             tokenizer = tokenizers.Tokenizer.from_buffer(document)
         except ValueError as error:
-            raise BundleError(
-                subject, f"is not a tokenizer ({error}); export the model again"
-            ) from error
-        if problem := tokenizer_problem(document) or _ambiguity(tokenizer):
-            raise BundleError(subject, f"is damaged: {problem}; export the model again")
+            raise BundleError(subject, f"is not a tokenizer ({error}); {remedy}") from error
+        problem = tokenizer_problem(document) or _growth(tokenizer) or _ambiguity(tokenizer)
+        if problem:
+            raise BundleError(subject, f"is damaged: {problem}; {remedy}")
         return cls(tokenizer, prompt_template)
 
     @property
@@ -261,6 +269,28 @@ def _normalized(tokenizer: tokenizers.Tokenizer) -> Counter[str]:
         token.content for token in tokenizer.get_added_tokens_decoder().values() if token.normalized
     ]
     return Counter(contents if normalizer is None else map(normalizer.normalize_str, contents))
+
+
+def _growth(tokenizer: tokenizers.Tokenizer) -> str | None:
+    """Return why a short text may need any memory, if it does: each replacement multiplies."""
+    for name in ("normalizer", "decoder"):
+        most = math.prod(map(_lengthening, component_steps(getattr(tokenizer, name))))
+        if most > _MOST_GROWTH:
+            return (
+                f"its {name} may make a text {most:.2g} times as long; allowed: {_MOST_GROWTH} "
+                "times"
+            )
+    return None
+
+
+def _lengthening(step: Mapping[str, Any]) -> int:
+    """Return how many times as long a text of characters may become by a step that replaces."""
+    if step["type"] == "Precompiled":  # each character has a replacement of its own
+        return _PRECOMPILED_GROWTH
+    if step["type"] != "Replace":
+        return 1
+    content, pattern = len(step["content"]), len(step["pattern"].get("String") or "")
+    return max(1, -(-content // pattern)) if pattern else 1 + content  # may stand between all
 
 
 def _ambiguity(tokenizer: tokenizers.Tokenizer) -> str | None:

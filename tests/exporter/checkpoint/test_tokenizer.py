@@ -9,6 +9,7 @@ import pytest
 from libskipdec.token_files import tokenizer_file
 
 from skipdec.engines.errors import CheckpointError
+from skipdec.engines.host.worker import Limits
 from skipdec.exporter.checkpoint import tokenizer
 from skipdec.exporter.checkpoint.tokenizer import read_tokenizer, tokenizer_warning
 
@@ -47,6 +48,45 @@ def test_tokenizer_that_transformers_cannot_read_is_a_warning(directory: Path) -
     assert "was not compared with transformers" in said
 
 
+DOUBLE = {"type": "Replace", "pattern": {"String": "e"}, "content": "ee"}
+CATASTROPHE = {
+    "type": "Split",
+    "pattern": {"Regex": "(.|.)+$[A-Z]"},
+    "behavior": "Isolated",
+    "invert": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 60}},
+            "its normalizer may make a text 1.2e[+]18 times as long; allowed: 100 times",
+        ),
+        ({"pre_tokenizer": CATASTROPHE}, r"is not a tokenizer \(PanicException: .* retry-limit-in"),
+        ({"normalizer": {"type": "Nonsense"}}, r"is not a tokenizer \(.*data did not match any"),
+    ],
+)
+def test_tokenizer_that_a_library_dies_of_is_an_error_of_its_file(
+    change: dict[str, object], reason: str, directory: Path
+) -> None:
+    path = directory / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match=reason) as caught:
+        read_tokenizer(directory)
+    assert caught.value.subject == str(path)
+    assert caught.value.problems[0].endswith("; use the tokenizer files of the original model")
+
+
+def test_tokenizer_that_exceeds_a_limit_is_an_error_that_names_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "_READING", Limits(seconds=20, memory=4 << 30, wall=0.01))
+    with pytest.raises(CheckpointError, match=r"the process that tried it took more than 0\.01 s"):
+        read_tokenizer(directory)
+
+
 @pytest.mark.parametrize(
     "change", [{"rms_norm_eps": 1}, {"num_hidden_layers": 2, "layer_types": ["nonsense"]}]
 )
@@ -56,7 +96,8 @@ def test_configuration_that_transformers_refuses_is_a_warning(
     (directory / "config.json").write_text(json.dumps({"model_type": "llama"} | change))
     said = warning(directory)
     assert said is not None
-    assert "which can't read the checkpoint (StrictDataclass" in said
+    assert "was not compared with transformers: " in said
+    assert "can't be read by transformers (StrictDataclass" in said
 
 
 @pytest.mark.parametrize(
