@@ -64,6 +64,12 @@ def parse_tokenizer(document: bytes, chat: CheckpointChat | None, name: str) -> 
     return tokenizer
 
 
+def template_file(directory: Path) -> Path | None:
+    """Return the file that has the chat template of the checkpoint in ``directory``, if any."""
+    found = _template(directory)
+    return None if found is None else found[0]
+
+
 def _template(directory: Path) -> tuple[Path, str] | None:
     path = directory / CHAT_TEMPLATE_NAME
     if path.is_file():

@@ -16,7 +16,7 @@ from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..architecture.architecture import architecture_of, expected_tensors, family_config, hub_id
 from ..architecture.model_config import model_spec
 from ..config import CheckpointSource, LoadFormat
-from .chat import CheckpointChat, read_chat
+from .chat import CheckpointChat, read_chat, template_file
 from .dummy import DummyReader
 from .formats import map_bin, map_safetensors
 from .hub import CheckpointDirectory, locate
@@ -160,11 +160,17 @@ def _open_dummy(source: CheckpointSource) -> Checkpoint:
         directory = locate(source)
         model = read_model(directory, source.max_seq_len)
         schedule = _read_schedule(directory.path)
+        template, unused = read_template(directory.path), _text_files(directory.path)
     else:
-        directory = CheckpointDirectory(hub_id(source.model), Path(), None)
-        model, schedule = model_spec(family, directory.name, source.max_seq_len), None
+        model = model_spec(family, hub_id(source.model), source.max_seq_len)
+        schedule, template, unused = None, None, ()
     tokenizer = byte_level_tokenizer(model)
     warnings = ["weights are random (load format dummy): texts will make no sense"]
+    if unused:
+        warnings.append(
+            f"{', '.join(unused)} left out: random weights get a byte-level tokenizer, which has "
+            "none of their special tokens, and no chat template"
+        )
     warnings += _length_warnings(model, source.max_seq_len)
     if tokenizer is None:
         warnings.append(
@@ -177,8 +183,17 @@ def _open_dummy(source: CheckpointSource) -> Checkpoint:
         load_format="dummy",
         tokenizer_json=tokenizer,
         schedule_document=schedule,
+        prompt_template=template,
         warnings=tuple(warnings),
     )
+
+
+def _text_files(directory: Path) -> tuple[str, ...]:
+    """Return the names of tokenizer and chat template, if the checkpoint has them."""
+    chat = template_file(directory)
+    files = ("tokenizer.json", "tokenizer.model", "vocab.json")
+    found = [name for name in files if (directory / name).is_file()][:1]
+    return (*found, *(() if chat is None else (chat.name,)))
 
 
 def _length_warnings(model: ModelSpec, max_seq_len: int | None) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import pickle
 import zipfile
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from ...engines.documents import parse_json
+from ...engines.documents import open_regular, parse_json
 from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
 from .foreign import library_reads
@@ -40,8 +41,8 @@ def map_safetensors(path: Path) -> dict[str, StoredTensor]:
     Raises CheckpointError, all problems at once, if the file is truncated, its header is broken,
     or a tensor is not float32, float16 or bfloat16.
     """
-    with path.open("rb") as file:
-        size = path.stat().st_size
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         if size < _PREFIX_BYTES:
             raise CheckpointError(str(path), f"has {size} bytes; not a safetensors file")
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
-from ...engines.documents import read_file
+from ...engines.documents import open_regular, read_file
 from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
 from ...engines.host.worker import Limits, Worker, WorkerCrashError
@@ -105,7 +105,7 @@ def _in_limits(operation: Callable[[Path], _Report], path: Path, limits: Limits)
 
 def _require_reader(path: Path) -> None:
     """Raise CheckpointError unless the package is installed that transformers reads ``path`` by."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         is_tiktoken = _TIKTOKEN_LINE.match(file.read(1024)) is not None
     packages = ("tiktoken",) if is_tiktoken else ("sentencepiece", "google.protobuf")
     names = [package for package in packages if not _is_installed(package)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from skipdec.engines.errors import CheckpointError, UnsupportedModelError
 from skipdec.engines.manifest import EARLY_EXIT, TUNED_SCHEDULE
 from skipdec.exporter.architecture.architecture import expected_tensors
 from skipdec.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from skipdec.exporter.checkpoint.draft_layer import read_draft_layer
 from skipdec.exporter.checkpoint.reader import CheckpointReader
 from skipdec.exporter.config import CheckpointSource
 from skipdec.runtime.schedule import ExitSchedule
@@ -287,3 +289,50 @@ def test_dummy_takes_the_architecture_from_a_directory_or_the_family(directory: 
     opened = open_checkpoint(CheckpointSource(model="opt-66b", load_format="dummy"))
     assert (opened.model.name, opened.model.num_layers) == ("facebook/opt-66b", 64)
     assert opened.tokenizer_json is not None
+
+
+def test_random_weights_say_which_files_they_leave_out(directory: Path) -> None:
+    (directory / "prompt_template.json").write_text('{"prompt_template": "Q: {prompt}"}')
+    (directory / "tokenizer.json").write_text("{}")
+    (directory / "chat_template.jinja").write_text("{{ messages }}")
+    opened = open_directory(directory, load_format="dummy")
+    assert opened.prompt_template == "Q: {prompt}"
+    assert any(
+        said.startswith("tokenizer.json, chat_template.jinja left out") for said in opened.warnings
+    )
+
+
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"),
+        *("tokenizer.model", "chat_template.jinja", "schedule.json", "prompt_template.json"),
+        *("added_tokens.json", "merges.txt", "pytorch_model-00001-of-00002.bin"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (os.mkfifo, "is a pipe; expected a regular file; replace it"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a device; expected a regular file"),
+        (lambda path: path.symlink_to("nothing"), "can't be read (No such file or directory)"),
+        (Path.mkdir, "is a directory; expected a regular file"),
+    ],
+)
+def test_what_is_no_regular_file_is_refused_by_name_unread(
+    directory: Path, name: str, make: Callable[[Path], object], problem: str, load_format: str
+) -> None:
+    (directory / name).unlink(missing_ok=True)
+    make(directory / name)
+    with pytest.raises(CheckpointError) as caught:
+        open_directory(directory, load_format=load_format)
+    assert f"{name} {problem}" in str(caught.value)
+
+
+def test_a_pipe_in_place_of_a_draft_layer_is_refused_unread(
+    directory: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "draft_layer.json")
+    with pytest.raises(CheckpointError, match=r"draft_layer.json is a pipe"):
+        read_draft_layer(tmp_path, open_directory(directory))
