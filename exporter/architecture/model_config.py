@@ -142,9 +142,12 @@ class ConfigReader:
         return next(iter(self.token_ids(key, vocab_size)), None)
 
     def token_ids(self, key: str, vocab_size: int) -> tuple[int, ...]:
-        """Return a field's distinct vocabulary ids, one or a list of them; () if there is none."""
+        """Return a field's distinct vocabulary ids, one or a list of them; () if there is none.
+
+        Old configurations have -1 for none.
+        """
         value = self.config.get(key)
-        ids = value if isinstance(value, list) else [] if value is None else [value]
+        ids = value if isinstance(value, list) else [] if value in (None, -1) else [value]
         is_valid = all(type(each) is int and 0 <= each < vocab_size for each in ids)
         if not is_valid or len(ids) > MAX_END_TOKENS:
             self.problems.append(
@@ -167,7 +170,8 @@ class ConfigReader:
         architectures = self.config.get("architectures") or []
         if not isinstance(architectures, list):
             architectures = [architectures]
-        unknown = [item for item in architectures if item not in allowed]
+        known = {name.lower() for name in allowed}  # the first LLaMAs have LLaMAForCausalLM
+        unknown = [item for item in architectures if str(item).lower() not in known]
         if unknown:
             self.problems.append(
                 f"architectures has {', '.join(map(repr, unknown))}; allowed: {', '.join(allowed)}"

@@ -12,10 +12,12 @@ from ...engines.errors import CheckpointError, did_you_mean
 from ...engines.host.installation import require_extra
 from ..architecture.architecture import hub_id, short_names
 from ..config import CheckpointSource, LoadFormat
+from .mistaken import mistaken
 from .template import TEMPLATE_NAME
 
 _SMALL_FILES = (
     "config.json",
+    "adapter_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer.model",
@@ -62,6 +64,8 @@ def locate(source: CheckpointSource) -> CheckpointDirectory:
                 "is a bundle, not a checkpoint; pass the directory that it was exported from",
             )
         return _directory(local.resolve().name, local.resolve())
+    if local.exists() and (problem := mistaken(local)) is not None:
+        raise CheckpointError(source.model, problem)
     if local.exists() or source.model.startswith(("/", "./", "../", "~")):
         raise CheckpointError(
             source.model,

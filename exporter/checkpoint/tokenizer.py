@@ -86,6 +86,19 @@ def tokenizer_warning(directory: Path, content: bytes) -> str | None:
     return None
 
 
+def vocabulary_warning(content: bytes, vocab_size: int) -> str | None:
+    """Return a warning if the tokenizer has tokens beyond the rows of the model's embedding."""
+    beyond = Tokenizer.parse(content, "tokenizer.json").tokens_from(vocab_size)
+    if not beyond:
+        return None
+    (first, token), count = beyond[0], len(beyond)
+    return (
+        f"the tokenizer has {count:,} tokens beyond the {vocab_size:,} rows of the model's "
+        f"embedding, from {first} ({token!r:.80}) on: texts with one of them can't be read; use "
+        "the tokenizer that the model was trained with, or resize_token_embeddings and train"
+    )
+
+
 def _in_limits(operation: Callable[[Path], _Report], path: Path, limits: Limits) -> _Report:
     """Return what ``operation`` of the worker returns for ``path``, in a process with limits.
 

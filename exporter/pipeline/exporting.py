@@ -24,7 +24,7 @@ from ...engines.targets import exported_targets
 from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import engine_parameters, hub_id
 from ..checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
-from ..checkpoint.tokenizer import tokenizer_warning
+from ..checkpoint.tokenizer import tokenizer_warning, vocabulary_warning
 from ..config import CANONICAL, ExportConfig
 from ..quantization.ranges import read_migration
 from ..verification.report import VerificationRequest
@@ -142,12 +142,17 @@ def output_path(config: ExportConfig) -> Path:
 
 
 def _tokenizer_warnings(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Compare the checkpoint's own tokenizer.json, if it has one, with transformers' tokenizer."""
+    """Compare the checkpoint's tokenizer with its embedding, and with transformers' tokenizer.
+
+    One that transformers has converted is not compared with it again.
+    """
     content, directory = checkpoint.tokenizer_json, checkpoint.directory
-    if content is None or directory is None or not (directory / "tokenizer.json").is_file():
+    if content is None or directory is None:
         return ()
-    warning = tokenizer_warning(directory, content)
-    return () if warning is None else (warning,)
+    warnings = [vocabulary_warning(content, checkpoint.model.vocab_size)]
+    if (directory / "tokenizer.json").is_file():
+        warnings.append(tokenizer_warning(directory, content))
+    return tuple(warning for warning in warnings if warning is not None)
 
 
 def _compilation(config: ExportConfig, model: ModelSpec) -> Compilation:

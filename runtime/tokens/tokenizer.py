@@ -109,6 +109,11 @@ class Tokenizer:
         """Number of tokens, added ones included; a model's vocabulary may be padded beyond."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
+    def tokens_from(self, token_id: int) -> list[tuple[int, str]]:
+        """Return ids and tokens of the vocabulary from ``token_id`` on, in order."""
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        return sorted((index, token) for token, index in vocabulary.items() if index >= token_id)
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``, by default with the post-processor's special tokens.
 

@@ -336,3 +336,77 @@ def test_a_pipe_in_place_of_a_draft_layer_is_refused_unread(
     os.mkfifo(tmp_path / "draft_layer.json")
     with pytest.raises(CheckpointError, match=r"draft_layer.json is a pipe"):
         read_draft_layer(tmp_path, open_directory(directory))
+
+
+def test_old_spellings_of_a_configuration_are_understood(directory: Path) -> None:
+    config = json.loads((directory / "config.json").read_text())
+    config |= {"pad_token_id": -1, "architectures": ["optForCausalLM"]}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "generation_config.json").write_text("")
+    model = open_directory(directory).model
+    assert (model.pad_token_id, model.eos_token_id) == (None, 2)
+
+
+def test_a_value_head_is_left_out_with_a_warning(directory: Path) -> None:
+    tensors = stored(directory)
+    rewrite(directory, "safetensors", tensors | {"v_head.summary.weight": torch.zeros(1, 32)})
+    opened = open_directory(directory)
+    assert "v_head.summary.weight left out: a value head" in opened.warnings[0]
+
+
+@pytest.mark.parametrize("prefix", ["module.", "base_model.model."])
+def test_names_behind_a_prefix_are_one_problem(directory: Path, prefix: str) -> None:
+    tensors = {f"{prefix}{name}": tensor for name, tensor in stored(directory).items()}
+    rewrite(directory, "safetensors", tensors)
+    with pytest.raises(CheckpointError) as caught:
+        open_directory(directory)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"all names of tensors begin with '{prefix}', which a wrapper of the")
+
+
+def as_adapter(directory: Path) -> Path:
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": "me/base"}
+    (directory / "adapter_config.json").write_text(json.dumps(adapter))
+    (directory / "model.safetensors").rename(directory / "adapter_model.safetensors")
+    return directory
+
+
+def as_cache(directory: Path) -> Path:
+    cached = directory.parent / "models--me--my-model"
+    (cached / "snapshots").mkdir(parents=True)
+    return cached
+
+
+def as_gguf(directory: Path) -> Path:
+    (directory / "config.json").unlink()
+    return (directory / "model.safetensors").rename(directory / "tiny.Q4_K_M.gguf")
+
+
+def as_parts(directory: Path) -> Path:
+    name = "model-00001-of-00002.safetensors"
+    (directory / "model.safetensors").rename(directory / name)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (as_adapter, "holds a PEFT adapter of me/base, not a whole model; merge it: AutoPeft"),
+        (as_cache, "is a folder of the hub's cache; pass the hub id me/my-model, or one of"),
+        (as_gguf, "is a GGUF file, for llama.cpp; pass the directory or the hub id of the model"),
+        (
+            lambda directory: as_gguf(directory).parent,
+            "holds tiny.Q4_K_M.gguf, which is a GGUF file, for llama.cpp; pass the directory or",
+        ),
+        (
+            as_parts,
+            "has model-00001-of-00002.safetensors but no model.safetensors.index.json, which says",
+        ),
+    ],
+)
+def test_what_is_often_taken_for_a_checkpoint_is_called_by_its_name(
+    directory: Path, make: Callable[[Path], Path], problem: str
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        open_directory(make(directory))
+    assert caught.value.problems[0].startswith(problem)

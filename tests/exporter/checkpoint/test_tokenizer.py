@@ -11,7 +11,12 @@ from libskipdec.token_files import tokenizer_file
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.host.worker import Limits
 from skipdec.exporter.checkpoint import tokenizer
-from skipdec.exporter.checkpoint.tokenizer import read_tokenizer, tokenizer_warning
+from skipdec.exporter.checkpoint.tokenizer import (
+    read_tokenizer,
+    tokenizer_warning,
+    vocabulary_warning,
+)
+from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -112,3 +117,13 @@ def test_tokenizer_model_names_the_package_that_it_needs(
     monkeypatch.setattr(tokenizer, "_is_installed", lambda name: name != package)
     with pytest.raises(CheckpointError, match=f"pip install {package}, or put a tokenizer.json"):
         read_tokenizer(directory)
+
+
+def test_tokens_beyond_the_embedding_are_a_warning(directory: Path) -> None:
+    content = read_tokenizer(directory)
+    assert content is not None
+    count = Tokenizer.parse(content, "test").vocab_size
+    assert vocabulary_warning(content, count) is None
+    said = vocabulary_warning(content, count - 2)
+    assert said is not None
+    assert said.startswith(f"the tokenizer has 2 tokens beyond the {count - 2} rows of the model's")
