@@ -231,6 +231,8 @@ def attack_kinds_of_files(directory: Path, chance: random.Random) -> None:
     path.unlink(missing_ok=True)
     chance.choice(_KINDS)(path)
     _open(directory)
+    if not path.is_file():
+        raise AssertionError(f"{path.name} was taken as absent")
 
 
 def attack_directory(directory: Path, chance: random.Random) -> None:
