@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,7 @@ from ...engines.host.installation import require_extra
 from ...engines.host.worker import Limits, Worker, WorkerCrashError
 from ...engines.manifest import ModelSpec
 from ...runtime.tokens.tokenizer import Tokenizer
-from .tokenizer_worker import REMEDY, TEXTS, check, convert, encode
+from .tokenizer_worker import REMEDY, TEXTS, ReadByTransformers, check, convert, encode
 
 _Report = TypeVar("_Report")
 
@@ -73,7 +73,7 @@ def tokenizer_warning(directory: Path, content: bytes) -> str | None:
     """
     own = Tokenizer.parse(content, "tokenizer.json")
     try:
-        encoded = _in_limits(encode, directory, _TRANSFORMERS)
+        encoded = read_by_transformers(directory, TEXTS).ids
     except CheckpointError as error:
         return f"tokenizer.json was not compared with transformers: {error}"
     for text, expected in zip(TEXTS, encoded, strict=True):
@@ -99,7 +99,18 @@ def vocabulary_warning(content: bytes, vocab_size: int) -> str | None:
     )
 
 
-def _in_limits(operation: Callable[[Path], _Report], path: Path, limits: Limits) -> _Report:
+def read_by_transformers(directory: Path, texts: Sequence[str]) -> ReadByTransformers:
+    """Return what transformers makes of a checkpoint's tokenizer files, in a process with limits.
+
+    Raises CheckpointError if it can't read them.
+    """
+    request = json.dumps(list(texts))
+    return ReadByTransformers(**_in_limits(encode, directory, _TRANSFORMERS, request))
+
+
+def _in_limits(
+    operation: Callable[[Path, str], _Report], path: Path, limits: Limits, request: str = ""
+) -> _Report:
     """Return what ``operation`` of the worker returns for ``path``, in a process with limits.
 
     Raises CheckpointError for the process's own error, and if it dies or exceeds a limit.
@@ -107,7 +118,7 @@ def _in_limits(operation: Callable[[Path], _Report], path: Path, limits: Limits)
     arguments = [operation.__name__, str(path)]
     try:
         with Worker(_WORKER, arguments, _ENVIRONMENT, limits) as worker:
-            report: _Report = worker.run("", lambda _: None)
+            report: _Report = worker.run(request, lambda _: None)
     except WorkerCrashError as crash:
         raise CheckpointError(
             str(path),

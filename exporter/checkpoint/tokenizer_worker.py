@@ -1,15 +1,17 @@
 """The process in which libraries first meet a checkpoint's tokenizer; `tokenizer.py` starts it.
 
-``python -m … OPERATION PATH``. A tokenizer.json can make the libraries abort, and take any time and
-any memory, so this process has limits, and what it ends by is the checkpoint's error.
+``python -m … OPERATION PATH``, with a request on standard input. A tokenizer.json can make the
+libraries abort, and take any time and any memory, so this process has limits, and what it ends by
+is the checkpoint's error.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...engines.errors import BundleError, CheckpointError, SkipDecError
 from ...engines.host.worker import WorkerLines
@@ -27,7 +29,19 @@ TEXTS = (
 REMEDY = "use the tokenizer files of the original model"
 
 
-def check(path: Path) -> None:
+class ReadByTransformers(NamedTuple):
+    """A checkpoint's tokenizer as transformers reads it, and the token ids of some texts.
+
+    ``plain_ids`` have no special tokens around the texts.
+    """
+
+    ids: list[list[int]]
+    plain_ids: list[list[int]]
+    chat_template: str | None
+    special_tokens: dict[str, str]
+
+
+def check(path: Path, _request: str) -> None:
     """Read the tokenizer.json at ``path`` as a bundle's; encode and decode TEXTS."""
     from ...runtime.tokens.tokenizer import Tokenizer
 
@@ -40,7 +54,7 @@ def check(path: Path) -> None:
         raise CheckpointError(str(path), *error.problems) from error
 
 
-def convert(directory: Path) -> str:
+def convert(directory: Path, _request: str) -> str:
     """Return a tokenizer.json made of the other tokenizer files in ``directory``."""
     with library_reads(
         str(directory),
@@ -51,14 +65,27 @@ def convert(directory: Path) -> str:
     return text
 
 
-def encode(directory: Path) -> list[list[int]]:
-    """Return the token ids of TEXTS by transformers."""
+def encode(directory: Path, request: str) -> dict[str, Any]:
+    """Return the fields of a ReadByTransformers for ``request``, a JSON list of texts."""
+    texts: list[str] = json.loads(request)
     with library_reads(str(directory), "can't be read by transformers"):
         tokenizer = _auto_tokenizer(directory)
-        return [list(tokenizer(text)["input_ids"]) for text in TEXTS]
+        template = tokenizer.get_chat_template() if tokenizer.chat_template else None
+        return ReadByTransformers(
+            ids=[list(tokenizer(text)["input_ids"]) for text in texts],
+            plain_ids=[
+                list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts
+            ],
+            chat_template=template,
+            special_tokens={
+                name: token
+                for name, token in tokenizer.special_tokens_map.items()
+                if isinstance(token, str)
+            },
+        )._asdict()
 
 
-OPERATIONS: Mapping[str, Callable[[Path], Any]] = {
+OPERATIONS: Mapping[str, Callable[[Path, str], Any]] = {
     operation.__name__: operation for operation in (check, convert, encode)
 }
 
@@ -78,7 +105,7 @@ def main() -> None:
     lines = WorkerLines()
     operation, path = sys.argv[1:]
     try:
-        report = OPERATIONS[operation](Path(path))
+        report = OPERATIONS[operation](Path(path), sys.stdin.read())
     except SkipDecError as error:
         lines.write_error(error)
     else:

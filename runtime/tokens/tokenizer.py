@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 
 from ...engines.documents import EXACT
-from ...engines.errors import BundleError, UsageError, shown
+from ...engines.errors import BundleError, MissingExtraError, UsageError, shown
 from ...engines.manifest import MAX_TOKENS, PROMPT_PLACEHOLDER
 from .chat import ChatTemplate
 from .decoding import (
@@ -34,6 +35,7 @@ _POST_PROCESSORS = (
 )
 _MOST_GROWTH = 100  # times
 _PRECOMPILED_GROWTH = 4  # times; that of SentencePiece's nmt_nfkc is 18 for a single character
+_LONG = 4096  # characters of a text that takes milliseconds
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Split"})  # pre-tokenizers
 
 
@@ -120,13 +122,13 @@ class Tokenizer:
         Raises UsageError for text with lone surrogates, which no encoding has.
         """
         try:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            return _token_ids(self._tokenizer, text, add_special_tokens)
         except TypeError as error:
             raise UsageError("prompt", f"{shown(text)} is no Unicode text") from error
 
     def encode_plain(self, text: str) -> list[int]:
         """Return the token ids of ``text``, in which no special token is recognised."""
-        return self._plain.encode(text, add_special_tokens=False).ids
+        return _token_ids(self._plain, text, False)
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
@@ -203,6 +205,23 @@ class Tokenizer:
             lambda token_ids: self.decode(token_ids, skip_special_tokens), token_of, is_skipped
         )
 
+    def warm_up(self) -> None:
+        """Do at once what the first requests would wait for, and hold others up with.
+
+        Raises BundleError for a chat template that is not Jinja. One that takes too much time or
+        memory says so to each chat, and so does a missing jinja2.
+        """
+        self.least_tokens("")  # which looks through the vocabulary
+        if self.chat is not None:
+            self.encode_plain("")
+            with suppress(UsageError, MissingExtraError):
+                self.chat.require_compiled()
+
+    def close(self) -> None:
+        """End the processes that render chats, if there are any."""
+        if self.chat is not None:
+            self.chat.close()
+
     def is_special(self, token_id: int) -> bool:
         """Return whether ``skip_special_tokens`` omits this token."""
         return token_id in self.special_ids
@@ -231,6 +250,14 @@ class Tokenizer:
         if not self._byte_level or not table.keys() >= set(token):
             return token.encode()
         return bytes(table[character] for character in token)
+
+
+def _token_ids(tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    """Return the ids of a text; other threads run while a long one is encoded."""
+    if len(text) < _LONG:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+    (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    return encoding.ids
 
 
 def _most_shrinkage(tokenizer: tokenizers.Tokenizer) -> int:

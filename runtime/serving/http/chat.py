@@ -65,6 +65,16 @@ class ChatRequest(TextRequest):
         description="an integer from 1, or null: up to the model's limit",
     )
 
+    chat_template_kwargs: Annotated[
+        Any, WithJsonSchema({"type": "object", "additionalProperties": True})
+    ] = Field(
+        default=None,
+        description='variables of the chat template, e.g. {"enable_thinking": false}',
+    )
+    continue_final_message: bool = Field(
+        default=False, description="true: the last message is the beginning of the answer"
+    )
+
     content: ClassVar[str] = "messages"
     content_forms: ClassVar[str] = _FORMS
 
@@ -78,6 +88,7 @@ class ChatRequest(TextRequest):
         form = fields.pop("response_format", {"type": "text"})
         if form != {"type": "text"}:
             problems.append(f'`response_format` is {shown(form)}; allowed: {{"type": "text"}}')
+        problems += _take_beginning(fields)
         problems += _take_length(fields)
         problems += _take_logprobs(fields)
         if problems:
@@ -87,15 +98,38 @@ class ChatRequest(TextRequest):
     @property
     @override
     def prompts(self) -> list[MessagesPrompt]:
-        return [{"messages": self.messages}]
+        return self.prompts_with("escape")
 
     @override
     def prompts_with(self, special_tokens: SpecialTokens) -> list[MessagesPrompt]:
-        return [{"messages": self.messages, "special_tokens": special_tokens}]
+        return [
+            {
+                "messages": self.messages,
+                "special_tokens": special_tokens,
+                "chat_template_kwargs": self.chat_template_kwargs,
+                "continue_final_message": self.continue_final_message,
+            }
+        ]
 
     @override
     def subject(self, place: int) -> str:
         return "chat"
+
+
+def _take_beginning(fields: dict[str, Any]) -> Iterator[str]:
+    """Drop ``add_generation_prompt``, the opposite of ``continue_final_message`` in other servers.
+
+    Yield a problem if it is not that.
+    """
+    begins, continues = (
+        fields.pop("add_generation_prompt", None),
+        fields.get("continue_final_message", False),
+    )
+    if begins is not None and begins is not (not continues):
+        yield (
+            f"`add_generation_prompt` is {shown(begins)}; allowed: true, or false with "
+            "continue_final_message"
+        )
 
 
 def _take_length(fields: dict[str, Any]) -> Iterator[str]:
