@@ -79,13 +79,27 @@ def open_regular(path: Path) -> BufferedReader:
     """Open ``path`` for reading. Raises OSError unless it is a regular file or a link to one."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
-        if kind != stat.S_IFREG:
-            raise OSError(f"is {_KINDS.get(kind, 'special')}; expected a regular file")
+        if problem := _kind_problem(stat.S_IFMT(os.fstat(descriptor).st_mode)):
+            raise OSError(problem)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def kind_problem(path: Path) -> str | None:
+    """Return the problem unless ``path`` is a regular file, or a link to one; never blocks."""
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except OSError as error:
+        return f"can't be read ({error.strerror})"
+    return _kind_problem(kind)
+
+
+def _kind_problem(kind: int) -> str | None:
+    if kind == stat.S_IFREG:
+        return None
+    return f"is {_KINDS.get(kind, 'special')}; expected a regular file"
 
 
 def parse_json(

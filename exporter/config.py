@@ -10,9 +10,10 @@ from pydantic import Field
 
 from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.errors import UsageError
-from ..engines.kernels.formats import UNREAD_HEAD
+from ..engines.kernels.formats import KERNEL_BLOCKS, UNREAD_HEAD
 from ..engines.kernels.library import find_library
 from ..engines.manifest import (
+    KERNEL_BLOCK_SIZES,
     FloatType,
     Kernels,
     KVType,
@@ -181,8 +182,11 @@ class QuantizationConfig(ValidatedConfig):
 
     def _other_problems(self) -> Iterator[str]:
         """Yield the options that contradict a target other than TensorRT."""
+        used = self.quantizations
         if self.kernels == "skipdec" and self.target != DEFAULT_TARGET:
             yield f"`kernels` is skipdec, which target {self.target} does not support; leave it out"
+        elif self.kernels == "skipdec" and not set(used).isdisjoint(BLOCK_QUANTIZATIONS):
+            yield from self._block_problems(used)
         if self.tensorrt is not None:
             given = [f"`tensorrt.{name}`" for name in sorted(self.tensorrt.model_fields_set)]
             yield (
@@ -194,6 +198,20 @@ class QuantizationConfig(ValidatedConfig):
             yield (
                 f"`quantize` is fp8, for which target {self.target} has no kernels; "
                 f"allowed with the targets {' and '.join(compiled_targets())}"
+            )
+
+    def _block_problems(self, used: tuple[Quantization, ...]) -> Iterator[str]:
+        """Yield the options with which ONNX Runtime would compute the products of blocks."""
+        size = self.block_size or _default_block_size(used)
+        if size not in KERNEL_BLOCK_SIZES:
+            yield (
+                f"`block_size` is {size}, for which the kernels skipdec have no product; allowed: "
+                f"{KERNEL_BLOCKS}, or set `kernels` to onnxruntime"
+            )
+        if self.accuracy_level == 0:
+            yield (
+                "`accuracy_level` is 0, for which the kernels skipdec have no product of blocks; "
+                "leave it out, or set `kernels` to onnxruntime"
             )
 
 

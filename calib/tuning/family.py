@@ -15,6 +15,7 @@ from pydantic import Field
 from ...engines.checking import ValidatedConfig
 from ...engines.errors import did_you_mean
 from ...engines.registry import Registry
+from ...exporter.checkpoint.foreign import library_reads
 
 if TYPE_CHECKING:
     from .model import SkipModel
@@ -129,11 +130,12 @@ def load_skip_model(directory: Path, model_type: str) -> SkipModel:
 
     from .model import ATTENTION
 
-    model: SkipModel = (
-        tuning_family(model_type)
-        .model_class()
-        .from_pretrained(
-            directory, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True
+    with library_reads(str(directory), "can't be read by transformers"):
+        model: SkipModel = (
+            tuning_family(model_type)
+            .model_class()
+            .from_pretrained(
+                directory, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True
+            )
         )
-    )
     return model

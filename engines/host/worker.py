@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, Any, Self
 
 from .. import errors
@@ -22,16 +24,43 @@ _TIED = f"{__package__}.tied"
 _STDERR_SHOWN = 2000  # characters, from the end
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a worker may use, for work on content that nobody vouches for.
+
+    ``seconds`` of processor time and ``memory`` in bytes of address space, which the kernel
+    enforces, and ``wall`` seconds from the request to the report.
+    """
+
+    seconds: int
+    memory: int
+    wall: float
+
+
 class WorkerCrashError(Exception):
     """The worker ended without a report or an error.
 
     ``code`` is its exit code, or minus the signal that killed it; ``output`` the end of its stderr.
+    ``limit`` says which of its limits it exceeded; None if it ended for another reason.
     """
 
-    def __init__(self, code: int, output: str) -> None:
-        super().__init__(code, output)
+    def __init__(self, code: int, output: str, limit: str | None = None) -> None:
+        super().__init__(code, output, limit)
         self.code = code
         self.output = output
+        self.limit = limit
+
+    @property
+    def reason(self) -> str:
+        """Say on one line how it ended, with the line of its output that says why."""
+        if self.limit is not None:
+            return self.limit
+        lines = self.output.splitlines()
+        if self.code < 0:  # a library says why first, Python last
+            how, why = f"was ended by {signal.Signals(-self.code).name}", lines[:1]
+        else:
+            how, why = f"exited with code {self.code}", lines[-1:]
+        return f"{how} ({why[0]})" if why else how
 
     def describe(self, problem: str) -> str:
         """Return ``problem`` with the worker's last output."""
@@ -54,15 +83,26 @@ class Worker:
     """A started ``python -m module``, which imports its dependencies before it gets a request.
 
     ``environment`` is added to this process's. Leaving the context without a report kills the
-    process, as does the end of the thread that made it.
+    process, as does the end of the thread that made it. One that exceeds its ``limits`` ends in a
+    WorkerCrashError that names the limit.
     """
 
     def __init__(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        self._limits = limits
+        enforced = (0, 0) if limits is None else (limits.seconds, limits.memory)
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", _TIED, str(os.getpid()), module, *arguments],
+            [
+                *(sys.executable, "-P", "-m", _TIED),
+                *map(str, (os.getpid(), *enforced)),
+                *(module, *arguments),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -70,6 +110,7 @@ class Worker:
             env=os.environ | (environment or {}),
         )
         self._has_reported = False
+        self._has_expired = False
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +123,16 @@ class Worker:
 
     def run(self, request: str, on_progress: Callable[[Any], None]) -> Any:  # noqa: ANN401
         """Send the one request and return the content of its report, as ``run_worker`` does."""
+        if self._limits is None:
+            return self._run(request, on_progress)
+        timer = threading.Timer(self._limits.wall, self._expire)
+        timer.start()
+        try:
+            return self._run(request, on_progress)
+        finally:
+            timer.cancel()
+
+    def _run(self, request: str, on_progress: Callable[[Any], None]) -> Any:  # noqa: ANN401
         for kind, content in self._lines(request):
             if kind == "progress":
                 on_progress(content)
@@ -93,7 +144,20 @@ class Worker:
                 return content
         code = self._process.wait()
         self._stderr.seek(0)
-        raise WorkerCrashError(code, self._stderr.read()[-_STDERR_SHOWN:].strip())
+        output = self._stderr.read()[-_STDERR_SHOWN:].strip()
+        raise WorkerCrashError(code, output, self._exceeded(code))
+
+    def _expire(self) -> None:
+        self._has_expired = True
+        self._process.kill()
+
+    def _exceeded(self, code: int) -> str | None:
+        """Return which limit the process exceeded, by its exit code; None if none."""
+        if self._limits is None:
+            return None
+        if code == -signal.SIGXCPU:
+            return f"took more than {self._limits.seconds} s of processor time"
+        return f"took more than {self._limits.wall:g} s" if self._has_expired else None
 
     def _lines(self, request: str) -> Iterator[tuple[str, Any]]:
         """Send the request and yield the kind and content of each line."""

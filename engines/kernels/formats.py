@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..manifest import Kernels, PrecisionSpec, Quantization, has_kernel_blocks
+from ..manifest import KERNEL_BLOCK_SIZES, Kernels, PrecisionSpec, Quantization, has_kernel_blocks
 
+KERNEL_BLOCKS = "{}, {} or {}".format(*KERNEL_BLOCK_SIZES)
 UNREAD_HEAD = "only the kernels skipdec read a part of the head's weights in place"
 
 
@@ -50,8 +51,12 @@ def uncut_head(kernels: Kernels | None, precision: PrecisionSpec) -> str | None:
     }
     if packed.get(held, fits_block_linear(precision, held)):
         return None
-    form = precision.dtype if held == "none" else f"{held} of ONNX Runtime's operators"
+    form: str = precision.dtype
+    remedy = "quantise it, or choose a 16-bit type"
+    if held != "none":
+        form = f"{held} of ONNX Runtime's operators"
+        remedy = f"choose a block size of {KERNEL_BLOCKS} and accuracy level 4"
     return (
         f"the head can't be cut: its weights are {form}, whose columns do not lie together; "
-        "quantise it, or choose a 16-bit type"
+        f"{remedy}"
     )

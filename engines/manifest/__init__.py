@@ -29,16 +29,24 @@ from .manifest import (
     Manifest,
 )
 from .model_spec import ModelSpec
-from .precision import FloatType, Kernels, KVType, PrecisionSpec, Quantization, has_kernel_blocks
+from .precision import (
+    KERNEL_BLOCK_SIZES,
+    FloatType,
+    Kernels,
+    KVType,
+    PrecisionSpec,
+    Quantization,
+    has_kernel_blocks,
+)
 from .prompts import PROMPT_PLACEHOLDER, ChatFile, PromptTemplate
 
 __all__ = [
     "DRAFT_HEAD", "DRAFT_LAYER", "EARLY_EXIT", "END_TOKENS_FEATURE", "FORMAT_VERSION",
-    "INT8_BLOCKS_FEATURE", "KNOWN_FEATURES", "KV_SCALE_BYTES", "MAX_END_TOKENS", "MAX_LAYERS",
-    "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES", "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE",
-    "UPGRADED_VERSION", "BuildSpec", "ChatFile", "DType", "DraftHead", "DraftLayer", "EngineKind",
-    "EngineSpec", "FileRecord", "FloatType", "Integer", "KVBucket", "KVCacheSpec", "KVType",
-    "Kernels", "Manifest", "ModelSpec", "PrecisionSpec", "PromptTemplate", "Quantization",
-    "RelativePath", "Sha256", "TensorRole", "TensorSpec", "UnusedCache", "has_kernel_blocks",
-    "json_digest", "kv_width",
+    "INT8_BLOCKS_FEATURE", "KERNEL_BLOCK_SIZES", "KNOWN_FEATURES", "KV_SCALE_BYTES",
+    "MAX_END_TOKENS", "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES",
+    "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec", "ChatFile", "DType",
+    "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType", "Integer",
+    "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec", "PrecisionSpec",
+    "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole", "TensorSpec",
+    "UnusedCache", "has_kernel_blocks", "json_digest", "kv_width",
 ]  # fmt: skip

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ...engines.errors import UnsupportedModelError, shown
 from ...engines.manifest import MAX_END_TOKENS, ModelSpec
@@ -12,6 +13,9 @@ from .architecture import ARCHITECTURES, Architecture
 
 DEFAULT_MAX_SEQ_LEN = 8192
 """Longest text of a bundle unless --max-seq-len is given: each row may reserve memory for all."""
+
+_FLOAT32 = np.finfo(np.float32)  # the type in which engines compute
+_LEAST, _MOST = float(_FLOAT32.smallest_normal), float(_FLOAT32.max)
 
 
 def model_spec(
@@ -104,18 +108,18 @@ class ConfigReader:
         return value
 
     def number(self, key: str, default: float) -> float:
-        """Return a finite number above 0; ``default`` if it is missing or null."""
+        """Return a number above 0 within float32's range; ``default`` if missing or null."""
         value = self.config.get(key)
         if value is None:
             return default
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 < value < math.inf:
-            self._refuse(key, "allowed: a number above 0")
+        if not is_number or not _LEAST <= value <= _MOST:
+            self._refuse(key, "allowed: a number above 0 within float32's range")
             return default
         return float(value)
 
     def required(self, key: str) -> float:
-        """Return a finite number above 0, which must be there."""
+        """Return a number above 0 within float32's range, which must be there."""
         if self.config.get(key) is None:
             self.problems.append(f"{self.prefix}{key} is missing; set it in config.json")
         return self.number(key, 1.0)
@@ -138,9 +142,12 @@ class ConfigReader:
         return next(iter(self.token_ids(key, vocab_size)), None)
 
     def token_ids(self, key: str, vocab_size: int) -> tuple[int, ...]:
-        """Return a field's distinct vocabulary ids, one or a list of them; () if there is none."""
+        """Return a field's distinct vocabulary ids, one or a list of them; () if there is none.
+
+        Old configurations have -1 for none.
+        """
         value = self.config.get(key)
-        ids = value if isinstance(value, list) else [] if value is None else [value]
+        ids = value if isinstance(value, list) else [] if value in (None, -1) else [value]
         is_valid = all(type(each) is int and 0 <= each < vocab_size for each in ids)
         if not is_valid or len(ids) > MAX_END_TOKENS:
             self.problems.append(
@@ -163,7 +170,8 @@ class ConfigReader:
         architectures = self.config.get("architectures") or []
         if not isinstance(architectures, list):
             architectures = [architectures]
-        unknown = [item for item in architectures if item not in allowed]
+        known = {name.lower() for name in allowed}  # the first LLaMAs have LLaMAForCausalLM
+        unknown = [item for item in architectures if str(item).lower() not in known]
         if unknown:
             self.problems.append(
                 f"architectures has {', '.join(map(repr, unknown))}; allowed: {', '.join(allowed)}"
@@ -211,4 +219,4 @@ class ConfigReader:
         return max_seq_len
 
     def _refuse(self, key: str, remedy: str) -> None:
-        self.problems.append(f"{self.prefix}{key} is {self.config[key]!r}; {remedy}")
+        self.problems.append(f"{self.prefix}{key} is {shown(self.config[key])}; {remedy}")

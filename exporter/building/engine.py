@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -32,8 +32,8 @@ from ..architecture.architecture import engine_parameters
 from ..architecture.weights import Parameter, TensorReader, engine_name
 from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import LoweredEngine, lowering_of
-
-_BLOCK_BYTES = 1 << 24  # converted and written at a time
+from ..quantization.quantize import NotFiniteError
+from .magnitudes import require_range, row_blocks, weight_error
 
 
 class BuiltEngine(FrozenModel):
@@ -71,13 +71,16 @@ def build_engine(
     are called as those of ``layer_index``. Both are on disk (fsync) on return. Peak memory is about
     one weight and, if it is quantised, its quantised copy.
 
-    Raises CheckpointError for weights that can't be quantised, and VerificationError if the written
-    graph's inputs, outputs or dtypes differ from the request.
+    Raises CheckpointError for weights that ``precision`` can't hold, and VerificationError if the
+    written graph's inputs, outputs or dtypes differ from the request.
     """
     lowered = lowering_of(target)(graph, kind, model, precision)
 
     def tensors(parameter: Parameter) -> dict[str, Array]:
-        return _encoded(parameter.name, parameter.load(reader), lowered)
+        try:
+            return _encoded(parameter.name, parameter.load(reader), lowered)
+        except NotFiniteError:
+            raise weight_error(parameter, reader, precision.dtype) from None
 
     return write_engine(
         lowered, kind, layer_index, model, target, tensors, directory, is_draft=is_draft
@@ -133,8 +136,11 @@ def store_parameter(name: str, array: Array, lowered: LoweredEngine, weights: We
 
 
 def _encoded(name: str, array: Array, lowered: LoweredEngine) -> dict[str, Array]:
-    """Return the tensors that the graph has for one parameter."""
+    """Return the tensors that the graph has for one parameter; raises NotFiniteError."""
     if name not in lowered.quantizers:
+        stored = lowered.graph.graph.initializers[name].dtype
+        assert stored is not None, name
+        require_range(array, stored.numpy())
         return {name: array}
     encoded = lowered.quantizers[name].encode(array)
     return {f"{name}.{suffix}": tensor for suffix, tensor in encoded.items()}
@@ -228,7 +234,7 @@ class WeightsFile:
         offset = self.size
         if np.dtype(dtype) == ml_dtypes.int4:
             array, dtype = _packed(array), np.uint8
-        for block in _row_blocks(np.atleast_1d(array)):
+        for block in row_blocks(np.atleast_1d(array)):
             stored = np.ascontiguousarray(block, dtype)
             self._write(stored.reshape(-1).view(np.uint8).data)  # bfloat16 has no buffer interface
         return Extent(offset, self.size - offset)
@@ -246,10 +252,3 @@ def _packed(array: Array) -> Array:
     packed = codes[::2] & 15
     packed[: len(codes) // 2] |= codes[1::2] << 4
     return packed
-
-
-def _row_blocks(array: Array) -> Iterator[Array]:
-    rows = array.shape[0]
-    step = max(1, _BLOCK_BYTES * rows // max(1, array.nbytes))
-    for start in range(0, rows, step):
-        yield array[start : start + step]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,16 @@ from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..architecture.architecture import architecture_of, expected_tensors, family_config, hub_id
 from ..architecture.model_config import model_spec
 from ..config import CheckpointSource, LoadFormat
-from .chat import CheckpointChat, read_chat
+from .chat import CheckpointChat, read_chat, template_file
 from .dummy import DummyReader
 from .formats import map_bin, map_safetensors
 from .hub import CheckpointDirectory, locate
+from .mistaken import mistaken
 from .reader import CheckpointReader, MappedReader, StoredTensor
 from .template import read_template
 from .tokenizer import byte_level_tokenizer, read_tokenizer
 
+_VALUE_HEAD = "v_head."  # of TRL's models, for reinforcement learning; texts don't depend on it
 _EARLY_EXIT_NAME = "layerskip-"  # of facebook/layerskip-llama3.2-1B, whose config is any LLaMA's
 _SCHEDULE_FILES = ("schedule.json", "training_schedule.json")
 _FORMATS: dict[LoadFormat, tuple[str, Callable[[Path], dict[str, StoredTensor]]]] = {
@@ -91,6 +93,8 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
         raise CheckpointError(source.model, *problems)
     tokenizer = read_tokenizer(directory.path)
     warnings = _length_warnings(model, source.max_seq_len)
+    if left_out := sorted(name for name in reader.names() if name.startswith(_VALUE_HEAD)):
+        warnings.append(f"{', '.join(left_out)} left out: a value head does not change texts")
     if tokenizer is None:
         warnings.append("no tokenizer files: the bundle runs on token ids")
     return Checkpoint(
@@ -140,11 +144,12 @@ def read_model(directory: CheckpointDirectory, max_seq_len: int | None = None) -
     Raises CheckpointError for a file that can't be read, and as `model_spec`.
     """
     generation = directory.path / "generation_config.json"
+    has_generation = generation.is_file() and generation.stat().st_size > 0  # some are empty
     return model_spec(
         _read_config(directory.path),
         directory.name,
         max_seq_len,
-        _read_object(generation) if generation.is_file() else None,
+        _read_object(generation) if has_generation else None,
     )
 
 
@@ -160,11 +165,17 @@ def _open_dummy(source: CheckpointSource) -> Checkpoint:
         directory = locate(source)
         model = read_model(directory, source.max_seq_len)
         schedule = _read_schedule(directory.path)
+        template, unused = read_template(directory.path), _text_files(directory.path)
     else:
-        directory = CheckpointDirectory(hub_id(source.model), Path(), None)
-        model, schedule = model_spec(family, directory.name, source.max_seq_len), None
+        model = model_spec(family, hub_id(source.model), source.max_seq_len)
+        schedule, template, unused = None, None, ()
     tokenizer = byte_level_tokenizer(model)
     warnings = ["weights are random (load format dummy): texts will make no sense"]
+    if unused:
+        warnings.append(
+            f"{', '.join(unused)} left out: random weights get a byte-level tokenizer, which has "
+            "none of their special tokens, and no chat template"
+        )
     warnings += _length_warnings(model, source.max_seq_len)
     if tokenizer is None:
         warnings.append(
@@ -177,8 +188,17 @@ def _open_dummy(source: CheckpointSource) -> Checkpoint:
         load_format="dummy",
         tokenizer_json=tokenizer,
         schedule_document=schedule,
+        prompt_template=template,
         warnings=tuple(warnings),
     )
+
+
+def _text_files(directory: Path) -> tuple[str, ...]:
+    """Return the names of tokenizer and chat template, if the checkpoint has them."""
+    chat = template_file(directory)
+    files = ("tokenizer.json", "tokenizer.model", "vocab.json")
+    found = [name for name in files if (directory / name).is_file()][:1]
+    return (*found, *(() if chat is None else (chat.name,)))
 
 
 def _length_warnings(model: ModelSpec, max_seq_len: int | None) -> list[str]:
@@ -194,7 +214,8 @@ def _length_warnings(model: ModelSpec, max_seq_len: int | None) -> list[str]:
 def _read_config(directory: Path) -> dict[str, Any]:
     path = directory / "config.json"
     if not path.is_file():
-        raise CheckpointError(str(directory), "has no config.json; not a checkpoint directory")
+        problem = mistaken(directory) or "has no config.json; not a checkpoint directory"
+        raise CheckpointError(str(directory), problem)
     return _read_object(path)
 
 
@@ -229,7 +250,8 @@ def _weight_files(directory: Path, load_format: LoadFormat) -> tuple[LoadFormat,
         looked_for += [single.name, index.name]
     raise CheckpointError(
         str(directory),
-        f"has none of {', '.join(looked_for)}; download the weights, choose another "
+        mistaken(directory)
+        or f"has none of {', '.join(looked_for)}; download the weights, choose another "
         "--load-format, or use --load-format dummy for random ones",
     )
 
@@ -275,7 +297,12 @@ def _canonical(
 def _tensor_problems(reader: CheckpointReader, model: ModelSpec) -> list[str]:
     expected = expected_tensors(model)
     spare = architecture_of(model).spare_tensors(model)
-    names = reader.names()
+    names = frozenset(name for name in reader.names() if not name.startswith(_VALUE_HEAD))
+    if prefix := _common_prefix(names, expected):
+        return [
+            f"all names of tensors begin with {prefix!r}, which a wrapper of the model put before "
+            "them; save the wrapped model itself, for example model.module.save_pretrained(…)"
+        ]
     problems = [f"{name} is missing" for name in sorted(expected.keys() - names)]
     for name in sorted(names - expected.keys()):
         twin = spare.get(name)
@@ -292,6 +319,17 @@ def _tensor_problems(reader: CheckpointReader, model: ModelSpec) -> list[str]:
         if reader.shape(name) != expected[name]
     ]
     return problems
+
+
+def _common_prefix(names: Set[str], expected: Mapping[str, object]) -> str | None:
+    """Return what precedes the name of every expected tensor among ``names``, if anything does."""
+    sample = min(expected)
+    found = next((name for name in names if name.endswith(f".{sample}")), None)
+    if found is None:
+        return None
+    prefix = found.removesuffix(sample).removesuffix("model.")
+    present = (f"{prefix}{name}" in names or f"{prefix}model.{name}" in names for name in expected)
+    return prefix if prefix and all(present) else None
 
 
 def push_checkpoint(

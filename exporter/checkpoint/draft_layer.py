@@ -21,6 +21,7 @@ from ...engines.manifest import EngineKind, ModelSpec, Sha256
 from ..architecture.architecture import engine_parameters
 from .checkpoint import Checkpoint
 from .formats import map_safetensors
+from .hub import require_regular_files
 from .reader import CheckpointReader, MappedReader
 
 TENSORS_NAME = "draft_layer.safetensors"
@@ -82,6 +83,7 @@ def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLay
     damaged files, with all problems of a file at once. Every tensor of the checkpoint is hashed.
     """
     directory = expanded(directory)
+    require_regular_files(directory)
     missing = [name for name in (FACTS_NAME, TENSORS_NAME) if not (directory / name).is_file()]
     if missing:
         raise UsageError(

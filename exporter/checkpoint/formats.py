@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import pickle
-import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +19,10 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from ...engines.documents import parse_json
+from ...engines.documents import open_regular, parse_json
 from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
+from .foreign import library_reads
 from .reader import StoredTensor, StoredType
 
 _STORED_TYPES: dict[str, tuple[StoredType, str]] = {
@@ -32,20 +33,6 @@ _STORED_TYPES: dict[str, tuple[StoredType, str]] = {
 _PREFIX_BYTES = 8
 _MAX_HEADER = 100_000_000  # bytes, the limit of safetensors
 _MAX_DIMENSIONS = 8
-# Exceptions from unpickling damaged bytes, besides UnpicklingError.
-_BROKEN_PICKLES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    struct.error,
-    zipfile.BadZipFile,
-)
 
 
 def map_safetensors(path: Path) -> dict[str, StoredTensor]:
@@ -54,8 +41,8 @@ def map_safetensors(path: Path) -> dict[str, StoredTensor]:
     Raises CheckpointError, all problems at once, if the file is truncated, its header is broken,
     or a tensor is not float32, float16 or bfloat16.
     """
-    with path.open("rb") as file:
-        size = path.stat().st_size
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         if size < _PREFIX_BYTES:
             raise CheckpointError(str(path), f"has {size} bytes; not a safetensors file")
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -143,16 +130,15 @@ def map_bin(path: Path) -> dict[str, StoredTensor]:
             "memory-mapped; download it again, or convert it: "
             "torch.save(torch.load(path, weights_only=True), path)",
         )
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            str(path),
-            "contains more than tensors, and pickled code is never run here; save the state dict "
-            "alone, preferably as safetensors",
-        ) from error
-    except _BROKEN_PICKLES as error:
-        raise CheckpointError(str(path), f"can't be read ({error}); download it again") from error
+    with library_reads(str(path), "can't be read", "download it again"):
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except pickle.UnpicklingError as error:
+            raise CheckpointError(
+                str(path),
+                "contains more than tensors, and pickled code is never run here; save the state "
+                "dict alone, preferably as safetensors",
+            ) from error
     if not isinstance(state, dict):
         raise CheckpointError(
             str(path), f"contains a {type(state).__name__}; expected a state dict"

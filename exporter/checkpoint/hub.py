@@ -7,14 +7,17 @@ from pathlib import Path
 
 from ...engines.bundle.place import MANIFEST_NAME
 from ...engines.checking import expanded
+from ...engines.documents import kind_problem
 from ...engines.errors import CheckpointError, did_you_mean
 from ...engines.host.installation import require_extra
 from ..architecture.architecture import hub_id, short_names
 from ..config import CheckpointSource, LoadFormat
+from .mistaken import mistaken
 from .template import TEMPLATE_NAME
 
 _SMALL_FILES = (
     "config.json",
+    "adapter_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer.model",
@@ -33,6 +36,8 @@ _WEIGHT_FILES: dict[LoadFormat, tuple[str, ...]] = {
     "bin": ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
     "dummy": (),
 }
+_SUFFIXES = frozenset({".bin", ".jinja", ".json", ".model", ".safetensors", ".txt"})
+_MORE_TEMPLATES = "additional_chat_templates"  # which transformers reads
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ def locate(source: CheckpointSource) -> CheckpointDirectory:
 
     An existing directory has priority, then the short names, then the hub. With
     ``load_format="auto"``, ``.bin`` files are downloaded only if there are no safetensors. Raises
-    CheckpointError with a remedy.
+    CheckpointError with a remedy, also for files that are not regular ones.
     """
     local = expanded(source.model)
     if local.is_dir():
@@ -58,7 +63,9 @@ def locate(source: CheckpointSource) -> CheckpointDirectory:
                 source.model,
                 "is a bundle, not a checkpoint; pass the directory that it was exported from",
             )
-        return CheckpointDirectory(local.resolve().name, local.resolve(), None)
+        return _directory(local.resolve().name, local.resolve())
+    if local.exists() and (problem := mistaken(local)) is not None:
+        raise CheckpointError(source.model, problem)
     if local.exists() or source.model.startswith(("/", "./", "../", "~")):
         raise CheckpointError(
             source.model,
@@ -72,7 +79,29 @@ def locate(source: CheckpointSource) -> CheckpointDirectory:
         path = _download(source, (*_SMALL_FILES, *_WEIGHT_FILES[load_format]))
         if any(any(path.glob(pattern)) for pattern in _WEIGHT_FILES[load_format]):
             break
-    return CheckpointDirectory(hub_id(source.model), path, path.name)
+    return _directory(hub_id(source.model), path, path.name)
+
+
+def _directory(name: str, path: Path, revision: str | None = None) -> CheckpointDirectory:
+    require_regular_files(path)
+    return CheckpointDirectory(name, path, revision)
+
+
+def require_regular_files(directory: Path) -> None:
+    """Raise CheckpointError with every entry named like a checkpoint's file that is none.
+
+    A pipe would block the libraries that open it, a link to /dev/zero never ends, and what is a
+    directory or a broken link would be taken as absent.
+    """
+    found = (
+        (path.name, kind_problem(path))
+        for folder in (directory, directory / _MORE_TEMPLATES)
+        for path in sorted(folder.glob("*"))
+        if path.suffix in _SUFFIXES
+    )
+    problems = [f"{name} {problem}" for name, problem in found if problem is not None]
+    if problems:
+        raise CheckpointError(str(directory), *(f"{each}; replace it" for each in problems))
 
 
 def _download(source: CheckpointSource, patterns: tuple[str, ...]) -> Path:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from ...engines.documents import read_file
+from ...engines.documents import open_regular, read_file
 from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
+from ...engines.host.worker import Limits, Worker, WorkerCrashError
 from ...engines.manifest import ModelSpec
+from ...runtime.tokens.tokenizer import Tokenizer
+from .tokenizer_worker import REMEDY, TEXTS, ReadByTransformers, check, convert, encode
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+_Report = TypeVar("_Report")
 
 _TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]+\s")  # SentencePiece's files are binary
-_COMPARED_TEXTS = (
-    *("The tower is 324 metres tall.", " two  blanks", "name[Cotto], eatType[pub]"),
-    *("line 1\n\nline 2\t1,234,567", "naïve cafe\u0301 東京 👩\u200d👧", "DON'T we'll"),
-)
-_MAX_BYTES = 1 << 28  # bytes of a tokenizer.json
+_WORKER = f"{__package__}.tokenizer_worker"
+_ENVIRONMENT = {
+    "RUST_BACKTRACE": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+_READING = Limits(seconds=20, memory=4 << 30, wall=180)  # the largest tokenizers take 3 s
+_TRANSFORMERS = Limits(seconds=300, memory=8 << 30, wall=900)
+_MAX_BYTES = 1 << 26  # of a tokenizer.json; that of 262,144 tokens of Gemma 3 has half as many
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 
 TEXT_FILES = (
@@ -46,13 +53,16 @@ def read_tokenizer(directory: Path) -> bytes | None:
     """
     path = directory / "tokenizer.json"
     if path.is_file():
-        return _checked(read_file(path, CheckpointError, limit=_MAX_BYTES), path)
-    if (model := directory / "tokenizer.model").is_file():
+        content = read_file(path, CheckpointError, limit=_MAX_BYTES)
+        _in_limits(check, path, _READING)
+        return content
+    model = directory / "tokenizer.model"
+    if model.is_file():
         _require_reader(model)
-        return _converted(directory, "tokenizer.model")
-    if all((directory / name).is_file() for name in ("vocab.json", "merges.txt")):
-        return _converted(directory, "vocab.json and merges.txt")
-    return None
+    elif not all((directory / name).is_file() for name in ("vocab.json", "merges.txt")):
+        return None
+    require_extra("export", "converting a tokenizer")
+    return _in_limits(convert, directory, _TRANSFORMERS).encode()
 
 
 def tokenizer_warning(directory: Path, content: bytes) -> str | None:
@@ -61,39 +71,65 @@ def tokenizer_warning(directory: Path, content: bytes) -> str | None:
     Its ``AutoTokenizer`` also follows tokenizer_config.json, whose ``add_bos_token``, for example,
     may contradict the file.
     """
-    from tokenizers import Tokenizer
-
-    own = Tokenizer.from_str(content.decode())
-    own.no_truncation()
-    own.no_padding()
+    own = Tokenizer.parse(content, "tokenizer.json")
     try:
-        other = _auto_tokenizer(directory)
-        for text in _COMPARED_TEXTS:
-            ids, expected = own.encode(text).ids, list(other(text)["input_ids"])
-            if ids != expected:
-                return (
-                    f"tokenizer.json encodes {text!r} as {ids}, but transformers' AutoTokenizer as "
-                    f"{expected}; the bundle uses tokenizer.json: if that is wrong, replace it by "
-                    "the one that AutoTokenizer's save_pretrained writes"
-                )
-    except (AttributeError, ImportError, KeyError, OSError, TypeError, ValueError) as error:
-        return f"tokenizer.json was not compared with transformers, which can't read it ({error})"
+        encoded = read_by_transformers(directory, TEXTS).ids
+    except CheckpointError as error:
+        return f"tokenizer.json was not compared with transformers: {error}"
+    for text, expected in zip(TEXTS, encoded, strict=True):
+        if (ids := own.encode(text)) != expected:
+            return (
+                f"tokenizer.json encodes {text!r} as {ids}, but transformers' AutoTokenizer as "
+                f"{expected}; the bundle uses tokenizer.json: if that is wrong, replace it by "
+                "the one that AutoTokenizer's save_pretrained writes"
+            )
     return None
 
 
-def _checked(content: bytes, path: Path) -> bytes:
-    from tokenizers import Tokenizer
+def vocabulary_warning(content: bytes, vocab_size: int) -> str | None:
+    """Return a warning if the tokenizer has tokens beyond the rows of the model's embedding."""
+    beyond = Tokenizer.parse(content, "tokenizer.json").tokens_from(vocab_size)
+    if not beyond:
+        return None
+    (first, token), count = beyond[0], len(beyond)
+    return (
+        f"the tokenizer has {count:,} tokens beyond the {vocab_size:,} rows of the model's "
+        f"embedding, from {first} ({token!r:.80}) on: texts with one of them can't be read; use "
+        "the tokenizer that the model was trained with, or resize_token_embeddings and train"
+    )
 
+
+def read_by_transformers(directory: Path, texts: Sequence[str]) -> ReadByTransformers:
+    """Return what transformers makes of a checkpoint's tokenizer files, in a process with limits.
+
+    Raises CheckpointError if it can't read them.
+    """
+    request = json.dumps(list(texts))
+    return ReadByTransformers(**_in_limits(encode, directory, _TRANSFORMERS, request))
+
+
+def _in_limits(
+    operation: Callable[[Path, str], _Report], path: Path, limits: Limits, request: str = ""
+) -> _Report:
+    """Return what ``operation`` of the worker returns for ``path``, in a process with limits.
+
+    Raises CheckpointError for the process's own error, and if it dies or exceeds a limit.
+    """
+    arguments = [operation.__name__, str(path)]
     try:
-        Tokenizer.from_str(content.decode())
-    except Exception as error:  # tokenizers raises nothing narrower
-        raise CheckpointError(str(path), f"can't be read ({error})") from error
-    return content
+        with Worker(_WORKER, arguments, _ENVIRONMENT, limits) as worker:
+            report: _Report = worker.run(request, lambda _: None)
+    except WorkerCrashError as crash:
+        raise CheckpointError(
+            str(path),
+            f"can't be used: the process that tried it {crash.reason}; {REMEDY}",
+        ) from None
+    return report
 
 
 def _require_reader(path: Path) -> None:
     """Raise CheckpointError unless the package is installed that transformers reads ``path`` by."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         is_tiktoken = _TIKTOKEN_LINE.match(file.read(1024)) is not None
     packages = ("tiktoken",) if is_tiktoken else ("sentencepiece", "google.protobuf")
     names = [package for package in packages if not _is_installed(package)]
@@ -113,29 +149,6 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _auto_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
-
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        directory, local_files_only=True, trust_remote_code=False
-    )
-    return tokenizer
-
-
-def _converted(directory: Path, files: str) -> bytes:
-    require_extra("export", f"converting {files}")
-    try:
-        tokenizer = _auto_tokenizer(directory)
-    except (ValueError, OSError, ImportError) as error:
-        raise CheckpointError(
-            str(directory),
-            f"{files} can't be converted ({error}); add a tokenizer.json, as "
-            "AutoTokenizer.from_pretrained(...).save_pretrained writes it",
-        ) from error
-    text: str = tokenizer.backend_tokenizer.to_str(pretty=False)
-    return text.encode()
-
-
 def byte_level_tokenizer(model: ModelSpec) -> bytes | None:
     """Return a tokenizer.json with one token per byte, generated for dummy weights.
 
@@ -143,13 +156,14 @@ def byte_level_tokenizer(model: ModelSpec) -> bytes | None:
     ``bos_token_id`` is put before every text if it is one of those. Returns None if the vocabulary
     is smaller than 260.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, processors
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     if model.vocab_size < len(_SPECIAL_TOKENS) + len(alphabet):
         return None
     vocab = {token: index for index, token in enumerate((*_SPECIAL_TOKENS, *alphabet))}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.add_special_tokens(list(_SPECIAL_TOKENS))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

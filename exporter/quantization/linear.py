@@ -139,7 +139,8 @@ def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuanti
 def _scales(weights: FloatArray, axis: int, maximum: float, dtype: FloatType) -> Array:
     """Return ``max|weights| / maximum`` along ``axis``, or 1 where it underflows in ``dtype``."""
     peaks = finite(np.abs(weights).max(axis=axis))
-    scales = (peaks / np.float32(maximum)).astype(dtype)
+    with np.errstate(over="ignore"):  # which `finite` refuses
+        scales = finite((peaks / np.float32(maximum)).astype(dtype))
     return np.where(scales == 0, np.ones_like(scales), scales)
 
 

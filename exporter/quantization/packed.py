@@ -275,7 +275,8 @@ class HalfQuantizer(PackedQuantizer):
 
     @override
     def pack(self, weight: Array) -> dict[str, Array]:
-        rounded = weight.astype(self.dtype)
+        with np.errstate(over="ignore"):  # which `finite` refuses
+            rounded = weight.astype(self.dtype)
         finite(np.abs(rounded).max(axis=0).astype(np.float32))
         return {"packed": pack_half(rounded)}
 

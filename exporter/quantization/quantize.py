@@ -33,6 +33,13 @@ WEIGHT_MAXIMUM = 127
 _BLOCK_ELEMENTS = 1 << 19  # weights quantised at a time: 2 MiB of float32 stay in the cache
 
 
+class NotFiniteError(CheckpointError):
+    """A weight is NaN or infinite, or becomes so in the type in which it is stored."""
+
+    def __init__(self) -> None:
+        super().__init__("weight", "has NaN or infinity; export a checkpoint without them")
+
+
 class WeightQuantizer(ABC):
     """Converts a weight [K, N] (in, out) to the tensors that a quantised product reads."""
 
@@ -44,7 +51,7 @@ class WeightQuantizer(ABC):
     def encode(self, weight: Array) -> dict[str, Array]:
         """Quantise ``weight`` [K, N], float16 or float32; needs memory for the result and a block.
 
-        Raises CheckpointError if a weight is not finite.
+        Raises NotFiniteError if a weight or a scale is not finite.
         """
 
     @abstractmethod
@@ -127,7 +134,8 @@ class BlockQuantizer(WeightQuantizer):
             blocked = block.reshape(len(block), -1, self.block_size)  # [n, blocks, block_size]
             high, low = finite(blocked.max(axis=2)), finite(blocked.min(axis=2))
             peak = np.where(high > -low, high, low) / np.float32(-self.zero_point)
-            rounded = peak.astype(scale.dtype)
+            with np.errstate(over="ignore"):  # which `finite` refuses
+                rounded = finite(peak.astype(scale.dtype))
             rounded[rounded == 0] = 1
             scale[columns] = rounded
             blocked /= rounded.astype(np.float32)[..., None]
@@ -191,7 +199,7 @@ def column_slices(shape: tuple[int, ...], multiple: int = 1) -> Iterator[slice]:
 
 
 def finite(extremes: FloatArray) -> FloatArray:
-    """Return ``extremes`` of some weights. Raises CheckpointError if one is not finite."""
+    """Return ``extremes`` of some weights. Raises NotFiniteError if one is not finite."""
     if not np.isfinite(extremes).all():
-        raise CheckpointError("weight", "has NaN or infinity; export a checkpoint without them")
+        raise NotFiniteError
     return extremes

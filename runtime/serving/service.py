@@ -57,7 +57,7 @@ class BundleOutline:
         template = None if options.raw_prompts else manifest.prompt_template
         tokenizer = Tokenizer.of(bundle, template)
         if tokenizer is not None:
-            tokenizer.least_tokens("")  # which looks through the vocabulary, the first time
+            tokenizer.warm_up()
         return cls(
             manifest.digest,
             model,
@@ -85,6 +85,11 @@ class BundleOutline:
             generator.drafts.resolve(draft),
             max_model_len,
         )
+
+    def close(self) -> None:
+        """End the processes that render chats."""
+        if self.tokenizer is not None:
+            self.tokenizer.close()
 
     def prepare(
         self,
@@ -216,6 +221,9 @@ class EngineService(ABC):
         draft: str | None = None,
     ) -> RequestStream:
         """Queue a request and return its stream; call it from a running event loop.
+
+        A chat is rendered before it returns. A server that renders templates of others calls
+        ``outline.prepare`` in a thread, and then `start`.
 
         ``deadline``: seconds after which the request ends with finish_reason "abort" and
         stop_reason "deadline", whether it waits or runs. If the engine hangs or a step takes long,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 
 from ...engines.documents import EXACT, lone_surrogate
-from ...engines.errors import BundleError, UsageError, shown
+from ...engines.errors import BundleError, MissingExtraError, UsageError, shown
 from ...engines.manifest import MAX_TOKENS, PROMPT_PLACEHOLDER
 from .chat import ChatTemplate
 from .decoding import (
@@ -31,6 +33,9 @@ _COMPONENTS = ("model", "normalizer", "pre_tokenizer", "post_processor", "decode
 _POST_PROCESSORS = (
     *("BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"),
 )
+_MOST_GROWTH = 100  # times
+_PRECOMPILED_GROWTH = 4  # times; that of SentencePiece's nmt_nfkc is 18 for a single character
+_LONG = 4096  # characters of a text that takes milliseconds
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Split"})  # pre-tokenizers
 
 
@@ -84,16 +89,21 @@ class Tokenizer:
         return tokenizer
 
     @classmethod
-    def parse(cls, document: bytes, subject: str, prompt_template: str | None = None) -> Tokenizer:
+    def parse(
+        cls,
+        document: bytes,
+        subject: str,
+        prompt_template: str | None = None,
+        remedy: str = "export the model again",
+    ) -> Tokenizer:
         """Parse the bytes of a ``tokenizer.json``; ``subject`` names it in a BundleError."""
         try:
             tokenizer = tokenizers.Tokenizer.from_buffer(document)
         except ValueError as error:
-            raise BundleError(
-                subject, f"is not a tokenizer ({error}); export the model again"
-            ) from error
-        if problem := tokenizer_problem(document) or _ambiguity(tokenizer):
-            raise BundleError(subject, f"is damaged: {problem}; export the model again")
+            raise BundleError(subject, f"is not a tokenizer ({error}); {remedy}") from error
+        problem = tokenizer_problem(document) or _growth(tokenizer) or _ambiguity(tokenizer)
+        if problem:
+            raise BundleError(subject, f"is damaged: {problem}; {remedy}")
         return cls(tokenizer, prompt_template)
 
     @property
@@ -101,20 +111,25 @@ class Tokenizer:
         """Number of tokens, added ones included; a model's vocabulary may be padded beyond."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
+    def tokens_from(self, token_id: int) -> list[tuple[int, str]]:
+        """Return ids and tokens of the vocabulary from ``token_id`` on, in order."""
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        return sorted((index, token) for token, index in vocabulary.items() if index >= token_id)
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``, by default with the post-processor's special tokens.
 
         Raises UsageError for text with lone surrogates, which no encoding has.
         """
         try:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            return _token_ids(self._tokenizer, text, add_special_tokens)
         except TypeError as error:
             problem = lone_surrogate(text) or f"is {shown(text)}, not a text"
             raise UsageError("prompt", problem) from error
 
     def encode_plain(self, text: str) -> list[int]:
         """Return the token ids of ``text``, in which no special token is recognised."""
-        return self._plain.encode(text, add_special_tokens=False).ids
+        return _token_ids(self._plain, text, False)
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
@@ -191,6 +206,23 @@ class Tokenizer:
             lambda token_ids: self.decode(token_ids, skip_special_tokens), token_of, is_skipped
         )
 
+    def warm_up(self) -> None:
+        """Do at once what the first requests would wait for, and hold others up with.
+
+        Raises BundleError for a chat template that is not Jinja. One that takes too much time or
+        memory says so to each chat, and so does a missing jinja2.
+        """
+        self.least_tokens("")  # which looks through the vocabulary
+        if self.chat is not None:
+            self.encode_plain("")
+            with suppress(UsageError, MissingExtraError):
+                self.chat.require_compiled()
+
+    def close(self) -> None:
+        """End the processes that render chats, if there are any."""
+        if self.chat is not None:
+            self.chat.close()
+
     def is_special(self, token_id: int) -> bool:
         """Return whether ``skip_special_tokens`` omits this token."""
         return token_id in self.special_ids
@@ -219,6 +251,14 @@ class Tokenizer:
         if not self._byte_level or not table.keys() >= set(token):
             return token.encode()
         return bytes(table[character] for character in token)
+
+
+def _token_ids(tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    """Return the ids of a text; other threads run while a long one is encoded."""
+    if len(text) < _LONG:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+    (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    return encoding.ids
 
 
 def _most_shrinkage(tokenizer: tokenizers.Tokenizer) -> int:
@@ -262,6 +302,28 @@ def _normalized(tokenizer: tokenizers.Tokenizer) -> Counter[str]:
         token.content for token in tokenizer.get_added_tokens_decoder().values() if token.normalized
     ]
     return Counter(contents if normalizer is None else map(normalizer.normalize_str, contents))
+
+
+def _growth(tokenizer: tokenizers.Tokenizer) -> str | None:
+    """Return why a short text may need any memory, if it does: each replacement multiplies."""
+    for name in ("normalizer", "decoder"):
+        most = math.prod(map(_lengthening, component_steps(getattr(tokenizer, name))))
+        if most > _MOST_GROWTH:
+            return (
+                f"its {name} may make a text {most:.2g} times as long; allowed: {_MOST_GROWTH} "
+                "times"
+            )
+    return None
+
+
+def _lengthening(step: Mapping[str, Any]) -> int:
+    """Return how many times as long a text of characters may become by a step that replaces."""
+    if step["type"] == "Precompiled":  # each character has a replacement of its own
+        return _PRECOMPILED_GROWTH
+    if step["type"] != "Replace":
+        return 1
+    content, pattern = len(step["content"]), len(step["pattern"].get("String") or "")
+    return max(1, -(-content // pattern)) if pattern else 1 + content  # may stand between all
 
 
 def _ambiguity(tokenizer: tokenizers.Tokenizer) -> str | None:

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,63 @@ def test_grace_period_lets_running_requests_finish() -> None:
     assert PODS["triton"]["terminationGracePeriodSeconds"] > pause + exit_timeout
 
 
+def documented_compose() -> list[str]:
+    """Return the words of the guide's command, which compose.yaml repeats."""
+    guide = (ROOT / "docs" / "guides" / "from-checkpoint-to-service.md").read_text()
+    (line,) = re.findall(r"^\$ (BUNDLE=.* docker compose .*)$", guide, re.MULTILINE)
+    assert line in (DEPLOYMENT / "compose.yaml").read_text()
+    return shlex.split(line)
+
+
+def composed(value: str, environment: Mapping[str, str]) -> str:
+    """Interpolate a value as compose does: ``${NAME:?reason}`` needs a value that is not empty."""
+    match = re.fullmatch(r"\$\{(\w+):\?([^}]+)\}", value)
+    assert match is not None, value
+    assert environment.get(match[1]), match[2]
+    return environment[match[1]]
+
+
+def container_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the service's variables: a name without a value is passed on if it is set."""
+    declared = COMPOSE["environment"]
+    assert isinstance(declared, list), "a mapping gives an empty text to what is not set"
+    given = (entry.partition("=") for entry in declared)
+    values = {name: value if mark else environment.get(name) for name, mark, value in given}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def test_the_documented_compose_command_mounts_the_bundle_of_the_working_directory(
+    tmp_path: Path,
+) -> None:
+    assignment, *command = documented_compose()
+    assert command[:3] == ["docker", "compose", "-f"]
+    assert (ROOT / command[3]).is_file()
+    name, _, value = assignment.partition("=")
+    bundle = tmp_path / "restaurants-int8"
+    (mount,) = COMPOSE["volumes"]
+    source = Path(composed(mount["source"], {name: value.replace("$PWD", str(tmp_path))}))
+    assert source.is_absolute()  # compose takes a relative one from its file's folder
+    assert source == bundle
+    assert mount["target"] in COMPOSE["command"]
+    assert mount["bind"] == {"create_host_path": False}
+    context = DEPLOYMENT / COMPOSE["build"]["context"]
+    assert (context / "Dockerfile").samefile(ROOT / "Dockerfile")
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_open"), [({}, True), ({"SKIPDEC_API_KEY": "secret"}, False)]
+)
+def test_a_composed_server_starts_with_and_without_a_key(
+    environment: dict[str, str], is_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SKIPDEC_API_KEY", raising=False)
+    for name, value in container_environment(environment).items():
+        monkeypatch.setenv(name, value)
+    keys = ApiKeys.read(None)
+    assert keys.accept(b"") is is_open
+    assert keys.accept(b"Bearer secret")
+
+
 def test_probes_ask_for_paths_and_ports_that_the_server_has() -> None:
     server = build_server(ServedModels(["tiny"]), ServerConfig(), ApiKeys())
     paths = set(server.openapi()["paths"])
@@ -144,7 +202,7 @@ def test_containers_are_unprivileged_and_write_only_to_memory(name: str) -> None
         if "emptyDir" not in volume:
             assert mounts[volume["name"]]["readOnly"] is True
     assert COMPOSE["read_only"] is True
-    assert all(mount.endswith(":ro") for mount in COMPOSE["volumes"])
+    assert all(mount["read_only"] for mount in COMPOSE["volumes"])
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,18 @@ def test_every_bad_field_is_reported_at_once() -> None:
         ({"target": "tensorrt", "head_quantize": "fp8"}, "needs the ranges of activations"),
         ({"target": "tensorrt", "ranges": "r"}, "no activation is quantised"),
         ({"quantize": "int4", "ranges": "r"}, "no activation is quantised"),
+        *(
+            (
+                {"kernels": "skipdec", "block_size": 16, **quantized},
+                "block_size is 16, for which the kernels skipdec have no product; allowed: 32, 64 "
+                "or 128, or set kernels to onnxruntime",
+            )
+            for quantized in ({"quantize": "int4"}, {"head_quantize": "int8-block"})
+        ),
+        (
+            {"kernels": "skipdec", "accuracy_level": 0, "quantize": "int8-block"},
+            "accuracy_level is 0, for which the kernels skipdec have no product of blocks",
+        ),
     ],
 )
 def test_contradictions_are_refused(values: dict[str, object], problem: str) -> None:

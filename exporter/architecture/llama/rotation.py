@@ -55,6 +55,18 @@ class RotarySpec(FamilySpec):
         """Return f [R / 2] in radians per position."""
         return _KINDS[self.rope_type](self)
 
+    def frequency_problem(self) -> str | None:
+        """Return the problem with frequencies that float32 or the kernels don't have, if any."""
+        with np.errstate(all="ignore"):
+            frequencies = self.frequencies()
+        least, most = frequencies.min(), frequencies.max()  # NaN if one is
+        if least > 0 and most <= 1 / _LEAST_DIVISOR:
+            return None
+        return (
+            f"rope: turns by {least:.2g} to {most:.2g} radians per position; allowed: above 0, "
+            f"up to {1 / _LEAST_DIVISOR:g}; correct rope_theta and the fields of its scaling"
+        )
+
     def rope_parameters(self) -> dict[str, Any]:
         """Return the rotation as transformers' ``rope_parameters``."""
         parameters: dict[str, Any] = {
@@ -118,6 +130,8 @@ def read_rotation(
         "rope_type": "default" if kind == _DYNAMIC else kind,
         "rope_theta": theta,
     }
+    if kind == _DYNAMIC:
+        _divisor(rope, rope.required("factor"))
     if kind in _READERS:
         original = config.get("original_max_position_embeddings", 4096 if partial else None)
         if original is not None:  # Phi-3 has it outside, where it has priority
@@ -132,11 +146,11 @@ def _read_linear(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[st
 
 
 def _divisor(rope: ConfigReader, factor: float) -> float:
-    """Return a factor by which frequencies are divided; a small one is a problem."""
-    if factor < _LEAST_DIVISOR:
+    """Return a factor by which frequencies are divided; an extreme one is a problem."""
+    if not _LEAST_DIVISOR <= factor <= MAX_TOKENS:
         rope.problems.append(
-            f"rope: factor is {factor}; allowed: {_LEAST_DIVISOR} or more, since kernels turn by "
-            "at most 2 radians per position"
+            f"rope: factor is {factor}; allowed: {_LEAST_DIVISOR} to {MAX_TOKENS:,}, since kernels "
+            "turn by at most 2 radians per position, and no text is longer"
         )
     return factor
 
@@ -177,6 +191,9 @@ def _yarn_scale(factor: float, mscale: float = 1.0) -> float:
 def _read_longrope(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[str, Any]:
     original = _original_length(rope, positions)
     factor = rope.number("factor", positions / original)
+    if original == 1:
+        rope.problems.append("original_max_position_embeddings is 1; allowed: 2 or more")
+        original = 2
     scale = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     short = rope.config.get(_SHORT_FACTORS)
     if (

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from ....engines.errors import UnsupportedModelError
+from ....engines.errors import UnsupportedModelError, shown
 from ....engines.manifest import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH
 from ..model_config import ConfigReader
 from .members import MEMBERS, HeadNorms, Member
@@ -93,9 +93,10 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         facts[key] = reader.token_id(key, defaults[key], vocab_size)
     reader.choice("hidden_act", ("silu",))
     reader.check_kind(member.classes)
+    layer_types = _read_layer_types(reader, num_layers)
     limits = {
         "attention to a sliding window is not supported, and longer texts would exceed it": (
-            _window(reader, member, num_layers)
+            _window(reader, member, num_layers, layer_types)
         ),
         "the rotary frequencies of longrope change in longer texts": (
             rotation["rope_original_length"] if rotation["rope_type"] == "longrope" else None
@@ -109,7 +110,7 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         )
     if reader.problems:
         raise UnsupportedModelError(name, *reader.problems)
-    return LlamaSpec(
+    spec = LlamaSpec(
         family=config["model_type"],
         name=name,
         vocab_size=vocab_size,
@@ -117,6 +118,9 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         max_seq_len=length,
         **facts,
     )
+    if problem := spec.frequency_problem():
+        raise UnsupportedModelError(name, problem)
+    return spec
 
 
 def _read_heads(reader: ConfigReader, defaults: Mapping[str, Any]) -> dict[str, int]:
@@ -178,7 +182,24 @@ def _read_rotated_layers(reader: ConfigReader, member: Member, num_layers: int) 
     return digits if "0" in digits else None
 
 
-def _window(reader: ConfigReader, member: Member, num_layers: int) -> int | None:
+def _read_layer_types(reader: ConfigReader, num_layers: int) -> list[str] | None:
+    """Return the kind of attention of each layer; None if config.json does not list them."""
+    named = reader.config.get("layer_types")
+    if named is None:
+        return None
+    is_list = isinstance(named, list) and len(named) == num_layers
+    if not is_list or any(each not in (_FULL, _WINDOWED) for each in named):
+        reader.problems.append(
+            f"layer_types is {shown(named)}; allowed: {_FULL} or {_WINDOWED} for each of "
+            f"{num_layers} layers"
+        )
+        return None
+    return list(named)
+
+
+def _window(
+    reader: ConfigReader, member: Member, num_layers: int, layer_types: list[str] | None
+) -> int | None:
     """Return the number of tokens that a token attends to, itself included; None if unlimited."""
     default = member.defaults["sliding_window"]
     if member.window == "none" or reader.config.get("sliding_window", default) is None:
@@ -186,14 +207,8 @@ def _window(reader: ConfigReader, member: Member, num_layers: int) -> int | None
     window = reader.size("sliding_window", default or MAX_TOKENS, MAX_TOKENS)
     if member.window == "all":
         return window
-    named = reader.config.get("layer_types")
-    if isinstance(named, list):
-        unknown = sorted({str(each) for each in named} - {_WINDOWED, _FULL})
-        if unknown:
-            reader.problems.append(
-                f"layer_types has {', '.join(unknown)}; allowed: {_FULL}, {_WINDOWED}"
-            )
-        return window if _WINDOWED in named else None
+    if layer_types is not None:
+        return window if _WINDOWED in layer_types else None
     if not reader.flag("use_sliding_window", default=False):
         return None
     first = reader.config.get("max_window_layers", 28)

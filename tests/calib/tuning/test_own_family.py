@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import ExampleDataset, collate
 from skipdec.calib.tuning.family import TUNING_FAMILIES, load_skip_model
 from skipdec.calib.tuning.model import SkipModel
+from skipdec.engines.errors import CheckpointError
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
@@ -97,3 +99,12 @@ def test_an_added_family_is_forced_at_its_schedule(
     logits = load_skip_model(directory, "olmo").eval()(**batch, schedule=schedule).logits
     expected = torch.cat([literal(plain, row, schedule) for row in ROWS])
     torch.testing.assert_close(logits, expected, rtol=0, atol=2e-5)
+
+
+def test_weights_that_transformers_refuses_to_read_are_an_error_with_its_words(
+    added: tuple[Path, OlmoForCausalLM],
+) -> None:
+    path = added[0] / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": 3}))
+    with pytest.raises(CheckpointError, match=r"can't be read by transformers \(Strict"):
+        load_skip_model(added[0], "olmo")

@@ -12,7 +12,7 @@ from importlib import import_module
 import pytest
 
 from skipdec.engines import errors
-from skipdec.engines.host.worker import Worker, WorkerCrashError
+from skipdec.engines.host.worker import Limits, Worker, WorkerCrashError
 
 READER = "ast"  # a module of Python's own that reads its stdin to the end
 
@@ -52,6 +52,28 @@ def test_the_environment_is_added_to_this_process() -> None:
     with Worker(READER, [], added) as worker, pytest.raises(WorkerCrashError) as caught:
         worker.run("no source (", lambda _: None)
     assert "cleanup" in caught.value.output  # what a verbose interpreter says at its end
+
+
+@pytest.mark.parametrize(
+    ("statement", "wall", "reason"),
+    [
+        ("while True: pass", 60, "took more than 1 s of processor time"),
+        ("import time; time.sleep(60)", 0.5, "took more than 0.5 s"),
+        ("bytes(1 << 40)", 60, "exited with code 1 (MemoryError)"),
+        ("import os; os.abort()", 60, "was ended by SIGABRT"),
+    ],
+)
+def test_a_worker_beyond_its_limits_ends_with_the_reason(
+    statement: str, wall: float, reason: str
+) -> None:
+    limits = Limits(seconds=1, memory=1 << 30, wall=wall)
+    arguments = ["-n1", "-r1", statement]  # of timeit
+    with (
+        Worker("timeit", arguments, limits=limits) as worker,
+        pytest.raises(WorkerCrashError) as caught,
+    ):
+        worker.run("", lambda _: None)
+    assert caught.value.reason == reason
 
 
 def test_every_error_of_a_device_or_bundle_can_be_handed_over() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from built_engines import RandomReader, build, tiny_spec
+from built_engines import Array, RandomReader, build, tiny_spec
 from canonical_graphs import canonical_graph
 
-from skipdec.engines.errors import VerificationError
-from skipdec.engines.manifest import EngineKind, PrecisionSpec
+from skipdec.engines.errors import CheckpointError, VerificationError
+from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from skipdec.engines.memory import WEIGHTS_ALIGNMENT
 from skipdec.exporter.building.engine import build_engine
 from skipdec.exporter.graphs.dtypes import check_dtypes
@@ -123,3 +123,46 @@ def test_memory_stays_at_one_weight_and_its_quantised_copy(
     finally:
         tracemalloc.stop()
     assert peak < most * 4 * 3 * 2048 * 2048 + (1 << 25)
+
+
+class Outlier(RandomReader):
+    """Has one value of its own in the second feed-forward product of each layer."""
+
+    def __init__(self, model: ModelSpec, value: float) -> None:
+        super().__init__(model)
+        self._value = value
+
+    def read(self, name: str) -> Array:
+        array = super().read(name)
+        if name.endswith("fc2.weight"):
+            array[3, 5] = self._value
+        return array
+
+
+@pytest.mark.parametrize(
+    ("target", "precision"),
+    [
+        ("onnxruntime", PrecisionSpec(dtype="float16")),
+        ("skipdec", PrecisionSpec(dtype="float16")),
+    ],
+)
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (
+            -1e6,
+            "has 1e+06 as its largest magnitude; allowed: up to 65504, as float16 holds; export "
+            "with --dtype bfloat16 or float32",
+        ),
+        (np.nan, "has NaN or infinity; export a checkpoint without them"),
+    ],
+)
+def test_a_weight_beyond_float16_is_named_with_its_magnitude(
+    value: float, problem: str, target: str, precision: PrecisionSpec, tmp_path: Path
+) -> None:
+    model, kind = tiny_spec(), EngineKind.LAYER
+    graph = canonical_graph(kind, model, "float32" if target == "skipdec" else precision.dtype)
+    reader = Outlier(model, value)
+    with pytest.raises(CheckpointError) as caught:
+        build_engine(graph, kind, 0, model, precision, target, reader, tmp_path)
+    assert str(caught.value) == f"decoder.layers.0.fc2.weight | {problem}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from skipdec.engines.errors import CheckpointError, UnsupportedModelError
 from skipdec.engines.manifest import EARLY_EXIT, TUNED_SCHEDULE
 from skipdec.exporter.architecture.architecture import expected_tensors
 from skipdec.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from skipdec.exporter.checkpoint.draft_layer import read_draft_layer
 from skipdec.exporter.checkpoint.reader import CheckpointReader
 from skipdec.exporter.config import CheckpointSource
 from skipdec.runtime.schedule import ExitSchedule
@@ -287,3 +289,124 @@ def test_dummy_takes_the_architecture_from_a_directory_or_the_family(directory: 
     opened = open_checkpoint(CheckpointSource(model="opt-66b", load_format="dummy"))
     assert (opened.model.name, opened.model.num_layers) == ("facebook/opt-66b", 64)
     assert opened.tokenizer_json is not None
+
+
+def test_random_weights_say_which_files_they_leave_out(directory: Path) -> None:
+    (directory / "prompt_template.json").write_text('{"prompt_template": "Q: {prompt}"}')
+    (directory / "tokenizer.json").write_text("{}")
+    (directory / "chat_template.jinja").write_text("{{ messages }}")
+    opened = open_directory(directory, load_format="dummy")
+    assert opened.prompt_template == "Q: {prompt}"
+    assert any(
+        said.startswith("tokenizer.json, chat_template.jinja left out") for said in opened.warnings
+    )
+
+
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"),
+        *("tokenizer.model", "chat_template.jinja", "schedule.json", "prompt_template.json"),
+        *("added_tokens.json", "merges.txt", "pytorch_model-00001-of-00002.bin"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (os.mkfifo, "is a pipe; expected a regular file; replace it"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a device; expected a regular file"),
+        (lambda path: path.symlink_to("nothing"), "can't be read (No such file or directory)"),
+        (Path.mkdir, "is a directory; expected a regular file"),
+    ],
+)
+def test_what_is_no_regular_file_is_refused_by_name_unread(
+    directory: Path, name: str, make: Callable[[Path], object], problem: str, load_format: str
+) -> None:
+    (directory / name).unlink(missing_ok=True)
+    make(directory / name)
+    with pytest.raises(CheckpointError) as caught:
+        open_directory(directory, load_format=load_format)
+    assert f"{name} {problem}" in str(caught.value)
+
+
+def test_a_pipe_in_place_of_a_draft_layer_is_refused_unread(
+    directory: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "draft_layer.json")
+    with pytest.raises(CheckpointError, match=r"draft_layer.json is a pipe"):
+        read_draft_layer(tmp_path, open_directory(directory))
+
+
+def test_old_spellings_of_a_configuration_are_understood(directory: Path) -> None:
+    config = json.loads((directory / "config.json").read_text())
+    config |= {"pad_token_id": -1, "architectures": ["optForCausalLM"]}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "generation_config.json").write_text("")
+    model = open_directory(directory).model
+    assert (model.pad_token_id, model.eos_token_id) == (None, 2)
+
+
+def test_a_value_head_is_left_out_with_a_warning(directory: Path) -> None:
+    tensors = stored(directory)
+    rewrite(directory, "safetensors", tensors | {"v_head.summary.weight": torch.zeros(1, 32)})
+    opened = open_directory(directory)
+    assert "v_head.summary.weight left out: a value head" in opened.warnings[0]
+
+
+@pytest.mark.parametrize("prefix", ["module.", "base_model.model."])
+def test_names_behind_a_prefix_are_one_problem(directory: Path, prefix: str) -> None:
+    tensors = {f"{prefix}{name}": tensor for name, tensor in stored(directory).items()}
+    rewrite(directory, "safetensors", tensors)
+    with pytest.raises(CheckpointError) as caught:
+        open_directory(directory)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"all names of tensors begin with '{prefix}', which a wrapper of the")
+
+
+def as_adapter(directory: Path) -> Path:
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": "me/base"}
+    (directory / "adapter_config.json").write_text(json.dumps(adapter))
+    (directory / "model.safetensors").rename(directory / "adapter_model.safetensors")
+    return directory
+
+
+def as_cache(directory: Path) -> Path:
+    cached = directory.parent / "models--me--my-model"
+    (cached / "snapshots").mkdir(parents=True)
+    return cached
+
+
+def as_gguf(directory: Path) -> Path:
+    (directory / "config.json").unlink()
+    return (directory / "model.safetensors").rename(directory / "tiny.Q4_K_M.gguf")
+
+
+def as_parts(directory: Path) -> Path:
+    name = "model-00001-of-00002.safetensors"
+    (directory / "model.safetensors").rename(directory / name)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (as_adapter, "holds a PEFT adapter of me/base, not a whole model; merge it: AutoPeft"),
+        (as_cache, "is a folder of the hub's cache; pass the hub id me/my-model, or one of"),
+        (as_gguf, "is a GGUF file, for llama.cpp; pass the directory or the hub id of the model"),
+        (
+            lambda directory: as_gguf(directory).parent,
+            "holds tiny.Q4_K_M.gguf, which is a GGUF file, for llama.cpp; pass the directory or",
+        ),
+        (
+            as_parts,
+            "has model-00001-of-00002.safetensors but no model.safetensors.index.json, which says",
+        ),
+    ],
+)
+def test_what_is_often_taken_for_a_checkpoint_is_called_by_its_name(
+    directory: Path, make: Callable[[Path], Path], problem: str
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        open_directory(make(directory))
+    assert caught.value.problems[0].startswith(problem)

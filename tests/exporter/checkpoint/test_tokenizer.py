@@ -9,8 +9,14 @@ import pytest
 from libskipdec.token_files import tokenizer_file
 
 from skipdec.engines.errors import CheckpointError
+from skipdec.engines.host.worker import Limits
 from skipdec.exporter.checkpoint import tokenizer
-from skipdec.exporter.checkpoint.tokenizer import read_tokenizer, tokenizer_warning
+from skipdec.exporter.checkpoint.tokenizer import (
+    read_tokenizer,
+    tokenizer_warning,
+    vocabulary_warning,
+)
+from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -47,6 +53,58 @@ def test_tokenizer_that_transformers_cannot_read_is_a_warning(directory: Path) -
     assert "was not compared with transformers" in said
 
 
+DOUBLE = {"type": "Replace", "pattern": {"String": "e"}, "content": "ee"}
+CATASTROPHE = {
+    "type": "Split",
+    "pattern": {"Regex": "(.|.)+$[A-Z]"},
+    "behavior": "Isolated",
+    "invert": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 60}},
+            "its normalizer may make a text 1.2e[+]18 times as long; allowed: 100 times",
+        ),
+        ({"pre_tokenizer": CATASTROPHE}, r"is not a tokenizer \(PanicException: .* retry-limit-in"),
+        ({"normalizer": {"type": "Nonsense"}}, r"is not a tokenizer \(.*data did not match any"),
+    ],
+)
+def test_tokenizer_that_a_library_dies_of_is_an_error_of_its_file(
+    change: dict[str, object], reason: str, directory: Path
+) -> None:
+    path = directory / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match=reason) as caught:
+        read_tokenizer(directory)
+    assert caught.value.subject == str(path)
+    assert caught.value.problems[0].endswith("; use the tokenizer files of the original model")
+
+
+def test_tokenizer_that_exceeds_a_limit_is_an_error_that_names_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "_READING", Limits(seconds=20, memory=4 << 30, wall=0.01))
+    with pytest.raises(CheckpointError, match=r"the process that tried it took more than 0\.01 s"):
+        read_tokenizer(directory)
+
+
+@pytest.mark.parametrize(
+    "change", [{"rms_norm_eps": 1}, {"num_hidden_layers": 2, "layer_types": ["nonsense"]}]
+)
+def test_configuration_that_transformers_refuses_is_a_warning(
+    change: dict[str, object], directory: Path
+) -> None:
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama"} | change))
+    said = warning(directory)
+    assert said is not None
+    assert "was not compared with transformers: " in said
+    assert "can't be read by transformers (StrictDataclass" in said
+
+
 @pytest.mark.parametrize(
     ("content", "package"),
     [(b"\x0a\x0e\x0a\x05<unk>", "sentencepiece"), (b"IQ== 0\nIg== 1\n", "tiktoken")],
@@ -59,3 +117,13 @@ def test_tokenizer_model_names_the_package_that_it_needs(
     monkeypatch.setattr(tokenizer, "_is_installed", lambda name: name != package)
     with pytest.raises(CheckpointError, match=f"pip install {package}, or put a tokenizer.json"):
         read_tokenizer(directory)
+
+
+def test_tokens_beyond_the_embedding_are_a_warning(directory: Path) -> None:
+    content = read_tokenizer(directory)
+    assert content is not None
+    count = Tokenizer.parse(content, "test").vocab_size
+    assert vocabulary_warning(content, count) is None
+    said = vocabulary_warning(content, count - 2)
+    assert said is not None
+    assert said.startswith(f"the tokenizer has 2 tokens beyond the {count - 2} rows of the model's")

@@ -22,7 +22,7 @@ from skipdec.engines.errors import CheckpointError, SkipDecError, UsageError, Ve
 from skipdec.engines.host.events import Events
 from skipdec.engines.kernels.formats import UNREAD_HEAD, uncut_head
 from skipdec.engines.kernels.library import find_library
-from skipdec.engines.manifest import EngineSpec, TensorRole
+from skipdec.engines.manifest import EngineSpec, PrecisionSpec, TensorRole
 from skipdec.exporter.checkpoint.draft_layer import FACTS_NAME, TENSORS_NAME
 from skipdec.exporter.config import BuildConfig, ExportConfig
 from skipdec.exporter.graphs.narrow import packed_head
@@ -292,6 +292,14 @@ def test_a_head_can_be_cut_where_it_is_packed(options: dict[str, Any]) -> None:
     precision = ExportConfig(model="m", kernels="skipdec", **options).precision()
     assert (uncut_head("skipdec", precision) is None) == (packed_head(precision) is not None)
     assert uncut_head(None, precision) == UNREAD_HEAD
+
+
+def test_a_head_in_blocks_of_another_size_is_told_the_sizes() -> None:
+    reason = uncut_head(
+        "skipdec", PrecisionSpec(head_quantize="int4", block_size=16, accuracy_level=4)
+    )
+    assert reason is not None
+    assert reason.endswith("choose a block size of 32, 64 or 128 and accuracy level 4")
 
 
 def test_no_narrow_head_on_request_is_no_warning(

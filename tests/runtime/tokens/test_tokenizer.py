@@ -198,3 +198,19 @@ def test_unreadable_file_is_named(write: Callable[[Path], object], tmp_path: Pat
     write(path)
     with pytest.raises(BundleError, match=r"tokenizer\.json.*export the model again"):
         Tokenizer.load(path)
+
+
+@pytest.mark.parametrize(
+    ("component", "growth"),
+    [
+        (normalizers.Sequence([normalizers.Replace("Q", "QQ")] * 40), "normalizer .* 1.1e[+]12"),
+        (normalizers.Replace("", "x" * 100), "normalizer .* 1e[+]02"),
+        (decoders.Sequence([decoders.Replace("Q", "QQ")] * 7), "decoder .* 1.3e[+]02"),
+    ],
+)
+def test_a_tokenizer_that_makes_short_texts_huge_is_refused(component: object, growth: str) -> None:
+    inner = tokenizers.Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    name = "normalizer" if isinstance(component, normalizers.Normalizer) else "decoder"
+    setattr(inner, name, component)
+    with pytest.raises(BundleError, match=f"its {growth} times as long; allowed: 100 times"):
+        Tokenizer.parse(inner.to_str().encode(), "test")

@@ -179,6 +179,30 @@ def test_bundles_are_no_longer_than_a_sliding_window(
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; allowed: 1"),
         ({"rope_theta": -1}, "rope_theta is -1; allowed: a number above 0"),
         ({"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5'; allowed: a number above 0"),
+        ({"rms_norm_eps": 1e300}, "rms_norm_eps is 1e+300; allowed: a number above 0 within"),
+        ({"rms_norm_eps": 10**400}, "0000…; allowed: a number above 0 within float32's range"),
+        ({"rope_theta": 1e-300}, "rope_theta is 1e-300; allowed: a number above 0 within float32"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 1e30}},
+            "factor is 1e+30; allowed: 0.5 to 16,777,216",
+        ),
+        ({"rope_scaling": {"type": "dynamic", "factor": -3}}, "factor is -3; allowed: a number"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 0.1}}, "factor is 0.1; allowed: 0.5 to"),
+        ({"rope_scaling": {"type": "dynamic"}}, "rope: factor is missing"),
+        (
+            {"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 1}},
+            "original_max_position_embeddings is 1; allowed: 2 or more",
+        ),
+        (
+            {
+                "rope_theta": 3e38,
+                "rope_scaling": SCALINGS["yarn"] | {"type": "yarn", "factor": 1e7},
+            },
+            "radians per position; allowed: above 0, up to 2",
+        ),
+        ({"layer_types": ["sliding_attention"]}, "allowed: full_attention or sliding_attention"),
+        ({"layer_types": ["nonsense"] * 2}, "layer_types is ['nonsense', 'nonsense']; allowed:"),
+        ({"layer_types": "full_attention"}, "for each of 2 layers"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "allowed: LlamaForCausalLM"),
     ],
 )
