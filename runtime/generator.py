@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Unpack, cast
+from typing import Any, Unpack, cast
 
 from typing_extensions import deprecated
 
@@ -145,6 +145,8 @@ class Generator:
         the parent's.
         """
         self._engines.close()
+        if self.tokenizer is not None:
+            self.tokenizer.close()
 
     @property
     def device(self) -> Device | None:
@@ -242,6 +244,8 @@ class Generator:
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         special_tokens: SpecialTokens = "escape",
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
         schedule: str | ExitSchedule | None = None,
         draft: str | None = None,
         cancelled: Callable[[], bool] = _never,
@@ -252,14 +256,22 @@ class Generator:
         >>> generator.chat([{"role": "user", "content": "Hello"}], SamplingParams(max_tokens=64))
 
         ``special_tokens``: those that a message spells become ordinary text ("escape"), or the
-        tokens ("allow"). The results' ``prompt`` is the rendered text. Otherwise as `generate`,
-        which takes ``{"messages": messages}`` as a prompt, too; raises UsageError where the bundle
-        has no template, and MissingExtraError without jinja2.
+        tokens ("allow"). ``chat_template_kwargs``: variables of the template, for example
+        ``{"enable_thinking": False}``. With ``continue_final_message`` the last message is the
+        beginning of the answer. The results' ``prompt`` is the rendered text. Otherwise as
+        `generate`, which takes ``{"messages": messages}`` as a prompt, too; raises UsageError where
+        the bundle has no template, and MissingExtraError without jinja2.
         """
         first = next(iter(messages), None)
         chats = messages if isinstance(first, list | tuple) else [messages]
         prompts: list[Prompt] = [
-            {"messages": cast("Messages", one), "special_tokens": special_tokens} for one in chats
+            {
+                "messages": cast("Messages", one),
+                "special_tokens": special_tokens,
+                "chat_template_kwargs": chat_template_kwargs,
+                "continue_final_message": continue_final_message,
+            }
+            for one in chats
         ]
         return self.generate(
             prompts,

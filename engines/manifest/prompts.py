@@ -25,5 +25,6 @@ class ChatFile(Record):
     """The chat template of a bundle: a Jinja template that renders messages as a prompt."""
 
     path: RelativePath
-    bos_token: str | None = Field(default=None, description="the template's bos_token; null: none")
-    eos_token: str | None = Field(default=None, description="the template's eos_token; null: none")
+    special_tokens: dict[str, str | list[str]] = Field(
+        default_factory=dict, description="the template's variables for them, e.g. bos_token"
+    )

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...engines.bundle.place import CHAT_TEMPLATE_NAME
 from ...engines.documents import read_file, read_json
-from ...engines.errors import BundleError, CheckpointError
+from ...engines.errors import BundleError, CheckpointError, UsageError
 from ...engines.manifest import ChatFile, ModelSpec
 from ...runtime.tokens.chat import MAX_TEMPLATE_BYTES, ChatTemplate
 from ...runtime.tokens.tokenizer import Tokenizer
+from .tokenizer import auto_tokenizer
 
 CHAT_FILES = (CHAT_TEMPLATE_NAME, "tokenizer_config.json", "chat_template.json")
+SAMPLE = ({"role": "user", "content": "What is the capital of France?"},)
+"""The chat that an export renders."""
+
 _DEFAULT = "default"  # the name of the template that chats without tools use
+_TOKEN_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+_TOKEN_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_ADDITIONAL = "additional_special_tokens"
+_ADDITIONAL_NAMES = (_ADDITIONAL, "extra_special_tokens")  # in transformers 4, and 5
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,8 @@ def read_chat(directory: Path, model: ModelSpec, tokenizer_json: bytes) -> Check
 
     It is the file chat_template.jinja, else the text ``chat_template`` of tokenizer_config.json,
     else that of chat_template.json. Of several named templates it is the one called "default".
-    Raises CheckpointError for a file that can't be read, or a template that can't be compiled.
+    Raises CheckpointError for a file that can't be read, and a template that is too long or can't
+    render a chat.
     """
     found = _template(directory)
     if found is None:
@@ -40,15 +50,49 @@ def read_chat(directory: Path, model: ModelSpec, tokenizer_json: bytes) -> Check
     path, source = found
     tokenizer = Tokenizer.parse(tokenizer_json, str(directory / "tokenizer.json"))
     described = ChatFile(
-        path=CHAT_TEMPLATE_NAME,
-        bos_token=_special(directory, "bos_token", model.bos_token_id, tokenizer),
-        eos_token=_special(directory, "eos_token", model.eos_token_id, tokenizer),
+        path=CHAT_TEMPLATE_NAME, special_tokens=_special_tokens(directory, model, tokenizer)
     )
+    chat = CheckpointChat(source.encode(), described)
+    with closing(_chat_template(chat, tokenizer, str(path))) as template:
+        try:
+            template.encode(SAMPLE)
+        except (BundleError, UsageError) as error:
+            problems = (f"{problem}; correct or remove it" for problem in error.problems)
+            raise CheckpointError(str(path), *problems) from error
+    return chat
+
+
+def _chat_template(chat: CheckpointChat, tokenizer: Tokenizer, subject: str) -> ChatTemplate:
+    return ChatTemplate.parse(chat.content, chat.described, tokenizer, subject)
+
+
+def chat_warning(directory: Path, tokenizer: Tokenizer, chat: CheckpointChat) -> str | None:
+    """Return a warning if transformers makes other tokens of a chat; ``tokenizer`` has ``chat``.
+
+    transformers' ``apply_chat_template`` would run the template without limits. So what goes into
+    it is compared, and what its tokenizer makes of the rendered text.
+    """
+    assert tokenizer.chat is not None
+    made = tokenizer.chat.encode(SAMPLE)
+    subject = "a chat becomes other tokens than by transformers' apply_chat_template:"
+    remedy = "if that is wrong, correct tokenizer_config.json"
     try:
-        ChatTemplate.parse(source.encode(), described, tokenizer, str(path)).require_compiled()
-    except BundleError as error:
-        raise CheckpointError(str(path), *error.problems) from error
-    return CheckpointChat(source.encode(), described)
+        other = auto_tokenizer(directory)
+        if other.get_chat_template() != chat.content.decode():
+            return f"{subject} that takes another chat template; {remedy}"
+        for name in sorted(tokenizer.chat.variables & {*_TOKEN_NAMES}):
+            own, theirs = (
+                chat.described.special_tokens.get(name),
+                other.special_tokens_map.get(name),
+            )
+            if own != theirs:
+                return f"{subject} {name} is {own!r}, there {theirs!r}; {remedy}"
+        ids = list(other(made.text, add_special_tokens=False)["input_ids"])
+    except (AttributeError, ImportError, KeyError, OSError, TypeError, ValueError) as error:
+        return f"chats were not compared with transformers, which can't read the files ({error})"
+    if ids == list(made.token_ids):
+        return None
+    return f"{subject} {list(made.token_ids)}, there {ids}; {remedy}"
 
 
 def parse_tokenizer(document: bytes, chat: CheckpointChat | None, name: str) -> Tokenizer:
@@ -58,9 +102,7 @@ def parse_tokenizer(document: bytes, chat: CheckpointChat | None, name: str) -> 
     """
     tokenizer = Tokenizer.parse(document, f"tokenizer of {name}")
     if chat is not None:
-        tokenizer.chat = ChatTemplate.parse(
-            chat.content, chat.described, tokenizer, f"chat template of {name}"
-        )
+        tokenizer.chat = _chat_template(chat, tokenizer, f"chat template of {name}")
     return tokenizer
 
 
@@ -81,21 +123,49 @@ def _template(directory: Path) -> tuple[Path, str] | None:
                 (each.get("template") for each in named if each.get("name") == _DEFAULT), None
             )
         if isinstance(template, str):
+            if len(template.encode(errors="replace")) > MAX_TEMPLATE_BYTES:
+                raise CheckpointError(
+                    str(path),
+                    f"has a chat template of more than {MAX_TEMPLATE_BYTES:,} bytes, the limit; "
+                    "shorten or remove it",
+                )
             return path, template
     return None
 
 
-def _special(directory: Path, name: str, token_id: int | None, tokenizer: Tokenizer) -> str | None:
-    """Return the text of a special token, by tokenizer_config.json, else by its id."""
-    path = directory / "tokenizer_config.json"
-    config = _object(path) if path.is_file() else {}
-    given = config.get(name)
-    text = given.get("content") if isinstance(given, dict) else given
-    if isinstance(text, str):
-        return text
-    if name in config or token_id is None or not tokenizer.is_token(token_id):
-        return None
-    return tokenizer.token_text(token_id)
+def _special_tokens(
+    directory: Path, model: ModelSpec, tokenizer: Tokenizer
+) -> dict[str, str | list[str]]:
+    """Return the special tokens by the names that templates know them by.
+
+    They are those of the tokenizer's configuration; without a word on them there, the tokens that
+    begin and end a text are those of the model.
+    """
+    ids = {"bos_token": model.bos_token_id, "eos_token": model.eos_token_id}
+    tokens: dict[str, str | list[str]] = {
+        name: tokenizer.token_text(token_id)
+        for name, token_id in ids.items()
+        if token_id is not None and tokenizer.is_token(token_id)
+    }
+    for file in reversed(_TOKEN_FILES):  # the first has the last word
+        path = directory / file
+        config = _object(path) if path.is_file() else {}
+        for name in _TOKEN_NAMES:
+            if name in config:
+                text = _text_of(config[name])
+                tokens.pop(name, None)
+                tokens |= {} if text is None else {name: text}
+        for name in _ADDITIONAL_NAMES:
+            if isinstance(listed := config.get(name), list):
+                texts = map(_text_of, listed)
+                tokens[_ADDITIONAL] = [text for text in texts if text is not None]
+    return tokens
+
+
+def _text_of(token: object) -> str | None:
+    """Return the text of a token as configurations have it, an object or the text."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
 
 
 def _object(path: Path) -> Mapping[str, Any]:

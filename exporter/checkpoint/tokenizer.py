@@ -67,7 +67,7 @@ def tokenizer_warning(directory: Path, content: bytes) -> str | None:
     own.no_truncation()
     own.no_padding()
     try:
-        other = _auto_tokenizer(directory)
+        other = auto_tokenizer(directory)
         for text in _COMPARED_TEXTS:
             ids, expected = own.encode(text).ids, list(other(text)["input_ids"])
             if ids != expected:
@@ -113,7 +113,8 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _auto_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+def auto_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    """Return transformers' tokenizer of the checkpoint in ``directory``; runs none of its code."""
     from transformers import AutoTokenizer
 
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -125,7 +126,7 @@ def _auto_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
 def _converted(directory: Path, files: str) -> bytes:
     require_extra("export", f"converting {files}")
     try:
-        tokenizer = _auto_tokenizer(directory)
+        tokenizer = auto_tokenizer(directory)
     except (ValueError, OSError, ImportError) as error:
         raise CheckpointError(
             str(directory),

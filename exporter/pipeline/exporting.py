@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
 from ...engines.targets import exported_targets
 from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import engine_parameters, hub_id
+from ..checkpoint.chat import chat_warning, parse_tokenizer
 from ..checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
 from ..checkpoint.tokenizer import tokenizer_warning
 from ..config import CANONICAL, ExportConfig
@@ -142,12 +144,18 @@ def output_path(config: ExportConfig) -> Path:
 
 
 def _tokenizer_warnings(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Compare the checkpoint's own tokenizer.json, if it has one, with transformers' tokenizer."""
+    """Compare the tokens of texts and chats with those of transformers' tokenizer."""
     content, directory = checkpoint.tokenizer_json, checkpoint.directory
-    if content is None or directory is None or not (directory / "tokenizer.json").is_file():
+    if content is None or directory is None:
         return ()
-    warning = tokenizer_warning(directory, content)
-    return () if warning is None else (warning,)
+    warnings = []
+    if (directory / "tokenizer.json").is_file():
+        warnings.append(tokenizer_warning(directory, content))
+    if checkpoint.chat is not None:
+        tokenizer = parse_tokenizer(content, checkpoint.chat, checkpoint.model.name)
+        with closing(tokenizer):
+            warnings.append(chat_warning(directory, tokenizer, checkpoint.chat))
+    return tuple(warning for warning in warnings if warning is not None)
 
 
 def _compilation(config: ExportConfig, model: ModelSpec) -> Compilation:

@@ -14,6 +14,7 @@ from ...engines.errors import UsageError
 from ...engines.host.console import stderr_console
 from ..opening import ENGINE_OPTIONS, GENERATOR_OPTIONS, OpenOptions
 from ..tokens.sampling import SamplingParams
+from ..tokens.template_variables import read_variables
 
 if TYPE_CHECKING:
     from ...engines.backends.session import EngineBackend
@@ -69,6 +70,12 @@ class GenerateOptions(ValidatedConfig):
     system: Annotated[str | None, Option(metavar="TEXT")] = Field(
         default=None, description="the system's message before them, with --chat"
     )
+    template_variables: Annotated[
+        tuple[str, ...], Option("--template-variable", metavar="NAME=VALUE")
+    ] = Field(
+        default=(),
+        description="for the chat template, e.g. enable_thinking=false; may be repeated",
+    )
     input: Annotated[str | None, Option(metavar="FILE.jsonl|-")] = Field(
         default=None, description="lines of JSON; - is stdin"
     )
@@ -100,6 +107,13 @@ class GenerateOptions(ValidatedConfig):
             yield "`chat` is for `prompts`; give lines of `input` messages instead of a prompt"
         if self.system is not None and not self.chat:
             yield "`system` needs `chat`"
+        if self.template_variables:
+            if not self.chat:
+                yield "`template_variables` needs `chat`"
+            try:
+                read_variables(self.template_variables)
+            except UsageError as error:
+                yield from (f"`template_variables` {problem}" for problem in error.problems)
         if self.texts.count("-") > 1:
             yield "give - only once, because stdin can be read only once"
         if self.output is not None and self.input is None:
@@ -123,7 +137,14 @@ class GenerateOptions(ValidatedConfig):
         if not self.chat:
             return list(texts)
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [{"messages": [*system, {"role": "user", "content": text}]} for text in texts]
+        variables = read_variables(self.template_variables)
+        return [
+            {
+                "messages": [*system, {"role": "user", "content": text}],
+                "chat_template_kwargs": variables,
+            }
+            for text in texts
+        ]
 
     def open_generator(self) -> Generator:
         """Load the bundle's engines; report its prompt template on stderr, if it has one."""

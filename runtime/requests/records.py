@@ -50,6 +50,12 @@ class PromptLine(SamplingParams):
     messages: Annotated[Any, WithJsonSchema(_MESSAGES)] = Field(
         default=None, description="a list of messages with role and content, in place of prompt"
     )
+    chat_template_kwargs: Annotated[Any, WithJsonSchema({"type": "object"})] = Field(
+        default=None, description="an object of variables of the chat template, with messages"
+    )
+    continue_final_message: bool = Field(
+        default=False, description="true: the last of the messages is the beginning of the answer"
+    )
     schedule: str | None = Field(
         default=None,
         max_length=_MAX_SCHEDULE,
@@ -70,6 +76,11 @@ class PromptLine(SamplingParams):
             yield f"prompt_token_ids is {ids}; allowed: a list of token ids"
         elif not isinstance(self.messages, list | None):
             yield f"messages is {self.messages!r:.{_MAX_SHOWN}}; allowed: a list of messages"
+        if self.messages is None:
+            if self.chat_template_kwargs:
+                yield "`chat_template_kwargs` needs `messages`"
+            if self.continue_final_message:
+                yield "`continue_final_message` needs `messages`"
         if self.schedule is not None and (kind := beyond_notation(self.schedule)):
             yield f"`schedule` is {shown(self.schedule)}, {kind}; give the schedule's text"
 
@@ -77,7 +88,11 @@ class PromptLine(SamplingParams):
     def content(self) -> Prompt:
         """The prompt: a text, token ids, or messages."""
         if self.messages is not None:
-            return {"messages": self.messages}
+            return {
+                "messages": self.messages,
+                "chat_template_kwargs": self.chat_template_kwargs,
+                "continue_final_message": self.continue_final_message,
+            }
         prompt: Prompt = self.prompt_token_ids if self.prompt is None else self.prompt
         return prompt
 

@@ -37,12 +37,15 @@ Messages = Iterable[Mapping[str, Any]]
 class MessagesPrompt(TypedDict):
     """The messages of a chat, each with ``role`` and ``content``; see `checked_messages`.
 
-    ``special_tokens`` may be left out: "escape" reads special tokens that a message spells as
-    ordinary text, "allow" as the tokens.
+    The others may be left out. ``special_tokens``: "escape" reads special tokens that a message
+    spells as ordinary text, "allow" as the tokens. ``chat_template_kwargs``: variables of the
+    template. With ``continue_final_message`` the last message is the beginning of the answer.
     """
 
     messages: Messages
     special_tokens: NotRequired[SpecialTokens]
+    chat_template_kwargs: NotRequired[Mapping[str, Any] | None]
+    continue_final_message: NotRequired[bool]
 
 
 Prompt = str | Iterable[SupportsIndex] | TextPrompt | TokensPrompt | MessagesPrompt
@@ -90,18 +93,27 @@ def as_read(
     if not (isinstance(prompt, Mapping) and "messages" in prompt):
         return prompt_text(prompt), prompt
     choice: Any = prompt.get("special_tokens", "escape")
-    if unknown := prompt.keys() - {"messages", "special_tokens"}:
+    if unknown := prompt.keys() - MessagesPrompt.__annotations__.keys():
         raise UsageError("messages", f"are given with {', '.join(sorted(unknown)):.200}")
     if choice not in get_args(SpecialTokens):
         raise UsageError("special_tokens", f"is {shown(choice)}; allowed: escape or allow")
+    continues: Any = prompt.get("continue_final_message", False)
+    if not isinstance(continues, bool):
+        raise UsageError("continue_final_message", f"is {shown(continues)}; allowed: true or false")
     if tokenizer is None or tokenizer.chat is None:
         raise UsageError(
             "messages",
             "need a chat template, and the bundle has none: send a prompt instead, or put "
             "chat_template.jinja into the checkpoint and export it again",
         )
-    messages = cast("MessagesPrompt", prompt)["messages"]
-    made = tokenizer.chat.encode(messages, special_tokens=choice, max_tokens=model.max_seq_len)
+    chat = cast("MessagesPrompt", prompt)
+    made = tokenizer.chat.encode(
+        chat["messages"],
+        special_tokens=choice,
+        continue_final_message=continues,
+        chat_template_kwargs=chat.get("chat_template_kwargs"),
+        max_tokens=model.max_seq_len,
+    )
     return made.text, made.token_ids
 
 

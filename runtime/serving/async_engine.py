@@ -65,7 +65,7 @@ class AsyncEngine(QueuedService):
         """
         options = OpenOptions.of(options, **changes)
         parse_admission(options.admission)
-        generator = await asyncio.to_thread(Generator.open, path, options)
+        generator = await asyncio.to_thread(_open_warm, path, options)
         engine = cls(generator, options)
         try:
             yield engine
@@ -124,3 +124,12 @@ class AsyncEngine(QueuedService):
             self._requests.fail(str(error), error)
         else:
             self._requests.end(self._requests.all(), ClosedError("AsyncEngine", "was closed"))
+
+
+def _open_warm(path: str | Path, options: OpenOptions) -> Generator:
+    with ExitStack() as on_failure:
+        generator = on_failure.enter_context(Generator.open(path, options))
+        if generator.tokenizer is not None:
+            generator.tokenizer.warm_up()
+        on_failure.pop_all()
+    return generator

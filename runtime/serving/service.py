@@ -57,7 +57,7 @@ class BundleOutline:
         template = None if options.raw_prompts else manifest.prompt_template
         tokenizer = Tokenizer.of(bundle, template)
         if tokenizer is not None:
-            tokenizer.least_tokens("")  # which looks through the vocabulary, the first time
+            tokenizer.warm_up()
         return cls(
             manifest.digest,
             model,
@@ -85,6 +85,11 @@ class BundleOutline:
             generator.drafts.resolve(draft),
             max_model_len,
         )
+
+    def close(self) -> None:
+        """End the processes that render chats."""
+        if self.tokenizer is not None:
+            self.tokenizer.close()
 
     def prepare(
         self,

@@ -6,35 +6,30 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from importlib.util import find_spec
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from ...engines.errors import BundleError, UsageError, shown
-from ...engines.host.installation import require_extra
+from ...engines.errors import BundleError, UsageError, did_you_mean, few, shown
 from ...engines.manifest import ChatFile
-
-if TYPE_CHECKING:
-    from .sandbox import Sandbox
+from .spelled_tokens import END, SpelledTokens
+from .template_process import TemplateProcesses
+from .template_variables import plain_value
 
 MAX_TEMPLATE_BYTES = 1 << 20
 MAX_MESSAGES = 4096
-ROLES = ("system", "user", "assistant")
+MAX_CHARACTERS = 1 << 22  # of all messages of a chat
+ROLES = ("system", "user", "assistant", "developer")
 ASKS_FOR_NOTHING: tuple[object, ...] = (False, [], {})
 """Values, beside null, of fields that are not supported: such a field is as good as absent."""
 
 SpecialTokens = Literal["escape", "allow"]
 """What becomes of special tokens that a message spells: plain text, or the tokens."""
 
-# Noncharacters, which no text has: they stand around the number of a token in rendered text.
-_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-_MARK = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
-_MARKS = str.maketrans({_OPEN: "\ufffd", _CLOSE: "\ufffd"})
+_OWN_VARIABLES = ("messages", "add_generation_prompt", "tools", "documents")
 
 
 class ChatTokenizer(Protocol):
@@ -76,10 +71,10 @@ class AnsweredChat:
 class ChatTemplate:
     """Renders messages by the chat template of a bundle, and encodes them.
 
-    The template writes all special tokens, so the tokenizer adds none, except for a beginning of
-    text: if the tokenizer puts ``bos_token`` before every text and the template does not write it,
-    it is added, once. ``now`` is the clock of templates that show the date. ``subject`` names the
-    template's file in errors. Safe from all threads.
+    Texts and tokens are those of transformers' ``apply_chat_template``: the template writes all
+    special tokens, so the tokenizer adds none. ``special_tokens`` are those that templates know by
+    name, for example ``{"bos_token": "<s>"}``. ``now`` is the clock of templates that show the
+    date. ``subject`` names the template's file in errors. Safe from all threads.
     """
 
     def __init__(
@@ -87,67 +82,65 @@ class ChatTemplate:
         source: str,
         tokenizer: ChatTokenizer,
         *,
-        bos_token: str | None = None,
-        eos_token: str | None = None,
+        special_tokens: Mapping[str, str | Sequence[str]] | None = None,
         subject: str = "chat template",
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        self._source = source
         self._tokenizer = tokenizer
-        self._subject = subject
         self._now = now
-        self._bos_token = bos_token
-        texts = {"bos_token": bos_token, "eos_token": eos_token}
-        self._texts = {name: text for name, text in texts.items() if text is not None}
+        self._special_tokens = {
+            name: text if isinstance(text, str) else list(text)
+            for name, text in (special_tokens or {}).items()
+        }
+        self._renames_developer = "developer" not in source
+        self._processes = TemplateProcesses(source, subject)
 
     @classmethod
     def parse(
         cls, content: bytes, described: ChatFile, tokenizer: ChatTokenizer, subject: str
     ) -> ChatTemplate:
-        """Read a bundle's template. Raises BundleError for one that is not UTF-8 or not Jinja.
+        """Read a bundle's template, which is compiled when it is first used.
 
-        Without jinja2, which an extra installs, it is compiled when it is first used.
+        Raises BundleError for one that is not UTF-8.
         """
         try:
             source = content.decode()
         except UnicodeDecodeError as error:
             raise BundleError(subject, f"is not UTF-8 at byte {error.start}") from error
-        template = cls(
-            source,
-            tokenizer,
-            bos_token=described.bos_token,
-            eos_token=described.eos_token,
-            subject=subject,
-        )
-        if find_spec("jinja2") is not None:
-            template.require_compiled()
-        return template
+        return cls(source, tokenizer, special_tokens=described.special_tokens, subject=subject)
 
     def require_compiled(self) -> None:
-        """Compile the template. Raises BundleError and MissingExtraError."""
-        assert self._sandbox is not None
+        """Compile the template, so that the first chat need not wait.
 
-    @cached_property
-    def _sandbox(self) -> Sandbox:
-        require_extra("chat", "chat templates")
-        from .sandbox import Sandbox
+        Raises BundleError for one that is not Jinja, UsageError for one that takes too much time or
+        memory, and MissingExtraError without jinja2.
+        """
+        self._processes.variables()
 
-        try:
-            return Sandbox(self._source, now=self._now)
-        except ValueError as error:
-            raise BundleError(
-                self._subject, f"is not a template ({error}); correct it and export again"
-            ) from error
+    @property
+    def variables(self) -> frozenset[str]:
+        """Names of the variables that the template reads; raises as `require_compiled`."""
+        return self._processes.variables()
+
+    def close(self) -> None:
+        """End the processes that render; later calls raise ClosedError. From any thread."""
+        self._processes.close()
 
     def render(
-        self, messages: Iterable[Mapping[str, Any]], *, add_generation_prompt: bool = True
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the text of a chat, with special tokens as the messages spell them.
 
-        ``add_generation_prompt``: the text ends where the assistant's answer begins. Raises
+        ``add_generation_prompt``: the text ends where the assistant's answer begins.
+        ``chat_template_kwargs``: variables of the template, for example ``enable_thinking``. Raises
         UsageError for messages that are not allowed, or that the template refuses.
         """
-        return self._render(checked_messages(messages), add_generation_prompt)
+        checked = checked_messages(messages)
+        return self._render(checked, self._checked(chat_template_kwargs), add_generation_prompt)
 
     def encode(
         self,
@@ -155,24 +148,37 @@ class ChatTemplate:
         *,
         special_tokens: SpecialTokens = "escape",
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> ChatPrompt:
         """Return the text and the tokens of a chat; raises as `render`.
 
         With "escape", a special token that a message spells is read as ordinary text, so that a
-        message can't end its turn and begin another's; with "allow" it becomes that token. A chat
-        that surely has more than ``max_tokens`` tokens is refused before they are made.
+        message can't end its turn and begin another's; with "allow" it becomes that token. With
+        ``continue_final_message`` the text ends within the last message, which is the beginning of
+        the answer. Without it, a chat to answer may not end in an answer. A chat that surely has
+        more than ``max_tokens`` tokens is refused before they are made.
         """
         checked = checked_messages(messages)
+        variables = self._checked(chat_template_kwargs)
+        is_answered = checked[-1]["role"] == "assistant"
+        if continue_final_message and not (is_answered and checked[-1]["content"].strip()):
+            raise _refusal(
+                "do not end in a text of the assistant, which continue_final_message continues"
+            )
+        if is_answered and add_generation_prompt and not continue_final_message:
+            raise _refusal(
+                "end in a message of the assistant; continue it by continue_final_message, or end "
+                "in a message of the user"
+            )
         if special_tokens == "escape":
-            checked = self._escaped(checked)
-        rendered = self._render(checked, add_generation_prompt)
-        if (
-            max_tokens is not None
-            and (least := self._tokenizer.least_tokens(rendered)) > max_tokens
-        ):
-            raise _refusal(f"have at least {least} tokens; the bundle holds {max_tokens} positions")
-        return self._encoded(rendered)
+            checked, variables = self._escaped(checked), self._escaped_value(variables)
+        if continue_final_message:
+            rendered = self._render_open(checked, variables)
+        else:
+            rendered = self._render(checked, variables, add_generation_prompt)
+        return self._encoded(rendered, max_tokens)
 
     def encode_answered(
         self, messages: Iterable[Mapping[str, Any]], end_token_ids: Sequence[int]
@@ -185,7 +191,7 @@ class ChatTemplate:
         `encode`, and for a template that begins an answer in another way than it ends a prompt.
         """
         checked = self._escaped(checked_messages(messages))
-        before, whole = self._render(checked[:-1], True), self._render(checked, False)
+        before, whole = self._render(checked[:-1], {}, True), self._render(checked, {}, False)
         if not whole.startswith(before):
             raise UsageError(
                 "chat template",
@@ -196,65 +202,103 @@ class ChatTemplate:
         size = len(prompt.token_ids)
         ids = text.token_ids[size:]
         if text.token_ids[:size] != prompt.token_ids:  # a token spans the end of the prompt
-            ids = self._encoded(whole[len(before) :], begins=False).token_ids
+            ids = self._encoded(whole[len(before) :]).token_ids
         ends = [place for place, token_id in enumerate(ids) if token_id in end_token_ids]
         answer = ids[: ends[0] + 1] if ends else (*ids, *end_token_ids[:1])
         return AnsweredChat(prompt, answer)
 
+    def _checked(self, variables: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return variables for the template as plain values. Raises UsageError for unknown ones."""
+        subject = "chat_template_kwargs"
+        if variables is None or variables == {}:
+            return {}
+        if not isinstance(variables, Mapping):
+            raise UsageError(subject, f"is {shown(variables)}; allowed: an object of variables")
+        plain: dict[str, Any] = plain_value(variables, subject)
+        own = (*_OWN_VARIABLES, *self._special_tokens)
+        known = self._processes.variables().difference(own)
+        names = ", ".join(sorted(known)) or "no variables"
+        problems = [
+            f"has {shown(name)}, which the chat template does not read; "
+            f"{did_you_mean(name, known, among=len(plain))}it reads {names}"
+            for name in plain
+            if name not in known
+        ]
+        if problems:
+            raise UsageError(subject, *few(problems))
+        return plain
+
     def _escaped(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
         """Return the messages with marks in the place of special tokens that they spell."""
-        return [{"role": one["role"], "content": self._marked(one["content"])} for one in messages]
+        marked = self._spelled.marked
+        return [{"role": one["role"], "content": marked(one["content"])} for one in messages]
 
-    def _encoded(self, rendered: str, *, begins: bool = True) -> ChatPrompt:
-        """Return rendered text with special tokens in the place of marks, and its ids.
+    def _escaped_value(self, value: Any) -> Any:  # noqa: ANN401  (any JSON value)
+        """Return a value of the template's variables with marks in all texts."""
+        match value:
+            case str():
+                return self._spelled.marked(value)
+            case list():
+                return [self._escaped_value(one) for one in value]
+            case dict():
+                return {name: self._escaped_value(one) for name, one in value.items()}
+        return value
 
-        ``begins``: it may need the tokenizer's beginning of text.
-        """
-        names = self._tokenizer.special_tokens
-        parts = _MARK.split(rendered)  # text, number, text, …, text
-        spelled = [names[int(number)] for number in parts[1::2]]
-        texts = [text.translate(_MARKS) for text in parts[::2]]
-        ids = self._leading_ids(texts[0]) if begins else []
-        for place, text in enumerate(texts):
-            ids += self._tokenizer.encode(text, add_special_tokens=False) if text else []
-            if place < len(spelled):
-                ids += self._tokenizer.encode_plain(spelled[place])
-        whole = "".join(text + name for text, name in zip(texts, [*spelled, ""], strict=True))
+    @cached_property
+    def _spelled(self) -> SpelledTokens:
+        return SpelledTokens(self._tokenizer.special_tokens)
+
+    def _encoded(self, rendered: str, max_tokens: int | None = None) -> ChatPrompt:
+        """Return rendered text with special tokens in the place of marks, and its ids."""
+        parts = list(self._spelled.parts(rendered))
+        whole = "".join(text for text, _ in parts)
+        least = 0 if max_tokens is None else self._tokenizer.least_tokens(whole)
+        if max_tokens is not None and least > max_tokens:
+            raise _refusal(f"have at least {least} tokens; the bundle holds {max_tokens} positions")
+        spelled: dict[str, list[int]] = {}
+        ids: list[int] = []
+        for text, is_spelled in parts:
+            if not is_spelled:
+                ids += self._tokenizer.encode(text, add_special_tokens=False) if text else []
+                continue
+            if text not in spelled:
+                spelled[text] = self._tokenizer.encode_plain(text)
+            ids += spelled[text]
         return ChatPrompt(whole, tuple(ids))
 
-    def _render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
-        variables = {
+    def _render_open(
+        self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]
+    ) -> str:
+        """Return the text up to the end of the last message's own."""
+        *before, last = messages
+        text = last["content"]
+        rendered = self._render([*before, {**last, "content": f"{text}{END} "}], variables, False)
+        begin, end, rest = rendered.rpartition(END)
+        if not end or text.strip() not in begin:
+            raise UsageError(
+                "continue_final_message",
+                "can't be used with this chat template, which drops or changes the text of the "
+                "last message",
+            )
+        return begin if rest.startswith(" ") else begin.rstrip()  # of a template that trims it
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        variables: Mapping[str, Any],
+        add_generation_prompt: bool,
+    ) -> str:
+        if self._renames_developer:
+            messages = [
+                {**one, "role": "system"} if one["role"] == "developer" else one for one in messages
+            ]
+        own = {
             "messages": messages,
             "tools": None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        return self._sandbox.render(variables | self._texts)
-
-    def _leading_ids(self, text: str) -> list[int]:
-        """Return the beginning of text, if the tokenizer adds it and ``text`` does not have it."""
-        bos = self._bos_token
-        token_id = None if bos is None else self._tokenizer.token_id(bos)
-        if bos is None or token_id is None or text.startswith(bos):
-            return []
-        return [token_id] if self._tokenizer.encode("")[:1] == [token_id] else []
-
-    def _marked(self, content: str) -> str:
-        """Return ``content`` with a number between noncharacters for each special token."""
-        content = content.translate(_MARKS)
-        if self._spelling is None:
-            return content
-        numbers = self._numbers
-        return self._spelling.sub(lambda found: f"{_OPEN}{numbers[found[0]]}{_CLOSE}", content)
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {text: number for number, text in enumerate(self._tokenizer.special_tokens)}
-
-    @cached_property
-    def _spelling(self) -> re.Pattern[str] | None:
-        texts = sorted(filter(str.strip, self._numbers), key=len, reverse=True)  # the longest first
-        return re.compile("|".join(map(re.escape, texts))) if texts else None
+        return self._processes.render(self._now(), {**self._special_tokens, **variables, **own})
 
 
 def checked_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -272,7 +316,11 @@ def checked_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, st
         raise _refusal("is empty; give at least one message")
     if len(listed) > MAX_MESSAGES:
         raise _refusal(f"has more than {MAX_MESSAGES:,} messages; give fewer")
-    return [_checked_message(place, message) for place, message in enumerate(listed)]
+    checked = [_checked_message(place, message) for place, message in enumerate(listed)]
+    characters = sum(len(message["content"]) for message in checked)
+    if characters > MAX_CHARACTERS:
+        raise _refusal(f"have {characters:,} characters; allowed: {MAX_CHARACTERS:,}")
+    return checked
 
 
 def _checked_message(place: int, message: object) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 
 from ...engines.documents import EXACT, lone_surrogate
-from ...engines.errors import BundleError, UsageError, shown
+from ...engines.errors import BundleError, MissingExtraError, UsageError, shown
 from ...engines.manifest import MAX_TOKENS, PROMPT_PLACEHOLDER
 from .chat import ChatTemplate
 from .decoding import (
@@ -31,6 +32,7 @@ _COMPONENTS = ("model", "normalizer", "pre_tokenizer", "post_processor", "decode
 _POST_PROCESSORS = (
     *("BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"),
 )
+_LONG = 4096  # characters of a text that takes milliseconds
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Split"})  # pre-tokenizers
 
 
@@ -107,14 +109,14 @@ class Tokenizer:
         Raises UsageError for text with lone surrogates, which no encoding has.
         """
         try:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            return _token_ids(self._tokenizer, text, add_special_tokens)
         except TypeError as error:
             problem = lone_surrogate(text) or f"is {shown(text)}, not a text"
             raise UsageError("prompt", problem) from error
 
     def encode_plain(self, text: str) -> list[int]:
         """Return the token ids of ``text``, in which no special token is recognised."""
-        return self._plain.encode(text, add_special_tokens=False).ids
+        return _token_ids(self._plain, text, False)
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
@@ -191,6 +193,23 @@ class Tokenizer:
             lambda token_ids: self.decode(token_ids, skip_special_tokens), token_of, is_skipped
         )
 
+    def warm_up(self) -> None:
+        """Do at once what the first requests would wait for, and hold others up with.
+
+        Raises BundleError for a chat template that is not Jinja. One that takes too much time or
+        memory says so to each chat, and so does a missing jinja2.
+        """
+        self.least_tokens("")  # which looks through the vocabulary
+        if self.chat is not None:
+            self.encode_plain("")
+            with suppress(UsageError, MissingExtraError):
+                self.chat.require_compiled()
+
+    def close(self) -> None:
+        """End the processes that render chats, if there are any."""
+        if self.chat is not None:
+            self.chat.close()
+
     def is_special(self, token_id: int) -> bool:
         """Return whether ``skip_special_tokens`` omits this token."""
         return token_id in self.special_ids
@@ -219,6 +238,14 @@ class Tokenizer:
         if not self._byte_level or not table.keys() >= set(token):
             return token.encode()
         return bytes(table[character] for character in token)
+
+
+def _token_ids(tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    """Return the ids of a text; other threads run while a long one is encoded."""
+    if len(text) < _LONG:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+    (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    return encoding.ids
 
 
 def _most_shrinkage(tokenizer: tokenizers.Tokenizer) -> int:

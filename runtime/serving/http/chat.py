@@ -74,6 +74,16 @@ class ChatRequest(TextRequest):
         description="an integer from 1, or null: up to the model's limit",
     )
 
+    chat_template_kwargs: Annotated[
+        Any, WithJsonSchema({"type": "object", "additionalProperties": True})
+    ] = Field(
+        default=None,
+        description='variables of the chat template, e.g. {"enable_thinking": false}',
+    )
+    continue_final_message: bool = Field(
+        default=False, description="true: the last message is the beginning of the answer"
+    )
+
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
         **TextRequest.unsupported,
         **_UNSUPPORTED,
@@ -84,21 +94,45 @@ class ChatRequest(TextRequest):
     @classmethod
     @override
     def _renamed(cls, fields: dict[str, Any]) -> Iterator[str]:
+        yield from _take_beginning(fields)
         yield from _take_length(fields)
         yield from _take_logprobs(fields)
 
     @property
     @override
     def prompts(self) -> list[MessagesPrompt]:
-        return [{"messages": self.messages}]
+        return self.prompts_with("escape")
 
     @override
     def prompts_with(self, special_tokens: SpecialTokens) -> list[MessagesPrompt]:
-        return [{"messages": self.messages, "special_tokens": special_tokens}]
+        return [
+            {
+                "messages": self.messages,
+                "special_tokens": special_tokens,
+                "chat_template_kwargs": self.chat_template_kwargs,
+                "continue_final_message": self.continue_final_message,
+            }
+        ]
 
     @override
     def subject(self, place: int) -> str:
         return "chat"
+
+
+def _take_beginning(fields: dict[str, Any]) -> Iterator[str]:
+    """Drop ``add_generation_prompt``, the opposite of ``continue_final_message`` in other servers.
+
+    Yield a problem if it is not that.
+    """
+    begins, continues = (
+        fields.pop("add_generation_prompt", None),
+        fields.get("continue_final_message", False),
+    )
+    if begins is not None and begins is not (not continues):
+        yield (
+            f"`add_generation_prompt` is {shown(begins)}; allowed: true, or false with "
+            "continue_final_message"
+        )
 
 
 def _take_length(fields: dict[str, Any]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
@@ -79,11 +80,13 @@ async def read_request(
     model = models.named(asked.model)
     check(model)
     record.model, record.schedule, record.prompts = model.name, asked.schedule, len(asked.prompts)
-    is_quick = is_short and asked.content == "prompt"  # templates run in a thread
-    if is_quick and model.lists(asked.schedule):
-        prepared = _prepare(asked, model, record.client, config)
+    prepare = partial(_prepare, asked, model, record.client, config)
+    if asked.content == "messages":
+        prepared = await asyncio.get_running_loop().run_in_executor(model.chats, prepare)
+    elif is_short and model.lists(asked.schedule):
+        prepared = prepare()
     else:
-        prepared = await asyncio.to_thread(_prepare, asked, model, record.client, config)
+        prepared = await asyncio.to_thread(prepare)
     return asked, model, prepared
 
 

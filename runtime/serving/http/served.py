@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ from ....engines.errors import ScheduleError, UsageError, shown
 from ...schedule.notation import beyond_notation
 from ...schedule.text import format_schedule
 from ...scheduling.stats import EngineStats
+from ...tokens.template_process import MAX_PROCESSES
 from ..service import EngineService
 from .config import ANY_SCHEDULE
 from .protocol import ApiError, unavailable
@@ -30,6 +32,10 @@ class ServedModel:
     engine: EngineService
     schedules: tuple[str, ...]  # texts; "any" among them allows all
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
+    # Renders and tokenizes chats. A template that runs away holds up only its own model's.
+    chats: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(MAX_PROCESSES, "skipdec chats")
+    )
 
     @classmethod
     def of(cls, name: str, engine: EngineService, allowed: Sequence[str]) -> ServedModel:

@@ -136,6 +136,8 @@ class HttpServer:
                 stopped.cancel()
                 await http
                 await asyncio.wait((loading,))
+                for model in self.models.values():
+                    model.chats.shutdown(wait=False)
         SERVER.info("stopped")
         if not loading.cancelled():
             loading.result()
@@ -156,6 +158,8 @@ class HttpServer:
         timeout = self._config.shutdown_timeout
         SERVER.info("draining: up to %g s for %d texts", timeout, models.num_running)
         engines = [model.engine for model in models.values()]
+        for engine in engines:
+            engine.outline.close()  # chats that are not rendered yet are refused
         drained = await asyncio.gather(*(engine.drain(timeout) for engine in engines))
         if not all(drained):
             SERVER.warning("%d texts had not ended in time and are cut", models.num_running)

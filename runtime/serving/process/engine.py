@@ -157,6 +157,7 @@ class ProcessEngine(QueuedService):
         if self._requests.home.is_left:
             return
         self._requests.refuse("is closed")
+        self._outline.close()
         self._keeper.close()
         self._requests.end(self._requests.all(), ClosedError("ProcessEngine", "was closed"))
 

@@ -157,6 +157,8 @@ def _open_engine(bundle: Path, settings: ModelSettings, args: dict[str, str]) ->
         settings = settings.updated(device=f"cuda:{args['model_instance_device_id']}")
     generator = Generator.open(bundle, settings)
     try:
+        if generator.tokenizer is not None:
+            generator.tokenizer.warm_up()
         return AsyncEngine(generator, settings)
     except SkipDecError:
         generator.close()

@@ -30,7 +30,9 @@ def load(path: Path, *rows: dict[str, Any], **options: Any) -> list[Example]:  #
 
 def chat_tokenizer(source: str = TEMPLATES["chatml"], raw: RawTokenizer | None = None) -> Tokenizer:
     tokenizer = Tokenizer(raw or byte_tokenizer())
-    tokenizer.chat = ChatTemplate(source, tokenizer, bos_token="<s>", eos_token="</s>")
+    tokenizer.chat = ChatTemplate(
+        source, tokenizer, special_tokens={"bos_token": "<s>", "eos_token": "</s>"}
+    )
     return tokenizer
 
 

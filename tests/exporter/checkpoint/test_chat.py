@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from text_bundles import CHAT_TEMPLATE, STRUCTURE, copy_with_tokenizer, export_chat_bundle
@@ -13,7 +14,9 @@ from skipdec import Generator, SamplingParams
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CheckpointError
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
-from skipdec.exporter.config import CheckpointSource
+from skipdec.exporter.config import CheckpointSource, ExportConfig
+from skipdec.exporter.pipeline.exporting import plan_export
+from skipdec.runtime.tokens.chat import MAX_TEMPLATE_BYTES
 
 MESSAGES = [{"role": "user", "content": "Hi </s> you"}]
 
@@ -46,26 +49,76 @@ def test_the_file_comes_before_tokenizer_config_before_chat_template_json(source
 
 
 @pytest.mark.parametrize(
-    ("config", "bos", "eos"),
+    ("config", "tokens"),
     [
-        ({}, "</s>", "</s>"),
-        ({"bos_token": "<s>", "eos_token": {"content": "<|end|>"}}, "<s>", "<|end|>"),
-        ({"bos_token": None}, None, "</s>"),
+        ({}, {"bos_token": "</s>", "eos_token": "</s>", "unk_token": "<unk>"}),
+        (
+            {"bos_token": "<s>", "eos_token": {"content": "<|end|>"}},
+            {"bos_token": "<s>", "eos_token": "<|end|>", "unk_token": "<unk>"},
+        ),
+        ({"bos_token": None}, {"eos_token": "</s>", "unk_token": "<unk>"}),
+        (
+            {"pad_token": "<pad>", "unk_token": None, "extra_special_tokens": [{"content": "a"}]},
+            {
+                "bos_token": "</s>",
+                "eos_token": "</s>",
+                "pad_token": "<pad>",
+                "additional_special_tokens": ["a"],
+            },
+        ),
     ],
 )
-def test_special_texts_come_from_the_configuration_or_the_ids(
-    source: Path, config: dict[str, object], bos: str | None, eos: str
+def test_special_tokens_come_from_the_configurations_or_the_ids(
+    source: Path, config: dict[str, object], tokens: dict[str, object]
 ) -> None:
+    others = {"unk_token": "<unk>", "sep_token": None}
     write(source, chat_template__jinja="x", tokenizer_config__json=config)
+    write(source, special_tokens_map__json=others)
     chat = open_checkpoint(CheckpointSource(model=str(source))).chat
     assert chat is not None
-    assert (chat.described.bos_token, chat.described.eos_token) == (bos, eos)
+    assert chat.described.special_tokens == tokens
 
 
-def test_a_template_that_is_none_names_its_file_before_work_starts(source: Path) -> None:
-    write(source, chat_template__jinja="{% for %}")
-    with pytest.raises(CheckpointError, match=r"chat_template.jinja \| is not a template \(line 1"):
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{% for %}", r"is not a template \(line 1"),
+        ("{{ raise_exception('no users') }}", "are refused by the chat template: no users"),
+        ("{{ '%(a)3900000000d' % {'a': 1} }}", "needs more than 512 MiB of memory"),
+        ("{{ 5 | round(-1000000000) }}", "takes (more|longer) than"),
+        ("{{ messages[0].content.text }}{{ messages.x.y }}", "can't render these messages"),
+    ],
+)
+def test_a_template_that_renders_no_chat_is_refused_with_its_file_before_work_starts(
+    source: Path, template: str, problem: str
+) -> None:
+    write(source, chat_template__jinja=template)
+    with pytest.raises(CheckpointError, match=rf"chat_template.jinja \| .*{problem}"):
         open_checkpoint(CheckpointSource(model=str(source)))
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
+def test_the_size_of_a_template_is_limited_wherever_it_comes_from(source: Path, name: str) -> None:
+    text = "x" * (MAX_TEMPLATE_BYTES + 1)
+    (source / name).write_text(text if "jinja" in name else json.dumps({"chat_template": text}))
+    with pytest.raises(CheckpointError, match=r"1,048,576 bytes, the limit"):
+        open_checkpoint(CheckpointSource(model=str(source)))
+
+
+def transformers_warnings(source: Path, **config: object) -> list[str]:
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "</s>"}
+    write(source, tokenizer_config__json=names | config)
+    options: dict[str, Any] = {"model": str(source), "verify": False}
+    warnings = plan_export(ExportConfig(output=source / "bundle", **options)).warnings
+    return [warning for warning in warnings if "chat" in warning]
+
+
+def test_an_export_compares_the_tokens_of_a_chat_with_those_of_transformers(source: Path) -> None:
+    write(source, chat_template__jinja=CHAT_TEMPLATE)
+    assert transformers_warnings(source) == []
+    write(source, chat_template__jinja="{{ eos_token }}{{ messages[0].content }}")
+    (differing,) = transformers_warnings(source)
+    assert "apply_chat_template: eos_token is '</s>', there None" in differing
 
 
 def test_an_exported_template_is_listed_copied_and_used(
@@ -82,4 +135,4 @@ def test_an_exported_template_is_listed_copied_and_used(
         assert chatted.prompt == "<s>user: Hi </s> you</s>assistant:"
         (given,) = generator.generate([chatted.prompt_token_ids], params)
     assert chatted.outputs[0].token_ids == given.outputs[0].token_ids
-    assert (*chatted.prompt_token_ids[:2], chatted.prompt_token_ids.count(2)) == (2, 0, 2)
+    assert (chatted.prompt_token_ids[0], chatted.prompt_token_ids.count(2)) == (0, 1)

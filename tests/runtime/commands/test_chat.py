@@ -63,9 +63,37 @@ def test_special_tokens_of_a_message_may_be_allowed(bundle: Path) -> None:
     assert len(escaped.prompt_token_ids) - len(allowed.prompt_token_ids) == len("</s>") - 1
 
 
+def test_variables_of_the_template_come_from_options_lines_and_python(
+    checkpoint: Callable[[str], Path], tmp_path: Path, own_thread_pools: None
+) -> None:
+    template = "{{ messages[-1].content }}{{ ' thinks' if thinking }} {{ style }}"
+    bundle = export_chat_bundle(checkpoint(STRUCTURE), tmp_path, template=template)
+    given = {"thinking": True, "style": "short"}
+    with Generator.open(bundle, threads=1) as generator:
+        (output,) = generator.chat(MESSAGES, PARAMS, chat_template_kwargs=given)
+        begun = [*MESSAGES, {"role": "assistant", "content": "So"}]
+        (continued,) = generator.chat(begun, PARAMS, continue_final_message=True)
+    assert (output.prompt, continued.prompt) == ("Hi thinks short", "So")
+
+    def run(*arguments: str, stdin: bytes | None = None) -> Any:  # noqa: ANN401
+        command = ["generate", str(bundle), *arguments, *GREEDY]
+        return json.loads(CliRunner().invoke(build_app(), command, input=stdin).stdout)
+
+    options = ("--template-variable", "thinking=true", "--template-variable", "style=short")
+    (result,) = run("--chat", "-p", "Hi", "--json", *options)["results"]
+    assert result["token_ids"] == list(output.outputs[0].token_ids)
+    line = json.dumps({"messages": MESSAGES, "chat_template_kwargs": given}).encode()
+    assert run("--input", "-", stdin=line)["token_ids"] == result["token_ids"]
+    line = json.dumps({"messages": begun, "continue_final_message": True}).encode()
+    assert run("--input", "-", stdin=line)["token_ids"] == list(continued.outputs[0].token_ids)
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        (("--template-variable", "a=1", "-p", "y"), "--template-variable needs --chat"),
+        (("--template-variable", "a", "--chat", "-p", "y"), "'a' is not NAME=VALUE"),
+        (("--template-variable", "a=1", "--chat", "-p", "y"), "'a', which the chat template"),
         (("--system", "x", "-p", "y"), "--system needs --chat"),
         (("--chat", "--input", "-"), "messages instead of a prompt"),
     ],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import product
 from typing import Any
 
 import pytest
-from chat_templates import TEMPLATES, byte_tokenizer
+from chat_templates import SPECIAL_TOKENS, TEMPLATES, byte_tokenizer
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
@@ -36,34 +37,42 @@ class _Clock(datetime):
         return datetime(2026, 3, 7)
 
 
-def chat_of(source: str, *, adds_bos: bool = True, bos: str | None = "<s>") -> ChatTemplate:
+def chat_of(source: str, *, adds_bos: bool = True) -> ChatTemplate:
     tokenizer = Tokenizer(byte_tokenizer(adds_bos=adds_bos))
-    return ChatTemplate(source, tokenizer, bos_token=bos, eos_token="</s>", now=_Clock.now)
+    tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+    return ChatTemplate(source, tokenizer, special_tokens=tokens, now=_Clock.now)
+
+
+def transformers_tokenizer() -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=byte_tokenizer(), bos_token="<s>", eos_token="</s>"
+    )
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@pytest.mark.parametrize("prompts", [True, False])
-def test_rendered_texts_equal_those_of_transformers(
-    name: str, prompts: bool, monkeypatch: pytest.MonkeyPatch
+def test_texts_and_ids_equal_those_of_transformers(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat_template_utils, "datetime", _Clock)
-    theirs = PreTrainedTokenizerFast(
-        tokenizer_object=byte_tokenizer(), bos_token="<s>", eos_token="</s>"
-    )
-    for messages in CHATS.values():
-        asked = {"chat_template": TEMPLATES[name], "add_generation_prompt": prompts}
+    theirs = transformers_tokenizer()
+    ours = chat_of(TEMPLATES[name])
+    for messages, prompts in product(CHATS.values(), (True, False)):
+        asked: dict[str, Any] = {
+            "chat_template": TEMPLATES[name],
+            "add_generation_prompt": prompts,
+        }
         try:
             expected = theirs.apply_chat_template(messages, tokenize=False, **asked)
         except TemplateError as error:
             with pytest.raises(UsageError, match=str(error)):
-                chat_of(TEMPLATES[name]).render(messages, add_generation_prompt=prompts)
+                ours.render(messages, add_generation_prompt=prompts)
             continue
-        ours = chat_of(TEMPLATES[name])
         assert ours.render(messages, add_generation_prompt=prompts) == expected
         made = ours.encode(messages, add_generation_prompt=prompts)
         assert made.text == expected
-        theirs_ids = theirs.apply_chat_template(messages, return_dict=False, **asked)
-        assert list(made.token_ids) in (theirs_ids, [0, *theirs_ids])
+        assert list(made.token_ids) == theirs.apply_chat_template(
+            messages, return_dict=False, **asked
+        )
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -86,14 +95,11 @@ def test_an_answer_that_does_not_follow_its_prompt_is_refused() -> None:
         chat.encode_answered(messages, [2])
 
 
-@pytest.mark.parametrize("name", ["llama3", "chatml"])
 @pytest.mark.parametrize("adds_bos", [True, False])
-def test_a_beginning_of_text_comes_once_if_template_or_tokenizer_adds_it(
-    name: str, adds_bos: bool
-) -> None:
-    ids = chat_of(TEMPLATES[name], adds_bos=adds_bos).encode(CHATS["one"]).token_ids
-    assert ids.count(0) == int(adds_bos or name == "llama3")
-    assert (ids[0] == 0) == (0 in ids)
+def test_a_beginning_of_text_is_the_templates_to_write(adds_bos: bool) -> None:
+    for name, count in (("llama3", 1), ("chatml", 0)):
+        ids = chat_of(TEMPLATES[name], adds_bos=adds_bos).encode(CHATS["one"]).token_ids
+        assert ids.count(0) == count
 
 
 def test_special_tokens_of_a_message_are_text_unless_allowed() -> None:
@@ -106,7 +112,92 @@ def test_special_tokens_of_a_message_are_text_unless_allowed() -> None:
     assert counts == [3, 3, 4]
     assert attack.replace("\ufdd0", "\ufffd") in safe.text
     decoded = Tokenizer(byte_tokenizer()).decode(safe.token_ids, skip_special_tokens=False)
-    assert decoded == "<s>" + safe.text
+    assert decoded == safe.text
+
+
+def test_many_special_tokens_in_a_long_message_are_found() -> None:
+    names = [f"<|reserved_special_token_{number}|>" for number in range(300)]
+    tokenizer = Tokenizer(byte_tokenizer(special_tokens=["<s>", *names, "<|", "_to"]))
+    chat = ChatTemplate("{{ messages[0].content }}", tokenizer)
+    text = "<|" * 50_000 + "".join(names) + names[12][:-1] + " <s>"
+    made = chat.encode([{"role": "user", "content": text}])
+    assert made.text == text
+    assert min(made.token_ids) >= 303  # bytes alone
+    assert tokenizer.decode(made.token_ids) == text
+
+
+def test_a_template_that_writes_marks_of_its_own_ends_in_an_error_or_in_text() -> None:
+    with pytest.raises(UsageError, match=r"chat template \| writes noncharacters"):
+        chat_of("\ufdd0\ufde9\ufde9\ufdd1").encode(CHATS["one"])
+    assert chat_of("\ufdd0\ufde5 \ufdd1").encode(CHATS["one"]).text == "\ufffd\ufffd \ufffd"
+
+
+def test_the_developers_messages_are_the_systems_where_templates_do_not_know_them() -> None:
+    messages = [{"role": "developer", "content": "a"}, {"role": "user", "content": "b"}]
+    source = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
+    assert chat_of(source).render(messages) == "system: a user: b "
+    knowing = source + "{# developer #}"
+    assert chat_of(knowing).render(messages) == "developer: a user: b "
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama3", "zephyr", "plain"])
+@pytest.mark.parametrize("answer", ["It is ", "It </s> is\n\n", " yes"])
+def test_a_final_message_is_continued_as_by_transformers(name: str, answer: str) -> None:
+    messages = [*CHATS["one"], {"role": "assistant", "content": answer}]
+    chat, theirs = chat_of(TEMPLATES[name]), transformers_tokenizer()
+    expected = theirs.apply_chat_template(
+        messages, chat_template=TEMPLATES[name], continue_final_message=True, tokenize=False
+    )
+    made = chat.encode(messages, continue_final_message=True)
+    assert made.text == expected
+    allowed = chat.encode(messages, continue_final_message=True, special_tokens="allow")
+    assert allowed.text == expected
+
+
+def test_a_final_answer_is_refused_unless_it_is_to_be_continued() -> None:
+    chat = chat_of(TEMPLATES["chatml"])
+    answered = [*CHATS["one"], {"role": "assistant", "content": "Yes"}]
+    with pytest.raises(UsageError, match=r"messages \| end in a message of the assistant"):
+        chat.encode(answered)
+    for messages in (CHATS["one"], [*CHATS["one"], {"role": "assistant", "content": " "}]):
+        with pytest.raises(UsageError, match="do not end in a text of the assistant"):
+            chat.encode(messages, continue_final_message=True)
+    dropping = chat_of("{{ messages[0].content }}")
+    with pytest.raises(UsageError, match="drops or changes the text of the last message"):
+        dropping.encode(answered, continue_final_message=True)
+
+
+def test_variables_reach_the_template_without_special_tokens() -> None:
+    chat = chat_of("{{ style }}{% if on is defined and not on %} off{% endif %}{{ list | tojson }}")
+    made = chat.encode(
+        CHATS["one"], chat_template_kwargs={"style": "<s>", "on": False, "list": [1, {"a": "</s>"}]}
+    )
+    assert made.text == '<s> off[1, {"a": "</s>"}]'
+    assert min(made.token_ids) >= len(SPECIAL_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"enable_thinkin": False}, "did you mean 'enable_thinking'. it reads enable_thinking"),
+        ({"messages": []}, "has 'messages', which the chat template does not read"),
+        ({"bos_token": ""}, "has 'bos_token', which"),
+        ({"enable_thinking": object}, "allowed: values that JSON has"),
+        ({"enable_thinking": {5: 5}}, "allowed: values that JSON has"),
+        (["enable_thinking"], "allowed: an object of variables"),
+    ],
+)
+def test_variables_that_are_not_allowed_are_refused(given: Any, problem: str) -> None:  # noqa: ANN401
+    chat = chat_of("{{ bos_token }}{{ messages }}{{ enable_thinking }}")
+    with pytest.raises(UsageError, match=problem):
+        chat.encode(CHATS["one"], chat_template_kwargs=given)
+
+
+def test_all_special_tokens_have_names() -> None:
+    tokens = {"pad_token": "<pad>", "unk_token": "<unk>", "additional_special_tokens": ["<|eot|>"]}
+    source = "{{ pad_token }}{{ unk_token }}{{ additional_special_tokens[0] }}{{ cls_token }}"
+    chat = ChatTemplate(source, Tokenizer(byte_tokenizer()), special_tokens=tokens)
+    assert chat.encode(CHATS["one"]).token_ids == (1, 3, 8)
 
 
 def test_text_parts_are_joined_by_line_feeds() -> None:
@@ -123,6 +214,7 @@ def test_text_parts_are_joined_by_line_feeds() -> None:
         ({"role": "user"}, "allowed: a list of objects"),
         (["hello"], "has 'hello' at 0"),
         ([{"role": "tool", "content": "x"}], "has role 'tool' at 0; allowed: system, user, assist"),
+        ([{"role": "user", "content": "x" * 2**21}] * 3, "have 6,291,456 characters; allowed:"),
         ([{"role": "user"}], "has content None at 0"),
         ([{"role": "user", "content": 5}], "has content 5 at 0"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "a part of type 'image_url' at 0"),
@@ -145,8 +237,7 @@ def test_a_chat_that_is_surely_too_long_is_refused_before_it_is_tokenized() -> N
         )
 
 
-@pytest.mark.parametrize("content", [b"{% for %}", b"\xff", b"{{ x | nothing }}", b"{% if %}"])
-def test_a_file_that_is_no_template_is_refused_when_it_is_read(content: bytes) -> None:
+def test_a_file_that_is_not_utf_8_is_refused_when_it_is_read() -> None:
     described = ChatFile(path="chat_template.jinja")
-    with pytest.raises(BundleError, match=r"chat_template.jinja \| is not"):
-        ChatTemplate.parse(content, described, Tokenizer(byte_tokenizer()), "chat_template.jinja")
+    with pytest.raises(BundleError, match=r"chat_template.jinja \| is not UTF-8"):
+        ChatTemplate.parse(b"\xff", described, Tokenizer(byte_tokenizer()), "chat_template.jinja")

@@ -242,8 +242,7 @@ typedef struct skipdec_params {
   const char* client; /* name of the caller; clients take turns, one request each; NULL: none */
   const char* draft;  /* "off": no drafts for this request; NULL: as the engine was opened */
   /* 1: texts are chats that the bundle's template has rendered. They are put into no prompt
-   * template and get no special tokens, except for a beginning of text that the template leaves to
-   * the tokenizer. */
+   * template and get no special tokens, which the template writes. */
   int32_t rendered_chat;
 } skipdec_params;
 

@@ -335,6 +335,22 @@ std::optional<std::string> text_in(Fields& fields, const char* name, const std::
   return found->at(key).get<std::string>();
 }
 
+// Checks the texts, or lists of texts, by which programs that render chats know special tokens.
+void check_special_tokens(Fields& chat, const Document& document) {
+  const char* name = "special_tokens";
+  const json* tokens = chat.find_given(name);
+  if (tokens == nullptr) return;
+  if (!tokens->is_object()) chat.refuse(name, "is " + shown(*tokens) + "; allowed: an object");
+  for (const auto& member : tokens->items()) {
+    const std::string place = chat.place_of(name) + "." + member.key();
+    if (!member.value().is_array()) {
+      text_of(member.value(), place, document);
+      continue;
+    }
+    for (const json& text : member.value()) text_of(text, place, document);
+  }
+}
+
 void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
   if (const json* path = fields.find("tokenizer"))
     manifest.tokenizer = path_of(*path, "tokenizer", document);
@@ -348,8 +364,7 @@ void read_texts(Fields& fields, Manifest& manifest, const Document& document) {
   if (const json* chat = fields.find("chat_template")) {
     Fields named(*chat, "chat_template", document);
     manifest.chat_template = path_of(named.value("path"), named.place_of("path"), document);
-    manifest.chat_bos = named.optional_text("bos_token");
-    named.optional_text("eos_token");
+    check_special_tokens(named, document);
   }
   text_in(fields, "tool_versions", "", document);
   const std::string key(constants::kTunedSchedule);

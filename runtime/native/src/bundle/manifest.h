@@ -123,7 +123,6 @@ struct Manifest {
   std::optional<std::string> tokenizer;        // relative path
   std::optional<std::string> prompt_template;  // with "{prompt}" once
   std::optional<std::string> chat_template;    // relative path; rendered by programs with Jinja
-  std::optional<std::string> chat_bos;         // the token that begins a text, as templates know it
   std::vector<FileRecord> files;
   bool is_tuned = false;     // the checkpoint was tuned to skip layers
   bool exits_early = false;  // it was trained to exit after any layer

@@ -283,21 +283,8 @@ TokenSpan Service::token_ids(const Prompt& prompt, bool is_prompt) const {
                 "has at least " + std::to_string(least) + " tokens; the bundle holds " +
                     std::to_string(most) + " positions; shorten the prompt");
   }
-  if (chat != nullptr) return chat_ids(text);
+  if (chat != nullptr) return tokenizer().encode(text, false);  // the template writes all tokens
   return is_prompt ? tokenizer().encode_prompt(text) : tokenizer().encode(text, false);
-}
-
-// The template writes all special tokens. Only the beginning of text is added: once, if the
-// tokenizer puts it before every text and the template does not write it.
-TokenSpan Service::chat_ids(const std::string& text) const {
-  TokenSpan ids = tokenizer().encode(text, false);
-  const std::optional<std::string>& bos = manifest().chat_bos;
-  if (!bos || bos->empty() || text.compare(0, bos->size(), *bos) == 0) return ids;
-  const TokenSpan begin = tokenizer().encode(*bos, false);
-  const TokenSpan added = tokenizer().encode("");
-  if (begin.size() == 1 && !added.empty() && added.front() == begin.front())
-    ids.insert(ids.begin(), begin.front());
-  return ids;
 }
 
 SchedulePointer Service::resolve(const std::string& schedule, std::int64_t max_tokens) const {

@@ -109,7 +109,6 @@ class Service {
   void require_usable() const;
   void require_outside_callback(const char* what) const;
   TokenSpan token_ids(const Prompt& prompt, bool is_prompt) const;
-  TokenSpan chat_ids(const std::string& text) const;
   SchedulePointer resolve(const std::string& schedule, std::int64_t max_tokens) const;
   std::string untuned_warning() const;
   void load_tokenizer();

@@ -27,6 +27,18 @@ from skipdec.runtime.schedule.bundle import write_schedule
         ("manifest.json", lambda file: file.update(chat_template={"path": "other.jinja"})),
         ("manifest.json", lambda file: file.update(chat_template={"bos_token": "<s>"})),
         ("manifest.json", lambda file: file.update(chat_template="tokenizer.json")),
+        (
+            "manifest.json",
+            lambda file: file.update(
+                chat_template={"path": "tokenizer.json", "special_tokens": {"bos_token": 5}}
+            ),
+        ),
+        (
+            "manifest.json",
+            lambda file: file.update(
+                chat_template={"path": "tokenizer.json", "special_tokens": {"additional": ["a", 5]}}
+            ),
+        ),
         ("manifest.json", lambda file: file.update(end_token_ids=[2, 3])),
         ("manifest.json", lambda file: file.update(end_token_ids=[2], requires=["end_token_ids"])),
         ("manifest.json", lambda file: file.update(end_token_ids=None)),

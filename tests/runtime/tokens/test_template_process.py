@@ -1,0 +1,184 @@
+"""A template that runs away costs its own chat, within limits; others render as by transformers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from transformers.utils import chat_template_utils
+
+from skipdec.engines.errors import BundleError, ClosedError, SkipDecError, UsageError
+from skipdec.runtime.tokens import template_process
+from skipdec.runtime.tokens.template_process import TemplateProcesses
+
+DOUBLED = (
+    "{{% set ns = namespace(a=['x'], b=['x']) %}}{{% for i in range(40) %}}"
+    "{{% set ns.a = [ns.a, ns.a] %}}{{% set ns.b = [ns.b, ns.b] %}}{{% endfor %}}{{{{ {} }}}}"
+)
+TOO_LONG = "processor time|longer than"
+TOO_MUCH = "MiB of memory"
+RUNAWAY = {
+    "{{ 5 | round(-1000000000) }}": TOO_LONG,  # while it is compiled
+    "{% if messages %}{{ messages | length | round(-1000000000) }}{% endif %}": TOO_LONG,
+    DOUBLED.format("ns.a == ns.b"): TOO_LONG,
+    "{{ (messages | length + 1).to_bytes(3000000000, 'big') }}": TOO_MUCH,
+    "{{ '%(a)3900000000d' % {'a': messages | length} }}": TOO_MUCH,
+    "{{ messages | tojson(separators=['x' * 900000000, ':']) }}": TOO_MUCH,
+    "{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}": TOO_MUCH,
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "recursion",
+    "{% for i in range(10 ** 9) %}{% endfor %}": "Range too big",
+}
+ESCAPES = (
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ (messages | attr('__class__')).mro() }}",
+    "{{ cycler.__init__.__globals__ }}",
+    "{{ range.__self__.open('/etc/passwd').read() }}",
+    "{{ raise_exception.__globals__['sys'] }}",
+    "{{ dict.__call__.__globals__ }}",
+    "{{ '{0.__class__.__mro__}'.format(messages) }}",
+    "{{ messages.append(1) }}",
+    "{{ namespace(__class__=1) }}",
+    "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}{{ os.getcwd() }}",
+)
+ORDINARY = (
+    "{% for m in messages %}{{ m.content.replace('b', 'c') }}{% endfor %}",
+    "{{ '%s and %d' | format(messages[0].role, 5) }}",
+    "{{ messages[0].content | wordwrap(5) }}{{ messages[0].content | center(40) }}",
+    "{% for pair in [1, 2, 3] | batch(2) %}{{ pair }}{% endfor %}{{ [1, 2, 3] | slice(2) | list }}",
+    "{{ messages | pprint }}{{ messages[0].content.ljust(30) }}|{{ '7'.zfill(3) }}",
+    "{{ messages[0].content.encode() }}{{ messages[0] | tojson(indent=2) }}{{ 2 ** 70 }}",
+    "{{ dict(a=1).items() | list }}{{ dict.fromkeys(['a']) }}{{ namespace(self=3).self }}",
+    "{% generation %}{% set inner = 1 %}{{ messages[0].role }}{% endgeneration %}{{ inner }}",
+    "{{ lipsum is defined }}{{ '<&>' | e }}{{ 'a-b' | title }}{{ messages | map('length') | sum }}",
+    "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{{ i }}{% endfor %}",
+    "{{ 'x' | upper }}\n{% if true %}\n  trimmed\n  {% endif %}\n",
+)
+VARIABLES = {"messages": [{"role": "user", "content": "ab ä < \U0001f600 ba"}]}
+NOW = datetime(2026, 3, 7)
+
+
+def rendered(source: str) -> str:
+    processes = TemplateProcesses(source, "template")
+    try:
+        return processes.render(NOW, VARIABLES)
+    finally:
+        processes.close()
+
+
+@pytest.mark.parametrize("source", RUNAWAY, ids=lambda source: source[:40])
+def test_a_runaway_template_ends_in_an_error_and_the_next_chat_is_answered(source: str) -> None:
+    wanted = "{% if messages[0].role == 'other' %}fine{% else %}" + source + "{% endif %}"
+    folds = "messages" not in source and "ns" not in source and "round" in source
+    processes = TemplateProcesses(source if folds else wanted, "template")
+    with pytest.raises(UsageError, match=f"chat template .*({RUNAWAY[source]})"):
+        processes.render(NOW, VARIABLES)
+    if not folds:
+        other = {"messages": [{"role": "other", "content": ""}]}
+        assert processes.render(NOW, other) == "fine"
+    processes.close()
+
+
+@pytest.mark.parametrize("source", ESCAPES)
+def test_what_leaves_the_sandbox_is_refused(source: str) -> None:
+    with pytest.raises(UsageError, match=r"chat template \| can't render these messages"):
+        rendered(source)
+
+
+def test_templates_render_as_transformers_renders_them() -> None:
+    for source in ORDINARY:
+        theirs, _ = chat_template_utils.render_jinja_template(
+            [VARIABLES["messages"]], chat_template=source
+        )
+        assert rendered(source) == theirs[0]
+
+
+@pytest.mark.parametrize("source", ["{% for %}", "{{ x | nothing }}", "{% if %}", "{{ '"])
+def test_what_is_no_template_is_a_fault_of_the_bundle(source: str) -> None:
+    with pytest.raises(BundleError, match=r"file \| is not a template"):
+        TemplateProcesses(source, "file").variables()
+
+
+def test_the_variables_that_a_template_reads_are_known() -> None:
+    source = "{% if not day is defined %}{% set day = 1 %}{% endif %}{{ day }}{{ range(x) }}"
+    assert TemplateProcesses(source, "file").variables() == {"day", "x"}
+
+
+def children() -> set[int]:
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for listed in lists for pid in listed.read_text().split()}
+
+
+@pytest.fixture
+def processes() -> Iterator[TemplateProcesses]:
+    made = TemplateProcesses("{{ messages[0].content }}", "template")
+    yield made
+    made.close()
+
+
+def test_a_process_that_was_killed_is_replaced(processes: TemplateProcesses) -> None:
+    before = children()
+    assert processes.render(NOW, VARIABLES) == VARIABLES["messages"][0]["content"]
+    (pid,) = children() - before
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert processes.render(NOW, VARIABLES) == VARIABLES["messages"][0]["content"]
+    assert len(children() - before) == 1
+
+
+def test_threads_share_a_few_processes(
+    processes: TemplateProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_process, "MAX_PROCESSES", 2)
+    before, texts = children(), []
+
+    def render(number: int) -> None:
+        for place in range(20):
+            text = f"{number} {place}"
+            texts.append(processes.render(NOW, {"messages": [{"content": text}]}) == text)
+
+    threads = [threading.Thread(target=render, args=[number]) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == [True] * 120
+    assert 1 <= len(children() - before) <= 2
+
+
+def test_closing_ends_what_renders_and_refuses_what_comes() -> None:
+    before, ends = children(), []
+    source = "{{ messages[0].content | length | round(-1000000000) if messages else 'fine' }}"
+    processes = TemplateProcesses(source, "template")
+    assert processes.render(NOW, {"messages": []}) == "fine"
+
+    def render() -> None:
+        try:
+            processes.render(NOW, VARIABLES)
+        except SkipDecError as error:
+            ends.append(type(error))
+
+    thread = threading.Thread(target=render)
+    thread.start()
+    processes.close()
+    thread.join()
+    assert ends == [ClosedError]
+    assert not children() - before
+    with pytest.raises(ClosedError, match="is closed"):
+        processes.render(NOW, VARIABLES)
+
+
+def test_processes_end_with_their_template() -> None:
+    before = children()
+    processes = TemplateProcesses("x", "template")
+    assert processes.render(NOW, {}) == "x"
+    del processes
+    gc.collect()
+    assert not children() - before
