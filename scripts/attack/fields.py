@@ -1,11 +1,12 @@
-"""Send each field of the completions protocol at its limits and beyond, and time the server.
+"""Send each field of completions and chats at its limits and beyond, and time the server.
 
     python scripts/attack/fields.py
     python scripts/attack/fields.py --count 100
 
 Whatever a request contains, it must get an answer that is no 500 and not overlong, and no callback
 of the server's event loop may take more than 5 ms of processor time. That is measured on the loop's
-own thread, which other programs hardly affect; the best of ``--tries`` counts. Meanwhile
+own thread, which other programs hardly affect; the best of ``--tries`` counts. The tokenizer has
+256 special tokens, as Llama 3's has, which long messages spell, begin and repeat. Meanwhile
 /health/live is polled: its longest gap is printed and has a bound that allows for a busy machine.
 """
 
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import timed_callbacks, tiny_bundle
+from harness import put_chat, timed_callbacks, tiny_bundle
 
 from skipdec.runtime.serving.http.protocol import CompletionRequest
 
@@ -77,6 +78,9 @@ def cases(seed: int) -> Iterator[Case]:
                 f"{field}: {name}",
                 b'{"prompt": "a", "max_tokens": 1, "%s": %s}' % (field.encode(), raw),
             )
+    for name, messages in _chats().items():
+        document = {"messages": messages, "max_tokens": 1}
+        yield Case(f"chat: {name}", json.dumps(document).encode(), "/v1/chat/completions")
     yield Case("many unknown fields", _object(60_000))
     yield Case("few unknown fields", _object(10_000))
     yield Case("names of 1 MiB", b'{"' + b"n" * _MIB + b'": 1}')
@@ -132,6 +136,42 @@ def _values(source: random.Random) -> dict[str, dict[str, Any]]:
     return {field: odd | extra.get(field, {}) for field in fields}
 
 
+def _chats() -> dict[str, Any]:
+    def user(content: Any) -> dict[str, Any]:  # noqa: ANN401
+        return {"role": "user", "content": content}
+
+    def filled(text: str) -> str:
+        return text * (_MIB // len(json.dumps(text)))
+
+    turns = [user("a"), {"role": "assistant", "content": "b"}] * 250
+    return {
+        **{f"a message of {text!r}": [user(filled(text))] for text in _FILLINGS},
+        "all special tokens": [user(filled("".join(_SPECIAL)))],
+        "begun special tokens": [user(filled("".join(text[:-1] for text in _SPECIAL)))],
+        "500 messages": [*turns, user("a")],
+        "500 messages of special tokens": [user(_SPECIAL[7] * 30)] * 500,
+        "1,000 text parts": [user([{"type": "text", "text": "<s>"}] * 1_000)],
+        "nested": [user(json.loads("[" * 90 + "]" * 90))],
+        "no messages": [],
+        "an object": user("a"),
+        "continued": [*turns, {"role": "assistant", "content": "x" * 100_000}],
+    }
+
+
+_SPECIAL = [f"<|reserved_special_token_{number}|>" for number in range(256)]
+_FILLINGS = (
+    "<|",
+    "<",
+    "x",
+    "é",
+    "\n",
+    "<s>",
+    "\ufdd0",
+    "\U0001f600",
+    _SPECIAL[0],
+    _SPECIAL[0][:-1],
+)
+_TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content | trim }}</s>{% endfor %}"
 _RAW = {  # JSON that no value of Python's stands for
     "NaN": b"NaN",
     "-Infinity": b"-Infinity",
@@ -288,7 +328,9 @@ def main() -> int:
         chosen = source.sample(chosen, min(arguments.count, len(chosen)))
     costs: dict[str, Cost] = {}
     with tempfile.TemporaryDirectory(prefix="fields-") as temporary:
-        server = TimedServer(tiny_bundle(Path(temporary) / "tiny"), Path(temporary))
+        bundle = tiny_bundle(Path(temporary) / "tiny", vocab_size=272 + len(_SPECIAL))
+        put_chat(bundle, _TEMPLATE, _SPECIAL)
+        server = TimedServer(bundle, Path(temporary))
         try:
             for case in chosen:
                 costs[case.name] = _attacked(server, case, arguments.tries)

@@ -17,12 +17,14 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from skipdec.engines.bundle.files import file_record
+from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import SkipDecError
 
 _MOST_BYTES = 65536  # maximum of an outcome's text
@@ -60,11 +62,12 @@ def tiny_bundle(
     quantize: str = "none",
     positions: int = 64,
     family: str = "opt",
+    vocab_size: int = 272,
 ) -> Path:
     """Export a bundle below the new ``directory``, in its own process; takes some seconds."""
     model = directory / "model"
     model.mkdir(parents=True)
-    config = FAMILIES[family] | {"max_position_embeddings": positions}
+    config = FAMILIES[family] | {"max_position_embeddings": positions, "vocab_size": vocab_size}
     (model / "config.json").write_text(json.dumps(config))
     bundle = directory / "bundle"
     command = [str(Path(sys.executable).with_name("skipdec")), "export", str(model)]
@@ -72,6 +75,27 @@ def tiny_bundle(
     command += ["--quantize", quantize]
     subprocess.run([*command, "--output", str(bundle)], check=True, stdout=subprocess.DEVNULL)
     return bundle
+
+
+def put_chat(bundle: Path, template: str, special_tokens: Sequence[str] = ()) -> None:
+    """Give a bundle a chat template, and its byte-level tokenizer ``special_tokens``.
+
+    An export would refuse a template that runs away.
+    """
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    tokenizer = json.loads((bundle / manifest["tokenizer"]).read_text())
+    first = len(tokenizer["model"]["vocab"])
+    for number, text in enumerate(special_tokens, first):
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        tokenizer["added_tokens"].append({"id": number, "content": text, "special": True} | flags)
+    contents = {manifest["tokenizer"]: json.dumps(tokenizer), "chat_template.jinja": template}
+    manifest["chat_template"] = {"path": "chat_template.jinja", "special_tokens": {}}
+    files = {record["path"]: record for record in manifest["files"]}
+    for name, content in contents.items():
+        (bundle / name).write_text(content)
+        files[name] = file_record(bundle, name).model_dump()
+    manifest["files"] = [files[name] for name in sorted(files)]
+    (bundle / "manifest.json").write_text(sealed_text(manifest))
 
 
 @dataclass(frozen=True)

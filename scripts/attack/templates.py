@@ -1,0 +1,266 @@
+"""Render chat templates that run away, and serve bundles that have them beside a sound one.
+
+    python scripts/attack/templates.py --count 100
+
+Each of ``--count`` random templates does something that takes for ever, or gigabytes, or leaves the
+sandbox, perhaps within loops, macros, filters and constants. It must end in a named error or a text
+within the limits of its process, and the next chat of the same template must be answered. Then a
+server gets chats for two bundles with such templates: each must end in 400, /health/live and
+another bundle's chats must be answered all the while, and SIGTERM must end the server soon, with 0,
+without a process left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from harness import put_chat, tiny_bundle
+from soak import Server, started
+
+from skipdec.engines.errors import BundleError, UsageError
+from skipdec.runtime.tokens.template_process import MAX_SECONDS, TemplateProcesses
+
+_MAX_RENDERING = MAX_SECONDS + 5.0  # maximum seconds of a chat: the limit, and a new process
+_MAX_GAP = 2.0  # maximum seconds between two answers of /health/live on a busy machine
+_MAX_ENDING = 20.0  # maximum seconds from SIGTERM to the exit of the server on a busy machine
+_TIMEOUT = 120.0
+_CLIENTS = 6
+_NUMBERS = ("1", "2", "7", "40", "99999", "1000000", "-1000000000", "3000000000", "10 ** 12")
+_VALUES = (
+    *("n", "x", "messages", "messages[0].content", "ns.a", "range(99999)", "{}", "[n, x]", "'x'"),
+    *("lipsum()", "cycler(1, 2)", "namespace(a=1)", "messages[0].content.encode()", "none", "1.5"),
+)
+_EXPRESSIONS = (
+    *("{v} | round({n})", "{v} * {n}", "{v} ** {n}", "{v} // {n}", "{v} % {n}", "{v} == {w}"),
+    *("{v} in {w}", "{v} ~ {w}", "{v} | tojson(indent={n})", "{v} | tojson(separators=[{w}, {v}])"),
+    *("{v} | map(attribute='0.' * {n}) | list", "{v} | sort", "{v} | list | join({w})", "{v}.a.b"),
+    *("{v} | replace('', {w} * {n})", "{v}.replace({w}, {v} * {n})", "{v}.rfind({w} * {n})"),
+    *("{v} | indent({n})", "{v} | center({n})", "{v} | wordwrap({n})", "{v} | batch({n}) | list"),
+    *("{v} | pprint", "{v} | urlize", "{v} | string * {n}", "{v}.to_bytes({n}, 'big')"),
+    *("'%(a){n}d' % {{'a': n}}", "'%*d' % ({n}, 1)", "'{{:{{}}}}'.format(1, {n})", "{v} | unique"),
+    *("strftime_now('%Y' * {n})", "{v} | format({w})", "{v} | attr('__class__')", "{v}.__class__"),
+    *("dict.__globals__", "raise_exception({v})", "range({n}) | list", "[{v}] * {n}", "f({n})"),
+    *(
+        "{v}.ljust({n})",
+        "{v}.zfill({n})",
+        "{v}.join({w})",
+        "{v} | sum(start={w})",
+        "{v} | groupby(0)",
+    ),
+    *(
+        "{v}.append({w})",
+        "{v}.expandtabs({n})",
+        "{v}.translate({w})",
+        "lipsum({n})",
+        "{v} | random",
+    ),
+)
+_FRAMES = (
+    "{{{{ {e} }}}}",
+    "{{% for i in range(99999) %}}{{% set ns.a = [ns.a, ns.a] %}}{{{{ {e} }}}}{{% endfor %}}",
+    "{{% for i in range(40) %}}{{% set ns.a = [ns.a, ns.a] %}}{{% endfor %}}{{{{ {e} }}}}",
+    "{{% for i in range(40) %}}{{% set ns.a = ns.a ~ ns.a %}}{{% endfor %}}{{{{ {e} }}}}",
+    "{{% macro f(n) %}}{{{{ f(n) if n else {e} }}}}{{% endmacro %}}{{{{ f({n}) }}}}",
+    "{{% set y = {e} %}}{{{{ y }}}}{{% if y %}}{{{{ y }}}}{{% endif %}}",
+    "{{% for i in range({n}) %}}{{{{ {e} }}}}{{% if i %}}{{% break %}}{{% endif %}}{{% endfor %}}",
+    "{{% generation %}}{{{{ {e} }}}}{{% endgeneration %}}",
+)
+_BEGIN = "{% set ns = namespace(a='x') %}{% set n = messages | length %}{% set x = 'x' * 9999 %}"
+_FOLDED = "{{ 5 | round(-1000000000) }}"
+_SERVED = (
+    "{% set word = messages[0].content %}{% set one = messages | length %}"
+    "{% if word == 'round' %}{{ one | round(-1000000000) }}"
+    "{% elif word == 'bytes' %}{{ one.to_bytes(3000000000, 'big') }}"
+    "{% elif word == 'loop' %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"
+    "{% endfor %}{% elif word == 'path' %}{{ messages | map(attribute='0.' * 3000000) | list }}"
+    "{% elif word == 'power' %}{{ (one + 6) ** 99999999 // 3 }}"
+    "{% elif word == 'sum' %}{{ range(99999) | map('string') | map('list') | sum(start=[]) }}"
+    "{% endif %}{{ word }}"
+)
+_WORDS = ("round", "bytes", "loop", "path", "power", "sum")
+
+
+def templates(source: random.Random) -> Iterator[str]:
+    """Yield random templates, which read "other" as the role of the first message as an order."""
+    while True:
+        parts = {
+            "v": source.choice(_VALUES),
+            "w": source.choice(_VALUES),
+            "n": source.choice(_NUMBERS),
+        }
+        expression = source.choice(_EXPRESSIONS).format(**parts)
+        body = source.choice(_FRAMES).format(e=expression, n=parts["n"])
+        yield ("{% if messages[0].role == 'other' %}fine{% else %}" + _BEGIN + body + "{% endif %}")
+
+
+def attacked(template: str) -> tuple[str, list[str]]:
+    """Return how the chat of a template ended, and what is wrong with that."""
+    problems = []
+    processes = TemplateProcesses(template, "template")
+    start = time.monotonic()
+    try:
+        processes.render(datetime.now(), {"messages": [{"role": "user", "content": "a b"}]})
+        end = "text"
+    except UsageError as error:
+        end = "limit" if "; use another one" in str(error) else "error"
+    except BundleError:
+        end = "no template"
+    if (seconds := time.monotonic() - start) > _MAX_RENDERING:
+        problems.append(f"took {seconds:.1f} s")
+    try:
+        other = [{"role": "other", "content": ""}]
+        if processes.render(datetime.now(), {"messages": other}) != "fine":
+            problems.append("the next chat is another text")
+    except (UsageError, BundleError) as error:
+        if "processor time" not in str(error) and end != "no template":  # constants do it again
+            problems.append(f"the next chat ended in {error}")
+    processes.close()
+    return end, problems
+
+
+def _connection(server: Server) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(server.address.removeprefix("http://"), timeout=_TIMEOUT)
+
+
+def _chat(server: Server, model: str, content: str) -> tuple[int, str]:
+    """Return the status of a chat and its message of an error."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": 1,
+    }
+    connection = _connection(server)
+    try:
+        connection.request("POST", "/v1/chat/completions", json.dumps(body))
+        answer = connection.getresponse()
+        document: dict[str, Any] = json.loads(answer.read())
+        return answer.status, str(document.get("error", {}).get("message", ""))
+    finally:
+        connection.close()
+
+
+def _gaps(server: Server, ended: Event) -> list[float]:
+    """Poll /health/live and chat with the sound bundle until ``ended``; return the seconds."""
+    gaps = []
+    while not ended.is_set():
+        status, message = _chat(server, "tiny", "a")
+        if status != 200:
+            raise RuntimeError(f"the sound bundle's chat: {status} {message}")
+        connection = _connection(server)
+        start = time.monotonic()
+        connection.request("GET", "/health/live")
+        connection.getresponse().read()
+        connection.close()
+        gaps.append(time.monotonic() - start)
+        ended.wait(0.01)
+    return gaps
+
+
+def served(directory: Path, rounds: int, source: random.Random) -> tuple[Counter[str], list[str]]:
+    """Attack a server; return counts of answers, and what went wrong."""
+    bundles = {}
+    for name, template in (
+        ("tiny", "{{ messages[0].content }}"),
+        ("folded", _FOLDED),
+        ("slow", _SERVED),
+    ):
+        bundles[name] = tiny_bundle(directory / name)
+        put_chat(bundles[name], template)
+    problems: list[str] = []
+    counts: Counter[str] = Counter()
+    asked = [("folded", "a"), *(("slow", word) for word in _WORDS)] * rounds
+    source.shuffle(asked)
+    others = [f"{name}={bundles[name]}" for name in ("folded", "slow")]
+    with started(bundles["tiny"], *others) as server, ThreadPoolExecutor(_CLIENTS + 1) as pool:
+        ended = Event()
+        polling = pool.submit(_gaps, server, ended)
+        for (model, word), (status, message) in zip(
+            asked, pool.map(lambda one: _chat(server, *one), asked), strict=True
+        ):
+            counts[f"{model} {status}"] += 1
+            if status != 400 or "chat template" not in message:
+                problems.append(f"{model}, {word}: {status} {message}")
+        ended.set()
+        gap = max(polling.result())
+        if gap > _MAX_GAP:
+            problems.append(f"/health/live waited {gap:.1f} s")
+        status, message = _chat(server, "slow", "fine")
+        if status != 200:
+            problems.append(f"the next chat: {status} {message}")
+        problems += _ended(server, pool)
+    counts[f"health in {gap:.2f} s at most"] += 1
+    return counts, problems
+
+
+def _ended(server: Server, pool: ThreadPoolExecutor) -> Iterator[str]:
+    """Stop the server while it renders; yield what is wrong with its end."""
+    left = [pool.submit(_chat, server, "slow", word) for word in ("round", "loop")]
+    time.sleep(0.5)
+    below = _descendants(server.process.pid)
+    start = time.monotonic()
+    if (code := server.stop()) != 0:
+        yield f"the server ended with {code}"
+    if (seconds := time.monotonic() - start) > _MAX_ENDING:
+        yield f"the server took {seconds:.1f} s to end"
+    for future in left:
+        if future.exception() is None and (status := future.result()[0]) not in (400, 503):
+            yield f"a chat at the end: {status}"
+    if remaining := [pid for pid in below if _is_running(pid)]:
+        yield f"processes are left behind: {remaining}"
+
+
+def _descendants(pid: int) -> list[int]:
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for listed in lists for child in listed.read_text().split()]
+    return [*children, *(below for child in children for below in _descendants(child))]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def main() -> int:
+    """Print counts, and every template and chat that ended in another way than it must."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, default=200, help="number of random templates")
+    parser.add_argument("--rounds", type=int, default=1, help="of chats with the server")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    source = random.Random(arguments.seed)
+    ends: Counter[str] = Counter()
+    failures = 0
+    for _, template in zip(range(arguments.count), templates(source), strict=False):
+        end, problems = attacked(template)
+        ends[end] += 1
+        failures += bool(problems)
+        for problem in problems:
+            print(f"{template}\n    {problem}")
+    with tempfile.TemporaryDirectory(prefix="templates-") as temporary:
+        counts, problems = served(Path(temporary), arguments.rounds, source)
+    for problem in problems:
+        print(problem)
+    failures += len(problems)
+    print(
+        f"{arguments.count} templates: {dict(ends)}; a server: {dict(counts)}; {failures} failures"
+    )
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
