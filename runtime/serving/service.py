@@ -222,6 +222,9 @@ class EngineService(ABC):
     ) -> RequestStream:
         """Queue a request and return its stream; call it from a running event loop.
 
+        A chat is rendered before it returns. A server that renders templates of others calls
+        ``outline.prepare`` in a thread, and then `start`.
+
         ``deadline``: seconds after which the request ends with finish_reason "abort" and
         stop_reason "deadline", whether it waits or runs. If the engine hangs or a step takes long,
         the request ends without the engine 0.2 s later, with the text so far.

@@ -48,7 +48,7 @@ class _Process:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", worker.__file__, *_package_directories()],
+                    [_interpreter(), "-P", worker.__file__, *_package_directories()],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -108,6 +108,15 @@ class _Process:
         self.kill()
         self._process.wait()
         self._socket.close()
+
+
+def _interpreter() -> str:
+    """Return a Python like this one, also in a program that embeds it, as Triton's backend does."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    inside = [Path(prefix, "bin", version) for prefix in (sys.exec_prefix, sys.base_exec_prefix)]
+    candidates = [Path(sys.executable or ""), *inside]
+    found = (path for path in candidates if path.name.startswith("python") and path.is_file())
+    return str(next(found, version))
 
 
 def _package_directories() -> list[str]:

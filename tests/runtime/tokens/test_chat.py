@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import product
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 from chat_templates import SPECIAL_TOKENS, TEMPLATES, byte_tokenizer
 from jinja2 import TemplateError
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as RawTokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
@@ -43,9 +46,9 @@ def chat_of(source: str, *, adds_bos: bool = True) -> ChatTemplate:
     return ChatTemplate(source, tokenizer, special_tokens=tokens, now=_Clock.now)
 
 
-def transformers_tokenizer() -> PreTrainedTokenizerFast:
+def transformers_tokenizer(raw: RawTokenizer | None = None) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
-        tokenizer_object=byte_tokenizer(), bos_token="<s>", eos_token="</s>"
+        tokenizer_object=raw or byte_tokenizer(), bos_token="<s>", eos_token="</s>"
     )
 
 
@@ -73,6 +76,54 @@ def test_texts_and_ids_equal_those_of_transformers(
         assert list(made.token_ids) == theirs.apply_chat_template(
             messages, return_dict=False, **asked
         )
+
+
+def sentencepiece_like(pre_tokenizer: pre_tokenizers.PreTokenizer | None) -> RawTokenizer:
+    """Return a tokenizer as LLaMA 2's, or with ``pre_tokenizer`` as Mistral's, of single bytes."""
+    pieces = [*SPECIAL_TOKENS, "\u2581", *(f"<0x{byte:02X}>" for byte in range(256)), *"INST/user:"]
+    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
+    raw = RawTokenizer(
+        models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True)
+    )
+    if pre_tokenizer is None:
+        prepended = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+        raw.normalizer = normalizers.Sequence(prepended)
+    else:
+        raw.pre_tokenizer = pre_tokenizer
+    raw.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL_TOKENS])
+    raw.post_processor = byte_tokenizer().post_processor
+    return raw
+
+
+def byte_level(*first: pre_tokenizers.PreTokenizer) -> RawTokenizer:
+    """Return a tokenizer as Qwen 2's and SmolLM2's, of single bytes."""
+    raw = byte_tokenizer(adds_bos=False)
+    raw.normalizer = normalizers.NFC()
+    raw.pre_tokenizer = pre_tokenizers.Sequence([*first, pre_tokenizers.ByteLevel(False)])
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "names"),
+    [
+        (sentencepiece_like(None), ("llama2", "zephyr")),
+        (sentencepiece_like(pre_tokenizers.Metaspace("\u2581", "first")), ("mistral", "zephyr")),
+        (byte_level(pre_tokenizers.Split(Regex(r"\p{N}|\s+(?!\S)"), "isolated")), ("chatml",)),
+        (byte_level(pre_tokenizers.Digits(individual_digits=True)), ("smollm2", "llama3")),
+    ],
+    ids=["llama", "mistral", "qwen2", "smollm"],
+)
+def test_ids_of_all_families_equal_those_of_transformers(
+    raw: RawTokenizer, names: Sequence[str]
+) -> None:
+    theirs = transformers_tokenizer(RawTokenizer.from_str(raw.to_str()))
+    tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+    for name, messages in product(names, (CHATS["one"], CHATS["turns"])):
+        ours = ChatTemplate(TEMPLATES[name], Tokenizer(raw), special_tokens=tokens)
+        assert list(ours.encode(messages).token_ids) == theirs.apply_chat_template(
+            messages, chat_template=TEMPLATES[name], add_generation_prompt=True, return_dict=False
+        )
+        ours.close()
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
