@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from ...engines.errors import BundleError, UsageError, did_you_mean, few, shown
 from ...engines.manifest import ChatFile
-from .spelled_tokens import END, SpelledTokens
+from .spelled_tokens import END, SpelledTokens, without_noncharacters
 from .template_process import TemplateProcesses
 from .template_variables import plain_value
 
@@ -174,6 +174,8 @@ class ChatTemplate:
             )
         if special_tokens == "escape":
             checked, variables = self._escaped(checked), self._escaped_value(variables)
+        else:
+            checked = [{**one, "content": without_noncharacters(one["content"])} for one in checked]
         if continue_final_message:
             rendered = self._render_open(checked, variables)
         else:

@@ -181,6 +181,13 @@ def test_a_template_that_writes_marks_of_its_own_ends_in_an_error_or_in_text() -
     with pytest.raises(UsageError, match=r"chat template \| writes noncharacters"):
         chat_of("\ufdd0\ufde9\ufde9\ufdd1").encode(CHATS["one"])
     assert chat_of("\ufdd0\ufde5 \ufdd1").encode(CHATS["one"]).text == "\ufffd\ufffd \ufffd"
+    spelled = [{"role": "user", "content": "\ufdd0\ufde9\ufde9\ufdd1"}]
+    chat = chat_of("{{ messages[0].content }}")
+    texts = {
+        chat.encode(spelled).text,
+        chat.encode(spelled, special_tokens="allow").text,
+    }
+    assert texts == {"\ufffd" * 4}
 
 
 def test_the_developers_messages_are_the_systems_where_templates_do_not_know_them() -> None:
