@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from typing_extensions import deprecated
 
@@ -17,7 +17,7 @@ from ..engines.kernels.library import kernels_in_use
 from .drafting.memory import DraftMemory
 from .kv.buffers import KVMemory
 from .opening import OpenKeywords, OpenOptions, PrefixSharing
-from .requests.request import Messages, Prompt, Prompts, Request, make_requests
+from .requests.request import Messages, Prompts, Request, chat_prompts, make_requests
 from .requests.score_request import make_score_requests
 from .schedule import ExitSchedule
 from .schedule.bundle import UntunedWarning, bundle_schedule
@@ -262,17 +262,12 @@ class Generator:
         `generate`, which takes ``{"messages": messages}`` as a prompt, too; raises UsageError where
         the bundle has no template, and MissingExtraError without jinja2.
         """
-        first = next(iter(messages), None)
-        chats = messages if isinstance(first, list | tuple) else [messages]
-        prompts: list[Prompt] = [
-            {
-                "messages": cast("Messages", one),
-                "special_tokens": special_tokens,
-                "chat_template_kwargs": chat_template_kwargs,
-                "continue_final_message": continue_final_message,
-            }
-            for one in chats
-        ]
+        prompts = chat_prompts(
+            messages,
+            special_tokens=special_tokens,
+            chat_template_kwargs=chat_template_kwargs,
+            continue_final_message=continue_final_message,
+        )
         return self.generate(
             prompts,
             sampling_params,

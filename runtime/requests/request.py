@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NotRequired, SupportsIndex, TypedDict, cast, get_args
@@ -74,6 +74,13 @@ def as_prompt_list(prompts: Prompts) -> list[Prompt]:
             "prompts", "is a flat list of token ids; allowed: a list of prompts, e.g. [[2, 5, 7]]"
         )
     return prompt_list
+
+
+def chat_prompts(messages: Messages | Sequence[Messages], **options: Any) -> list[Prompt]:  # noqa: ANN401
+    """Return one chat, or each of several, as a prompt; ``options``: others of MessagesPrompt."""
+    first = next(iter(messages), None)
+    chats = messages if isinstance(first, list | tuple) else [messages]
+    return [cast("MessagesPrompt", {"messages": one, **options}) for one in chats]
 
 
 def prompt_text(prompt: Prompt) -> str | None:

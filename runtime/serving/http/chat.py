@@ -124,10 +124,8 @@ def _take_beginning(fields: dict[str, Any]) -> Iterator[str]:
 
     Yield a problem if it is not that.
     """
-    begins, continues = (
-        fields.pop("add_generation_prompt", None),
-        fields.get("continue_final_message", False),
-    )
+    begins = fields.pop("add_generation_prompt", None)
+    continues = fields.get("continue_final_message", False)
     if begins is not None and begins is not (not continues):
         yield (
             f"`add_generation_prompt` is {shown(begins)}; allowed: true, or false with "
