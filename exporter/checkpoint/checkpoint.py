@@ -22,7 +22,7 @@ from .formats import map_bin, map_safetensors
 from .hub import CheckpointDirectory, locate
 from .reader import CheckpointReader, MappedReader, StoredTensor
 from .template import read_template
-from .tokenizer import byte_level_tokenizer, read_tokenizer
+from .tokenizer import byte_level_tokenizer, read_tokenizer, with_tokenizer_end
 
 _EARLY_EXIT_NAME = "layerskip-"  # of facebook/layerskip-llama3.2-1B, whose config is any LLaMA's
 _SCHEDULE_FILES = ("schedule.json", "training_schedule.json")
@@ -90,6 +90,8 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
     if problems := _tensor_problems(reader, model):
         raise CheckpointError(source.model, *problems)
     tokenizer = read_tokenizer(directory.path)
+    if tokenizer is not None:
+        model = with_tokenizer_end(model, directory.path, tokenizer)
     warnings = _length_warnings(model, source.max_seq_len)
     if tokenizer is None:
         warnings.append("no tokenizer files: the bundle runs on token ids")

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...engines.documents import read_file
+from ...engines.documents import read_file, read_json
 from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
-from ...engines.manifest import ModelSpec
+from ...engines.manifest import MAX_END_TOKENS, ModelSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,6 +53,31 @@ def read_tokenizer(directory: Path) -> bytes | None:
     if all((directory / name).is_file() for name in ("vocab.json", "merges.txt")):
         return _converted(directory, "vocab.json and merges.txt")
     return None
+
+
+def with_tokenizer_end(model: ModelSpec, directory: Path, tokenizer_json: bytes) -> ModelSpec:
+    """Return ``model`` with the tokenizer's ``eos_token`` among the tokens that end a text.
+
+    The end of turn of a chat model may be named in tokenizer_config.json only (or in the older
+    special_tokens_map.json), beside config.json's end of text. vLLM stops there, too. Raises
+    CheckpointError for a file that can't be read.
+    """
+    from tokenizers import Tokenizer
+
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        document = read_json(path, CheckpointError) if (path := directory / name).is_file() else {}
+        given = document.get("eos_token") if isinstance(document, dict) else None
+        text = given.get("content") if isinstance(given, dict) else given
+        if isinstance(text, str):
+            break
+    else:
+        return model
+    token_id = Tokenizer.from_str(tokenizer_json.decode()).token_to_id(text)
+    ends = model.end_token_ids
+    if token_id is None or token_id in ends or token_id >= model.vocab_size:
+        return model
+    ends = (*ends[: MAX_END_TOKENS - 1], token_id)
+    return model.model_copy(update={"eos_token_id": ends[0], "end_token_ids": ends})
 
 
 def tokenizer_warning(directory: Path, content: bytes) -> str | None:

@@ -62,6 +62,15 @@ def test_special_texts_come_from_the_configuration_or_the_ids(
     assert (chat.described.bos_token, chat.described.eos_token) == (bos, eos)
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config__json", "special_tokens_map__json"])
+def test_a_text_also_ends_at_the_end_of_text_of_the_tokenizer(source: Path, name: str) -> None:
+    opened = CheckpointSource(model=str(source))
+    assert open_checkpoint(opened).model.end_token_ids == (2,)
+    for eos, expected in (("</s>", (2,)), ({"content": "<unk>"}, (2, 3)), ("absent", (2,))):
+        write(source, **{name: {"eos_token": eos}})
+        assert open_checkpoint(opened).model.end_token_ids == expected
+
+
 def test_a_template_that_is_none_names_its_file_before_work_starts(source: Path) -> None:
     write(source, chat_template__jinja="{% for %}")
     with pytest.raises(CheckpointError, match=r"chat_template.jinja \| is not a template \(line 1"):
