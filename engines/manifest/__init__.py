@@ -31,6 +31,7 @@ from .manifest import (
 from .model_spec import ModelSpec
 from .precision import FloatType, Kernels, KVType, PrecisionSpec, Quantization, has_kernel_blocks
 from .prompts import PROMPT_PLACEHOLDER, ChatFile, PromptTemplate
+from .sampling_defaults import SamplingDefaults
 
 __all__ = [
     "DRAFT_HEAD", "DRAFT_LAYER", "EARLY_EXIT", "END_TOKENS_FEATURE", "FORMAT_VERSION",
@@ -39,6 +40,6 @@ __all__ = [
     "UPGRADED_VERSION", "BuildSpec", "ChatFile", "DType", "DraftHead", "DraftLayer", "EngineKind",
     "EngineSpec", "FileRecord", "FloatType", "Integer", "KVBucket", "KVCacheSpec", "KVType",
     "Kernels", "Manifest", "ModelSpec", "PrecisionSpec", "PromptTemplate", "Quantization",
-    "RelativePath", "Sha256", "TensorRole", "TensorSpec", "UnusedCache", "has_kernel_blocks",
-    "json_digest", "kv_width",
+    "RelativePath", "SamplingDefaults", "Sha256", "TensorRole", "TensorSpec", "UnusedCache",
+    "has_kernel_blocks", "json_digest", "kv_width",
 ]  # fmt: skip

@@ -75,6 +75,7 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         "kernels": kernels_in_use(manifest),
         "model": dict(manifest.model),
         "precision": manifest.precision.model_dump(mode="json", exclude_none=True),
+        "sampling_defaults": manifest.model.sampling_defaults.given,
         "prompt_template": manifest.prompt_template,
         "chat_template": None
         if manifest.chat_template is None

@@ -97,8 +97,9 @@ class NativeRuntime:
 
 
 def native_params(params: SamplingParams) -> dict[str, Any]:
-    """Return parameters for generate.cpp, without those that are None."""
-    return {name: value for name, value in params.to_dict().items() if value is not None}
+    """Return parameters for generate.cpp: those that were given and are not None."""
+    given = params.model_dump(mode="json", exclude_unset=True)
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def plan_text(text: str, num_layers: int, horizon: int | None = None) -> str:
