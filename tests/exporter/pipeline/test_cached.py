@@ -1,4 +1,4 @@
-"""A command that gets a checkpoint in place of a bundle exports it once, and again if it changed."""
+"""A command exports a checkpoint that it gets in place of a bundle once, until it changes."""
 
 from __future__ import annotations
 
