@@ -86,9 +86,7 @@ class NativeRuntime:
         return [[_made_natively(output) for output in answer["outputs"]] for answer in answers]
 
     def _line(self, asked: Asked) -> dict[str, Any]:
-        params = {
-            name: value for name, value in asked.params.to_dict().items() if value is not None
-        }
+        params = native_params(asked.params)
         line: dict[str, Any] = {"prompt": asked.prompt, "params": params, "after": asked.after}
         if asked.patience is not None:
             line["patience"] = asked.patience
