@@ -174,7 +174,8 @@ class ValidatedConfig(BaseModel):
 
     def updated(self, /, **changes: Any) -> Self:  # noqa: ANN401  (checked by pydantic)
         """Return a copy with some fields changed, checked like a new one."""
-        return type(self)(**(dict(self) | changes))
+        given = {name: value for name, value in self if name in self.model_fields_set}
+        return type(self)(**(given | changes))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as JSON values, every field included."""

@@ -175,7 +175,7 @@ class Generator:
         have the same addresses: calls with as many rows in the same KV bucket (TensorRT), or of
         similar lengths. Raises what ``generate`` raises.
         """
-        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+        params = SamplingParams.fixed(temperature=0, max_tokens=max_tokens, ignore_eos=True)
         for batch_size in batch_sizes:
             self.generate([[0] * prompt_length] * batch_size, params, schedule=schedule)
 

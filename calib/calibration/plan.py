@@ -132,7 +132,7 @@ def generate_completions(
                 text_generated()
 
     prompts = [example.prompt_token_ids for example in examples]
-    params = SamplingParams(temperature=0.0, max_tokens=num_tokens)
+    params = SamplingParams.fixed(temperature=0.0, max_tokens=num_tokens)
     with Generator(bundle, open_backend(bundle.manifest.target)) as generator:
         results = generator.generate(prompts, params, schedule=schedule, on_progress=count)
     return tuple(

@@ -300,7 +300,7 @@ def run_bundle(
     chunk.
     """
     params = [
-        SamplingParams(
+        SamplingParams.fixed(
             temperature=config.temperature,
             seed=config.seed + index,
             max_tokens=prepared.room(prompt),
@@ -342,7 +342,7 @@ def _warm_up(
     prompts = prepared.prompts[:batch_size]
     token_ids = [prompt.token_ids for prompt in prompts]
     num_tokens = min(_WARMUP_TOKENS, *map(prepared.room, prompts))
-    params = SamplingParams(temperature=0.0, max_tokens=num_tokens)
+    params = SamplingParams.fixed(temperature=0.0, max_tokens=num_tokens)
     for schedule in prepared.schedules:
         generator.generate(token_ids, params, schedule=schedule)
     for draft in drafts:

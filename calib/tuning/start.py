@@ -16,7 +16,7 @@ from ...exporter.checkpoint.chat import CheckpointChat, parse_tokenizer, read_ch
 from ...exporter.checkpoint.checkpoint import read_model
 from ...exporter.checkpoint.hub import locate
 from ...exporter.checkpoint.template import read_template
-from ...exporter.checkpoint.tokenizer import TEXT_FILES, read_tokenizer
+from ...exporter.checkpoint.tokenizer import TEXT_FILES, read_tokenizer, with_tokenizer_end
 from ...exporter.config import CheckpointSource
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.chats import Conversation
@@ -106,6 +106,7 @@ def _open_checkpoint(model: str, max_length: int | None) -> StartModel:
     tokenizer = read_tokenizer(path)
     if tokenizer is None:
         raise CheckpointError(model, "has no tokenizer files; put tokenizer.json beside it")
+    spec = with_tokenizer_end(spec, path, tokenizer)
     others = [name for name in TEXT_FILES if (path / name).is_file()]
     files = {"tokenizer.json": tokenizer} | {name: (path / name).read_bytes() for name in others}
     load = partial(load_skip_model, path, spec.family)

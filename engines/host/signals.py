@@ -83,6 +83,11 @@ class Interruption:
         """Return True if a signal was received; the ``cancelled`` callback of a generator."""
         return self._number is not None
 
+    @property
+    def number(self) -> int | None:
+        """The signal that was received; None if none was."""
+        return self._number
+
     def raise_again(self) -> None:
         """Deliver the received signal, if any, to the previous handler; call after the context."""
         if self._number is not None:

@@ -39,6 +39,7 @@ from .precision import (
     has_kernel_blocks,
 )
 from .prompts import PROMPT_PLACEHOLDER, ChatFile, PromptTemplate
+from .sampling_defaults import SamplingDefaults
 
 __all__ = [
     "DRAFT_HEAD", "DRAFT_LAYER", "EARLY_EXIT", "END_TOKENS_FEATURE", "FORMAT_VERSION",
@@ -47,6 +48,6 @@ __all__ = [
     "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec", "ChatFile", "DType",
     "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType", "Integer",
     "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec", "PrecisionSpec",
-    "PromptTemplate", "Quantization", "RelativePath", "Sha256", "TensorRole", "TensorSpec",
-    "UnusedCache", "has_kernel_blocks", "json_digest", "kv_width",
+    "PromptTemplate", "Quantization", "RelativePath", "SamplingDefaults", "Sha256", "TensorRole",
+    "TensorSpec", "UnusedCache", "has_kernel_blocks", "json_digest", "kv_width",
 ]  # fmt: skip

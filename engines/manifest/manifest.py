@@ -25,6 +25,7 @@ from .kv_cache import KVCacheSpec, kv_width
 from .model_spec import ModelSpec
 from .precision import FloatType, Kernels, KVType, PrecisionSpec, has_kernel_blocks
 from .prompts import ChatFile, PromptTemplate
+from .sampling_defaults import SamplingDefaults
 
 FORMAT_VERSION = constants.integer("format_version")
 UPGRADED_VERSION = constants.integer("upgraded_version")  # `skipdec upgrade` converts from it
@@ -37,7 +38,7 @@ MAX_END_TOKENS = constants.integer("max_end_tokens")
 
 _OPTIONAL = (  # of the manifest; left out where absent
     *("kernels", "end_token_ids", "prompt_template", "chat_template", "requires"),
-    *("draft_layer", "draft_head"),
+    *("draft_layer", "draft_head", "sampling_defaults"),
 )
 
 
@@ -54,6 +55,9 @@ class Manifest(Record):
         max_length=MAX_END_TOKENS,
         description="tokens that end a text, at least two, eos_token_id first; absent: only "
         "eos_token_id, if that is not null",
+    )
+    sampling_defaults: SamplingDefaults | None = Field(
+        default=None, description="of requests that leave these parameters out; absent: none"
     )
     model: ModelSpec
     precision: PrecisionSpec
@@ -100,7 +104,9 @@ class Manifest(Record):
     @field_validator("model")
     @classmethod
     def _with_ends(cls, model: ModelSpec, info: ValidationInfo) -> ModelSpec:
-        """Give the model all tokens that end its texts, which stand beside it in manifest.json."""
+        """Give the model what stands beside it in manifest.json: its ends and defaults."""
+        defaults = info.data.get("sampling_defaults")
+        model = model.model_copy(update={"sampling_defaults": defaults or SamplingDefaults()})
         ends = info.data.get("end_token_ids")
         if not ends:
             return model

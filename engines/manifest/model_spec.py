@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 from pydantic.json_schema import SkipJsonSchema
 
 from .fields import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, Capacity, Integer, Record
+from .sampling_defaults import SamplingDefaults
 
 
 class ModelSpec(Record):
@@ -53,6 +54,11 @@ class ModelSpec(Record):
         ),
         exclude=True,
         description="tokens that end a text, eos_token_id first; the manifest stores them",
+    )
+    sampling_defaults: Annotated[SamplingDefaults, SkipJsonSchema()] = Field(
+        default=SamplingDefaults(),
+        exclude=True,
+        description="of requests that give no parameters; the manifest stores them",
     )
 
     @model_serializer(mode="wrap")

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...engines.errors import UnsupportedModelError, shown
-from ...engines.manifest import MAX_END_TOKENS, ModelSpec
+from ...engines.errors import UnsupportedModelError, UsageError, shown
+from ...engines.manifest import MAX_END_TOKENS, ModelSpec, SamplingDefaults
+from ...runtime.tokens.sampling import SamplingParams
 from .architecture import ARCHITECTURES, Architecture
 
 DEFAULT_MAX_SEQ_LEN = 8192
@@ -28,8 +29,9 @@ def model_spec(
 
     ``max_seq_len`` defaults to ``max_position_embeddings``. The tokens that end a text are those of
     ``generation_config`` (the content of generation_config.json), as in transformers; without any
-    there, those of ``config``. Raises UnsupportedModelError, with all reasons at once, for an
-    unknown family or features that the family does not support.
+    there, those of ``config``. Its sampling parameters become the bundle's defaults. Raises
+    UnsupportedModelError, with all reasons at once, for an unknown family or features that the
+    family does not support.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
@@ -38,6 +40,8 @@ def model_spec(
         raise UnsupportedModelError(name, problem, *_reasons(config))
     architecture: Architecture = ARCHITECTURES.load(model_type)
     model = architecture.spec_from_config(config, name, max_seq_len)
+    defaults = _sampling_defaults(generation_config or {}, name)
+    model = model.model_copy(update={"sampling_defaults": defaults})
     for source in (generation_config or {}, config):
         reader = ConfigReader(source)
         ends = reader.token_ids("eos_token_id", model.vocab_size)
@@ -47,6 +51,21 @@ def model_spec(
         if ends:
             return model.model_copy(update={"eos_token_id": ends[0], "end_token_ids": ends})
     return model
+
+
+def _sampling_defaults(generation_config: Mapping[str, Any], name: str) -> SamplingDefaults:
+    """Return the recommended sampling parameters, as vLLM reads them: ``do_sample`` aside.
+
+    Raises UnsupportedModelError, naming the file, for values that SamplingParams refuses.
+    """
+    found = ((field, generation_config.get(field)) for field in SamplingDefaults.model_fields)
+    given = {field: value for field, value in found if value is not None}
+    try:
+        SamplingParams(**given)
+    except UsageError as error:
+        problems = (f"generation_config.json: {problem}" for problem in error.problems)
+        raise UnsupportedModelError(name, *problems) from error
+    return SamplingDefaults(**given)
 
 
 # Fields of structures that no engine here computes, and what they mean.

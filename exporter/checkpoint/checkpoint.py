@@ -23,7 +23,7 @@ from .hub import CheckpointDirectory, locate
 from .mistaken import mistaken
 from .reader import CheckpointReader, MappedReader, StoredTensor
 from .template import read_template
-from .tokenizer import byte_level_tokenizer, read_tokenizer
+from .tokenizer import byte_level_tokenizer, read_tokenizer, with_tokenizer_end
 
 _VALUE_HEAD = "v_head."  # of TRL's models, for reinforcement learning; texts don't depend on it
 _EARLY_EXIT_NAME = "layerskip-"  # of facebook/layerskip-llama3.2-1B, whose config is any LLaMA's
@@ -92,6 +92,8 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
     if problems := _tensor_problems(reader, model):
         raise CheckpointError(source.model, *problems)
     tokenizer = read_tokenizer(directory.path)
+    if tokenizer is not None:
+        model = with_tokenizer_end(model, directory.path, tokenizer)
     warnings = _length_warnings(model, source.max_seq_len)
     if left_out := sorted(name for name in reader.names() if name.startswith(_VALUE_HEAD)):
         warnings.append(f"{', '.join(left_out)} left out: a value head does not change texts")

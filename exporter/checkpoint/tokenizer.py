@@ -9,11 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
-from ...engines.documents import open_regular, read_file
+import tokenizers
+
+from ...engines.documents import open_regular, read_file, read_json
 from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
 from ...engines.host.worker import Limits, Worker, WorkerCrashError
-from ...engines.manifest import ModelSpec
+from ...engines.manifest import MAX_END_TOKENS, ModelSpec
 from ...runtime.tokens.tokenizer import Tokenizer
 from .tokenizer_worker import REMEDY, TEXTS, ReadByTransformers, check, convert, encode
 
@@ -63,6 +65,29 @@ def read_tokenizer(directory: Path) -> bytes | None:
         return None
     require_extra("export", "converting a tokenizer")
     return _in_limits(convert, directory, _TRANSFORMERS).encode()
+
+
+def with_tokenizer_end(model: ModelSpec, directory: Path, tokenizer_json: bytes) -> ModelSpec:
+    """Return ``model`` with the tokenizer's ``eos_token`` among the tokens that end a text.
+
+    The end of turn of a chat model may be named in tokenizer_config.json only (or in the older
+    special_tokens_map.json), beside config.json's end of text. vLLM stops there, too. Raises
+    CheckpointError for a file that can't be read.
+    """
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        document = read_json(path, CheckpointError) if (path := directory / name).is_file() else {}
+        given = document.get("eos_token") if isinstance(document, dict) else None
+        text = given.get("content") if isinstance(given, dict) else given
+        if isinstance(text, str):
+            break
+    else:
+        return model
+    token_id = tokenizers.Tokenizer.from_str(tokenizer_json.decode()).token_to_id(text)
+    ends = model.end_token_ids
+    if token_id is None or token_id in ends or token_id >= model.vocab_size:
+        return model
+    ends = (*ends[: MAX_END_TOKENS - 1], token_id)
+    return model.model_copy(update={"eos_token_id": ends[0], "end_token_ids": ends})
 
 
 def tokenizer_warning(directory: Path, content: bytes) -> str | None:
@@ -156,7 +181,6 @@ def byte_level_tokenizer(model: ModelSpec) -> bytes | None:
     ``bos_token_id`` is put before every text if it is one of those. Returns None if the vocabulary
     is smaller than 260.
     """
-    import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, processors
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

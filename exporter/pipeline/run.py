@@ -189,6 +189,9 @@ class _Building:
             target=plan.target,
             kernels=plan.kernels,
             end_token_ids=several_ends,
+            sampling_defaults=plan.model.sampling_defaults
+            if plan.model.sampling_defaults.given
+            else None,
             model=plan.model,
             precision=plan.precision,
             kv_cache=KVCacheSpec(unused=target_of(plan.form).unused_cache),

@@ -20,7 +20,8 @@ def check_identity(
 ) -> None:
     """Raise VerificationError if the bundle's structure or precision is not the requested one."""
     manifest = bundle.manifest
-    free = {"name", "max_seq_len"}  # a checkpoint may be renamed, and its length limited
+    # A checkpoint may be renamed, its length limited, and other sampling recommended.
+    free = {"name", "max_seq_len", "sampling_defaults"}
     built = dict(manifest.model) | dict(manifest.precision) | {"kernels": manifest.kernels}
     asked = dict(model) | dict(precision) | {"kernels": kernels}
     if problems := [

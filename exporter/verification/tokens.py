@@ -66,7 +66,7 @@ def greedy_texts(bundle: EngineBundle, seed: int) -> list[GreedyText]:
     """
     model, build = bundle.manifest.model, bundle.manifest.build
     prompts = random_prompts(model, seed, None if build is None else build.max_prompt_len)
-    params = SamplingParams(
+    params = SamplingParams.fixed(
         temperature=0.0,
         max_tokens=_generated_tokens(model),
         ignore_eos=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...engines.errors import UsageError
 from ...engines.host.options import from_options
 from .options import GenerateOptions
 
@@ -33,6 +34,8 @@ option, with _ for -; its default id is its number.
 "layer_ranges"}; for a bad line {"id", "line", "error"}, and the exit code is 1. Ctrl-C keeps
 finished lines; --resume continues from there.
 
+A checkpoint is exported once, into ~/.cache/skipdec.
+
 Values in round brackets are the defaults.
 """
 
@@ -41,14 +44,34 @@ Values in round brackets are the defaults.
 def generate(options: GenerateOptions) -> None:
     """Continue prompts with the engines and the exit schedule of a bundle."""
     from .lines import open_lines, run_lines
-    from .prompts import read_pipe, read_prompt, run_prompts
+    from .prompts import read_pipe, read_prompt, run_prompts, stdin
 
+    options = options.exported()
     if options.input is not None:
         with open_lines(options) as lines:
             run_lines(options, lines)
     elif options.texts:
         run_prompts(options, [read_prompt() if text == "-" else text for text in options.texts])
+    elif options.chat and stdin().isatty():
+        _converse(options)
     elif isinstance(piped := read_pipe(), str):
         run_prompts(options, [piped])
     else:
         run_lines(options, piped)
+
+
+def _converse(options: GenerateOptions) -> None:
+    """Hold a conversation, as ``skipdec chat`` does. Raises UsageError for what needs a prompt."""
+    from .conversation import Conversation
+
+    if options.as_json or options.params.n > 1:
+        raise UsageError("generate", "--json and --n need a prompt; give one by -p")
+    with options.open_generator() as generator:
+        Conversation(
+            generator,
+            options.params,
+            system=options.system,
+            schedule=options.opening.schedule,
+            draft=options.opening.draft,
+            quiet=options.quiet,
+        ).run()

@@ -94,6 +94,9 @@ def _print_sections(document: dict[str, Any]) -> None:
         f"quantize {precision['quantize']}, "
         f"schedule {document['bundle_schedule']}"
     )
+    if defaults := document["sampling_defaults"]:
+        listed = ", ".join(f"{name} {value:g}" for name, value in defaults.items())
+        console.print(f"sampling unless a request says otherwise: {listed}", markup=False)
     if (draft := document["bundle_draft"]) is not None:
         console.print(f"--draft auto is {draft}", markup=False)
     if (template := document["prompt_template"]) is not None:

@@ -15,6 +15,7 @@ from ...engines.host.console import stderr_console
 from ..opening import ENGINE_OPTIONS, GENERATOR_OPTIONS, OpenOptions
 from ..tokens.sampling import SamplingParams
 from ..tokens.template_variables import read_variables
+from .checkpoints import ExportChoice, bundle_of
 
 if TYPE_CHECKING:
     from ...engines.backends.session import EngineBackend
@@ -55,8 +56,8 @@ def opener(options: OpenOptions, *, max_batch_size: int) -> OpenGenerator:
 class GenerateOptions(ValidatedConfig):
     """The options of ``skipdec generate``; contradictory ones are refused."""
 
-    bundle: Annotated[Path, Option(metavar="BUNDLE", is_argument=True)] = Field(
-        description="a bundle's directory"
+    bundle: Annotated[Path, Option(metavar="MODEL", is_argument=True)] = Field(
+        description="a bundle's directory, or a checkpoint: its directory, hub id or short name"
     )
     prompt: Annotated[str | None, Option(metavar="TEXT|-", is_argument=True)] = Field(
         default=None, description="a prompt; - reads all of stdin"
@@ -65,7 +66,8 @@ class GenerateOptions(ValidatedConfig):
         default=(), description="may be repeated"
     )
     chat: Annotated[bool, Option()] = Field(
-        default=False, description="prompts are a user's messages: render the chat template"
+        default=False,
+        description="prompts are a user's messages; on a terminal, without prompts: a conversation",
     )
     system: Annotated[str | None, Option(metavar="TEXT")] = Field(
         default=None, description="the system's message before them, with --chat"
@@ -92,6 +94,7 @@ class GenerateOptions(ValidatedConfig):
     )
     quiet: Annotated[bool, Option("-q")] = Field(default=False, description="report only errors")
     opening: Annotated[OpenOptions, Option(only=GENERATOR_OPTIONS)] = OpenOptions()
+    export: Annotated[ExportChoice, Option()] = ExportChoice()
     record: Annotated[Path | None, Option(panel="Running", metavar="DIR")] = Field(
         default=None, description="keep the inputs of all engine calls in a new DIR, for compare"
     )
@@ -145,6 +148,11 @@ class GenerateOptions(ValidatedConfig):
             }
             for text in texts
         ]
+
+    def exported(self) -> GenerateOptions:
+        """Return the options with a bundle in place of a checkpoint, which is exported once."""
+        bundle = bundle_of(self.bundle, self.export, quiet=self.quiet)
+        return self.updated(bundle=bundle, export=ExportChoice())
 
     def open_generator(self) -> Generator:
         """Load the bundle's engines; report its prompt template on stderr, if it has one."""

@@ -11,7 +11,7 @@ from ..drafting.config import DraftConfig
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
 from ..tokens.outputs import Drafts, StreamDelta
-from ..tokens.sampling import SamplingParams
+from ..tokens.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 
 _SECONDS_BETWEEN_UPDATES = 0.1
 
@@ -47,10 +47,10 @@ class GenerationProgress:
         self._end: float | None = None
         self.num_tokens = 0
         self.num_finished = 0
-        self._num_cut = 0  # completions that ended at max_tokens
+        self._num_cut = 0  # completions that ended at the default of max_tokens
         self._num_later_tokens = 0  # all but the first of each completion
         self._layers_of_later_tokens = 0
-        self._begun: set[tuple[int, int]] = set()  # completions of this call with a first token
+        self._lengths: dict[tuple[int, int], int] = {}  # of the completions of this call that run
 
     def __enter__(self) -> GenerationProgress:
         self._start = perf_counter()
@@ -74,16 +74,15 @@ class GenerationProgress:
         row = (delta.request_index, delta.index)
         if delta.token_ids:
             self.num_tokens += len(delta.token_ids)
-            if row in self._begun:
+            if row in self._lengths:
                 self._num_later_tokens += len(delta.token_ids)
                 self._layers_of_later_tokens += delta.layers * len(delta.token_ids)
                 self._num_accepted += delta.drafted
-            else:
-                self._begun.add(row)
+            self._lengths[row] = self._lengths.get(row, 0) + len(delta.token_ids)
         if delta.finish_reason is not None:
-            self._begun.discard(row)  # the next call numbers its requests from 0 again
+            length = self._lengths.pop(row, 0)  # the next call numbers its requests from 0 again
             self.num_finished += delta.finish_reason != "abort"
-            self._num_cut += delta.finish_reason == "length"
+            self._num_cut += delta.finish_reason == "length" and length == DEFAULT_MAX_TOKENS
 
     def count_drafts(self, drafts: Drafts) -> None:
         """Add the drafted tokens of results, which a step does not tell."""
@@ -172,7 +171,7 @@ class GenerationProgress:
         if self._num_cut and "max_tokens" not in params.model_fields_set:
             hint = (
                 f"\n{self._num_cut} of {self.num_finished} texts end at --max-tokens, by default "
-                f"{params.max_tokens}; 0 is as many as fit"
+                f"{DEFAULT_MAX_TOKENS}; 0 is as many as fit"
             )
         realised = "" if depth is None else f", realised depth {depth:.2f} of {num_layers} layers"
         schedule = self._schedule_text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -15,6 +16,7 @@ from ...engines.host.options import from_options
 from ..opening import OpenOptions
 from ..serving.http.config import ServerConfig
 from ..serving.process.settings import RestartPolicy
+from .checkpoints import ExportChoice, bundle_of
 
 if TYPE_CHECKING:
     from ..serving.http.server import ServedBundle
@@ -39,7 +41,7 @@ Clients: POST /v1/completions as OpenAI's, GET /v1/models, /v1/schedules, /healt
 /health/ready, /metrics, /version. SIGTERM and Ctrl-C let running texts end; a second one aborts.
 All workers together share --threads and --kv-memory; --max-batch-size is for each worker.
 Each bundle runs in worker processes, which are restarted when they die; the exit code is 1 if one
-dies repeatedly.
+dies repeatedly. A checkpoint is exported once, into ~/.cache/skipdec.
 
 Values in round brackets are the defaults.
 """
@@ -48,10 +50,13 @@ Values in round brackets are the defaults.
 class ServeOptions(ValidatedConfig):
     """The options of ``skipdec serve``."""
 
-    bundles: Annotated[tuple[str, ...], Option(metavar="BUNDLE...", is_argument=True)] = Field(
-        min_length=1, description="directories of bundles, or NAME=DIRECTORY"
+    bundles: Annotated[tuple[str, ...], Option(metavar="MODEL...", is_argument=True)] = Field(
+        min_length=1,
+        description="bundles' directories, or checkpoints' directories, hub ids or short names; "
+        "NAME=MODEL serves it by that name",
     )
     opening: Annotated[OpenOptions, Option()] = OpenOptions()
+    export: Annotated[ExportChoice, Option()] = ExportChoice()
     replicas: Annotated[int, Option(panel="Running")] = Field(
         default=1, ge=1, le=64, description="worker processes of each bundle"
     )
@@ -91,7 +96,8 @@ def serve(options: ServeOptions) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     parse_admission(options.opening.admission)
     log_to_stderr(options.server.log_format)
-    bundles = [ServedBundle.parse(text) for text in options.bundles]
+    asked = [ServedBundle.parse(text) for text in options.bundles]
+    bundles = [replace(one, path=bundle_of(one.path, options.export, quiet=False)) for one in asked]
     workers = options.workers(bundles)
     server = HttpServer(
         bundles,

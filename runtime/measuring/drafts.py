@@ -161,7 +161,7 @@ class _Benchmark:
         answers: Sequence[Sequence[int]] | None = None,
     ) -> DraftedRun:
         """Run one call; ``answers`` are its texts, if drafts may be forced to be right."""
-        params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+        params = SamplingParams.fixed(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
         if runtime == "native":
             resolved = self._generator.resolve_schedule(schedule, max_tokens=num_tokens)
             made = self._native[draft].run(prompts, params, schedule=resolved)

@@ -73,8 +73,9 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         "path": str(bundle.path),
         "target": manifest.target,
         "kernels": kernels_in_use(manifest),
-        "model": dict(manifest.model),
+        "model": {name: value for name, value in manifest.model if name != "sampling_defaults"},
         "precision": manifest.precision.model_dump(mode="json", exclude_none=True),
+        "sampling_defaults": manifest.model.sampling_defaults.given,
         "prompt_template": manifest.prompt_template,
         "chat_template": None
         if manifest.chat_template is None

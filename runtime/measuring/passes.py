@@ -36,7 +36,7 @@ def measure_pass_costs(
     of fewer than 3 is estimated. Raises what `Generator.running_batch` raises.
     """
     memory = DraftMemory()
-    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
+    params = SamplingParams.fixed(temperature=0, max_tokens=num_tokens, ignore_eos=True)
     run = partial(
         run_with_drafts, generator, [prompt] * rows, params, schedule="full", memory=memory
     )

@@ -99,7 +99,7 @@ class PromptLine(SamplingParams):
     @property
     def params(self) -> SamplingParams:
         """The line's sampling parameters."""
-        return SamplingParams(**{name: getattr(self, name) for name in SamplingParams.model_fields})
+        return SamplingParams(**self.given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def read_record(
     found = fields.get("id")
     record_id = number if found is None else found
     try:
-        line = PromptLine(**(dict(defaults) | SamplingParams.without_nulls(fields)))
+        line = PromptLine(**(defaults.given | SamplingParams.without_nulls(fields)))
     except UsageError as error:
         return BadRecord(number, record_id if _is_id(record_id) else None, joined(error.problems))
     is_plain = fields.keys().isdisjoint(SamplingParams.model_fields)

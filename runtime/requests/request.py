@@ -273,10 +273,16 @@ def make_request(
 ) -> Request:
     """Tokenize and check one prompt; ``subject`` names it in the problems of a UsageError.
 
-    Without max_tokens a text may be as long as the model allows, but with its prompt no longer
-    than ``max_model_len``, so that it does not reserve more than others may.
+    Parameters that were not given are the bundle's, see `SamplingParams`. Without max_tokens a text
+    may be as long as the model allows, but with its prompt no longer than ``max_model_len``, so
+    that it does not reserve more than others may.
     """
     problems, text, token_ids = _checked_prompt(prompt, subject, model, tokenizer)
+    is_chat = isinstance(prompt, Mapping) and "messages" in prompt
+    try:
+        params = params.resolved(model.sampling_defaults.given, is_chat=is_chat)
+    except UsageError as error:  # the bundle's parameters contradict the others
+        problems += [f"{subject}: {problem}" for problem in error.problems]
     beyond = params.vocabulary_problems(model.vocab_size, model.end_token_ids)
     problems += [f"{subject}: {problem}" for problem in beyond]
     if params.stop and tokenizer is None:

@@ -67,6 +67,7 @@ class Row:
             decoder=tokenizer.incremental_decoder(request.params.skip_special_tokens)
             if tokenizer
             else None,
+            special_ids=tokenizer.ids_of_special_tokens if tokenizer else {},
         )
         self._layers: list[int] = []  # that each token took
         self._logprobs: list[dict[int, Logprob]] = []

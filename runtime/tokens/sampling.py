@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from pydantic import BeforeValidator, ConfigDict, FailFast, Field
 
@@ -14,6 +14,7 @@ from ...engines.constants import integer
 from ...engines.errors import did_you_mean, shown
 
 GREEDY_TEMPERATURE = 1e-5  # below it sampling is greedy, as in vLLM
+DEFAULT_MAX_TOKENS = integer("default_max_tokens")
 MAX_COMPLETIONS = integer("max_completions")  # of one prompt
 MAX_STOP_STRINGS = integer("max_stop_strings")  # each is searched for at every token
 MAX_STOP_LENGTH = integer("max_stop_length")
@@ -50,6 +51,9 @@ else:
 class SamplingParams(ValidatedConfig):
     """Sampling and stopping of one request; immutable, unknown fields are refused.
 
+    Where temperature, top_k, top_p, min_p and repetition_penalty are not given, those apply that
+    the bundle recommends, if it does. For a chat, max_tokens is None unless it is given.
+
     Errors name a field's description as the allowed values. One UsageError lists all problems:
 
     >>> SamplingParams(temperature=-1, n=0)
@@ -61,8 +65,10 @@ class SamplingParams(ValidatedConfig):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    max_tokens: Annotated[int | None, Option(help="0: as many as the model can", null="0")] = Field(
-        default=integer("default_max_tokens"),
+    max_tokens: Annotated[
+        int | None, Option(help="0: as many as the model can (of a chat 0)", null="0")
+    ] = Field(
+        default=DEFAULT_MAX_TOKENS,
         ge=1,
         description="an integer from 1, or None: up to the model's limit",
     )
@@ -195,6 +201,29 @@ class SamplingParams(ValidatedConfig):
             for name, value in fields.items()
             if value is not None or name not in required
         }
+
+    @classmethod
+    def fixed(cls, **fields: Any) -> Self:  # noqa: ANN401  (checked by pydantic)
+        """Return parameters that count as given, all of them: no bundle's defaults apply."""
+        return cls(**(dict(cls()) | fields))
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The parameters that were given, by name; a bundle may have defaults for others."""
+        names = (name for name in SamplingParams.model_fields if name in self.model_fields_set)
+        return {name: getattr(self, name) for name in names}
+
+    def resolved(self, defaults: Mapping[str, float], *, is_chat: bool) -> Self:
+        """Return the parameters of a request: a bundle's ``defaults`` where none were given.
+
+        Without max_tokens the answer of a chat may be as long as the model allows.
+        """
+        changes: dict[str, float | None] = {
+            name: value for name, value in defaults.items() if name not in self.model_fields_set
+        }
+        if is_chat and "max_tokens" not in self.model_fields_set:
+            changes["max_tokens"] = None
+        return self.updated(**changes) if changes else self
 
     @property
     def greedy(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from ...engines.errors import UsageError
 from .decoding import IncrementalDecoder
@@ -22,7 +23,8 @@ class StopChecker:
     ``include_stop_str_in_output`` it returns "an E", "N", "g END".
 
     A stop token's own text is omitted, unless ``include_stop_str_in_output``. Of several stop
-    strings the first to be complete counts, of those the longest.
+    strings the first to be complete counts, of those the longest. ``special_ids`` maps the texts of
+    special tokens, which text may omit, to their ids: a stop string that is one ends at the token.
 
     ``end_token_ids`` are the model's own ends of text; ``ignore_eos`` switches all of them off.
     ``max_tokens`` is the request's limit or the model's, whichever is lower. Without a tokenizer
@@ -36,6 +38,7 @@ class StopChecker:
         max_tokens: int,
         end_token_ids: Iterable[int],
         decoder: IncrementalDecoder | None,
+        special_ids: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         if params.stop and decoder is None:
             raise UsageError(
@@ -45,7 +48,11 @@ class StopChecker:
         self._params = params
         self._max_tokens = max_tokens
         self._end_token_ids = frozenset(() if params.ignore_eos else end_token_ids)
-        self._stop_token_ids = frozenset(params.stop_token_ids)
+        # The reason of each stop token, and of each special token that a stop string spells.
+        self._stop_reasons: dict[int, int | str] = {
+            special_ids[text]: text for text in params.stop if text in special_ids
+        }
+        self._stop_reasons |= {token_id: token_id for token_id in params.stop_token_ids}
         self._decoder = decoder
         self._num_tokens = 0
         self._pieces: list[str] = []  # text returned so far
@@ -65,8 +72,8 @@ class StopChecker:
         may_stop = self._num_tokens > self._params.min_tokens
         if may_stop and token_id in self._end_token_ids:
             self.finish_reason = "stop"
-        elif may_stop and token_id in self._stop_token_ids:
-            self.finish_reason, self.stop_reason = "stop", token_id
+        elif may_stop and token_id in self._stop_reasons:
+            self.finish_reason, self.stop_reason = "stop", self._stop_reasons[token_id]
         elif self._num_tokens >= self._max_tokens:
             self.finish_reason = "length"
         shown = self.finish_reason != "stop" or self._params.include_stop_str_in_output

@@ -43,8 +43,9 @@ class Tokenizer:
     """Converts text to token ids and back by a ``tokenizer.json`` of the tokenizers library.
 
     ``encode_prompt`` puts a prompt in place of ``{prompt}`` in the ``prompt_template``, if there is
-    one. ``special_ids`` are the tokens that ``skip_special_tokens`` omits. ``chat`` renders
-    messages by the bundle's chat template; None if it has none.
+    one. ``special_ids`` are the tokens that ``skip_special_tokens`` omits;
+    ``ids_of_special_tokens`` maps texts to them. ``chat`` renders messages by the bundle's chat
+    template; None if it has none.
     """
 
     chat: ChatTemplate | None = None
@@ -55,10 +56,14 @@ class Tokenizer:
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder()
-        special = {token.content for token in added.values() if token.special}
+        self.ids_of_special_tokens = {
+            token.content: token_id for token_id, token in sorted(added.items()) if token.special
+        }
         # The library knows special tokens by their text, which a normalizer may have changed.
         self.special_ids = frozenset(
-            token_id for token_id in added if tokenizer.id_to_token(token_id) in special
+            token_id
+            for token_id in added
+            if tokenizer.id_to_token(token_id) in self.ids_of_special_tokens
         )
         steps = component_steps(tokenizer.decoder)
         self._byte_level = [step["type"] for step in steps] == ["ByteLevel"]
@@ -137,11 +142,10 @@ class Tokenizer:
         copied.encode_special_tokens = True
         return copied
 
-    @cached_property
+    @property
     def special_tokens(self) -> tuple[str, ...]:
         """Texts of the special tokens, by ascending id."""
-        added = sorted(self._tokenizer.get_added_tokens_decoder().items())
-        return tuple(token.content for _, token in added if token.special)
+        return tuple(self.ids_of_special_tokens)
 
     def token_id(self, token: str) -> int | None:
         """Return the id of ``token``; None if the vocabulary does not have it."""

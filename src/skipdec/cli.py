@@ -6,7 +6,8 @@ import errno
 import os
 import sys
 from importlib import import_module
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -18,6 +19,9 @@ from .engines.host.installation import own_version
 from .engines.host.processor import restart_with_huge_pages
 from .engines.host.signals import Interrupts
 
+if TYPE_CHECKING:
+    from .runtime.commands.checkpoints import ExportChoice
+
 # Name → the module that has a function of that name and its EXAMPLES, or a `register` that adds the
 # command; and the command's purpose.
 _COMMANDS = {
@@ -28,6 +32,7 @@ _COMMANDS = {
     "push": ("exporter.commands.push", "Upload a bundle or a checkpoint to the hub."),
     "bench": ("runtime.commands.bench", "Measure latency, throughput and speed-ups."),
     "doctor": ("runtime.commands.doctor", "Show what works on this machine and what is missing."),
+    "chat": ("runtime.commands.chat", "Hold a conversation with a model."),
     "generate": ("runtime.commands.generate", "Continue prompts with a bundle's engines."),
     "inspect": ("runtime.commands.inspect", "Show a bundle's engines, tensors and memory."),
     "serve": ("runtime.commands.serve", "Serve bundles over OpenAI's completions API."),
@@ -53,6 +58,10 @@ class _Commands(CommandGroup):
 
 def _load(name: str) -> Any:  # noqa: ANN401  (typer's own type of commands)
     module = import_module(f".{_COMMANDS[name][0]}", __package__)
+    if name in ("chat", "generate", "serve"):
+        from .runtime.commands import checkpoints
+
+        checkpoints.exporter = _cached_bundle
     app = Application()
     if hasattr(module, "register"):
         module.register(app)
@@ -60,6 +69,12 @@ def _load(name: str) -> Any:  # noqa: ANN401  (typer's own type of commands)
         app.command(name, epilog=module.EXAMPLES)(getattr(module, name))
     command = get_command(app)
     return command.commands[name] if isinstance(command, TyperGroup) else command
+
+
+def _cached_bundle(model: str, choice: ExportChoice, quiet: bool) -> Path | None:
+    from .exporter.pipeline.cached import cached_bundle
+
+    return cached_bundle(model, choice.to_dict(), quiet=quiet)
 
 
 def build_app() -> typer.Typer:
@@ -103,7 +118,7 @@ def _not_loaded() -> None:
 
 def main() -> None:
     """Entry point of ``skipdec``."""
-    if sys.argv[1:2] in (["generate"], ["bench"], ["evaluate"], ["fit"]):
+    if sys.argv[1:2] in (["chat"], ["generate"], ["bench"], ["evaluate"], ["fit"]):
         restart_with_huge_pages()
     _run(sys.argv[1:])
 

@@ -255,6 +255,19 @@ def test_an_end_beyond_the_vocabulary_names_its_file() -> None:
         model_spec(TINY, "tiny", generation_config={"eos_token_id": 9999})
 
 
+def test_sampling_parameters_of_generation_config_become_defaults() -> None:
+    generation = {"do_sample": True, "temperature": 0.6, "top_p": None, "top_k": 20, "pad": 1}
+    spec = model_spec(TINY, "tiny", generation_config=generation)
+    assert spec.sampling_defaults.given == {"temperature": 0.6, "top_k": 20}
+    wrong = {"temperature": -1, "top_p": "all"}
+    with pytest.raises(UnsupportedModelError) as caught:
+        model_spec(TINY, "tiny", generation_config=wrong)
+    assert [problem.split(";")[0] for problem in caught.value.problems] == [
+        "generation_config.json: temperature is -1",
+        "generation_config.json: top_p is 'all'",
+    ]
+
+
 ODD = (3, -1, 0, 10**9, 10**30, 0.5, 1e300, float("nan"), "", "3", True, None, [], [3], {}, [[]])
 
 

@@ -46,7 +46,7 @@ class Runs:
 
     def __init__(self, generator: Generator, config: LosslessConfig, max_tokens: int) -> None:
         self._generator = generator
-        self._params = SamplingParams(
+        self._params = SamplingParams.fixed(
             temperature=config.temperature, max_tokens=max_tokens, seed=config.seed
         )
         self._max_tokens = max_tokens

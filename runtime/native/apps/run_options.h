@@ -17,7 +17,7 @@ struct RunOptions {
   std::vector<std::string> texts;                    // "-" means stdin
   std::vector<std::vector<std::int64_t>> token_ids;  // further prompts
   bool stream = false, as_json = false, quiet = false, help = false, version = false;
-  bool has_max_tokens = false, has_drafts = false;
+  bool has_max_tokens = false, has_drafts = false, is_chat = false;
   std::optional<std::int32_t> max_batch_size;
   std::int64_t n = 1;
   std::vector<std::string> stop;
@@ -97,16 +97,21 @@ inline std::vector<Option> sampling_options(RunOptions& run) {
                   [&params, set](const std::string& text) { (params.*set)(parse_real(text)); }};
   };
   return {
-      {"--max-tokens", "", "N", "0: as many as the model can (16)",
+      {"--max-tokens", "", "N", "0: as many as the model can (16; of a chat 0)",
        [&](const std::string& text) {
          params.max_tokens(parse_integer(text));
          run.has_max_tokens = true;
        }},
-      number("--temperature", "0 is greedy: the most probable token (1)", &Params::temperature),
-      integer("--top-k", "only the k most probable tokens; 0 is off (0)", &Params::top_k),
-      number("--top-p", "only the most probable tokens with this sum (1)", &Params::top_p),
-      number("--min-p", "least probability relative to the best token's (0)", &Params::min_p),
-      number("--repetition-penalty", "above 1 makes tokens of prompt and output less likely (1)",
+      number("--temperature", "0 is greedy: the most probable token (the bundle's, or 1)",
+             &Params::temperature),
+      integer("--top-k", "only the k most probable tokens; 0 is off (the bundle's, or 0)",
+              &Params::top_k),
+      number("--top-p", "only the most probable tokens with this sum (the bundle's, or 1)",
+             &Params::top_p),
+      number("--min-p", "least probability relative to the best token's (the bundle's, or 0)",
+             &Params::min_p),
+      number("--repetition-penalty",
+             "above 1 makes tokens of prompt and output less likely (the bundle's, or 1)",
              &Params::repetition_penalty),
       number("--presence-penalty", "subtracted once from every token in the output (0)",
              &Params::presence_penalty),
@@ -130,7 +135,10 @@ inline std::vector<Option> sampling_options(RunOptions& run) {
          params.stop_token_ids(run.stop_token_ids);
        }},
       {"--rendered-chat", "", "", "the prompt is a chat that a template has rendered",
-       [&](const std::string&) { params.rendered_chat(); }},
+       [&](const std::string&) {
+         params.rendered_chat();
+         run.is_chat = true;
+       }},
       {"--ignore-eos", "", "", "go on after the end of text",
        [&](const std::string&) { params.ignore_eos(); }},
       {"--include-stop-str-in-output", "", "", "show what ended it",
@@ -173,6 +181,7 @@ inline std::vector<std::string> read_options(const std::vector<std::string>& arg
   if (!others.empty()) run.bundle = others[0];
   const auto rows = static_cast<std::int32_t>(std::clamp<std::int64_t>(run.n, 8, 1024));
   run.engine.max_batch_size(run.max_batch_size.value_or(rows));
+  if (run.is_chat && !run.has_max_tokens) run.params.max_tokens(0);  // as in `skipdec generate`
   if (others.size() > 1) run.texts.insert(run.texts.begin(), others[1]);
   if (std::count(run.texts.begin(), run.texts.end(), "-") > 1) {
     problems.emplace_back("give - only once: stdin can be read once");

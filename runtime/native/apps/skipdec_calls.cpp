@@ -21,7 +21,7 @@ using nlohmann::json;
 // ``client`` names the call, so that its drafts know no text of another one.
 json run(skipdec::Engine& engine, const json& call, const std::string& client) {
   skipdec::Params params;
-  params.client(client).temperature(0).ignore_eos().max_tokens(
+  params.client(client).temperature(0).repetition_penalty(1).ignore_eos().max_tokens(
       call.at("max_tokens").get<std::int64_t>());
   if (call.contains("schedule")) params.schedule(call["schedule"].get<std::string>());
   const auto prompts = call.at("prompts").get<std::vector<std::vector<std::int64_t>>>();

@@ -248,7 +248,7 @@ class Run {
            << stats.accepted_draft_tokens << " of " << stats.draft_tokens
            << " drafted tokens were right, in " << stats.steps << " steps";
     }
-    if (num_cut_ > 0 && !options_.has_max_tokens) {
+    if (num_cut_ > 0 && !options_.has_max_tokens && !options_.is_chat) {
       text << '\n'
            << num_cut_ << " of " << num_finished_
            << " texts end at --max-tokens, which is 16 unless given; 0 is as many as fit";

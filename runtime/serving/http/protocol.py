@@ -272,7 +272,7 @@ class TextRequest(SamplingParams):
     @property
     def params(self) -> SamplingParams:
         """The sampling parameters of each prompt."""
-        return SamplingParams(**{name: getattr(self, name) for name in SamplingParams.model_fields})
+        return SamplingParams(**(self.given | {"max_tokens": self.max_tokens}))
 
 
 class CompletionRequest(TextRequest):

@@ -79,6 +79,15 @@ def test_special_tokens_come_from_the_configurations_or_the_ids(
     assert chat.described.special_tokens == tokens
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config__json", "special_tokens_map__json"])
+def test_a_text_also_ends_at_the_end_of_text_of_the_tokenizer(source: Path, name: str) -> None:
+    opened = CheckpointSource(model=str(source))
+    assert open_checkpoint(opened).model.end_token_ids == (2,)
+    for eos, expected in (("</s>", (2,)), ({"content": "<unk>"}, (2, 3)), ("absent", (2,))):
+        write(source, **{name: {"eos_token": eos}})
+        assert open_checkpoint(opened).model.end_token_ids == expected
+
+
 @pytest.mark.parametrize(
     ("template", "problem"),
     [

@@ -33,6 +33,7 @@ class Told(Events):
 
 def test_figures_are_those_of_the_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_UPDATES", 0)
+    monkeypatch.setattr(progress, "DEFAULT_MAX_TOKENS", 3)
     events = Told()
     counted = GenerationProgress([ExitSchedule.full(6)], 3, events, "skipdec avx2")
     with counted:
@@ -46,11 +47,18 @@ def test_figures_are_those_of_the_deltas(monkeypatch: pytest.MonkeyPatch) -> Non
     assert summary["realised_depth"] == pytest.approx((4 + 4 + 3) / 3)
     text = counted.summary_text(SamplingParams())
     assert "realised depth 3.67 of 6 layers" in text
-    assert "1 of 2 texts end at --max-tokens, by default 16" in text
+    assert "1 of 2 texts end at --max-tokens, by default 3" in text
     assert "--max-tokens" not in counted.summary_text(SamplingParams(max_tokens=16))
     assert "prompts included, on skipdec avx2" in text
     assert summary["kernels"] == "skipdec avx2"
     assert summary["tokens_per_second"] == pytest.approx(6 / summary["seconds"])
+
+
+def test_a_text_that_ends_where_the_context_does_is_no_hint_at_max_tokens() -> None:
+    counted = GenerationProgress([ExitSchedule.full(6)], 1, Events(), "skipdec avx2")
+    with counted:
+        counted.update([delta(0, 6)] * 40 + [delta(0, 6, "length")])
+    assert "--max-tokens" not in counted.summary_text(SamplingParams())
 
 
 def test_single_tokens_have_no_realised_depth() -> None:
@@ -93,7 +101,7 @@ def test_drafts_are_summed_up_as_tokens_per_pass_and_acceptance() -> None:
     figures = counted.summary()["drafts"]
     assert (figures["passes"], figures["accepted"], figures["tokens_per_pass"]) == (2, 3, 2.5)
     assert (figures["drafted"], figures["acceptance"]) == (0, None), "results tell how many"
-    assert "\ndraft own: 2.50 tokens per pass\n" in counted.summary_text(SamplingParams())
+    assert counted.summary_text(SamplingParams()).endswith("\ndraft own: 2.50 tokens per pass")
     counted.count_drafts(Drafts(passes=2, drafted=4, accepted=3))
     assert counted.summary()["drafts"]["acceptance"] == 0.75
     text = counted.summary_text(SamplingParams())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,11 +30,22 @@ class WordDecoder:
 
 
 def checker(
-    words: list[str], *, held: str = "", max_tokens: int = 100, **fields: object
+    words: list[str],
+    *,
+    held: str = "",
+    max_tokens: int = 100,
+    special_ids: Mapping[str, int] | None = None,
+    **fields: object,
 ) -> StopChecker:
     params = SamplingParams(max_tokens=max_tokens, **fields)
     decoder = WordDecoder(["<eos>", *words], held)
-    return StopChecker(params, max_tokens=max_tokens, end_token_ids=(EOS,), decoder=decoder)
+    return StopChecker(
+        params,
+        max_tokens=max_tokens,
+        end_token_ids=(EOS,),
+        decoder=decoder,
+        special_ids=special_ids or {},
+    )
 
 
 def run(stop_checker: StopChecker, token_ids: list[int]) -> list[str]:
@@ -62,6 +75,15 @@ def test_stop_token_is_the_reason_and_shown_only_if_asked(included: bool, last: 
     ended = checker(["a", "b"], stop_token_ids=[2], include_stop_str_in_output=included)
     assert run(ended, [1, 2]) == ["a", last]
     assert (ended.finish_reason, ended.stop_reason) == ("stop", 2)
+
+
+def test_a_stop_string_that_is_a_special_token_ends_the_text_at_the_token() -> None:
+    special = {"<end>": 2}
+    ended = checker(["a", ""], stop=["<end>", "x"], special_ids=special)
+    assert run(ended, [1, 2, 1]) == ["a", ""]
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", "<end>")
+    late = checker(["a", ""], stop="<end>", min_tokens=2, max_tokens=4, special_ids=special)
+    assert run(late, [2, 2, 1, 2]) == ["", "", "a", ""]
 
 
 def test_length_ends_at_max_tokens_and_shows_all() -> None:

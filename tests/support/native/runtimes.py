@@ -86,9 +86,7 @@ class NativeRuntime:
         return [[_made_natively(output) for output in answer["outputs"]] for answer in answers]
 
     def _line(self, asked: Asked) -> dict[str, Any]:
-        params = {
-            name: value for name, value in asked.params.to_dict().items() if value is not None
-        }
+        params = native_params(asked.params)
         line: dict[str, Any] = {"prompt": asked.prompt, "params": params, "after": asked.after}
         if asked.patience is not None:
             line["patience"] = asked.patience
@@ -97,8 +95,9 @@ class NativeRuntime:
 
 
 def native_params(params: SamplingParams) -> dict[str, Any]:
-    """Return parameters for generate.cpp, without those that are None."""
-    return {name: value for name, value in params.to_dict().items() if value is not None}
+    """Return parameters for generate.cpp: those that were given and are not None."""
+    given = params.model_dump(mode="json", exclude_unset=True)
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def plan_text(text: str, num_layers: int, horizon: int | None = None) -> str:

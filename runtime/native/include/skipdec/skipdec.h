@@ -212,12 +212,14 @@ typedef int (*skipdec_callback)(void* user_data, const skipdec_delta* delta);
 
 typedef struct skipdec_params {
   size_t size;
-  int64_t max_tokens;        /* default 16; 0: up to the last position */
-  double temperature;        /* default 1; 0: the most probable token */
-  int64_t top_k;             /* default 0: off */
-  double top_p;              /* default 1: off */
-  double min_p;              /* default 0: off */
-  double repetition_penalty; /* default 1: off */
+  int64_t max_tokens; /* default 16; 0: up to the last position */
+  /* The next five are by default unset, which is NaN, and INT64_MIN for top_k: the bundle's own
+   * defaults, or else 1, 0, 1, 0 and 1. */
+  double temperature;        /* 0: the most probable token */
+  int64_t top_k;             /* 0: off */
+  double top_p;              /* 1: off */
+  double min_p;              /* 0: off */
+  double repetition_penalty; /* 1: off */
   double presence_penalty;   /* default 0: off */
   double frequency_penalty;  /* default 0: off */
   int32_t has_seed;          /* 1: use `seed`; 0: use fresh entropy */

@@ -40,7 +40,7 @@ class CompletionView {
 };
 
 // Copies everything that ``given`` points to. Throws Error (kUsage).
-SamplingParams sampling_params(const skipdec_params& given);
+SamplingParams sampling_params(const skipdec_params& given, const SamplingDefaults& defaults);
 const skipdec_params& default_params();
 
 }  // namespace skipdec::runtime

@@ -1,5 +1,6 @@
 // Conversion of skipdec_params to SamplingParams.
 #include <algorithm>
+#include <cmath>
 
 #include "abi/guard.h"
 #include "abi/handles.h"
@@ -7,6 +8,10 @@
 namespace skipdec::runtime {
 
 namespace {
+
+constexpr std::int64_t kUnset = INT64_MIN;  // of top_k; of the numbers beside it, NaN
+
+double or_default(double given, double otherwise) { return std::isnan(given) ? otherwise : given; }
 
 // Throws Error (kUsage) for a count without an array, or one above every vocabulary.
 template <class Element>
@@ -21,14 +26,14 @@ void require_array(const Element* array, std::size_t count, const char* name) {
 
 }  // namespace
 
-SamplingParams sampling_params(const skipdec_params& given) {
+SamplingParams sampling_params(const skipdec_params& given, const SamplingDefaults& defaults) {
   SamplingParams params;
   params.max_tokens = given.max_tokens;
-  params.temperature = given.temperature;
-  params.top_k = given.top_k;
-  params.top_p = given.top_p;
-  params.min_p = given.min_p;
-  params.repetition_penalty = given.repetition_penalty;
+  params.temperature = or_default(given.temperature, defaults.temperature);
+  params.top_k = given.top_k == kUnset ? defaults.top_k : given.top_k;
+  params.top_p = or_default(given.top_p, defaults.top_p);
+  params.min_p = or_default(given.min_p, defaults.min_p);
+  params.repetition_penalty = or_default(given.repetition_penalty, defaults.repetition_penalty);
   params.presence_penalty = given.presence_penalty;
   params.frequency_penalty = given.frequency_penalty;
   if (given.has_seed != 0) params.seed = given.seed;
@@ -54,11 +59,8 @@ const skipdec_params& default_params() {
     skipdec_params params{};
     params.size = sizeof params;
     params.max_tokens = defaults.max_tokens;
-    params.temperature = defaults.temperature;
-    params.top_k = defaults.top_k;
-    params.top_p = defaults.top_p;
-    params.min_p = defaults.min_p;
-    params.repetition_penalty = defaults.repetition_penalty;
+    params.temperature = params.top_p = params.min_p = params.repetition_penalty = std::nan("");
+    params.top_k = kUnset;
     params.presence_penalty = defaults.presence_penalty;
     params.frequency_penalty = defaults.frequency_penalty;
     params.n = defaults.n;

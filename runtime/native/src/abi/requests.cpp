@@ -32,8 +32,9 @@ skipdec_status submit(skipdec_engine* engine, const std::vector<runtime::Prompt>
     made.back()->service = engine->service;
   }
   const auto tickets = engine->service->submit_many(
-      prompts, runtime::sampling_params(whole), runtime::text_or_empty(whole.schedule),
-      whole.deadline, on_delta, runtime::text_or_empty(whole.client),
+      prompts, runtime::sampling_params(whole, engine->service->manifest().sampling_defaults),
+      runtime::text_or_empty(whole.schedule), whole.deadline, on_delta,
+      runtime::text_or_empty(whole.client),
       runtime::wants_drafts(runtime::text_or_empty(whole.draft)));
   for (std::size_t index = 0; index < made.size(); ++index) {
     made[index]->ticket = tickets[index];

@@ -404,6 +404,8 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   manifest.uses_skipdec_kernels = kernels.has_value();
   manifest.model = model_of(fields.value("model"), document);
   read_ends(fields, manifest, document);
+  if (const json* defaults = fields.find("sampling_defaults"))
+    manifest.sampling_defaults = SamplingDefaults::of(*defaults, document);
   read_precision(fields, manifest, document);
   read_kv_cache(fields.value("kv_cache"), manifest, document);
   read_engines(fields.array("engines", kMostEngines), manifest, document);

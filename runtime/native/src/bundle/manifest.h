@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "bundle/sampling_defaults.h"
+
 namespace skipdec::runtime {
 
 // In the order of constants.json.
@@ -111,6 +113,7 @@ struct Manifest {
   std::vector<std::string> foreign_products;
   bool cache_must_be_finite = false;  // unused positions may not hold NaN or infinity
   ModelSpec model;
+  SamplingDefaults sampling_defaults;
   DType hidden_dtype = DType::kFloat32, kv_dtype = DType::kFloat32;
   std::int64_t kv_width = 0;  // W: head_dim, and 4 more in int8 (a float32 scale)
   EngineSpec embed, head;

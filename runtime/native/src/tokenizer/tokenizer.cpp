@@ -67,6 +67,15 @@ class Tokenizer::State {
     return token_ids;
   }
 
+  std::optional<std::int64_t> special_id(std::string_view text) const {
+    const auto& tokens = added_.tokens();
+    const auto found = std::find_if(tokens.begin(), tokens.end(), [text](const AddedToken& token) {
+      return token.special && token.content == text;
+    });
+    if (found == tokens.end()) return std::nullopt;
+    return found->id;
+  }
+
   const TokenTexts& texts() const { return texts_; }
   std::size_t most_bytes() const { return most_bytes_; }
   std::size_t vocab_size() const { return vocab_size_; }
@@ -148,6 +157,10 @@ std::string Tokenizer::decode(const std::vector<std::int64_t>& token_ids,
 }
 
 std::string Tokenizer::token_text(std::int64_t token_id) const { return decode({token_id}, false); }
+
+std::optional<std::int64_t> Tokenizer::special_id(std::string_view text) const {
+  return state_->special_id(text);
+}
 
 const TokenTexts& Tokenizer::texts() const { return state_->texts(); }
 

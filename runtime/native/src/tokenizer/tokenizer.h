@@ -43,6 +43,9 @@ class Tokenizer {
   // Returns the text of one token alone, even of a special one.
   std::string token_text(std::int64_t token_id) const;
 
+  // Returns the id of the special token whose text is `text`, if there is one.
+  std::optional<std::int64_t> special_id(std::string_view text) const;
+
   // Text of each token, valid as long as this object.
   const TokenTexts& texts() const;
 

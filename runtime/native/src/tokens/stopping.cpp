@@ -28,7 +28,11 @@ StopChecker::StopChecker(StopRules rules, const Tokenizer* tokenizer) : rules_(s
         Status::kUsage, "SamplingParams",
         "stop is " + shown(rules_.stop) + ", but the bundle has no tokenizer; use stop_token_ids");
   }
-  for (const std::string& stop : rules_.stop) longest_stop_ = std::max(longest_stop_, stop.size());
+  for (const std::string& stop : rules_.stop) {
+    longest_stop_ = std::max(longest_stop_, stop.size());
+    if (const auto token_id = tokenizer->special_id(stop)) stop_reasons_[*token_id] = stop;
+  }
+  for (const std::int64_t token_id : rules_.stop_token_ids) stop_reasons_[token_id] = token_id;
 }
 
 std::string StopChecker::push(std::int64_t token_id) {
@@ -46,14 +50,14 @@ std::string StopChecker::push(std::int64_t token_id) {
 }
 
 void StopChecker::end_at(std::int64_t token_id, bool may_stop) {
-  const auto is_in = [token_id](const std::vector<std::int64_t>& ids) {
-    return std::find(ids.begin(), ids.end(), token_id) != ids.end();
-  };
-  if (may_stop && !rules_.ignore_eos && is_in(rules_.end_token_ids)) {
+  const auto& ends = rules_.end_token_ids;
+  const bool is_end = std::find(ends.begin(), ends.end(), token_id) != ends.end();
+  const auto reason = stop_reasons_.find(token_id);
+  if (may_stop && !rules_.ignore_eos && is_end) {
     finish_reason_ = FinishReason::kStop;
-  } else if (may_stop && is_in(rules_.stop_token_ids)) {
+  } else if (may_stop && reason != stop_reasons_.end()) {
     finish_reason_ = FinishReason::kStop;
-    stop_reason_ = token_id;
+    stop_reason_ = reason->second;
   } else if (num_tokens_ >= rules_.max_tokens) {
     finish_reason_ = FinishReason::kLength;
   }

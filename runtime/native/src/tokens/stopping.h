@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,7 +44,8 @@ struct StopRules {
 // the stop string "END" and the tokens "an E", "N", "g END it", `push` returns "an ", "", "ENg "
 // and the text ends there; with `include_stop_str_in_output` it returns "an E", "N", "g END". A
 // stop token's own text is omitted, unless `include_stop_str_in_output`. Of several stop strings,
-// the one that is complete first ends the text, and the longest of those.
+// the one that is complete first ends the text, and the longest of those. A stop string that is the
+// text of a special token, which the text may omit, ends it at that token.
 class StopChecker {
  public:
   // Without a `tokenizer`, which must outlive this, text is empty and stop strings throw Error
@@ -81,6 +83,7 @@ class StopChecker {
 
   StopRules rules_;
   std::optional<IncrementalDecoder> decoder_;
+  std::map<std::int64_t, StopReason> stop_reasons_;  // of tokens that stop
   std::int64_t num_tokens_ = 0;
   std::string text_;
   std::string tail_;  // the end of the text that may begin a stop string

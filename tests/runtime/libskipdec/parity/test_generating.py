@@ -89,6 +89,27 @@ def test_every_end_of_text_stops_a_row_of_a_batch(
         assert not set(row.token_ids[:-1]) & set(ends)
 
 
+def test_defaults_of_the_bundle_apply_where_a_request_gives_none(
+    exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    bundle = copy_bundle(exported("untied", kernels="auto", quantize="int8"), tmp_path)
+    defaults = {"temperature": 0.4, "top_k": 7, "top_p": 0.8, "min_p": 0.1}
+    defaults["repetition_penalty"] = 1.5
+    change = {"sampling_defaults": defaults}
+    given = {"max_tokens": 14, "ignore_eos": True, "seed": 1}
+    asked = [
+        Asked(PROMPTS[0], SamplingParams(**given, **more))
+        for more in ({}, {"temperature": 1.0}, {"top_k": 0, "top_p": 1.0}, defaults)
+    ]
+    with both(bundle) as (_, native):
+        neutral = native.run(asked)
+    edit(bundle, "manifest.json", lambda manifest: manifest.update(change))
+    with both(bundle) as (python, native):
+        made = native.run(asked)
+        assert made == python.run(asked)
+    assert made[0] == made[3] == neutral[3] != neutral[0]
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -26,6 +26,7 @@ def random_case(source: random.Random, tokenizer: Tokenizer) -> dict[str, Any]:
     token_ids = tokenizer.encode(text + random_text(source, ("</s>",)) * source.randint(0, 1))[1:]
     max_tokens = source.choice((1, 2, 5, 100))
     stop = ["".join(source.choices(_WORDS, k=source.choice((1, 1, 2, 3)))) for _ in range(4)]
+    stop = [text if source.random() < 0.8 else "</s>" for text in stop]  # a special token
     return {
         "tokens": [*token_ids, *source.choices(range(tokenizer.vocab_size + 3), k=3)],
         "abort": source.choice((None, None, "gone")),
@@ -52,6 +53,7 @@ def expected(case: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
             max_tokens=case["max_tokens"],
             end_token_ids=case["end_token_ids"],
             decoder=decoder if case["tokenizer"] else None,
+            special_ids=tokenizer.ids_of_special_tokens if case["tokenizer"] else {},
         )
     except UsageError as error:
         return {"error": str(error)}
@@ -94,3 +96,4 @@ def test_random_sequences_end_as_in_python(tmp_path: Path) -> None:
         "None",
     }  # and those without a tokenizer, refused
     assert sum(isinstance(right.get("stop_reason"), str) for right in rights) > 500
+    assert any(right.get("stop_reason") == "</s>" for right in rights)

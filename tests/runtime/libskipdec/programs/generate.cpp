@@ -43,11 +43,11 @@ skipdec::Params params_of(const json& request) {
   const json given = request.value("params", json::object());
   skipdec::Params params;
   params.max_tokens(given.value("max_tokens", 16));
-  params.temperature(given.value("temperature", 1.0));
-  params.top_k(given.value("top_k", 0));
-  params.top_p(given.value("top_p", 1.0));
-  params.min_p(given.value("min_p", 0.0));
-  params.repetition_penalty(given.value("repetition_penalty", 1.0));
+  if (given.contains("temperature")) params.temperature(given["temperature"]);
+  if (given.contains("top_k")) params.top_k(given["top_k"]);
+  if (given.contains("top_p")) params.top_p(given["top_p"]);
+  if (given.contains("min_p")) params.min_p(given["min_p"]);
+  if (given.contains("repetition_penalty")) params.repetition_penalty(given["repetition_penalty"]);
   params.presence_penalty(given.value("presence_penalty", 0.0));
   params.frequency_penalty(given.value("frequency_penalty", 0.0));
   if (given.contains("seed")) params.seed(given["seed"].get<std::uint64_t>());

@@ -1,0 +1,49 @@
+"""Checkpoints in the place of bundles: commands that run a model export it once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from ...engines.bundle.place import MANIFEST_NAME
+from ...engines.checking import Option, ValidatedConfig, expanded
+from ...engines.errors import UsageError
+from ...engines.manifest import FloatType, Quantization
+
+_CHECKPOINT = Option(panel="Checkpoint")
+
+
+class ExportChoice(ValidatedConfig):
+    """The options with which a checkpoint is exported."""
+
+    quantize: Annotated[Quantization, _CHECKPOINT] = Field(
+        default="none", description="of a checkpoint's weights, as for skipdec export"
+    )
+    dtype: Annotated[FloatType, _CHECKPOINT] = Field(
+        default="float32", description="of a checkpoint's float weights, as for skipdec export"
+    )
+
+
+Exporter = Callable[[str, ExportChoice, bool], Path | None]
+"""Returns the bundle of a checkpoint, exported if it must be; None for what is none. The last
+argument: report only errors."""
+
+exporter: Exporter | None = None  # the command line's: the runtime imports no exporter
+
+
+def bundle_of(model: Path, choice: ExportChoice, *, quiet: bool) -> Path:
+    """Return the bundle at ``model``, or that of the checkpoint of this path or name.
+
+    A path that is neither is returned as it is, for the error of opening it. Raises UsageError for
+    options of an export beside a bundle, and what an export raises.
+    """
+    if (expanded(model) / MANIFEST_NAME).is_file():
+        if choice.model_fields_set:
+            names = ", ".join(f"--{name}" for name in sorted(choice.model_fields_set))
+            raise UsageError(names, f"is for checkpoints, and {model} is a bundle; leave it out")
+        return model
+    found = None if exporter is None else exporter(str(model), choice, quiet)
+    return model if found is None else found

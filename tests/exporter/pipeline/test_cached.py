@@ -1,0 +1,105 @@
+"""A command exports a checkpoint that it gets in place of a bundle once, until it changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from text_bundles import STRUCTURE, copy_with_tokenizer
+from typer.testing import CliRunner
+
+from skipdec.cli import build_app
+from skipdec.engines.errors import MissingExtraError
+from skipdec.engines.host import installation
+from skipdec.exporter.pipeline import cached
+from skipdec.exporter.pipeline.cached import cached_bundle
+
+INT8 = {"quantize": "int8", "dtype": "float32"}
+
+
+@pytest.fixture
+def exports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+    """Return the commands of exports, which write a manifest alone, or fail for "broken"."""
+    made: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:  # noqa: ANN401
+        made.append(command)
+        if command[-1].endswith("broken"):
+            return subprocess.CompletedProcess(command, 3)
+        target = Path(command[command.index("-o") + 1])
+        target.mkdir(parents=True)
+        (target / "manifest.json").touch()
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return made
+
+
+def written(directory: Path) -> str:
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    return str(directory)
+
+
+def test_a_bundle_is_exported_once_for_equal_files_and_options(
+    exports: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = written(tmp_path / "model")
+    first = cached_bundle(model, INT8)
+    assert first == cached_bundle(model, INT8, quiet=True)
+    assert first is not None
+    assert first.parent == tmp_path / "cache" / "skipdec" / "bundles"
+    assert first.name.startswith("model-int8-")
+    assert capsys.readouterr().err == f"exporting {model} once, to {first}\n"
+    assert cached_bundle(model, INT8 | {"quantize": "int4"}) != first
+    (tmp_path / "model" / "config.json").write_text('{"changed": 1}')
+    assert cached_bundle(model, INT8) != first
+    assert len(exports) == 3
+
+
+def test_a_failed_export_ends_the_command_with_its_code(
+    exports: list[list[str]], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cached_bundle(written(tmp_path / "broken"), INT8)
+    assert (ended.value.code, len(exports)) == (3, 1)
+
+
+def test_what_is_no_checkpoint_is_left_to_the_error_of_opening_it(tmp_path: Path) -> None:
+    for text in ("absent", "./some/absent", "/some/absent", "a/b/c", str(tmp_path), "/dev/null"):
+        assert cached_bundle(text, INT8) is None
+
+
+def test_missing_packages_are_named_with_the_command_that_installs_them(
+    exports: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "_is_installed", lambda name: name != "torch")
+    with pytest.raises(MissingExtraError, match=r"exporting .*model \| needs torch, .* pip inst"):
+        cached_bundle(written(tmp_path / "model"), INT8)
+    assert not exports
+
+
+@pytest.mark.slow
+def test_generate_takes_a_checkpoint_and_an_export_s_options_only_with_one(
+    checkpoint: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own_thread_pools: None,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "model")
+    asked = ["-p", "a", "--temperature", "0", "--json", "-q", "--dtype", "float16"]
+    done = CliRunner().invoke(build_app(), ["generate", str(model), *asked])
+    (bundle,) = (tmp_path / "cache" / "skipdec" / "bundles").glob("model-float16-*")
+    assert json.loads(done.stdout)["tokens"] > 0
+    monkeypatch.delattr(cached.subprocess, "run")
+    again = CliRunner().invoke(build_app(), ["generate", str(model), *asked])
+    assert json.loads(again.stdout)["results"] == json.loads(done.stdout)["results"]
+    refused = CliRunner().invoke(build_app(), ["generate", str(bundle), *asked])
+    assert refused.exit_code == 2
+    assert "--dtype | is for checkpoints" in refused.stderr

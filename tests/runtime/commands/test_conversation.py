@@ -1,0 +1,79 @@
+"""``skipdec chat`` and ``generate --chat`` without a prompt: answers know what was said before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from text_bundles import STRUCTURE, export_chat_bundle, export_text_bundle
+from typer.testing import CliRunner
+
+from skipdec import Generator, SamplingParams
+from skipdec.cli import build_app
+
+GREEDY = ("--temperature", "0", "--max-tokens", "3")
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_chat_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("chat"))
+
+
+@pytest.fixture
+def talk(bundle: Path, own_thread_pools: None) -> Callable[..., Result]:
+    def invoke(lines: str, *arguments: str) -> Result:
+        command = ["chat", str(bundle), *arguments]
+        return CliRunner().invoke(build_app(), command, input=lines, prog_name="skipdec")
+
+    return invoke
+
+
+def answers(bundle: Path, *messages: str, schedule: str | None = None) -> list[str]:
+    """Return the answers of a conversation, each chat given as a whole."""
+    params = SamplingParams(temperature=0, max_tokens=3)
+    chat: list[dict[str, Any]] = [{"role": "system", "content": "B"}]
+    texts = []
+    with Generator.open(bundle, threads=1) as generator:
+        for message in messages:
+            chat.append({"role": "user", "content": message})
+            (output,) = generator.chat(chat, params, schedule=schedule)
+            texts.append(output.outputs[0].text)
+            chat.append({"role": "assistant", "content": texts[-1]})
+    return texts
+
+
+def test_each_answer_is_that_of_the_whole_conversation(
+    talk: Callable[..., Result], bundle: Path
+) -> None:
+    first, second = answers(bundle, "H", "W")
+    (reduced,) = answers(bundle, "H", schedule="2x")
+    lines = "H\n\nW\n/reset\n/schedule 2x\nH\n/draft off\n/exit\nunread\n"
+    done = talk(lines, "--system", "B", *GREEDY)
+    assert (done.exit_code, done.stdout) == (0, f"{first}\n{second}\n{reduced}\n")
+    assert done.stderr.count(" layers per token") == 3
+    assert "schedule linear:" in done.stderr
+    assert "but nothing says that the model was tuned for that" in done.stderr
+
+
+def test_what_can_not_be_done_is_said_and_the_conversation_goes_on(
+    talk: Callable[..., Result], bundle: Path
+) -> None:
+    done = talk(f"/resett\n/schedule 99x\n/draft nothing\n{'a' * 99}\nHi\n", *GREEDY)
+    assert done.exit_code == 0
+    assert "/resett is unknown; did you mean '/reset'? /help lists all commands" in done.stderr
+    assert "error: preset 99x | does not fit 6 layers" in done.stderr
+    assert "error: draft" in done.stderr
+    assert "/reset begins a new conversation" in done.stderr
+    assert len(done.stdout.removesuffix("\n").split("\n")) == 1
+
+
+def test_a_bundle_without_a_chat_template_is_refused(
+    checkpoint: Callable[[str], Path], tmp_path: Path, own_thread_pools: None
+) -> None:
+    bundle = export_text_bundle(checkpoint(STRUCTURE), tmp_path)
+    done = CliRunner().invoke(build_app(), ["chat", str(bundle)], input="Hi\n")
+    assert done.exit_code == 2
+    assert "need a chat template, and the bundle has none" in done.stderr
