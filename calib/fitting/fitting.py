@@ -101,7 +101,7 @@ def fit(
     ``open_generator`` opens a bundle for ``config.rows`` concurrent rows; the default is
     ``Generator.open``. ``events`` receives the progress, including that of an export.
 
-    A model is exported temporarily. Unless ``repetitions`` is 0, a target speed-up applies to
+    A model is exported temporarily. Unless ``seconds`` is 0, a target speed-up applies to
     *measured* speed, of the whole call unless ``speedup_of`` says otherwise. The fastest candidate
     is measured first; this corrects the estimates from bytes and refuses an impossible target
     before anything is scored. Then the candidate with the lowest loss is measured; if it is too
@@ -187,12 +187,13 @@ class _Fitting:
         allowed = speed.allowed(fastest, of)
         is_beyond = isinstance(goal, TargetSpeedup) and allowed < goal.value
         reached = ""
-        if self._config.timings and not is_beyond:
+        if self._config.is_timed and not is_beyond:
             tries_decay = "decay" in self._config.space.prompts
             measured = self._measure(_with_prompt_decay(fastest) if tries_decay else fastest)
             speed = speed.calibrated(measured)
             reached = f" and {speed.expected(fastest).of(of):.3f}× as measured"
-            reached += f" ({measured.disturbed})" if measured.disturbed else ""
+            if disturbed := measured.ratio(of).disturbed:
+                reached += f" (disturbed: {disturbed})"
         if not isinstance(goal, TargetSpeedup) or (
             not is_beyond and speed.expected(fastest).of(of) >= goal.value
         ):
@@ -213,8 +214,8 @@ class _Fitting:
             self._inputs.prompt,
             schedule,
             num_tokens=self._inputs.num_tokens,
-            repetitions=self._config.timings,
-            allowed=self._by_bytes.allowed(schedule, "steps"),
+            seconds=self._config.seconds,
+            cost=self._by_bytes.cost,
         )
 
     def _horizons(self) -> dict[str, int]:
@@ -258,7 +259,7 @@ def choose(
     """
     goal = config.goal
     ranked = goal.ranked(candidates, full.mean_loss, is_exhaustive=is_exhaustive)
-    if not config.timings:
+    if not config.is_timed:
         return ranked[0], None, ()
     if not isinstance(goal, TargetSpeedup):
         return ranked[0], measure(ranked[0].schedule), ()
@@ -274,11 +275,13 @@ def choose(
         if reached >= goal.value:
             return fast_enough[0], measured, tuple(entry for _, entry in rejected)
         rejected.append((fast_enough[0], measured))
-        if not measured.disturbed:  # otherwise the shortfall says little about other candidates
+        if reached > 0:  # undisturbed: otherwise the shortfall says little about other candidates
             needed = fast_enough[0].speedup * goal.value / reached
     nearest, measured = max(rejected, key=lambda entry: entry[1].of(config.speedup_of))
-    came = f"was measured at {measured.of(config.speedup_of):.3f}×"
-    came += f" on a disturbed machine ({measured.disturbed})" if measured.disturbed else ""
+    ratio = measured.ratio(config.speedup_of)
+    came = f"was measured at {ratio.value:.3f}× [{ratio.low:.3f}, {ratio.high:.3f}]"
+    if ratio.disturbed:
+        came = f"was disturbed ({ratio.disturbed})"
     came += f" in {config.speedup_name}"
     raise goal.missed(nearest, came, is_exhaustive=is_exhaustive)
 

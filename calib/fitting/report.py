@@ -103,13 +103,11 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
 def _measured(measured: MeasuredSpeedup) -> dict[str, Any]:
     return {
         "schedule_text": format_schedule(measured.schedule),
-        "speedup": measured.call,
-        "decode_speedup": measured.steps,
+        **measured.call.document("speedup"),
+        **measured.steps.document("decode_speedup"),
         "prompt_speedup": measured.prompt,
         "prompt_share": measured.prompt_share,
-        "repetitions": measured.repetitions,
-        "full_depth_spread": measured.spread,
-        "disturbed": measured.disturbed or None,
+        "turns": measured.turns,
     }
 
 
@@ -181,22 +179,15 @@ def _print_choice(console: Console, fit: Fit) -> None:
     console.print(f"loss {chosen.loss:.4f} nats per token,  {_signed(chosen.over_full)} over full")
     speed = f"speed-up of {fit.config.speedup_name}: expected {chosen.expected.of(of):.3f}×"
     if measured is not None:
-        other = f"whole call {measured.call:.3f}×"
-        if of == "call":
-            other = f"steps alone {measured.steps:.3f}×"
-        speed += f", measured {measured.of(of):.3f}× ({other})"
+        other = f"whole call {measured.call}" if of != "call" else f"steps alone {measured.steps}"
+        speed += f", measured {measured.ratio(of)} ({other})"
     console.print(f"{speed}; full depth's steps read {chosen.predicted.steps:.2f} times the bytes")
-    if measured is not None and measured.disturbed:
-        console.print(
-            "the machine was busy, so measurements are unreliable; fit again when it is "
-            f"idle: {measured.disturbed}"
-        )
+    if measured is not None and (reason := measured.ratio(of).disturbed):
+        console.print(f"other work disturbed the timing; fit again on an idle machine: {reason}")
     for entry in fit.rejected:
-        console.print(
-            f"rejected, measured at {entry.of(of):.3f}×"
-            f"{' on a disturbed machine' * bool(entry.disturbed)}: "
-            f"{format_schedule(entry.schedule)}"
-        )
+        ratio = entry.ratio(of)
+        came = "disturbed" if ratio.disturbed else f"measured at {ratio.value:.3f}×"
+        console.print(f"rejected, {came}: {format_schedule(entry.schedule)}")
 
 
 def _print_study(console: Console, fit: Fit) -> None:

@@ -114,8 +114,8 @@ def bench_table(document: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"Prompt {config['prompt_length']}, {config['num_tokens']} tokens per row, medians of "
-            f"{config['repetitions']} runs; memory reads {bandwidth:.1f} GB/s, best of "
-            f"{document['bandwidth_passes']} passes.\n",
+            f"{document['measurements'][0]['turns']} turns; memory reads {bandwidth:.1f} GB/s, "
+            f"best of {document['bandwidth_passes']} passes.\n",
             markdown_table(list(columns), rows),
         ]
     )

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from skipdec.cli import build_app
 
 COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()", "bench"]
-SMALL = ["--prompt-len", "9", "--gen-len", "6", "--repetitions", "2", "--threads", "2"]
+SMALL = ["--prompt-len", "9", "--gen-len", "6", "--seconds", "0", "--threads", "2"]
 
 
 def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
