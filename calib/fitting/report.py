@@ -14,7 +14,7 @@ from ...engines.host.processor import processor_name
 from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from ..pictures import frame
-from .fitting import Candidate, Fit, SensitivityRow
+from .fitting import Candidate, Fit, NearMiss, SensitivityRow
 from .search import LossDifference
 from .speed import MeasuredSpeedup
 
@@ -81,6 +81,7 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "chosen": _candidate(fit.chosen),
         "measured": fit.measured and _measured(fit.measured),
         "rejected": [_measured(entry) for entry in fit.rejected],
+        "near_miss": _near_miss(fit.near_miss),
         "front": [_candidate(entry) for entry in fit.front],
         "others": [_candidate(entry) for entry in fit.others],
         "sensitivity": [_row(row) for row in fit.sensitivity],
@@ -108,6 +109,16 @@ def _measured(measured: MeasuredSpeedup) -> dict[str, Any]:
         "prompt_speedup": measured.prompt,
         "prompt_share": measured.prompt_share,
         "turns": measured.turns,
+    }
+
+
+def _near_miss(missed: NearMiss | None) -> dict[str, Any] | None:
+    if missed is None:
+        return None
+    return {
+        "schedule_text": format_schedule(missed.schedule),
+        "speedup": missed.speedup,
+        "loss": missed.loss,
     }
 
 
@@ -188,6 +199,11 @@ def _print_choice(console: Console, fit: Fit) -> None:
         ratio = entry.ratio(of)
         came = "disturbed" if ratio.disturbed else f"measured at {ratio.value:.3f}×"
         console.print(f"rejected, {came}: {format_schedule(entry.schedule)}")
+    if (missed := fit.near_miss) is not None:
+        console.print(
+            f"just below the target, {missed.speedup:.3f}× at a loss of {missed.loss:.4f}: "
+            f"{format_schedule(missed.schedule)}"
+        )
 
 
 def _print_study(console: Console, fit: Fit) -> None:

@@ -103,6 +103,33 @@ def test_a_disturbed_measurement_rules_out_no_other_candidate() -> None:
     assert [entry.schedule for entry in rejected] == [SLOW.schedule]
 
 
+TWO_LAYERS = scored("constant:max=2", 4.0, 1.97)
+NEAR = scored("constant:max=6", 1.297, 1.10)
+
+
+def test_a_target_is_not_met_by_much_worse_texts_beside_a_near_miss() -> None:
+    candidates = [FULL, NEAR, TWO_LAYERS]
+    with pytest.raises(SkipDecError) as error:
+        fit.near_miss(config(TargetSpeedup(1.3)), candidates, TWO_LAYERS, ())
+    assert "has a loss of 1.9700 per token, but constant:max=6" in str(error.value)
+    assert "has 1.1000 at 1.297×; ask for 1.29, or for --max-loss 1.97" in str(error.value)
+
+
+def test_a_candidate_that_was_measured_just_too_slow_is_a_near_miss() -> None:
+    expected_more = scored("constant:max=6", 1.4, 1.10)
+    rejected = (measured_as(expected_more.schedule, 1.28),)
+    with pytest.raises(SkipDecError, match=r"has 1\.1000 at 1\.280×; ask for 1\.28"):
+        fit.near_miss(config(TargetSpeedup(1.3)), [FULL, expected_more], TWO_LAYERS, rejected)
+
+
+def test_what_is_just_below_the_target_is_shown() -> None:
+    """2.0× at 1.10 for a target of 2.5, which takes 3.0× at 1.40."""
+    missed = fit.near_miss(config(TargetSpeedup(2.5)), ALL, FAST, ())
+    assert missed == fit.NearMiss(MIDDLE.schedule, 2.0, 1.10)
+    assert fit.near_miss(config(TargetSpeedup(1.3)), ALL, SLOW, ()) is None, "none is better"
+    assert fit.near_miss(config(MaxLoss(2, False)), ALL, FAST, ()) is None
+
+
 def test_unreachable_speedup_reports_the_best_one() -> None:
     with pytest.raises(SkipDecError, match=r"target-speedup 3 .*constant:max=4.*2\.700×") as error:
         choose(config(TargetSpeedup(3.0)), ALL, FULL, measuring(0.9))

@@ -19,7 +19,7 @@ from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
 
 from skipdec.calib.data.data import DataConfig
-from skipdec.calib.fitting.fitting import Fit, fit
+from skipdec.calib.fitting.fitting import Fit, NearMiss, fit
 from skipdec.calib.fitting.inputs import FitConfig, MaxLoss, TargetSpeedup, prepare
 from skipdec.calib.fitting.report import print_fit, report_document
 from skipdec.calib.fitting.search import SearchConfig
@@ -154,7 +154,8 @@ def test_the_report_is_json_with_schedules_that_read_back(found: Fit) -> None:
 def test_tables_keep_their_figures_and_report_a_disturbed_machine(found: Fit, width: int) -> None:
     chosen = found.chosen.schedule
     restless, calm = measured_as(chosen, 9.0, lost="load of 12"), measured_as(chosen, 9.0)
-    told = replace(found, measured=restless, rejected=(restless, calm))
+    missed = NearMiss(chosen, 1.297, 1.0)
+    told = replace(found, measured=restless, rejected=(restless, calm), near_miss=missed)
     console = Console(width=width, file=io.StringIO(), markup=False, soft_wrap=True)
     print_fit(console, told)
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -166,6 +167,7 @@ def test_tables_keep_their_figures_and_report_a_disturbed_machine(found: Fit, wi
     assert text.count("load of 12") == 1
     assert "rejected, disturbed: " in text
     assert "rejected, measured at 9.000×: " in text
+    assert "just below the target, 1.297× at a loss of 1.0000: " in text
 
 
 def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
