@@ -15,7 +15,8 @@ _CHOICES = (1, 2, 4, 7)  # numbers of drafts: each is measured on its own, and b
 _TRY_TOKENS = 2
 _FIRST_WAIT, _LONGEST_WAIT = 16, 256  # passes between two tries
 _SHARE = 0.02  # of all passes, that drafts may cost
-_CREDIT = 0.5  # passes that they may cost at once, at first and behind a pause
+_FIRST_CREDIT = 2.0  # passes that they may cost beyond that, once
+_CREDIT = 0.5  # passes that they may cost at once behind a pause
 _MOST_SPARE = 4.0  # of what they gained, kept for passes that gain nothing
 
 
@@ -73,18 +74,18 @@ class DraftPolicy:
     Nothing is drafted at a place whose best gain is below 1.03. A drafter that has not drafted for
     16 passes, then 32, … at most 256, drafts two tokens to be tried, if these could gain at all.
 
-    Drafts have a budget: half a pass over one token, 2 % of every further pass, and what they gain,
+    Drafts have a budget: two passes over one token, 2 % of every further pass, and what they gain,
     up to 4 passes. What a pass cost beyond its tokens, the search for guesses included, is paid out
     of it. Nothing is drafted that may cost more than is left. Where it is used up, nothing is done
     for drafts until it is half a pass again, and passes without drafts are measured then. So all
-    that is tried costs a user at most 2 % and half a pass.
+    that is tried costs a user at most 2 % and two passes.
     """
 
     def __init__(self, sources: Sequence[SourceAcceptance], costs: PassCosts) -> None:
         self.sources = sources
         self._costs = costs
         self._tries = [_Tries() for _ in sources]
-        self._spare = _CREDIT  # passes over one token per row that drafts may cost
+        self._spare = _FIRST_CREDIT  # passes over one token per row that drafts may cost
         self._is_pausing = False
         self._last = 0  # the number of drafts that was chosen last
 
@@ -123,9 +124,9 @@ class DraftPolicy:
         """Count a pass for which guesses were looked for: its tokens, and all of its time."""
         self._count(num_rows, seconds, written / num_rows)
 
-    def count_search(self, num_rows: int, seconds: float) -> None:
-        """Count a pass without guesses that took long for other reasons, by its search alone."""
-        self._count(num_rows, seconds, 0.0)
+    def count_search(self, num_rows: int, held: int, seconds: float) -> None:
+        """Count a pass that took long for other reasons, by its search and the guesses that held."""
+        self._count(num_rows, seconds, held / num_rows)
 
     def _count(self, num_rows: int, seconds: float, earned: float) -> None:
         for tries in self._tries:

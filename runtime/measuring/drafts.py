@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from random import Random
 from statistics import median
 
@@ -26,6 +27,7 @@ from .prompts import Batch, batches
 
 _WARMUP_TOKENS = 8
 _RANDOM_BATCHES = 8
+_PASSES = count()  # through all prompts, in this process
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class _Benchmark:
         runtimes = ("python", "native") if native else ("python",)
         variants = [(draft, runtime) for draft in self._memories for runtime in runtimes]
         self._runs: dict[_Variant, list[DraftedRun]] = {variant: [] for variant in variants}
-        self._passes = 0  # through all prompts
+        self._client = ""  # of libskipdec, whose n-grams begin anew with each pass
 
     def measure(self) -> list[DraftMeasurement]:
         """Warm up, take turns, and return a measurement per draft and runtime."""
@@ -149,7 +151,7 @@ class _Benchmark:
 
     def _turn(self, item: int) -> dict[_Key, float]:
         if item == 0:
-            self._passes += 1
+            self._client = f"pass {next(_PASSES)}"
             for memory in self._memories.values():
                 memory.tables.clear()
         seconds: dict[_Key, float] = {}
@@ -176,9 +178,7 @@ class _Benchmark:
         )
         if runtime == "native":
             resolved = self._generator.resolve_schedule(self._schedule, max_tokens=num_tokens)
-            made = self._native[draft].run(
-                prompts, params, schedule=resolved, client=f"pass {self._passes}"
-            )
+            made = self._native[draft].run(prompts, params, schedule=resolved, client=self._client)
             completions = tuple(one.outputs[0] for one in made.outputs)
             return DraftedRun(completions, made, made.wall_seconds)
         wrap = None

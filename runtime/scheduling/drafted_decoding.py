@@ -111,10 +111,8 @@ class DraftedDecoding(Decoding):
         if (
             self._has_new_rows or is_first
         ):  # engines are bound, which takes long without drafts, too
-            if adapts and longest == 1:
-                self._policy.count_search(len(rows), searching)
-            elif adapts:
-                self._policy.count_pass(len(rows), len(rows) + self._held, seconds)
+            if adapts:
+                self._policy.count_search(len(rows), self._held, searching)
             return
         is_fruitless = longest == 1 and not self._is_measured and (adapts or self._drafting > 0)
         if not is_fruitless:

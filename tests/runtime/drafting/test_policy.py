@@ -157,7 +157,7 @@ def test_nothing_is_tried_that_could_not_gain() -> None:
 STEEP = (1.0, 1.4, 1.6, 1.75, 1.9, 2.1, 2.3, 2.5)
 
 
-@pytest.mark.parametrize("num_passes", [200, 1000, 5000])
+@pytest.mark.parametrize("num_passes", [400, 1000, 5000])
 @pytest.mark.parametrize("searching", [0.0, 0.05, 0.3])
 @pytest.mark.parametrize("longer", [STEEP, range(1, 9)], ids=["steep", "as many steps"])
 def test_drafts_that_never_hold_cost_at_most_3_percent(
@@ -200,22 +200,25 @@ def test_what_drafts_gained_is_lost_only_in_part() -> None:
 def test_a_pause_lasts_until_there_is_something_to_lose_again() -> None:
     costs = flat_costs(0.1)
     policy = DraftPolicy([holding("own", [0.5])], costs)
-    policy.count_pass(1, 1, 2.0)
+    policy.count_pass(1, 1, 3.5)
     assert sum(policy.pauses() for _ in range(300)) == 49, "of −0.48 and 0.5, 2 % each"
     assert costs.wants_plain(1)
 
 
 def test_nothing_is_drafted_that_may_cost_more_than_is_left() -> None:
     policy = DraftPolicy([holding("own", [0.95])], flat_costs(0.2))
+    policy.count_pass(1, 1, 2.5)
     assert choose(policy, {OWN: LONG}).count == 2, "two of seven: half a pass may be lost"
     assert choose(earned(policy), {OWN: LONG}).count == 7
 
 
 def test_a_search_is_counted_where_a_pass_took_long_for_other_reasons() -> None:
     policy = DraftPolicy([holding("own", [0.5])], flat_costs(0.1))
-    policy.count_search(1, 0.4)
+    policy.count_search(1, 0, 1.5)
     assert not policy.pauses()
-    policy.count_search(1, 0.2)
+    policy.count_search(1, 1, 1.5)
+    assert not policy.pauses(), "a guess held"
+    policy.count_search(1, 0, 0.2)
     assert policy.pauses()
 
 

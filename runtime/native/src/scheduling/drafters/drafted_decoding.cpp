@@ -71,8 +71,7 @@ void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds, dou
   for (const StepRow& step : steps) longest = std::max(longest, step.tokens.size());
   const auto rows = static_cast<std::int64_t>(steps.size());
   if (has_new_rows_) {  // such passes also had to find their route, without drafts, too
-    if (config_.adapt && longest == 1) policy_.count_search(rows, searching);
-    if (config_.adapt && longest > 1) policy_.count_pass(rows, rows + held_, seconds);
+    if (config_.adapt) policy_.count_search(rows, held_, searching);
     return;
   }
   const bool is_fruitless = longest == 1 && !is_measured_ && (config_.adapt || drafting_ > 0);

@@ -17,6 +17,7 @@ constexpr std::int64_t kTryTokens = 2;
 constexpr std::int64_t kFirstWait = 16;     // passes between two tries
 constexpr std::int64_t kLongestWait = 256;  // of them
 constexpr double kShare = 0.02;             // of all passes, that drafts may cost
+constexpr double kCredit = 0.5;             // passes that they may cost at once behind a pause
 constexpr double kMostSpare = 4;  // of what they gained, kept for passes that gain nothing
 
 }  // namespace
@@ -62,8 +63,8 @@ void DraftPolicy::count_pass(std::int64_t num_rows, std::int64_t written, double
   count(num_rows, seconds, static_cast<double>(written) / static_cast<double>(num_rows));
 }
 
-void DraftPolicy::count_search(std::int64_t num_rows, double seconds) {
-  count(num_rows, seconds, 0);
+void DraftPolicy::count_search(std::int64_t num_rows, std::int64_t held, double seconds) {
+  count(num_rows, seconds, static_cast<double>(held) / static_cast<double>(num_rows));
 }
 
 void DraftPolicy::count(std::int64_t num_rows, double seconds, double earned) {

@@ -43,11 +43,11 @@ struct DraftChoice {
 // Nothing is drafted at a place whose best gain is below 1.03. A drafter that has not drafted for
 // 16 passes, then 32, … at most 256, drafts two tokens to be tried, if these could gain at all.
 //
-// Drafts have a budget: half a pass over one token, 2 % of every further pass, and what they gain,
+// Drafts have a budget: two passes over one token, 2 % of every further pass, and what they gain,
 // up to 4 passes. What a pass cost beyond its tokens, the search for guesses included, is paid out
 // of it. Nothing is drafted that may cost more than is left. Where it is used up, nothing is done
 // for drafts until it is half a pass again, and passes without drafts are measured then. So all
-// that is tried costs a user at most 2 % and half a pass.
+// that is tried costs a user at most 2 % and two passes.
 class DraftPolicy {
  public:
   // ``costs`` outlive it.
@@ -62,12 +62,12 @@ class DraftPolicy {
   DraftChoice choose(const std::vector<RowOffers>& rows, std::int64_t num_rows);
   // Counts a pass for which guesses were looked for: its tokens, and all of its time.
   void count_pass(std::int64_t num_rows, std::int64_t written, double seconds);
-  // Counts a pass without guesses that took long for other reasons, by its search alone.
-  void count_search(std::int64_t num_rows, double seconds);
+  // Counts a pass that took long for other reasons, by its search and the guesses that held.
+  void count_search(std::int64_t num_rows, std::int64_t held, double seconds);
 
  private:
-  // Passes that drafts may cost at once, at first and behind a pause.
-  static constexpr double kCredit = 0.5;
+  // Passes that drafts may cost beyond 2 %, once.
+  static constexpr double kFirstCredit = 2;
 
   // When a drafter is tried whose guesses are not expected to gain.
   struct Tries {
@@ -92,7 +92,7 @@ class DraftPolicy {
   PassCosts& costs_;
   std::vector<SourceAcceptance> sources_;
   std::vector<Tries> tries_;
-  double spare_ = kCredit;  // passes over one token per row that drafts may cost
+  double spare_ = kFirstCredit;  // passes over one token per row that drafts may cost
   bool is_pausing_ = false;
   std::int64_t last_ = 0;  // the number of drafts that was chosen last
   // Of the present pass: costs by tokens, those of steps by drafter, and the tokens that are

@@ -441,7 +441,7 @@ TEST_F(DraftPolicyTest, DraftsThatNeverHoldCostAtMostThreePercent) {
 
 TEST_F(DraftPolicyTest, APauseLastsUntilThereIsSomethingToLoseAgain) {
   measure(costs_, 0.1);
-  policy_.count_pass(1, 1, 2.0);
+  policy_.count_pass(1, 1, 3.5);
   int pauses = 0;
   while (policy_.pauses()) ++pauses;
   EXPECT_EQ(pauses, 49);  // of −0.48 and 0.5, 2 % each
@@ -451,17 +451,19 @@ TEST_F(DraftPolicyTest, APauseLastsUntilThereIsSomethingToLoseAgain) {
 TEST_F(DraftPolicyTest, NothingIsDraftedThatMayCostMoreThanIsLeft) {
   measure(costs_, 0.2);
   teach(0, 0, 10);
-  EXPECT_EQ(choose({0, 0, 0, 0, 0, 0, 0}, 0).count,
-            2);  // half a pass may be lost
+  policy_.count_pass(1, 1, 2.5);
+  EXPECT_EQ(choose({0, 0, 0, 0, 0, 0, 0}, 0).count, 2);  // half a pass may be lost
   earn();
   EXPECT_EQ(choose({0, 0, 0, 0, 0, 0, 0}, 0).count, 7);
 }
 
 TEST_F(DraftPolicyTest, ASearchIsCountedWhereAPassTookLongForOtherReasons) {
   measure(costs_, 0.1);
-  policy_.count_search(1, 0.4);
+  policy_.count_search(1, 0, 1.5);
   EXPECT_FALSE(policy_.pauses());
-  policy_.count_search(1, 0.2);
+  policy_.count_search(1, 1, 1.5);  // a guess held
+  EXPECT_FALSE(policy_.pauses());
+  policy_.count_search(1, 0, 0.2);
   EXPECT_TRUE(policy_.pauses());
 }
 
