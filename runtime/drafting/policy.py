@@ -125,7 +125,7 @@ class DraftPolicy:
         self._count(num_rows, seconds, written / num_rows)
 
     def count_search(self, num_rows: int, held: int, seconds: float) -> None:
-        """Count a pass that took long for other reasons, by its search and the guesses that held."""
+        """Count a pass that took long for other reasons: its search, and the guesses that held."""
         self._count(num_rows, seconds, held / num_rows)
 
     def _count(self, num_rows: int, seconds: float, earned: float) -> None:
