@@ -102,7 +102,7 @@ def _restaurants(arguments: argparse.Namespace) -> Iterator[Goal]:
         for row in found:
             equal = f"{row['num_equal']} of {row['num_texts']} equal"
             name = f"restaurants, temperature {temperature}, {row['name']}, {equal}"
-            yield Goal(name, row["gain"], drafts[row["name"]])
+            yield Goal(name, row["gain"] or 0.0, drafts[row["name"]])
 
 
 def _passes(arguments: argparse.Namespace) -> Iterator[Goal]:
@@ -155,7 +155,7 @@ def _forced(
                     f"{name}, batch {row['batch_size']}, {row['draft']}, forced {share:g}, "
                     f"{row['tokens_per_pass']:.1f} tokens per pass"
                 )
-                yield Goal(figure, row["gain"], drafts[row["draft"]])
+                yield Goal(figure, row["gain"] or 0.0, drafts[row["draft"]])
 
 
 def _json(command: str, arguments: argparse.Namespace, name: str, *options: str) -> dict[str, Any]:
