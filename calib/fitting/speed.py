@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...runtime.generator import Generator
-from ...runtime.measuring.bench import Run, timed_run
+from ...runtime.measuring.bench import timed_run
 from ...runtime.measuring.cost import CostModel
 from ...runtime.measuring.meter import Ratio, measure
 from ...runtime.schedule import ExitSchedule
@@ -158,7 +158,9 @@ def measure_speedup(
         for each in (full, schedule):
             run = timed_run(generator, [prompt], each, num_tokens)
             layers[each] = run.layers_per_token
-            found |= {(each, part): value for part, value in _parts(run).items()}
+            found[each, "call"], found[each, "steps"] = run.wall_seconds, run.decode_seconds
+            # A call of its own: on a busy machine the first part of a call waits for all of it.
+            found[each, "prompt"] = timed_run(generator, [prompt], each, 1).wall_seconds
         return found
 
     pairs = [((schedule, part), (full, part)) for part in ("call", "steps")]
@@ -169,23 +171,14 @@ def measure_speedup(
         ratios.append(turns.ratio(*pair).within(cost.most_speedup(schedule, ratio), "layers allow"))
     call, steps = ratios
     of_prompt = turns.ratio((schedule, "prompt"), (full, "prompt")).value
-    prompt_seconds, call_seconds = (turns.seconds((full, part))[0] for part in ("prompt", "call"))
     return MeasuredSpeedup(
         schedule=schedule,
         call=call,
         steps=steps,
         prompt=1.0 if schedule.prompt == "full" else of_prompt,  # the same work
-        prompt_share=prompt_seconds / call_seconds,
+        prompt_share=min(1.0, turns.ratio((full, "call"), (full, "prompt")).value),
         turns=len(turns.turns),
     )
-
-
-def _parts(run: Run) -> dict[str, float]:
-    return {
-        "call": run.wall_seconds,
-        "steps": run.decode_seconds,
-        "prompt": run.wall_seconds - run.decode_seconds,
-    }
 
 
 def _combined(prompt_share: float, prompt: float, steps: float) -> float:

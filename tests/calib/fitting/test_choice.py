@@ -251,9 +251,10 @@ def test_full_depth_and_the_schedule_take_turns() -> None:
         full: Run(6.0, 2.0, (2.0, 2.0), (12, 12, 12)),
         own: Run(3.5, 2.0, (1.0, 0.5), (12, 4, 4)),
     }
+    prompt = Run(2.0, 2.0, (), (12,))
     with patch(
         "skipdec.calib.fitting.speed.timed_run",
-        side_effect=lambda _, __, schedule, ___: runs[schedule],
+        side_effect=lambda _, __, schedule, count: runs[schedule] if count > 1 else prompt,
     ) as timed:
         result = measure_speedup(
             Mock(device=None), [5, 6], own, num_tokens=3, seconds=1e-9, cost=COST
@@ -263,13 +264,20 @@ def test_full_depth_and_the_schedule_take_turns() -> None:
         pytest.approx(6 / 3.5),
     )
     assert (result.prompt, result.prompt_share) == (1.0, pytest.approx(1 / 3))
-    assert [call.args[2] for call in timed.call_args_list] == [full, own] * 4
+    assert [call.args[2] for call in timed.call_args_list] == [
+        full,
+        own,
+        *[full, full, own, own] * 3,
+    ]
     assert result.turns == 3, "behind a warm-up"
 
 
 def test_a_speedup_beyond_the_layers_is_no_speedup() -> None:
     deep, own = Run(9.0, 1.0, (8.0,), (12, 12)), Run(2.0, 1.0, (1.0,), (12, 4))
-    with patch("skipdec.calib.fitting.speed.timed_run", side_effect=[deep, own] * 4):
+    with patch(
+        "skipdec.calib.fitting.speed.timed_run",
+        side_effect=[deep, own, *[deep, deep, own, own] * 3],
+    ):
         result = measure_speedup(
             Mock(device=None), [5], FAST.schedule, num_tokens=2, seconds=1e-9, cost=COST
         )
