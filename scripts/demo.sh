@@ -16,7 +16,7 @@ mkdir -p "$out"
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
-echo "The demo takes one minute on two free cores." >&2
+echo "The demo takes one to two minutes on two free cores." >&2
 
 # Runs beside the first steps, which are not timed; both load PyTorch, which takes some seconds.
 skipdec export opt-125m --load-format dummy --quantize int8 -q --no-verify -o "$opt" >"$work/export" 2>&1 &

@@ -203,7 +203,7 @@ def _lossless_config(
     data, search = values.pop("data", None), dict(values.pop("search", {}))
     common = {
         "num_examples": values.pop("num_examples", None),
-        "repetitions": values.pop("repetitions", None),
+        "seconds": values.pop("seconds", None),
         "seed": search.pop("seed", None),
         "temperature": only["temperature"],
         "max_tokens": only["max_tokens"],

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from ...engines.checking import Option, ValidatedConfig
 from ...engines.errors import UsageError
 from ...runtime.drafting.config import canonical_drafts
+from ...runtime.measuring.meter import SECONDS
 from ..data.data import DataConfig
 
 
@@ -106,6 +107,11 @@ class EvaluationConfig(ValidatedConfig):
     )
     temperature: Annotated[float, _RUNNING] = Field(default=0.0, ge=0, description="0: greedy")
     seed: Annotated[int, _RUNNING] = Field(default=0, ge=0, description="sampling and intervals")
+    seconds: Annotated[float, _RUNNING] = Field(
+        default=SECONDS,
+        ge=0,
+        description="time texts until intervals of speed-ups are narrow, or for so long",
+    )
     metrics: Annotated[MetricOptions, _METRICS] = MetricOptions()
     resamples: Annotated[int, _METRICS] = Field(
         default=1000, ge=1, description="resamples of the bootstrap"

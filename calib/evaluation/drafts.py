@@ -9,6 +9,7 @@ from time import perf_counter
 from ...runtime.drafting.config import DraftConfig
 from ...runtime.drafting.memory import DraftMemory
 from ...runtime.generator import Generator
+from ...runtime.measuring.meter import NOT_TIMED, Ratio
 from ...runtime.schedule import ExitSchedule
 from ...runtime.tokens.outputs import CompletionOutput, Drafts
 from ...runtime.tokens.sampling import SamplingParams
@@ -25,16 +26,16 @@ class DraftRun:
     name: str  # as given
     draft: DraftConfig
     memory: DraftMemory = field(default_factory=DraftMemory)
-    chunk_seconds: list[float] = field(default_factory=list)  # wall-clock, prompts included
+    chunk_seconds: list[float] = field(default_factory=list)  # prompts included, median of passes
     plain_seconds: list[float] = field(default_factory=list)  # of the same chunks without drafts
     num_texts: int = 0
     num_equal: int = 0  # texts whose tokens, text and reason to end are those without drafts
     counts: Drafts = field(default_factory=Drafts)
+    gain: Ratio = NOT_TIMED  # full depth's seconds without drafts ÷ with them
 
-    @property
-    def gain(self) -> float:
-        """Wall-clock of full depth without drafts ÷ that with drafts, whole calls."""
-        return sum(self.plain_seconds) / sum(self.chunk_seconds)
+    def count_speed(self, gain: Ratio) -> None:
+        """Set the gain, unless passes can't give so much."""
+        self.gain = gain.within(self.counts.tokens_per_pass, "passes allow")
 
     def warm_up(
         self, generator: Generator, prompts: Sequence[Sequence[int]], params: SamplingParams
@@ -48,24 +49,28 @@ class DraftRun:
         prompts: Sequence[Sequence[int]],
         params: Sequence[SamplingParams],
         plain: Sequence[CompletionOutput],
-        plain_seconds: float,
-    ) -> None:
-        """Generate a chunk; ``plain`` are its texts without drafts, made in ``plain_seconds``."""
+        *,
+        is_first: bool,
+        is_new: bool,
+    ) -> float:
+        """Generate a chunk, return the seconds, and compare with ``plain``, texts without drafts.
+
+        ``is_first``: a pass through all prompts begins, so n-grams of the last one are forgotten.
+        Only ``is_new`` chunks are counted.
+        """
+        if is_first:
+            self.memory.tables.clear()
         start = perf_counter()
         completions = self._generate(generator, prompts, params, self.memory)
-        self.chunk_seconds.append(perf_counter() - start)
-        self.plain_seconds.append(plain_seconds)
-        self.num_texts += len(plain)
-        self.num_equal += sum(
-            _text(one) == _text(other) for one, other in zip(completions, plain, strict=True)
-        )
-        for one in completions:
-            if (drafts := one.drafts) is not None:
-                self.counts = Drafts(
-                    self.counts.passes + drafts.passes,
-                    self.counts.drafted + drafts.drafted,
-                    self.counts.accepted + drafts.accepted,
-                )
+        seconds = perf_counter() - start
+        if is_new:
+            self.num_texts += len(plain)
+            self.num_equal += sum(
+                _text(one) == _text(other) for one, other in zip(completions, plain, strict=True)
+            )
+            for one in completions:
+                self.counts = self.counts.plus(one.drafts or Drafts())
+        return seconds
 
     def _generate(
         self,

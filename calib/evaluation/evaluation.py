@@ -1,59 +1,23 @@
-"""Evaluate quality, depth and measured speed of bundles at their exit schedules.
-
-Schedules take turns, a chunk of prompts each, so that drift of the machine affects all alike.
-"""
+"""Evaluate quality, depth and measured speed of bundles at their exit schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from math import ceil, nan
+from math import ceil
 from statistics import mean
-from time import perf_counter
 
 from ...engines.host.events import Events
 from ...runtime.generator import Generator, OpenGenerator
-from ...runtime.measuring.bench import disturbance
-from ...runtime.measuring.cost import CostModel
-from ...runtime.schedule import ExitSchedule
-from ...runtime.tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput
-from ...runtime.tokens.sampling import SamplingParams
+from ...runtime.measuring.meter import Ratio
 from .bootstrap import Bootstrap, Estimate
 from .config import EvaluationConfig
 from .drafts import DraftRow, DraftRun
-from .inputs import EncodedPrompt, PreparedBundle, ReferencedPrompt, prepare
-from .metrics import METRICS, Metric, Outcome
+from .inputs import PreparedBundle, ReferencedPrompt, prepare
+from .metrics import METRICS, Metric
 from .positions import PositionProfile, position_profiles
-
-_WARMUP_TOKENS = 4
-Advance = Callable[[str], None]  # called with a label after each chunk and schedule
-
-
-@dataclass
-class ScheduleRun:
-    """All texts of one bundle at one schedule, in the order of the prompts."""
-
-    name: str  # the schedule as given
-    schedule: ExitSchedule
-    outcomes: list[Outcome] = field(default_factory=list)
-    chunk_seconds: list[float] = field(default_factory=list)  # wall-clock of generating each chunk
-    full_depth_seconds: list[float] = field(default_factory=list)  # of equally long texts
-
-    @property
-    def wall_seconds(self) -> float:
-        """Time of all chunks including their prompts, without scoring the references."""
-        return sum(self.chunk_seconds)
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of generated tokens, ends of text included."""
-        return sum(len(outcome.layers_per_token) for outcome in self.outcomes)
-
-    @property
-    def seconds_per_token(self) -> float:
-        """Wall-clock seconds per generated token, over all rows of a chunk together."""
-        return self.wall_seconds / self.num_tokens
+from .running import ScheduleRun, run_bundle
 
 
 @dataclass(frozen=True)
@@ -66,22 +30,23 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """One bundle at one schedule; speed-ups are nan if nothing was generated."""
+    """One bundle at one schedule."""
 
     prepared: PreparedBundle
     run: ScheduleRun
     device: str  # cpu, or the name that the GPU reports
-    speedup: float  # wall-clock of full depth ÷ this schedule's: all texts, prompts included
-    token_speedup: float  # the same per generated token, as texts may differ in length
-    # With ``equal_lengths`` both are equal: full depth generates the same number per prompt.
     figures: Mapping[str, Figure]  # by metric name
     positions: PositionProfile | None = None
-    disturbed: str = ""  # evidence that the machine did other work meanwhile; "" if there is none
 
     @property
     def label(self) -> str:
         """Label of the bundle."""
         return self.prepared.choice.label
+
+    @property
+    def speedup(self) -> Ratio:
+        """Full depth's seconds ÷ this schedule's: whole calls of all texts, prompts included."""
+        return self.run.speedup
 
 
 @dataclass(frozen=True)
@@ -170,7 +135,7 @@ class Evaluation:
                 label=label,
                 schedule=schedule,
                 num_bundles=len(rows),
-                speedup=Spread.over([row.speedup for row in rows]),
+                speedup=Spread.over([row.speedup.value for row in rows]),
                 figures={
                     name: Spread.over([row.figures[name].estimate.value for row in rows])
                     for name in rows[0].figures
@@ -238,14 +203,11 @@ def _rows(
     if config.by_position:
         outcomes = [run.outcomes for run in runs]
         profiles = position_profiles(outcomes, bootstrap, config.confidence)
-    speedups = [_speedups(config, runs[0], run) for run in runs]
     return [
         Row(
             prepared=prepared,
             run=run,
             device=device,
-            speedup=speedup,
-            token_speedup=token_speedup,
             figures={
                 name: Figure(
                     sample[name].estimate(config.confidence),
@@ -254,142 +216,6 @@ def _rows(
                 for name in metrics
             },
             positions=profile,
-            disturbed=_disturbance(prepared, run, min(speedup, token_speedup), device),
         )
-        for run, sample, profile, (speedup, token_speedup) in zip(
-            runs, samples, profiles, speedups, strict=True
-        )
+        for run, sample, profile in zip(runs, samples, profiles, strict=True)
     ]
-
-
-def _speedups(config: EvaluationConfig, full: ScheduleRun, run: ScheduleRun) -> tuple[float, float]:
-    """Return the speed-ups of whole calls and per generated token."""
-    if config.score_only:
-        return nan, nan
-    if config.equal_lengths and run is not full:
-        speedup = sum(run.full_depth_seconds) / run.wall_seconds
-        return speedup, speedup
-    return (
-        full.wall_seconds / run.wall_seconds,
-        full.seconds_per_token / run.seconds_per_token,
-    )
-
-
-def _disturbance(prepared: PreparedBundle, run: ScheduleRun, speedup: float, device: str) -> str:
-    """Compare with bytes the smaller speed-up, which differences in length cannot inflate."""
-    cost = CostModel(prepared.bundle.manifest, on_device=device != "cpu")
-    full = ExitSchedule.full(run.schedule.num_layers)
-    last = run.schedule.plan(run.schedule.horizon)
-    allowed = cost.step(full.plan(0), [1]).total / cost.step(last, [1]).total
-    return disturbance((), speedup, allowed)
-
-
-def run_bundle(
-    generator: Generator,
-    prepared: PreparedBundle,
-    config: EvaluationConfig,
-    advance: Advance,
-    drafts: Sequence[DraftRun] = (),
-) -> list[ScheduleRun]:
-    """Generate and score every prompt at every schedule; full depth first, then ``drafts``.
-
-    Two chunks and two schedules run as: chunk 0 full, chunk 0 2x, chunk 1 full, chunk 1 2x.
-    Each schedule first generates a few tokens as an unmeasured warm-up. With a temperature, prompt
-    i has the seed ``config.seed`` + i at every schedule. With ``score_only`` nothing is generated;
-    with ``equal_lengths``, full depth generates as many tokens per prompt after each schedule's
-    chunk.
-    """
-    params = [
-        SamplingParams.fixed(
-            temperature=config.temperature,
-            seed=config.seed + index,
-            max_tokens=prepared.room(prompt),
-        )
-        for index, prompt in enumerate(prepared.prompts)
-    ]
-    runs = [ScheduleRun(name, schedule) for schedule, name in prepared.schedules.items()]
-    if not config.score_only:
-        _warm_up(generator, prepared, config.batch_size, drafts)
-    for start in range(0, len(params), config.batch_size):
-        chunk = slice(start, start + config.batch_size)
-        prompts = prepared.prompts[chunk]
-        for run in runs:
-            completions: list[CompletionOutput | None] = [None] * len(prompts)
-            if not config.score_only:
-                results, seconds = _generate(generator, prompts, params[chunk], run.schedule)
-                run.chunk_seconds.append(seconds)
-                generated = [result.outputs[0] for result in results]
-                completions = list(generated)
-                for draft in drafts if run is runs[0] else ():
-                    token_ids = [prompt.token_ids for prompt in prompts]
-                    draft.run(generator, token_ids, params[chunk], generated, seconds)
-                    advance(f"{prepared.choice.label}, {draft.name}")
-            scores = generator.score(
-                [prompt.token_ids for prompt in prompts],
-                [prompt.target_ids for prompt in prompts],
-                schedule=run.schedule,
-            )
-            run.outcomes += map(_outcome, prompts, scores, completions)
-            if config.equal_lengths and run is not runs[0]:
-                _time_full_depth(generator, run, prompts, params[chunk])
-            advance(f"{prepared.choice.label}, {run.name}")
-    return runs
-
-
-def _warm_up(
-    generator: Generator, prepared: PreparedBundle, batch_size: int, drafts: Sequence[DraftRun]
-) -> None:
-    prompts = prepared.prompts[:batch_size]
-    token_ids = [prompt.token_ids for prompt in prompts]
-    num_tokens = min(_WARMUP_TOKENS, *map(prepared.room, prompts))
-    params = SamplingParams.fixed(temperature=0.0, max_tokens=num_tokens)
-    for schedule in prepared.schedules:
-        generator.generate(token_ids, params, schedule=schedule)
-    for draft in drafts:
-        draft.warm_up(generator, token_ids, params)
-
-
-def _time_full_depth(
-    generator: Generator,
-    run: ScheduleRun,
-    prompts: Sequence[EncodedPrompt],
-    params: Sequence[SamplingParams],
-) -> None:
-    """Time ``run``'s latest chunk at full depth, forcing each text to the same length."""
-    lengths = [len(outcome.layers_per_token) for outcome in run.outcomes[-len(prompts) :]]
-    forced = [
-        chosen.model_copy(update={"max_tokens": length, "ignore_eos": True})
-        for chosen, length in zip(params, lengths, strict=True)
-    ]
-    full = ExitSchedule.full(run.schedule.num_layers)
-    run.full_depth_seconds.append(_generate(generator, prompts, forced, full)[1])
-
-
-def _generate(
-    generator: Generator,
-    prompts: Sequence[EncodedPrompt],
-    params: Sequence[SamplingParams],
-    schedule: ExitSchedule,
-) -> tuple[list[RequestOutput], float]:
-    """Return the texts and the wall-clock seconds of the call."""
-    token_ids = [prompt.token_ids for prompt in prompts]
-    start = perf_counter()
-    results = generator.generate(token_ids, params, schedule=schedule)
-    return results, perf_counter() - start
-
-
-def _outcome(
-    prompt: EncodedPrompt, score: ScoreOutput, completion: CompletionOutput | None
-) -> Outcome:
-    """Return the scored reference with the generated text, if there is one."""
-    token_ids: tuple[int, ...] = () if completion is None else completion.token_ids
-    is_cut = completion is not None and completion.finish_reason == "length"
-    return Outcome(
-        text="" if completion is None else completion.text,
-        token_ids=token_ids if is_cut else token_ids[:-1],
-        is_cut=is_cut,
-        layers_per_token=(score if completion is None else completion).layers_per_token,
-        references=prompt.references,
-        reference_tokens=prompt.reference_tokens,
-        logprobs=score.logprobs,
-    )

@@ -18,11 +18,13 @@ from .positions import PositionFigure, PositionProfile
 def tables_markdown(evaluation: Evaluation) -> str:
     """Return the settings, a row per bundle and schedule, differences to full depth, averages."""
     parts = [_setting(evaluation), _main_table(evaluation)]
+    ratios = [(row.label, row.run.name, row.speedup) for row in evaluation.rows]
+    ratios += [(row.prepared.choice.label, row.run.name, row.run.gain) for row in evaluation.drafts]
     parts += [
-        f"The machine was busy, evaluate again when it is idle; {escaped(row.label)}, "
-        f"{escaped(row.run.name)}: {row.disturbed}."
-        for row in evaluation.rows
-        if row.disturbed
+        f"Other work disturbed {escaped(label)}, {escaped(name)}: {ratio.disturbed}; evaluate "
+        "again when the machine is idle."
+        for label, name, ratio in ratios
+        if ratio.disturbed
     ]
     if evaluation.drafts:
         parts.append(_draft_table(evaluation))
@@ -63,7 +65,8 @@ def _setting(evaluation: Evaluation) -> str:
     )
     return (
         f"{prompts}, {sampling}, batches of {config.batch_size}{case}. {intervals} "
-        f"Speed-up: wall-clock of whole calls, prompts included, against full depth {lengths}."
+        f"Speed-up, with its 95 % interval: wall-clock of whole calls, prompts included, against "
+        f"full depth {lengths}."
     )
 
 
@@ -94,7 +97,7 @@ def _main_table(evaluation: Evaluation) -> str:
             escaped(row.label),
             escaped(row.run.name),
             f"{row.run.schedule.average_budget():.2f}",
-            *(f"{each:.2f}×" for each in (row.speedup, row.token_speedup)[: len(speed_headings)]),
+            *map(str, (row.speedup, row.run.token_speedup)[: len(speed_headings)]),
             *(_estimate(metric, row.figures[name].estimate) for name, metric in metrics.items()),
         ]
         for row in evaluation.rows
@@ -114,7 +117,7 @@ def _draft_table(evaluation: Evaluation) -> str:
                 f"{run.num_equal} of {run.num_texts}",
                 f"{run.counts.tokens_per_pass:.2f}",
                 "–" if (share := run.counts.acceptance) is None else f"{share:.2f}",
-                f"{run.gain:.2f}×",
+                str(run.gain),
             ]
             for label, run in runs
         ),

@@ -91,9 +91,8 @@ def _row_document(row: Row) -> dict[str, Any]:
         "chunk_seconds": run.chunk_seconds,
         "full_depth_seconds": run.full_depth_seconds,
         "generated_tokens": run.num_tokens,
-        "speedup": row.speedup,
-        "token_speedup": row.token_speedup,
-        "disturbed": row.disturbed or None,
+        **run.speedup.document("speedup"),
+        **run.token_speedup.document("token_speedup"),
         "metrics": {name: asdict(figure) for name, figure in row.figures.items()},
         "positions": None if row.positions is None else asdict(row.positions),
     }
@@ -110,7 +109,7 @@ def _draft_document(row: DraftRow) -> dict[str, Any]:
         "num_equal": run.num_equal,
         "tokens_per_pass": run.counts.tokens_per_pass,
         "acceptance": run.counts.acceptance,
-        "gain": run.gain,
+        **run.gain.document("gain"),
         "chunk_seconds": run.chunk_seconds,
         "full_depth_seconds": run.plain_seconds,
     }
@@ -181,22 +180,27 @@ def write_evaluation(
 def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> None:
     """Plot ``metric`` over the speed-up of whole calls, one line per bundle, intervals as bars.
 
-    Higher must be better for ``metric``. Pareto-optimal points are ringed. Needs matplotlib (extra
-    ``plot``).
+    Higher must be better for ``metric``. Disturbed speed-ups are left out. Pareto-optimal points
+    are ringed. Needs matplotlib (extra ``plot``).
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 4.5), layout="constrained")
     axes = figure.subplots()
     bundles: dict[Path, list[Row]] = {}
-    for row in evaluation.rows:
+    timed = [row for row in evaluation.rows if not row.speedup.disturbed]
+    for row in timed:
         bundles.setdefault(row.prepared.choice.path, []).append(row)
     for rows in bundles.values():
-        ordered = sorted(rows, key=lambda row: row.speedup)
+        ordered = sorted(rows, key=lambda row: row.speedup.value)
         estimates = [row.figures[metric].estimate for row in ordered]
         axes.errorbar(
-            [row.speedup for row in ordered],
+            [row.speedup.value for row in ordered],
             [estimate.value for estimate in estimates],
+            xerr=[
+                [row.speedup.value - row.speedup.low for row in ordered],
+                [row.speedup.high - row.speedup.value for row in ordered],
+            ],
             yerr=[
                 [max(0.0, estimate.value - estimate.low) for estimate in estimates],
                 [max(0.0, estimate.high - estimate.value) for estimate in estimates],
@@ -205,7 +209,7 @@ def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> 
             capsize=3,
             label=ordered[0].label,
         )
-    points = [(row.speedup, row.figures[metric].estimate.value) for row in evaluation.rows]
+    points = [(row.speedup.value, row.figures[metric].estimate.value) for row in timed]
     front = [points[place] for place in pareto_front(points)]
     axes.scatter(
         [speedup for speedup, _ in front],
@@ -222,12 +226,10 @@ def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> 
     axes.legend()
     frame(axes, points)
     # Full depth comes last: if its points, which all lie at 1, crowd, others keep their places.
-    named = sorted(
-        range(len(points)), key=lambda place: evaluation.rows[place].run.schedule.is_full
-    )
+    named = sorted(range(len(points)), key=lambda place: timed[place].run.schedule.is_full)
     label_points(
         axes,
-        [_label(evaluation.rows[place]) for place in named],
+        [_label(timed[place]) for place in named],
         [points[place] for place in named],
     )
     save_picture(figure, path)

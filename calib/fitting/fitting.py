@@ -28,6 +28,8 @@ from .search import (
 from .speed import MeasuredSpeedup, SpeedModel, Speedups, measure_speedup
 
 _MOST_ATTEMPTS = 4  # schedules to measure before a target counts as missed
+_NEAR = 0.95  # of a target
+_MUCH_WORSE = 0.1  # nats per token, about 10 % of the perplexity
 _WARMUPS = range(5)
 _SHAPES: Mapping[str, Mapping[str, object]] = {
     "linear": {"decay": "linear"},
@@ -74,6 +76,15 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class NearMiss:
+    """A candidate below the target speed-up, with a lower loss than the chosen one."""
+
+    schedule: ExitSchedule
+    speedup: float  # as measured, else expected
+    loss: float  # nats per token
+
+
+@dataclass(frozen=True)
 class Fit:
     """Result of a fit. ``front`` is Pareto-optimal in loss and speed, slowest first."""
 
@@ -88,6 +99,7 @@ class Fit:
     chosen: Candidate
     measured: MeasuredSpeedup | None  # for the chosen one; None without measuring
     rejected: tuple[MeasuredSpeedup, ...]  # expected to be fast enough, but measured slower
+    near_miss: NearMiss | None  # the fastest below the target, if it has a lower loss
     sensitivity: tuple[SensitivityRow, ...]
 
 
@@ -101,7 +113,7 @@ def fit(
     ``open_generator`` opens a bundle for ``config.rows`` concurrent rows; the default is
     ``Generator.open``. ``events`` receives the progress, including that of an export.
 
-    A model is exported temporarily. Unless ``repetitions`` is 0, a target speed-up applies to
+    A model is exported temporarily. Unless ``seconds`` is 0, a target speed-up applies to
     *measured* speed, of the whole call unless ``speedup_of`` says otherwise. The fastest candidate
     is measured first; this corrects the estimates from bytes and refuses an impossible target
     before anything is scored. Then the candidate with the lowest loss is measured; if it is too
@@ -155,6 +167,7 @@ class _Fitting:
         chosen, measured, rejected = choose(
             config, candidates, full, self._measure, is_exhaustive=result.is_exhaustive
         )
+        missed = near_miss(config, candidates, chosen, rejected)
         rows: tuple[SensitivityRow, ...] = ()
         if config.sensitivity:
             self._events.stage("varying the best")
@@ -177,6 +190,7 @@ class _Fitting:
             chosen=self._describe(chosen, full, speed),
             measured=measured,
             rejected=rejected,
+            near_miss=missed,
             sensitivity=rows,
         )
 
@@ -187,12 +201,13 @@ class _Fitting:
         allowed = speed.allowed(fastest, of)
         is_beyond = isinstance(goal, TargetSpeedup) and allowed < goal.value
         reached = ""
-        if self._config.timings and not is_beyond:
+        if self._config.is_timed and not is_beyond:
             tries_decay = "decay" in self._config.space.prompts
             measured = self._measure(_with_prompt_decay(fastest) if tries_decay else fastest)
             speed = speed.calibrated(measured)
             reached = f" and {speed.expected(fastest).of(of):.3f}× as measured"
-            reached += f" ({measured.disturbed})" if measured.disturbed else ""
+            if disturbed := measured.ratio(of).disturbed:
+                reached += f" (disturbed: {disturbed})"
         if not isinstance(goal, TargetSpeedup) or (
             not is_beyond and speed.expected(fastest).of(of) >= goal.value
         ):
@@ -213,8 +228,8 @@ class _Fitting:
             self._inputs.prompt,
             schedule,
             num_tokens=self._inputs.num_tokens,
-            repetitions=self._config.timings,
-            allowed=self._by_bytes.allowed(schedule, "steps"),
+            seconds=self._config.seconds,
+            cost=self._by_bytes.cost,
         )
 
     def _horizons(self) -> dict[str, int]:
@@ -258,7 +273,7 @@ def choose(
     """
     goal = config.goal
     ranked = goal.ranked(candidates, full.mean_loss, is_exhaustive=is_exhaustive)
-    if not config.timings:
+    if not config.is_timed:
         return ranked[0], None, ()
     if not isinstance(goal, TargetSpeedup):
         return ranked[0], measure(ranked[0].schedule), ()
@@ -274,13 +289,48 @@ def choose(
         if reached >= goal.value:
             return fast_enough[0], measured, tuple(entry for _, entry in rejected)
         rejected.append((fast_enough[0], measured))
-        if not measured.disturbed:  # otherwise the shortfall says little about other candidates
+        if reached > 0:  # undisturbed: otherwise the shortfall says little about other candidates
             needed = fast_enough[0].speedup * goal.value / reached
     nearest, measured = max(rejected, key=lambda entry: entry[1].of(config.speedup_of))
-    came = f"was measured at {measured.of(config.speedup_of):.3f}×"
-    came += f" on a disturbed machine ({measured.disturbed})" if measured.disturbed else ""
+    ratio = measured.ratio(config.speedup_of)
+    came = f"was measured at {ratio.value:.3f}× [{ratio.low:.3f}, {ratio.high:.3f}]"
+    if ratio.disturbed:
+        came = f"was disturbed ({ratio.disturbed})"
     came += f" in {config.speedup_name}"
     raise goal.missed(nearest, came, is_exhaustive=is_exhaustive)
+
+
+def near_miss(
+    config: FitConfig,
+    candidates: Sequence[ScoredSchedule],
+    chosen: ScoredSchedule,
+    rejected: Sequence[MeasuredSpeedup],
+) -> NearMiss | None:
+    """Return the fastest of ``candidates`` below the target with a lower loss than ``chosen``.
+
+    Raises SkipDecError if ``chosen`` is much worse than one that misses the target by up to 5 %.
+    """
+    goal = config.goal
+    if not isinstance(goal, TargetSpeedup):
+        return None
+    measured = {one.schedule: one.of(config.speedup_of) for one in rejected}
+    below = [
+        NearMiss(one.schedule, measured.get(one.schedule, one.speedup), one.mean_loss)
+        for one in candidates
+        if one.mean_loss < chosen.mean_loss
+    ]
+    slower = [one for one in below if one.speedup < goal.value]
+    near = [one for one in slower if one.speedup >= _NEAR * goal.value]
+    best = min(near, key=lambda one: one.loss, default=None)
+    if best is not None and chosen.mean_loss - best.loss > _MUCH_WORSE:
+        raise SkipDecError(
+            f"--target-speedup {goal.value:g}",
+            f"costs much: the best that reaches it, {format_schedule(chosen.schedule)}, has a loss "
+            f"of {chosen.mean_loss:.4f} per token, but {format_schedule(best.schedule)} has "
+            f"{best.loss:.4f} at {best.speedup:.3f}×; ask for {int(best.speedup * 100) / 100:g}, "
+            f"or for --max-loss {chosen.mean_loss:.2f} if that loss is right for you",
+        )
+    return best or max(slower, key=lambda one: one.speedup, default=None)
 
 
 def _with_prompt_decay(schedule: ExitSchedule) -> ExitSchedule:

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, SkipValidation
 
 from ...engines.checking import Option, Problems, ValidatedConfig
 from ...engines.errors import SkipDecError, UsageError
+from ...runtime.measuring.meter import SECONDS
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule
 from ..data.data import DataConfig, Example, load_examples
@@ -144,15 +145,17 @@ class FitConfig(ValidatedConfig):
         default=96, ge=1, description="drawn from the data by --seed"
     )
     search: Annotated[SearchConfig, _WORK] = SearchConfig()
-    repetitions: Annotated[int, _WORK] = Field(
-        default=7, ge=0, description="per timing; 0: trust bytes, as mixed always does"
+    seconds: Annotated[float, _WORK] = Field(
+        default=SECONDS,
+        ge=0,
+        description="longest time per timing; 0: trust bytes, as mixed always does",
     )
 
     def _problems(self) -> Iterator[str]:
-        if self.speedup_of == "call" and self.repetitions == 0:
+        if self.speedup_of == "call" and self.seconds == 0:
             yield (
-                "`repetitions` is 0, but the prompt's part of a call must be timed; set it to 1 or "
-                "more, or `speedup_of` to steps, which bytes estimate untimed"
+                "`seconds` is 0, but the prompt's part of a call must be timed; set it to more, "
+                "e.g. 20, or `speedup_of` to steps, which bytes estimate untimed"
             )
         if self.slots is not None and self.speedup_of != "mixed":
             yield (
@@ -161,9 +164,9 @@ class FitConfig(ValidatedConfig):
             )
 
     @property
-    def timings(self) -> int:
-        """Repetitions of each timing; 0 if only bytes predict speed, as for ``mixed``."""
-        return 0 if self.speedup_of == "mixed" else self.repetitions
+    def is_timed(self) -> bool:
+        """False if only bytes predict speed, as for ``mixed``."""
+        return self.seconds > 0 and self.speedup_of != "mixed"
 
     @property
     def rows(self) -> int:

@@ -14,7 +14,7 @@ from ...engines.host.processor import processor_name
 from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from ..pictures import frame
-from .fitting import Candidate, Fit, SensitivityRow
+from .fitting import Candidate, Fit, NearMiss, SensitivityRow
 from .search import LossDifference
 from .speed import MeasuredSpeedup
 
@@ -81,6 +81,7 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "chosen": _candidate(fit.chosen),
         "measured": fit.measured and _measured(fit.measured),
         "rejected": [_measured(entry) for entry in fit.rejected],
+        "near_miss": _near_miss(fit.near_miss),
         "front": [_candidate(entry) for entry in fit.front],
         "others": [_candidate(entry) for entry in fit.others],
         "sensitivity": [_row(row) for row in fit.sensitivity],
@@ -103,13 +104,21 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
 def _measured(measured: MeasuredSpeedup) -> dict[str, Any]:
     return {
         "schedule_text": format_schedule(measured.schedule),
-        "speedup": measured.call,
-        "decode_speedup": measured.steps,
+        **measured.call.document("speedup"),
+        **measured.steps.document("decode_speedup"),
         "prompt_speedup": measured.prompt,
         "prompt_share": measured.prompt_share,
-        "repetitions": measured.repetitions,
-        "full_depth_spread": measured.spread,
-        "disturbed": measured.disturbed or None,
+        "turns": measured.turns,
+    }
+
+
+def _near_miss(missed: NearMiss | None) -> dict[str, Any] | None:
+    if missed is None:
+        return None
+    return {
+        "schedule_text": format_schedule(missed.schedule),
+        "speedup": missed.speedup,
+        "loss": missed.loss,
     }
 
 
@@ -181,21 +190,19 @@ def _print_choice(console: Console, fit: Fit) -> None:
     console.print(f"loss {chosen.loss:.4f} nats per token,  {_signed(chosen.over_full)} over full")
     speed = f"speed-up of {fit.config.speedup_name}: expected {chosen.expected.of(of):.3f}×"
     if measured is not None:
-        other = f"whole call {measured.call:.3f}×"
-        if of == "call":
-            other = f"steps alone {measured.steps:.3f}×"
-        speed += f", measured {measured.of(of):.3f}× ({other})"
+        other = f"whole call {measured.call}" if of != "call" else f"steps alone {measured.steps}"
+        speed += f", measured {measured.ratio(of)} ({other})"
     console.print(f"{speed}; full depth's steps read {chosen.predicted.steps:.2f} times the bytes")
-    if measured is not None and measured.disturbed:
-        console.print(
-            "the machine was busy, so measurements are unreliable; fit again when it is "
-            f"idle: {measured.disturbed}"
-        )
+    if measured is not None and (reason := measured.ratio(of).disturbed):
+        console.print(f"other work disturbed the timing; fit again on an idle machine: {reason}")
     for entry in fit.rejected:
+        ratio = entry.ratio(of)
+        came = "disturbed" if ratio.disturbed else f"measured at {ratio.value:.3f}×"
+        console.print(f"rejected, {came}: {format_schedule(entry.schedule)}")
+    if (missed := fit.near_miss) is not None:
         console.print(
-            f"rejected, measured at {entry.of(of):.3f}×"
-            f"{' on a disturbed machine' * bool(entry.disturbed)}: "
-            f"{format_schedule(entry.schedule)}"
+            f"just below the target, {missed.speedup:.3f}× at a loss of {missed.loss:.4f}: "
+            f"{format_schedule(missed.schedule)}"
         )
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from ...runtime.generator import Generator
-from ...runtime.measuring.bench import BEYOND_BYTES, Run, disturbance, spread, timed_run
+from ...runtime.measuring.bench import timed_run
 from ...runtime.measuring.cost import CostModel
+from ...runtime.measuring.meter import Ratio, measure
 from ...runtime.schedule import ExitSchedule
 from .inputs import SpeedupOf
 
 _WARMUP_TOKENS = 4
-_MOST_ROUNDS = 3  # of repetitions, until the machine is idle
-_LEAST_SECONDS = 2.0  # minimum of a round at the speed of its fastest repetition,
-_MOST_REPETITIONS = 50  # unless that takes more repetitions than these
-_MOST_SLOWED = 2.0  # maximum ratio of a call to the sum of its fastest parts, on an idle machine
-
-_Pair = tuple[Run, Run]  # at full depth and at the schedule
 
 
 @dataclass(frozen=True)
@@ -43,24 +36,23 @@ class Speedups:
 
 @dataclass(frozen=True)
 class MeasuredSpeedup:
-    """Speed-ups over full depth, run alternately with it."""
+    """Speed-ups over full depth, run in turn with it."""
 
     schedule: ExitSchedule
-    steps: float  # of the steps after the prompt
+    call: Ratio  # of the whole call
+    steps: Ratio  # of the steps after the prompt
     prompt: float  # of everything outside the steps
     prompt_share: float  # share of a full-depth call outside the steps, 0 … 1
-    repetitions: int
-    disturbed: str = ""  # evidence of other work on the machine, in every attempt to measure
-    spread: float = 0.0  # of full depth's times
+    turns: int
 
-    @property
-    def call(self) -> float:
-        """Speed-up of the whole call: 3× in the steps, 1× in a prompt half as long make 1.5×."""
-        return _combined(self.prompt_share, 1 / self.prompt, 1 / self.steps)
+    def ratio(self, what: SpeedupOf) -> Ratio:
+        """Return the speed-up of the call, or of the steps of one row or of many."""
+        return self.call if what == "call" else self.steps
 
     def of(self, what: SpeedupOf) -> float:
-        """Return the speed-up of the call, or of the steps of one row or of many."""
-        return Speedups(self.steps, self.call).of(what)
+        """Return its value; 0 if other work disturbed it."""
+        found = self.ratio(what)
+        return 0.0 if found.disturbed else found.value
 
 
 @dataclass(frozen=True)
@@ -107,11 +99,13 @@ class SpeedModel:
     def calibrated(self, measured: MeasuredSpeedup) -> SpeedModel:
         """Choose the fixed parts so that the expected speed-ups match the measured ones.
 
-        They are at least 0, so speed-ups beyond the bytes are not extrapolated: if few layers fit a
-        cache that all layers exceed, the fastest schedule gains more, which says little about the
-        schedules in between.
+        Bytes predict what was disturbed. The parts are at least 0, so speed-ups beyond the bytes
+        are not extrapolated: if few layers fit a cache that all layers exceed, the fastest schedule
+        gains more, which says little about the schedules in between.
         """
-        fixed = _fixed_part(self._steps_part(measured.schedule), 1 / measured.steps)
+        steps_part = self._steps_part(measured.schedule)
+        steps = steps_part if measured.steps.disturbed else 1 / measured.steps.value
+        fixed = _fixed_part(steps_part, steps)
         prompt_fixed = _fixed_part(self._prompt_part(measured.schedule), 1 / measured.prompt)
         return replace(
             self,
@@ -145,103 +139,46 @@ def measure_speedup(
     schedule: ExitSchedule,
     *,
     num_tokens: int,
-    repetitions: int,
-    allowed: float,
+    seconds: float,
+    cost: CostModel,
 ) -> MeasuredSpeedup:
     """Generate ``num_tokens`` ≥ 2 after ``prompt``, one row, at full depth and at ``schedule``.
 
-    Each repetition runs both, so that drift of the machine's speed affects both; short calls of
-    small models are repeated more often than ``repetitions``. The fastest repetition counts, for
-    each step and for the part before the first: on a shared machine others take many times as long,
-    prompts more often than the shorter steps. If a `disturbance` shows, given the speed-up of the
-    steps that bytes ``allowed``, the measurement is repeated, three times in all; the result
-    describes the disturbance of the calmest.
+    They take turns for ``seconds`` at most; see `measure`. A speed-up that layers can't give is
+    disturbed.
     """
     full = ExitSchedule.full(schedule.num_layers)
     for warming in (full, schedule):  # on a device this captures all graphs
         count = _WARMUP_TOKENS if generator.device is None else num_tokens
         timed_run(generator, [prompt], warming, min(count, num_tokens))
-    pairs: list[_Pair] = []
+    layers: dict[ExitSchedule, Sequence[int]] = {}
 
-    def measure_once() -> MeasuredSpeedup:
-        added = _timed_pairs(generator, prompt, schedule, num_tokens, repetitions)
-        pairs.extend(added)
-        return _summary(schedule, pairs, added, allowed)
+    def turn(_: int) -> dict[tuple[ExitSchedule, str], float]:
+        found: dict[tuple[ExitSchedule, str], float] = {}
+        for each in (full, schedule):
+            run = timed_run(generator, [prompt], each, num_tokens)
+            layers[each] = run.layers_per_token
+            found[each, "call"], found[each, "steps"] = run.wall_seconds, run.decode_seconds
+            # A call of its own: on a busy machine the first part of a call waits for all of it.
+            found[each, "prompt"] = timed_run(generator, [prompt], each, 1).wall_seconds
+        return found
 
-    found = calmest(measure_once, allowed)
-    # The fastest parts of all rounds are at least as fast as those of the calmest.
-    whole = _summary(schedule, pairs, pairs, allowed)
-    return replace(whole, disturbed=found.disturbed, spread=found.spread)
-
-
-def calmest(measure_once: Callable[[], MeasuredSpeedup], allowed: float) -> MeasuredSpeedup:
-    """Measure up to three times until undisturbed; return the last or the calmest result.
-
-    ``allowed`` is the speed-up of the steps that bytes allow.
-    """
-    rounds: list[MeasuredSpeedup] = []
-    while len(rounds) < _MOST_ROUNDS and (not rounds or rounds[-1].disturbed):
-        rounds.append(measure_once())
-    if not rounds[-1].disturbed:
-        return rounds[-1]
-    return min(rounds, key=lambda entry: (entry.steps > BEYOND_BYTES * allowed, entry.spread))
-
-
-def _timed_pairs(
-    generator: Generator,
-    prompt: Sequence[int],
-    schedule: ExitSchedule,
-    num_tokens: int,
-    repetitions: int,
-) -> list[_Pair]:
-    """Time full depth and ``schedule`` alternately, at least ``repetitions`` times."""
-    full = ExitSchedule.full(schedule.num_layers)
-    pairs: list[_Pair] = []
-    fastest = math.inf
-    while len(pairs) < repetitions or (
-        len(pairs) * fastest < _LEAST_SECONDS and len(pairs) < _MOST_REPETITIONS
-    ):
-        deep, own = (timed_run(generator, [prompt], each, num_tokens) for each in (full, schedule))
-        pairs.append((deep, own))
-        fastest = min(fastest, deep.wall_seconds + own.wall_seconds)
-    return pairs
-
-
-def _summary(
-    schedule: ExitSchedule, pairs: Sequence[_Pair], last: Sequence[_Pair], allowed: float
-) -> MeasuredSpeedup:
-    """Compare the fastest parts of all ``pairs``; judge the machine by the ``last`` ones."""
-    at_full_depth, at_schedule = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    full_steps, own_steps = _steady_seconds(at_full_depth), _steady_seconds(at_schedule)
-    full_prompt, own_prompt = _prompt_seconds(at_full_depth), _prompt_seconds(at_schedule)
-    if schedule.prompt == "full":  # both do the same work, so a difference is noise
-        full_prompt = own_prompt = min(full_prompt, own_prompt)
-    steps = full_steps / own_steps
-    calls = [deep.wall_seconds for deep, _ in last]
-    slowed = median(calls) / (full_prompt + full_steps)
-    reasons = [disturbance(calls, steps, allowed)]
-    if slowed > _MOST_SLOWED:
-        reasons.append(f"calls take {slowed:.1f} times as long as their parts at their fastest")
+    pairs = [((schedule, part), (full, part)) for part in ("call", "steps")]
+    turns = measure(turn, pairs, seconds=seconds)
+    ratios = []
+    for pair, first in zip(pairs, (0, 1), strict=True):  # the prompt yields the first token
+        ratio = sum(layers[full][first:]) / sum(layers[schedule][first:])
+        ratios.append(turns.ratio(*pair).within(cost.most_speedup(schedule, ratio), "layers allow"))
+    call, steps = ratios
+    of_prompt = turns.ratio((schedule, "prompt"), (full, "prompt")).value
     return MeasuredSpeedup(
         schedule=schedule,
+        call=call,
         steps=steps,
-        prompt=full_prompt / own_prompt,
-        prompt_share=full_prompt / (full_prompt + full_steps),
-        repetitions=len(pairs),
-        disturbed="; ".join(filter(None, reasons)),
-        spread=spread(calls),
+        prompt=1.0 if schedule.prompt == "full" else of_prompt,  # the same work
+        prompt_share=min(1.0, turns.ratio((full, "call"), (full, "prompt")).value),
+        turns=len(turns.turns),
     )
-
-
-def _steady_seconds(runs: Sequence[Run]) -> float:
-    """Sum the minima over the runs of each step; ((1, 9), (2, 2), (1, 3)): 1 + 2."""
-    num_steps = len(runs[0].step_seconds)
-    return sum(min(run.step_seconds[step] for run in runs) for step in range(num_steps))
-
-
-def _prompt_seconds(runs: Sequence[Run]) -> float:
-    """Return the minimum time of calls outside their steps."""
-    return min(run.wall_seconds - run.decode_seconds for run in runs)
 
 
 def _combined(prompt_share: float, prompt: float, steps: float) -> float:

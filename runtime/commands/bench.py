@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...engines.host.console import print_json, print_table, result_console
 from ...engines.host.options import AsJson, BundlePath, Quiet, from_options
 from ..measuring.config import BenchConfig
+from ..measuring.meter import Ratio
 from .options import EngineChoice, open_bundle
 
 if TYPE_CHECKING:
@@ -22,33 +23,33 @@ if TYPE_CHECKING:
 _COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("batch", lambda entry: str(entry["batch_size"])),
     ("schedule", lambda entry: str(entry["name"])),
-    ("layers\nrun", lambda entry: f"{entry['realised_depth']:.2f}"),
-    ("first\nms", lambda entry: f"{entry['time_to_first_token'] * 1e3:.1f}"),
-    ("token\np50 ms", lambda entry: f"{entry['step_milliseconds_p50']:.2f}"),
-    ("token\np95 ms", lambda entry: f"{entry['step_milliseconds_p95']:.2f}"),
-    ("tokens\nper s", lambda entry: f"{entry['tokens_per_second']:.1f}"),
-    ("whole\ncall s", lambda entry: f"{entry['wall_seconds']:.3f}"),
-    ("speed-up", lambda entry: f"{entry['speedup']:.2f}×"),
-    ("of steps\nalone", lambda entry: f"{entry['decode_speedup']:.2f}×"),
-    ("fewer\nbytes", lambda entry: f"{entry['bytes_ratio']:.2f}×"),
-    ("of band-\nwidth", lambda entry: f"{entry['bandwidth_fraction']:.2f}"),
-    ("best of\nband-\nwidth", lambda entry: f"{entry['best_bandwidth_fraction']:.2f}"),
+    ("layers", lambda entry: f"{entry['realised_depth']:.2f}"),
+    ("first ms", lambda entry: f"{entry['time_to_first_token'] * 1e3:.1f}"),
+    ("ms/token", lambda entry: f"{entry['step_milliseconds_p50']:.2f}"),
+    ("p95", lambda entry: f"{entry['step_milliseconds_p95']:.2f}"),
+    ("tokens/s", lambda entry: f"{entry['tokens_per_second']:.1f}"),
+    ("call s", lambda entry: f"{entry['wall_seconds']:.3f}"),
+    ("speed-up", lambda entry: _ratio(entry, "speedup")),
+    ("of steps", lambda entry: _ratio(entry, "decode_speedup")),
+    ("bytes", lambda entry: f"{entry['bytes_ratio']:.2f}×"),
+    ("bandwidth", lambda entry: f"{entry['bandwidth_fraction']:.2f}"),
+    ("best", lambda entry: f"{entry['best_bandwidth_fraction']:.2f}"),
 )
 _NATIVE_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("runtime", lambda entry: str(entry["runtime"])),
-    ("steps of\npython's", lambda entry: f"{ratio:.2f}×" if (ratio := entry["of_python"]) else ""),
+    ("of python", lambda entry: f"{ratio:.2f}×" if (ratio := entry["of_python"]) else ""),
 )
 
 _DRAFT_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("batch", lambda entry: str(entry["batch_size"])),
     ("schedule", lambda entry: str(entry["schedule"])),
     ("draft", lambda entry: str(entry["draft"])),
-    ("tokens\nper pass", lambda entry: f"{entry['tokens_per_pass']:.2f}"),
+    ("tokens/pass", lambda entry: f"{entry['tokens_per_pass']:.2f}"),
     ("accepted", lambda entry: "" if (share := entry["acceptance"]) is None else f"{share:.2f}"),
-    ("drafting,\nof steps", lambda entry: f"{entry['draft_share']:.0%}"),
-    ("whole\ncall s", lambda entry: f"{entry['wall_seconds']:.3f}"),
-    ("gain", lambda entry: f"{entry['gain']:.2f}×"),
-    ("of steps\nalone", lambda entry: f"{entry['decode_gain']:.2f}×"),
+    ("drafting", lambda entry: f"{entry['draft_share']:.0%}"),
+    ("call s", lambda entry: f"{entry['wall_seconds']:.3f}"),
+    ("gain", lambda entry: _ratio(entry, "gain")),
+    ("of steps", lambda entry: _ratio(entry, "decode_gain")),
 )
 
 EXAMPLES = """
@@ -64,8 +65,8 @@ skipdec bench opt-1.3b -b 1,8 --prompt-len 128 --gen-len 64 --threads 2 --json
 skipdec bench opt-1.3b --schedule 4x --threads 2 --runtime native
   libskipdec, the C++ runtime, beside Python's, each with one pool of as many threads
 
-skipdec bench opt-1.3b-int8 --draft own --draft ends:3 --threads 2 --runtime native
-  drafts beside none in both runtimes
+skipdec bench opt-1.3b-int8 --draft own --draft ends:3 --prompts chats.jsonl --runtime native
+  drafts beside none on your own texts and chats, in both runtimes
 
 skipdec bench opt-1.3b --draft own --draft ends:3 --accept 0.8
   drafts beside none at full depth, right with probability 0.8, since random weights accept none
@@ -83,14 +84,17 @@ def bench(
 ) -> None:
     """Measure latency, throughput and the gain over full depth, all in one run.
 
-    Prompts are random tokens; every row generates exactly --gen-len tokens, greedily. The speed-up
-    is that of whole calls, prompts included, over full depth. Fewer bytes: the bytes that steps
-    after the prompt read at full depth over those at the schedule. Of bandwidth: the bytes of
-    executed weights, scales and KV caches that steps read per second, over those of the probe pass
-    after them, median of the repetitions; best: the fastest twentieth of steps over the best pass.
+    Schedules take turns with full depth until the 95 % intervals of their speed-ups, in brackets,
+    are narrow, or --seconds have passed. Prompts are random tokens, or those of --prompts; every
+    row generates exactly --gen-len tokens, greedily. The speed-up is that of whole calls, prompts
+    included, or of the steps behind them; one that layers can't give is not shown: other work
+    disturbed it. Bytes: what these steps read at full depth over what they read at the schedule.
+    Bandwidth: the bytes of executed weights, scales and KV caches that steps read per second, over
+    those of the probe pass after them; best: the fastest twentieth of steps over the best pass.
 
-    With --draft: the same texts with and without drafts, in turn. Drafts know nothing of earlier
-    calls. Drafting: its share of the time of all steps. The gain is that of whole calls.
+    With --draft: the same texts with and without drafts, in turn. Texts of --prompts end where
+    they end, and drafts know those of earlier prompts. Drafting: its share of the time of all
+    steps. The gain is that of whole calls.
     """
     from ...engines.host.progress import ConsoleProgress
     from ..libskipdec.calls import NativeCalls
@@ -116,7 +120,12 @@ def bench(
             document = _setting(generator, threads, config)
             if config.drafts:
                 measured = measure_drafts(generator, config, progress, native)
-                document["measurements"] = [asdict(entry) for entry in measured]
+                document["measurements"] = [
+                    asdict(entry)
+                    | entry.gain.document("gain")
+                    | entry.decode_gain.document("decode_gain")
+                    for entry in measured
+                ]
             else:
                 document |= _report(
                     run_benchmark(generator, config, probe, progress, native.get("off"))
@@ -152,16 +161,23 @@ def _report(report: BenchReport) -> dict[str, Any]:
         "bandwidth_bytes_per_second": report.bandwidth,
         "bandwidth_passes": report.bandwidth_passes,
         "probe_is_valid": report.probe_is_valid,
-        "measurements": [asdict(entry) for entry in report.measurements],
+        "measurements": [
+            asdict(entry)
+            | entry.speedup.document("speedup")
+            | entry.decode_speedup.document("decode_speedup")
+            for entry in report.measurements
+        ],
     }
 
 
 def _print_setting(console: Console, document: dict[str, Any]) -> None:
     config, threads = document["config"], document["threads"]
     where = document["device"] if threads is None else f"{threads} threads"
+    prompts = config["prompts"] or f"random prompts of {config['prompt_length']}"
+    turns = sorted({entry["turns"] for entry in document["measurements"]})
     console.print(
-        f"{document['model']}, {document['kernels']}, {where}, prompt {config['prompt_length']}, "
-        f"{config['num_tokens']} tokens per row, median of {config['repetitions']}"
+        f"{document['model']}, {document['kernels']}, {where}, {prompts}, "
+        f"{config['num_tokens']} tokens per row, medians of {' and '.join(map(str, turns))} turns"
     )
 
 
@@ -176,6 +192,7 @@ def _print_drafts(document: dict[str, Any]) -> None:
     if forced is not None:
         console.print(f"drafts were made right with probability {forced:g}, whatever they proposed")
     console.print("all texts are equal to those without drafts")
+    _print_disturbed(console, document["measurements"])
 
 
 def _print_report(document: dict[str, Any]) -> None:
@@ -194,13 +211,21 @@ def _print_report(document: dict[str, Any]) -> None:
     console.print(f"{traffic}: {bandwidth:.1f} GB/s, best of {document['bandwidth_passes']}")
     if not document["probe_is_valid"]:
         console.print("a fraction is above 1: the probe was disturbed, ignore that column")
-    disturbed: dict[str, list[str]] = {}
+    _print_disturbed(console, entries)
+
+
+def _ratio(entry: dict[str, Any], name: str) -> str:
+    """Return the cell of a `Ratio` in JSON."""
+    value, bounds = entry[name], entry[f"{name}_interval"]
+    return str(Ratio(value, *bounds)) if bounds else "disturbed"
+
+
+def _print_disturbed(console: Console, entries: list[dict[str, Any]]) -> None:
+    fields = [f"{name}_disturbed" for name in ("speedup", "decode_speedup", "gain", "decode_gain")]
     for entry in entries:
-        if reason := entry["disturbed"]:
-            disturbed.setdefault(reason, []).append(
-                f"{entry['name']} at batch {entry['batch_size']}"
+        name = entry.get("name") or f"{entry['draft']} at {entry['schedule']}"
+        for reason in filter(None, map(entry.get, fields)):
+            console.print(
+                f"other work disturbed {name} at batch {entry['batch_size']}: {reason}; measure "
+                "again when the machine is idle"
             )
-    for reason, names in disturbed.items():
-        console.print(
-            f"other work disturbed {', '.join(names)}; measure again on an idle machine: {reason}"
-        )

@@ -13,10 +13,11 @@ _LEAST_GAIN = 1.03
 _KEPT_GAIN = 0.98  # of the best: with that the number of drafts stays, and engines stay bound
 _CHOICES = (1, 2, 4, 7)  # numbers of drafts: each is measured on its own, and bound on its own
 _TRY_TOKENS = 2
-_FIRST_WAIT, _LONGEST_WAIT = 16, 256  # passes between two tries, and of a pause
-_BALANCE_MEMORY = 0.98  # per pass
-_DEVIATIONS = 2.0  # by which a balance must be below zero: single misses are no reason to pause
-_SETTLED = 64  # passes without a pause, behind which the next pause is short again
+_FIRST_WAIT, _LONGEST_WAIT = 16, 256  # passes between two tries
+_SHARE = 0.02  # of all passes, that drafts may cost
+_FIRST_CREDIT = 2.0  # passes that they may cost beyond that, once
+_CREDIT = 0.5  # passes that they may cost at once behind a pause
+_MOST_SPARE = 4.0  # of what they gained, kept for passes that gain nothing
 
 
 @dataclass(frozen=True)
@@ -58,31 +59,6 @@ class _Tries:
         self.left = self.wait
 
 
-@dataclass
-class _Balance:
-    """What passes wrote, less what they cost, both in passes over one token per row."""
-
-    total: float = 0.0
-    squares: float = 0.0  # whose root is the deviation of a total that is zero on average
-    passes: int = 0
-
-    @property
-    def is_negative(self) -> bool:
-        """True if the total is below zero by more than chance explains.
-
-        Worked: 5 passes that wrote nothing more and cost 1.1 each have a total of −0.48 and a
-        deviation of 0.21, which counts; 4 of them have −0.388 and 0.194. One of four passes cost 2
-        and wrote 1, the others broke even: −1 and 1, which does not count.
-        """
-        significant = _DEVIATIONS * _DEVIATIONS * self.squares
-        return self.total < 0 and self.total * self.total >= significant
-
-    def add(self, gained: float) -> None:
-        self.total = self.total * _BALANCE_MEMORY + gained
-        self.squares = self.squares * _BALANCE_MEMORY * _BALANCE_MEMORY + gained * gained
-        self.passes += 1
-
-
 class DraftPolicy:
     """Chooses at each place the drafter and the number of tokens with the highest expected gain.
 
@@ -98,27 +74,28 @@ class DraftPolicy:
     Nothing is drafted at a place whose best gain is below 1.03. A drafter that has not drafted for
     16 passes, then 32, … at most 256, drafts two tokens to be tried, if these could gain at all.
 
-    What passes really wrote and cost, the search for guesses included, is kept in a balance. Where
-    it is below that of passes without drafts by more than chance, there is a pause of 16 passes,
-    then 32, … at most 256, in which nothing is done for drafts. Then passes without drafts are
-    measured, and the balance begins anew.
+    Drafts have a budget: two passes over one token, 2 % of every further pass, and what they gain,
+    up to 4 passes. What a pass cost beyond its tokens, the search for guesses included, is paid out
+    of it. Nothing is drafted that may cost more than is left. Where it is used up, nothing is done
+    for drafts until it is half a pass again, and passes without drafts are measured then. So all
+    that is tried costs a user at most 2 % and two passes.
     """
 
     def __init__(self, sources: Sequence[SourceAcceptance], costs: PassCosts) -> None:
         self.sources = sources
         self._costs = costs
         self._tries = [_Tries() for _ in sources]
-        self._balance = _Balance()
-        self._wait = _FIRST_WAIT
-        self._pause = 0  # passes left
+        self._spare = _FIRST_CREDIT  # passes over one token per row that drafts may cost
+        self._is_pausing = False
         self._last = 0  # the number of drafts that was chosen last
 
     def pauses(self) -> bool:
         """Return whether nothing is to be done for drafts in the next pass, and count it."""
-        if self._pause == 0:
+        if not self._is_pausing:
             return False
-        self._pause -= 1
-        if self._pause == 0:
+        self._spare += _SHARE
+        if self._spare >= _CREDIT:
+            self._is_pausing = False
             self._costs.measure_plain_again()
         return True
 
@@ -145,18 +122,23 @@ class DraftPolicy:
 
     def count_pass(self, num_rows: int, written: int, seconds: float) -> None:
         """Count a pass for which guesses were looked for: its tokens, and all of its time."""
+        self._count(num_rows, seconds, written / num_rows)
+
+    def count_search(self, num_rows: int, held: int, seconds: float) -> None:
+        """Count a pass that took long for other reasons: its search, and the guesses that held."""
+        self._count(num_rows, seconds, held / num_rows)
+
+    def _count(self, num_rows: int, seconds: float, earned: float) -> None:
         for tries in self._tries:
             tries.left = max(0, tries.left - 1)
         cost = self._costs.in_plain_passes(num_rows, seconds)
-        if cost is None:
-            return
-        balance = self._balance
-        balance.add(written / num_rows - cost)
-        if balance.passes == _SETTLED:
-            self._wait = _FIRST_WAIT
-        if balance.is_negative:
-            self._pause, self._wait = self._wait, min(2 * self._wait, _LONGEST_WAIT)
-            self._balance = _Balance()
+        if cost is not None:
+            self._spare = min(self._spare + _SHARE + earned - cost, _MOST_SPARE)
+            self._is_pausing = self._spare < 0
+
+    def _affords(self, cost: float) -> bool:
+        """Return whether a pass of ``cost`` may be lost."""
+        return cost - 1 <= self._spare
 
     def _overdue(
         self,
@@ -173,7 +155,8 @@ class DraftPolicy:
             count = min(_TRY_TOKENS, max(offered, default=0))
             drafting = sum(1 for one in offered if one)
             most = (num_rows + drafting * count) / num_rows
-            if count == 0 or most < _LEAST_GAIN * (passes[count] + count * steps[source]):
+            cost = passes[count] + count * steps[source]
+            if count == 0 or most < _LEAST_GAIN * cost or not self._affords(cost):
                 continue
             tries.drafted(is_try=True)
             return Choice(count, [source if one else None for one in offered], is_try=True)
@@ -203,7 +186,7 @@ class DraftPolicy:
                     continue
                 cost = passes[count] + (0.0 if paid is None else count * steps[paid])
                 gain = (num_rows + held) / num_rows / cost
-                if gain >= _LEAST_GAIN:
+                if gain >= _LEAST_GAIN and self._affords(cost):
                     found.append((gain, Choice(count, sources)))
         if not found:
             return Choice()

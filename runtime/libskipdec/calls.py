@@ -54,7 +54,7 @@ class NativeCalls:
     ) -> Iterator[NativeCalls]:
         """Start the program on ``bundle``; it ends with the block.
 
-        With a ``draft``, also "off", each call has n-grams of its own, and keeps its prefixes.
+        With a ``draft``, also "off", each client has n-grams of its own, and keeps its prefixes.
         Raises EnvironmentMismatchError if it was not compiled or can't open the bundle.
         """
         from ...engines.backends.ort import onnxruntime_library
@@ -84,15 +84,23 @@ class NativeCalls:
         return self.run(prompts, params, schedule=schedule).outputs
 
     def run(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, schedule: ExitSchedule
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        *,
+        schedule: ExitSchedule,
+        client: str = "",
     ) -> NativeRun:
-        """Continue each prompt by ``params.max_tokens`` tokens, in one batch.
+        """Continue each prompt by up to ``params.max_tokens`` tokens, in one batch.
 
-        Raises UsageError unless ``params`` are greedy and ignore the end of text.
+        Drafts know the texts of earlier calls of ``client``. Raises UsageError unless ``params``
+        are greedy and have ``max_tokens``.
         """
-        if not (params.greedy and params.ignore_eos and params.max_tokens):
-            raise UsageError("native calls", "are greedy, with ignore_eos and max_tokens")
+        if not (params.greedy and params.max_tokens):
+            raise UsageError("native calls", "are greedy, with max_tokens")
         call = {
+            "client": client,
+            "ignore_eos": params.ignore_eos,
             "prompts": [list(prompt) for prompt in prompts],
             "max_tokens": params.max_tokens,
             "schedule": json.dumps({"plan": plan_document(schedule)}),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
 from ...engines.checking import Option, ValidatedConfig, split_at_commas
-from ..drafting.config import canonical_drafts
+from ..drafting.config import canonical_drafts, is_auto, parse_draft
+from .meter import SECONDS
 
 
 class BenchConfig(ValidatedConfig):
@@ -44,8 +46,15 @@ class BenchConfig(ValidatedConfig):
         le=1,
         description="make drafts right with this probability, e.g. for random weights",
     )
-    repetitions: Annotated[int, Option()] = Field(
-        default=5, ge=1, description="each runs every schedule once, in turn"
+    seconds: Annotated[float, Option()] = Field(
+        default=SECONDS,
+        ge=0,
+        description="measure each batch size until intervals are narrow, or for so long",
+    )
+    prompts: Annotated[Path | None, Option(metavar="FILE.jsonl")] = Field(
+        default=None,
+        description='lines {"prompt": …} or {"messages": …}, as of generate --input '
+        "(random tokens)",
     )
     seed: Annotated[int, Option()] = Field(
         default=0, ge=0, description="seed of the random prompts"
@@ -63,5 +72,23 @@ class BenchConfig(ValidatedConfig):
     def _problems(self) -> Iterator[str]:
         if self.accept is not None and not self.drafts:
             yield "`accept` is given without drafts; add e.g. --draft own"
+        given = self.model_fields_set & {"prompt_length", "seed"}
+        if self.prompts is not None and given:
+            yield f"`{min(given)}` is of random prompts, and `prompts` names a file; leave one out"
+        if self.prompts is not None and self.accept is not None:
+            yield "`accept` is for random prompts, and `prompts` names a file; leave one out"
+        guesses = [text for text in self.drafts if _has_ngrams(text)]
+        if guesses and self.prompts is None and self.accept is None:
+            yield (
+                f"`drafts` has {', '.join(guesses)}, but random tokens repeat as no text does, so "
+                "a gain of n-grams on them means nothing; add `prompts`, a file of your own texts "
+                "or chats"
+            )
         if self.accept is not None and self.runtime == "native":
             yield "`accept` is forced in Python's runtime only; leave out --runtime native"
+
+
+def _has_ngrams(text: str) -> bool:
+    """Return whether drafts are, or with ``auto`` may be, n-grams of texts."""
+    draft = None if is_auto(text) else parse_draft(text)
+    return draft is None or not all(part.runs_layers for part in draft.parts)

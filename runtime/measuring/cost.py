@@ -13,6 +13,9 @@ from ...engines.targets import target_of
 from ..kv.buffers import KVLayout
 from ..schedule import ExitSchedule, LayerPlan
 
+_CACHED_BYTES = 8 << 20  # of a step: caches hold so much of a small model at any depth
+_BEYOND_BYTES = 2.5  # 1.8 to 2.2 were measured where only the fewer layers fit into a cache
+
 
 @dataclass(frozen=True)
 class StepCost:
@@ -141,6 +144,21 @@ class CostModel:
         full = ExitSchedule.full(schedule.num_layers)
         at_full_depth = self.decode(full, prompt_lengths, num_tokens).total
         return at_full_depth / self.decode(schedule, prompt_lengths, num_tokens).total
+
+    def most_speedup(self, schedule: ExitSchedule, layers: float) -> float:
+        """Return the most that ``schedule`` can gain over full depth.
+
+        ``layers`` are those run at full depth ÷ at ``schedule``, which embedding, head and all else
+        only lower. More comes of prompts that skip layers, and of caches that fewer layers fit.
+        """
+        most = layers
+        if schedule.prompt != "full":
+            most = max(most, schedule.num_layers / schedule.min_exit_layer)
+        full = self.step(ExitSchedule.full(schedule.num_layers).plan(0), [1]).total
+        if full > _CACHED_BYTES:
+            own = self.step(schedule.plan(schedule.horizon), [1]).total
+            most = max(most, _BEYOND_BYTES * full / own)
+        return most
 
 
 def _widening(manifest: Manifest, engine: EngineSpec) -> int:

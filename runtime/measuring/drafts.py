@@ -1,10 +1,11 @@
-"""Benchmark of drafts: the same texts with and without them, repetitions interleaved."""
+"""Benchmark of drafts: the same texts with and without them, by the one meter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from random import Random
 from statistics import median
 
@@ -19,18 +20,21 @@ from ..libskipdec.calls import NativeCalls
 from ..scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
 from ..tokens.outputs import Drafts
 from ..tokens.sampling import SamplingParams
-from .bench import bundle_prompts
 from .config import BenchConfig
 from .drafted_runs import DraftedRun, run_with_drafts
+from .meter import Ratio, Turns, measure
+from .prompts import Batch, batches
 
 _WARMUP_TOKENS = 8
+_RANDOM_BATCHES = 8
+_PASSES = count()  # through all prompts, in this process
 
 
 @dataclass(frozen=True)
 class DraftMeasurement:
     """One draft at one schedule and batch size, against the same calls without drafts.
 
-    Gains are medians of repetitions, of whole calls unless named otherwise.
+    Gains are of whole calls unless named otherwise.
     """
 
     batch_size: int
@@ -41,13 +45,15 @@ class DraftMeasurement:
     acceptance: float | None  # of drafted tokens; None if none was drafted
     draft_share: float  # seconds of drafting ÷ those of all steps
     wall_seconds: float  # whole call, median
-    gain: float  # whole call, prompt included
-    decode_gain: float  # steps after the prompt
+    turns: int  # that each draft had
+    gain: Ratio  # whole call, prompt included
+    decode_gain: Ratio  # steps after the prompt
     runtime: str  # python or native
     of_python: float | None  # native only: seconds of steps over those of Python's run before
 
 
-_Runs = dict[tuple[str, str], list[DraftedRun]]  # by draft and runtime
+_Variant = tuple[str, str]  # draft and runtime
+_Key = tuple[str, str, str]  # and "call" or "steps"
 
 
 class ForcedDrafter(WrappedDrafter):
@@ -88,87 +94,93 @@ def measure_drafts(
 ) -> tuple[DraftMeasurement, ...]:
     """Measure each draft of ``config`` beside no drafts, at every schedule and batch size.
 
-    Each repetition has prompts of its own, and n-grams of earlier texts are forgotten before each
-    call, so no draft knows a text that it is about to write. ``native`` has libskipdec opened with
-    each draft and with "off"; it runs each call again after ``generator``. Raises what
-    `Generator.running_batch` raises, and SkipDecError if a text differs from the one without
-    drafts.
+    N-grams of earlier texts are forgotten before each pass through the prompts, so no draft knows a
+    text that it is about to write. Texts of ``config.prompts`` end where they end, others are as
+    long as asked. ``native`` has libskipdec opened with each draft and with "off"; it runs each
+    call again after ``generator``. Raises what `Generator.running_batch` raises, and SkipDecError
+    if a text differs from the one without drafts.
     """
     schedules = config.schedules or ("full",)
     events = events or Events()
-    events.stage("measuring", len(config.batch_sizes) * len(schedules) * config.repetitions)
-    benchmark = _Benchmark(generator, config, events, native or {})
-    return tuple(
-        measurement
-        for size in config.batch_sizes
-        for schedule in schedules
-        for measurement in benchmark.measure(size, schedule)
-    )
+    events.stage("measuring", len(config.batch_sizes) * len(schedules))
+    found: list[DraftMeasurement] = []
+    for size in config.batch_sizes:
+        for schedule in schedules:
+            found += _Benchmark(generator, config, native or {}, size, schedule).measure()
+            events.advance(f"batch {size}, {schedule}")
+    return tuple(found)
 
 
 class _Benchmark:
-    """Calls with and without drafts; what a draft learns of costs and acceptance is its own."""
+    """Calls at one schedule and batch size, with and without drafts.
+
+    What a draft learns of costs and acceptance is its own.
+    """
 
     def __init__(
         self,
         generator: Generator,
         config: BenchConfig,
-        events: Events,
         native: Mapping[str, NativeCalls],
+        batch_size: int,
+        schedule: str,
     ) -> None:
         self._generator = generator
         self._config = config
-        self._events = events
         self._native = native
+        self._batch_size, self._schedule = batch_size, schedule
+        self._batches = batches(generator, config, batch_size, number=_RANDOM_BATCHES)
         self._memories = {draft: DraftMemory() for draft in ("off", *config.drafts)}
         runtimes = ("python", "native") if native else ("python",)
-        self._variants = [(draft, runtime) for draft in self._memories for runtime in runtimes]
+        variants = [(draft, runtime) for draft in self._memories for runtime in runtimes]
+        self._runs: dict[_Variant, list[DraftedRun]] = {variant: [] for variant in variants}
+        self._client = ""  # of libskipdec, whose n-grams begin anew with each pass
 
-    def measure(self, batch_size: int, schedule: str) -> list[DraftMeasurement]:
-        config = self._config
-        for draft, runtime in self._variants:
-            prompts = self._prompts(batch_size, config.seed)
-            self._run(prompts, schedule, draft, runtime, _WARMUP_TOKENS)
-        runs: _Runs = {variant: [] for variant in self._variants}
-        for repetition in range(config.repetitions):
-            prompts = self._prompts(batch_size, config.seed + repetition)
-            for draft, runtime in self._variants:
-                answers = runs["off", "python"][-1].texts if draft != "off" else None
-                run = self._run(prompts, schedule, draft, runtime, config.num_tokens, answers)
-                runs[draft, runtime].append(run)
-                _require_equal(runs["off", runtime][-1], run, draft)
-            self._events.advance(f"batch {batch_size}, {schedule}, repetition {repetition + 1}")
-        return [
-            _summarise(config, batch_size, schedule, draft, runtime, runs)
-            for draft, runtime in self._variants
+    def measure(self) -> list[DraftMeasurement]:
+        """Warm up, take turns, and return a measurement per draft and runtime."""
+        for variant in self._runs:
+            self._run(self._batches[0], *variant, _WARMUP_TOKENS)
+        pairs = [
+            ((draft, runtime, part), ("off", runtime, part))
+            for draft, runtime in self._runs
+            for part in ("call", "steps")
+            if draft != "off"
         ]
+        turns = measure(self._turn, pairs, items=len(self._batches), seconds=self._config.seconds)
+        return [self._summarise(*variant, turns) for variant in self._runs]
 
-    def _prompts(self, batch_size: int, seed: int) -> list[list[int]]:
-        return bundle_prompts(
-            self._generator,
-            batch_size=batch_size,
-            prompt_length=self._config.prompt_length,
-            seed=seed,
-        )
+    def _turn(self, item: int) -> dict[_Key, float]:
+        if item == 0:
+            self._client = f"pass {next(_PASSES)}"
+            for memory in self._memories.values():
+                memory.tables.clear()
+        seconds: dict[_Key, float] = {}
+        for (draft, runtime), runs in self._runs.items():
+            answers = self._runs["off", "python"][-1].texts if draft != "off" else None
+            run = self._run(self._batches[item], draft, runtime, self._config.num_tokens, answers)
+            runs.append(run)
+            _require_equal(self._runs["off", runtime][-1], run, draft)
+            seconds[draft, runtime, "call"] = run.wall_seconds
+            seconds[draft, runtime, "steps"] = run.decode_seconds
+        return seconds
 
     def _run(
         self,
-        prompts: Sequence[Sequence[int]],
-        schedule: str,
+        prompts: Batch,
         draft: str,
         runtime: str,
         num_tokens: int,
         answers: Sequence[Sequence[int]] | None = None,
     ) -> DraftedRun:
         """Run one call; ``answers`` are its texts, if drafts may be forced to be right."""
-        params = SamplingParams.fixed(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+        params = SamplingParams.fixed(
+            temperature=0.0, max_tokens=num_tokens, ignore_eos=self._config.prompts is None
+        )
         if runtime == "native":
-            resolved = self._generator.resolve_schedule(schedule, max_tokens=num_tokens)
-            made = self._native[draft].run(prompts, params, schedule=resolved)
+            resolved = self._generator.resolve_schedule(self._schedule, max_tokens=num_tokens)
+            made = self._native[draft].run(prompts, params, schedule=resolved, client=self._client)
             completions = tuple(one.outputs[0] for one in made.outputs)
             return DraftedRun(completions, made, made.wall_seconds)
-        memory = self._memories[draft]
-        memory.tables.clear()
         wrap = None
         if self._config.accept is not None and answers is not None:
             known = dict(enumerate(answers))
@@ -178,10 +190,39 @@ class _Benchmark:
             self._generator,
             prompts,
             params,
-            schedule=schedule,
+            schedule=self._schedule,
             draft=draft,
-            memory=memory,
+            memory=self._memories[draft],
             wrap=wrap,
+        )
+
+    def _summarise(self, draft: str, runtime: str, turns: Turns[_Key]) -> DraftMeasurement:
+        drafted = self._runs[draft, runtime]
+        total = Drafts()
+        for run in drafted:
+            for one in run.completions:
+                total = total.plus(one.drafts or Drafts())
+        call, steps = (
+            turns.ratio((draft, runtime, part), ("off", runtime, part)).within(
+                total.tokens_per_pass, "passes allow"
+            )
+            for part in ("call", "steps")
+        )
+        of_python = turns.ratio((draft, "python", "steps"), (draft, runtime, "steps")).value
+        return DraftMeasurement(
+            batch_size=self._batch_size,
+            schedule=self._schedule,
+            draft=draft,
+            forced_acceptance=None if draft == "off" else self._config.accept,
+            tokens_per_pass=total.tokens_per_pass,
+            acceptance=total.acceptance,
+            draft_share=median(run.stats.draft_seconds / run.decode_seconds for run in drafted),
+            wall_seconds=sum(turns.seconds((draft, runtime, "call"))) / len(self._batches),
+            turns=len(drafted),
+            gain=call,
+            decode_gain=steps,
+            runtime=runtime,
+            of_python=of_python if runtime == "native" else None,
         )
 
 
@@ -193,37 +234,3 @@ def _require_equal(plain: DraftedRun, drafted: DraftedRun, draft: str) -> None:
             raise SkipDecError(
                 "draft", f"{draft} changed the text of row {row}, which it must not; report this"
             )
-
-
-def _summarise(
-    config: BenchConfig,
-    batch_size: int,
-    schedule: str,
-    draft: str,
-    runtime: str,
-    runs: _Runs,
-) -> DraftMeasurement:
-    drafted = runs[draft, runtime]
-    counted = [one.drafts for run in drafted for one in run.completions if one.drafts]
-    total = Drafts(
-        sum(one.passes for one in counted),
-        sum(one.drafted for one in counted),
-        sum(one.accepted for one in counted),
-    )
-    pairs = list(zip(runs["off", runtime], drafted, strict=True))
-    beside = zip(runs[draft, "python"], drafted, strict=True)
-    of_python = median(own.decode_seconds / python.decode_seconds for python, own in beside)
-    return DraftMeasurement(
-        batch_size=batch_size,
-        schedule=schedule,
-        draft=draft,
-        forced_acceptance=None if draft == "off" else config.accept,
-        tokens_per_pass=total.tokens_per_pass,
-        acceptance=total.acceptance,
-        draft_share=median(run.stats.draft_seconds / run.decode_seconds for run in drafted),
-        wall_seconds=median(run.wall_seconds for run in drafted),
-        gain=median(off.wall_seconds / on.wall_seconds for off, on in pairs),
-        decode_gain=median(off.decode_seconds / on.decode_seconds for off, on in pairs),
-        runtime=runtime,
-        of_python=of_python if runtime == "native" else None,
-    )

@@ -49,11 +49,12 @@ class Decoding(ABC):
         return 0
 
     def passed(  # noqa: B027
-        self, rows: Sequence[StepRow], seconds: float, *, is_first: bool = False
+        self, rows: Sequence[StepRow], seconds: float, searching: float, *, is_first: bool = False
     ) -> None:
         """Take the time from `feed` until all tokens were accepted, by `LoadedEngines.clock`.
 
-        ``is_first``: the pass had to find its calls, so it took longer than later ones.
+        ``searching`` is that of `feed`. ``is_first``: the pass had to find its calls, so it took
+        longer than later ones.
         """
 
     def accept(

@@ -101,11 +101,19 @@ class DraftedDecoding(Decoding):
         ]
 
     @override
-    def passed(self, rows: Sequence[StepRow], seconds: float, *, is_first: bool = False) -> None:
-        if self._is_paused or self._has_new_rows or is_first:
+    def passed(
+        self, rows: Sequence[StepRow], seconds: float, searching: float, *, is_first: bool = False
+    ) -> None:
+        if self._is_paused:
             return
         costs, adapts = self._memory.costs, self._config.adapt
         longest = max(len(row.tokens) for row in rows)
+        if (
+            self._has_new_rows or is_first
+        ):  # engines are bound, which takes long without drafts, too
+            if adapts:
+                self._policy.count_search(len(rows), self._held, searching)
+            return
         is_fruitless = longest == 1 and not self._is_measured and (adapts or self._drafting > 0)
         if not is_fruitless:
             of_drafts = costs.draft_seconds - self._draft_seconds

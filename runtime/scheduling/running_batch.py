@@ -318,7 +318,7 @@ class RunningBatch:
         clock = self._loaded.engines.clock
         start, begun, rows = perf_counter(), clock(), self._rows[:]
         fed = self._decoding.feed(rows)
-        drafted = perf_counter()
+        drafted, searching = perf_counter(), clock() - begun
         runs_ahead = self._slots.runs_ahead and self._scheduler.num_waiting == 0
         ahead = self._decoding.ahead(rows) if runs_ahead else []
         with self._loaded.engines.step():
@@ -330,7 +330,8 @@ class RunningBatch:
         if any(len(step.tokens) > 1 for step in fed):
             self._counters.draft_seconds += drafted - start
         deltas = self._accept(rows, fed, logits, start)
-        self._decoding.passed(fed, clock() - begun, is_first=self._slots.has_found_route)
+        seconds = clock() - begun
+        self._decoding.passed(fed, seconds, searching, is_first=self._slots.has_found_route)
         return deltas
 
     def _accept(

@@ -81,7 +81,8 @@ def _memory(bundle: Path, threads: int) -> int:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        process.stdin.write(json.dumps({"prompts": [[5] * 32], "max_tokens": 64}) + "\n")
+        call = {"client": "", "ignore_eos": True, "prompts": [[5] * 32], "max_tokens": 64}
+        process.stdin.write(json.dumps(call) + "\n")
         process.stdin.flush()
         process.stdout.readline()
         resident = _resident_without_weights(process.pid)
@@ -103,7 +104,6 @@ def _print_steps(bundle: Path, arguments: argparse.Namespace) -> None:
     command = ["skipdec", "bench", str(bundle), "--runtime", "native", "--batch-sizes", "1,8"]
     command += ["--prompt-len", "32", "--gen-len", "64", "--schedule", "2x", "--schedule", "4x"]
     command += ["--threads", str(arguments.threads), "--json"]
-    command += ["--repetitions", str(arguments.repetitions)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     print(f"\n{bundle.name}, 32 prompt tokens, 64 generated:\n")
     print(

@@ -102,8 +102,8 @@ def bench_table(document: Mapping[str, Any]) -> str:
         "p95": lambda entry: f"{entry['step_milliseconds_p95']:.2f}",
         "tokens/s": lambda entry: f"{entry['tokens_per_second']:.1f}",
         "whole call s": lambda entry: f"{entry['wall_seconds']:.2f}",
-        "speed-up": lambda entry: f"{entry['speedup']:.2f}×",
-        "speed-up of steps": lambda entry: f"{entry['decode_speedup']:.2f}×",
+        "speed-up": lambda entry: _factor(entry["speedup"]),
+        "speed-up of steps": lambda entry: _factor(entry["decode_speedup"]),
         "fewer bytes": lambda entry: f"{entry['bytes_ratio']:.2f}×",
         "fraction of bandwidth": lambda entry: f"{entry['bandwidth_fraction']:.2f}",
         "best": lambda entry: f"{entry['best_bandwidth_fraction']:.2f}",
@@ -114,11 +114,16 @@ def bench_table(document: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"Prompt {config['prompt_length']}, {config['num_tokens']} tokens per row, medians of "
-            f"{config['repetitions']} runs; memory reads {bandwidth:.1f} GB/s, best of "
-            f"{document['bandwidth_passes']} passes.\n",
+            f"{document['measurements'][0]['turns']} turns; memory reads {bandwidth:.1f} GB/s, "
+            f"best of {document['bandwidth_passes']} passes.\n",
             markdown_table(list(columns), rows),
         ]
     )
+
+
+def _factor(ratio: float | None) -> str:
+    """Return a speed-up of ``skipdec bench``, which is None where other work disturbed it."""
+    return "disturbed" if ratio is None else f"{ratio:.2f}×"
 
 
 if __name__ == "__main__":

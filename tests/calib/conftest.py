@@ -49,6 +49,7 @@ def config(bundle: Path, data: Path) -> EvaluationConfig:
         schedules=(SKIPPING,),
         batch_size=2,
         max_tokens=6,
+        seconds=0,
         resamples=20,
         num_shown=2,
     )

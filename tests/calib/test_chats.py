@@ -124,7 +124,7 @@ def test_a_fresh_model_has_no_template_for_chats(chats: DataConfig, tmp_path: Pa
 
 def test_chats_are_evaluated_against_their_answers(llama: Path, chats: DataConfig) -> None:
     bundles = (BundleChoice("llama", llama),)
-    options: dict[str, Any] = {"max_tokens": 4, "resamples": 20}
+    options: dict[str, Any] = {"max_tokens": 4, "resamples": 20, "seconds": 0}
     evaluation = evaluate(EvaluationConfig(bundles=bundles, data=chats, **options), Generator.open)
     assert [prompt.text for prompt in evaluation.prompts] == ["user: Hé 0", "user: Hé 1"]
     assert [prompt.references for prompt in evaluation.prompts] == [(text,) for text in ANSWERS]

@@ -20,7 +20,11 @@ from skipdec.runtime.generator import Generator
 def test_llama_is_evaluated_at_the_depth_of_its_schedule(llama: Path, data: Path) -> None:
     bundle = BundleChoice("llama", llama)
     config = EvaluationConfig(
-        bundles=(bundle,), data=DataConfig(path=data), schedules=(SKIPPING,), max_tokens=6
+        bundles=(bundle,),
+        data=DataConfig(path=data),
+        schedules=(SKIPPING,),
+        max_tokens=6,
+        seconds=0,
     )
     rows = evaluate(config, Generator.open).rows
     full, skipping = (row.figures["realised_depth"].estimate.value for row in rows)
@@ -37,7 +41,7 @@ def test_fit_chooses_a_schedule_of_llama_that_reads_fewer_bytes(llama: Path, dat
             space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),
             search=SearchConfig(budget=15),
             speedup_of="steps",
-            repetitions=0,
+            seconds=0,
         ),
         Generator.open,
     )

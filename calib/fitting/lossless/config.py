@@ -23,6 +23,7 @@ from ....runtime.drafting.config import (
     parse_draft,
 )
 from ....runtime.drafting.resolver import DraftResolver
+from ....runtime.measuring.meter import SECONDS
 from ....runtime.schedule import LayerPlan
 from ....runtime.tokens.tokenizer import Tokenizer
 from ...data.data import DataConfig, Example, load_examples
@@ -47,7 +48,7 @@ class LosslessConfig(ValidatedConfig):
     num_examples: int = Field(default=48, ge=_LEAST_PROMPTS)
     max_tokens: int | None = Field(default=None, ge=4)
     temperature: float = Field(default=0.0, ge=0)
-    repetitions: int = Field(default=5, ge=1)
+    seconds: float = Field(default=3 * SECONDS, gt=0)  # of up to four calls in turn
     seed: int = Field(default=0, ge=0)
 
     @field_validator("drafts")

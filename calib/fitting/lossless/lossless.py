@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from statistics import median
 from typing import Any
 
 from ....engines.errors import SkipDecError
@@ -14,7 +13,9 @@ from ....engines.host.installation import own_version
 from ....engines.host.processor import processor_name
 from ....runtime.drafting.bundle import DraftFile
 from ....runtime.drafting.config import MAX_DRAFT_TOKENS, DraftConfig
+from ....runtime.drafting.memory import DraftMemory
 from ....runtime.generator import Generator, OpenGenerator
+from ....runtime.measuring.meter import Ratio, measure
 from .config import LosslessConfig, LosslessInputs, prepare, source_name
 from .recording import Proposals, Runs
 from .simulation import (
@@ -28,6 +29,7 @@ from .simulation import (
     Text,
     acceptance,
     simulate,
+    teach,
 )
 
 ROWS = 8  # whose texts are generated together, before anything is measured
@@ -39,14 +41,18 @@ LEAST_GAIN = 1.03
 class Candidate:
     """Drafts, what they came to in the simulation, and their measured gain if they were timed.
 
-    ``gain`` is the time of whole calls at full depth without drafts ÷ that with them, the median
-    of the repetitions; ``simulated`` is of the steps alone.
+    ``gain`` is the time of whole calls at full depth without drafts ÷ that with them;
+    ``simulated`` is of the steps alone.
     """
 
     draft: DraftConfig
     simulated: Simulated
-    gain: float | None = None
-    gains: tuple[float, ...] = ()  # of each repetition
+    gain: Ratio | None = None
+
+    @property
+    def gained(self) -> float:
+        """The measured gain; 0 where there is none, or other work disturbed it."""
+        return self.gain.value if self.gain is not None and not self.gain.disturbed else 0.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class LosslessFit:
                 "teaching": len(self.inputs.teaching),
                 "temperature": self.config.temperature,
             },
-            "gain": chosen.gain,
+            "gain": chosen.gained,
             "simulated_gain": chosen.simulated.gain,
             "skipdec": own_version(),
             "tokens_per_pass": chosen.simulated.drafts.tokens_per_pass,
@@ -142,7 +148,7 @@ class _Fitting:
         candidates.sort(key=lambda one: -round(one.simulated.gain, 2))  # stable: simpler ones first
         best = _best_of_kinds(candidates)
         timed = self._time(best, texts)
-        chosen = max(timed, key=lambda one: one.gain or 0.0)
+        chosen = max(timed, key=lambda one: one.gained)
         _require_gain(chosen)
         every = (*timed, *(one for one in candidates if one not in best))
         return LosslessFit(self._config, inputs, costs, shares, every, chosen)
@@ -172,20 +178,34 @@ class _Fitting:
         return Lookup() if part == "lookup" else Recorded(self._proposals[part])
 
     def _time(self, candidates: Sequence[Candidate], texts: Sequence[Text]) -> list[Candidate]:
-        """Time ``candidates`` and full depth without drafts in turn."""
-        repetitions = self._config.repetitions
-        self._events.stage("timing", repetitions)
-        gains: list[list[float]] = [[] for _ in candidates]
-        for draft in (None, *(one.draft for one in candidates)):
-            self._runs.seconds(draft, self._teaching, texts[:1])  # warms up
-        for repetition in range(repetitions):
-            plain = self._runs.seconds(None, self._teaching, texts)
-            for one, measured in zip(candidates, gains, strict=True):
-                measured.append(plain / self._runs.seconds(one.draft, self._teaching, texts))
-            self._events.advance(f"repetition {repetition + 1}")
+        """Time ``candidates`` and full depth without drafts in turn, text by text.
+
+        N-grams begin anew with each pass through the texts; what was learned of costs stays.
+        """
+        self._events.stage("timing")
+        drafts = {"off": None, **{str(one.draft): one.draft for one in candidates}}
+        memories = {name: DraftMemory() for name in drafts}
+
+        def turn(item: int) -> dict[str, float]:
+            for memory in memories.values() if item == 0 else ():
+                memory.tables.clear()
+                teach(memory.tables.shared(), self._teaching)
+            return {
+                name: self._runs.seconds(draft, memories[name], texts[item])
+                for name, draft in drafts.items()
+            }
+
+        turn(0)  # warms up
+        pairs = [(str(one.draft), "off") for one in candidates]
+        turns = measure(turn, pairs, items=len(texts), seconds=self._config.seconds)
         return [
-            Candidate(one.draft, one.simulated, median(measured), tuple(measured))
-            for one, measured in zip(candidates, gains, strict=True)
+            replace(
+                one,
+                gain=turns.ratio(str(one.draft), "off").within(
+                    MAX_DRAFT_TOKENS + 1, "passes allow"
+                ),
+            )
+            for one in candidates
         ]
 
 
@@ -203,10 +223,10 @@ def _best_of_kinds(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _require_gain(best: Candidate) -> None:
-    if best.gain is None or best.gain < LEAST_GAIN:
+    if best.gained < LEAST_GAIN:
         raise SkipDecError(
             "fit --lossless",
-            f"nothing is faster: the best, {best.draft}, was measured at {best.gain:.2f}× of full "
+            f"nothing is faster: the best, {best.draft}, was measured at {best.gain} of full "
             f"depth's speed (simulated: {best.simulated.gain:.2f}×); needed: {LEAST_GAIN}×; run "
             "without drafts, or train a draft layer (skipdec tune --draft-layer)",
         )

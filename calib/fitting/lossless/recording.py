@@ -18,7 +18,7 @@ from ....runtime.schedule import ExitSchedule
 from ....runtime.scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
 from ....runtime.tokens.sampling import SamplingParams
 from .config import LosslessConfig, alone
-from .simulation import Text, teach
+from .simulation import Text
 
 Proposals = dict[tuple[tuple[int, ...], int], Sequence[int]]
 """Proposed tokens by the row's prompt and the number of tokens it has written."""
@@ -87,26 +87,18 @@ class Runs:
         room = self._generator.model.max_seq_len - len(prompt)
         return measure_pass_costs(self._generator, prompt, min(_COST_TOKENS, room))
 
-    def seconds(
-        self, draft: DraftConfig | None, teaching: Sequence[Text], texts: Sequence[Text]
-    ) -> float:
-        """Return the seconds of all texts, a call each, with n-grams of ``teaching`` and before.
+    def seconds(self, draft: DraftConfig | None, memory: DraftMemory, text: Text) -> float:
+        """Return the seconds of a text, with what ``memory`` learned before.
 
-        Raises SkipDecError if a text differs from that without drafts.
+        Raises SkipDecError if the text differs from that without drafts.
         """
-        memory = DraftMemory()
-        teach(memory.tables.shared(), teaching)
         name = "off" if draft is None else str(draft)
-        total = 0.0
-        for text in texts:
-            requests = self._generator.make_requests([list(text.prompt)], self._params)
-            start = perf_counter()
-            (output,) = self._generator.generate_requests(
-                requests, [self._full], draft=name, draft_memory=memory
-            )
-            total += perf_counter() - start
-            if output.outputs[0].token_ids != text.tokens:
-                raise SkipDecError(
-                    "draft", f"{name} changed a text, which it must not; report this"
-                )
-        return total
+        requests = self._generator.make_requests([list(text.prompt)], self._params)
+        start = perf_counter()
+        (output,) = self._generator.generate_requests(
+            requests, [self._full], draft=name, draft_memory=memory
+        )
+        seconds = perf_counter() - start
+        if output.outputs[0].token_ids != text.tokens:
+            raise SkipDecError("draft", f"{name} changed a text, which it must not; report this")
+        return seconds

@@ -23,8 +23,7 @@ def lossless_document(fit: LosslessFit, *, threads: int | None = None) -> dict[s
                 "draft": str(one.draft),
                 "tokens_per_pass": one.simulated.drafts.tokens_per_pass,
                 "simulated_gain": one.simulated.gain,
-                "gain": one.gain,
-                "gains": list(one.gains),
+                **(one.gain.document("gain") if one.gain is not None else {"gain": None}),
             }
             for one in fit.candidates
         ],
@@ -58,7 +57,7 @@ def print_lossless(console: Console, fit: LosslessFit) -> None:
         "gain of calls,\nmeasured",
     )
     print_table(console, columns, rows, texts=(0,))
-    console.print(f"chosen: {fit.chosen.draft}, {fit.chosen.gain:.2f}×", markup=False)
+    console.print(f"chosen: {fit.chosen.draft}, {fit.chosen.gain}", markup=False)
 
 
 def _row(one: Candidate) -> tuple[str, ...]:
@@ -66,5 +65,5 @@ def _row(one: Candidate) -> tuple[str, ...]:
         str(one.draft),
         f"{one.simulated.drafts.tokens_per_pass:.2f}",
         f"{one.simulated.gain:.2f}×",
-        "" if one.gain is None else f"{one.gain:.2f}×",
+        "" if one.gain is None else str(one.gain),
     )

@@ -1,8 +1,9 @@
 // skipdec-calls BUNDLE [THREADS [MAX_BATCH_SIZE [DRAFT]]]: worker process of `skipdec bench
 // --runtime native`.
 //
-// Reads one call per line, e.g. {"prompts": [[5, 6]], "max_tokens": 64, "schedule": "2x"}, runs its
-// prompts together, greedily and past the end of text, and answers with one line:
+// Reads one call per line, e.g. {"client": "a", "ignore_eos": true, "prompts": [[5, 6]],
+// "max_tokens": 64, "schedule": "2x"}, runs its prompts together, greedily, and answers with one
+// line:
 //   {"wall_seconds": 1.5, "decode_seconds": 1.3, "sampling_seconds": 0.1, "draft_seconds": 0.2,
 //    "outputs": [{"token_ids": […], "layers": […], "token_seconds": […], "drafts": [9, 36, 30]}]}
 // or {"error": "…"}; drafts are passes, drafted tokens and those of them that were right. Its first
@@ -18,11 +19,14 @@ namespace {
 
 using nlohmann::json;
 
-// ``client`` names the call, so that its drafts know no text of another one.
-json run(skipdec::Engine& engine, const json& call, const std::string& client) {
+// Drafts know the texts of the same client's earlier calls.
+json run(skipdec::Engine& engine, const json& call) {
   skipdec::Params params;
-  params.client(client).temperature(0).repetition_penalty(1).ignore_eos().max_tokens(
-      call.at("max_tokens").get<std::int64_t>());
+  params.client(call.at("client").get<std::string>())
+      .temperature(0)
+      .repetition_penalty(1)
+      .max_tokens(call.at("max_tokens").get<std::int64_t>());
+  if (call.at("ignore_eos").get<bool>()) params.ignore_eos();
   if (call.contains("schedule")) params.schedule(call["schedule"].get<std::string>());
   const auto prompts = call.at("prompts").get<std::vector<std::vector<std::int64_t>>>();
   const skipdec::Stats before = engine.stats();
@@ -62,13 +66,12 @@ int main(int count, char** arguments) {
     // Only clients with prefixes of their own have n-grams of their own.
     options.prefix_cache(has_drafts ? SKIPDEC_PREFIX_CACHE_CLIENT : SKIPDEC_PREFIX_CACHE_OFF);
     skipdec::Engine engine(arguments[1], options);
-    std::int64_t calls = 0;
     const json opened{{"description", engine.info().description}};
     std::cout << opened.dump() << '\n' << std::flush;
     for (std::string line; std::getline(std::cin, line);) {
       json answer;
       try {
-        answer = run(engine, json::parse(line), std::to_string(++calls));
+        answer = run(engine, json::parse(line));
       } catch (const std::exception& error) {
         answer = {{"error", error.what()}};
       }

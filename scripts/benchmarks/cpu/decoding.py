@@ -143,7 +143,7 @@ def schedules(bundles: Bundles) -> Part:
     found = {}
     for kind in ("int8", "int4"):
         options = [f"--schedule={text}" for text in ("full", "2x", "4x", SIX_LAYERS)]
-        options += [f"--threads={bundles.threads}", "--repetitions=3"]
+        options += [f"--threads={bundles.threads}"]
         options += ["--batch-sizes=1,8", "--json"]
         command = skipdec_command("bench", str(bundles.path(MODEL, kind)), *options)
         found[f"{MODEL} {kind}"] = json.loads(run_measured(command).stdout)

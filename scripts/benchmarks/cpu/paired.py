@@ -17,8 +17,8 @@ import numpy as np
 
 from skipdec import Generator, SamplingParams
 from skipdec.runtime.measuring.bandwidth import BandwidthProbe
-from skipdec.runtime.measuring.bench import random_prompts
 from skipdec.runtime.measuring.cost import CostModel
+from skipdec.runtime.measuring.prompts import random_prompts
 from skipdec.runtime.schedule.text import parse_schedule
 
 _WARM_STEPS = 3

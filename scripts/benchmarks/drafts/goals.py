@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.process import skipdec_command
 from skipdec import Generator
 from skipdec.engines.host.processor import available_cores, processor_name
-from skipdec.runtime.measuring.bench import random_prompts
 from skipdec.runtime.measuring.passes import measure_pass_costs
+from skipdec.runtime.measuring.prompts import random_prompts
 
 _ROOT = Path(__file__).parents[3]
 _PAST = 64  # positions before the first pass that is measured
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="E2E's development set, .csv")
     parser.add_argument("--limit", type=int, default=150, help="prompts of --data")
     parser.add_argument("--threads", type=int, default=available_cores())
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     print(f"{arguments.threads} threads of {processor_name()}\n", flush=True)
@@ -102,7 +102,7 @@ def _restaurants(arguments: argparse.Namespace) -> Iterator[Goal]:
         for row in found:
             equal = f"{row['num_equal']} of {row['num_texts']} equal"
             name = f"restaurants, temperature {temperature}, {row['name']}, {equal}"
-            yield Goal(name, row["gain"], drafts[row["name"]])
+            yield Goal(name, row["gain"] or 0.0, drafts[row["name"]])
 
 
 def _passes(arguments: argparse.Namespace) -> Iterator[Goal]:
@@ -147,7 +147,7 @@ def _forced(
     for share in dict.fromkeys(share for _, share in goals):
         drafts = {draft: least for (draft, other), least in goals.items() if other == share}
         options = ["-b", batch_sizes, "--prompt-len", str(_PAST), "--gen-len", "64"]
-        options += ["--repetitions", str(arguments.repetitions), "--accept", str(share)]
+        options += ["--seconds", str(arguments.seconds), "--accept", str(share)]
         options += [f"--draft={draft}" for draft in drafts]
         for row in _json("bench", arguments, name, *options)["measurements"]:
             if row["draft"] != "off":
@@ -155,7 +155,7 @@ def _forced(
                     f"{name}, batch {row['batch_size']}, {row['draft']}, forced {share:g}, "
                     f"{row['tokens_per_pass']:.1f} tokens per pass"
                 )
-                yield Goal(figure, row["gain"], drafts[row["draft"]])
+                yield Goal(figure, row["gain"] or 0.0, drafts[row["draft"]])
 
 
 def _json(command: str, arguments: argparse.Namespace, name: str, *options: str) -> dict[str, Any]:

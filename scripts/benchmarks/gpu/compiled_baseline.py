@@ -27,7 +27,7 @@ from skipdec.exporter.architecture.architecture import expected_tensors, family_
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.exporter.checkpoint.dummy import DummyReader
 from skipdec.exporter.verification.hugging_face import hugging_face_model
-from skipdec.runtime.measuring.bench import random_prompts
+from skipdec.runtime.measuring.prompts import random_prompts
 
 _WARMUP_STEPS = 4  # compilation and CUDA graph capture happen in the first ones
 

@@ -56,7 +56,7 @@ class Cell:
     step_milliseconds_p95: float
     time_to_first_token: float  # seconds
     tokens_per_second: float
-    decode_speedup: float  # over full depth on the same backend
+    decode_speedup: float | None  # over full depth on the same backend; None: disturbed
     bytes_per_step: int
 
 
@@ -270,7 +270,7 @@ def _cell_columns(cell: Cell, report: GpuReport) -> tuple[str, ...]:
         f"{cell.step_milliseconds_p95:.3f}",
         f"{1e3 * cell.time_to_first_token:.2f}",
         f"{cell.tokens_per_second:,.0f}",
-        f"{cell.decode_speedup:.2f}×",
+        "disturbed" if cell.decode_speedup is None else f"{cell.decode_speedup:.2f}×",
         "" if fraction is None else f"{fraction:.2f}",
         f"{baseline.milliseconds / cell.step_milliseconds_p50:.2f}×" if baseline else "",
     )

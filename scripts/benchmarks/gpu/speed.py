@@ -62,7 +62,7 @@ def bench(config: SpeedConfig) -> list[str]:
         *(f"--schedule={schedule}" for schedule in config.schedules),
         f"--prompt-len={config.prompt_length}",
         f"--gen-len={config.num_tokens}",
-        f"--repetitions={config.repetitions}",
+        f"--seconds={4 * config.repetitions}",
         f"--device={config.device}",
         "--json",
     )

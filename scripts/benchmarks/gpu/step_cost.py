@@ -20,7 +20,8 @@ from typing import Any
 
 from skipdec import Generator
 from skipdec.engines.backends.device import Device
-from skipdec.runtime.measuring.bench import bundle_prompts, timed_run
+from skipdec.runtime.measuring.bench import timed_run
+from skipdec.runtime.measuring.prompts import bundle_prompts
 from skipdec.runtime.stitching.device.steps import StepGraphs, StepPart
 
 _LAUNCHES = 50

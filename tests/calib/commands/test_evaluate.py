@@ -14,7 +14,18 @@ from typer.testing import CliRunner
 from skipdec.cli import build_app
 
 COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()", "evaluate"]
-SMALL = ["--max-tokens", "5", "--batch-size", "2", "--resamples", "10", "--threads", "1"]
+SMALL = [
+    "--max-tokens",
+    "5",
+    "--batch-size",
+    "2",
+    "--resamples",
+    "10",
+    "--threads",
+    "1",
+    "--seconds",
+    "0",
+]
 
 
 def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:

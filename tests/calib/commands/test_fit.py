@@ -18,7 +18,7 @@ from skipdec.runtime.schedule.text import parse_schedule
 
 COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()"]
 SMALL = ["--placement", "top", "--decay", "linear", "--warmup", "1", "--budget", "8"]
-SMALL += ["--threads", "1", "--speedup-of", "steps", "--repetitions", "0"]
+SMALL += ["--threads", "1", "--speedup-of", "steps", "--seconds", "0"]
 
 
 def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:

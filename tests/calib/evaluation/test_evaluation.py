@@ -17,12 +17,14 @@ from transformers import OPTForCausalLM
 
 from skipdec.calib.data.data import DataConfig, LongPrompts
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig, MetricOptions
-from skipdec.calib.evaluation.evaluation import Evaluation, evaluate, run_bundle
+from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation.inputs import prepare
 from skipdec.calib.evaluation.markdown import tables_markdown
 from skipdec.calib.evaluation.report import report_document
+from skipdec.calib.evaluation.running import run_bundle
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
+from skipdec.runtime.measuring.meter import Turns
 from skipdec.runtime.schedule.text import format_schedule
 from skipdec.runtime.tokens.sampling import SamplingParams
 
@@ -35,8 +37,7 @@ def test_rows_with_equal_prompts_are_references_of_one_prompt(evaluation: Evalua
 
 def test_full_depth_runs_first_and_always(evaluation: Evaluation) -> None:
     assert [row.run.name for row in evaluation.rows] == ["full", SKIPPING]
-    assert evaluation.rows[0].speedup == evaluation.rows[0].token_speedup == 1
-    assert evaluation.rows[1].speedup > 0
+    assert evaluation.rows[0].speedup.value == evaluation.rows[0].run.token_speedup.value == 1
 
 
 @pytest.mark.parametrize(
@@ -86,8 +87,9 @@ def test_schedules_take_turns_chunk_by_chunk(config: EvaluationConfig, bundle: P
     ]
     warm_up = [("full", 2), (SKIPPING, 2)]
     measured = [(name, rows) for rows in (2, 1) for name in ("full", SKIPPING)]
-    assert calls == warm_up + measured
+    assert calls == warm_up + measured + measured[:2], "three turns at least"
     assert [len(run.chunk_seconds) for run in runs] == [2, 2], "the warm-up is not measured"
+    assert [len(run.outcomes) for run in runs] == [3, 3], "texts are scored once"
     assert steps == [f"tiny, {name}" for name, _ in measured]
 
 
@@ -103,26 +105,35 @@ def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
         result = evaluate(equal, lambda _: generator)
     full, skipping = (row.run for row in result.rows)
     calls = generate.call_args_list[2:][2::3]  # after the warm-up: full, skipping, full as long
-    assert [format_schedule(call.kwargs["schedule"]) for call in calls] == ["full", "full"]
+    assert [format_schedule(call.kwargs["schedule"]) for call in calls] == ["full"] * 3
     forced = [params for call in calls for params in call.args[1]]
     assert all(params.ignore_eos for params in forced)
     lengths = [len(text.layers_per_token) for text in skipping.outcomes]
-    assert [params.max_tokens for params in forced] == lengths
+    assert [params.max_tokens for params in forced] == [*lengths, *lengths[:2]]
     assert full.full_depth_seconds == []
-    ratio = sum(skipping.full_depth_seconds) / skipping.wall_seconds
-    assert [row.speedup for row in result.rows] == [1, ratio]
+    assert len(skipping.full_depth_seconds) == 2
+    assert str(skipping.speedup) == str(skipping.token_speedup)
     assert "| speed-up, equal lengths |" in tables_markdown(result)
     assert "per token" not in tables_markdown(result)
 
 
-def test_a_speedup_beyond_bytes_is_marked_as_disturbed(config: EvaluationConfig) -> None:
-    with patch("skipdec.calib.evaluation.evaluation._speedups", side_effect=[(1, 1), (9, 8)]):
+def test_a_speedup_beyond_the_layers_run_is_not_printed(config: EvaluationConfig) -> None:
+    """6 layers, of which 2 to 4 run, gain less than 3 whatever a window of 27 ms says."""
+
+    def measured(turn: Callable[[int], dict[object, float]], *_: object, items: int, **__: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        turns = [turn(item) for item in range(items)]
+        return Turns(
+            [{key: 0.01 if SKIPPING in key else 0.09 for key in one} for one in turns], items
+        )
+
+    with patch("skipdec.calib.evaluation.running.measure", measured):
         full, skipping = (result := evaluate(config, Generator.open)).rows
-    assert full.disturbed == ""
-    assert "8.00× is implausible, bytes allow 2." in skipping.disturbed
-    assert f"again when it is idle; tiny, {SKIPPING}: {skipping.disturbed}." in tables_markdown(
-        result
-    )
+    assert full.speedup.disturbed == ""
+    assert "9.00× was measured, but layers allow at most 1." in skipping.speedup.disturbed
+    text = tables_markdown(result)
+    assert f"disturbed tiny, {SKIPPING}: {skipping.speedup.disturbed}; evaluate again" in text
+    assert "| disturbed | disturbed |" in text
+    assert report_document(result)["rows"][1]["speedup"] is None
 
 
 def test_progress_ends_at_its_total(config: EvaluationConfig) -> None:
@@ -155,9 +166,8 @@ def test_bundles_of_one_name_are_averaged_with_their_range(
         (SKIPPING, 2),
     ]
     spread = result.averages[1].speedup
-    speedups = [row.speedup for row in result.rows if row.run.name == SKIPPING]
-    assert (spread.low, spread.high) == (min(speedups), max(speedups))
-    assert spread.mean == pytest.approx(np.mean(speedups))
+    speedups = [row.speedup.value for row in result.rows if row.run.name == SKIPPING]
+    assert spread.mean == pytest.approx(np.mean(speedups), nan_ok=True)
 
 
 def test_all_that_does_not_fit_a_bundle_is_refused_at_once(

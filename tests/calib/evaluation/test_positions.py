@@ -127,7 +127,7 @@ def test_scoring_only_generates_no_texts(passages: EvaluationConfig) -> None:
         result = evaluate(passages, Generator.open)
     generate.assert_not_called()
     assert list(result.metrics) == ["perplexity", "realised_depth"]
-    assert all(math.isnan(row.speedup) for row in result.rows)
+    assert all(math.isnan(row.speedup.value) for row in result.rows)
     assert result.examples == ()
 
 

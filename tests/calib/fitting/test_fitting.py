@@ -11,6 +11,7 @@ from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
+from measured_speedups import measured_as
 from recorded_events import RecordedEvents
 from reference import linear_plan, reference_logits
 from rich.console import Console
@@ -18,7 +19,7 @@ from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
 
 from skipdec.calib.data.data import DataConfig
-from skipdec.calib.fitting.fitting import Fit, fit
+from skipdec.calib.fitting.fitting import Fit, NearMiss, fit
 from skipdec.calib.fitting.inputs import FitConfig, MaxLoss, TargetSpeedup, prepare
 from skipdec.calib.fitting.report import print_fit, report_document
 from skipdec.calib.fitting.search import SearchConfig
@@ -45,7 +46,7 @@ def config(bundle: Path, data: Path) -> FitConfig:
         space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),
         search=SearchConfig(budget=15),
         speedup_of="steps",
-        repetitions=0,
+        seconds=0,
         sensitivity=True,
     )
 
@@ -151,19 +152,22 @@ def test_the_report_is_json_with_schedules_that_read_back(found: Fit) -> None:
 
 @pytest.mark.parametrize("width", [100, 80, 60])
 def test_tables_keep_their_figures_and_report_a_disturbed_machine(found: Fit, width: int) -> None:
-    restless = MeasuredSpeedup(found.chosen.schedule, 9.0, 1.0, 0.5, 3, disturbed="load of 12")
-    told = replace(found, measured=restless, rejected=(restless,))
+    chosen = found.chosen.schedule
+    restless, calm = measured_as(chosen, 9.0, lost="load of 12"), measured_as(chosen, 9.0)
+    missed = NearMiss(chosen, 1.297, 1.0)
+    told = replace(found, measured=restless, rejected=(restless, calm), near_miss=missed)
     console = Console(width=width, file=io.StringIO(), markup=False, soft_wrap=True)
     print_fit(console, told)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for candidate in found.front:
         assert f"{candidate.loss:.4f}" in text
         assert f"{candidate.expected.steps:.3f}×" in text
-    assert "measured 9.000× (whole call 1.800×)" in text
+    assert "measured disturbed (whole call disturbed)" in text
     assert "…" not in text
-    assert "the machine was busy" in text
     assert text.count("load of 12") == 1
-    assert "rejected, measured at 9.000× on a disturbed machine: " in text
+    assert "rejected, disturbed: " in text
+    assert "rejected, measured at 9.000×: " in text
+    assert "just below the target, 1.297× at a loss of 1.0000: " in text
 
 
 def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
@@ -176,21 +180,21 @@ def measured(*steps: float) -> Callable[..., MeasuredSpeedup]:
         schedule: ExitSchedule,
         *,
         num_tokens: int,
-        repetitions: int,
-        allowed: float,
+        seconds: float,
+        cost: CostModel,
     ) -> MeasuredSpeedup:
-        return MeasuredSpeedup(schedule, left.pop(0), 1.2, 0.5, repetitions)
+        return measured_as(schedule, left.pop(0), 1.2)
 
     return measure
 
 
 def test_the_measured_speedup_is_what_counts(config: FitConfig) -> None:
-    timed = config.updated(repetitions=2, sensitivity=False)
+    timed = config.updated(seconds=1, sensitivity=False)
     with patch(MEASURE, measured(2.0, 1.3, 1.5)):
         result = fit(timed, Generator.open)
     assert result.measured is not None
-    assert result.measured.steps == 1.5
-    assert [entry.steps for entry in result.rejected] == [1.3]
+    assert result.measured.steps.value == 1.5
+    assert [entry.steps.value for entry in result.rejected] == [1.3]
     assert result.measured.schedule == result.chosen.schedule
     assert result.chosen.expected.steps > 1.4
 
@@ -203,14 +207,14 @@ def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
         patch(MEASURE, measured(1.35)),
         pytest.raises(SkipDecError, match=r"constant:max=2,min=2.*and 1\.350× as measured"),
     ):
-        fit(config.updated(repetitions=2), Generator.open, events)
+        fit(config.updated(seconds=1), Generator.open, events)
     assert "searching" not in events.counts
 
 
 def test_target_beyond_bytes_is_refused_without_timing(
     config: FitConfig,
 ) -> None:
-    asked = config.updated(repetitions=2, goal=TargetSpeedup(2.99))
+    asked = config.updated(seconds=1, goal=TargetSpeedup(2.99))
     with (
         patch(MEASURE, side_effect=AssertionError("timed")),
         pytest.raises(
@@ -256,7 +260,7 @@ def test_a_prompt_that_fills_the_model_is_timed_with_room_for_steps(
     path = tmp_path / "full.jsonl"
     path.write_text(json.dumps({"prompt": "x" * 62, "completion": "y"}) + "\n")
     goal = MaxLoss(100, False)
-    timed = config.updated(data=DataConfig(path=path), goal=goal, repetitions=1, sensitivity=False)
+    timed = config.updated(data=DataConfig(path=path), goal=goal, seconds=0.01, sensitivity=False)
     inputs = prepare(timed)
     assert len(inputs.examples[0].prompt_token_ids) == 63
     assert (len(inputs.prompt), inputs.num_tokens) == (62, 2)
@@ -265,7 +269,7 @@ def test_a_prompt_that_fills_the_model_is_timed_with_room_for_steps(
 
 def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
     asked = config.updated(
-        repetitions=1,
+        seconds=0.01,
         speedup_of="call",
         goal=TargetSpeedup(1.3),
         space=config.space.updated(prompts=("full", "decay")),
@@ -287,10 +291,10 @@ def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
 
 def test_timing_runs_real_texts(config: FitConfig) -> None:
     goal = MaxLoss(100, False)  # any schedule may be chosen, however fast this machine is
-    timed = config.updated(goal=goal, repetitions=1, sensitivity=False)
+    timed = config.updated(goal=goal, seconds=0.01, sensitivity=False)
     result = fit(timed, Generator.open)
     assert result.measured is not None
-    assert result.measured.steps > 0
+    assert result.measured.turns >= 3
 
 
 def test_bad_rows_and_choices_are_refused_before_engines_load(

@@ -46,7 +46,7 @@ def config(bundle: Path, data: Path) -> FitConfig:
         data=DataConfig(path=data),
         goal=TargetSpeedup(1.3),
         space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),
-        repetitions=0,
+        seconds=0,
         speedup_of="mixed",
     )
 
@@ -94,8 +94,8 @@ def test_a_server_gets_a_flatter_schedule_at_the_same_target(config: FitConfig) 
 
 
 def test_bytes_alone_predict_running_rows(config: FitConfig) -> None:
-    """Nothing is timed, whatever the repetitions; the report names the rows."""
-    asked = config.updated(goal=MaxLoss(100, False), repetitions=7, slots=3)
+    """Nothing is timed, whatever the seconds; the report names the rows."""
+    asked = config.updated(goal=MaxLoss(100, False), seconds=7, slots=3)
     with patch("skipdec.calib.fitting.fitting.measure_speedup", side_effect=AssertionError):
         found = fit(asked)
     assert found.measured is None
@@ -114,7 +114,7 @@ def test_bytes_alone_predict_running_rows(config: FitConfig) -> None:
 @pytest.mark.parametrize("speedup_of", ["steps", "call"])
 def test_slots_of_one_row_are_refused(config: FitConfig, speedup_of: str) -> None:
     with pytest.raises(UsageError, match=f"slots is 4, but speedup_of is {speedup_of}"):
-        config.updated(speedup_of=speedup_of, slots=4, repetitions=1)
+        config.updated(speedup_of=speedup_of, slots=4, seconds=1)
 
 
 @pytest.mark.parametrize(

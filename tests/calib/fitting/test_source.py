@@ -30,7 +30,7 @@ from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
 ONLY_EXITS = ["--placement", "top", "--decay", "linear", "--warmup", "1", "--budget", "8"]
-QUICK = [*ONLY_EXITS, "--speedup-of", "steps", "--repetitions", "0", "--threads", "1"]
+QUICK = [*ONLY_EXITS, "--speedup-of", "steps", "--seconds", "0", "--threads", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def config(model: Path, data: Path, directory: Path) -> FitConfig:
         goal=MaxLoss(100, False),
         space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),
         speedup_of="steps",
-        repetitions=0,
+        seconds=0,
     )
 
 
@@ -187,7 +187,7 @@ def test_options_that_do_not_go_together_are_refused(
         ([model, "--load-format", "bin"], 1, "has none of pytorch_model.bin"),
         ([nothing], 1, "is not a bundle"),
         (["./none.skipdec"], 1, "is not a bundle here; as a model, it is not a directory"),
-        ([model, "--repetitions", "0"], 2, "must be timed; set it to 1 or more, or"),
+        ([model, "--seconds", "0"], 2, "must be timed; set it to more, e.g. 20, or"),
     ):
         result = CliRunner().invoke(build_app(), ["fit", *map(str, [*arguments, *goal])])
         assert (result.exit_code, message in result.stderr) == (code, True), result.stderr

@@ -12,14 +12,21 @@ import pytest
 from typer.testing import CliRunner
 
 from skipdec.cli import build_app
+from skipdec.runtime.commands import bench as bench_module
 
 COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()", "bench"]
-SMALL = ["--prompt-len", "9", "--gen-len", "6", "--repetitions", "2", "--threads", "2"]
+SMALL = ["--prompt-len", "9", "--gen-len", "6", "--seconds", "0", "--threads", "2"]
 
 
 def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [*COMMAND, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_headings_are_single_words_or_units_on_one_line() -> None:
+    for heading, _ in (*bench_module._COLUMNS, *bench_module._DRAFT_COLUMNS):
+        assert "\n" not in heading
+        assert len(heading) <= len("tokens/pass")
 
 
 def test_bench_measures_every_schedule_at_every_batch_size(exported: Callable[..., Path]) -> None:

@@ -11,9 +11,10 @@ from hollow_bundles import hollow_manifest
 
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.measuring.bandwidth import PASSES
-from skipdec.runtime.measuring.bench import BenchReport, disturbance, random_prompts, run_benchmark
+from skipdec.runtime.measuring.bench import BenchReport, run_benchmark
 from skipdec.runtime.measuring.config import BenchConfig
 from skipdec.runtime.measuring.cost import CostModel
+from skipdec.runtime.measuring.prompts import random_prompts
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.tokens.outputs import CompletionOutput, RequestOutput, Timings
@@ -67,13 +68,14 @@ class InventedProbe:
 
 def run(bandwidth: float = 1e6, **config: Any) -> tuple[InventedGenerator, BenchReport]:  # noqa: ANN401
     generator, probe = InventedGenerator(12), InventedProbe(bandwidth)
-    report = run_benchmark(generator, BenchConfig(**config), probe)  # type: ignore[arg-type]
+    asked = BenchConfig(**{"seconds": 0, **config})
+    report = run_benchmark(generator, asked, probe)  # type: ignore[arg-type]
     assert report.bandwidth_passes == len(probe.samples) >= PASSES
     return generator, report
 
 
 def test_schedules_take_turns_and_full_depth_is_the_reference() -> None:
-    generator, _ = run(schedules=("4x",), num_tokens=8, repetitions=3)
+    generator, _ = run(schedules=("4x",), num_tokens=8)
     warmup = [(1, True, 4), (1, False, 4)]
     assert generator.calls == warmup + [(1, True, 8), (1, False, 8)] * 3
 
@@ -94,21 +96,28 @@ def test_the_bundles_own_schedule_is_measured_where_none_is_named() -> None:
     assert [entry.name for entry in report.measurements] == ["full", own]
 
 
-def test_a_speedup_beyond_bytes_and_caches_is_called_disturbed() -> None:
-    assert disturbance([1.0] * 4, 7.4, 3.0) == ""
-    text = "a speed-up of 7.60× is implausible, bytes allow 3.00×"
-    assert disturbance([1.0] * 4, 7.6, 3.0) == text
-    assert "vary by 50%" in disturbance([1.0, 2.0, 3.0], 1.0, 3.0)
-
-
 def test_numbers_follow_from_the_times() -> None:
     _, report = run(schedules=("constant:max=3",), num_tokens=9, prompt_length=4)
     full, skipping = report.measurements
     assert skipping.realised_depth == 3
-    assert skipping.decode_speedup == pytest.approx(12 / 3)
+    assert skipping.decode_speedup.value == pytest.approx(12 / 3)
     assert skipping.step_milliseconds_p50 == pytest.approx(30)
     assert skipping.time_to_first_token == 0.5
-    assert full.speedup == full.decode_speedup == full.bytes_ratio == 1.0
+    assert full.speedup.value == full.decode_speedup.value == full.bytes_ratio == 1.0
+
+
+def test_a_speedup_that_layers_can_not_give_is_not_shown() -> None:
+    """12 of 3 layers are 4×; steps that took a sixteenth of their time were disturbed."""
+
+    class Disturbed(InventedGenerator):
+        def generate(self, *args: Any, schedule: ExitSchedule) -> list[RequestOutput]:  # noqa: ANN401
+            self.seconds_per_layer = SECONDS_PER_LAYER * (1 if schedule.is_full else 1 / 4)
+            return super().generate(*args, schedule=schedule)
+
+    config = BenchConfig(schedules=("constant:max=3",), seconds=0)
+    report = run_benchmark(Disturbed(12), config, InventedProbe(1e6))  # type: ignore[arg-type]
+    reason = "16.00× was measured, but layers allow at most 4.00×"
+    assert report.measurements[1].decode_speedup.disturbed == reason
 
 
 def test_fraction_is_bytes_over_time_over_bandwidth() -> None:
@@ -130,7 +139,7 @@ def test_a_probe_slower_than_an_engine_is_invalid() -> None:
 
 def test_all_bad_settings_are_refused_at_once() -> None:
     with pytest.raises(UsageError) as caught:
-        BenchConfig(batch_sizes=(0,), num_tokens=1, prompt_length=0, repetitions=0)
+        BenchConfig(batch_sizes=(0,), num_tokens=1, prompt_length=0, seconds=-1)
     assert len(caught.value.problems) == 4
     with pytest.raises(UsageError, match="batch_sizes is"):
         BenchConfig(batch_sizes=())
@@ -150,11 +159,11 @@ def test_special_tokens_may_have_any_ids() -> None:
 
 def test_libskipdec_takes_its_turn_behind_each_call_of_python() -> None:
     generator, native = InventedGenerator(12), InventedGenerator(12, seconds_per_layer=0.005)
-    config = BenchConfig(schedules=("4x",), num_tokens=8, repetitions=2)
+    config = BenchConfig(schedules=("4x",), num_tokens=8, seconds=0)
     report = run_benchmark(generator, config, InventedProbe(1e6), native=native)  # type: ignore[arg-type]
     assert native.calls == generator.calls
     assert [entry.runtime for entry in report.measurements] == ["python", "native"] * 2
     assert [entry.of_python for entry in report.measurements] == [None, pytest.approx(0.5)] * 2
-    assert report.measurements[3].decode_speedup == pytest.approx(
-        report.measurements[2].decode_speedup
+    assert report.measurements[3].decode_speedup.value == pytest.approx(
+        report.measurements[2].decode_speedup.value
     )

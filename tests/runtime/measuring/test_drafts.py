@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,12 +11,18 @@ from pathlib import Path
 import pytest
 
 from skipdec import Generator, SamplingParams
-from skipdec.engines.errors import ConfigurationError, EnvironmentMismatchError, SkipDecError
+from skipdec.engines.errors import (
+    ConfigurationError,
+    EnvironmentMismatchError,
+    SkipDecError,
+    UsageError,
+)
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.libskipdec.calls import NativeCalls
 from skipdec.runtime.libskipdec.paths import native_paths
 from skipdec.runtime.measuring.config import BenchConfig
 from skipdec.runtime.measuring.drafts import DraftMeasurement, measure_drafts
+from skipdec.runtime.measuring.prompts import read_prompts
 from skipdec.runtime.tokens.outputs import CompletionOutput, Drafts
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
@@ -28,8 +35,17 @@ def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
         yield generator
 
 
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four prompts, as lines of JSON; the last two are alike."""
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    lines = ([5, 6, 7], [9, 10, 11, 12], [20, 21, 22], [20, 21, 22])
+    path.write_text("\n".join(json.dumps({"prompt": ids}) for ids in lines))
+    return path
+
+
 def measure(generator: Generator, **options: object) -> list[DraftMeasurement]:
-    common = {"prompt_length": 4, "num_tokens": 30, "repetitions": 2}
+    common = {"num_tokens": 30, "seconds": 0}
     return list(measure_drafts(generator, BenchConfig.model_validate(common | options)))
 
 
@@ -38,7 +54,7 @@ def measure(generator: Generator, **options: object) -> list[DraftMeasurement]:
 def test_forced_drafts_hold_as_often_as_asked(
     generator: Generator, share: float, tokens_per_pass: tuple[float, float]
 ) -> None:
-    off, own = measure(generator, drafts=["own,adapt=no"], accept=share)
+    off, own = measure(generator, drafts=["own,adapt=no"], accept=share, prompt_length=4)
     assert (off.draft, off.tokens_per_pass, off.forced_acceptance) == ("off", 1.0, None)
     assert (own.acceptance, own.forced_acceptance) == (share, share)
     low, high = tokens_per_pass
@@ -46,10 +62,11 @@ def test_forced_drafts_hold_as_often_as_asked(
 
 
 @needs_kernels
-def test_every_draft_is_measured_at_every_schedule_and_batch_size(generator: Generator) -> None:
-    found = measure(
-        generator, drafts=["lookup", "own"], schedules=["full", "2x"], batch_sizes=[1, 2]
-    )
+def test_every_draft_is_measured_at_every_schedule_and_batch_size(
+    generator: Generator, prompts: Path
+) -> None:
+    options = {"schedules": ["full", "2x"], "batch_sizes": [1, 2]}
+    found = measure(generator, drafts=["lookup", "own"], prompts=prompts, **options)
     assert [(one.batch_size, one.schedule, one.draft) for one in found] == [
         (size, schedule, draft)
         for size in (1, 2)
@@ -59,14 +76,22 @@ def test_every_draft_is_measured_at_every_schedule_and_batch_size(generator: Gen
 
 
 @needs_kernels
-def test_a_draft_knows_no_text_of_an_earlier_call(generator: Generator) -> None:
-    _, once = measure(generator, drafts=["own,adapt=no"], repetitions=1)
-    _, again = measure(generator, drafts=["own,adapt=no"], repetitions=1)
-    assert again.tokens_per_pass == once.tokens_per_pass
+def test_a_draft_knows_texts_of_earlier_prompts_but_of_no_earlier_pass(
+    generator: Generator, tmp_path: Path
+) -> None:
+    """A prompt has three turns in three passes; two alike have them in two."""
+    lines = [json.dumps({"prompt": [20, 21, 22]})] * 2
+    found = []
+    for number in (1, 2):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text("\n".join(lines[:number]))
+        found.append(measure(generator, drafts=["own,adapt=no"], prompts=path)[1])
+    assert [one.turns for one in found] == [3, 3]
+    assert found[0].tokens_per_pass < found[1].tokens_per_pass
 
 
 @needs_kernels
-def test_the_generator_remembers_what_it_wrote_before(generator: Generator) -> None:
+def test_the_generator_remembers_what_it_wrote_before(generator: Generator, prompts: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
 
     def drafts() -> Drafts | None:
@@ -74,13 +99,13 @@ def test_the_generator_remembers_what_it_wrote_before(generator: Generator) -> N
 
     drafts()
     known = drafts()
-    measure(generator, drafts=["own,adapt=no"])
+    measure(generator, drafts=["own,adapt=no"], prompts=prompts)
     assert drafts() == known
 
 
 @needs_kernels
 def test_a_text_that_drafts_changed_is_an_error(
-    generator: Generator, monkeypatch: pytest.MonkeyPatch
+    generator: Generator, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from skipdec.runtime.scheduling.running_request import Row
 
@@ -92,7 +117,7 @@ def test_a_text_that_drafts_changed_is_an_error(
 
     monkeypatch.setattr(Row, "output", changed)
     with pytest.raises(SkipDecError, match="own changed the text of row 0"):
-        measure(generator, drafts=["own"])
+        measure(generator, drafts=["own"], prompts=prompts)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +127,11 @@ def test_a_text_that_drafts_changed_is_an_error(
         ({"accept": 1.8, "drafts": ["own"]}, "accept"),
         ({"drafts": ["onw"]}, "'onw' is unknown; did you mean 'own'"),
         ({"drafts": ["own"], "accept": 0.8, "runtime": "native"}, "leave out --runtime native"),
+        ({"drafts": ["own"]}, "random tokens repeat as no text does.*add prompts, a file of your"),
+        ({"drafts": ["lookup+ends:3"]}, "has lookup.ends:3, but random tokens"),
+        ({"drafts": ["auto"]}, "has auto, but random tokens"),
+        ({"prompts": "a.jsonl", "prompt_length": 9}, "prompt_length is of random prompts"),
+        ({"prompts": "a.jsonl", "drafts": ["own"], "accept": 1}, "accept is for random prompts"),
     ],
 )
 def test_senseless_options_are_refused(options: dict[str, object], problem: str) -> None:
@@ -110,14 +140,14 @@ def test_senseless_options_are_refused(options: dict[str, object], problem: str)
 
 
 @needs_kernels
-def test_both_runtimes_draft_the_same_tokens(generator: Generator) -> None:
+def test_both_runtimes_draft_the_same_tokens(generator: Generator, prompts: Path) -> None:
     try:
         native_paths()
     except EnvironmentMismatchError as error:
         pytest.skip(str(error))
     drafts, size = ["own,adapt=no", "ends:3,adapt=no"], 2
     config = BenchConfig(
-        drafts=drafts, prompt_length=4, num_tokens=30, repetitions=2, batch_sizes=(size,)
+        drafts=drafts, prompts=prompts, num_tokens=30, seconds=0, batch_sizes=(size,)
     )
     with ExitStack() as opened:
         native = {
@@ -138,3 +168,19 @@ def test_both_runtimes_draft_the_same_tokens(generator: Generator) -> None:
         assert own.of_python is not None
         assert own.of_python > 0
     assert found[1].draft_share == 0 < found[3].draft_share < 1
+
+
+def test_all_bad_lines_of_prompts_are_named(generator: Generator, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": [5, 6]}\n{"prompt": []}\n{"prompt": [5], "top_p": 0.5}\n{\n')
+    with pytest.raises(UsageError) as error:
+        read_prompts(path, generator, 8)
+    first, second, third = error.value.problems
+    assert first.startswith("line 2")
+    assert second == "line 3 has top_p, which options of the command set; leave it out"
+    assert third.startswith("line 4")
+    path.write_text("")
+    with pytest.raises(UsageError, match="has no line"):
+        read_prompts(path, generator, 8)
+    with pytest.raises(UsageError, match=r"can't be read \(No such file"):
+        read_prompts(tmp_path / "missing", generator, 8)

@@ -14,7 +14,7 @@ from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.exporter.architecture.opt.architecture import OPT
 from skipdec.exporter.architecture.opt.structure import PUBLISHED
 from skipdec.exporter.checkpoint.dummy import DummyReader
-from skipdec.runtime.measuring.bench import random_prompts
+from skipdec.runtime.measuring.prompts import random_prompts
 
 if TYPE_CHECKING:
     from transformers import OPTForCausalLM

@@ -83,6 +83,7 @@ def test_the_table_of_a_bench_is_markdown() -> None:
     entry: dict[str, Any] = {
         "name": "full",
         "batch_size": 1,
+        "turns": 5,
         "realised_depth": 24.0,
         "time_to_first_token": 0.1,
         "step_milliseconds_p50": 30.0,
@@ -98,7 +99,7 @@ def test_the_table_of_a_bench_is_markdown() -> None:
     document = {
         "bandwidth_bytes_per_second": 4e10,
         "bandwidth_passes": 10,
-        "config": {"prompt_length": 128, "num_tokens": 64, "repetitions": 5},
+        "config": {"prompt_length": 128, "num_tokens": 64},
         "measurements": [entry, entry],
     }
     lines = [line for line in bench_table(document).splitlines() if line.startswith("|")]

@@ -44,8 +44,10 @@ class Decoding {
   virtual void accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
                       std::vector<Delta>& deltas);
 
-  // Takes the thread's processor time from `feed` until the tokens of ``steps`` were accepted.
-  virtual void ran(const std::vector<StepRow>& /*steps*/, double /*seconds*/) {}
+  // Takes the thread's processor time from `feed` until the tokens of ``steps`` were accepted, and
+  // that of `feed`, which searched for guesses.
+  virtual void ran(const std::vector<StepRow>& /*steps*/, double /*seconds*/,
+                   double /*searching*/) {}
   // The calls of layers that drafted so far.
   virtual std::int64_t draft_steps() const { return 0; }
   // The most tokens that a row drafts now; 0 while there are no drafts.

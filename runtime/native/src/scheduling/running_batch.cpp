@@ -150,7 +150,7 @@ void RunningBatch::run(const Decode& /*action*/) {
   const double start = seconds_now(), begun = thread_seconds_now();
   steps_.resize(rows_.size());
   decoding_->feed(rows_, steps_);
-  const double drafted = seconds_now();
+  const double drafted = seconds_now(), searching = thread_seconds_now() - begun;
   std::int64_t layer_rows = 0;
   bool has_guesses = false;
   for (const StepRow& step : steps_) {
@@ -172,7 +172,7 @@ void RunningBatch::run(const Decode& /*action*/) {
   }
   remove_ended();
   counters_.sampling_seconds += seconds_now() - sampling;
-  decoding_->ran(steps_, thread_seconds_now() - begun);
+  decoding_->ran(steps_, thread_seconds_now() - begun, searching);
 }
 
 // Keeps the tokens that ordinary decoding would write and rolls back the others that the row fed.

@@ -65,11 +65,15 @@ void DraftedDecoding::feed(const std::vector<RunningRow>& rows, std::vector<Step
   }
 }
 
-void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds) {
-  if (is_paused_ || has_new_rows_) return;  // new rows' passes also had to find their route
+void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds, double searching) {
+  if (is_paused_) return;
   std::size_t longest = 0;
   for (const StepRow& step : steps) longest = std::max(longest, step.tokens.size());
   const auto rows = static_cast<std::int64_t>(steps.size());
+  if (has_new_rows_) {  // such passes also had to find their route, without drafts, too
+    if (config_.adapt) policy_.count_search(rows, held_, searching);
+    return;
+  }
   const bool is_fruitless = longest == 1 && !is_measured_ && (config_.adapt || drafting_ > 0);
   if (!is_fruitless) {
     costs_.add_pass(rows, static_cast<std::int64_t>(longest),

@@ -14,23 +14,13 @@ constexpr double kLeastGain = 1.03;
 constexpr double kKeptGain = 0.98;  // of the best: with that the number of drafts stays
 constexpr std::array<std::int64_t, 4> kChoices{1, 2, 4, 7};  // each is measured on its own
 constexpr std::int64_t kTryTokens = 2;
-constexpr std::int64_t kFirstWait = 16;     // passes between two tries, and of a pause
+constexpr std::int64_t kFirstWait = 16;     // passes between two tries
 constexpr std::int64_t kLongestWait = 256;  // of them
-constexpr double kBalanceMemory = 0.98;     // per pass
-constexpr double kDeviations = 2;      // by which a balance must be below zero: a miss is no reason
-constexpr std::int64_t kSettled = 64;  // passes behind which the next pause is short again
+constexpr double kShare = 0.02;             // of all passes, that drafts may cost
+constexpr double kCredit = 0.5;             // passes that they may cost at once behind a pause
+constexpr double kMostSpare = 4;  // of what they gained, kept for passes that gain nothing
 
 }  // namespace
-
-void DraftBalance::add(double gained) {
-  total_ = total_ * kBalanceMemory + gained;
-  squares_ = squares_ * kBalanceMemory * kBalanceMemory + gained * gained;
-  ++passes_;
-}
-
-bool DraftBalance::is_negative() const {
-  return total_ < 0 && total_ * total_ >= kDeviations * kDeviations * squares_;
-}
 
 void DraftPolicy::add_source(SourceAcceptance source) {
   sources_.push_back(std::move(source));
@@ -38,8 +28,12 @@ void DraftPolicy::add_source(SourceAcceptance source) {
 }
 
 bool DraftPolicy::pauses() {
-  if (pause_ == 0) return false;
-  if (--pause_ == 0) costs_.measure_plain_again();
+  if (!is_pausing_) return false;
+  spare_ += kShare;
+  if (spare_ >= kCredit) {
+    is_pausing_ = false;
+    costs_.measure_plain_again();
+  }
   return true;
 }
 
@@ -66,15 +60,19 @@ DraftChoice DraftPolicy::choose(const std::vector<RowOffers>& rows, std::int64_t
 }
 
 void DraftPolicy::count_pass(std::int64_t num_rows, std::int64_t written, double seconds) {
+  count(num_rows, seconds, static_cast<double>(written) / static_cast<double>(num_rows));
+}
+
+void DraftPolicy::count_search(std::int64_t num_rows, std::int64_t held, double seconds) {
+  count(num_rows, seconds, static_cast<double>(held) / static_cast<double>(num_rows));
+}
+
+void DraftPolicy::count(std::int64_t num_rows, double seconds, double earned) {
   for (Tries& tries : tries_) tries.left = std::max<std::int64_t>(0, tries.left - 1);
   const std::optional<double> cost = costs_.in_plain_passes(num_rows, seconds);
   if (!cost) return;
-  balance_.add(static_cast<double>(written) / static_cast<double>(num_rows) - *cost);
-  if (balance_.passes() == kSettled) wait_ = 0;
-  if (!balance_.is_negative()) return;
-  pause_ = std::max(wait_, kFirstWait);
-  wait_ = std::min(2 * pause_, kLongestWait);
-  balance_ = {};
+  spare_ = std::min(spare_ + kShare + earned - *cost, kMostSpare);
+  is_pausing_ = spare_ < 0;
 }
 
 // Finds a try of the first drafter that is due and offers something.
@@ -96,7 +94,7 @@ bool DraftPolicy::try_overdue(const std::vector<RowOffers>& rows, std::int64_t n
     const auto all = static_cast<double>(num_rows);
     const double most = (all + static_cast<double>(drafting * count)) / all;
     const double cost = passes_[count] + static_cast<double>(count) * steps_[source];
-    if (count == 0 || most < kLeastGain * cost) continue;
+    if (count == 0 || most < kLeastGain * cost || !affords(cost)) continue;
     tries.wait = std::min(2 * tries.wait, kLongestWait);
     tries.left = tries.wait;
     found.count = static_cast<std::int64_t>(count);
@@ -157,8 +155,9 @@ void DraftPolicy::find_candidates(const std::vector<std::size_t>& asked,
     if (paid && std::find(sources.begin(), sources.end(), paid) == sources.end()) continue;
     const double steps = paid ? static_cast<double>(count) * steps_[*paid] : 0;
     const auto all = static_cast<double>(num_rows);
-    found.gain = (all + held) / all / (passes_[count] + steps);
-    if (found.gain < kLeastGain) continue;
+    const double cost = passes_[count] + steps;
+    found.gain = (all + held) / all / cost;
+    if (found.gain < kLeastGain || !affords(cost)) continue;
     found.choice.count = choice;
     candidates_.push_back(std::move(found));
   }

@@ -29,24 +29,6 @@ struct DraftChoice {
   bool is_try = false;
 };
 
-// What passes wrote, less what they cost, both in passes over one token per row.
-class DraftBalance {
- public:
-  // Counts a pass.
-  void add(double gained);
-  std::int64_t passes() const { return passes_; }
-  // Returns true if the total is below zero by more than chance explains. Worked: 5 passes that
-  // wrote nothing more and cost 1.1 each have a total of −0.48 and a deviation of 0.21, which
-  // counts; 4 of them have −0.388 and 0.194. One of four passes cost 2 and wrote 1, the others
-  // broke even: −1 and 1, which does not count.
-  bool is_negative() const;
-
- private:
-  double total_ = 0;
-  double squares_ = 0;  // whose root is the deviation of a total that is zero on average
-  std::int64_t passes_ = 0;
-};
-
 // Chooses at each place the drafter and the number of tokens with the highest expected gain.
 //
 // The gain is the number of tokens that a pass is expected to write ÷ its cost. A guess is expected
@@ -61,10 +43,11 @@ class DraftBalance {
 // Nothing is drafted at a place whose best gain is below 1.03. A drafter that has not drafted for
 // 16 passes, then 32, … at most 256, drafts two tokens to be tried, if these could gain at all.
 //
-// What passes really wrote and cost, the search for guesses included, is kept in a balance. Where
-// it is below that of passes without drafts by more than chance, there is a pause of 16 passes,
-// then 32, … at most 256, in which nothing is done for drafts. Then passes without drafts are
-// measured, and the balance begins anew.
+// Drafts have a budget: two passes over one token, 2 % of every further pass, and what they gain,
+// up to 4 passes. What a pass cost beyond its tokens, the search for guesses included, is paid out
+// of it. Nothing is drafted that may cost more than is left. Where it is used up, nothing is done
+// for drafts until it is half a pass again, and passes without drafts are measured then. So all
+// that is tried costs a user at most 2 % and two passes.
 class DraftPolicy {
  public:
   // ``costs`` outlive it.
@@ -79,8 +62,13 @@ class DraftPolicy {
   DraftChoice choose(const std::vector<RowOffers>& rows, std::int64_t num_rows);
   // Counts a pass for which guesses were looked for: its tokens, and all of its time.
   void count_pass(std::int64_t num_rows, std::int64_t written, double seconds);
+  // Counts a pass that took long for other reasons, by its search and the guesses that held.
+  void count_search(std::int64_t num_rows, std::int64_t held, double seconds);
 
  private:
+  // Passes that drafts may cost beyond 2 %, once.
+  static constexpr double kFirstCredit = 2;
+
   // When a drafter is tried whose guesses are not expected to gain.
   struct Tries {
     std::int64_t wait, left;
@@ -91,6 +79,9 @@ class DraftPolicy {
     DraftChoice choice;
   };
 
+  void count(std::int64_t num_rows, double seconds, double earned);
+  // Returns true if a pass of ``cost`` may be lost.
+  bool affords(double cost) const { return cost - 1 <= spare_; }
   bool try_overdue(const std::vector<RowOffers>& rows, std::int64_t num_rows, DraftChoice& found);
   DraftChoice best(std::size_t num_sources, std::int64_t num_rows);
   void find_candidates(const std::vector<std::size_t>& asked, std::optional<std::size_t> paid,
@@ -101,10 +92,9 @@ class DraftPolicy {
   PassCosts& costs_;
   std::vector<SourceAcceptance> sources_;
   std::vector<Tries> tries_;
-  DraftBalance balance_;
-  std::int64_t wait_ = 0;   // passes of the next pause; 0: the shortest
-  std::int64_t pause_ = 0;  // passes left
-  std::int64_t last_ = 0;   // the number of drafts that was chosen last
+  double spare_ = kFirstCredit;  // passes over one token per row that drafts may cost
+  bool is_pausing_ = false;
+  std::int64_t last_ = 0;  // the number of drafts that was chosen last
   // Of the present pass: costs by tokens, those of steps by drafter, and the tokens that are
   // expected of 0, 1, … guesses, by row and drafter; none where there is no offer.
   std::vector<double> passes_, steps_;

@@ -1,0 +1,16 @@
+"""Measurements of speed that tests invent."""
+
+from __future__ import annotations
+
+from skipdec.calib.fitting.speed import MeasuredSpeedup
+from skipdec.runtime.measuring.meter import Ratio
+from skipdec.runtime.schedule import ExitSchedule
+
+
+def measured_as(
+    schedule: ExitSchedule, steps: float, prompt: float = 1.0, share: float = 0.5, lost: str = ""
+) -> MeasuredSpeedup:
+    """Return measured speed-ups of the steps and of the prompt; ``lost``: they were disturbed."""
+    call = 1 / (share / prompt + (1 - share) / steps)
+    ratios = (Ratio(value, value, value, lost) for value in (call, steps))
+    return MeasuredSpeedup(schedule, *ratios, prompt, share, 3)
