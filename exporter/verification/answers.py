@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os.path import commonprefix
 from textwrap import shorten
 
 from pydantic import ConfigDict, Field
@@ -61,7 +60,8 @@ class Answer(MeasuredModel):
     def describe(self, fault: str | None = None) -> str:
         """Return both answers, shortened, as one sentence."""
         suffix = "" if fault is None else f", {fault}"
-        common = len(commonprefix((self.answer, self.expected)))
+        pairs = enumerate(zip(self.answer, self.expected, strict=False))
+        common = next((place for place, (one, other) in pairs if one != other), len(self.answer))
         begin = max(0, self.answer.rfind(" ", 0, max(0, common - _SHOWN_BEFORE)))
         answer, expected = (_short(text, begin) for text in (self.answer, self.expected))
         return (

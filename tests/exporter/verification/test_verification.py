@@ -386,4 +386,6 @@ def test_command_with_reference_prints_the_report(
     result = CliRunner().invoke(build_app(), arguments)
     assert result.exit_code == 0, result.stderr
     assert "9 engines give their torch modules' results" in result.stdout
-    assert "128 of 128 greedy tokens after random prompts are those of Hugging Face's" in result.stdout
+    assert (
+        "128 of 128 greedy tokens after random prompts are those of Hugging Face's" in result.stdout
+    )
