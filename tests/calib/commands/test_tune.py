@@ -70,7 +70,6 @@ def test_long_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> 
         ),
         (("--preset", "e2e", "--distill", "0.5"), "--distill needs a trained model"),
         (("--preset", "e2e", "--curriculum", "1", "--mixture", "full"), "give one of them"),
-        (("--preset", "e2e", "--resume"), "has nothing to resume"),
         (("--preset", "e2e", "-o", "/dev/null/out"), "lies below /dev/null, which is not a direct"),
     ],
 )
