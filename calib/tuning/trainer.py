@@ -245,12 +245,12 @@ class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         self,
         *args: Any,  # noqa: ANN401  (Trainer's own)
         groups_lengths: bool = False,
-        interruption: Interruption,
+        interruption: Interruption | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **kwargs)
         self._groups_lengths = groups_lengths
-        self.interruption = interruption
+        self.interruption = interruption or Interruption()
         self.remove_callback(PrinterCallback)  # writes to stdout, which is for results
 
     def _get_train_sampler(self, train_dataset: ExampleDataset | None = None) -> Any:  # noqa: ANN401
