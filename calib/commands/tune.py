@@ -80,8 +80,8 @@ def _advice(config: TuneConfig) -> str:
 
     if directories_of(config).last_checkpoint() is None:
         return (
-            f"nothing was saved yet: the first save comes after --save-steps {config.save_steps}, "
-            "or the last step; run the command again to start over"
+            "nothing was saved yet: no step had ended, or it was stopped twice; run the command "
+            "again, with or without --resume"
         )
     return "run the command again with --resume to continue from the last save"
 

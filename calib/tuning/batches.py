@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, Sampler
 
+from ...engines.host.events import Events
 from ...runtime.schedule import ExitSchedule
 from ..data.tokenised import TokenisedExample
 from .model import IGNORED_LABEL, SkipModel
@@ -117,11 +118,12 @@ def mean_loss(
     schedule: ExitSchedule,
     *,
     batch_size: int = 16,
+    events: Events | None = None,
 ) -> float:
     """Return the completions' mean cross-entropy per token, teacher-forced, in nats.
 
     Every token has the same weight regardless of its batch. Leaves the model's mode and device
-    unchanged.
+    unchanged. ``events`` advances by a step for each batch.
     """
     dataset = ExampleDataset(sorted(examples, key=len))  # similar lengths need little padding
     was_training = model.training
@@ -136,5 +138,7 @@ def mean_loss(
         logits = model(**batch, schedule=schedule).logits  # [R, V]
         total += float(F.cross_entropy(logits, targets, reduction="sum"))
         count += targets.numel()
+        if events is not None:
+            events.advance()
     model.train(was_training)
     return total / count

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 from ...engines.checking import Problems
 from ...engines.errors import MissingExtraError, UsageError
+from ...engines.host.events import Events
 from ...engines.host.installation import install_command, require_extra
 from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
@@ -78,24 +79,30 @@ class TuningPlan:
         )
 
 
-def plan_tuning(config: TuneConfig) -> TuningPlan:
+def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     """Read the data, open the model and parse the schedules; writes nothing but the hub's cache.
+
+    ``events`` receives the stage ``checking`` and what was checked.
 
     Raises one SkipDecError with every problem found: missing packages, an output that exists, bad
     lines of the data, prompts longer than the model, schedules of another depth.
     """
     require_extra("calib", "skipdec tune")
-    problems = Problems("tune")
+    problems, events = Problems("tune"), events or Events()
+    events.stage("checking", 4)
     directories = directories_of(config)
     problems.attempt(_check_adapters, config)
     problems.attempt(_check_sharding, config)
     problems.attempt(directories.check, force=config.force, resume=config.resume)
     resumed = problems.attempt(directories.resumed) if config.resume else None
     examples = problems.attempt(load_examples, config.data)
+    events.advance("data")
     held_out = problems.attempt(_load_validation, config)
+    events.advance("held-out data")
     start = problems.attempt(open_start, config, examples or [])
     if start is None:
         raise problems.error()
+    events.advance("model")
     data = validation = None
     reader = problems.attempt(_reader, config, start)
     if reader is not None and examples is not None:
@@ -104,6 +111,7 @@ def plan_tuning(config: TuneConfig) -> TuningPlan:
     if reader is not None and held_out is not None and (examples or config.model is not None):
         assert config.validation is not None
         validation = problems.attempt(_tokenise, reader, config.validation, start, held_out)
+    events.advance("tokens")
     # If the data are bad, use the maximum, which rejects the fewest schedules.
     horizon = start.spec.max_seq_len if data is None else data.median_completion
     text = config.schedule or FULL
@@ -222,6 +230,8 @@ def _warnings(
     resumed: Resumed | None,
 ) -> list[str]:
     warnings = [*(() if resumed is None else resumed.warnings), *data.warnings]
+    if config.resume and resumed is None:
+        warnings.append("there is no save to resume, so the tuning begins anew")
     if validation is not None:
         warnings += [
             f"held out: {warning}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from transformers import (
 from ...engines.documents import naming_full_disk
 from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
+from ...engines.host.signals import Interruption
 from ...runtime.schedule import ExitSchedule
 from .batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
 from .config import DistillationConfig, LoraConfig, TuneConfig
@@ -39,6 +41,7 @@ from .work import Save
 if TYPE_CHECKING:
     from peft import PeftModel
 
+_STOPPING = "ending this step, then saving for --resume; Ctrl-C again stops at once, without a save"
 _SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 
@@ -58,21 +61,28 @@ def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrai
 
 def trainer_keywords(plan: TuningPlan, events: Events) -> dict[str, Any]:
     """Return what every Trainer of ``plan`` takes: its options, examples and observer."""
-    config = plan.config
+    config, interruption = plan.config, Interruption(partial(events.note, _STOPPING))
     return {
+        "interruption": interruption,
         "args": training_arguments(config, str(plan.directories.checkpoints)),
         "train_dataset": ExampleDataset(plan.data.examples, learn_prompt=config.learn_prompt),
         "data_collator": collate,
-        "callbacks": [Watcher(plan, events)],
+        "callbacks": [Watcher(plan, events, interruption)],
         "groups_lengths": config.group_by_length,
     }
 
 
 def train(plan: TuningPlan, trainer: OrderedTrainer) -> None:
-    """Train from the start, or from the save that ``plan`` resumes; saves name a full disk."""
+    """Train from the start, or from the save that ``plan`` resumes; saves name a full disk.
+
+    After a signal the step ends and is saved, then the signal is delivered. A second one interrupts
+    at once.
+    """
     resumed = None if plan.resumed is None else str(plan.resumed.save.path)
-    with naming_full_disk(plan.directories.work, SafetensorError, RuntimeError):
+    full_disk = naming_full_disk(plan.directories.work, SafetensorError, RuntimeError)
+    with full_disk, trainer.interruption:
         trainer.train(resume_from_checkpoint=resumed)
+    trainer.interruption.raise_again()
 
 
 def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
@@ -155,13 +165,14 @@ def _with_adapters(plan: TuningPlan, model: SkipModel, config: LoraConfig) -> Pe
 
 
 class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
-    """Forwards Trainer's events, seals its saves, and stops a run that diverges.
+    """Forwards Trainer's events, seals its saves, and stops a run that diverges or is interrupted.
 
     Losses and weights that are not finite raise SkipDecError in all processes, before a save.
     """
 
-    def __init__(self, plan: TuningPlan, events: Events) -> None:
+    def __init__(self, plan: TuningPlan, events: Events, interruption: Interruption) -> None:
         self._plan, self._events = plan, events
+        self._interruption = interruption
 
     def on_train_begin(
         self,
@@ -184,11 +195,13 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         model: nn.Module,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
-        """Count a step; check the weights before a save."""
+        """Count a step; save if any process was interrupted; check the weights before a save."""
         if state.global_step >= state.max_steps:
             control.should_log = True  # also end a short run's curve
         if state.is_world_process_zero:
             self._events.advance()
+        if not everywhere(not self._interruption.is_requested(), args.device):
+            control.should_save = control.should_training_stop = True
         if control.should_save and not everywhere(are_finite(model.parameters()), args.device):
             what = f"weights are not finite after step {state.global_step}"
             raise divergence(self._plan, what)
@@ -232,10 +245,12 @@ class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
         self,
         *args: Any,  # noqa: ANN401  (Trainer's own)
         groups_lengths: bool = False,
+        interruption: Interruption | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **kwargs)
         self._groups_lengths = groups_lengths
+        self.interruption = interruption or Interruption()
         self.remove_callback(PrinterCallback)  # writes to stdout, which is for results
 
     def _get_train_sampler(self, train_dataset: ExampleDataset | None = None) -> Any:  # noqa: ANN401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from .drafting.training import train_draft_layer
 from .family import load_skip_model
 from .plan import TuningPlan, plan_tuning
 from .report import Acceptance, DraftReport, TuningReport, make_report, plot_curves, tuned_card
-from .stages import Stages
+from .stages import Stages, announce_held_out
 from .work import CURVES_NAME, FREE_OPTIONS, REPORT_NAME, num_processes
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
     or weights are not finite.
     """
     events = events or Events()
-    plan = plan_tuning(config)
+    plan = plan_tuning(config, events if is_main() else Events())
     if not is_main():
         _run(plan, Events())
         return None
@@ -75,7 +76,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
         model = plan.start.load()
     set_seed(plan.config.seed)  # for adapters and dropout
     with stages.timed("validate"):
-        before = _measure("start", model, plan) if is_main() else _HeldOut()
+        before = _measure("start", model, plan, events) if is_main() else _HeldOut()
     with stages.timed("train"):
         trainer = make_trainer(plan, model, events)
         train(plan, trainer)
@@ -88,7 +89,8 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
         _write_checkpoint(plain, plan, directory)
         after = _HeldOut()
         if plan.validation is not None:
-            after = _measure("tuned", load_skip_model(directory, plan.model.family), plan)
+            tuned_model = load_skip_model(directory, plan.model.family)
+            after = _measure("tuned", tuned_model, plan, events)
             if not all(map(isfinite, after.losses.values())):
                 raise divergence(plan, f"held-out losses are {after.losses}")
         report = make_report(
@@ -118,7 +120,7 @@ class _HeldOut:
     drafts: Acceptance | None = None
 
 
-def _measure(name: str, model: SkipModel, plan: TuningPlan) -> _HeldOut:
+def _measure(name: str, model: SkipModel, plan: TuningPlan, events: Events) -> _HeldOut:
     """Measure ``model`` on the held-out examples, if any; losses are named ``NAME_at_full``, …."""
     from .batches import mean_loss
     from .drafting.acceptance import held_by_layers, measure_acceptance
@@ -126,10 +128,12 @@ def _measure(name: str, model: SkipModel, plan: TuningPlan) -> _HeldOut:
     if plan.validation is None:
         return _HeldOut()
     examples, size = plan.validation.examples, plan.config.batch_size
-    at_schedule = at_full = mean_loss(model, examples, plan.schedule, batch_size=size)
+    announce_held_out(events, len(examples), size, 2 if plan.schedule.is_reduced else 1)
+    measured = partial(mean_loss, model, examples, batch_size=size, events=events)
+    at_schedule = at_full = measured(plan.schedule)
     if plan.schedule.is_reduced:
         full = ExitSchedule.full(plan.model.num_layers)
-        at_full = mean_loss(model, examples, full, batch_size=size)
+        at_full = measured(full)
     losses = {f"{name}_at_schedule": at_schedule, f"{name}_at_full": at_full}
     if plan.config.draft is None:
         return _HeldOut(losses)

@@ -90,10 +90,11 @@ class TuningDirectories:
         sealed = (save.path for save in saves_in(self.checkpoints) if save.is_sealed)
         return next(sealed, None)
 
-    def resumed(self) -> Resumed:
+    def resumed(self) -> Resumed | None:
         """Return the newest undamaged save; hashes every byte of it and of damaged newer ones.
 
-        Raises UsageError with the damage of each save if none is left.
+        None if there is no save, as when a run was interrupted before its first step ended. Raises
+        UsageError with the damage of each save if none is left.
         """
         damages: list[str] = []
         for save in saves_in(self.checkpoints):
@@ -106,9 +107,7 @@ class TuningDirectories:
         if damages:
             advice = f"every save is damaged; delete {self.work} to start over, without --resume"
             raise UsageError(str(self.checkpoints), *damages, advice)
-        raise UsageError(
-            str(self.output), f"has nothing to resume: {self.checkpoints} holds no checkpoint"
-        )
+        return None
 
     def begin(self, options: Mapping[str, Any], *, resumed: Resumed | None) -> None:
         """Create the working directory; on resuming, compare ``options`` with the first run's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from threading import Event, RLock, Thread
 from time import monotonic
 from typing import Self
@@ -25,6 +26,8 @@ from .events import Events
 
 class ConsoleProgress(Events):
     """Progress bars for the stage and each part on a terminal, else occasional lines.
+
+    Both show how much is done, of how much, and the time left.
 
     ``quiet`` leaves only warnings and, after Ctrl-C, the result of ``advice``: how to continue.
     ``verbose`` adds a line for each item. Without a terminal, a line appears about every
@@ -55,6 +58,7 @@ class ConsoleProgress(Events):
             TextColumn("{task.fields[item]}", markup=False),
             console=self._console,
             transient=True,
+            speed_estimate_period=3600.0,  # a step may take minutes
             disable=quiet or not self._console.is_terminal,
         )
         self._stage = self._bars.add_task("checking", total=None, item="")
@@ -152,6 +156,8 @@ class ConsoleProgress(Events):
             count = f"{stage.completed:.0f}" if stage.completed else ""
             if stage.total is not None:
                 count = f"{stage.completed:.0f}/{stage.total:.0f}"
+            if stage.time_remaining:
+                count += f" ({timedelta(seconds=round(stage.time_remaining))} left)"
         self.note(" ".join(filter(None, (stage.description, count, what))))
 
     def _print(self, text: Text) -> None:

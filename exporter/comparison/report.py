@@ -7,7 +7,7 @@ import math
 from pydantic import Field
 
 from ...engines.errors import VerificationError
-from ..verification.report import MeasuredModel
+from ..verification.answers import MeasuredModel
 
 
 class TensorErrors(MeasuredModel):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Self
 
 from ...engines.backends.session import open_backend
 from ...engines.bundle import EngineBundle
+from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
 from ...engines.targets import target_of
+from ...runtime.tokens.tokenizer import Tokenizer
 from ..architecture.weights import TensorReader
 from ..checkpoint.checkpoint import open_checkpoint
 from ..checkpoint.draft_layer import TrainedDraftLayer
 from ..config import DEFAULT_TARGET
 from ..quantization.migration import Migration
 from ..quantization.ranges import read_ranges
+from .answers import AnswerCheck
 from .calls import ModuleCalls, SessionCalls
 from .drafts import check_draft_head, open_draft_layer
 from .engines import check_engine, graph_tensors, weight_problem
@@ -28,8 +31,10 @@ from .identity import (
     check_identity,
     check_migration,
     loaded_bytes,
+    reference_bytes,
 )
 from .plans import PlanRunner, plan_runner, plans
+from .questions import Allowance, asked_questions, compare_answers
 from .reference import Reference, ReferenceBuilder
 from .report import EngineCheck, TokenCheck, VerificationReport, VerificationRequest
 from .tokens import (
@@ -51,6 +56,7 @@ from .tolerance import (
 )
 
 _Job = tuple[str, Callable[[], EngineCheck]]
+_ANSWER_SECONDS = 60.0
 _UNCOMPARED_DRAFT = (
     "the draft layer was not compared; pass the directory that it was exported from as --draft"
 )
@@ -76,10 +82,13 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
         engines = verification.check_engines()
         broken = any(check.problems for check in engines)
         tokens = None if broken else verification.check_tokens()
+        sound = tokens is not None and not tokens.problems
+        answers = verification.check_answers() if sound else None
         notes = verification.notes()
     return VerificationReport(
         engines=engines,
         tokens=tokens,
+        answers=answers,
         notes=notes,
         remedies=tuple(
             remedies(
@@ -108,7 +117,11 @@ class Verification:
         migration: Migration | None = None,
         draft: TrainedDraftLayer | None = None,
     ) -> None:
+        self._began = process_time()
+        self._token_seconds = 0.0
+        self._unasked: tuple[str, ...] = ()
         self._seed = request.source.seed
+        self._is_dummy = request.source.load_format == "dummy"
         self._atol = request.atol
         self._max_divergence = request.max_divergence
         self._memory = min(request.verify_memory, available_memory())
@@ -143,8 +156,8 @@ class Verification:
         """Return a sentence for each part that was not checked."""
         if not self._is_compiled:
             is_skipped = self._bundle.manifest.draft_layer is not None and self._draft is None
-            return (_UNCOMPARED_DRAFT,) if is_skipped else ()
-        notes = []
+            return (*((_UNCOMPARED_DRAFT,) if is_skipped else ()), *self._unasked)
+        notes = [*self._unasked]
         if not isinstance(self._plans, PlanRunner):
             notes.append(f"plans were built, not run: {self._plans}")
             if not self._is_float:
@@ -191,7 +204,8 @@ class Verification:
             ]
             jobs += [*self._draft_jobs(), *canonical]
         checks = []
-        self._events.stage("verifying", len(jobs) + 2)  # and the tokens of bundle and reference
+        chats = self._bundle.manifest.chat_template is not None
+        self._events.stage("verifying", len(jobs) + 2 + chats)  # tokens, the reference's, answers
         for label, check in jobs:
             checks.append(check().model_copy(update={"engine": label}))
             self._events.advance(label)
@@ -276,13 +290,14 @@ class Verification:
         runs_plans = isinstance(self._plans, PlanRunner)
         if self._is_compiled and not runs_plans and not self._runs_canonical:
             return None
-        fits_here = loaded_bytes(self._bundle) <= self._memory and not self._is_compiled
-        generates = (runs_plans or fits_here) and self._model.max_seq_len > 1
+        start = process_time()
+        generates = self._generates
         texts = greedy_texts(self._bundle, self._seed) if generates else self._streamed_texts()
         rows = [text.read for text in texts]
         self._events.advance("tokens of the bundle")
         logits = hugging_face_logits(rows, self._model, self._precision.dtype, self._reader)
         self._events.advance("tokens of the reference")
+        self._token_seconds = process_time() - start
         is_float = self._is_float or (self._is_compiled and not runs_plans)
         return compare_tokens(
             texts,
@@ -291,6 +306,46 @@ class Verification:
             required=is_float,
             bound=self._divergence_bound(is_float=is_float),
         )
+
+    @property
+    def _generates(self) -> bool:
+        """Return True if the bundle can generate here, with all of its engines loaded."""
+        runs_plans = isinstance(self._plans, PlanRunner)
+        fits_here = loaded_bytes(self._bundle) <= self._memory and not self._is_compiled
+        return (runs_plans or fits_here) and self._model.max_seq_len > 1
+
+    def check_answers(self) -> AnswerCheck | None:
+        """Compare answers to built-in questions with those at full precision.
+
+        They take at most a minute of processor time, or what the verification took so far.
+        Returns None for random weights, without a chat template, and if the bundle can't generate.
+        """
+        tokenizer = Tokenizer.of(self._bundle)
+        if self._is_dummy or tokenizer is None or tokenizer.chat is None:
+            return None
+        if not self._generates:
+            if not self._is_compiled:
+                self._unasked = ("no questions were asked; that needs a larger --verify-memory",)
+            return None
+        try:
+            questions = asked_questions(self._bundle, tokenizer)
+        except UsageError as error:
+            self._unasked = (f"no questions were asked: {error}",)
+            return None
+        if not questions:
+            self._unasked = ("no questions were asked: they and their answers are too long for it",)
+            return None
+        allowance = Allowance.of(max(_ANSWER_SECONDS, process_time() - self._began))
+        answers = compare_answers(
+            self._bundle,
+            tokenizer,
+            allowance.affordable(questions, self._token_seconds),
+            self._reader,
+            allowance,
+            holds_reference=reference_bytes(self._model) <= self._memory,
+        )
+        self._events.advance("answers to questions")
+        return answers
 
     def _divergence_bound(self, *, is_float: bool) -> DivergenceBound | None:
         """Return the requested bound, else the default of a quantised precision."""

@@ -44,6 +44,45 @@ def hugging_face_model(model: ModelSpec, dtype: FloatType, reader: TensorReader)
     return reference.eval()
 
 
+def hugging_face_texts(
+    rows: Sequence[Sequence[int]],
+    max_tokens: int,
+    model: ModelSpec,
+    dtype: FloatType,
+    reader: TensorReader,
+    is_spent: Callable[[], bool],
+) -> list[list[int]]:
+    """Return what Hugging Face's model, all of it in memory, writes greedily after each row.
+
+    A text ends with an end of text, after ``max_tokens``, or once ``is_spent`` returns True.
+    """
+    from transformers import StoppingCriteria, StoppingCriteriaList
+
+    class Spent(StoppingCriteria):  # type: ignore[misc]  # transformers' torch is untyped here
+        def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:
+            return torch.full((len(input_ids),), is_spent(), dtype=torch.bool)
+
+    longest = max(map(len, rows))
+    pad = model.end_token_ids[0] if model.end_token_ids else 0
+    padding = [longest - len(row) for row in rows]
+    written = hugging_face_model(model, dtype, reader).generate(
+        torch.tensor([[pad] * gap + list(row) for gap, row in zip(padding, rows, strict=True)]),
+        attention_mask=torch.tensor([[0] * gap + [1] * (longest - gap) for gap in padding]),
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        pad_token_id=pad,
+        eos_token_id=list(model.end_token_ids) or None,
+        stopping_criteria=StoppingCriteriaList([Spent()]),
+    )
+    return [_until_end(text.tolist(), model.end_token_ids) for text in written[:, longest:]]
+
+
+def _until_end(token_ids: list[int], ends: Sequence[int]) -> list[int]:
+    """Return the tokens up to the first end of text, behind which there is padding."""
+    places = [place for place, token_id in enumerate(token_ids) if token_id in ends]
+    return token_ids[: places[0] + 1] if places else token_ids
+
+
 def pad_right(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     """Return rows of token ids as one array [B, S], padded with 0."""
     padded = max(map(len, rows))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import onnx
 
 from ...engines.bundle import EngineBundle
 from ...engines.errors import SkipDecError, VerificationError
-from ...engines.manifest import Kernels, ModelSpec, PrecisionSpec
+from ...engines.manifest import EngineKind, Kernels, ModelSpec, PrecisionSpec
 from ...engines.targets import target_of
+from ..architecture.architecture import engine_parameters
 from ..config import CANONICAL
 from ..graphs.dtypes import check_dtypes
 from ..quantization.migration import MIGRATION, Migration
@@ -74,6 +76,17 @@ def loaded_bytes(bundle: EngineBundle) -> int:
     sizes = {record.path: record.size for record in bundle.manifest.files}
     stored = sum(sizes[path] for spec in bundle.manifest.engines for path in spec.weights)
     return stored * 2 if bundle.manifest.hidden_dtype == "float16" else stored
+
+
+def reference_bytes(model: ModelSpec) -> int:
+    """Estimate the memory of the whole reference model, in float32."""
+    kinds = [(EngineKind.EMBED, None), (EngineKind.HEAD, None)]
+    layers = [(EngineKind.LAYER, index) for index in range(model.num_layers)]
+    return 4 * sum(
+        math.prod(parameter.shape)
+        for kind, index in [*kinds, *layers]
+        for parameter in engine_parameters(kind, model, index)
+    )
 
 
 def available_memory() -> int:

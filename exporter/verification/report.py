@@ -5,20 +5,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from ...engines.checking import FrozenModel, ValidatedConfig
+from ...engines.checking import ValidatedConfig
 from ...engines.errors import VerificationError
 from ...engines.manifest import Kernels, PrecisionSpec
 from ..config import GIB, CheckpointSource
+from .answers import AnswerCheck, MeasuredModel
 
 _REPORTED_PROBLEMS = 10
-
-
-class MeasuredModel(FrozenModel):
-    """A report with measured numbers; its JSON keeps infinities and NaN."""
-
-    model_config = ConfigDict(ser_json_inf_nan="constants")
 
 
 class VerificationRequest(ValidatedConfig):
@@ -112,9 +107,8 @@ class TokenCheck(MeasuredModel):
         if self.usual_divergence is None or self.divergence <= self.usual_divergence:
             return []
         return [
-            f"next-token distributions {self._divergence()}; {self.usual_divergence:g} or less is "
-            f"usual in this precision, {self.allowed_divergence:g} is allowed; evaluate the bundle "
-            "on your data"
+            f"{self._cost()}; {self.usual_divergence:g} or less is usual in this precision, "
+            f"{self.allowed_divergence:g} is allowed; evaluate the bundle on your data"
         ]
 
     def _divergence_problems(self) -> list[str]:
@@ -122,13 +116,12 @@ class TokenCheck(MeasuredModel):
         if allowed is None or self.divergence <= allowed:  # NaN is not
             return []
         return [
-            f"next-token distributions {self._divergence()}; allowed in this precision: "
-            f"{allowed:g}, or set --max-divergence; {self.equal} of {self.compared} greedy "
-            f"tokens are equal, log-probabilities are off by up to {self.worst_logprob_error:.2g}"
+            f"{self._cost()}; allowed in this precision: {allowed:g}, or set --max-divergence; "
+            f"{self.equal} of {self.compared} greedy tokens are equal"
         ]
 
-    def _divergence(self) -> str:
-        return f"diverge by {self.divergence:.2g} nats per token from Hugging Face's"
+    def _cost(self) -> str:
+        return f"rounding costs {self.divergence:.2g} nats per token"
 
     def _token_problems(self) -> list[str]:
         if not self.required:
@@ -149,29 +142,26 @@ class TokenCheck(MeasuredModel):
 
     def summary(self) -> str:
         """Return one line for people."""
-        against = "Hugging Face" if self.required else "Hugging Face, not quantised"
+        against = "Hugging Face's model" if self.required else "the model before quantising"
         line = (
-            f"{self.equal} of {self.compared} greedy tokens equal the model's ({against}), "
-            f"{self.ties} are ties; log-probabilities are off by up to "
-            f"{self.worst_logprob_error:.1e}"
+            f"{self.equal} of {self.compared} greedy tokens after random prompts are those of "
+            f"{against}, {self.ties} more are ties"
         )
         if self.allowed_divergence is None:
             return line
-        return (
-            f"{line}; distributions diverge by {self.divergence:.1e} of "
-            f"{self.allowed_divergence:g} nats per token allowed"
-        )
+        return f"{line}; {self._cost()}, {self.allowed_divergence:g} is allowed"
 
 
 class VerificationReport(MeasuredModel):
     """Result of a verification; without ``tokens`` it stopped at broken engines.
 
-    ``notes`` say what was not checked and why; ``remedies`` are options that round less than a
-    quantised bundle.
+    ``answers`` are those to built-in questions, of a bundle with a chat template. ``notes`` say
+    what was not checked and why; ``remedies`` are options that round less than a quantised bundle.
     """
 
     engines: tuple[EngineCheck, ...]
     tokens: TokenCheck | None
+    answers: AnswerCheck | None = None
     notes: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
     seconds: float
@@ -198,14 +188,23 @@ class VerificationReport(MeasuredModel):
 
     @property
     def warnings(self) -> list[str]:
-        """Return warnings about unusual but allowed results."""
-        warnings = [] if self.tokens is None else self.tokens.warnings
-        return [f"{warning}, or try {self._remedies}" for warning in warnings]
+        """Return warnings about unusual but allowed results.
+
+        Answers, where there are some, are judged in place of the cost on random tokens.
+        """
+        checked = self.tokens if self.answers is None else self.answers
+        *first, last = ("",) if checked is None or not checked.warnings else checked.warnings
+        if not last:
+            return []
+        return [*first, f"{last}, or try {self._remedies}" if self.remedies else last]
 
     @property
     def verdict(self) -> str:
         """Return the result for a bundle without problems: ``passed`` if all of it was checked."""
-        return "passed, in part" if self.notes else "passed"
+        verdict = "passed, in part" if self.notes else "passed"
+        if self.answers is not None and self.answers.broken:
+            return f"{verdict}, but answers break"
+        return verdict
 
     def summary(self) -> list[str]:
         """Return lines for people about a bundle that passed."""
@@ -214,13 +213,16 @@ class VerificationReport(MeasuredModel):
         if ran:
             worst = max(ran, key=_excess)
             lines.append(
-                f"{len(ran)} engines equal their torch modules; the worst is {worst.engine}, "
-                f"{worst.worst_tensor}, off by {worst.error:.1e} of {worst.tolerance:.0e} allowed"
+                f"{len(ran)} engines give their torch modules' results, within "
+                f"{_percent(worst.error)} of the largest value in the worst one, {worst.engine}; "
+                f"{_percent(worst.tolerance)} is allowed"
             )
         if still := len(self.engines) - len(ran):
             lines.append(f"{still} engines have the checkpoint's weights, bit for bit")
         if self.tokens is not None:
             lines.append(self.tokens.summary())
+        if self.answers is not None:
+            lines += self.answers.summary()
         return [*lines, *self.notes]
 
     def raise_if_failed(self, subject: str) -> None:
@@ -233,6 +235,11 @@ class VerificationReport(MeasuredModel):
             problems.append(self.advice)
         if problems:
             raise VerificationError(subject, *problems)
+
+
+def _percent(fraction: float) -> str:
+    """Return a fraction as a percentage, never in powers of ten: 0.00012 %."""
+    return f"{float(f'{fraction * 100:.2g}'):.10f}".rstrip("0").rstrip(".") + " %"
 
 
 def _excess(check: EngineCheck) -> float:

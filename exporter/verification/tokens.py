@@ -66,16 +66,28 @@ def greedy_texts(bundle: EngineBundle, seed: int) -> list[GreedyText]:
     """
     model, build = bundle.manifest.model, bundle.manifest.build
     prompts = random_prompts(model, seed, None if build is None else build.max_prompt_len)
+    return written_texts(bundle, prompts, _generated_tokens(model), ignore_eos=True)
+
+
+def written_texts(
+    bundle: EngineBundle,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    *,
+    ignore_eos: bool = False,
+) -> list[GreedyText]:
+    """Return the greedy text after each prompt, at full depth and up to an end of text."""
+    model, build = bundle.manifest.model, bundle.manifest.build
     params = SamplingParams.fixed(
         temperature=0.0,
-        max_tokens=_generated_tokens(model),
-        ignore_eos=True,
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
         logprobs=min(_REPORTED_LOGPROBS, model.vocab_size),
     )
     rows = len(prompts) if build is None else min(len(prompts), build.max_batch_size)
     backend = open_backend(bundle.manifest.target)
     with Generator(bundle, backend, schedule="full", max_batch_size=rows) as generator:
-        outputs = generator.generate(prompts, params)
+        outputs = generator.generate([list(prompt) for prompt in prompts], params)
     texts = []
     for prompt, output in zip(prompts, outputs, strict=True):
         completion = output.outputs[0]

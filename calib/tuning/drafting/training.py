@@ -10,7 +10,7 @@ from ....exporter.checkpoint.draft_layer import DraftedModel
 from ....exporter.config import CheckpointSource
 from ..plan import TuningPlan
 from ..report import Acceptance, DraftReport, TuningReport, make_report
-from ..stages import Stages
+from ..stages import Stages, announce_held_out
 from .files import (
     DraftAcceptance,
     DraftLayerDocument,
@@ -39,7 +39,7 @@ def train_draft_layer(plan: TuningPlan, events: Events, *, is_main: bool) -> Tun
     set_seed(plan.config.seed)  # for dropout
     layer = DraftLayer(model, len(plan.draft_layers))
     with stages.timed("validate"):
-        losses = _loss("start", model, plan) if is_main else {}
+        losses = _loss("start", model, plan, events) if is_main else {}
         before = _measure(layer, plan) if is_main else None
     with stages.timed("train"):
         trainer = make_draft_trainer(plan, layer, events)
@@ -48,7 +48,7 @@ def train_draft_layer(plan: TuningPlan, events: Events, *, is_main: bool) -> Tun
     if not is_main:
         return None
     with stages.timed("publish"):
-        losses |= _loss("tuned", model, plan)
+        losses |= _loss("tuned", model, plan, events)
         after = _measure(layer, plan)
         report = make_report(
             plan,
@@ -84,14 +84,16 @@ def _convert(plan: TuningPlan, trainer: DraftLayerTrainer, layer: DraftLayer) ->
     require_finite(plan, are_finite(layer.parameters()), trainer.args.device)
 
 
-def _loss(name: str, model: SkipModel, plan: TuningPlan) -> dict[str, float]:
+def _loss(name: str, model: SkipModel, plan: TuningPlan, events: Events) -> dict[str, float]:
     """Return the loss at full depth, which is the schedule here, as a report has it."""
     from ..batches import mean_loss
 
     if plan.validation is None:
         return {}
     size = plan.config.batch_size
-    loss = mean_loss(model, plan.validation.examples, plan.schedule, batch_size=size)
+    examples = plan.validation.examples
+    announce_held_out(events, len(examples), size, 1)
+    loss = mean_loss(model, examples, plan.schedule, batch_size=size, events=events)
     return {f"{name}_at_schedule": loss, f"{name}_at_full": loss}
 
 

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from ....engines.errors import SkipDecError
 from ....engines.host.installation import own_version
+from ...schedule.text import format_schedule
 from .chat import ChatAnswer, ChatRequest, has_template, require_template
 from .completions import CompletionAnswer, read_request
 from .config import ServerConfig
@@ -205,7 +206,8 @@ def _schedules_document(model: ServedModel) -> dict[str, Any]:
     for text in model.listed:
         schedule = resolve(text, _SHOWN_TOKENS)
         layers = [schedule.budget(index) for index in range(_SHOWN_TOKENS)]
-        listed.append({"schedule": text, "layers_per_token": layers})
+        resolved = format_schedule(schedule)
+        listed.append({"schedule": text, "resolved": resolved, "layers_per_token": layers})
     return {
         "model": model.name,
         "default": model.default_schedule(_SHOWN_TOKENS),

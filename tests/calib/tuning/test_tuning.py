@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import warnings
 from collections.abc import Callable
 from fnmatch import fnmatch
@@ -12,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from interruptions import Stop
+from interruptions import Signal, Stop
 from matplotlib.figure import Figure
 from recorded_events import RecordedEvents
 from safetensors.torch import load_file
-from transformers import OPTForCausalLM
+from transformers import OPTForCausalLM, TrainerCallback
 from typer.testing import CliRunner
 
 from skipdec.calib.data.data import DataConfig, load_examples
@@ -31,6 +32,7 @@ from skipdec.calib.tuning.tuning import tune as tune_or_none
 from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import MissingExtraError, UsageError
+from skipdec.engines.host.signals import SIGNALS, Interrupts
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.exporting import export
@@ -199,18 +201,53 @@ def test_the_horizon_is_the_median_completion(settings: Callable[..., TuneConfig
     assert median.schedule["horizon"] == median.data.median_completion
 
 
-def interrupt(config: TuneConfig, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt(
+    config: TuneConfig, stop: int | TrainerCallback, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_trainer = tune_training.make_trainer
 
     def stopping(*args: Any) -> Any:  # noqa: ANN401
         trainer = make_trainer(*args)
-        trainer.add_callback(Stop(step))
+        trainer.add_callback(Stop(stop) if isinstance(stop, int) else stop)
         return trainer
 
     with monkeypatch.context() as patch:
         patch.setattr(tune_training, "make_trainer", stopping)
         with pytest.raises(KeyboardInterrupt):
             tune(config)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_the_step_and_saves_it_so_that_resuming_gives_the_same_weights(
+    number: int, settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"save_steps": 100, "max_steps": 5}
+    tune(settings("undisturbed", **options))
+    before = [signal.getsignal(each) for each in SIGNALS]
+    Interrupts().install()  # as every command does
+    try:
+        interrupt(settings("resumed", **options), Signal(number, 1), monkeypatch)
+    finally:
+        for each, handler in zip(SIGNALS, before, strict=True):
+            signal.signal(each, handler)
+    saves = settings("resumed").output.with_name(".resumed.tuning") / "checkpoints"
+    assert [save.name for save in saves.iterdir()] == ["checkpoint-2"]
+    events = RecordedEvents()
+    tune(settings("resumed", **options, resume=True), events)
+    assert events.counts["tuning"] == 5
+    assert_same_weights(settings("resumed").output, settings("undisturbed").output)
+
+
+def test_resuming_what_was_never_saved_begins_anew(settings: Callable[..., TuneConfig]) -> None:
+    report = tune(settings("anew", max_steps=1, resume=True))
+    assert "there is no save to resume, so the tuning begins anew" in report.warnings
+
+
+def test_every_stage_says_how_many_steps_it_has(settings: Callable[..., TuneConfig]) -> None:
+    events = RecordedEvents()
+    tune(settings("counted", max_steps=1, validation=settings().data), events)
+    for stage in ("checking", "loading", "held-out loss", "tuning"):
+        assert 0 < events.counts[stage] == events.totals[stage]
 
 
 def test_a_save_without_its_optimizer_is_not_resumed_but_the_one_before(

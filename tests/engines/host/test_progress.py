@@ -100,3 +100,16 @@ def test_only_ctrl_c_is_answered_with_advice(error: type[BaseException], told: b
     with pytest.raises(error), progress:
         raise error
     assert ("run it again" in console.file.getvalue()) == told  # type: ignore[attr-defined]
+
+
+def test_lines_tell_the_time_left() -> None:
+    file, seconds = io.StringIO(), iter(range(0, 1000, 10))
+    console = Console(file=file, width=200)
+    with ConsoleProgress(console=console, seconds_between_lines=0) as progress:
+        progress._bars.get_time = lambda: float(next(seconds))
+        progress.stage("tuning", 40)
+        for _ in range(10):
+            progress.advance()
+    last = file.getvalue().splitlines()[-1]
+    assert last.startswith("tuning 10/40 (0:0")
+    assert last.endswith(" left)")

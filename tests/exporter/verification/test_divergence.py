@@ -36,7 +36,7 @@ def planted(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_int8_outliers_fail_and_name_their_remedies(planted: Path, tmp_path: Path) -> None:
     output = tmp_path / "bundle"
-    with pytest.raises(VerificationError, match="diverge by") as caught:
+    with pytest.raises(VerificationError, match="rounding costs") as caught:
         export(ExportConfig(model=str(planted), output=output, quantize="int8"))
     assert not output.exists()
     assert "engine layer" not in str(caught.value)
@@ -59,7 +59,7 @@ def test_verify_holds_a_bundle_to_the_same_bound(planted: Path, tmp_path: Path) 
     command = ["verify", str(output), "--reference", str(planted), "--json"]
     failed = CliRunner().invoke(build_app(), command)
     assert failed.exit_code == 1
-    assert "diverge by" in str(json.loads(failed.stdout)["error"]["problems"])
+    assert "rounding costs" in str(json.loads(failed.stdout)["error"]["problems"])
     accepted = CliRunner().invoke(build_app(), [*command, "--max-divergence", "5"])
     assert accepted.exit_code == 0, accepted.stderr
     tokens = json.loads(accepted.stdout)["report"]["tokens"]

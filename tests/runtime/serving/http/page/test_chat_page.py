@@ -135,6 +135,7 @@ def test_completions_are_a_mode_and_all_that_a_bundle_without_a_template_has(pag
     page.select_option("#model", "plain")
     assert page.locator("#modes").is_hidden()
     assert page.locator("#right").is_visible()
+    page.fill("#prompt", "a")
     page.fill("#tokens", "2")
     with page.expect_request("**/v1/completions"):
         page.click("#run")

@@ -18,7 +18,7 @@ from skipdec.runtime.serving.http.server import ServedBundle
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-TOKENS = 12
+TOKENS = 40
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ def shown(
     page.on("request", lambda asked: addresses.append(asked.url))
     page.goto(server.url)
     page.locator("#left option").nth(1).wait_for(state="attached")
+    assert page.input_value("#prompt") == ""  # nobody knows what a tuned model was tuned on
+    page.fill("#prompt", "name[Cotto]")
     page.fill("#tokens", str(TOKENS))
     page.fill("#temperature", "1")
     page.check("#together")
@@ -92,9 +94,9 @@ def test_two_schedules_stream_side_by_side_with_their_speeds(shown: Page) -> Non
     told = shown.locator(".figures").all_inner_texts()
     assert len(told) == 2
     for text in told:
-        count, speed = re.findall(r"^(\d+) tokens, ([\d.]+|–) tokens/s, first after", text)[0]
+        count, speed = re.findall(r"^(\d+) tokens, (.+), first after", text)[0]
         assert 1 <= int(count) <= TOKENS
-        assert speed != "–" or int(count) == 1
+        assert ("tokens/s" in speed) == (int(count) >= 32)
     assert "6.0 of 6 layers" in told[0]
     assert shown.locator("h2").all_inner_texts()[0] == "full"
 
@@ -140,6 +142,7 @@ def test_an_error_is_told_and_the_page_can_be_used_again(browser: Browser, serve
     page = browser.new_page()
     page.goto(server.url)
     page.locator("#left option").nth(1).wait_for(state="attached")
+    page.fill("#prompt", "name[Cotto]")
     page.fill("#tokens", "4000")
     page.click("#run")
     page.get_by_role("alert").get_by_text("lower max_tokens").wait_for()
@@ -184,7 +187,8 @@ def test_columns_show_the_layers_that_ran_and_figures_are_the_servers(
     skipped: list[int],
 ) -> None:
     page = browser.new_page()
-    body = canned(ranges, [6, 2, 2, 2], time_to_first_token=0.25, decode_seconds=2.0)
+    layers = [6, *[2] * 32]
+    body = canned(ranges, layers, time_to_first_token=0.25, decode_seconds=2.0)
     page.route(
         "**/v1/completions",
         lambda route: route.fulfill(body=body, content_type="text/event-stream"),
@@ -192,11 +196,12 @@ def test_columns_show_the_layers_that_ran_and_figures_are_the_servers(
     page.goto(server.url)
     page.locator("#left option").nth(1).wait_for(state="attached")
     page.select_option("#right", "none")
-    page.fill("#tokens", "4")
+    page.fill("#prompt", "a")
+    page.fill("#tokens", "33")
     page.click("#run")
     page.locator(".figures", has_text="tokens/s").wait_for()
     figures = page.locator(".figures").inner_text()
-    assert figures == "4 tokens, 1.5 tokens/s, first after 0.250 s, 3.0 of 6 layers"
+    assert figures == "33 tokens, 16.0 tokens/s, first after 0.250 s, 2.1 of 6 layers"
     text = ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in ranges["2"])
     assert page.locator(".text span").nth(2).get_attribute("title") == (
         f"2 of 6 layers: {text}, log-probability -1.00"
@@ -205,7 +210,7 @@ def test_columns_show_the_layers_that_ran_and_figures_are_the_servers(
     painted: list[float] = page.eval_on_selector(
         "canvas",
         """one => Array.from({length: 6}, (_, layer) => {
-            const ratio = window.devicePixelRatio || 1, step = Math.min(16 * ratio, one.width / 4);
+            const ratio = window.devicePixelRatio || 1, step = Math.min(16 * ratio, one.width / 33);
             const cell = one.height / 6, top = one.height - (layer + 1) * cell;
             const data = one.getContext('2d').getImageData(
                 2 * step + 3, top + 3, step - 7, cell - 6).data;
@@ -214,6 +219,63 @@ def test_columns_show_the_layers_that_ran_and_figures_are_the_servers(
     )
     assert all(painted[layer] == 1 for layer in shown)
     assert all(painted[layer] < 0.5 for layer in skipped)
+    page.close()
+
+
+def test_the_end_of_a_text_is_marked_alike_however_its_tokens_arrive(
+    browser: Browser, server: Running
+) -> None:
+    tokens = ["a", " b", "</s>"]
+    texts = ["a", " b", ""]
+
+    def stream(cuts: list[int]) -> str:
+        parts = [slice(begin, end) for begin, end in pairwise([0, *cuts, 3])]
+        choices = [
+            {
+                "index": 0,
+                "text": "".join(texts[part]),
+                "logprobs": {"tokens": tokens[part], "token_logprobs": [-1.0] * len(tokens[part])},
+                "layers_per_token": [6] * len(tokens[part]),
+                "layer_ranges": {"6": [[0, 5]]},
+            }
+            for part in parts
+        ]
+        return "".join(f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices)
+
+    page = browser.new_page()
+    bodies = [stream([1, 2]), stream([1])]
+    page.route(
+        "**/v1/completions",
+        lambda route: route.fulfill(body=bodies.pop(), content_type="text/event-stream"),
+    )
+    page.goto(server.url)
+    page.locator("#left option").nth(1).wait_for(state="attached")
+    page.fill("#prompt", "a")
+    page.click("#run")
+    page.locator("#stop:disabled").wait_for()
+    assert page.locator(".text").all_inner_texts() == ["a b·", "a b·"]
+    assert page.locator(".text .blank").count() == 2
+    page.close()
+
+
+def test_a_schedule_of_several_names_is_offered_once(browser: Browser, bundle: Path) -> None:
+    with serving(ServedBundle("tiny", bundle), schedules=("3x", "2x:horizon=4")) as running:
+        (listed,) = running.http.get("/v1/schedules").json()["data"]
+        names = {entry["resolved"] for entry in listed["allowed"]}
+        page = browser.new_page()
+        page.goto(running.url)
+        page.locator("#left option").nth(1).wait_for(state="attached")
+        shown = page.locator("#left option").all_inner_texts()
+        assert len(names) < len(listed["allowed"])
+        assert shown == ["full", "2x:horizon=4 (default)", "3x"]
+        page.close()
+
+
+def test_a_deep_model_has_a_short_legend(browser: Browser, server: Running) -> None:
+    page = browser.new_page()
+    page.goto(server.url)
+    assert page.evaluate("marks(30)") == [1, 7, 13, 18, 24, 30]
+    assert page.evaluate("marks(3)") == [1, 2, 3]
     page.close()
 
 
@@ -234,9 +296,10 @@ def test_the_page_asks_for_a_key_where_the_server_does(
         page.click("#access button")
         page.locator("#left option").nth(1).wait_for(state="attached")
         assert page.locator("#access").is_hidden()
+        page.fill("#prompt", "a")
         page.fill("#tokens", "2")
         page.click("#run")
-        page.locator(".figures", has_text="tokens/s").first.wait_for()
+        page.locator(".figures", has_text="2 tokens, too few for a speed").first.wait_for()
         page.reload()
         page.locator("#left option").nth(1).wait_for(state="attached")
         assert page.locator("#access").is_hidden()

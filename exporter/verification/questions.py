@@ -1,0 +1,173 @@
+"""Asks a bundle built-in questions in its chat template, and the checkpoint what it would say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import process_time
+
+import numpy as np
+
+from ...engines.bundle import EngineBundle
+from ...engines.manifest import ModelSpec, PrecisionSpec
+from ...runtime.tokens.tokenizer import Tokenizer
+from ..architecture.weights import TensorReader
+from .answers import Answer, AnswerCheck, repeats_itself
+from .hugging_face import hugging_face_logits, hugging_face_texts
+from .tokens import FloatArray, GreedyText, written_texts
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "What is 7 plus 5?",
+    "Write two sentences about the sea.",
+    "Why is the sky blue?",
+    "How do I boil an egg?",
+    "Explain what a computer does.",
+    "What do bees make?",
+    "Translate 'good morning' into Spanish.",
+)
+ANSWER_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """Processor time for the answers, which bounds what they add to a verification."""
+
+    end: float
+
+    @classmethod
+    def of(cls, seconds: float) -> Allowance:
+        """Return one that begins now."""
+        return cls(process_time() + seconds)
+
+    @property
+    def left(self) -> float:
+        """Return the seconds left."""
+        return self.end - process_time()
+
+    def affordable(
+        self, questions: dict[str, list[int]], token_seconds: float
+    ) -> dict[str, list[int]]:
+        """Return the first questions, as many as can be answered and read in the time left.
+
+        ``token_seconds``: what the random prompts took, of which a question takes about half.
+        """
+        count = int(self.left / max(token_seconds / 2, 1e-9))
+        return dict(list(questions.items())[: max(1, count)])
+
+
+def asked_questions(bundle: EngineBundle, tokenizer: Tokenizer) -> dict[str, list[int]]:
+    """Return the questions that leave room for an answer in the bundle, and their tokens.
+
+    Raises UsageError if the chat template refuses a plain question.
+    """
+    assert tokenizer.chat is not None
+    build, model = bundle.manifest.build, bundle.manifest.model
+    longest = model.max_seq_len - ANSWER_TOKENS
+    if build is not None:
+        longest = min(longest, build.max_prompt_len)
+    asked = {}
+    for question in QUESTIONS:
+        ids = tokenizer.chat.encode([{"role": "user", "content": question}]).token_ids
+        if len(ids) <= longest:
+            asked[question] = list(ids)
+    return asked
+
+
+def compare_answers(
+    bundle: EngineBundle,
+    tokenizer: Tokenizer,
+    asked: dict[str, list[int]],
+    reader: TensorReader,
+    allowance: Allowance,
+    *,
+    holds_reference: bool,
+) -> AnswerCheck:
+    """Let the bundle answer, and the checkpoint read the answers and give its own.
+
+    ``holds_reference``: the checkpoint fits in memory, so that it goes on from where it would have
+    chosen another word, as far as ``allowance`` goes; otherwise its answer ends with that word.
+    """
+    model, precision = bundle.manifest.model, bundle.manifest.precision
+    texts = written_texts(bundle, list(asked.values()), ANSWER_TOKENS)
+    rows = [text.read for text in texts]
+    logits = hugging_face_logits(rows, model, precision.dtype, reader)
+    readings = [
+        _Reading(text, each[-len(text.chosen) :], model.end_token_ids)
+        for text, each in zip(texts, logits, strict=True)
+    ]
+    if holds_reference:
+        _continue(readings, model, precision, reader, allowance)
+    answers = [
+        reading.answer(question, tokenizer)
+        for question, reading in zip(asked, readings, strict=True)
+    ]
+    return AnswerCheck(answers=tuple(answers))
+
+
+class _Reading:
+    """The checkpoint's view of one answer: where it differs, and what it would say instead."""
+
+    def __init__(self, text: GreedyText, logits: FloatArray, ends: Sequence[int]) -> None:
+        self._text = text
+        self._ends = ends
+        chosen = np.array(text.chosen)
+        self._preferred = logits.argmax(axis=1)
+        self._gaps = logits.max(axis=1) - logits[np.arange(len(chosen)), chosen]  # nats
+        differing = np.flatnonzero(self._gaps)  # NaN is not 0 either
+        self._first = int(differing[0]) if len(differing) else None
+        self.expected = list(text.chosen)
+        if self._first is not None:
+            self.expected = [*text.chosen[: self._first], int(self._preferred[self._first])]
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if the checkpoint's own answer goes on."""
+        is_full = len(self.expected) >= ANSWER_TOKENS
+        return self._first is not None and not is_full and self.expected[-1] not in self._ends
+
+    @property
+    def row(self) -> list[int]:
+        """Return the tokens after which the checkpoint's own answer goes on."""
+        prompt = self._text.read[: len(self._text.read) - len(self._text.chosen) + 1]
+        return [*prompt, *self.expected]
+
+    def answer(self, question: str, tokenizer: Tokenizer) -> Answer:
+        """Return the result, as texts."""
+        chosen, expected = list(self._text.chosen), self.expected
+        worst = int(np.argmax(self._gaps))  # a NaN, if there is one
+        ellipsis = " …" if self.is_open else ""
+        return Answer(
+            question=question,
+            answer=tokenizer.decode(self._spoken(chosen)),
+            expected=tokenizer.decode(self._spoken(expected)) + ellipsis,
+            equal=self._first is None,
+            repeats=repeats_itself(chosen) and not repeats_itself(expected),
+            unlikely=tokenizer.token_text(chosen[worst]),
+            likelier=tokenizer.token_text(int(self._preferred[worst])),
+            ratio=float(np.exp(np.minimum(self._gaps[worst], 500.0))),
+        )
+
+    def _spoken(self, token_ids: list[int]) -> list[int]:
+        """Return the tokens without an end of text."""
+        return token_ids[:-1] if token_ids[-1] in self._ends else token_ids
+
+
+def _continue(
+    readings: Sequence[_Reading],
+    model: ModelSpec,
+    precision: PrecisionSpec,
+    reader: TensorReader,
+    allowance: Allowance,
+) -> None:
+    """Let the checkpoint complete the answers that it would have given otherwise."""
+    going = [reading for reading in readings if reading.is_open]
+    if not going or allowance.left <= 0:
+        return
+    tokens = ANSWER_TOKENS - min(len(reading.expected) for reading in going)
+    rows = [reading.row for reading in going]
+    texts = hugging_face_texts(
+        rows, tokens, model, precision.dtype, reader, lambda: allowance.left <= 0
+    )
+    for reading, text in zip(going, texts, strict=True):
+        reading.expected = [*reading.expected, *text][:ANSWER_TOKENS]

@@ -1,0 +1,185 @@
+"""Answers to built-in questions are compared with full precision's, and told in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from text_bundles import STRUCTURE, export_chat_bundle
+
+from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.host.events import Events
+from skipdec.exporter.config import CheckpointSource
+from skipdec.exporter.verification import questions
+from skipdec.exporter.verification.answers import Answer, AnswerCheck, repeats_itself
+from skipdec.exporter.verification.bundle import verify_bundle
+from skipdec.exporter.verification.report import TokenCheck, VerificationReport, VerificationRequest
+
+PARIS = "The capital of France is Paris."
+
+
+def answer(text: str, *, ratio: float = 1.1, repeats: bool = False) -> Answer:
+    return Answer(
+        question="What is the capital of France?",
+        answer=text,
+        expected=PARIS,
+        equal=text == PARIS,
+        repeats=repeats,
+        unlikely=" Rome",
+        likelier=" Paris",
+        ratio=ratio,
+    )
+
+
+def report(*answers: Answer, divergence: float = 0.004) -> VerificationReport:
+    tokens = TokenCheck(
+        compared=128,
+        equal=121,
+        ties=5,
+        worst_gap=0.1,
+        worst_logprob_error=8.9,
+        tolerance=0.01,
+        required=False,
+        divergence=divergence,
+        usual_divergence=0.005,
+        allowed_divergence=0.02,
+    )
+    return VerificationReport(
+        engines=(),
+        tokens=tokens,
+        answers=AnswerCheck(answers=answers) if answers else None,
+        remedies=("--fp16",),
+        seconds=1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (answer("La France, la France, la France,", repeats=True), "which repeats itself"),
+        (answer(" "), "which is empty"),
+        (answer("It is Rome.", ratio=12.0), '"Rome" stands where full precision finds "Paris" 12'),
+        (answer("It is Rome.", ratio=math.nan), '"Rome" stands where'),
+    ],
+)
+def test_a_broken_answer_is_a_warning_though_the_divergence_is_usual(
+    given: Answer, told: str
+) -> None:
+    checked = report(given, answer(PARIS))
+    first, last = checked.warnings
+    assert told in first
+    assert PARIS in first
+    assert "1 of 2 answers" in last
+    assert last.endswith("or try --fp16")
+    assert checked.verdict == "passed, but answers break"
+
+
+def test_good_answers_keep_an_unusual_divergence_from_warning() -> None:
+    assert report(divergence=0.012).warnings
+    good = report(answer(PARIS), answer("Paris is the capital."), divergence=0.012)
+    assert good.warnings == []
+    assert good.verdict == "passed"
+    assert any("1 answered as at full precision, word for word, 1 in" in x for x in good.summary())
+
+
+def test_the_summary_has_no_powers_of_ten() -> None:
+    lines = report(answer(PARIS), divergence=0.00037).summary()
+    assert not any("e-" in line or "e+" in line for line in lines)
+
+
+def test_two_long_answers_are_shown_from_where_they_differ() -> None:
+    shared = "The sea is a vast and mysterious realm, teeming with life and full of wonders. " * 2
+    long = answer(shared + "It ends.").model_copy(update={"expected": shared + "It goes on."})
+    text = long.describe()
+    assert "It ends." in text
+    assert "It goes on." in text
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "repeats"),
+    [
+        ([5, 6, *[1, 2, 3] * 4], True),
+        ([*[4] * 12], True),
+        ([*[4] * 11], False),
+        ([*range(11), *range(11), *range(11)], True),
+        ([*range(40)], False),
+        ([], False),
+    ],
+)
+def test_a_phrase_over_and_over_is_found(token_ids: list[int], repeats: bool) -> None:
+    assert repeats_itself(token_ids) == repeats
+
+
+@pytest.fixture
+def chat_bundle(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A bundle in whose few positions a question and a short answer fit."""
+    monkeypatch.setattr(questions, "ANSWER_TOKENS", 8)
+    monkeypatch.setattr(questions, "QUESTIONS", ("Why?", "Who?", "long " * 100))
+    return export_chat_bundle(checkpoint(STRUCTURE), tmp_path, quantize="int8")
+
+
+def verified(bundle: Path, **options: int) -> VerificationReport:
+    manifest = EngineBundle.open(bundle).manifest
+    source = CheckpointSource(model=str(bundle.parent / "checkpoint"))
+    request = VerificationRequest(
+        directory=bundle,
+        source=source,
+        precision=manifest.precision,
+        kernels=manifest.kernels,
+        **options,
+    )
+    return verify_bundle(request, Events())
+
+
+def test_full_precision_reads_the_answers_and_gives_its_own(
+    chat_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bundle whose answers are not the model's: their first token is another."""
+    written = questions.written_texts
+
+    def other(*arguments: object) -> object:
+        texts = written(*arguments)  # type: ignore[arg-type]
+        return [
+            type(text)(text.read, ((text.chosen[0] + 1) % 256, *text.chosen[1:]), text.logprobs)
+            for text in texts
+        ]
+
+    honest = verified(chat_bundle).answers
+    assert honest is not None
+    assert [one.question for one in honest.answers] == ["Why?", "Who?"]
+    monkeypatch.setattr(questions, "written_texts", other)
+    changed = verified(chat_bundle).answers
+    assert changed is not None
+    for one, before in zip(changed.answers, honest.answers, strict=True):
+        assert not one.equal
+        assert one.ratio > 1
+        assert one.expected == before.expected or not before.equal
+
+
+def test_processor_time_bounds_the_questions_but_one_is_always_asked() -> None:
+    many = {str(number): [1] for number in range(8)}
+    assert list(questions.Allowance(end=0.0).affordable(many, 1.0)) == ["0"]
+    assert len(questions.Allowance.of(8.5).affordable(many, 5.0)) == 3
+
+
+def test_an_answer_goes_on_from_where_full_precision_would_say_something_else() -> None:
+    logits = np.eye(3, dtype=np.float32)[[0, 2]]
+    text = questions.GreedyText((3, 1), (1, 2), ({}, {}))
+    reading = questions._Reading(text, logits, (2,))
+    assert reading.row == [3, 0]
+    assert reading.is_open
+    assert not questions._Reading(text, logits, (0,)).is_open
+
+
+def test_a_bundle_that_does_not_fit_in_memory_says_that_nothing_was_asked(
+    chat_bundle: Path,
+) -> None:
+    report = verified(chat_bundle, verify_memory=0)
+    assert report.answers is None
+    assert report.verdict == "passed, in part"
+    assert "--verify-memory" in report.notes[0]
