@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +133,11 @@ class Sampler:
             and self._num_sampled >= params.min_tokens
         )
 
+    def take_best(self, token_id: int) -> SampledToken:
+        """Choose the one most probable token, which the caller has found; if `takes_best`."""
+        self._num_sampled += 1
+        return SampledToken(token_id)
+
     @property
     def _adjusts(self) -> bool:
         """True if logits of some tokens are changed before a token is chosen."""
@@ -175,8 +181,6 @@ class Sampler:
     def _choose_candidate(self, candidates: Candidates, uniform: float | None) -> int | None:
         """Return the chosen token; None if one is drawn and a logit is NaN."""
         if uniform is None:
-            if candidates.logits[0] > candidates.logits[1:2]:
-                return int(candidates.token_ids[0])
             is_best = candidates.logits == candidates.logits[0]
             return int(candidates.token_ids[is_best].min())
         order = np.argsort(candidates.token_ids)  # draws go by token id
@@ -322,8 +326,20 @@ class CandidateLogits(StepLogits):
     vocab_size: int
     fetch: Callable[[int], Array]
 
+    @cached_property
+    def _best(self) -> list[int | None]:
+        """The most probable token of each row; None if several are, or it is not finite."""
+        if self.top_logits.shape[1] == 1:
+            return [None] * len(self.top_logits)
+        first, second = self.top_logits[:, 0], self.top_logits[:, 1]
+        leads = (np.isfinite(first) & (first > second)).tolist()
+        tokens = self.top_token_ids[:, 0].tolist()
+        return [token if lead else None for token, lead in zip(tokens, leads, strict=True)]
+
     @override
     def sample(self, row: int, sampler: Sampler) -> SampledToken:
+        if sampler.takes_best and (best := self._best[row]) is not None:
+            return sampler.take_best(best)
         token = sampler.sample_candidates(self._candidates(row))
         return sampler.sample(self.fetch(row)) if token is None else token
 

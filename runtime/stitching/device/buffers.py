@@ -170,8 +170,8 @@ class CandidateResults(StepResults):
 
     def best_token_address(self, token: int) -> int:
         """Return where a step leaves the id, int64, of the most probable token behind a token."""
-        best = self._copied.device[TensorRole.TOP_TOKEN_IDS]
-        return best[token : token + 1].address
+        best = self._copied.device[TensorRole.TOP_TOKEN_IDS]  # [max_tokens, K]
+        return best.address + token * best.shape[1] * ITEM_BYTES[best.dtype]
 
     @override
     def logits(self, tokens: int, host: Mapping[TensorRole, Array]) -> CandidateLogits:

@@ -10,7 +10,7 @@ from random_requests import run_all
 
 from skipdec import Generator, RequestOutput, SamplingParams
 from skipdec.runtime.scheduling.decoding import OrdinaryDecoding
-from skipdec.runtime.tokens.sampler import Candidates, SampledToken, Sampler
+from skipdec.runtime.tokens.sampler import Sampler
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -69,13 +69,13 @@ def test_a_row_that_stops_early_costs_one_step_and_no_other_rows_tokens(
 def test_a_step_on_other_tokens_than_the_hosts_is_run_again(
     open_on_device: Open, monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
-    """As if the host took the second of two equal tokens, behind every odd one."""
-
-    def sample(self: Sampler, candidates: Candidates) -> SampledToken:
-        first, second = candidates.token_ids[:2].tolist()
-        return SampledToken(second if first % 2 else first)
-
-    monkeypatch.setattr(Sampler, "sample_candidates", sample)
+    """As if the host took another token than the device behind every odd one."""
+    take_best = Sampler.take_best
+    monkeypatch.setattr(
+        Sampler,
+        "take_best",
+        lambda self, token_id: take_best(self, token_id - 1 if token_id % 2 else token_id),
+    )
     generator = open_on_device()
     found = tokens(generator.generate(PROMPTS, GREEDY, schedule=schedule))
     monkeypatch.setattr(OrdinaryDecoding, "ahead", lambda self, rows: [])
