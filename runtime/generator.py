@@ -7,8 +7,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Unpack
 
-from typing_extensions import deprecated
-
 from ..engines.backends.device import Device
 from ..engines.backends.session import EngineBackend
 from ..engines.bundle import EngineBundle
@@ -380,11 +378,6 @@ class Generator:
         slots = loaded.batch_slots(options.max_model_len, config.draft, keeps_prefixes=keeps)
         with self._engines.hold(slots, lasts=True):
             yield RunningBatch(loaded, slots, config)
-
-    engine = deprecated(
-        "Generator.engine() is now Generator.running_batch(); the old name goes with the next "
-        "release"
-    )(running_batch)
 
     def score(
         self,

@@ -180,7 +180,6 @@ _MAKING = _by_name(
     }
 )
 _PUBLIC_NAMES = _RUNNING | _MAKING
-_RENAMED = {"Engine": "RunningBatch"}  # old names, which the next release removes
 
 __all__ = [*_RUNNING]  # a star import omits the others, which would load torch
 
@@ -188,11 +187,6 @@ __all__ = [*_RUNNING]  # a star import omits the others, which would load torch
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (the module protocol's own signature)
     if name == "__version__":
         return importlib.import_module(".engines.host.installation", __name__).own_version()
-    if name in _RENAMED:
-        new = _RENAMED[name]
-        text = f"skipdec.{name} is now skipdec.{new}; the old name goes with the next release"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
-        name = new
     if name in _PUBLIC_NAMES:
         return getattr(importlib.import_module(_PUBLIC_NAMES[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

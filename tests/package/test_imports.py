@@ -86,11 +86,6 @@ def test_editors_and_type_checkers_see_the_names_that_load_lazily() -> None:
     assert set(skipdec.__all__) == set(skipdec._RUNNING)
 
 
-def test_old_names_warn_and_name_the_new_ones() -> None:
-    with pytest.warns(DeprecationWarning, match="skipdec.Engine is now skipdec.RunningBatch"):
-        assert skipdec.Engine is skipdec.RunningBatch
-
-
 def test_every_error_is_public() -> None:
     known = {name for name, kind in vars(errors).items() if isinstance(kind, type)}
     assert {name for name in known if name.endswith("Error")} <= set(skipdec.__all__)

@@ -286,10 +286,3 @@ def test_a_wrong_move_gather_length_or_release_changes_texts(
         mutate(patch)
         results = [texts(output) for output in together(generator, wanted)]
     assert results != expected
-
-
-def test_engine_is_a_deprecated_name_of_running_batch(generator: Generator) -> None:
-    with pytest.warns(DeprecationWarning, match=r"is now Generator\.running_batch\(\)"):
-        opened = generator.engine(max_prefill_tokens=16, max_model_len=20, prefix_cache=False)
-    with opened as batch:
-        assert (batch.limits.max_chunk_tokens, batch.limits.max_positions) == (16, 20)
