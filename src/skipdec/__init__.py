@@ -6,7 +6,6 @@ Public names load lazily, so that ``import skipdec`` imports nothing until one i
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
