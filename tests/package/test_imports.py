@@ -52,6 +52,7 @@ def test_every_command_is_a_function_of_the_package(command: str) -> None:
         "bench": "run_benchmark BenchConfig",
         "build": "build_bundle BuildConfig",
         "calibrate": "calibrate CalibrationConfig",
+        "chat": "Generator SamplingParams",
         "compare": "compare CompareConfig",
         "doctor": "examine_machine",
         "draft": "write_draft",
