@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <skipdec/skipdec.hpp>
 #include <string>
 #include <thread>
@@ -83,28 +84,49 @@ const std::map<std::string, Field>& fields() {
   return all;
 }
 
+skipdec::Error refusal(const std::string& problem) { return {SKIPDEC_USAGE, "body | " + problem}; }
+
+void require_known(const std::string& name) {
+  if (fields().count(name) != 0) return;
+  std::string allowed;
+  for (const auto& known : fields()) allowed += " " + known.first;
+  throw refusal(name + " is unknown; allowed:" + allowed);
+}
+
+// Refuses unknown and repeated names and nested values as soon as they are read, so that
+// memory is bounded by the text's size.
+json parse_fields(const std::string& content) {
+  using Event = json::parse_event_t;
+  std::set<std::string> names;
+  std::string name;
+  const auto check = [&](int depth, Event event, const json& read) {
+    if (event == Event::key) {
+      name = read.get<std::string>();
+      require_known(name);
+      if (!names.insert(name).second) throw refusal(name + " is given twice; give it once");
+    } else if (event == Event::array_start || event == Event::object_start) {
+      if (depth > 0) throw refusal(name + " is an array or object; allowed: one value");
+      if (event == Event::array_start) throw refusal("is an array; give an object with a prompt");
+    }
+    return true;
+  };
+  json document = json::parse(content, check, false);
+  if (!document.is_object()) throw refusal("is no JSON object; give one with a prompt");
+  return document;
+}
+
 Body read_body(const std::string& content) {
-  const json document = json::parse(content, nullptr, false);
-  if (!document.is_object()) {
-    throw skipdec::Error(SKIPDEC_USAGE, "body | is no JSON object; give one with a prompt");
-  }
+  const json document = parse_fields(content);
   Body body;
   for (const auto& [name, value] : document.items()) {
-    const auto field = fields().find(name);
-    if (field == fields().end()) {
-      std::string allowed;
-      for (const auto& known : fields()) allowed += " " + known.first;
-      throw skipdec::Error(SKIPDEC_USAGE, "body | " + name + " is unknown; allowed:" + allowed);
-    }
     try {
-      field->second(body, value);
+      fields().at(name)(body, value);
     } catch (const skipdec::Error& error) {
       const std::string given = value.is_number() ? value.dump() : value.type_name();
-      throw skipdec::Error(SKIPDEC_USAGE,
-                           "body | " + name + " is " + given + "; allowed: " + error.what());
+      throw refusal(name + " is " + given + "; allowed: " + error.what());
     }
   }
-  if (body.prompt.empty()) throw skipdec::Error(SKIPDEC_USAGE, "body | gives no prompt");
+  if (body.prompt.empty()) throw refusal("gives no prompt");
   return body;
 }
 

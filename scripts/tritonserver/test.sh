@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the tests that start the real tritonserver, in .venv-triton, which is created if missing (0.9
+# Run the tests that start the real tritonserver, in .venv-triton, which is created if missing (0.5
 # GB); arguments go to pytest.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"

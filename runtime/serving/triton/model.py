@@ -18,7 +18,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from ....engines.bundle import EngineBundle
 from ....engines.errors import ClosedError, OverloadedError, SkipDecError, UsageError, brief
+from ....engines.host.installation import require_extra
 from ...generator import Generator
 from ...tokens.outputs import StreamDelta
 from ..async_engine import AsyncEngine
@@ -45,7 +47,8 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Open the bundle. ``args``: the backend's, ``model_config`` as JSON among them.
 
-        Raises UsageError for parameters that are not allowed, and what `Generator.open` does.
+        Raises UsageError for parameters that are not allowed, MissingExtraError where a chat
+        template finds no jinja2, and what `Generator.open` does.
         """
         config = json.loads(args["model_config"])
         if not pb_utils.using_decoupled_model_transaction_policy(config):
@@ -153,6 +156,8 @@ class TritonPythonModel:
 
 
 def _open_engine(bundle: Path, settings: ModelSettings, args: dict[str, str]) -> AsyncEngine:
+    if EngineBundle.read_manifest(bundle).chat_template is not None:
+        require_extra("chat", f"chat template of {bundle}")
     if args["model_instance_kind"] == "GPU":
         settings = settings.updated(device=f"cuda:{args['model_instance_device_id']}")
     generator = Generator.open(bundle, settings)

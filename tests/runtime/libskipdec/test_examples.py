@@ -1,4 +1,4 @@
-"""The programs of examples/cpp, built against the installed library, generate the right texts."""
+"""The programs of examples/cpp and docs/cpp.md, installed, generate the right texts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from programs import built_app, built_examples
+from page_blocks import ROOT, blocks
+from programs import FOLDER, built_app, built_examples
 from runtimes import LIBRARY
+
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline.exporting import export
 
 pytestmark = pytest.mark.pages  # builds what examples/cpp/README.md shows
 
@@ -24,9 +28,14 @@ ENVIRONMENT = os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY), "OMP_NUM_THREAD
 LONG = {"prompt": "a", "max_tokens": 0, "seed": 1, "stream": True}
 
 
-def output_of(*command: object) -> str:
+def output_of(*command: object, at: Path | None = None) -> str:
     done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, env=ENVIRONMENT, check=True
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=True,
+        cwd=at,
     )
     return done.stdout
 
@@ -43,6 +52,25 @@ def test_an_embedding_writes_the_same_text_as_skipdec_run(text_bundle: Path, pro
     wanted = expected(text_bundle, "Hello", *greedy)
     assert output.partition("sampled: ")[0] == wanted
     assert output.count("sampled: ") == (2 if program == "generate" else 0)
+
+
+def test_the_first_program_of_the_page_writes_a_sentence(tmp_path: Path) -> None:
+    built_examples()
+    (program,) = blocks("docs/cpp.md", "cpp")
+    (linked,) = blocks("docs/cpp.md", "cmake")
+    (tmp_path / "main.cpp").write_text(program)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.22)\nproject(service)\nset(CMAKE_CXX_STANDARD 17)\n"
+        f"{linked}install(TARGETS service)\n"
+    )
+    output_of("cmake", "-S", tmp_path, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={FOLDER}/installed")
+    output_of("cmake", "--build", tmp_path)
+    output_of("cmake", "--install", tmp_path, "--prefix", tmp_path)
+    model = str(ROOT / "examples" / "restaurants")
+    bundle = tmp_path / "restaurants-int8"
+    export(ExportConfig(model=model, output=bundle, quantize="int8", verify=False))
+    written = output_of(tmp_path / "bin" / "service", at=tmp_path)
+    assert written == "Cotto is a pub in the riverside area."
 
 
 @pytest.mark.parametrize("program", ["generate", "generate-c"])
@@ -118,6 +146,10 @@ def test_the_service_streams_what_it_answers_whole(text_bundle: Path, address: s
     [
         (b"{", "body | is no JSON object; give one with a prompt"),
         ({}, "body | gives no prompt"),
+        (b"[" * 1_000_000, "body | is an array; give an object with a prompt"),
+        (b'{"prompt": ' + b"[" * 1_000_000, "body | prompt is an array or object; allowed: one"),
+        (b'{"prompt": {"prompt": "a"}}', "body | prompt is an array or object; allowed: one"),
+        (b'{"prompt": "a", "prompt": "b"}', "body | prompt is given twice; give it once"),
         ({"prompt": 3}, "body | prompt is 3; allowed: a text"),
         ({"prompt": "a", "temp": 1}, "body | temp is unknown; allowed: max_tokens prompt"),
         ({"prompt": "a", "max_tokens": 1.5}, "body | max_tokens is 1.5; allowed: an integer"),

@@ -40,7 +40,7 @@ def built_app(name: str) -> Path:
 
 @cache
 def built_examples() -> Path:
-    """Return the folder of the programs of examples/cpp, built against the installed library.
+    """Return where the programs of examples/cpp are installed, built against libskipdec's install.
 
     ``server`` is left out if cpp-httplib or nlohmann_json is missing; skips as above.
     """
@@ -54,10 +54,11 @@ def built_examples() -> Path:
             ("--install", str(FOLDER), "--prefix", str(installed)),
             ("-S", str(ROOT / "examples" / "cpp"), "-B", str(folder), *options),
             ("--build", str(folder)),
+            ("--install", str(folder), "--prefix", str(folder / "installed")),
         ):
             done = _cmake(*step)
             assert done.returncode == 0, done.stdout[-10_000:]
-    return folder
+    return folder / "installed" / "bin"
 
 
 def _built(*targets: str) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +32,15 @@ def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     from text_bundles import STRUCTURE, export_text_bundle
 
     return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def chat_bundle(
+    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    from text_bundles import STRUCTURE, export_chat_bundle
+
+    return export_chat_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("chat"))
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +234,46 @@ def test_a_model_that_drafts_generates_the_same(
     assert drafted[-1] > 0
     assert not any(drafted[:-1]), "they are counted once the text has ended"
     assert server.post("/v2/repository/models/drafting/unload")[0] == 200
+
+
+def written_chat(server: TritonServer, bundle: Path, name: str) -> Path:
+    """Return the model of a chat bundle, in the repository of the server."""
+    (model,) = write_triton_repository(
+        TritonRepositoryConfig(bundles=(bundle,), output=server.repository, name=name, threads=1)
+    )
+    return model
+
+
+def test_a_chat_is_answered_whole_and_in_pieces_as_the_generator_does(
+    server: TritonServer, chat_bundle: Path
+) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "</s>"}]
+    with Generator.open(chat_bundle, threads=1) as generator:
+        (expected,) = generator.chat(messages, SamplingParams(max_tokens=12, temperature=0))
+    written_chat(server, chat_bundle, "chat")
+    assert server.post("/v2/repository/models/chat/load") == (200, None)
+    asked = {"messages": json.dumps(messages), "max_tokens": 12, "temperature": 0.0}
+    answer = server.generate("chat", **asked, return_num_input_tokens=True)
+    assert answer["text_output"] == expected.outputs[0].text
+    assert answer["num_input_tokens"] == len(expected.prompt_token_ids)
+    results = Stream(server, "chat", **asked, stream=True).results()
+    pieces = [one.as_numpy("text_output")[0].decode() for one in results]
+    assert "".join(pieces) == expected.outputs[0].text
+    refused = server.generate("chat", messages='[{"role": "cook", "content": ""}]')["error"]
+    assert "has role 'cook' at 0" in refused
+    assert "the bundle has none" in server.generate("tiny", **asked)["error"]
+    assert server.post("/v2/repository/models/chat/unload")[0] == 200
+
+
+def test_a_chat_template_without_jinja_is_said_at_load(
+    server: TritonServer, chat_bundle: Path
+) -> None:
+    program = written_chat(server, chat_bundle, "without-jinja") / "1" / "model.py"
+    missing = 'import sys\n\nsys.modules["jinja2"] = None\n'
+    program.write_text(missing + program.read_text())
+    status, answer = server.post("/v2/repository/models/without-jinja/load")
+    assert status == 400
+    assert re.search(r"chat template of \S+ \| needs jinja2, not installed here", answer["error"])
 
 
 def test_a_model_is_loaded_and_unloaded_beside_one_that_goes_on(server: TritonServer) -> None:
