@@ -17,6 +17,12 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
+def tied_command(module: str, *arguments: str, seconds: int = 0, memory: int = 0) -> list[str]:
+    """Return the command that runs a module tied to this process, in these limits."""
+    limits = (os.getpid(), seconds, memory)
+    return [sys.executable, "-P", "-m", __name__, *map(str, limits), module, *arguments]
+
+
 def main() -> None:
     """Tie this process to the one with the id PARENT, limit it, then run MODULE."""
     parent, seconds, memory = map(int, sys.argv[1:4])

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +18,8 @@ from typing import IO, Any, Self
 
 from .. import errors
 from ..errors import SkipDecError
+from .tied import tied_command
 
-_TIED = f"{__package__}.tied"
 _STDERR_SHOWN = 2000  # characters, from the end
 
 
@@ -95,14 +94,10 @@ class Worker:
         limits: Limits | None = None,
     ) -> None:
         self._limits = limits
-        enforced = (0, 0) if limits is None else (limits.seconds, limits.memory)
+        seconds, memory = (0, 0) if limits is None else (limits.seconds, limits.memory)
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
         self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", _TIED),
-                *map(str, (os.getpid(), *enforced)),
-                *(module, *arguments),
-            ],
+            tied_command(module, *arguments, seconds=seconds, memory=memory),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

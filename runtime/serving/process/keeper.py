@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections import deque
 from contextlib import ExitStack, suppress
 from threading import Event, Lock, Thread
@@ -17,9 +16,9 @@ from time import monotonic
 from typing import Protocol
 
 from ....engines.errors import SkipDecError, WorkerDiedError
-from ....engines.host import tied
 from ....engines.host.processor import huge_pages_environment
 from ....engines.host.signals import SIGNALS
+from ....engines.host.tied import tied_command
 from .messages import Link, Loaded, Logged, Message, Outbox, Refused
 from .settings import RestartPolicy, WorkerSettings
 
@@ -42,11 +41,11 @@ class WorkerProcess:
     def __init__(self, settings: WorkerSettings, module: str = WORKER) -> None:
         """Raises OSError where the system has no descriptor, process or memory for it."""
         ours, theirs = socket.socketpair()
-        options = [module, json.dumps(settings.to_dict()), str(theirs.fileno())]
+        arguments = json.dumps(settings.to_dict()), str(theirs.fileno())
         with theirs, ExitStack() as opened:
             opened.enter_context(ours)
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", tied.__name__, str(os.getpid()), *options],
+                tied_command(module, *arguments),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=os.environ | huge_pages_environment(),
