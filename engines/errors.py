@@ -210,6 +210,10 @@ class CheckpointError(SkipDecError):
     """A checkpoint can't be read: a tensor or file is missing or has the wrong shape or dtype."""
 
 
+class NotFiniteError(CheckpointError):
+    """A weight is NaN or infinite, or becomes so in the type in which it is stored."""
+
+
 class EngineBuildError(SkipDecError):
     """TensorRT refused an engine, crashed, was stopped, or built a different engine."""
 

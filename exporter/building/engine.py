@@ -18,6 +18,7 @@ from pydantic import Field
 
 from ...engines.checking import FrozenModel
 from ...engines.documents import naming_file
+from ...engines.errors import NotFiniteError
 from ...engines.manifest import (
     DRAFT_LAYER,
     EngineKind,
@@ -32,7 +33,6 @@ from ..architecture.architecture import engine_parameters
 from ..architecture.weights import Parameter, TensorReader, engine_name
 from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import LoweredEngine, lowering_of
-from ..quantization.quantize import NotFiniteError
 from .magnitudes import require_range, row_blocks, weight_error
 
 

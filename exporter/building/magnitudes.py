@@ -12,7 +12,7 @@ from ...engines.errors import CheckpointError
 from ...engines.manifest import FloatType
 from ...engines.memory import Array
 from ..architecture.weights import Parameter, TensorReader
-from ..quantization.quantize import NotFiniteError, finite
+from ..quantization.quantize import NOT_FINITE, finite
 
 _BLOCK_BYTES = 1 << 24  # examined at a time
 
@@ -39,7 +39,7 @@ def weight_error(parameter: Parameter, reader: TensorReader, dtype: FloatType) -
     name, peak = max(peaks.items(), key=lambda item: (not np.isfinite(item[1]), item[1]))
     most = float(ml_dtypes.finfo(np.dtype(dtype)).max)  # type: ignore[no-untyped-call]
     if not np.isfinite(peak) or peak <= most:
-        return CheckpointError(name, *NotFiniteError().problems)
+        return CheckpointError(name, NOT_FINITE)
     others = "float32" if dtype == "bfloat16" else "bfloat16 or float32"
     return CheckpointError(
         name,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from ...engines.errors import CheckpointError, UsageError
+from ...engines.errors import NotFiniteError, UsageError
 from ...engines.manifest import EngineKind, FloatType, PrecisionSpec, Quantization
 from ...engines.memory import Array
 from ...engines.registry import load
@@ -30,14 +30,9 @@ ACTIVATION_ZERO_POINT = 128  # for uint8 activations; int8 ones use a kernel 40 
 ACTIVATION_MAXIMUM = 127
 WEIGHT_MAXIMUM = 127
 
+NOT_FINITE = "has NaN or infinity; export a checkpoint without them"
+
 _BLOCK_ELEMENTS = 1 << 19  # weights quantised at a time: 2 MiB of float32 stay in the cache
-
-
-class NotFiniteError(CheckpointError):
-    """A weight is NaN or infinite, or becomes so in the type in which it is stored."""
-
-    def __init__(self) -> None:
-        super().__init__("weight", "has NaN or infinity; export a checkpoint without them")
 
 
 class WeightQuantizer(ABC):
@@ -201,5 +196,5 @@ def column_slices(shape: tuple[int, ...], multiple: int = 1) -> Iterator[slice]:
 def finite(extremes: FloatArray) -> FloatArray:
     """Return ``extremes`` of some weights. Raises NotFiniteError if one is not finite."""
     if not np.isfinite(extremes).all():
-        raise NotFiniteError
+        raise NotFiniteError("weight", NOT_FINITE)
     return extremes

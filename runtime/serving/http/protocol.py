@@ -172,7 +172,7 @@ class TextRequest(SamplingParams):
         default=None, max_length=500, description="an exit schedule that /v1/schedules lists"
     )
     timeout: float | None = Field(
-        default=None, gt=0, description="seconds after which the texts end as they are"
+        default=None, gt=0, description="seconds above 0 after which the texts end as they are"
     )
     draft: Annotated[Any, WithJsonSchema({"enum": ["off"]})] = Field(
         default=None, description="off: run without drafts, which changes no text"
