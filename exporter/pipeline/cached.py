@@ -12,10 +12,12 @@ from pathlib import Path
 
 from ...engines.bundle.place import MANIFEST_NAME
 from ...engines.checking import expanded
+from ...engines.errors import CheckpointError
 from ...engines.host.installation import own_version, require_extra
 from ...engines.manifest import FORMAT_VERSION
 from ..architecture.architecture import short_names
 from ..checkpoint.hub import CheckpointDirectory, locate
+from ..checkpoint.mistaken import mistaken
 from ..config import CheckpointSource
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -55,8 +57,12 @@ def cached_bundle(model: str, options: dict[str, str], *, quiet: bool = False) -
 
 def _is_checkpoint(model: str) -> bool:
     path = expanded(model)
+    if (path / "config.json").is_file():
+        return True
     if path.exists():
-        return (path / "config.json").is_file()
+        if (problem := mistaken(path)) is not None:
+            raise CheckpointError(model, problem)
+        return False
     return model in short_names() or _HUB_ID.fullmatch(model) is not None
 
 

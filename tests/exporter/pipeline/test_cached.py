@@ -13,7 +13,7 @@ from text_bundles import STRUCTURE, copy_with_tokenizer
 from typer.testing import CliRunner
 
 from skipdec.cli import build_app
-from skipdec.engines.errors import MissingExtraError
+from skipdec.engines.errors import CheckpointError, MissingExtraError
 from skipdec.engines.host import installation
 from skipdec.exporter.pipeline import cached
 from skipdec.exporter.pipeline.cached import cached_bundle
@@ -73,6 +73,17 @@ def test_a_failed_export_ends_the_command_with_its_code(
 def test_what_is_no_checkpoint_is_left_to_the_error_of_opening_it(tmp_path: Path) -> None:
     for text in ("absent", "./some/absent", "/some/absent", "a/b/c", str(tmp_path), "/dev/null"):
         assert cached_bundle(text, INT8) is None
+
+
+def test_what_is_often_taken_for_a_checkpoint_is_named(
+    exports: list[list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "model.gguf").touch()
+    for path, problem in ((tmp_path, "a PEFT adapter"), (tmp_path / "model.gguf", "a GGUF file")):
+        with pytest.raises(CheckpointError, match=problem):
+            cached_bundle(str(path), INT8)
+    assert not exports
 
 
 def test_missing_packages_are_named_with_the_command_that_installs_them(
