@@ -233,7 +233,9 @@ class Run {
   // Summarises the run in two lines; a third explains texts that the default of --max-tokens ended.
   std::string summary() const {
     std::ostringstream text;
-    text << std::fixed << "schedule " << requests_.front().schedule() << ", horizon " << horizon();
+    const std::string schedule = requests_.front().schedule();
+    text << std::fixed << "schedule " << schedule;
+    if (schedule != "full") text << ", horizon " << horizon();
     if (const std::optional<double> depth = realised_depth()) {
       text << ", realised depth " << std::setprecision(2) << *depth << " of " << info_.num_layers
            << " layers";

@@ -141,6 +141,12 @@ def test_a_stream_is_the_text_of_the_whole(text_bundle: Path) -> None:
     assert "30 tokens in " in whole.stderr
 
 
+def test_the_summary_names_the_horizon_of_schedules_that_have_one(text_bundle: Path) -> None:
+    arguments = (text_bundle, "-p", "Hello", "--temperature", "0", "--max-tokens", "8")
+    assert run(*arguments, "--schedule", "full").stderr.startswith("schedule full, realised")
+    assert ", horizon 4, realised" in run(*arguments, "--schedule", "2x").stderr
+
+
 def test_several_completions_stand_under_headings(text_bundle: Path) -> None:
     output = run(text_bundle, "a", "-p", "b", "--n", "2", "--seed", "1").stdout
     headings = [line for line in output.splitlines() if line.startswith("# ")]
