@@ -92,7 +92,7 @@ def bench(
     Bandwidth: the bytes of executed weights, scales and KV caches that steps read per second, over
     those of the probe pass after them; best: the fastest twentieth of steps over the best pass.
 
-    With --draft: the same texts with and without drafts, in turn. Texts of --prompts end where
+    With --draft: the same texts with and without drafts, in turn. Texts of --prompts then end where
     they end, and drafts know those of earlier prompts. Drafting: its share of the time of all
     steps. The gain is that of whole calls.
     """
@@ -170,21 +170,21 @@ def _report(report: BenchReport) -> dict[str, Any]:
     }
 
 
-def _print_setting(console: Console, document: dict[str, Any]) -> None:
+def _print_setting(console: Console, document: dict[str, Any], most: str = "") -> None:
     config, threads = document["config"], document["threads"]
     where = document["device"] if threads is None else f"{threads} threads"
     prompts = config["prompts"] or f"random prompts of {config['prompt_length']}"
     turns = sorted({entry["turns"] for entry in document["measurements"]})
     console.print(
-        f"{document['model']}, {document['kernels']}, {where}, {prompts}, "
+        f"{document['model']}, {document['kernels']}, {where}, {prompts}, {most}"
         f"{config['num_tokens']} tokens per row, medians of {' and '.join(map(str, turns))} turns"
     )
 
 
 def _print_drafts(document: dict[str, Any]) -> None:
     console = result_console()
-    _print_setting(console, document)
     config = document["config"]
+    _print_setting(console, document, "up to " if config["prompts"] else "")
     columns = (*_DRAFT_COLUMNS, *(_NATIVE_COLUMNS if config["runtime"] == "native" else ()))
     rows = [[cell(entry) for _, cell in columns] for entry in document["measurements"]]
     print_table(console, [heading for heading, _ in columns], rows, texts=(1, 2))

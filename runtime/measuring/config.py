@@ -53,7 +53,7 @@ class BenchConfig(ValidatedConfig):
     )
     prompts: Annotated[Path | None, Option(metavar="FILE.jsonl")] = Field(
         default=None,
-        description='lines {"prompt": …} or {"messages": …}, as of generate --input '
+        description='lines {"prompt": …} or {"messages": …}, as generate --input reads '
         "(random tokens)",
     )
     seed: Annotated[int, Option()] = Field(

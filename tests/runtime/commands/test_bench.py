@@ -45,6 +45,16 @@ def test_bench_measures_every_schedule_at_every_batch_size(exported: Callable[..
     assert all(entry["time_to_first_token"] <= entry["wall_seconds"] for entry in entries)
 
 
+def test_texts_of_given_prompts_have_up_to_so_many_tokens(
+    exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": [5, 6, 7]}\n')
+    drafted = ["--draft", "lookup,exact=no", "--prompts", prompts]
+    result = bench(exported("pre_norm"), "-b", "1", *drafted, *SMALL[2:])
+    assert "prompts.jsonl, up to 6 tokens per row" in " ".join(result.stdout.split()), result.stderr
+
+
 @pytest.mark.usefixtures("own_thread_pools")
 def test_bad_values_end_with_usage_errors(exported: Callable[..., Path]) -> None:
     bundle = exported("pre_norm")
