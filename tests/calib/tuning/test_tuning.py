@@ -223,7 +223,7 @@ def test_a_signal_ends_the_step_and_saves_it_so_that_resuming_gives_the_same_wei
 ) -> None:
     options = {"save_steps": 100, "max_steps": 5}
     tune(settings("undisturbed", **options))
-    before = [signal.getsignal(each) for each in SIGNALS]
+    before = [signal.signal(each, signal.SIG_DFL) for each in SIGNALS]  # a job ignores SIGINT
     Interrupts().install()  # as every command does
     try:
         interrupt(settings("resumed", **options), Signal(number, 1), monkeypatch)
@@ -413,7 +413,8 @@ def test_events_come_in_order_and_the_curve_of_a_short_run_is_seen(
 ) -> None:
     events = RecordedEvents()
     report = tune(settings(max_steps=2), events)
-    assert list(events.counts) == ["loading", "held-out loss", "tuning", "writing"]
+    stages = ["checking", "loading", "held-out loss", "tuning", "writing"]
+    assert list(events.counts) == stages
     assert events.counts["tuning"] == events.totals["tuning"] == 2
     assert fnmatch(events.lines[0], "step 1: loss ?.???")
     assert [entry.step for entry in report.losses] == [1, 2], "the first and the last"
