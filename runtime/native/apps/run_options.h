@@ -124,6 +124,21 @@ inline std::vector<Option> sampling_options(RunOptions& run) {
       {"--n", "", "N", "completions per prompt (1)",
        [&](const std::string& text) { params.n(run.n = parse_integer(text)); }},
       integer("--min-tokens", "before anything stops the text (0)", &Params::min_tokens),
+      {"--rendered-chat", "", "", "the prompt is a chat that a template has rendered",
+       [&](const std::string&) {
+         params.rendered_chat();
+         run.is_chat = true;
+       }},
+      {"--keep-special-tokens", "", "", "show special tokens",
+       [&](const std::string&) { params.skip_special_tokens(false); }},
+      {"--logprobs", "", "N", "log-probabilities of the k best, with --json (off)",
+       [&](const std::string& text) { params.logprobs(parse_integer(text)); }},
+  };
+}
+
+inline std::vector<Option> stopping_options(RunOptions& run) {
+  Params& params = run.params;
+  return {
       {"--stop", "", "TEXT", "text that ends it; may be repeated",
        [&](const std::string& text) {
          run.stop.push_back(text);
@@ -134,19 +149,10 @@ inline std::vector<Option> sampling_options(RunOptions& run) {
          run.stop_token_ids.push_back(parse_integer(text));
          params.stop_token_ids(run.stop_token_ids);
        }},
-      {"--rendered-chat", "", "", "the prompt is a chat that a template has rendered",
-       [&](const std::string&) {
-         params.rendered_chat();
-         run.is_chat = true;
-       }},
       {"--ignore-eos", "", "", "go on after the end of text",
        [&](const std::string&) { params.ignore_eos(); }},
       {"--include-stop-str-in-output", "", "", "show what ended it",
        [&](const std::string&) { params.include_stop_str_in_output(); }},
-      {"--keep-special-tokens", "", "", "show special tokens",
-       [&](const std::string&) { params.skip_special_tokens(false); }},
-      {"--logprobs", "", "N", "log-probabilities of the k best, with --json (off)",
-       [&](const std::string& text) { params.logprobs(parse_integer(text)); }},
   };
 }
 
@@ -163,7 +169,7 @@ inline std::vector<Option> all_options(RunOptions& run) {
       {"--help", "-h", "", "show this", [&](const std::string&) { run.help = true; }},
       {"--version", "", "", "show the version", [&](const std::string&) { run.version = true; }},
   };
-  for (const auto& more : {running_options(run), sampling_options(run)}) {
+  for (const auto& more : {running_options(run), sampling_options(run), stopping_options(run)}) {
     options.insert(options.end(), more.begin(), more.end());
   }
   return options;

@@ -49,7 +49,7 @@ class Ticket {
   const std::int64_t num_completions;
   TokenSpan prompt;
   SchedulePointer schedule;
-  OnDelta on_delta;     // empty: deltas go to the mailbox
+  OnDelta on_delta;                                           // empty: deltas go to the mailbox
   double deadline = std::numeric_limits<double>::infinity();  // time of the clock
   Mailbox mailbox;
 

@@ -158,9 +158,9 @@ TEST_F(DraftRefusalTest, ARequestMayOnlySwitchDraftsOffByThisWord) {
   EXPECT_TRUE(wants_drafts(""));
   EXPECT_FALSE(wants_drafts("off"));
   for (const std::string text : {"own", "OFF", " off"}) {
-    EXPECT_NE(refusal([&] { wants_drafts(text); })
-                  .find("is '" + text + "'; allowed in a request: off"),
-              std::string::npos);
+    EXPECT_NE(
+        refusal([&] { wants_drafts(text); }).find("is '" + text + "'; allowed in a request: off"),
+        std::string::npos);
   }
 }
 
