@@ -118,7 +118,7 @@ _RUNNING = _by_name(
         ".engines.errors": (
             "BundleError CapacityError CheckpointError ClosedError ConfigurationError "
             "DeviceError EngineBuildError EnvironmentMismatchError LogitsError "
-            "MissingExtraError OverloadedError ScheduleError SkipDecError "
+            "MissingExtraError NotFiniteError OverloadedError ScheduleError SkipDecError "
             "UnsupportedModelError UsageError VerificationError WorkerDiedError"
         ),
         ".engines.host.events": "Events",
