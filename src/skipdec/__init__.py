@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .engines.errors import EnvironmentMismatchError as EnvironmentMismatchError
     from .engines.errors import LogitsError as LogitsError
     from .engines.errors import MissingExtraError as MissingExtraError
+    from .engines.errors import NotFiniteError as NotFiniteError
     from .engines.errors import OverloadedError as OverloadedError
     from .engines.errors import ScheduleError as ScheduleError
     from .engines.errors import SkipDecError as SkipDecError
