@@ -65,13 +65,13 @@ def test_what_a_failed_row_wrote_is_zeroed_before_others_get_its_slots(
 ) -> None:
     """Attention on CUDA multiplies by 0 what the row before left, which may be NaN."""
     device, slots = device_of(generator), list[DeviceTensor]()
-    enter, sample = SlotCache.enter, Sampler.sample_candidates
+    enter, sample = SlotCache.enter, Sampler.take_best
 
     def entered(self: SlotCache, layer: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         slots.extend(views := enter(self, layer, rows))
         return views
 
-    def sick(self: Sampler, candidates: object) -> object:
+    def sick(self: Sampler, token_id: int) -> object:
         raise ArithmeticError("all are NaN")
 
     monkeypatch.setattr(SlotCache, "enter", entered)
@@ -79,9 +79,9 @@ def test_what_a_failed_row_wrote_is_zeroed_before_others_get_its_slots(
         number = batch.add([5] * LENGTH, GREEDY)
         batch.step()
         assert all(device.bytes_at(slot.address, slot.nbytes).any() for slot in slots)
-        monkeypatch.setattr(Sampler, "sample_candidates", sick)
+        monkeypatch.setattr(Sampler, "take_best", sick)
         batch.step()
-        monkeypatch.setattr(Sampler, "sample_candidates", sample)
+        monkeypatch.setattr(Sampler, "take_best", sample)
         assert batch.take(number).outputs[0].finish_reason == "error"
         device.synchronize()
         assert not any(device.bytes_at(slot.address, slot.nbytes).any() for slot in slots)
@@ -96,11 +96,11 @@ def test_a_call_that_failed_leaves_no_memory_of_caches_behind(
     generator.generate([[5, 6, 7]], GREEDY)
     assert generator.kv_memory.held > 0
 
-    def sick(self: Sampler, candidates: object) -> object:
+    def sick(self: Sampler, token_id: int) -> object:
         raise LogitsError("logits", "all are NaN")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sampler, "sample_candidates", sick)
+        patch.setattr(Sampler, "take_best", sick)
         with pytest.raises(LogitsError):
             generator.generate([[5, 6, 7]], GREEDY)
     assert generator.kv_memory.held == 0
