@@ -52,6 +52,8 @@ class DeviceSlotStitcher(SlotStitcher):
         places = None if begun is None else begun.places_of(rows)
         self._has_run_ahead = places is not None
         if begun is None or places is None:
+            if begun is not None:
+                begun.coming.done.wait()  # its inputs on the host are about to be written again
             coming = self._enqueue(rows, width, {})
             places = list(range(len(rows)))
         else:
