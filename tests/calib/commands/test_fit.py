@@ -30,7 +30,7 @@ def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
 def written(bundle: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory with the output of one fit."""
     directory = tmp_path_factory.mktemp("fit")
-    arguments = ["--data", data, "--target-speedup", "1.2", *SMALL, "--sensitivity"]
+    arguments = ["--data", data, "--target-speedup", "1.15", *SMALL, "--sensitivity"]
     files = ["-o", directory / "schedule.json", "--plot", directory / "front.svg"]
     result = run_command("fit", bundle, *arguments, *files)
     assert result.returncode == 0, result.stderr
