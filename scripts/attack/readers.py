@@ -4,9 +4,9 @@
 
 Each try changes one thing of manifest.json, schedule.json or tokenizer.json of a tiny bundle (a
 value's type, size or place; a key or entry dropped, duplicated or added; the text itself) and
-corrects all digests. Both readers must agree that the bundle is valid, or on what is wrong. A
-verdict of only one reader is printed with the change, and the exit code is 1. Bundles that both
-refuse are counted separately; engines are not run.
+corrects all digests. Both readers must agree that the bundle is valid, or refuse it with the same
+code. Other verdicts are printed with the change, and the exit code is 1. Bundles that both refuse
+are counted separately; engines are not run.
 """
 
 from __future__ import annotations
@@ -30,12 +30,27 @@ from typing import Any
 from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.bundle.contract import check_contract
 from skipdec.engines.documents import sealed_text
-from skipdec.engines.errors import SkipDecError
+from skipdec.engines.errors import (
+    BundleError,
+    CapacityError,
+    EnvironmentMismatchError,
+    ScheduleError,
+    SkipDecError,
+    UsageError,
+)
 from skipdec.runtime.schedule.bundle import bundle_schedule
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
 OPEN = "open"
+# libskipdec's names of what Python's classes say; of derived classes first.
+_CODES: tuple[tuple[type[SkipDecError], str], ...] = (
+    (ScheduleError, "schedule"),
+    (CapacityError, "capacity"),
+    (UsageError, "usage"),
+    (BundleError, "bundle"),
+    (EnvironmentMismatchError, "environment"),
+)
 DOCUMENTS = ("manifest.json", "schedule.json", "tokenizer.json")
 _DIGEST = re.compile(rb'^  "digest": "([0-9a-f]{64})"', re.MULTILINE)
 _SCALARS: tuple[Any, ...] = (
@@ -266,6 +281,11 @@ _TEXTS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
 KINDS = ("manifest", "facts", "facts", "schedule", "plan", "tokenizer", "tokenizer", "text")
 
 
+def code_of(error: SkipDecError) -> str:
+    """Return the name of libskipdec's status for an error of this class, e.g. "bundle"."""
+    return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
 def python_verdict(bundle: Path) -> str:
     """Return `Generator.open`'s verdict on ``bundle`` before it loads an engine."""
     try:
@@ -274,7 +294,7 @@ def python_verdict(bundle: Path) -> str:
         bundle_schedule(opened)
         Tokenizer.of(opened, opened.manifest.prompt_template)
     except SkipDecError as error:
-        return f"refused {' '.join(str(error).split())}"
+        return f"refused {code_of(error)}: {' '.join(str(error).split())}"
     return OPEN
 
 
@@ -318,8 +338,8 @@ class Verdicts:
 
     @property
     def agree(self) -> bool:
-        """True if both open it or both refuse it."""
-        return (self.python == OPEN) == (self.native == OPEN)
+        """True if both open it, or both refuse it with the same code."""
+        return self.python.partition(":")[0] == self.native.partition(":")[0]
 
     def __str__(self) -> str:
         return (

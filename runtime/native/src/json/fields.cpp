@@ -8,17 +8,6 @@ namespace skipdec::runtime {
 
 using nlohmann::json;
 
-std::string shown(const json& value) {
-  constexpr std::size_t kMost = 60;
-  if (value.is_object()) return "an object";
-  if (value.is_array()) return "an array";
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() <= kMost) return text;
-  std::size_t end = kMost;  // between two UTF-8 characters
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return text.substr(0, end) + "…";
-}
-
 void Document::refuse(const std::string& place, const std::string& problem) const {
   const std::string text = place.empty() ? problem : place + ": " + problem;
   throw Error(status, subject, remedy.empty() ? text : text + "; " + remedy);

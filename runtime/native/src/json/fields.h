@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "json/shown.h"
 
 namespace skipdec::runtime {
 
@@ -24,9 +25,6 @@ struct Document {
 
 // Formats a range: "0 to 4096".
 std::string range_text(std::int64_t low, std::int64_t high);
-
-// Formats a value for a message; shortens a long one.
-std::string shown(const nlohmann::json& value);
 
 // Each returns ``value``, which is at ``place``, e.g. "engines.3.shape". Throws an error of
 // ``document`` if it has another type or is out of bounds. References are valid as long as

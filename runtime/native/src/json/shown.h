@@ -1,21 +1,19 @@
-// Formats values for messages like Python's repr, up to 80 characters.
+// Formats values for messages; shortens long ones.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace skipdec::runtime {
 
-std::string shown(double value);                             // 0.1, 1e-05, -1.0, nan
-std::string shown(const std::vector<std::int64_t>& values);  // [3, -1]
-std::string shown(const std::vector<std::string>& values);   // ['.', 'it\'s\n', '\xff']
-std::string shown_text(std::string_view text);               // '2x'
+std::string shown(const nlohmann::json& value);  // 3, "2x", an array
+std::string shown_text(std::string_view text);   // '2x'; U+FFFD replaces what is not UTF-8
+std::string shown_number(double value);          // 0.1, nan
 
 // Returns the number of characters of UTF-8 text; nothing if it is invalid.
-std::optional<std::size_t> num_characters(const std::string& text);
+std::optional<std::size_t> num_characters(std::string_view text);
 
 }  // namespace skipdec::runtime

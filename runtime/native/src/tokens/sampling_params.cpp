@@ -1,6 +1,7 @@
 #include "tokens/sampling_params.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <string_view>
 
@@ -29,18 +30,19 @@ class Problems {
   const std::vector<std::string>& found() const { return found_; }
 
  private:
-  void require(bool is_allowed, const char* field, const std::string& value, const char* allowed) {
-    if (is_allowed) return;
+  void check_stop_strings();
+  void refuse(const char* field, const std::string& value, const char* allowed) {
     found_.push_back(std::string(field) + " is " + value + "; allowed: " + allowed);
     refused_.insert(field);
   }
   void require_integer(const char* field, std::int64_t value, std::int64_t least, std::int64_t most,
                        const char* allowed) {
-    require(value >= least && value <= most, field, std::to_string(value), allowed);
+    if (value < least || value > most) refuse(field, std::to_string(value), allowed);
   }
   void require_number(const char* field, double value, double least, double most,
                       const char* allowed) {
-    require(value >= least && value <= most, field, shown(value), allowed);  // false for NaN
+    const bool is_allowed = value >= least && value <= most;  // false for NaN
+    if (!is_allowed) refuse(field, shown_number(value), allowed);
   }
   bool is_right(const char* field) const { return refused_.count(field) == 0; }
 
@@ -53,44 +55,40 @@ void Problems::check_numbers() {
   require_integer("max_tokens", params_.max_tokens, 0, INT64_MAX,
                   "an integer from 1, or 0: up to the model's limit");
   require_number("temperature", params_.temperature, 0, 1e6,
-                 "a number from 0 to 1000000; 0 is greedy: the most probable token");
-  require_integer("top_k", params_.top_k, -1, INT64_MAX,
-                  "an integer from 1: only the k most probable tokens; 0 and -1 are off");
-  require(params_.top_p > 0 && params_.top_p <= 1, "top_p", shown(params_.top_p),
-          "a number above 0 and up to 1: only the most probable tokens with this sum; 1 is off");
-  require_number("min_p", params_.min_p, 0, 1,
-                 "a number from 0 to 1: minimum probability relative to the best token's");
+                 "a number from 0 to 1000000; 0 is greedy");
+  require_integer("top_k", params_.top_k, -1, INT64_MAX, "an integer from 1; 0 and -1 are off");
+  require_number("top_p", params_.top_p, std::numeric_limits<double>::denorm_min(), 1,
+                 "a number above 0 and up to 1; 1 is off");
+  require_number("min_p", params_.min_p, 0, 1, "a number from 0 to 1");
   require_number("repetition_penalty", params_.repetition_penalty, 0.01, 100,
-                 "a number from 0.01 to 100; above 1 makes tokens of prompt and output less "
-                 "likely");
-  require_number("presence_penalty", params_.presence_penalty, -2, 2,
-                 "a number from -2 to 2, subtracted once from every token in the output");
-  require_number("frequency_penalty", params_.frequency_penalty, -2, 2,
-                 "a number from -2 to 2, subtracted once per occurrence in the output");
-  require_integer("n", params_.n, 1, kMaxCompletions,
-                  "an integer from 1 to 1024: completions per prompt");
+                 "a number from 0.01 to 100");
+  require_number("presence_penalty", params_.presence_penalty, -2, 2, "a number from -2 to 2");
+  require_number("frequency_penalty", params_.frequency_penalty, -2, 2, "a number from -2 to 2");
+  require_integer("n", params_.n, 1, kMaxCompletions, "an integer from 1 to 1024");
 }
 
 void Problems::check_stopping() {
   require_integer("min_tokens", params_.min_tokens, 0, INT64_MAX,
                   "an integer from 0 to max_tokens");
-  const auto& stop = params_.stop;
-  bool is_short = stop.size() <= kMaxStopStrings;
-  bool is_utf8 = true;
-  for (const std::string& text : stop) {
-    const bool may_fit = text.size() <= 4 * kMaxStopLength;  // a character has up to four bytes
-    const std::optional<std::size_t> size = may_fit ? num_characters(text) : kMaxStopLength + 1;
-    is_utf8 = is_utf8 && size.has_value();
-    is_short = is_short && (!size || (*size > 0 && *size <= kMaxStopLength));
-  }
-  require(is_short, "stop", shown(stop),
-          "a non-empty string of up to 1024 characters or a list of up to 64 such");
-  require(!is_short || is_utf8, "stop", shown(stop), "strings of UTF-8");
+  check_stop_strings();
   const auto& ids = params_.stop_token_ids;
-  const bool is_natural = std::all_of(ids.begin(), ids.end(), [](auto id) { return id >= 0; });
-  require(is_natural, "stop_token_ids", shown(ids), "a list of token ids from 0");
-  require_integer("logprobs", params_.logprobs.value_or(0), 0, INT64_MAX,
-                  "an integer from 0: most probable tokens reported beside the chosen one");
+  const auto negative = std::find_if(ids.begin(), ids.end(), [](auto id) { return id < 0; });
+  if (negative != ids.end())
+    refuse("stop_token_ids", std::to_string(*negative), "token ids from 0");
+  require_integer("logprobs", params_.logprobs.value_or(0), 0, INT64_MAX, "an integer from 0");
+}
+
+void Problems::check_stop_strings() {
+  if (params_.stop.size() > kMaxStopStrings) {
+    refuse("stop", std::to_string(params_.stop.size()) + " strings", "up to 64");
+  }
+  for (const std::string& text : params_.stop) {
+    const bool may_fit = text.size() <= 4 * kMaxStopLength;  // a character has up to four bytes
+    const std::size_t size = may_fit ? num_characters(text).value_or(0) : kMaxStopLength + 1;
+    if (size > 0 && size <= kMaxStopLength) continue;
+    refuse("stop", shown_text(text), "1 to 1024 characters of UTF-8");
+    return;
+  }
 }
 
 void Problems::check_together() {
@@ -101,7 +99,7 @@ void Problems::check_together() {
   }
   if (is_right("n") && is_right("temperature") && params_.n > 1 && params_.greedy()) {
     found_.push_back("n is " + std::to_string(params_.n) + " with temperature " +
-                     shown(params_.temperature) +
+                     shown_number(params_.temperature) +
                      "; greedy completions are all alike: set n to 1 or the temperature above 0");
   }
 }

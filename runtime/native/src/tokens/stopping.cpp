@@ -24,9 +24,9 @@ StopChecker::StopChecker(StopRules rules, const Tokenizer* tokenizer) : rules_(s
   if (tokenizer != nullptr) {
     decoder_.emplace(*tokenizer, rules_.skip_special_tokens);
   } else if (!rules_.stop.empty()) {
-    throw Error(
-        Status::kUsage, "SamplingParams",
-        "stop is " + shown(rules_.stop) + ", but the bundle has no tokenizer; use stop_token_ids");
+    throw Error(Status::kUsage, "SamplingParams",
+                "stop is " + shown_text(rules_.stop.front()) +
+                    ", but the bundle has no tokenizer; use stop_token_ids");
   }
   for (const std::string& stop : rules_.stop) {
     longest_stop_ = std::max(longest_stop_, stop.size());

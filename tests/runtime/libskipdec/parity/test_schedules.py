@@ -100,9 +100,10 @@ def test_both_refuse_a_horizon_beyond_all(tmp_path: Path) -> None:
     own = ExitSchedule.full(6)
     (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
     (line,) = described(path, 6, [(2**20 + 1, "2x")])
-    with pytest.raises(ScheduleError) as refused:
+    with pytest.raises(ScheduleError, match="1048577"):
         ScheduleResolver(6, own).resolve("2x", 2**20 + 1)
-    assert line == f"error: {refused.value}"
+    assert line.startswith("error: ")
+    assert "1048577" in line
 
 
 @pytest.mark.parametrize("own", ["full", "2x:horizon=99"])
@@ -115,6 +116,7 @@ def test_both_refuse_a_horizon_beyond_the_positions(tmp_path: Path, own: str) ->
     fits, beyond, lent = described(path, 6, asked, 64)
     assert fits == expected(resolver.resolve(asked[0][1], 9))
     assert lent == expected(resolver.resolve("2x", 9))
-    with pytest.raises(ScheduleError) as refused:
+    with pytest.raises(ScheduleError, match=str(longest + 1)):
         resolver.resolve(asked[1][1], 9)
-    assert beyond == f"error: {refused.value}"
+    assert beyond.startswith("error: ")
+    assert str(longest + 1) in beyond

@@ -166,7 +166,7 @@ json run(skipdec::Engine& engine, const std::vector<json>& lines) {
       progress.open();
       requests[index] = submit(engine, line["prompt"], params);
     } catch (const skipdec::Error& error) {
-      results[index] = {{"error", error.what()}, {"status", error.status()}};
+      results[index] = {{"error", error.what()}, {"code", skipdec_status_name(error.status())}};
     }
   }
   for (std::size_t index = 0; index < requests.size(); ++index) {
@@ -194,8 +194,8 @@ int main(int count, char** arguments) {
     std::vector<json> lines;
     for (std::string line; std::getline(std::cin, line);) lines.push_back(json::parse(line));
     std::cout << run(engine, lines).dump() << '\n';
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
+  } catch (const skipdec::Error& error) {
+    std::cerr << skipdec_status_name(error.status()) << ": " << error.what() << '\n';
     return 1;
   }
   return 0;

@@ -1,5 +1,7 @@
 // read_bundles: reads paths of bundles, one per line, and answers each with a line: "open", or
-// "refused " and the reason. Loads neither engines nor ONNX Runtime.
+// "refused", the code and the reason. Loads neither engines nor ONNX Runtime.
+#include <skipdec/skipdec.h>
+
 #include <algorithm>
 #include <iostream>
 #include <optional>
@@ -34,7 +36,9 @@ int main() {
     try {
       read(path);
     } catch (const Error& error) {
-      answer = std::string("refused ") + error.what();
+      answer = std::string("refused ") +
+               skipdec_status_name(static_cast<skipdec_status>(error.status())) + ": " +
+               error.what();
       std::replace(answer.begin(), answer.end(), '\n', ' ');
     }
     std::cout << answer << std::endl;

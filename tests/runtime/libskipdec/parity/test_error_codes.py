@@ -1,0 +1,239 @@
+"""Both runtimes refuse the same bad input with the same code, and libskipdec names what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attack.readers import DOCUMENTS, OPEN, NativeReader, code_of, python_verdict
+from bundle_documents import Edit, add_drafts, edit
+from runtimes import native_refusal, run_native
+
+from skipdec import Generator, SamplingParams
+from skipdec.engines.errors import SkipDecError
+
+OPTIONS = {"max_batch_size": 4, "kv_memory": 1 << 16}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A bad request, and words of libskipdec's error: the subject, or the value seen."""
+
+    words: str
+    prompt: str | Sequence[int] = (5, 6, 7)
+    continuation: Sequence[int] | None = None  # of a text to score
+    schedule: str = "full"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    draft: str | None = None
+
+    def line(self) -> dict[str, Any]:
+        """Return the request for programs/generate.cpp."""
+        params = self.params if self.draft is None else {**self.params, "draft": self.draft}
+        made = {"prompt": self.prompt, "schedule": self.schedule, "params": params}
+        return made if self.continuation is None else {**made, "continuation": self.continuation}
+
+
+def wrong(words: str, **params: object) -> Wrong:
+    return Wrong(words, params=params)
+
+
+REQUESTS = (
+    wrong("temperature is -1; allowed: a number from 0", temperature=-1.0),
+    wrong("top_k is -2", top_k=-2),
+    wrong("top_p is 0; allowed: a number above 0", top_p=0.0),
+    wrong("min_p is 1.5", min_p=1.5),
+    wrong("repetition_penalty is 0", repetition_penalty=0.0),
+    wrong("presence_penalty is 3", presence_penalty=3.0),
+    wrong("frequency_penalty is -3", frequency_penalty=-3.0),
+    wrong("n is 0", n=0),
+    wrong("n is 1025", n=1025),
+    wrong("min_tokens is -1", min_tokens=-1),
+    wrong("min_tokens is 17; allowed: 0 to max_tokens", min_tokens=17),
+    wrong("n is 2 with temperature 0", n=2, temperature=0.0),
+    wrong("stop is ''", stop=[""]),
+    wrong("stop is 65 strings", stop=["x"] * 65),
+    wrong("stop is 'xxx", stop=["x" * 1025]),
+    wrong("stop_token_ids is -1", stop_token_ids=[-1]),
+    wrong("2 problems", n=0, top_p=7.0),
+    wrong("stop_token_ids has 300; allowed: 0 to 299", stop_token_ids=[300]),
+    wrong("logprobs is 301; the vocabulary has 300 tokens", logprobs=301),
+    wrong("max_tokens is -4; allowed: an integer from 1", max_tokens=-4),
+    wrong("max_model_len allows 64", max_tokens=62),
+    wrong("up to 4 rows", n=5),
+    wrong("kv_memory allows 65,536", n=4, max_tokens=60),
+    Wrong("prompt", prompt=()),
+    Wrong("-1", prompt=(5, -1)),
+    Wrong("300", prompt=(5, 300)),
+    Wrong("65", prompt=(5,) * 65),
+    Wrong("prompt", prompt="x" * 1000),
+    Wrong("continuation", continuation=()),
+    Wrong("300", continuation=(300,)),
+    Wrong("continuation", continuation=(5,) * 65),
+    Wrong("prompt", prompt=(), continuation=(5,)),
+    Wrong("80", prompt=(5,) * 40, continuation=(5,) * 40),
+    Wrong("horizon", schedule="2x:horizon=0"),
+    Wrong("65", schedule="2x:horizon=65"),
+    Wrong("schedule 'lineer' | is unknown", schedule="lineer"),
+    Wrong("2x:horizn=4", schedule="2x:horizn=4"),
+    Wrong("full:horizon=3", schedule="full:horizon=3"),
+    Wrong("schedule | is not JSON", schedule="{"),
+    Wrong("draft | is 'own'; allowed in a request: off", draft="own"),
+)
+
+
+@pytest.fixture(scope="module")
+def answers(text_bundle: Path) -> Mapping[Wrong, dict[str, str]]:
+    """Return libskipdec's answer to each of REQUESTS, by its place."""
+    return run_native(text_bundle, [each.line() for each in REQUESTS], **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def generator(text_bundle: Path) -> Iterator[Generator]:
+    with Generator.open(text_bundle, threads=1, **OPTIONS) as generator:
+        yield generator
+
+
+def submit(generator: Generator, case: Wrong) -> None:
+    if case.continuation is not None:
+        generator.score([case.prompt], [case.continuation], schedule=case.schedule)
+        return
+    with generator.running_batch() as batch:
+        params = SamplingParams(**case.params)
+        batch.add(case.prompt, params, schedule=case.schedule, draft=case.draft)
+
+
+@pytest.mark.parametrize("place", range(len(REQUESTS)), ids=lambda place: str(REQUESTS[place]))
+def test_both_refuse_a_request(
+    generator: Generator, answers: Sequence[Mapping[str, str]], place: int
+) -> None:
+    with pytest.raises(SkipDecError) as refused:
+        submit(generator, REQUESTS[place])
+    assert answers[place]["code"] == code_of(refused.value), answers[place]
+    assert REQUESTS[place].words in answers[place]["error"]
+
+
+# 0 means all processors in C, None in Python.
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_batch_size": 0}, "max_batch_size is 0"),
+        ({"max_batch_size": 65537}, "max_batch_size is 65537"),
+        ({"max_waiting": 0}, "max_waiting is 0"),
+        ({"max_prefill_tokens": 15}, "max_prefill_tokens is 15"),
+        ({"max_model_len": 65}, "max_model_len is 65"),
+        ({"threads": 100_000}, "threads is 100000"),
+        ({"threads": -1}, "threads is -1"),
+        ({"schedule": "lineer"}, "schedule 'lineer' is unknown"),
+        ({"admission": "gangs"}, "gangs"),
+        ({"admission": "gang:least=3"}, "least"),
+        ({"admission": "gang:min_free=x"}, "min_free"),
+        ({"admission": "fcfs:min_free=2"}, "min_free"),
+        ({"draft": "own+owl,tokens=9"}, "'owl' is unknown"),
+        ({"draft": "own+off"}, "off"),
+        ({"draft": "own+own"}, "own"),
+        ({"draft": "ends:3+own"}, "ends:3"),
+        ({"draft": "ends"}, "ends"),
+        ({"draft": "own:3"}, "own:3"),
+        ({"draft": "own,exact=maybe"}, "exact"),
+        ({"draft": "own,tokens=4,tokens=5"}, "tokens is given twice"),
+        ({"draft": "o" * 1200}, "1,200 characters"),
+        ({"draft": "own"}, "float32"),
+        ({"draft": "trained,exact=no"}, "trained needs a draft layer"),
+    ],
+    ids=str,
+)
+def test_both_refuse_options(text_bundle: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SkipDecError) as refused, Generator.open(text_bundle, threads=1) as open_:
+        if options.keys() & {"admission", "max_model_len"}:
+            open_.running_batch(**options)
+        else:
+            Generator.open(text_bundle, **({"threads": 1} | options))
+    code, native = native_refusal(text_bundle, **options)
+    assert code == code_of(refused.value), native
+    assert words in native.replace(" | ", " ", 1) or words in native
+
+
+MANIFEST: tuple[tuple[Edit, str], ...] = (
+    (lambda file: file.update(format_version=99), "has format version 99"),
+    (lambda file: file.update(requires=["drafts"]), "requires"),
+    (lambda file: file.update(requires=["drafts", "trees"]), "trees"),
+    (lambda file: file.update(requires="drafts"), "requires"),
+    (lambda file: file.pop("format_version"), "has format version"),
+    (lambda file: file.pop("model"), "model: "),
+    (lambda file: file.pop("engines"), "engines: "),
+    (lambda file: file.pop("precision"), "precision: "),
+    (lambda file: file.pop("target"), "target: "),
+    (lambda file: file["model"].pop("num_layers"), "model.num_layers: "),
+    (lambda file: file["model"].update(num_layers=0), "model.num_layers: is 0"),
+    (lambda file: file["model"].update(vocab_size=2**25), "model.vocab_size: is 33554432"),
+    (lambda file: file["engines"].pop(), "engines"),
+    (lambda file: file["engines"][1].update(kind="tail"), "engines.1.kind: "),
+    (lambda file: file["files"][0].update(path="../x"), "files.0.path: "),
+    (lambda file: file["files"].append(file["files"][0]), " twice"),
+    (lambda file: file["files"][0].update(size=1), "bytes; expected 1"),
+    (lambda file: file["files"][0].update(sha256="0" * 64), "sha256"),
+    (lambda file: file["precision"].update(dtype="float8"), "precision.dtype: "),
+    (lambda file: file.update(kernels="other"), "kernels: "),
+    (lambda file: file.update(prompt_template="x"), "prompt_template: "),
+    (lambda file: file.update(tokenizer="other.json"), "other.json"),
+)
+DRAFTS: tuple[tuple[Edit, str], ...] = (
+    (lambda file: file["draft_layer"].update(behind=0), "draft_layer.behind: "),
+    (lambda file: file["draft_layer"].update(behind=6), "draft_layer is behind 6 layers"),
+    (lambda file: file["draft_layer"].pop("engine"), "draft_layer.engine: "),
+    (lambda file: file["draft_layer"]["engine"].update(name="layer_001"), "is engine layer_001"),
+    (lambda file: file["draft_layer"]["engine"].update(graph="other.onnx"), "other.onnx"),
+    (lambda file: file["draft_head"].update(tokens=300), "draft_head has 300 tokens"),
+    (lambda file: file["draft_head"].update(tokens=128), "engine head_draft: logits is "),
+    (
+        lambda file: file["draft_head"]["engine"].update(weights=["tokenizer.json"]),
+        "draft_head reads tokenizer.json",
+    ),
+)
+SCHEDULE: tuple[tuple[Edit, str], ...] = (
+    (lambda file: file["schedule"].update(horizon=0), "horizon"),
+    (lambda file: file["schedule"].update(decay="other"), "decay"),
+    (lambda file: file["plan"].pop("horizon"), "plan"),
+    (lambda file: file.pop("schedule"), "write it with 'skipdec schedule set'"),
+)
+DAMAGE = (
+    *(("manifest.json", False, *case) for case in MANIFEST),
+    *(("manifest.json", True, *case) for case in DRAFTS),
+    *(("schedule.json", False, *case) for case in SCHEDULE),
+)
+
+
+@pytest.mark.parametrize(("name", "has_drafts", "change", "words"), DAMAGE)
+def test_both_refuse_a_damaged_document(
+    reader: NativeReader, bundle: Path, name: str, has_drafts: bool, change: Edit, words: str
+) -> None:
+    if has_drafts:
+        edit(bundle, "manifest.json", add_drafts)
+    assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
+    edit(bundle, name, change)
+    assert_both_refuse(reader, bundle, words)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_both_refuse_a_missing_or_cut_document(
+    reader: NativeReader, bundle: Path, name: str
+) -> None:
+    (bundle / name).write_text("{")
+    assert_both_refuse(reader, bundle, name)
+    (bundle / name).unlink()
+    assert_both_refuse(reader, bundle, name)
+
+
+def test_both_refuse_a_missing_bundle(reader: NativeReader, tmp_path: Path) -> None:
+    assert_both_refuse(reader, tmp_path / "bundle", str(tmp_path))
+    assert_both_refuse(reader, tmp_path, str(tmp_path))
+
+
+def assert_both_refuse(reader: NativeReader, bundle: Path, words: str) -> None:
+    python, native = python_verdict(bundle), reader.verdict(bundle)
+    assert python != OPEN
+    assert native.partition(":")[0] == python.partition(":")[0], (native, python)
+    assert words in native
