@@ -5,27 +5,6 @@
 #include "attention/sizes.h"
 
 namespace skipdec::attention {
-namespace {
-
-const Kernels* table_for(InstructionSet set) {
-  switch (set) {
-#if defined(__x86_64__)
-    case InstructionSet::kAmx:
-    case InstructionSet::kAvx512Vnni:
-      return avx512_kernels();
-    case InstructionSet::kAvxVnni:
-    case InstructionSet::kAvx2:
-      return avx2_kernels();
-#elif defined(__aarch64__)
-    case InstructionSet::kNeon:
-      return neon_kernels();
-#endif
-    default:
-      return portable_kernels();
-  }
-}
-
-}  // namespace
 
 std::int64_t longest(const Call& call) {
   const std::int64_t* first = call.write_indices;
@@ -34,7 +13,7 @@ std::int64_t longest(const Call& call) {
 }
 
 const Kernels& kernels_for(InstructionSet set, CacheType type) {
-  return table_for(set)[static_cast<std::size_t>(type)];
+  return kernels(set)[static_cast<std::size_t>(type)];
 }
 
 std::int64_t span_limit(const Call& call) {

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "processor/instruction_set.h"
 #include "rotation/rotation.h"
+#include "simd/tables.h"
 
 namespace skipdec::attention {
 
@@ -80,10 +80,6 @@ std::int64_t span_limit(const Call& call);
 // Number of floats of scratch memory, 64-byte aligned, for a span of ``queries``.
 std::size_t scratch_floats(const Call& call, std::int64_t queries);
 
-// Each returns a table indexed by CacheType; one for each instruction set with its own kernels.
-const Kernels* portable_kernels();
-const Kernels* neon_kernels();
-const Kernels* avx2_kernels();
-const Kernels* avx512_kernels();
+SKIPDEC_TABLES(const Kernels*, kernels)  // indexed by CacheType
 
 }  // namespace skipdec::attention

@@ -1,5 +1,38 @@
-// Table of kernels of the instruction set for which this file is compiled.
-#pragma once
+// Attention on the instruction set that the including file names.
+#include "attention/kernels.h"
+#include "attention/sizes.h"
+// clang-format off: order matters
+#include "simd/begin.inc.h"
+#include "simd/functions.inc.h"
+#include "simd/chunks.inc.h"
+// clang-format on
+
+namespace skipdec::attention {
+namespace {
+
+// Register blocking: queries per pass for scores; queries and vectors of values for sums.
+#if defined(SKIPDEC_AVX512)
+constexpr int kScoreQueries = 8, kValueQueries = 8, kValueColumns = 2;
+#else
+constexpr int kScoreQueries = 4, kValueQueries = 4, kValueColumns = 1;
+#endif
+
+// True if kernels are specialised for head sizes 64, 80, 96 and 128.
+#if defined(SKIPDEC_PORTABLE)
+constexpr bool kCompiledSizes = false;
+#else
+constexpr bool kCompiledSizes = true;
+#endif
+
+}  // namespace
+}  // namespace skipdec::attention
+
+// clang-format off: order matters
+#include "attention/heads.inc.h"
+#include "attention/cache.inc.h"
+#include "attention/decode.inc.h"
+#include "attention/prompt.inc.h"
+// clang-format on
 
 namespace skipdec::attention {
 namespace {
@@ -42,4 +75,9 @@ constexpr Kernels kKernels[] = {
 };
 
 }  // namespace
+
+const Kernels* SKIPDEC_NAMED(kernels)() { return kKernels; }
+
 }  // namespace skipdec::attention
+
+#include "simd/end.inc.h"

@@ -2,29 +2,14 @@
 //
 // Sums of a block leave the tiles to be scaled and added as floats, which takes longer than the
 // products. Codes of weights are therefore loaded for 64 rows, whose sums stay in the L1 cache.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
+#if defined(__x86_64__)
+#define SKIPDEC_AMX
 
 #include "blocks/block_product.h"
 #include "blocks/tables.h"
-#include "simd/element.h"
-#include "simd/intrinsics.h"
-
-#if defined(__x86_64__)
-
-#if defined(__clang__)
-#pragma clang attribute push(                                                                      \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,amx-tile,amx-int8"))), \
-    apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,amx-tile,amx-int8")
-#endif
-
-#include "simd/vector_avx512.inc.h"
+// clang-format off: order matters
+#include "simd/begin.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
@@ -191,13 +176,10 @@ constexpr BlockKernels kKernels{kGroup, quantize<0>, multiply<kBits>};
 
 }  // namespace
 
-const BlockKernels& amx_block_kernels(int bits) { return bits == 8 ? kKernels<8> : kKernels<4>; }
+const BlockKernels& SKIPDEC_NAMED(block_kernels)(int bits) {
+  return bits == 8 ? kKernels<8> : kKernels<4>;
+}
 }  // namespace skipdec
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
+#include "simd/end.inc.h"
 #endif  // __x86_64__

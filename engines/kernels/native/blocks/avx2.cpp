@@ -1,29 +1,14 @@
 // Products on AVX2: vpmaddubsw adds two products of a weight's code, 0 … 15, or its magnitude of 8
 // bits, and an activation's code.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
+#if defined(__x86_64__)
+#define SKIPDEC_AVX2
 
 #include "blocks/block_product.h"
 #include "blocks/tables.h"
-#include "simd/element.h"
-#include "simd/intrinsics.h"
-
-#if defined(__x86_64__)
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
-
 // clang-format off: order matters
+#include "simd/begin.inc.h"
 #include "simd/bytes_avx2.inc.h"
 #include "simd/unrolled.inc.h"
-#include "simd/vector_avx2.inc.h"
 #include "blocks/codes_avx2.inc.h"
 // clang-format on
 
@@ -87,13 +72,8 @@ inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const C
 #include "blocks/row_by_row.inc.h"
 
 namespace skipdec {
-const BlockKernels& avx2_block_kernels(int bits) { return kernels_of(bits); }
+const BlockKernels& SKIPDEC_NAMED(block_kernels)(int bits) { return kernels_of(bits); }
 }  // namespace skipdec
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
+#include "simd/end.inc.h"
 #endif  // __x86_64__

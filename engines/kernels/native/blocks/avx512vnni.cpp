@@ -1,31 +1,18 @@
 // Products on AVX-512 VNNI: vpdpbusd adds four products of 8 bits to each of 16 sums; its unsigned
 // operand is a weight's code, 0 … 15, or 128 more than it of 8 bits, and its signed one an
 // activation's.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
+#if defined(__x86_64__)
+#define SKIPDEC_AVX512VNNI
 
 #include "blocks/block_product.h"
 #include "blocks/tables.h"
-#include "simd/element.h"
-#include "simd/intrinsics.h"
-
-#if defined(__x86_64__)
-
-#if defined(__clang__)
-#pragma clang attribute push(                                                               \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"))), \
-    apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
+// clang-format off: order matters
+#include "simd/begin.inc.h"
+#include "simd/unrolled.inc.h"
+// clang-format on
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false, in g++ 12's own headers
 #endif
-
-#include "simd/unrolled.inc.h"
-#include "simd/vector_avx512.inc.h"
 
 namespace skipdec {
 namespace {
@@ -89,13 +76,8 @@ inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const C
 #include "blocks/multiply.inc.h"
 
 namespace skipdec {
-const BlockKernels& avx512vnni_block_kernels(int bits) { return kernels_of(bits); }
+const BlockKernels& SKIPDEC_NAMED(block_kernels)(int bits) { return kernels_of(bits); }
 }  // namespace skipdec
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
+#include "simd/end.inc.h"
 #endif  // __x86_64__

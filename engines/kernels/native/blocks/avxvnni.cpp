@@ -1,33 +1,14 @@
 // Products on AVX-VNNI: vpdpbusd adds four products of 8 bits to each of 8 sums; its unsigned
 // operand is a weight's code, 0 … 15, or 128 more than it of 8 bits.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
+#if defined(__x86_64__)
+#define SKIPDEC_AVXVNNI
 
 #include "blocks/block_product.h"
 #include "blocks/tables.h"
-#include "simd/element.h"
-#include "simd/intrinsics.h"
-
-#if defined(__x86_64__)
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,avxvnni,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#if defined(SKIPDEC_EMULATED)
-#pragma GCC target("avx2,avx512vl,avx512vnni,fma,f16c")
-#else
-#pragma GCC target("avx2,avxvnni,fma,f16c")
-#endif
-#endif
-
 // clang-format off: order matters
+#include "simd/begin.inc.h"
 #include "simd/bytes_avx2.inc.h"
 #include "simd/byte_products.inc.h"
-#include "simd/vector_avx2.inc.h"
 #include "blocks/codes_avx2.inc.h"
 // clang-format on
 
@@ -72,13 +53,8 @@ struct Sums {
 #include "blocks/row_by_row.inc.h"
 
 namespace skipdec {
-const BlockKernels& avxvnni_block_kernels(int bits) { return kernels_of(bits); }
+const BlockKernels& SKIPDEC_NAMED(block_kernels)(int bits) { return kernels_of(bits); }
 }  // namespace skipdec
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
+#include "simd/end.inc.h"
 #endif  // __x86_64__

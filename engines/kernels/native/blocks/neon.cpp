@@ -1,25 +1,12 @@
 // Products on NEON's dot products of signed bytes.
 #if defined(__aarch64__)
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
+#define SKIPDEC_NEON_DOT
 
 #include "blocks/block_product.h"
 #include "blocks/tables.h"
-#include "simd/element.h"
-#include "simd/intrinsics.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("dotprod"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("arch=armv8.2-a+dotprod")
-#endif
-
-#include "simd/vector_neon.inc.h"
+// clang-format off: order matters
+#include "simd/begin.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
@@ -102,13 +89,8 @@ struct Sums {
 #include "blocks/row_by_row.inc.h"
 
 namespace skipdec {
-const BlockKernels& neon_block_kernels(int bits) { return kernels_of(bits); }
+const BlockKernels& SKIPDEC_NAMED(block_kernels)(int bits) { return kernels_of(bits); }
 }  // namespace skipdec
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
+#include "simd/end.inc.h"
 #endif  // __aarch64__

@@ -1,14 +1,11 @@
 // Products in plain C++, for any processor.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
+#define SKIPDEC_PORTABLE
 
 #include "blocks/block_product.h"
 #include "blocks/tables.h"
-#include "simd/element.h"
-#include "simd/vector_portable.inc.h"
+// clang-format off: order matters
+#include "simd/begin.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
@@ -76,5 +73,7 @@ struct Sums {
 #include "blocks/row_by_row.inc.h"
 
 namespace skipdec {
-const BlockKernels& portable_block_kernels(int bits) { return kernels_of(bits); }
+const BlockKernels& SKIPDEC_NAMED(block_kernels)(int bits) { return kernels_of(bits); }
 }  // namespace skipdec
+
+#include "simd/end.inc.h"

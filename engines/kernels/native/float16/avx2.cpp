@@ -1,45 +1,4 @@
-// 16-bit weights on AVX2, FMA and F16C: 16 registers of 8 lanes.
 #if defined(__x86_64__)
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
-
-#include "float16/half_product.h"
-#include "float16/tables.h"
-#include "simd/element.h"
-#include "simd/intrinsics.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
-
-#include "simd/vector_avx2.inc.h"
-
-namespace skipdec {
-namespace {
-
-constexpr int kPanelRows = 6;
-constexpr int blocks_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 3 : rows == 3 ? 2 : 1; }
-
-}  // namespace
-}  // namespace skipdec
-
+#define SKIPDEC_AVX2
 #include "float16/multiply.inc.h"
-
-namespace skipdec {
-const HalfKernels& avx2_half_kernels() { return kKernels; }
-}  // namespace skipdec
-
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
 #endif
-
-#endif  // __x86_64__

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "operators/columns.h"
-#include "processor/instruction_set.h"
+#include "simd/tables.h"
 
 namespace skipdec {
 
@@ -50,7 +50,6 @@ struct HalfKernels {
   Multiply multiply_bfloat16;
 };
 
-// Returns the kernels of ``set``, or of the next simpler set that has kernels.
-const HalfKernels& half_kernels(InstructionSet set);
+SKIPDEC_TABLES(const HalfKernels&, half_kernels)
 
 }  // namespace skipdec

@@ -1,14 +1,25 @@
-// Computes sums of packed rows and weights in registers, with the Vector of the including file.
-//
-// That file defines
-//   kPanelRows                          // rows whose sums fit into registers
-//   constexpr int blocks_at_once(int rows)  // blocks of columns for enough independent sums
-#pragma once
-
+// Computes sums of packed rows and weights in registers of the instruction set that the including
+// file names.
+#include "float16/half_product.h"
+// clang-format off: order matters
+#include "simd/begin.inc.h"
 #include "simd/finish.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
+
+// Rows whose sums fit into registers, and blocks of columns for enough independent sums.
+#if defined(SKIPDEC_AVX512)  // 32 registers of 16 lanes
+constexpr int kPanelRows = 14;
+constexpr int blocks_at_once(int rows) { return rows <= 4 ? 4 : 2; }
+#elif defined(SKIPDEC_PORTABLE)
+constexpr int kPanelRows = 4;
+constexpr int blocks_at_once(int rows) { return rows == 1 ? 2 : 1; }
+#else  // 16 registers of 8 lanes, or 32 of 4
+constexpr int kPanelRows = 6;
+constexpr int blocks_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 3 : rows == 3 ? 2 : 1; }
+#endif
 
 // Sizes of panels differ by at most one row: with up to 12 rows per panel, 13 rows are split into 7
 // and 6, not into 12 and 1.
@@ -121,4 +132,8 @@ constexpr HalfKernels kKernels{panels_of, packed_floats, pack, multiply<Float16>
                                multiply<Bfloat16>};
 
 }  // namespace
+
+const HalfKernels& SKIPDEC_NAMED(half_kernels)() { return kKernels; }
 }  // namespace skipdec
+
+#include "simd/end.inc.h"

@@ -1,27 +1,12 @@
 // Products on AMX: one instruction multiplies 16 rows by 16 columns, 64 deep. Used from 7 rows on.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
+#if defined(__x86_64__)
+#define SKIPDEC_AMX
 
 #include "int8/integer_product.h"
 #include "int8/tables.h"
-#include "simd/element.h"
-#include "simd/intrinsics.h"
-
-#if defined(__x86_64__)
-
-#if defined(__clang__)
-#pragma clang attribute push(                                                                      \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,amx-tile,amx-int8"))), \
-    apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,amx-tile,amx-int8")
-#endif
-
-#include "simd/vector_avx512.inc.h"
+// clang-format off: order matters
+#include "simd/begin.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
@@ -175,13 +160,8 @@ constexpr IntegerKernels kKernels{TileLayout::bytes, quantize<TileLayout>, multi
 
 }  // namespace
 
-const IntegerKernels& amx_integer_kernels() { return kKernels; }
+const IntegerKernels& SKIPDEC_NAMED(integer_kernels)() { return kKernels; }
 }  // namespace skipdec
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
+#include "simd/end.inc.h"
 #endif  // __x86_64__

@@ -1,28 +1,14 @@
 // Products on AVX2: vpmaddubsw adds two products of a weight's magnitude and an activation's code
 // with the weight's sign. Codes are stored minus 128, so sums need no offset.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <utility>
+#if defined(__x86_64__)
+#define SKIPDEC_AVX2
 
 #include "int8/integer_product.h"
 #include "int8/tables.h"
-#include "simd/element.h"
-#include "simd/intrinsics.h"
-
-#if defined(__x86_64__)
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
-
+// clang-format off: order matters
+#include "simd/begin.inc.h"
 #include "simd/bytes_avx2.inc.h"
-#include "simd/vector_avx2.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
@@ -119,13 +105,8 @@ constexpr IntegerKernels kAnyKernels{kKernels.code_bytes, kKernels.quantize, mul
 
 }  // namespace
 
-const IntegerKernels& avx2_integer_kernels() { return kAnyKernels; }
+const IntegerKernels& SKIPDEC_NAMED(integer_kernels)() { return kAnyKernels; }
 }  // namespace skipdec
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
+#include "simd/end.inc.h"
 #endif  // __x86_64__

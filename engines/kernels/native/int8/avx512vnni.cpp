@@ -1,27 +1,12 @@
 // Products on AVX-512 VNNI: vpdpbusd adds four products of 8 bits to each of 16 sums.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
+#if defined(__x86_64__)
+#define SKIPDEC_AVX512VNNI
 
 #include "int8/integer_product.h"
 #include "int8/tables.h"
-#include "simd/element.h"
-#include "simd/intrinsics.h"
-
-#if defined(__x86_64__)
-
-#if defined(__clang__)
-#pragma clang attribute push(                                                               \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"))), \
-    apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
-#endif
-
-#include "simd/vector_avx512.inc.h"
+// clang-format off: order matters
+#include "simd/begin.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
@@ -76,13 +61,8 @@ void store_codes(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) 
 #include "int8/row_kernels.inc.h"
 
 namespace skipdec {
-const IntegerKernels& avx512vnni_integer_kernels() { return kKernels; }
+const IntegerKernels& SKIPDEC_NAMED(integer_kernels)() { return kKernels; }
 }  // namespace skipdec
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
+#include "simd/end.inc.h"
 #endif  // __x86_64__

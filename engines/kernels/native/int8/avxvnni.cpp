@@ -1,31 +1,14 @@
 // Products on AVX-VNNI: vpdpbusd adds four products of 8 bits to each of 8 sums.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
+#if defined(__x86_64__)
+#define SKIPDEC_AVXVNNI
 
 #include "int8/integer_product.h"
 #include "int8/tables.h"
-#include "simd/element.h"
-#include "simd/intrinsics.h"
-
-#if defined(__x86_64__)
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,avxvnni,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#if defined(SKIPDEC_EMULATED)
-#pragma GCC target("avx2,avx512vl,avx512vnni,fma,f16c")
-#else
-#pragma GCC target("avx2,avxvnni,fma,f16c")
-#endif
-#endif
-
+// clang-format off: order matters
+#include "simd/begin.inc.h"
 #include "simd/byte_products.inc.h"
 #include "simd/bytes_avx2.inc.h"
-#include "simd/vector_avx2.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
@@ -75,13 +58,8 @@ void store_codes(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) 
 #include "int8/row_kernels.inc.h"
 
 namespace skipdec {
-const IntegerKernels& avxvnni_integer_kernels() { return kKernels; }
+const IntegerKernels& SKIPDEC_NAMED(integer_kernels)() { return kKernels; }
 }  // namespace skipdec
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
+#include "simd/end.inc.h"
 #endif  // __x86_64__

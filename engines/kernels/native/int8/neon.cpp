@@ -1,26 +1,13 @@
 // Products on NEON's dot products of signed bytes: codes are stored minus 128, so sums need no
 // offset.
 #if defined(__aarch64__)
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
+#define SKIPDEC_NEON_DOT
 
 #include "int8/integer_product.h"
 #include "int8/tables.h"
-#include "simd/element.h"
-#include "simd/intrinsics.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("dotprod"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("arch=armv8.2-a+dotprod")
-#endif
-
-#include "simd/vector_neon.inc.h"
+// clang-format off: order matters
+#include "simd/begin.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
@@ -85,13 +72,8 @@ void store_codes(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) 
 #include "int8/row_kernels.inc.h"
 
 namespace skipdec {
-const IntegerKernels& neon_integer_kernels() { return kKernels; }
+const IntegerKernels& SKIPDEC_NAMED(integer_kernels)() { return kKernels; }
 }  // namespace skipdec
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
+#include "simd/end.inc.h"
 #endif  // __aarch64__

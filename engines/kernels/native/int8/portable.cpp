@@ -1,14 +1,11 @@
 // Products in plain C++, for any processor.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
+#define SKIPDEC_PORTABLE
 
 #include "int8/integer_product.h"
 #include "int8/tables.h"
-#include "simd/element.h"
-#include "simd/vector_portable.inc.h"
+// clang-format off: order matters
+#include "simd/begin.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
@@ -70,5 +67,7 @@ void store_codes(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) 
 #include "int8/row_kernels.inc.h"
 
 namespace skipdec {
-const IntegerKernels& portable_integer_kernels() { return kKernels; }
+const IntegerKernels& SKIPDEC_NAMED(integer_kernels)() { return kKernels; }
 }  // namespace skipdec
+
+#include "simd/end.inc.h"

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "processor/instruction_set.h"
+#include "simd/tables.h"
 
 namespace skipdec {
 
@@ -33,7 +33,6 @@ struct NormKernels {
   Normalize rms_norm;
 };
 
-// Returns the kernels of ``set``, or of the next simpler set that has kernels.
-const NormKernels& norm_kernels(InstructionSet set);
+SKIPDEC_TABLES(const NormKernels&, norm_kernels)
 
 }  // namespace skipdec

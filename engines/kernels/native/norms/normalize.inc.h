@@ -1,5 +1,8 @@
-// Layer and RMS normalisation with the Vector of the including file.
-#pragma once
+// Layer and RMS normalisation on the instruction set that the including file names.
+#include "norms/normalization.h"
+// clang-format off: order matters
+#include "simd/begin.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
@@ -95,4 +98,8 @@ void normalize(const Normalization& norm, const float* values, float* result, st
 constexpr NormKernels kKernels{normalize<layer_normalize_row>, normalize<rms_normalize_row>};
 
 }  // namespace
+
+const NormKernels& SKIPDEC_NAMED(norm_kernels)() { return kKernels; }
 }  // namespace skipdec
+
+#include "simd/end.inc.h"

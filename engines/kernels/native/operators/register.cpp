@@ -111,7 +111,8 @@ SKIPDEC_EXPORT std::int64_t skipdec_draw_token(const skipdec::Draw* draw, const 
                                                std::int64_t size) {
   static thread_local skipdec::DrawScratch scratch;
   try {
-    const skipdec::DrawToken draw_token = skipdec::draw_token_on(skipdec::chosen_instruction_set());
+    const skipdec::DrawToken draw_token =
+        skipdec::drawing(skipdec::chosen_instruction_set()).draw_token;
     return draw_token(*draw, logits, size, scratch);
   } catch (const std::exception&) {
     return -2;

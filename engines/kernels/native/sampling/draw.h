@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "processor/instruction_set.h"
+#include "simd/tables.h"
 
 namespace skipdec {
 
@@ -40,8 +40,12 @@ using DrawToken = std::int64_t (*)(const Draw&, const float* logits, std::int64_
 // Returns the sum of e^(logit − best) over logits [size] for log-softmax; ``best`` is the largest.
 using SumWeights = double (*)(const float* logits, std::int64_t size, float best);
 
-// Returns the implementation for ``set``, or for the next simpler set that has one.
-DrawToken draw_token_on(InstructionSet set);
-SumWeights sum_weights_on(InstructionSet set);
+// Functions of one instruction set.
+struct Drawing {
+  DrawToken draw_token;
+  SumWeights sum_weights;
+};
+
+SKIPDEC_TABLES(Drawing, drawing)
 
 }  // namespace skipdec

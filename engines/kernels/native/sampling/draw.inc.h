@@ -1,5 +1,9 @@
-// Samples a token with the Vector of the including file.
-#pragma once
+// Samples tokens on the instruction set that the including file names.
+#include "sampling/draw.h"
+// clang-format off: order matters
+#include "simd/begin.inc.h"
+#include "simd/functions.inc.h"
+// clang-format on
 
 namespace skipdec {
 namespace {
@@ -288,4 +292,8 @@ std::int64_t draw_token(const Draw& draw, const float* logits, std::int64_t size
 }
 
 }  // namespace
+
+Drawing SKIPDEC_NAMED(drawing)() { return {draw_token, sum_weights}; }
 }  // namespace skipdec
+
+#include "simd/end.inc.h"

@@ -42,8 +42,8 @@ Draw draw_of(const SamplingParams& params) {
 
 Drawer::Drawer(const Draw& draw)
     : draw_(draw),
-      draw_token_(draw_token_on(instruction_set())),
-      sum_weights_(sum_weights_on(instruction_set())) {}
+      draw_token_(drawing(instruction_set()).draw_token),
+      sum_weights_(drawing(instruction_set()).sum_weights) {}
 
 Drawer::Drawer(const SamplingParams& params) : Drawer(draw_of(params)) {}
 
