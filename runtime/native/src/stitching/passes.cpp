@@ -14,16 +14,17 @@ namespace skipdec::runtime {
 namespace {
 
 // Limit of bindings kept per layer, one per shape of its calls; beyond it all are made again.
-constexpr std::int64_t kKeptBindings = 64;
+constexpr std::int64_t kKeptBindings = 256;
 
 bool names(const LayerPlan& plan, std::int64_t layer) {
   return std::binary_search(plan.begin(), plan.end(), layer);
 }
 
 // Returns how many of the row's tokens, from the first on, run ``layer``.
-std::int64_t active_count(const StepRow& row, std::int64_t layer) {
-  return std::count_if(row.plans.begin(), row.plans.end(),
-                       [&](const LayerPlan* plan) { return names(*plan, layer); });
+std::size_t active_count(const StepRow& row, std::int64_t layer) {
+  const auto count = std::count_if(row.plans.begin(), row.plans.end(),
+                                   [&](const LayerPlan* plan) { return names(*plan, layer); });
+  return static_cast<std::size_t>(count);
 }
 
 [[noreturn]] void refuse(const StepRow& row, const std::string& problem) {
@@ -45,8 +46,19 @@ bool runs_row_by_row(const Session& layer) { return layer.spec().find(Role::kSeq
 
 }  // namespace
 
-Passes::Passes(const Engines& engines, const Manifest& manifest, SlotCache& cache)
-    : engines_(engines), manifest_(manifest), cache_(cache) {}
+Passes::Passes(const Engines& engines, const Manifest& manifest, SlotCache& cache,
+               std::int64_t max_rows)
+    : engines_(engines),
+      manifest_(manifest),
+      cache_(cache),
+      all_(manifest, max_rows),
+      part_(manifest, max_rows) {
+  draft_logits_.reserve(static_cast<std::size_t>(max_rows));
+}
+
+std::int64_t Passes::num_logits(bool is_narrow) const {
+  return is_narrow ? manifest_.draft_head->tokens : manifest_.model.vocab_size;
+}
 
 void Passes::check(const std::vector<StepRow>& rows) const {
   for (const StepRow& row : rows) {
@@ -73,49 +85,74 @@ void Passes::check(const std::vector<StepRow>& rows) const {
 }
 
 const std::vector<const float*>& Passes::run(const std::vector<StepRow>& rows) {
-  if (!is_current(rows)) {
-    if (static_cast<std::int64_t>(bound_.size()) > kKeptBindings * engines_.num_layers()) unbind();
-    reserve_buffers(rows);
-    find_route(rows);
+  const Route& route = route_of(route_, rows, nullptr);
+  run_layers(route, rows);
+  route.head->run();
+  for (const StepRow& row : rows) {
+    cache_.set_length(row.row, row.position + static_cast<std::int64_t>(row.tokens.size()));
   }
-  Route& route = *route_;
+  layers_called_ = static_cast<std::int64_t>(route.stops.size());
+  return route.logits;
+}
+
+const std::vector<const float*>& Passes::draft(const std::vector<StepRow>& rows,
+                                               const std::vector<std::size_t>& drafting,
+                                               const LayerPlan& plan, bool is_narrow) {
+  const Route& route = route_of(draft_route_, rows, &plan);
+  run_layers(route, rows);
+  draft_logits_.clear();
+  for (const std::size_t index : drafting) {
+    const std::size_t place = draft_logits_.size();
+    all_.chosen_positions()[place] = static_cast<std::int64_t>(route.firsts[index]);
+    draft_logits_.push_back(all_.logits(static_cast<std::int64_t>(place), num_logits(is_narrow)));
+  }
+  draft_head_binding(rows.size(), drafting.size(), is_narrow)->run();
+  return draft_logits_;
+}
+
+void Passes::unbind() {
+  route_.reset();
+  draft_route_.reset();
+  bound_.clear();
+}
+
+void Passes::run_layers(const Route& route, const std::vector<StepRow>& rows) {
   std::size_t place = 0;
   for (const std::size_t index : route.order) {
     const StepRow& row = rows[index];
     for (std::size_t offset = 0; offset < row.tokens.size(); ++offset, ++place) {
-      all_->input_ids()[place] = row.tokens[offset];
-      all_->position_ids()[place] = row.position + static_cast<std::int64_t>(offset);
+      all_.input_ids()[place] = row.tokens[offset];
+      all_.position_ids()[place] = row.position + static_cast<std::int64_t>(offset);
     }
   }
   route.embed->run();
   const Group* group = nullptr;
   for (const Stop& stop : route.stops) {
     if (&route.groups[stop.group] != group) {
-      if (group != nullptr) scatter(*group);
+      if (group != nullptr) scatter(route, *group);
       group = &route.groups[stop.group];
-      gather(*group, rows);
+      gather(route, *group, rows);
     }
     for (Binding* const binding : stop.bindings) binding->run();
   }
-  if (group != nullptr) scatter(*group);
-  route.head->run();
-  for (const StepRow& row : rows) {
-    cache_.set_length(row.row, row.position + static_cast<std::int64_t>(row.tokens.size()));
+  if (group != nullptr) scatter(route, *group);
+}
+
+// Returns ``known``, the route of an earlier pass of this kind, which it renews if it is another's.
+const Passes::Route& Passes::route_of(std::optional<Route>& known, const std::vector<StepRow>& rows,
+                                      const LayerPlan* plan) {
+  const bool is_current =
+      known && known->version == cache_.version() && known->plan == plan &&
+      std::equal(rows.begin(), rows.end(), known->made_of.begin(), known->made_of.end(),
+                 [](const StepRow& row, const auto& made_of) {
+                   return row.row == made_of.first && row.plans == made_of.second;
+                 });
+  if (!is_current) {
+    if (static_cast<std::int64_t>(bound_.size()) > kKeptBindings * cache_.num_layers()) unbind();
+    reserve_buffers(rows);
+    known = found_route(rows, plan);
   }
-  return route.logits;
-}
-
-void Passes::unbind() {
-  route_.reset();
-  bound_.clear();
-}
-
-bool Passes::is_current(const std::vector<StepRow>& rows) const {
-  return route_ && route_->version == cache_.version() &&
-         std::equal(rows.begin(), rows.end(), route_->made_of.begin(), route_->made_of.end(),
-                    [](const StepRow& row, const auto& known) {
-                      return row.row == known.first && row.plans == known.second;
-                    });
+  return *known;
 }
 
 // Makes the buffers large enough; they double, so that few are allocated.
@@ -123,40 +160,55 @@ void Passes::reserve_buffers(const std::vector<StepRow>& rows) {
   std::size_t longest = 0;
   for (const StepRow& row : rows) longest = std::max(longest, row.tokens.size());
   const auto needed = static_cast<std::int64_t>(rows.size() * longest);
-  if (all_ && all_->size() >= needed) return;
-  std::int64_t size = 1;
+  if (needed <= all_.size()) return;
+  std::int64_t size = all_.size();
   while (size < needed) size *= 2;
   unbind();
   ends_.clear();
-  all_.emplace(manifest_, size);
-  part_.emplace(manifest_, size);
+  all_ = StepBuffers(manifest_, size);
+  part_ = StepBuffers(manifest_, size);
 }
 
-// Finds the calls of the layers that the rows reside in, lowest first.
-void Passes::find_route(const std::vector<StepRow>& rows) {
+// Finds the calls of the layers that the rows reside in, lowest first: of all or those of ``plan``.
+Passes::Route Passes::found_route(const std::vector<StepRow>& rows, const LayerPlan* plan) {
   Route route;
   route.version = cache_.version();
+  route.plan = plan;
   std::unordered_map<SlotCache::Row, std::size_t> index_of;
   for (std::size_t index = 0; index < rows.size(); ++index) {
     route.made_of.emplace_back(rows[index].row, rows[index].plans);
     index_of[rows[index].row] = index;
     route.order.push_back(index);
   }
-  const std::vector<SlotCache::Row>& top = cache_.residents(engines_.num_layers() - 1);
-  if (top.size() == rows.size()) {
-    for (std::size_t place = 0; place < top.size(); ++place) {
-      route.order[place] = index_of.at(top[place]);
+  const std::int64_t top = plan == nullptr ? engines_.num_layers() - 1 : plan->back();
+  const std::vector<SlotCache::Row>& residents = cache_.residents(top);
+  if (residents.size() == rows.size()) {
+    std::transform(residents.begin(), residents.end(), route.order.begin(),
+                   [&](SlotCache::Row row) { return index_of.at(row); });
+  }
+  std::size_t count = 0;
+  route.firsts.resize(rows.size());
+  for (const std::size_t index : route.order) {
+    route.firsts[index] = count;
+    count += rows[index].tokens.size();
+  }
+  find_stops(route, rows);
+  route.embed = end_binding(*engines_.embed, count);
+  if (plan != nullptr) return route;
+  route.head = end_binding(*engines_.head, count);
+  for (std::size_t index = 0; index < rows.size(); ++index) {
+    for (std::size_t offset = 0; offset < rows[index].tokens.size(); ++offset) {
+      route.logits.push_back(all_.logits(static_cast<std::int64_t>(route.firsts[index] + offset)));
     }
   }
-  std::int64_t count = 0;
-  Indices first_of(rows.size());  // by index
-  for (const std::size_t index : route.order) {
-    route.firsts.push_back(count);
-    first_of[index] = count;
-    count += static_cast<std::int64_t>(rows[index].tokens.size());
-  }
-  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
-    if (cache_.residents(layer).empty()) continue;
+  return route;
+}
+
+void Passes::find_stops(Route& route, const std::vector<StepRow>& rows) {
+  const std::int64_t end = route.plan == nullptr ? engines_.num_layers() : cache_.num_layers();
+  for (std::int64_t layer = 0; layer < end; ++layer) {
+    const bool is_called = route.plan == nullptr || names(*route.plan, layer);
+    if (!is_called || cache_.residents(layer).empty()) continue;
     Group group = group_of(layer, route, rows);
     if (route.groups.empty() || !route.groups.back().equals(group)) {
       route.groups.push_back(std::move(group));
@@ -164,99 +216,110 @@ void Passes::find_route(const std::vector<StepRow>& rows) {
     route.stops.push_back(
         {route.groups.size() - 1, layer_bindings(layer, route.groups.back(), route.firsts)});
   }
-  for (std::size_t index = 0; index < rows.size(); ++index) {
-    for (std::size_t offset = 0; offset < rows[index].tokens.size(); ++offset) {
-      route.logits.push_back(all_->logits(first_of[index] + static_cast<std::int64_t>(offset)));
-    }
-  }
-  route.embed = end_binding(*engines_.embed, count);
-  route.head = end_binding(*engines_.head, count);
-  route_ = std::move(route);
 }
 
 Passes::Group Passes::group_of(std::int64_t layer, const Route& route,
                                const std::vector<StepRow>& rows) const {
   Group group;
+  std::size_t place = 0;
+  bool is_packed = cache_.residents(layer).size() == rows.size();
   for (const SlotCache::Row number : cache_.residents(layer)) {
-    const auto found = std::find_if(route.order.begin(), route.order.end(),
-                                    [&](std::size_t index) { return rows[index].row == number; });
-    group.rows.push_back(found - route.order.begin());
-    group.counts.push_back(active_count(rows[*found], layer));
+    // Mostly the next row of the pass.
+    if (place == rows.size() || rows[route.order[place]].row != number) {
+      const auto found = std::find_if(route.order.begin(), route.order.end(),
+                                      [&](std::size_t index) { return rows[index].row == number; });
+      place = static_cast<std::size_t>(found - route.order.begin());
+      is_packed = false;
+    }
+    const std::size_t index = route.order[place++];
+    group.rows.push_back(index);
+    group.counts.push_back(route.plan == nullptr ? active_count(rows[index], layer) : 1);
     group.longest = std::max(group.longest, group.counts.back());
   }
-  bool is_dense = group.rows.size() == rows.size();
-  for (std::size_t slot = 0; slot < group.rows.size() && is_dense; ++slot) {
-    const auto tokens = static_cast<std::int64_t>(rows[route.order[slot]].tokens.size());
-    const bool is_whole = group.counts[slot] == group.longest && tokens == group.longest;
-    is_dense =
-        group.rows[slot] == static_cast<std::int64_t>(slot) && (rows.size() == 1 || is_whole);
+  group.is_split = group.longest > 1 && runs_row_by_row(engines_.layer(layer));
+  for (std::size_t slot = 0; slot < group.rows.size() && is_packed && rows.size() > 1; ++slot) {
+    is_packed = group.counts[slot] == group.longest &&
+                rows[group.rows[slot]].tokens.size() == group.longest;
   }
-  const Session& session = *engines_.layers[static_cast<std::size_t>(layer)];
-  group.is_gathered = !is_dense && !runs_row_by_row(session);
+  group.is_gathered = !is_packed && !group.is_split;
   return group;
 }
 
 std::vector<Binding*> Passes::layer_bindings(std::int64_t layer, const Group& group,
                                              const Indices& firsts) {
-  const auto count = static_cast<std::int64_t>(group.rows.size());
-  if (!runs_row_by_row(*engines_.layers[static_cast<std::size_t>(layer)])) {
-    return {layer_binding({layer, 0, count, group.longest, 0, group.is_gathered})};
+  if (!group.is_split) {
+    return {layer_binding({layer, 0, group.rows.size(), group.longest, 0, group.is_gathered})};
   }
   std::vector<Binding*> bindings;
-  for (std::int64_t slot = 0; slot < count; ++slot) {
-    const auto place = static_cast<std::size_t>(slot);
-    const std::int64_t first = firsts[static_cast<std::size_t>(group.rows[place])];
-    bindings.push_back(layer_binding({layer, slot, 1, group.counts[place], first, false}));
+  for (std::size_t slot = 0; slot < group.rows.size(); ++slot) {
+    bindings.push_back(
+        layer_binding({layer, slot, 1, group.counts[slot], firsts[group.rows[slot]], false}));
   }
   return bindings;
 }
 
 Binding* Passes::layer_binding(const Shape& shape) {
   const auto& [layer, slot, rows, tokens, first_token, is_gathered] = shape;
+  const auto first_slot = static_cast<std::int64_t>(slot), count = static_cast<std::int64_t>(rows);
   const std::uint64_t generation = cache_.generation(layer);
   Bound& bound = bound_[shape];
   if (!bound.binding || bound.generation != generation) {
     bound.binding.reset();
-    StepBuffers& buffers = is_gathered ? *part_ : *all_;
-    std::vector<BoundTensor> tensors = buffers.tensors(rows, tokens, slot, first_token);
-    add_cache(tensors, cache_.layout(), cache_.slots(layer, slot, rows));
-    bound.binding = engines_.layers[static_cast<std::size_t>(layer)]->bind(tensors);
+    std::vector<BoundTensor> tensors =
+        (is_gathered ? part_ : all_)
+            .tensors(count, static_cast<std::int64_t>(tokens), first_slot,
+                     static_cast<std::int64_t>(first_token));
+    add_cache(tensors, cache_.layout(), cache_.slots(layer, first_slot, count));
+    bound.binding = engines_.layer(layer).bind(tensors);
     bound.generation = generation;
   }
   return bound.binding.get();
 }
 
-Binding* Passes::end_binding(Session& session, std::int64_t tokens) {
-  std::unique_ptr<Binding>& binding = ends_[{&session, tokens}];
-  if (!binding) binding = session.bind(all_->tensors(tokens));
+Binding* Passes::end_binding(Session& session, std::size_t tokens) {
+  std::unique_ptr<Binding>& binding = ends_[{&session, tokens, 0}];
+  if (!binding) binding = session.bind(all_.tensors(static_cast<std::int64_t>(tokens)));
+  return binding.get();
+}
+
+Binding* Passes::draft_head_binding(std::size_t rows, std::size_t drafting, bool is_narrow) {
+  Session& session = is_narrow ? *engines_.draft_head : *engines_.head;
+  std::unique_ptr<Binding>& binding = ends_[{&session, rows, drafting}];
+  if (!binding) {
+    binding =
+        session.bind(all_.head_tensors(static_cast<std::int64_t>(rows),
+                                       static_cast<std::int64_t>(drafting), num_logits(is_narrow)));
+  }
   return binding.get();
 }
 
 // Sets the positions of the group's rows and gathers its tokens.
-void Passes::gather(const Group& group, const std::vector<StepRow>& rows) {
-  StepBuffers& buffers = group.is_gathered ? *part_ : *all_;
+void Passes::gather(const Route& route, const Group& group, const std::vector<StepRow>& rows) {
+  StepBuffers& buffers = group.is_gathered ? part_ : all_;
   for (std::size_t slot = 0; slot < group.rows.size(); ++slot) {
-    const auto row = static_cast<std::size_t>(group.rows[slot]);
-    const std::int64_t start = rows[route_->order[row]].position;
-    buffers.set_row(slot, start, group.counts[slot]);
+    const std::size_t index = group.rows[slot];
+    const std::int64_t start = rows[index].position;
+    buffers.set_row(slot, start, static_cast<std::int64_t>(group.counts[slot]));
     if (!group.is_gathered) continue;
-    for (std::int64_t token = 0; token < group.longest; ++token) {
-      const std::int64_t own = std::min(token, group.counts[slot] - 1);  // the last one is padding
-      const std::int64_t place = static_cast<std::int64_t>(slot) * group.longest + token;
-      std::memcpy(buffers.hidden_state(place), all_->hidden_state(route_->firsts[row] + own),
+    for (std::size_t token = 0; token < group.longest; ++token) {
+      const std::size_t own = std::min(token, group.counts[slot] - 1);  // the last one is padding
+      const std::size_t place = slot * group.longest + token;
+      std::memcpy(buffers.hidden_state(static_cast<std::int64_t>(place)),
+                  all_.hidden_state(static_cast<std::int64_t>(route.firsts[index] + own)),
                   buffers.row_bytes());
-      buffers.position_ids()[static_cast<std::size_t>(place)] = start + own;
+      buffers.position_ids()[place] = start + static_cast<std::int64_t>(own);
     }
   }
+  if (!group.is_split) buffers.set_total(group.rows.size());
 }
 
-void Passes::scatter(const Group& group) {
+void Passes::scatter(const Route& route, const Group& group) {
   if (!group.is_gathered) return;
   for (std::size_t slot = 0; slot < group.rows.size(); ++slot) {
-    const std::int64_t first = route_->firsts[static_cast<std::size_t>(group.rows[slot])];
-    std::memcpy(all_->hidden_state(first),
-                part_->hidden_state(static_cast<std::int64_t>(slot) * group.longest),
-                static_cast<std::size_t>(group.counts[slot]) * part_->row_bytes());
+    const std::size_t first = route.firsts[group.rows[slot]];
+    std::memcpy(all_.hidden_state(static_cast<std::int64_t>(first)),
+                part_.hidden_state(static_cast<std::int64_t>(slot * group.longest)),
+                group.counts[slot] * part_.row_bytes());
   }
 }
 

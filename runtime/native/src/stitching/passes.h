@@ -1,4 +1,4 @@
-// Passes in which rows feed several tokens each.
+// Passes: the calls of one step of a running batch.
 #pragma once
 
 #include <cstdint>
@@ -25,45 +25,54 @@ struct StepRow {
   std::vector<const LayerPlan*> plans;
 };
 
-// Runs rows of several tokens each, on a past, through the layers that each token's plan names.
+// Runs steps, passes and drafts over the layers in which rows reside.
 //
 // The hidden states of a pass are packed: token after token, row after row, without padding, and
-// embedding and head run on exactly these. A layer runs all of its slots in one call,
-// [rows, longest, E], for which its tokens are gathered and padded: a shorter row repeats its last
-// token, whose results are dropped. Padding writes to the cache behind the row's own positions; the
-// next fed token overwrites that before it is read. One row, or rows of equally many tokens, need
-// no gathering.
+// embedding and head run on exactly these. Rows have the order of the top layer's slots, if all of
+// them run it. A layer runs all of its slots in one call, [rows, longest, E]; if its tokens are not
+// packed in this shape and order, they are gathered in a second set of buffers and padded: a
+// shorter row repeats its last token, whose results are dropped. Padding writes to the cache behind
+// the row's own positions; the next fed token overwrites that before it is read.
 //
 // Worked: rows a and b feed a0 a1 a2 and b0, and a2 bypasses layer 4. Then
 //     layer 3 runs [[a0 a1 a2] [b0 b0 b0]], layer 4 [[a0 a1] [b0 b0]].
 //
 // ONNX Runtime's own attention takes several tokens with a past only for a single row, so its
-// layers are called row by row.
+// layers are called row by row where a row feeds several.
 class Passes {
  public:
-  // All arguments outlive this.
-  Passes(const Engines& engines, const Manifest& manifest, SlotCache& cache);
+  // All arguments outlive this. Passes of up to ``max_rows`` rows of one token each need no further
+  // memory.
+  Passes(const Engines& engines, const Manifest& manifest, SlotCache& cache, std::int64_t max_rows);
 
   // Throws Error (kInternal) for tokens that cannot be fed; changes nothing.
   void check(const std::vector<StepRow>& rows) const;
   // Runs a pass of rows that `check` accepted and that have left the layers that they bypass.
   // Returns the logits [V] of every token, row after row, valid until the next call.
   const std::vector<const float*>& run(const std::vector<StepRow>& rows);
-  // The number of layers that the last pass called.
-  std::int64_t layers_called() const { return static_cast<std::int64_t>(route_->stops.size()); }
+  // Runs one token of each row through the layers of ``plan``, and a head on the rows at the places
+  // ``drafting``: see `SlotStitcher::draft`.
+  const std::vector<const float*>& draft(const std::vector<StepRow>& rows,
+                                         const std::vector<std::size_t>& drafting,
+                                         const LayerPlan& plan, bool is_narrow);
+  std::int64_t num_logits(bool is_narrow) const;
+  // The number of layers that the last pass called; drafts do not count.
+  std::int64_t layers_called() const { return layers_called_; }
   // Drops all bindings to slots, whose buffers are about to be freed.
   void unbind();
 
  private:
-  using Indices = std::vector<std::int64_t>;
+  using Indices = std::vector<std::size_t>;
   // The tokens that neighbouring layers run.
   struct Group {
-    Indices rows;    // places in the pass, in the order of the layers' slots
+    Indices rows;    // indices of the pass's rows, in the order of the layers' slots
     Indices counts;  // tokens of each
-    std::int64_t longest = 0;
+    std::size_t longest = 0;
     bool is_gathered = false;  // false: the packed tokens already have the layer's shape
+    bool is_split = false;     // called row by row
     bool equals(const Group& other) const {
-      return is_gathered == other.is_gathered && rows == other.rows && counts == other.counts;
+      return is_gathered == other.is_gathered && is_split == other.is_split && rows == other.rows &&
+             counts == other.counts;
     }
   };
   struct Stop {
@@ -73,41 +82,48 @@ class Passes {
   // The calls of a pass; passes repeat them while ``version`` of the cache lasts.
   struct Route {
     std::uint64_t version = 0;
+    const LayerPlan* plan = nullptr;  // the layers of a draft; nullptr: of a pass
     std::vector<std::pair<SlotCache::Row, std::vector<const LayerPlan*>>> made_of;
-    std::vector<std::size_t> order;  // places in ``made_of``, in the order of the pass
-    Indices firsts;                  // place of each of these rows' first token in the pass
+    Indices order;   // indices of the rows, in the order of the pass
+    Indices firsts;  // place of each row's first token in the pass, by index
     std::vector<Group> groups;
     std::vector<Stop> stops;
     Binding* embed = nullptr;
-    Binding* head = nullptr;
-    std::vector<const float*> logits;  // in the order in which rows were given
+    Binding* head = nullptr;           // of a pass
+    std::vector<const float*> logits;  // of a pass, in the order in which rows were given
   };
   // layer, slot, rows, tokens, first token, is_gathered
-  using Shape =
-      std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>;
+  using Shape = std::tuple<std::int64_t, std::size_t, std::size_t, std::size_t, std::size_t, bool>;
   struct Bound {
     std::uint64_t generation = 0;
     std::unique_ptr<Binding> binding;
   };
 
-  bool is_current(const std::vector<StepRow>& rows) const;
+  const Route& route_of(std::optional<Route>& known, const std::vector<StepRow>& rows,
+                        const LayerPlan* plan);
+  Route found_route(const std::vector<StepRow>& rows, const LayerPlan* plan);
+  void find_stops(Route& route, const std::vector<StepRow>& rows);
   void reserve_buffers(const std::vector<StepRow>& rows);
-  void find_route(const std::vector<StepRow>& rows);
   Group group_of(std::int64_t layer, const Route& route, const std::vector<StepRow>& rows) const;
   std::vector<Binding*> layer_bindings(std::int64_t layer, const Group& group,
                                        const Indices& firsts);
   Binding* layer_binding(const Shape& shape);
-  Binding* end_binding(Session& session, std::int64_t tokens);
-  void gather(const Group& group, const std::vector<StepRow>& rows);
-  void scatter(const Group& group);
+  Binding* end_binding(Session& session, std::size_t tokens);
+  Binding* draft_head_binding(std::size_t rows, std::size_t drafting, bool is_narrow);
+  void run_layers(const Route& route, const std::vector<StepRow>& rows);
+  void gather(const Route& route, const Group& group, const std::vector<StepRow>& rows);
+  void scatter(const Route& route, const Group& group);
 
   const Engines& engines_;
   const Manifest& manifest_;
   SlotCache& cache_;
-  std::optional<StepBuffers> all_, part_;
+  StepBuffers all_, part_;
   std::map<Shape, Bound> bound_;
-  std::map<std::pair<const Session*, std::int64_t>, std::unique_ptr<Binding>> ends_;
-  std::optional<Route> route_;
+  // Of embedding and head, by session, tokens, and rows that draft.
+  std::map<std::tuple<const Session*, std::size_t, std::size_t>, std::unique_ptr<Binding>> ends_;
+  std::optional<Route> route_, draft_route_;
+  std::vector<const float*> draft_logits_;  // of the last draft
+  std::int64_t layers_called_ = 0;
 };
 
 }  // namespace skipdec::runtime

@@ -3,11 +3,9 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -15,7 +13,6 @@
 #include "kv/slot_cache.h"
 #include "stitching/passes.h"
 #include "stitching/prompts.h"
-#include "stitching/step_buffers.h"
 
 namespace skipdec::runtime {
 
@@ -42,10 +39,7 @@ struct PromptRow {
 // Depth never grows along a row, so a row never runs a layer again that its plan bypasses: its
 // slots in these layers are freed at once, and its hidden state passes them unchanged.
 //
-// A step's rows have the order of the top layer's slots, if all of them run it. A layer whose slots
-// have another order, or fewer rows, works on a second set of buffers: its rows are gathered there
-// with their positions, and scattered back after the last layer of that order. `Passes` runs passes
-// in which a row feeds several tokens.
+// `Passes` makes the calls of its steps, passes and drafts.
 class SlotStitcher {
  public:
   SlotStitcher(const Engines& engines, const Manifest& manifest, const SlotLimits& limits,
@@ -91,14 +85,14 @@ class SlotStitcher {
                                          const std::vector<std::size_t>& drafting,
                                          const LayerPlan& plan, bool is_narrow = false);
   // The number of logits of a row of a draft: the tokens that its head scores.
-  std::int64_t num_logits(bool is_narrow) const { return is_narrow ? draft_tokens_ : vocab_size_; }
+  std::int64_t num_logits(bool is_narrow) const { return passes_.num_logits(is_narrow); }
   // Feeds a row's written tokens from position ``start`` on to the layers of ``plan``, in which it
   // resides. The model's layers write what they hold already, bit for bit; the draft layer among
   // them gets the keys and values of tokens that it has not seen.
   void follow(SlotCache::Row row, const TokenSpan& tokens, std::int64_t start,
               const LayerPlan& plan);
   // The number of layers that the last pass called.
-  std::int64_t layers_called() const { return layers_called_; }
+  std::int64_t layers_called() const { return passes_.layers_called(); }
   // True if rows have slots in the draft layer too, as the last number of their reservations says.
   bool has_draft_layer() const { return cache_.num_layers() > engines_.num_layers(); }
   // Rolls a row back to its first ``length`` positions; later ones are fed again. It goes back to
@@ -126,24 +120,6 @@ class SlotStitcher {
 
  private:
   using Rows = std::vector<SlotCache::Row>;
-  // A layer's call, on all rows in their order or on those of ``gather``, an index of
-  // Route::gathers.
-  struct Stop {
-    static constexpr std::size_t kAll = SIZE_MAX;
-    std::size_t gather = kAll;
-    Binding* binding = nullptr;
-  };
-  // The calls of a step below the head; steps repeat them while ``version`` of the cache lasts.
-  struct Route {
-    std::uint64_t version = 0;
-    const LayerPlan* plan = nullptr;                // the layers of a draft; nullptr: of a pass
-    Rows numbers;                                   // rows, as they are given
-    std::vector<std::size_t> order;                 // places in ``numbers``, as buffers hold them
-    std::vector<std::int64_t> places;               // in the buffers, by place in ``numbers``
-    std::vector<std::vector<std::size_t>> gathers;  // places in the buffers
-    std::vector<Stop> stops;
-    Binding* embed = nullptr;
-  };
   // A prompt that runs in chunks: its caches in all layers and how many tokens are done.
   struct Chunked {
     const PromptRow* row = nullptr;
@@ -159,43 +135,19 @@ class SlotStitcher {
   void copy_kept(const std::vector<const PromptRow*>& rows, std::int64_t layer,
                  const CacheView& written);
   void leave_bypassed(const StepRow& row);
-  bool is_current(const std::optional<Route>& route, const std::vector<StepRow>& rows,
-                  const LayerPlan* plan) const;
-  Route route_of(const std::vector<StepRow>& rows, const LayerPlan* plan);
-  void run(const Route& route, const std::vector<StepRow>& rows);
-  void run_layers(const Route& route, const std::vector<StepRow>& rows);
-  void gather(const Route& route, const std::vector<std::size_t>& places,
-              const std::vector<StepRow>& rows);
-  void scatter(const std::vector<std::size_t>& places);
-  Binding* layer_binding(std::int64_t layer, std::int64_t rows, bool is_part);
-  Binding* end_binding(Session& session, std::int64_t rows);
-  Binding* draft_head_binding(std::int64_t rows, std::int64_t drafting, bool is_narrow);
 
   const Engines& engines_;
-  std::int64_t vocab_size_, draft_tokens_;  // scored by the head and by the narrow one
   BufferPool pool_;
   SlotCache cache_;
   Prompts prompts_;
   std::optional<PrefixCache> prefixes_;
-  StepBuffers all_, part_;
   struct Depth {
     const LayerPlan* plan = nullptr;  // of the first token of the row's last pass
     std::int64_t since = 0;           // the position at which the row last left layers
   };
   std::unordered_map<SlotCache::Row, Depth> depths_;
   std::optional<Chunked> chunked_;
-  struct Bound {
-    std::uint64_t generation = 0;
-    std::unique_ptr<Binding> binding;
-  };
-  std::map<std::tuple<std::int64_t, std::int64_t, bool>, Bound> bound_;  // layer, rows, is_part
-  std::map<std::pair<const Session*, std::int64_t>, std::unique_ptr<Binding>> ends_;
-  std::map<std::tuple<const Session*, std::int64_t, std::int64_t>, std::unique_ptr<Binding>>
-      draft_heads_;  // session, rows, those that draft
-  std::optional<Route> route_, draft_route_;
-  std::vector<const float*> logits_;  // of the last step
   Passes passes_;
-  std::int64_t layers_called_ = 0;
 };
 
 }  // namespace skipdec::runtime

@@ -22,12 +22,6 @@ StepBuffers::StepBuffers(const Manifest& manifest, std::int64_t max_rows)
   std::iota(row_positions_.begin(), row_positions_.end(), 0);
 }
 
-void StepBuffers::set_position(std::size_t row, std::int64_t position) {
-  position_ids_[row] = position;
-  write_indices_[row] = position;
-  seqlens_k_[row] = static_cast<std::int32_t>(position);
-}
-
 void StepBuffers::set_total(std::size_t rows) {
   const auto end = seqlens_k_.begin() + static_cast<std::ptrdiff_t>(rows);
   total_lengths_.front() = *std::max_element(seqlens_k_.begin(), end) + 1;

@@ -1,4 +1,4 @@
-// The memory of one decode step for up to ``max_rows`` rows of one token each, allocated once.
+// The memory of one pass over up to ``max_rows`` tokens.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,10 @@ class StepBuffers {
   std::vector<std::int64_t>& input_ids() { return input_ids_; }        // [max_rows]
   std::vector<std::int64_t>& position_ids() { return position_ids_; }  // [max_rows]
   std::int64_t size() const { return static_cast<std::int64_t>(input_ids_.size()); }
-  // Sets the position of the one token that a row feeds.
-  void set_position(std::size_t row, std::int64_t position);
-  // Call it after all positions of a step of ``rows`` rows are set.
-  void set_total(std::size_t rows);
   // Sets where a row's ``count`` tokens start; their position ids are the caller's.
   void set_row(std::size_t row, std::int64_t start, std::int64_t count);
+  // Call it after `set_row` for each of ``rows`` rows that one call runs.
+  void set_total(std::size_t rows);
   std::byte* hidden_state(std::int64_t row) const {
     return hidden_states_.data() + row * row_bytes_;
   }
