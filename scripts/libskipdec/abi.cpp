@@ -38,7 +38,8 @@ constexpr bool is_at(std::size_t offset, std::size_t position) {
   static_assert(is_at(offsetof(OrtApi, name), ours::k##name.position)); \
   static_assert(same(ours::k##name, decltype(OrtApi::name){}))
 #define RELEASES(name, handle) \
-  static_assert(is_at(offsetof(OrtApi, name), ours::kRelease<ours::handle>))
+  static_assert(               \
+      is_at(offsetof(OrtApi, name), ours::release_of(static_cast<const ours::handle*>(nullptr))))
 
 SAME(CreateSession);
 SAME(CreateSessionOptions);
@@ -74,7 +75,8 @@ SAME(AddInitializer);
 SAME(CreateArenaCfg);
 
 RELEASES(ReleaseEnv, Environment);
-static_assert(is_at(offsetof(OrtApi, ReleaseStatus), ours::kRelease<skipdec::abi::Status>));
+static_assert(is_at(offsetof(OrtApi, ReleaseStatus),
+                    ours::release_of(static_cast<const skipdec::abi::Status*>(nullptr))));
 RELEASES(ReleaseMemoryInfo, MemoryInfo);
 RELEASES(ReleaseSession, NativeSession);
 RELEASES(ReleaseValue, Value);

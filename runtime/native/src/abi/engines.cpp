@@ -135,34 +135,8 @@ skipdec_status skipdec_engine_info(skipdec_engine* engine, const skipdec_info** 
 
 skipdec_status skipdec_engine_stats(skipdec_engine* engine, skipdec_stats* stats) {
   return guarded([&] {
-    const runtime::EngineStats now = required(engine, "engine")->service->stats();
-    skipdec_stats whole{};
+    skipdec_stats whole = required(engine, "engine")->service->stats();
     whole.size = runtime::with_defaults(required(stats, "stats"), whole, "stats").size;
-    whole.running = now.running;
-    whole.waiting = now.waiting;
-    whole.submitted = now.submitted;
-    whole.finished = now.finished;
-    whole.aborted = now.aborted;
-    whole.failed = now.failed;
-    whole.reserved_bytes = now.reserved_bytes;
-    whole.prefix_bytes = now.prefix_bytes;
-    whole.limit_bytes = now.limit_bytes;
-    whole.prompt_tokens = now.prompt_tokens;
-    whole.prefix_tokens = now.prefix_tokens;
-    whole.generated_tokens = now.generated_tokens;
-    whole.steps = now.steps;
-    whole.step_rows = now.step_rows;
-    whole.layer_calls = now.layer_calls;
-    whole.layer_rows = now.layer_rows;
-    whole.prefill_seconds = now.prefill_seconds;
-    whole.decode_seconds = now.decode_seconds;
-    whole.sampling_seconds = now.sampling_seconds;
-    whole.scoring_seconds = now.scoring_seconds;
-    whole.draft_steps = now.draft_steps;
-    whole.draft_tokens = now.draft_tokens;
-    whole.accepted_draft_tokens = now.accepted_draft_tokens;
-    whole.draft_seconds = now.draft_seconds;
-    whole.drafting = now.drafting;
     std::memcpy(stats, &whole, whole.size);
     return SKIPDEC_OK;
   });

@@ -18,26 +18,9 @@ struct skipdec_engine {
 
 namespace skipdec::runtime {
 
-// A delta for C: views of memory of this object or of the delta.
-class DeltaView {
- public:
-  const skipdec_delta& show(const Delta& delta);
-
- private:
-  skipdec_delta shown_{};
-  std::vector<skipdec_logprob> logprobs_;
-};
-
-// A completion for C; the completion outlives it.
-class CompletionView {
- public:
-  explicit CompletionView(const Completion& completion);
-  const skipdec_completion& shown() const { return shown_; }
-
- private:
-  std::vector<skipdec_logprob> logprobs_;
-  skipdec_completion shown_{};
-};
+// A delta or a completion for C: views of memory of the given one.
+skipdec_delta shown(const Delta& delta);
+skipdec_completion shown(const Completion& completion);
 
 // Copies everything that ``given`` points to. Throws Error (kUsage).
 SamplingParams sampling_params(const skipdec_params& given, const SamplingDefaults& defaults);
@@ -49,8 +32,8 @@ struct skipdec_request {
   std::shared_ptr<skipdec::runtime::Ticket> ticket;
   std::weak_ptr<skipdec::runtime::Service> service;
   std::optional<skipdec::runtime::Delta> delta;  // the last one taken
-  skipdec::runtime::DeltaView delta_view;
-  std::vector<std::unique_ptr<skipdec::runtime::CompletionView>> completions;  // made on demand
+  skipdec_delta delta_view{};
+  std::vector<skipdec_completion> completions;  // made on demand
 };
 
 struct skipdec_score {

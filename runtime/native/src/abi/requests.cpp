@@ -13,9 +13,9 @@ namespace {
 
 runtime::OnDelta on_delta_of(const skipdec_params& params) {
   if (params.callback == nullptr) return {};
-  return [callback = params.callback, user_data = params.user_data,
-          view = std::make_shared<runtime::DeltaView>()](const runtime::Delta& delta) {
-    return callback(user_data, &view->show(delta)) == 0;
+  return [callback = params.callback, user_data = params.user_data](const runtime::Delta& delta) {
+    const skipdec_delta view = runtime::shown(delta);
+    return callback(user_data, &view) == 0;
   };
 }
 
@@ -105,7 +105,8 @@ skipdec_status skipdec_request_next(skipdec_request* request, double timeout,
     runtime::Received received = ticket.mailbox.next(timeout);
     request->delta = std::move(received.delta);
     if (request->delta) {
-      *delta = &request->delta_view.show(*request->delta);
+      request->delta_view = runtime::shown(*request->delta);
+      *delta = &request->delta_view;
       return SKIPDEC_OK;
     }
     if (received.progress == runtime::Progress::kRunning) return SKIPDEC_TIMEOUT;
@@ -146,10 +147,10 @@ skipdec_status skipdec_request_completion(skipdec_request* request, int64_t inde
     }
     if (request->completions.empty()) {
       for (const runtime::Completion& each : completions) {
-        request->completions.push_back(std::make_unique<runtime::CompletionView>(each));
+        request->completions.push_back(runtime::shown(each));
       }
     }
-    *completion = &request->completions[static_cast<std::size_t>(index)]->shown();
+    *completion = &request->completions[static_cast<std::size_t>(index)];
     return SKIPDEC_OK;
   });
 }

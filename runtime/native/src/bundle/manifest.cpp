@@ -14,7 +14,7 @@
 #include "files/digest.h"
 #include "json/canonical.h"
 #include "json/fields.h"
-#include "json/parse.h"
+#include "json/tree.h"
 
 namespace skipdec::runtime {
 namespace {

@@ -19,36 +19,14 @@ class Reader {
   }
 
   // Callbacks of nlohmann::json::sax_parse; they return true to continue.
-  bool null() {
-    count_value();
-    events_.on_null();
-    return true;
-  }
-
-  bool boolean(bool value) {
-    count_value();
-    events_.on_boolean(value);
-    return true;
-  }
-
-  bool number_integer(std::int64_t value) {
-    count_value();
-    events_.on_integer(value);
-    return true;
-  }
-
-  bool number_unsigned(std::uint64_t value) {
-    count_value();
-    events_.on_unsigned(value);
-    return true;
-  }
-
+  bool null() { return scalar(nullptr); }
+  bool boolean(bool value) { return scalar(value); }
+  bool number_integer(std::int64_t value) { return scalar(value); }
+  bool number_unsigned(std::uint64_t value) { return scalar(value); }
   bool number_float(double value, const std::string& written) {
-    count_value();
     if (written.find_first_of(".eE") == std::string::npos)
       refuse("holds the integer " + written.substr(0, 40) + "; allowed: integers of 64 bits");
-    events_.on_number(value);
-    return true;
+    return scalar(value);
   }
 
   bool string(std::string& value) {
@@ -59,33 +37,14 @@ class Reader {
 
   bool binary(const nlohmann::json::binary_t& /*value*/) const { refuse("holds binary data"); }
 
-  bool start_object(std::size_t /*elements*/) {
-    open();
-    events_.on_object_start();
-    return true;
-  }
+  bool start_object(std::size_t /*elements*/) { return start(true); }
+  bool end_object() { return end(true); }
+  bool start_array(std::size_t /*elements*/) { return start(false); }
+  bool end_array() { return end(false); }
 
   bool key(std::string& value) {
     count();
     events_.on_key(value);
-    return true;
-  }
-
-  bool end_object() {
-    --depth_;
-    events_.on_object_end();
-    return true;
-  }
-
-  bool start_array(std::size_t /*elements*/) {
-    open();
-    events_.on_array_start();
-    return true;
-  }
-
-  bool end_array() {
-    --depth_;
-    events_.on_array_end();
     return true;
   }
 
@@ -108,9 +67,23 @@ class Reader {
       refuse("is nested deeper than " + std::to_string(limits_.max_nesting) + " levels");
   }
 
-  void open() {
+  bool scalar(const nlohmann::json& value) {
+    count_value();
+    events_.on_scalar(value);
+    return true;
+  }
+
+  bool start(bool is_object) {
     count_value();
     ++depth_;
+    events_.on_start(is_object);
+    return true;
+  }
+
+  bool end(bool is_object) {
+    --depth_;
+    events_.on_end(is_object);
+    return true;
   }
 
   const std::string& subject_;

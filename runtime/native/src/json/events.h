@@ -1,7 +1,7 @@
 // JSON as a stream of events.
 #pragma once
 
-#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -17,18 +17,12 @@ class JsonEvents {
   JsonEvents& operator=(const JsonEvents&) = delete;
   virtual ~JsonEvents() = default;
 
-  virtual void on_null() = 0;
-  virtual void on_boolean(bool value) = 0;
-  virtual void on_integer(std::int64_t value) = 0;
-  // Receives integers from 0 on.
-  virtual void on_unsigned(std::uint64_t value) = 0;
-  virtual void on_number(double value) = 0;
+  // Receives a scalar that is no string; integers from 0 on are unsigned.
+  virtual void on_scalar(const nlohmann::json& value) = 0;
   virtual void on_string(std::string& value) = 0;
   virtual void on_key(std::string& value) = 0;
-  virtual void on_object_start() = 0;
-  virtual void on_object_end() = 0;
-  virtual void on_array_start() = 0;
-  virtual void on_array_end() = 0;
+  virtual void on_start(bool is_object) = 0;  // else an array
+  virtual void on_end(bool is_object) = 0;
 };
 
 // Reads UTF-8 text without recursion; strings are decoded and valid UTF-8. Throws

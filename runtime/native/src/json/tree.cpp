@@ -21,11 +21,7 @@ json& JsonTree::place() {
   return around.is_array() ? around.emplace_back() : *member_;
 }
 
-void JsonTree::on_null() { place() = nullptr; }
-void JsonTree::on_boolean(bool value) { place() = value; }
-void JsonTree::on_integer(std::int64_t value) { place() = value; }
-void JsonTree::on_unsigned(std::uint64_t value) { place() = value; }
-void JsonTree::on_number(double value) { place() = value; }
+void JsonTree::on_scalar(const json& value) { place() = value; }
 void JsonTree::on_string(std::string& value) { place() = std::move(value); }
 
 void JsonTree::on_key(std::string& value) {
@@ -39,20 +35,18 @@ void JsonTree::on_key(std::string& value) {
   member_ = &entry->second;
 }
 
-void JsonTree::on_object_start() {
-  json& object = place();
-  object = json::object();
-  open_.push_back(&object);
+void JsonTree::on_start(bool is_object) {
+  json& around = place();
+  around = is_object ? json::object() : json::array();
+  open_.push_back(&around);
 }
 
-void JsonTree::on_object_end() { open_.pop_back(); }
+void JsonTree::on_end(bool /*is_object*/) { open_.pop_back(); }
 
-void JsonTree::on_array_start() {
-  json& array = place();
-  array = json::array();
-  open_.push_back(&array);
+json parse_json(std::string_view text, const std::string& subject, const JsonLimits& limits) {
+  JsonTree tree(subject, limits);
+  read_json(text, subject, limits, tree);
+  return tree.take();
 }
-
-void JsonTree::on_array_end() { open_.pop_back(); }
 
 }  // namespace skipdec::runtime

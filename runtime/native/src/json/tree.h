@@ -1,10 +1,10 @@
 // Builds a tree from JSON events.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "json/events.h"
@@ -20,17 +20,11 @@ class JsonTree final : public JsonEvents {
   // Returns the tree after the last event.
   nlohmann::json take();
 
-  void on_null() override;
-  void on_boolean(bool value) override;
-  void on_integer(std::int64_t value) override;
-  void on_unsigned(std::uint64_t value) override;
-  void on_number(double value) override;
+  void on_scalar(const nlohmann::json& value) override;
   void on_string(std::string& value) override;
   void on_key(std::string& value) override;
-  void on_object_start() override;
-  void on_object_end() override;
-  void on_array_start() override;
-  void on_array_end() override;
+  void on_start(bool is_object) override;
+  void on_end(bool is_object) override;
 
  private:
   nlohmann::json& place();
@@ -41,5 +35,11 @@ class JsonTree final : public JsonEvents {
   std::vector<nlohmann::json*> open_;  // objects and arrays that enclose the next value
   nlohmann::json* member_ = nullptr;   // the value of the last key
 };
+
+// Parses untrusted JSON text in UTF-8, skipping a byte order mark. Throws Error(limits.status,
+// subject, ...) for invalid JSON, a text beyond `limits`, integers of more than 64 bits, and
+// duplicate keys.
+nlohmann::json parse_json(std::string_view text, const std::string& subject,
+                          const JsonLimits& limits = {});
 
 }  // namespace skipdec::runtime

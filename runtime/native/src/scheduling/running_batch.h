@@ -1,6 +1,8 @@
 // RunningBatch: requests that arrive at any time and run together.
 #pragma once
 
+#include <skipdec/skipdec.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -31,18 +33,7 @@ struct RunningBatchConfig {
   std::optional<DraftConfig> draft;  // empty: one token per pass
 };
 
-// Counters of a running batch; see skipdec_stats.
-struct EngineStats {
-  std::int64_t running = 0, waiting = 0;
-  std::int64_t submitted = 0, finished = 0, aborted = 0, failed = 0;
-  std::int64_t reserved_bytes = 0, prefix_bytes = 0, limit_bytes = 0;
-  std::int64_t prompt_tokens = 0, prefix_tokens = 0, generated_tokens = 0;
-  std::int64_t steps = 0, step_rows = 0, layer_calls = 0, layer_rows = 0;
-  double prefill_seconds = 0, decode_seconds = 0, sampling_seconds = 0, scoring_seconds = 0;
-  std::int64_t draft_steps = 0, draft_tokens = 0, accepted_draft_tokens = 0;
-  double draft_seconds = 0;
-  std::int64_t drafting = 0;
-};
+using EngineStats = skipdec_stats;  // its ``size`` is the border's
 
 struct ScoreResult {
   std::vector<double> logprobs;
@@ -132,9 +123,9 @@ class RunningBatch {
   std::optional<std::int64_t> in_chunks_;  // the request whose prompt last ran in chunks
   std::optional<double> wait_until_;
   int failures_in_a_row_ = 0;
-  EngineStats counters_;  // used by the batch's thread only
+  EngineStats counters_{};  // used by the batch's thread only
   mutable std::mutex mutex_;
-  EngineStats published_;  // guarded by mutex_
+  EngineStats published_{};  // guarded by mutex_
 };
 
 }  // namespace skipdec::runtime

@@ -1,6 +1,8 @@
 // Log-probabilities of one row of logits: of the chosen token and the most probable ones.
 #pragma once
 
+#include <skipdec/skipdec.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,11 +12,7 @@
 namespace skipdec::runtime {
 
 // A log-probability of the raw distribution, without penalty, mask or temperature.
-struct Logprob {
-  std::int64_t token_id = 0;
-  double logprob = 0;
-  std::int64_t rank = 0;  // 1 is the most probable token
-};
+using Logprob = skipdec_logprob;
 
 // Returns ``token_id`` first, then the ``count`` best others of ``logits`` [size], ties by token
 // id.

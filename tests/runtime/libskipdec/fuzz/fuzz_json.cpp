@@ -2,7 +2,7 @@
 #include <string_view>
 
 #include "fuzzing.h"
-#include "json/parse.h"
+#include "json/tree.h"
 
 extern "C" int fuzz_json(const std::uint8_t* data, std::size_t size) {
   try {

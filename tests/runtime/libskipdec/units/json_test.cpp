@@ -6,7 +6,7 @@
 #include <string>
 
 #include "errors.h"
-#include "json/parse.h"
+#include "json/tree.h"
 
 namespace skipdec::runtime {
 namespace {

@@ -92,8 +92,8 @@ TEST_F(SchedulerTest, AClientThatComesBackGoesBehindThoseWhoWait) {
 
 TEST(ScoringTurnsTest, GenerationRunsAsLongAsTheLastScoredTextTook) {
   ScoringTurns turns;
-  const EngineStats before;
-  EngineStats after;
+  const EngineStats before{};
+  EngineStats after{};
   EXPECT_TRUE(turns.is_due(before));
   after.scoring_seconds = 2;
   after.steps = 9;

@@ -6,7 +6,7 @@
 #include "constants.h"
 #include "files/digest.h"
 #include "json/canonical.h"
-#include "json/parse.h"
+#include "json/tree.h"
 #include "scheduling/drafting/draft_config.h"
 
 namespace skipdec::runtime {

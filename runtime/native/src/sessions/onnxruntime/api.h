@@ -80,31 +80,18 @@ inline constexpr Function<ThreadingOptions*, int> kSetGlobalInterOpNumThreads{14
 inline constexpr Function<SessionOptions*, const char*, const Value*> kAddInitializer{150};
 inline constexpr Function<std::size_t, int, int, int, ArenaConfiguration**> kCreateArenaCfg{156};
 
-// Position of the function that frees a handle.
-template <class Handle>
-inline constexpr std::size_t kRelease = 0;
-template <>
-inline constexpr std::size_t kRelease<Environment> = 92;
-template <>
-inline constexpr std::size_t kRelease<abi::Status> = 93;
-template <>
-inline constexpr std::size_t kRelease<MemoryInfo> = 94;
-template <>
-inline constexpr std::size_t kRelease<NativeSession> = 95;
-template <>
-inline constexpr std::size_t kRelease<Value> = 96;
-template <>
-inline constexpr std::size_t kRelease<RunOptions> = 97;
-template <>
-inline constexpr std::size_t kRelease<TypeInfo> = 98;
-template <>
-inline constexpr std::size_t kRelease<SessionOptions> = 100;
-template <>
-inline constexpr std::size_t kRelease<ThreadingOptions> = 122;
-template <>
-inline constexpr std::size_t kRelease<IoBinding> = 135;
-template <>
-inline constexpr std::size_t kRelease<ArenaConfiguration> = 157;
+// Returns the position of the function that frees a handle.
+constexpr std::size_t release_of(const Environment*) { return 92; }
+constexpr std::size_t release_of(const abi::Status*) { return 93; }
+constexpr std::size_t release_of(const MemoryInfo*) { return 94; }
+constexpr std::size_t release_of(const NativeSession*) { return 95; }
+constexpr std::size_t release_of(const Value*) { return 96; }
+constexpr std::size_t release_of(const RunOptions*) { return 97; }
+constexpr std::size_t release_of(const TypeInfo*) { return 98; }
+constexpr std::size_t release_of(const SessionOptions*) { return 100; }
+constexpr std::size_t release_of(const ThreadingOptions*) { return 122; }
+constexpr std::size_t release_of(const IoBinding*) { return 135; }
+constexpr std::size_t release_of(const ArenaConfiguration*) { return 157; }
 
 // An error of ONNX Runtime with its message.
 class Refusal : public std::runtime_error {
@@ -116,8 +103,7 @@ template <class Handle>
 struct Releaser {
   abi::ApiTable table;
   void operator()(Handle* handle) const {
-    static_assert(kRelease<Handle> != 0);
-    const void* release = table[kRelease<Handle>];
+    const void* release = table[release_of(handle)];
     reinterpret_cast<void (*)(Handle*)>(const_cast<void*>(release))(handle);
   }
 };

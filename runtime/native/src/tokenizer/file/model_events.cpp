@@ -33,16 +33,12 @@ JsonEvents& ModelEvents::tree() {
   return tree_;
 }
 
-void ModelEvents::on_null() { tree().on_null(); }
-void ModelEvents::on_boolean(bool value) { tree().on_boolean(value); }
-void ModelEvents::on_integer(std::int64_t value) { tree().on_integer(value); }
-void ModelEvents::on_number(double value) { tree().on_number(value); }
-
-void ModelEvents::on_unsigned(std::uint64_t value) {
-  if (place_ != Place::kVocabulary) {
-    tree().on_unsigned(value);
+void ModelEvents::on_scalar(const nlohmann::json& scalar) {
+  if (place_ != Place::kVocabulary || !scalar.is_number_unsigned()) {
+    tree().on_scalar(scalar);
     return;
   }
+  const auto value = scalar.get<std::uint64_t>();
   if (value >= kMaxTokens)
     refuse("model.vocab has the id " + std::to_string(value) + "; allowed: below " +
            std::to_string(kMaxTokens));
@@ -87,53 +83,36 @@ void ModelEvents::on_key(std::string& value) {
   tree_.on_key(value);
 }
 
-void ModelEvents::on_object_start() {
-  if (place_ == Place::kBeforeVocabulary) {
+void ModelEvents::on_start(bool is_object) {
+  if (is_object && place_ == Place::kBeforeVocabulary) {
     place_ = Place::kVocabulary;
     has_vocabulary_ = true;
-    return;
-  }
-  tree().on_object_start();
-  ++depth_;
-}
-
-void ModelEvents::on_object_end() {
-  if (place_ == Place::kVocabulary) {
-    place_ = Place::kTree;
-    tree_.on_null();
-    return;
-  }
-  --depth_;
-  tree_.on_object_end();
-}
-
-void ModelEvents::on_array_start() {
-  if (place_ == Place::kBeforeMerges) {
+  } else if (!is_object && place_ == Place::kBeforeMerges) {
     place_ = Place::kMerges;
     has_merges_ = true;
-  } else if (place_ == Place::kMerges) {
+  } else if (!is_object && place_ == Place::kMerges) {
     if (merges_.size() > 0 && !merges_are_pairs_) refuse("model.merges has pairs and strings");
     merges_are_pairs_ = true;
     place_ = Place::kPair;
     in_pair_ = 0;
   } else {
-    tree().on_array_start();
+    tree().on_start(is_object);
     ++depth_;
   }
 }
 
-void ModelEvents::on_array_end() {
+void ModelEvents::on_end(bool is_object) {
   if (place_ == Place::kPair) {
     if (in_pair_ != 2) refuse("model.merges has a pair of one token or none");
     if (merges_.size() > 2 * kMaxMerges)
       refuse("model.merges has more than " + std::to_string(kMaxMerges) + " pairs");
     place_ = Place::kMerges;
-  } else if (place_ == Place::kMerges) {
+  } else if (place_ == Place::kVocabulary || place_ == Place::kMerges) {
     place_ = Place::kTree;
-    tree_.on_null();
+    tree_.on_scalar(nullptr);
   } else {
     --depth_;
-    tree_.on_array_end();
+    tree_.on_end(is_object);
   }
 }
 

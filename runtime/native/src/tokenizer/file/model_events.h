@@ -24,17 +24,11 @@ class ModelEvents final : public JsonEvents {
   // Two texts per merge, in order of rank.
   const TextList& merges() const { return merges_; }
 
-  void on_null() override;
-  void on_boolean(bool value) override;
-  void on_integer(std::int64_t value) override;
-  void on_unsigned(std::uint64_t value) override;
-  void on_number(double value) override;
+  void on_scalar(const nlohmann::json& value) override;
   void on_string(std::string& value) override;
   void on_key(std::string& value) override;
-  void on_object_start() override;
-  void on_object_end() override;
-  void on_array_start() override;
-  void on_array_end() override;
+  void on_start(bool is_object) override;
+  void on_end(bool is_object) override;
 
  private:
   enum class Place { kTree, kBeforeVocabulary, kVocabulary, kBeforeMerges, kMerges, kPair };

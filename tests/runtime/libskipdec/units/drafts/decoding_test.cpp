@@ -115,7 +115,7 @@ class DecodingTest : public ::testing::TestWithParam<std::int64_t> {
 
   ArithmeticBundle bundle_;
   ArithmeticBackend backend_;
-  EngineStats stats_;
+  EngineStats stats_{};
 };
 
 TEST_P(DecodingTest, GuessesChangeNoTextAndSaveSteps) {
