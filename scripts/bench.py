@@ -16,15 +16,11 @@ class Benchmark(NamedTuple):
 
 
 BENCHMARKS = {
-    "cpu": Benchmark("cpu.command", "latency and memory on a CPU, for docs/benchmarks/cpu.md"),
-    "native": Benchmark("native", "libskipdec: opening, memory and steps, for docs/cpp.md"),
-    "peers": Benchmark("peers.command", "CTranslate2 and OpenVINO, for docs/benchmarks/peers.md"),
-    "drafts": Benchmark("drafts.command", "lossless drafts, for docs/benchmarks/drafts.md"),
-    "serving": Benchmark("serving.command", "running batches, for docs/benchmarks/serving.md"),
+    "cpu": Benchmark("cpu.command", "the CPU figures of README.md and docs/benchmarks.md"),
+    "peers": Benchmark("peers.command", "CTranslate2, OpenVINO and llama.cpp on the same models"),
+    "serving": Benchmark("serving.command", "running batches beside static ones"),
     "load": Benchmark("load.command", "what clients of a server, Triton or an engine see"),
     "gpu": Benchmark("gpu.command", "a GPU beside a compiled model; scripts/gpu_check.sh runs it"),
-    "goals": Benchmark("drafts.goals", "drafts beside full depth, as goals, part by part"),
-    "tuning": Benchmark("tuning.command", "training steps, for docs/guides/tuning.md"),
 }
 
 

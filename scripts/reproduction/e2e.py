@@ -5,7 +5,7 @@
     python scripts/reproduction/e2e.py --train train.csv --dev dev.csv --work quick --quick
 
 All results stay in the work directory; the same command continues where it was stopped. More
-columns, speed-ups or seeds later reuse them. See docs/benchmarks/e2e.md.
+columns, speed-ups or seeds later reuse them. See docs/benchmarks.md.
 """
 
 from __future__ import annotations

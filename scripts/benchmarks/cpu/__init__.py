@@ -1,1 +1,1 @@
-"""The figures of a CPU, a file for each kind."""
+"""The figures of a CPU that README.md and docs/benchmarks.md show."""

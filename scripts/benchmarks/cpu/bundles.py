@@ -63,18 +63,7 @@ class Bundles:
         self._open.close()
 
 
-def export_command(
-    model: str, options: Sequence[str], output: Path, *, load_format: str = "dummy"
-) -> list[str]:
-    """Return the command that exports random weights, unverified, and prints its report as JSON."""
-    return skipdec_command(
-        "export",
-        model,
-        *options,
-        f"--load-format={load_format}",
-        "--no-verify",
-        "--force",
-        "--json",
-        "-o",
-        str(output),
-    )
+def export_command(model: str, options: Sequence[str], output: Path) -> list[str]:
+    """Return the command that exports random weights, unverified."""
+    fixed = ("--load-format=dummy", "--no-verify", "--force", "--quiet")
+    return skipdec_command("export", model, *options, *fixed, "-o", str(output))

@@ -8,7 +8,6 @@ and a ratio is the median of the rounds' ratios.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -16,13 +15,9 @@ from time import perf_counter
 import numpy as np
 
 from skipdec import Generator, SamplingParams
-from skipdec.runtime.measuring.bandwidth import BandwidthProbe
-from skipdec.runtime.measuring.cost import CostModel
 from skipdec.runtime.measuring.prompts import random_prompts
-from skipdec.runtime.schedule.text import parse_schedule
 
 _WARM_STEPS = 3
-_STEPS_A_PROBE = 1
 
 
 @dataclass(frozen=True)
@@ -63,16 +58,6 @@ class Variant:
         self.generator.generate(prompts, params, schedule=self.schedule)
         return perf_counter() - start
 
-    def step_bytes(self, count: int) -> list[int]:
-        """Return the bytes that each step of ``steps(count)`` reads: weights, scales, KV caches."""
-        cost = CostModel(self.generator.bundle.manifest)
-        schedule = parse_schedule(self.schedule, num_layers=self.generator.model.num_layers)
-        prompt = self._prompt_length(count)
-        return [
-            cost.step(schedule.plan(index), [prompt + index + 1] * self.rows).total
-            for index in range(_WARM_STEPS, _WARM_STEPS + count)
-        ]
-
     def _prompt_length(self, count: int) -> int:
         return self.context - _WARM_STEPS - (count + 1) // 2
 
@@ -83,58 +68,28 @@ class Variant:
 
 @dataclass(frozen=True)
 class Paired:
-    """Seconds of each variant's steps by round, with bandwidth in bytes per second near each."""
+    """Seconds of each variant's steps by round."""
 
     seconds: Mapping[str, tuple[float, ...]]
-    bandwidth: tuple[float, ...] = ()
 
-    def ratio(self, slower: str, faster: str) -> float:
-        """Return the median of the rounds' ratios."""
-        pairs = zip(self.seconds[slower], self.seconds[faster], strict=True)
-        return median(one / other for one, other in pairs)
-
-    def words(self, slower: str, faster: str) -> str:
-        """Describe the times behind a ratio, and that of the fastest steps."""
-        one, other = (self.timings()[name] for name in (slower, faster))
-        best = one["minimum"] / other["minimum"]
-        return f"{one['p50']:.1f} ÷ {other['p50']:.1f} ms; fastest {best:.2f}"
-
-    def floor_fraction(self, name: str, step_bytes: list[int]) -> float:
-        """Return the median of the steps' bytes per second over the bandwidth measured next to
-        them.
-        """
-        rounds = zip(self.seconds[name], step_bytes, self.bandwidth, strict=True)
-        return median(nbytes / seconds / bandwidth for seconds, nbytes, bandwidth in rounds)
-
-    def best_floor_fraction(self, name: str, step_bytes: list[int]) -> float:
-        """Return the fastest step's bytes per second over the maximum bandwidth."""
-        rounds = zip(self.seconds[name], step_bytes, strict=True)
-        return max(nbytes / seconds for seconds, nbytes in rounds) / max(self.bandwidth)
+    def ratios(self) -> dict[str, float]:
+        """Return each variant's time ÷ the first one's, the median of the rounds' ratios."""
+        first = next(iter(self.seconds.values()))
+        return {
+            name: round(median(one / other for one, other in zip(times, first, strict=True)), 3)
+            for name, times in self.seconds.items()
+        }
 
     def timings(self) -> dict[str, dict[str, float]]:
         """Return p50, minimum and p95 of each variant in milliseconds, and the count."""
         return {name: summary(seconds) for name, seconds in self.seconds.items()}
 
 
-def paired_steps(
-    variants: Mapping[str, Variant], rounds: int, threads: int | None = None
-) -> Paired:
-    """Run ``rounds`` steps of each variant in turn; ``threads`` also measures bandwidth."""
-    with ExitStack() as stack:
-        probe = None
-        if threads is not None:
-            probe = stack.enter_context(BandwidthProbe(threads, settle_seconds=0.1))
-        running = {name: variant.steps(rounds) for name, variant in variants.items()}
-        seconds: dict[str, list[float]] = {name: [] for name in variants}
-        bandwidth: list[float] = []
-        for number in range(rounds):
-            if probe is not None and number % _STEPS_A_PROBE == 0:
-                probe.measure()
-            for name, steps in running.items():
-                seconds[name].append(next(steps))
-            if probe is not None:
-                bandwidth.append(probe.samples[-1])
-    return Paired({name: tuple(times) for name, times in seconds.items()}, tuple(bandwidth))
+def paired_steps(variants: Mapping[str, Variant], rounds: int) -> Paired:
+    """Run ``rounds`` steps of each variant in turn."""
+    running = {name: variant.steps(rounds) for name, variant in variants.items()}
+    timed = [{name: next(steps) for name, steps in running.items()} for _ in range(rounds)]
+    return Paired({name: tuple(times[name] for times in timed) for name in variants})
 
 
 def paired_calls(calls: Mapping[str, Callable[[], float]], rounds: int) -> Paired:

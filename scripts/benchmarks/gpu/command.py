@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.check import Check
-from benchmarks.gpu.page import report_of, versions
+from benchmarks.gpu.page import judged_aims, page, versions
 from benchmarks.gpu.parts import EXPORT, CheckConfig, Part, parts_of
 from benchmarks.gpu.record import Record
-from benchmarks.gpu.report import judged_aims, markdown
 from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.engines.host.gpus import survey_gpus
 
@@ -49,11 +48,11 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _say(plan(parts, record, arguments.seconds))
-    page, document = arguments.out / "gpu-check.md", arguments.out / "gpu-check.json"
+    written, document = arguments.out / "gpu-check.md", arguments.out / "gpu-check.json"
 
     def save(record: Record) -> None:
         record.save(document)
-        page.write_text(markdown(report_of(record, parts_of(config), config)), encoding="utf-8")
+        written.write_text(page(record, parts_of(config), config), encoding="utf-8")
 
     check = Check(
         config,
@@ -65,11 +64,10 @@ def main() -> int:
         progress=_say,
     )
     record = check.run()
-    print(page.read_text(encoding="utf-8"))
+    print(written.read_text(encoding="utf-8"))
     if any(outcome.state != "passed" for outcome in record.outcomes):
         return 1
-    aims = judged_aims(report_of(record, parts_of(config), config))
-    return int(not config.is_rehearsal and any(met is False for _, _, met in aims))
+    return int(not config.is_rehearsal and any(met is False for *_, met in judged_aims(record)))
 
 
 def plan(parts: Sequence[Part], record: Record, seconds: float) -> str:

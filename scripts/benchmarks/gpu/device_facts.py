@@ -1,4 +1,4 @@
-"""Describe a device and measure its memory bandwidth, as the JSON of DeviceFacts.
+"""Describe a device and measure its memory bandwidth, as JSON.
 
 python scripts/benchmarks/gpu/device_facts.py cuda 1073741824
 """

@@ -1,63 +1,50 @@
-"""The page of a record: its outcomes as figures, rows of parts, and words."""
+"""The Markdown page of a GPU check: targets, parts, figures, and the words of what failed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from statistics import median
 from typing import Any
 
 from benchmarks.gpu.parts import CheckConfig, Part
 from benchmarks.gpu.record import Outcome, Record
-from benchmarks.gpu.report import (
-    Baseline,
-    Cell,
-    DeviceFacts,
-    GpuReport,
-    PartRow,
-    RunningBatch,
-    StepCost,
-    Unmeasured,
-)
+from skipdec.engines.host.console import escaped, markdown_table
+
+# Milliseconds of a step ÷ those of the compiled Hugging Face model, at every batch size.
+AIMS = {"full": 1.0, "2x": 0.6, "5x": 0.3}
 
 _PACKAGES = ("skipdec", "onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt_rtx_cu13", "torch")
 _SHOWN = 300  # characters of what a part found
-_CELL_FIELDS = (
-    "batch_size",
-    "realised_depth",
-    "step_milliseconds_p50",
-    "step_milliseconds_p95",
-    "time_to_first_token",
-    "tokens_per_second",
-    "decode_speedup",
-    "bytes_per_step",
-)
 
 
-def report_of(record: Record, parts: Sequence[Part], config: CheckConfig) -> GpuReport:
-    """Return the report of everything that ``record`` holds, and of the parts that it lacks."""
+def page(record: Record, parts: Sequence[Part], config: CheckConfig) -> str:
+    """Return the page of everything that ``record`` holds, and of the parts that it lacks."""
     device = _result(record, "device")
-    running = _result(record, "speed, running batch")
-    costs = _result(record, "cost of a step").get("costs", [])
     speed = _result(record, "speed")
-    baselines = {found["batch_size"]: found for found in speed.get("baselines", [])}
-    on = device.get("name", "a GPU")
-    return GpuReport(
-        title=f"{config.model} float16 on {on}",
-        conditions=_conditions(config),
-        versions=record.versions,
-        rehearsal=config.is_rehearsal,
-        parts=tuple(_row(part, record.outcome(part.name)) for part in parts),
-        device=DeviceFacts(**device) if device else None,
-        cells=tuple(_cells(speed)),
-        baselines=tuple(_baseline(baseline) for baseline in baselines.values()),
-        running_batches=(RunningBatch(backend="onnxruntime", **running),) if running else (),
-        costs=tuple(StepCost(**cost) for cost in costs),
-        unmeasured=tuple(
-            Unmeasured("speed", size, _reason(record.outcome("speed")))
-            for size in config.batch_sizes
-            if "skipdec" not in speed or size not in baselines
-        ),
-    )
+    lines = [f"# {config.model} float16 on {device.get('name', 'a GPU')}", ""]
+    if config.is_rehearsal:
+        lines += ["A rehearsal without a GPU: it only proves that the script runs.", ""]
+    lines += [f"{_conditions(config)} {record.versions}", ""]
+    if device:
+        lines += [", ".join(f"{name} {value}" for name, value in device.items()), ""]
+    if not config.is_rehearsal:
+        verdicts = {True: "met", False: "**missed**", None: "open"}
+        lines += [f"- {aim}: {seen}, {verdicts[met]}" for aim, seen, met in judged_aims(record)]
+        lines += [""]
+    rows = [_part_row(part, record.outcome(part.name)) for part in parts]
+    lines += [markdown_table(("part", "proves", "state", "seconds", "found"), rows), ""]
+    for title, figures in (
+        ("skipdec", speed.get("skipdec", {}).get("measurements", [])),
+        ("Hugging Face, static cache, torch.compile", speed.get("baselines", [])),
+        ("Cost of a step", _result(record, "cost of a step").get("costs", [])),
+        ("Running batch", [_result(record, "speed, running batch")]),
+    ):
+        lines += _section(title, figures)
+    for part in parts:
+        if words := _words(record.outcome(part.name)):
+            lines += [f"## {part.name}", "", "```text", words.replace("```", "'''"), "```", ""]
+    return "\n".join(lines)
 
 
 def versions() -> str:
@@ -65,38 +52,41 @@ def versions() -> str:
     return f"{', '.join(_installed())}."
 
 
+def judged_aims(record: Record) -> Iterator[tuple[str, str, bool | None]]:
+    """Yield each target, its result, and whether it was met; None if nothing was measured."""
+    speed = _result(record, "speed")
+    theirs = {
+        one["batch_size"]: median(one["step_milliseconds"]) for one in speed.get("baselines", [])
+    }
+    for schedule, limit in AIMS.items():
+        ratios = {
+            one["batch_size"]: one["step_milliseconds_p50"] / theirs[one["batch_size"]]
+            for one in speed.get("skipdec", {}).get("measurements", [])
+            if one["name"] == schedule and one["batch_size"] in theirs
+        }
+        aim = f"`{schedule}`: at most {limit} of compiled Hugging Face's step at every batch size"
+        if not ratios:
+            yield aim, "not measured", None
+            continue
+        seen = ", ".join(f"{ratio:.2f} at batch {size}" for size, ratio in ratios.items())
+        yield aim, seen, max(ratios.values()) <= limit
+
+
 def _result(record: Record, name: str) -> dict[str, Any]:
     outcome = record.outcome(name)
-    return outcome.result if outcome is not None and outcome.result is not None else {}
+    return (outcome.result if outcome is not None else None) or {}
 
 
-def _reason(outcome: Outcome | None) -> str:
-    return "not run yet" if outcome is None else outcome.output or outcome.state
-
-
-def _row(part: Part, outcome: Outcome | None) -> PartRow:
+def _part_row(part: Part, outcome: Outcome | None) -> Sequence[str]:
     if outcome is None:
-        return PartRow(
-            name=part.name,
-            proves=part.proves,
-            state="not run yet",
-            expected=part.seconds,
-            seconds=None,
-            found="",
-        )
-    words = outcome.output or str((outcome.result or {}).get("words", ""))
-    return PartRow(
-        name=part.name,
-        proves=part.proves,
-        state="tried" if "done" in (outcome.result or {}) else outcome.state,
-        expected=part.seconds,
-        seconds=outcome.seconds,
-        found=_found(outcome.result or {}),
-        words=words.replace("```", "'''"),
-    )
+        return (part.name, part.proves, "**not run yet**", "", "")
+    result = outcome.result or {}
+    state = "tried" if "done" in result else outcome.state
+    shown = state if state in ("passed", "tried") else f"**{state}**"
+    return (part.name, part.proves, shown, f"{outcome.seconds:.0f}", escaped(_found(result)))
 
 
-def _found(result: dict[str, Any]) -> str:
+def _found(result: Mapping[str, Any]) -> str:
     """Return what a part of tests or an attempt counted, e.g. "12 passed; 3 skipped: no GPU"."""
     if "done" in result:
         return f"done: {', '.join(result['done']) or 'nothing'}"
@@ -111,14 +101,26 @@ def _found(result: dict[str, Any]) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} … (all in gpu-check.json)"
 
 
-def _cells(result: dict[str, Any]) -> Iterator[Cell]:
-    for entry in result.get("skipdec", {}).get("measurements", []):
-        fields = {name: entry[name] for name in _CELL_FIELDS}
-        yield Cell(backend="onnxruntime", schedule=entry["name"], **fields)
+def _words(outcome: Outcome | None) -> str:
+    return "" if outcome is None else outcome.output or str((outcome.result or {}).get("words", ""))
 
 
-def _baseline(document: dict[str, Any]) -> Baseline:
-    return Baseline(**{**document, "step_milliseconds": tuple(document["step_milliseconds"])})
+def _section(title: str, figures: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table with a column for each field of the figures; none where there are none."""
+    found = [one for one in figures if one]
+    if not found:
+        return []
+    rows = [[_cell(value) for value in one.values()] for one in found]
+    return [f"## {title}", "", markdown_table([*found[0]], rows), ""]
+
+
+def _cell(value: object) -> str:
+    match value:
+        case float():
+            return f"{value:.4g}"
+        case list():
+            return ", ".join(map(_cell, value))
+    return str(value)
 
 
 def _conditions(config: CheckConfig) -> str:

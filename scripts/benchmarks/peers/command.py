@@ -9,9 +9,9 @@ Threads and prompts are the same, too. Each engine runs in its own process (work
 time, in turn, and is started three times: a cell's time is the median over its starts, and a goal
 is reached only if the spread of the starts allows no other verdict (verdict.py). First each peer is
 tried with all of configurations.py, once per processor and model (--search repeats it); the fastest
-per cell is compared. Figures go to docs/benchmarks/peers/NAME.json, one file per processor, from
-which docs/benchmarks/peers.md is drawn. The peers get their own environment, .venv-peers, from
-constraints.txt. Weights are random (seeded) at real sizes and take about 15 GB of disk.
+per cell is compared. Figures go to docs/benchmarks/peers/NAME.json, one file per processor, and are
+printed. The peers get their own environment, .venv-peers, from constraints.txt. Weights are random
+(seeded) at real sizes and take about 15 GB of disk.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from pages.peers import FIGURES, PAGE, draw
-
 from benchmarks.machine import Machine
 from benchmarks.neighbour import Neighbour
 from benchmarks.peers.cells import Cell, Worker, WorkerError, busy_ratio, cells, started
 from benchmarks.peers.configurations import CONFIGURATIONS
 from benchmarks.peers.environment import MODELS, Environment
+from benchmarks.peers.verdict import rows
 from benchmarks.record import ROOT, Record
+from skipdec.engines.host.console import markdown_table
 
+FIGURES = ROOT / "docs" / "benchmarks" / "peers"
 _BUSY = "step with one core busy ÷ quiet, batch 1"
 _BUSY_MODEL = "opt-125m"
 _BEST = Mapping[str, Mapping[str, str]]  # peer → cell → its fastest configuration
@@ -115,7 +116,6 @@ def main() -> None:
     parser.add_argument("--environment", type=Path, default=ROOT / ".venv-peers")
     parser.add_argument("--work", type=Path, help="checkpoints and bundles (ENVIRONMENT/models)")
     parser.add_argument("--figures", type=Path, default=FIGURES, help="directory of JSON files")
-    parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args()
 
     environment = Environment(arguments.environment)
@@ -142,8 +142,8 @@ def main() -> None:
         busy = text == f"{_BUSY_MODEL}:int8"
         found = run.measure(best, arguments.starts, arguments.rounds, busy=busy)
         record.add(f"{model} {weights}", {**options, **found}, versions)
-        draw(arguments.figures, arguments.page)
-    print(arguments.page.read_text())
+        table = rows(record.read()["parts"][f"{model} {weights}"]["cells"])
+        print(f"{text}\n{markdown_table(('measured', 'times', 'ratio', 'verdict'), table)}")
 
 
 def fastest(tried: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, str]]:

@@ -7,9 +7,10 @@ if even their slowest over our fastest does not; otherwise the spread leaves it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,13 @@ class Comparison:
 def with_spread(times: Sequence[float]) -> str:
     """Format ``43.0 (41.2–45.9)``."""
     return f"{median(times):.1f} ({min(times):.1f}–{max(times):.1f})"
+
+
+def rows(cells: Mapping[str, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Yield a row per cell: what, each engine's time, the ratio to the fastest peer, verdict."""
+    for what, cell in cells.items():
+        times: Mapping[str, Sequence[float]] = cell["times"]
+        peers = [found for engine, found in times.items() if engine != "skipdec"]
+        one = Comparison(times["skipdec"], min(peers, key=median), cell["goal"])
+        shown = "; ".join(f"{engine} {with_spread(found)}" for engine, found in times.items())
+        yield (what, shown, f"{one.ratio:.2f} ({one.low:.2f}–{one.high:.2f})", one.verdict)

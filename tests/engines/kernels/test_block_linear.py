@@ -12,10 +12,10 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from benchmarks.kernels.products import matmul_nbits, session_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from one_operator import available_instruction_sets, operator_session
+from onnxruntime_products import matmul_nbits, session_of
 
 from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE
 from skipdec.exporter.quantization.packed import (

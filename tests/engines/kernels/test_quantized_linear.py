@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from benchmarks.kernels.products import integer_chain, session_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from one_operator import available_instruction_sets, operator_session
+from onnxruntime_products import integer_chain, session_of
 
 from skipdec.engines.kernels.packing import pack_int8, unpack_int8
 

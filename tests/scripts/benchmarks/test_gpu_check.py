@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import sys
@@ -10,14 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from benchmarks.gpu import command, selected_tests
 from benchmarks.gpu.check import Check, run_limited
-from benchmarks.gpu.page import report_of
-from benchmarks.gpu.parts import EXPORT, CheckConfig, Part, parts_of
-from benchmarks.gpu.record import Outcome, Record
-from benchmarks.gpu.report import markdown
-
-from skipdec.engines.errors import UsageError
+from benchmarks.gpu.parts import CheckConfig, Part
+from benchmarks.gpu.record import Record
 
 WELL = "print('{}')"
 
@@ -63,13 +57,6 @@ class Calls:
 @pytest.fixture
 def calls(tmp_path: Path) -> Calls:
     return Calls(tmp_path)
-
-
-def test_parts_run_in_order_of_worth_and_are_saved_one_by_one(calls: Calls) -> None:
-    parts = [part("c", 3, WELL), part("a", 1, WELL), part("b", 2, WELL)]
-    assert calls.run(parts) == {"a": "passed", "b": "passed", "c": "passed"}
-    assert calls.ran == ["a", "b", "c"]
-    assert [len(record.outcomes) for record in calls.saved] == [0, 1, 2, 3]
 
 
 def test_a_call_goes_on_behind_the_last_finished_part(calls: Calls) -> None:
@@ -143,115 +130,3 @@ def test_children_of_a_killed_part_end_with_it(tmp_path: Path) -> None:
         assert os.read(reader, 1) == b""
     finally:
         os.close(reader)
-
-
-def test_a_bundle_that_is_missing_counts_and_is_made_first(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = part("export", 0, f"open({str(calls.config.speed_bundle)!r}, 'w')", seconds=100)
-    monkeypatch.setattr("benchmarks.gpu.check.EXPORT", made)
-    needing = Part(**{**vars(part("speed", 1, WELL, seconds=1)), "needs_bundle": True})
-    assert calls.run([needing], seconds=60) == {}
-    assert calls.run([needing]) == {"speed": "passed"}
-    assert calls.ran == ["export", "speed"]
-    again = Calls(calls.config.work)
-    assert again.run([needing], seconds=60) == {"speed": "passed"}
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2, "outcomes": []}'])
-def test_another_file_is_no_record(tmp_path: Path, text: str) -> None:
-    (tmp_path / "record.json").write_text(text)
-    with pytest.raises(UsageError, match="is no record of a GPU check"):
-        Record.load(tmp_path / "record.json")
-
-
-def test_a_record_of_another_model_is_refused(tmp_path: Path) -> None:
-    record = Record(measured=CheckConfig(work=tmp_path).measured)
-    record.require_same(CheckConfig(work=tmp_path / "other").measured, tmp_path)
-    with pytest.raises(UsageError, match=r"'model': 'opt-1.3b'.*'opt-125m'"):
-        record.require_same(CheckConfig(work=tmp_path, model="opt-125m").measured, tmp_path)
-
-
-def test_the_parts_are_the_same_for_a_gpu_and_its_rehearsal(tmp_path: Path) -> None:
-    names = [part.name for part in parts_of(CheckConfig(work=tmp_path))]
-    rehearsed = CheckConfig(work=tmp_path, **command.REHEARSAL)
-    assert len(set(names)) == len(names) == len(parts_of(rehearsed))
-    assert names[:3] == ["device", "tests", "speed"]
-
-
-def test_every_part_fits_into_one_call_of_ten_minutes(tmp_path: Path) -> None:
-    parts = parts_of(CheckConfig(work=tmp_path))
-    assert all(part.seconds <= part.timeout <= 500 for part in parts)
-    assert sum(part.seconds for part in parts) + EXPORT.seconds <= 540  # all of them, too
-    words = command.plan(parts, Record(measured={}), 540)
-    assert len(words.splitlines()) == len(parts) + 1
-    assert " 1. device                0.2 min" in words
-    assert "this call: 9.0" in words
-
-
-def test_the_page_shows_parts_that_have_not_run(tmp_path: Path) -> None:
-    config = CheckConfig(work=tmp_path)
-    words = "build ended with 1: compute capability 9.0 is not supported"
-    result = {"done": ["export"], "words": words}
-    outcome = Outcome(name="tensorrt", state="passed", seconds=3, gpu="H100", result=result)
-    record = Record(measured=config.measured, outcomes=(outcome,))
-    page = markdown(report_of(record, parts_of(config), config))
-    assert page.count("**not run yet**") == len(parts_of(config)) - 1
-    assert "| done: export |" in page
-    assert words in page
-
-
-def test_tests_become_counts_reasons_figures_and_problems(tmp_path: Path) -> None:
-    (tmp_path / "junit.xml").write_text(
-        '<testsuites><testsuite><testcase name="test_a"><properties><property name="equal" '
-        'value="200"/></properties></testcase><testcase name="test_b"><skipped message="no GPU"/>'
-        '</testcase><testcase name="test_c"><failure message="differs"/></testcase></testsuite>'
-        "</testsuites>"
-    )
-    assert selected_tests.summary(tmp_path / "junit.xml") == {
-        "passed": 1,
-        "skipped": {"no GPU": 1},
-        "figures": {"test_a": {"equal": "200"}},
-        "problems": ["test_c: differs"],
-    }
-    (tmp_path / "junit.xml").write_text("<testsuites/>")
-    assert selected_tests.summary(tmp_path / "junit.xml")["problems"] == [
-        "no test passed; skipped: none"
-    ]
-
-
-def test_a_rehearsal_of_some_parts_goes_on_in_the_next_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As scripts/gpu_check.sh --rehearse runs it: the device, then some tests."""
-    common = ["gpu", "--rehearse", f"--out={tmp_path / 'out'}", f"--work={tmp_path / 'work'}"]
-    selection = ["--tests=-k", "--tests=excuses", "--part=device", "--part=tests"]
-    monkeypatch.setattr(sys, "argv", [*common, *selection, "--seconds=60"])
-    assert command.main() == 0
-    told = capsys.readouterr()
-    assert "tests: not begun" in told.err
-    assert "a rehearsal" in told.out.lower()
-    document = tmp_path / "out" / "gpu-check.json"
-    moved = document.rename(tmp_path / "carried.json")
-    monkeypatch.setattr(sys, "argv", [*common, *selection, f"--resume={moved}"])
-    assert command.main() == 0
-    outcomes = json.loads(document.read_text())["outcomes"]
-    assert [outcome["name"] for outcome in outcomes] == ["device", "tests"]
-    assert outcomes[1]["result"]["passed"] == 5
-    assert {path.name for path in document.parent.iterdir()} == {"gpu-check.json", "gpu-check.md"}
-
-
-@pytest.mark.parametrize(
-    ("option", "problem"),
-    [("--part=texts", "'texts' is none; allowed: device"), ("--resume=/none", "is no record")],
-)
-def test_wrong_arguments_are_refused_before_anything_runs(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    option: str,
-    problem: str,
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["gpu", "--rehearse", f"--out={tmp_path / 'out'}", option])
-    assert command.main() == 2
-    assert problem in capsys.readouterr().err

@@ -36,11 +36,6 @@ def test_all_columns_of_a_row_run_equally_many_layers(
         assert average == pytest.approx(float(depth.average), abs=0.1)
 
 
-@pytest.mark.parametrize(("layers", "rows"), [(12, (2, 3, 4, 5, 6)), (24, (2, 3, 4, 5, 6, 8))])
-def test_deep_models_get_a_row_more(layers: int, rows: tuple[int, ...]) -> None:
-    assert config(sizes=f"layers={layers},width=64,heads=4").rows == rows
-
-
 def test_columns_that_run_the_same_layers_share_a_model() -> None:
     runs = tuned_runs(config(speedups=(5, 6)), seed=0, horizon=HORIZON)
 
@@ -69,43 +64,6 @@ def test_every_model_sees_as_many_steps_from_the_same_base() -> None:
     assert {tuning.max_steps for tuning in tunings} == {70}
     assert {tuning.seed for tuning in (base, *tunings)} == {3}
     assert len({tuning.output for tuning in tunings}) == len(tunings)
-
-
-def test_a_column_of_more_steps_has_a_control_of_as_many() -> None:
-    columns = ("skipdecode", "longer", "longer-early-termination")
-    table = config(speedups=(4,), columns=columns, tuning_steps=70)
-
-    steps = {run.name: run.tuning.max_steps for run in tuned_runs(table, 0, HORIZON)}
-
-    assert steps == {
-        "control": 70,
-        "longer-1x": 210,
-        "skipdecode-4x": 70,
-        "longer-4x": 210,
-        "longer-early-termination-4x": 210,
-    }
-
-
-@pytest.mark.parametrize(
-    ("column", "option"),
-    [
-        ("distilled", {"weight": 0.5, "temperature": 1.0}),
-        ("curriculum", 0.5),
-        ("mixture", ("linear:max=6,min=2,warmup=1,horizon=24",)),
-        ("longer", 900),
-    ],
-)
-def test_levers_are_skipdecode_with_one_option_more(column: str, option: Any) -> None:  # noqa: ANN401
-    table = config(speedups=(4,), columns=("skipdecode", column))
-
-    plain, lever = (run.tuning for run in tuned_runs(table, 0, HORIZON)[-2:])
-
-    differences = {
-        name: value
-        for name, value in lever.model_dump().items()
-        if value != plain.model_dump()[name] and name != "output"
-    }
-    assert list(differences.values()) == [option]
 
 
 def test_all_problems_of_a_table_are_reported_at_once() -> None:

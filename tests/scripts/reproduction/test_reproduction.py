@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import nullcontext
@@ -17,9 +14,8 @@ from recorded_events import RecordedEvents
 from reproduction.config import ReproductionConfig
 from reproduction.evaluation import CellResult
 from reproduction.reproduction import reproduce
-from reproduction.runs import Cell, base_run, tuned_runs
+from reproduction.runs import Cell
 from reproduction.table import DOCUMENT, REPORT, Table, write_results
-from reproduction.worker import make
 
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.generator import Generator
@@ -69,11 +65,6 @@ def results(config: ReproductionConfig, verified_here: None) -> list[CellResult]
         return reproduce(config, Generator.open)
 
 
-def test_what_a_process_is_given_reaches_it_unchanged(config: ReproductionConfig) -> None:
-    for run in (base_run(config, 0), *tuned_runs(config, 0, horizon=20)):
-        assert pickle.loads(pickle.dumps((make, run))) == (make, run)
-
-
 @pytest.mark.slow
 def test_every_cell_of_the_table_is_filled(results: list[CellResult]) -> None:
     assert [(result.column, result.speedup) for result in results] == [
@@ -109,37 +100,6 @@ def test_models_made_with_other_options_are_refused(
 
     with pytest.raises(UsageError, match="was made with max_steps 1, now it is 2"):
         reproduce(changed, Generator.open)
-
-
-def test_trainings_end_with_the_process_that_started_them() -> None:
-    """The pipe that they all write to is closed when the last process is gone."""
-    script = """
-import os, signal
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from reproduction.worker import prepare_process
-executor = ProcessPoolExecutor(1, get_context("spawn"), initializer=prepare_process, initargs=(1,))
-print(executor.submit(os.getpid).result(), flush=True)
-executor.submit(signal.pause)
-signal.pause()
-"""
-    command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, cwd=SCRIPTS, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert int(process.stdout.readline()) != process.pid
-        process.kill()
-        process.communicate(timeout=60)
-
-
-def test_bad_rows_are_refused_before_any_model(config: ReproductionConfig, tmp_path: Path) -> None:
-    bad = tmp_path / "bad.csv"
-    bad.write_text("mr,ref\nname[Ant],\n")
-    changed = config.model_copy(update={"dev": bad, "work": tmp_path / "work"})
-
-    with pytest.raises(UsageError, match="line 2"):
-        reproduce(changed, Generator.open)
-
-    assert not (tmp_path / "work").exists()
 
 
 def test_differences_are_paired_with_full_depth_tuned_as_long(

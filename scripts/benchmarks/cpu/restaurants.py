@@ -1,15 +1,11 @@
-"""Measure one model's speed and quality together: docs/benchmarks/one-model.json, table, chart.
+"""Speed and quality of examples/restaurants: docs/benchmarks/one-model.json, table, chart.
 
-    PYTHONPATH=scripts python -m pages.one_model --data dev.csv --work /tmp/one-model
-
-examples/restaurants in int8 at full depth, 2x and 4x on E2E's development set, batches of 1 and 8,
-alternating for ``--rounds`` rounds, two minutes per round on one core. Existing rounds are not
-repeated.
+The model runs in int8 at full depth, 2x and 4x on E2E's development set, batches of 1 and 8,
+alternating for several rounds, two minutes per round on one core. Existing rounds are not repeated.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import subprocess
@@ -17,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.record import ROOT
 from skipdec.engines.host.processor import processor_name
 from skipdec.runtime.schedule.pictures import WIDTH, picture_style, save_picture
 
-ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "docs" / "benchmarks" / "one-model.json"
 PICTURE = FIGURES.with_suffix(".svg")
 SCHEDULES = ("full", "2x", "4x")
@@ -28,23 +24,12 @@ BATCH_SIZES = (1, 8)
 NUM_PROMPTS = 200
 
 
-def main() -> None:
-    """Measure, unless ``--draw``; then draw and print."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, help="E2E's dev.csv")
-    parser.add_argument(
-        "--work", type=Path, help="directory for bundle and evaluations, which are kept"
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--draw", action="store_true")
-    arguments = parser.parse_args()
-    if not arguments.draw:
-        if arguments.data is None or arguments.work is None:
-            parser.error("give --data and --work, or --draw")
-        figures = measure(arguments.data, arguments.work, arguments.rounds)
-        FIGURES.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
-    draw(json.loads(FIGURES.read_text()), PICTURE)
-    print(table(json.loads(FIGURES.read_text())))
+def measure_and_draw(data: Path, work: Path, rounds: int = 3) -> None:
+    """Measure what is missing in ``work``, write the figures and the chart, print the table."""
+    figures = measure(data, work, rounds)
+    FIGURES.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    draw(figures, PICTURE)
+    print(table(figures))
 
 
 def measure(data: Path, work: Path, rounds: int) -> dict[str, Any]:
@@ -171,7 +156,3 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
         axes.grid(alpha=0.3)
         axes.legend(loc="lower left")
         save_picture(figure, path, description=digest(figures))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Products as graph nodes: skipdec's operators and ONNX Runtime's equivalents."""
+"""The products that ONNX Runtime's own operators compute, as graphs to compare kernels with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -14,7 +13,6 @@ from onnx import helper, numpy_helper
 
 from skipdec.engines.backends.ort import session_options
 from skipdec.engines.kernels.library import DOMAIN, require_library
-from skipdec.engines.kernels.packing import pack_half, pack_int4, pack_int8, pack_int8_blocks
 
 Array = np.ndarray[Any, Any]
 
@@ -28,18 +26,10 @@ class Subgraph:
     output: str
 
 
-def quantized_linear(name: str, codes: Array, scale: Array) -> Subgraph:
-    """Multiply x [..., K] → [..., N] by QuantizedLinear, with codes [K, N] and scale [N]."""
-    weight, offset = pack_int8(codes)
-    constants = {f"{name}.weight": weight, f"{name}.scale": scale, f"{name}.offset": offset}
-    node = helper.make_node("QuantizedLinear", ["x", *constants], [name], domain=DOMAIN)
-    return Subgraph([node], constants, name)
-
-
 def integer_chain(
     name: str, codes: Array, scale: Array, bias: Array | None = None, relu: bool = False
 ) -> Subgraph:
-    """Build the same from ONNX Runtime's own operators, as exports do."""
+    """Multiply x [..., K] → [..., N] by codes [K, N] and scale [N], as exports do."""
     constants: dict[str, Array] = {}
     nodes: list[onnx.NodeProto] = []
 
@@ -72,39 +62,8 @@ def integer_chain(
     return Subgraph(nodes, constants, output)
 
 
-def half_linear(name: str, weight: Array) -> Subgraph:
-    """Multiply x [..., K] → [..., N] by HalfLinear, with float16 or bfloat16 weights [K, N]."""
-    packed = f"{name}.weight"
-    node = helper.make_node(
-        "HalfLinear", ["x", packed], [name], domain=DOMAIN, N=weight.shape[1], activation=0
-    )
-    return Subgraph([node], {packed: pack_half(weight)}, name)
-
-
-def matrix_product(name: str, weight: Array) -> Subgraph:
-    """Multiply x [..., K] → [..., N] in float32, with weights [K, N]."""
-    node = helper.make_node("MatMul", ["x", f"{name}.weight"], [name])
-    return Subgraph([node], {f"{name}.weight": weight}, name)
-
-
-def block_linear(name: str, codes: Array, scale: Array, bits: int) -> Subgraph:
-    """Multiply x [..., K] → [..., N] in blocks, with ``matmul_nbits``'s codes and scales."""
-    pack = pack_int4 if bits == 4 else pack_int8_blocks
-    weight, packed_scale = pack(codes, scale.astype(ml_dtypes.bfloat16))
-    constants = {f"{name}.weight": weight, f"{name}.scale": packed_scale}
-    node = helper.make_node(
-        f"BlockLinear{bits}",
-        ["x", *constants],
-        [name],
-        domain=DOMAIN,
-        N=len(codes),
-        block_size=8 // bits * codes.shape[2],
-    )
-    return Subgraph([node], constants, name)
-
-
 def matmul_nbits(name: str, codes: Array, scale: Array, depth: int, bits: int) -> Subgraph:
-    """Build the same for ONNX Runtime: codes [N, blocks, bytes of a block], scale [N, blocks]."""
+    """Multiply x in blocks: codes [N, blocks, bytes of a block], scale [N, blocks]."""
     constants = {f"{name}.codes": codes, f"{name}.scale": scale.astype(np.float32)}
     node = helper.make_node(
         "MatMulNBits",

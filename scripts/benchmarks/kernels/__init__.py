@@ -1,1 +1,0 @@
-"""Single operators of the CPU kernels against those of ONNX Runtime."""

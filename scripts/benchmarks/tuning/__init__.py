@@ -1,1 +1,0 @@
-"""Training steps at full and at reduced depth."""
