@@ -35,13 +35,13 @@ skipdec serve opt-1.3b.skipdec --schedule full --draft own+lookup
 
 skipdec serve small=opt-125m-int8 large=opt-1.3b-int8 --host 0.0.0.0 --api-key-file keys.txt
 
-skipdec serve opt-1.3b.skipdec --replicas 2 --threads 16 --kv-memory 8GiB
+skipdec serve opt-1.3b.skipdec --threads 16 --kv-memory 8GiB
 
 Clients: POST /v1/completions as OpenAI's, GET /v1/models, /v1/schedules, /health/live,
 /health/ready, /metrics, /version. SIGTERM and Ctrl-C let running texts end; a second one aborts.
-All workers together share --threads and --kv-memory; --max-batch-size is for each worker.
-Each bundle runs in worker processes, which are restarted when they die; the exit code is 1 if one
-dies repeatedly. A checkpoint is exported once, into ~/.cache/skipdec.
+Each bundle runs in a worker process, which is restarted when it dies; the exit code is 1 if it
+dies repeatedly. All bundles share --threads and --kv-memory; --max-batch-size is for each.
+A checkpoint is exported once, into ~/.cache/skipdec.
 
 Values in round brackets are the defaults.
 """
@@ -57,28 +57,22 @@ class ServeOptions(ValidatedConfig):
     )
     opening: Annotated[OpenOptions, Option()] = OpenOptions()
     export: Annotated[ExportChoice, Option()] = ExportChoice()
-    replicas: Annotated[int, Option(panel="Running")] = Field(
-        default=1, ge=1, le=64, description="worker processes of each bundle"
-    )
     server: Annotated[ServerConfig, Option(panel="Server")] = ServerConfig()
     restarts: Annotated[RestartPolicy, Option(panel="Limits")] = RestartPolicy()
 
-    def workers(self, bundles: Sequence[ServedBundle]) -> dict[str, list[WorkerSettings]]:
-        """Return the settings of each bundle's workers by its name; all share one machine."""
+    def workers(self, bundles: Sequence[ServedBundle]) -> dict[str, WorkerSettings]:
+        """Return the settings of each bundle's worker by its name; all share one machine."""
         from ..serving.process.settings import WorkerSettings
 
         return {
-            bundle.name: [
-                WorkerSettings(
-                    **{
-                        **dict(self.opening),
-                        "path": bundle.path,
-                        "worker": place * self.replicas + replica,
-                        "workers": len(bundles) * self.replicas,
-                    }
-                )
-                for replica in range(self.replicas)
-            ]
+            bundle.name: WorkerSettings(
+                **{
+                    **dict(self.opening),
+                    "path": bundle.path,
+                    "worker": place,
+                    "workers": len(bundles),
+                }
+            )
             for place, bundle in enumerate(bundles)
         }
 
@@ -90,7 +84,7 @@ def serve(options: ServeOptions) -> None:
     from ..scheduling.scheduler import parse_admission
     from ..serving.http.server import HttpServer, ServedBundle
     from ..serving.http.watch import log_to_stderr
-    from ..serving.process.engine import open_workers
+    from ..serving.process.engine import ProcessEngine
 
     # A thread that reads a body delays the event loop by at most this long.
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -101,12 +95,12 @@ def serve(options: ServeOptions) -> None:
     workers = options.workers(bundles)
     server = HttpServer(
         bundles,
-        lambda bundle: open_workers(workers[bundle.name], options.restarts),
+        lambda bundle: ProcessEngine.opened(workers[bundle.name], options.restarts),
         options.server,
-        workers=sum(map(len, workers.values())),
+        workers=len(workers),
     )
     for settings in workers.values():
-        settings[0].outline()  # refuses a damaged bundle before any is loaded
+        settings.inputs()  # refuses a damaged bundle before any is loaded
     # Keeps a full collection, which stops all threads, short: objects so far live to the end.
     gc.collect()
     gc.freeze()

@@ -19,14 +19,14 @@ from ..opening import OpenKeywords, OpenOptions
 from ..scheduling.scheduler import parse_admission
 from ..scheduling.stats import EngineStats
 from .engine_loop import Cancellation, EngineLoop, require_possible
-from .open_requests import QueuedService
-from .service import BundleOutline
+from .inputs import InputProcessor
+from .service import EngineService
 from .stream import OpenRequest
 
 _LOGGER = logging.getLogger(__name__)
 
 
-class AsyncEngine(QueuedService):
+class AsyncEngine(EngineService):
     """A bundle that many asyncio clients generate with at once; see `RunningBatch`.
 
     >>> async with AsyncEngine.open("opt-1.3b-int8", schedule="2x") as engine:
@@ -41,7 +41,7 @@ class AsyncEngine(QueuedService):
     def __init__(self, generator: Generator, options: OpenOptions) -> None:
         """Take over ``generator``, which is closed with the engine; ``options`` as in `open`."""
         super().__init__(
-            BundleOutline.of_generator(generator, options.draft, options.max_model_len),
+            InputProcessor.of_generator(generator, options.draft, options.max_model_len),
             options.max_waiting,
         )
         self._generator = generator

@@ -10,13 +10,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from typing_extensions import override
-
 from ...engines.errors import ClosedError, OverloadedError, UsageError
 from ...engines.host.process import HomeProcess
 from .engine_loop import StepResult
-from .service import BundleOutline, EngineService
-from .stream import OpenRequest, RequestStream, require_time
+from .stream import OpenRequest, RequestStream
 
 
 class OpenRequests:
@@ -50,11 +47,6 @@ class OpenRequests:
         """The number of requests that have not begun."""
         return self._num_waiting
 
-    @property
-    def outstanding_tokens(self) -> int:
-        """The sum over all open requests."""
-        return sum(opened.outstanding_tokens for opened in self.all())
-
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._by_id
 
@@ -82,9 +74,14 @@ class OpenRequests:
             if self._refusal is not None:
                 raise ClosedError(self._owner, f"{self._refusal}; no request is taken")
             if request_id in self._by_id:
-                raise name_in_use(request_id)
+                problem = f"{request_id!r} is in use; leave it out, or choose another"
+                raise UsageError("request_id", problem)
             if self._num_waiting >= self._max_waiting:
-                raise too_many_wait(self._owner, self._num_waiting, retry_after())
+                problem = (
+                    f"{self._num_waiting} requests wait, as many as max_waiting allows; "
+                    "try again later"
+                )
+                raise OverloadedError(self._owner, problem, retry_after=retry_after())
             self._by_id[request_id] = opened
             self._num_waiting += 1
             self._num_unanswered += 1
@@ -140,7 +137,6 @@ class OpenRequests:
         for request_id, delta in result.deltas:
             opened = self._by_id.get(request_id)
             if isinstance(opened, RequestStream):
-                opened.tokens += len(delta.token_ids)
                 posts[opened.loop].append(partial(opened.push, delta))
         for output in result.ended:
             if (opened := self._answer(output.request_id)) is not None:
@@ -183,60 +179,6 @@ class OpenRequests:
                 for wake in self._on_idle:
                     wake()
         return opened
-
-
-def name_in_use(request_id: str) -> UsageError:
-    """Return the error of a second request of one name."""
-    return UsageError("request_id", f"{request_id!r} is in use; leave it out, or choose another")
-
-
-def too_many_wait(owner: str, count: int, retry_after: float) -> OverloadedError:
-    """Return the error of a request for which there is no room."""
-    problem = f"{count} requests wait, as many as max_waiting allows; try again later"
-    return OverloadedError(owner, problem, retry_after=retry_after)
-
-
-class QueuedService(EngineService):
-    """An engine of this process, or of a worker, whose clients wait in one `OpenRequests`."""
-
-    def __init__(self, outline: BundleOutline, max_waiting: int) -> None:
-        self._outline = outline
-        self._requests = OpenRequests(type(self).__name__, max_waiting)
-
-    @property
-    @override
-    def outline(self) -> BundleOutline:
-        return self._outline
-
-    @property
-    @override
-    def refusal(self) -> str | None:
-        return self._requests.refusal
-
-    @property
-    @override
-    def unready(self) -> str | None:
-        return self.refusal
-
-    @property
-    @override
-    def failure(self) -> Future[str]:
-        return self._requests.failure
-
-    @override
-    def require_home(self) -> None:
-        self._requests.home.require()
-
-    @override
-    async def drain(self, timeout: float | None = None) -> bool:
-        self.require_home()
-        require_time("timeout", timeout)
-        self._requests.refuse("is draining")
-        return await self._requests.wait_until_idle(timeout)
-
-    @override
-    def end_all(self, error: Exception) -> None:
-        self._requests.end(self._requests.all(), error)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -1,147 +1,20 @@
-"""EngineService, the interface of a bundle's engine, and the outline of the bundle behind it."""
+"""EngineService, the interface of a bundle's engine to many asyncio clients."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Self, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
-from ...engines.bundle import EngineBundle
-from ...engines.bundle.contract import check_contract
-from ...engines.kernels.library import kernels_in_use
-from ...engines.manifest import ModelSpec
-from ..drafting.bundle import draft_resolver
-from ..drafting.config import DraftConfig
 from ..drafting.resolver import wants_drafts
-from ..generator import Generator
-from ..opening import OpenOptions
-from ..requests.request import Prompt, Request, make_request
-from ..requests.score_request import ScoreRequest, make_score_request
+from ..requests.request import Prompt
 from ..schedule import ExitSchedule
-from ..schedule.bundle import bundle_schedule
-from ..schedule.request_schedules import ScheduleResolver
 from ..scheduling.stats import EngineStats
 from ..tokens.outputs import RequestOutput, ScoreOutput
 from ..tokens.sampling import SamplingParams
-from ..tokens.tokenizer import Tokenizer
-from .stream import OpenRequest, RequestStream, ScoreFuture, ServedRequest
-
-
-@dataclass(frozen=True)
-class BundleOutline:
-    """A bundle's model, tokenizer and schedules: enough to read requests and to check them."""
-
-    digest: str  # of the bundle's manifest
-    model: ModelSpec
-    tokenizer: Tokenizer | None
-    kernels: str  # what runs it here, e.g. ``skipdec avx512vnni``
-    schedules: ScheduleResolver
-    draft: DraftConfig | None  # of all requests that do not switch drafts off
-    max_model_len: int | None = None  # positions of a request, at most; None: as the model has
-
-    @classmethod
-    def of(cls, bundle: EngineBundle, options: OpenOptions) -> Self:
-        """Read ``bundle``, which is opened with ``options``.
-
-        Raises BundleError, ScheduleError for a schedule that does not fit it, and UsageError for
-        drafts that do not.
-        """
-        manifest, model = bundle.manifest, bundle.manifest.model
-        check_contract(manifest)
-        own = bundle_schedule(bundle)
-        schedules = ScheduleResolver(model.num_layers, own, options.schedule, model.max_seq_len)
-        schedules.resolve(None, 1)
-        drafts = draft_resolver(bundle, own, device=options.device, default=options.draft)
-        draft = drafts.resolve()
-        template = None if options.raw_prompts else manifest.prompt_template
-        tokenizer = Tokenizer.of(bundle, template)
-        if tokenizer is not None:
-            tokenizer.warm_up()
-        return cls(
-            manifest.digest,
-            model,
-            tokenizer,
-            kernels_in_use(manifest),
-            schedules,
-            draft,
-            options.max_model_len,
-        )
-
-    @classmethod
-    def of_generator(
-        cls, generator: Generator, draft: str | None = None, max_model_len: int | None = None
-    ) -> Self:
-        """Describe the bundle that ``generator`` runs with ``draft``, by default its own.
-
-        Raises UsageError for drafts that do not fit the bundle.
-        """
-        return cls(
-            generator.bundle.manifest.digest,
-            generator.model,
-            generator.tokenizer,
-            generator.kernels,
-            generator.schedules,
-            generator.drafts.resolve(draft),
-            max_model_len,
-        )
-
-    def close(self) -> None:
-        """End the processes that render chats."""
-        if self.tokenizer is not None:
-            self.tokenizer.close()
-
-    def prepare(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None,
-        schedule: str | ExitSchedule | None,
-        client: str = "",
-        subject: str = "prompt",
-        draft: str | None = None,
-    ) -> tuple[Request, ExitSchedule]:
-        """Make and check a request. Raises UsageError, which names ``subject``, and ScheduleError.
-
-        ``subject``: the prompt, where a client sent several. ``draft``: as in `wants_drafts`.
-        """
-        drafts = wants_drafts(draft)
-        request = make_request(
-            0,
-            prompt,
-            params or SamplingParams(),
-            self.model,
-            self.tokenizer,
-            subject,
-            client,
-            self.max_model_len,
-        )
-        schedule = self.schedules.resolve(schedule, request.max_tokens)
-        return replace(request, drafts=drafts), schedule
-
-    def prepare_score(
-        self,
-        prompt: Prompt,
-        continuation: Prompt | None,
-        schedule: str | ExitSchedule | None,
-        *,
-        top_logprobs: int | None = None,
-        followed_by: SamplingParams | None = None,
-        client: str = "",
-        subject: str = "prompt",
-    ) -> tuple[ScoreRequest, ExitSchedule]:
-        """Make and check a text to score; raises as `prepare`."""
-        request = make_score_request(
-            prompt,
-            continuation,
-            self.model,
-            self.tokenizer,
-            top_logprobs=top_logprobs,
-            followed_by=followed_by,
-            client=client,
-            subject=subject,
-        )
-        max_tokens = 1 if continuation is None else len(request.token_ids)
-        return request, self.schedules.resolve(schedule, max_tokens)
+from .inputs import InputProcessor
+from .open_requests import OpenRequests
+from .stream import OpenRequest, RequestStream, ScoreFuture, ServedRequest, require_time
 
 
 class RequestOptions(TypedDict, total=False):
@@ -155,34 +28,38 @@ class RequestOptions(TypedDict, total=False):
 
 
 class EngineService(ABC):
-    """A bundle that many asyncio clients generate with at once.
+    """A bundle that many asyncio clients generate with at once; they wait in one `OpenRequests`.
 
-    `AsyncEngine` runs it in a thread, `ProcessEngine` in a process, `Replicas` in several. Only the
-    process that opened it can use it: in a forked child its methods raise SkipDecError.
+    `AsyncEngine` runs it in a thread, `ProcessEngine` in a process. Only the process that opened it
+    can use it: in a forked child its methods raise SkipDecError.
     """
 
-    @property
-    @abstractmethod
-    def outline(self) -> BundleOutline:
-        """The bundle's model, tokenizer and schedules."""
+    def __init__(self, inputs: InputProcessor, max_waiting: int) -> None:
+        self._inputs = inputs
+        self._requests = OpenRequests(type(self).__name__, max_waiting)
 
     @property
-    @abstractmethod
+    def inputs(self) -> InputProcessor:
+        """What reads and checks requests: the bundle's model, tokenizer and schedules."""
+        return self._inputs
+
+    @property
     def refusal(self) -> str | None:
         """The reason why new requests are refused (draining, closed, failed), or None.
 
         A message puts the name of the engine before it.
         """
+        return self._requests.refusal
 
     @property
-    @abstractmethod
     def unready(self) -> str | None:
         """The reason why new requests should go elsewhere: `refusal`, or a restart to wait for."""
+        return self.refusal
 
     @property
-    @abstractmethod
     def failure(self) -> Future[str]:
         """Done once it has failed for good, with the reason; from any thread."""
+        return self._requests.failure
 
     @property
     @abstractmethod
@@ -193,18 +70,18 @@ class EngineService(ABC):
     def enter(self, opened: OpenRequest) -> None:
         """Queue a prepared request; raises as `submit`, but for its own checks of the prompt."""
 
-    @abstractmethod
     def require_home(self) -> None:
         """Raise SkipDecError in a forked child, where no thread would answer."""
+        self._requests.home.require()
 
     def start(self, asked: ServedRequest) -> RequestStream:
-        """Queue a request that `BundleOutline.prepare` made and return its stream."""
+        """Queue a request that `InputProcessor.prepare` made and return its stream."""
         stream = RequestStream(asked)
         self.enter(stream)
         return stream
 
     async def wait_for_scores(self, asked: ServedRequest) -> ScoreOutput:
-        """Queue a text that `BundleOutline.prepare_score` made and return its scores."""
+        """Queue a text that `InputProcessor.prepare_score` made and return its scores."""
         future = ScoreFuture(asked)
         self.enter(future)
         return await future.output()
@@ -223,7 +100,7 @@ class EngineService(ABC):
         """Queue a request and return its stream; call it from a running event loop.
 
         A chat is rendered before it returns. A server that renders templates of others calls
-        ``outline.prepare`` in a thread, and then `start`.
+        ``inputs.prepare`` in a thread, and then `start`.
 
         ``deadline``: seconds after which the request ends with finish_reason "abort" and
         stop_reason "deadline", whether it waits or runs. If the engine hangs or a step takes long,
@@ -238,7 +115,7 @@ class EngineService(ABC):
         OverloadedError if too many wait, and ClosedError while draining and once closed.
         """
         self.require_home()
-        made, resolved = self.outline.prepare(prompt, params, schedule, client, draft=draft)
+        made, resolved = self.inputs.prepare(prompt, params, schedule, client, draft=draft)
         return self.start(ServedRequest.named(made, resolved, request_id, deadline))
 
     async def generate(
@@ -276,7 +153,7 @@ class EngineService(ABC):
         """
         self.require_home()
         wants_drafts(options.get("draft"))
-        made, resolved = self.outline.prepare_score(
+        made, resolved = self.inputs.prepare_score(
             prompt,
             continuation,
             options.get("schedule"),
@@ -305,16 +182,19 @@ class EngineService(ABC):
         ended = stats.finished + stats.aborted
         return max(1.0, busy / ended) if ended else 1.0
 
-    @abstractmethod
     async def drain(self, timeout: float | None = None) -> bool:
         """Refuse new requests and wait for the open ones to end; False if the time ran out.
 
         Raises UsageError for a ``timeout`` of NaN.
         """
+        self.require_home()
+        require_time("timeout", timeout)
+        self._requests.refuse("is draining")
+        return await self._requests.wait_until_idle(timeout)
 
-    @abstractmethod
     def end_all(self, error: Exception) -> None:
         """End every open request with ``error`` at once, whatever its engine does; then close."""
+        self._requests.end(self._requests.all(), error)
 
     @abstractmethod
     def close(self) -> None:

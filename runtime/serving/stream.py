@@ -72,18 +72,12 @@ class OpenRequest(ABC):
         self.asked = asked
         self.request_id = asked.request_id
         self.loop = asyncio.get_running_loop()
-        self.tokens = 0  # generated so far
         self.has_begun = False  # it no longer waits
         self.sends = 0  # how often it was sent to a worker
         self.end_reason: str | None = None  # why it was cancelled
         self.is_answered = False  # its client has its end, though an engine may still hold it
         self._cancel_engine: Callable[[str], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    @abstractmethod
-    def outstanding_tokens(self) -> int:
-        """An upper bound of the tokens still to run, with the prompt's while that waits."""
 
     @abstractmethod
     def finish(
@@ -164,13 +158,6 @@ class RequestStream(OpenRequest):
     def prompt(self) -> str | None:
         """The prompt's text; None if it was given as token ids."""
         return self._request.prompt
-
-    @property
-    @override
-    def outstanding_tokens(self) -> int:
-        request = self._request
-        prompt = 0 if self.has_begun else len(request.prompt_token_ids)
-        return prompt + request.params.n * request.max_tokens - self.tokens
 
     async def __aenter__(self) -> Self:
         return self
@@ -278,11 +265,6 @@ class ScoreFuture(OpenRequest):
     def __init__(self, asked: ServedRequest) -> None:
         super().__init__(asked)
         self._result: asyncio.Future[ScoreOutput] = self.loop.create_future()
-
-    @property
-    @override
-    def outstanding_tokens(self) -> int:
-        return 0 if self.has_begun else len(cast(ScoreRequest, self.asked.request).fed)
 
     async def output(self) -> ScoreOutput:
         """Wait for the scores. Cancelling the wait cancels the request."""

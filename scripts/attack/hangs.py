@@ -121,8 +121,10 @@ def main() -> int:
 
 def _attack_server(bundle: Path, chance: random.Random, outcomes: Counter[str]) -> Iterator[str]:
     """Stop workers of one server repeatedly, then end it; yield problems."""
-    options = ("--shutdown-timeout", str(_SHUTDOWN), "--replicas", str(chance.choice((1, 2))))
-    with started(bundle, *options) as server, ThreadPoolExecutor(_CLIENTS) as pool:
+    with (
+        started(bundle, "--shutdown-timeout", str(_SHUTDOWN)) as server,
+        ThreadPoolExecutor(_CLIENTS) as pool,
+    ):
         workers = _children(server.process.pid)
         for _ in range(_STOPS):
             asked = _begun(server, pool, chance)

@@ -185,23 +185,23 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 def _model_document(model: ServedModel) -> dict[str, Any]:
-    outline = model.engine.outline
+    inputs = model.engine.inputs
     return {
         "id": model.name,
         "object": "model",
         "created": model.created,
         "owned_by": "skipdec",
-        "max_model_len": outline.max_model_len or outline.model.max_seq_len,
-        "num_layers": outline.model.num_layers,
-        "kernels": outline.kernels,
+        "max_model_len": inputs.max_model_len or inputs.model.max_seq_len,
+        "num_layers": inputs.model.num_layers,
+        "kernels": inputs.kernels,
         "schedule": model.default_schedule(),
-        "draft": "off" if outline.draft is None else str(outline.draft),
+        "draft": "off" if inputs.draft is None else str(inputs.draft),
         "chat": has_template(model),
     }
 
 
 def _schedules_document(model: ServedModel) -> dict[str, Any]:
-    resolve = model.engine.outline.schedules.resolve
+    resolve = model.engine.inputs.schedules.resolve
     listed = []
     for text in model.listed:
         schedule = resolve(text, _SHOWN_TOKENS)

@@ -158,7 +158,7 @@ def _take_logprobs(fields: dict[str, Any]) -> Iterator[str]:
 
 def has_template(model: ServedModel) -> bool:
     """Return True if the bundle of ``model`` has a chat template."""
-    tokenizer = model.engine.outline.tokenizer
+    tokenizer = model.engine.inputs.tokenizer
     return tokenizer is not None and tokenizer.chat is not None
 
 

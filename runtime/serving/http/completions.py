@@ -112,7 +112,7 @@ def _prepare(
     """Check the schedule, tokenize and check all prompts once, and bound the log-probabilities."""
     max_tokens = 16 if asked.max_tokens is None else asked.max_tokens
     model.require_allowed(asked.schedule, max_tokens or 16)
-    outline, schedule, top = model.engine.outline, asked.schedule, asked.logprobs
+    inputs, schedule, top = model.engine.inputs, asked.schedule, asked.logprobs
     params = None if asked.scores_prompts and not asked.max_tokens else asked.params
     prepared: list[Prepared] = []
     problems: list[str] = []
@@ -120,11 +120,11 @@ def _prepare(
         who = {"client": client, "subject": asked.subject(place)}
         try:
             prepared.append(
-                outline.prepare_score(
+                inputs.prepare_score(
                     prompt, None, schedule, top_logprobs=top, followed_by=params, **who
                 )
                 if asked.scores_prompts
-                else outline.prepare(prompt, params, schedule, draft=asked.draft, **who)
+                else inputs.prepare(prompt, params, schedule, draft=asked.draft, **who)
             )
         except UsageError as error:
             problems += error.problems
@@ -177,8 +177,8 @@ class TextAnswer(Response):
         self._metrics = metrics
         self._head = self.head(model)
         self._stream_head = self.stream_head(self._head)
-        self._names = TokenNames(model.engine.outline.tokenizer)
-        self._has_drafts = model.engine.outline.draft is not None and asked.draft is None
+        self._names = TokenNames(model.engine.inputs.tokenizer)
+        self._has_drafts = model.engine.inputs.draft is not None and asked.draft is None
         self._streams: list[RequestStream] = []  # one a prompt
 
     @staticmethod

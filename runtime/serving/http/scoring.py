@@ -55,7 +55,7 @@ async def scored_answer(
     record.finish_reasons = tuple(_finish_reason(one) for one in scored)
     outputs = [_as_request_output(one) for one in scored]
     used = await metrics.observe(record, model.label(asked.schedule), outputs)
-    names = TokenNames(model.engine.outline.tokenizer)
+    names = TokenNames(model.engine.inputs.tokenizer)
     texts = [await _text(_tokens(one), names.tokenizer, turns) for one in scored]
     tasks.clear()  # they hold the scores, each of which is freed once it is encoded
     outputs.clear()

@@ -43,10 +43,10 @@ class ServedModel:
 
         Raises ScheduleError for a text that does not fit the bundle.
         """
-        texts = ("full", format_schedule(engine.outline.schedules.own), *allowed)
+        texts = ("full", format_schedule(engine.inputs.schedules.own), *allowed)
         model = cls(name, engine, tuple(dict.fromkeys(texts)))
         for text in model.listed:
-            engine.outline.schedules.resolve(text, 16)
+            engine.inputs.schedules.resolve(text, 16)
         return model
 
     @cached_property
@@ -60,7 +60,7 @@ class ServedModel:
 
     def default_schedule(self, max_tokens: int = 16) -> str:
         """Return the schedule of a request that names none."""
-        return format_schedule(self.engine.outline.schedules.resolve(None, max_tokens))
+        return format_schedule(self.engine.inputs.schedules.resolve(None, max_tokens))
 
     def require_allowed(self, wanted: str | None, max_tokens: int) -> None:
         """Raise ScheduleError unless a request may run ``wanted``: text, or the same in others.
@@ -73,7 +73,7 @@ class ServedModel:
         remedy = f"allowed: {', '.join(self.schedules)}; see /v1/schedules"
         if kind := beyond_notation(wanted):
             raise ScheduleError("schedule", f"{shown(wanted)} is {kind}; {remedy}")
-        resolve = self.engine.outline.schedules.resolve
+        resolve = self.engine.inputs.schedules.resolve
         asked = resolve(wanted, max_tokens)
         if ANY_SCHEDULE not in self.schedules and not any(
             resolve(text, max_tokens) == asked for text in (None, *self.listed)

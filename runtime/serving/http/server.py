@@ -159,7 +159,7 @@ class HttpServer:
         SERVER.info("draining: up to %g s for %d texts", timeout, models.num_running)
         engines = [model.engine for model in models.values()]
         for engine in engines:
-            engine.outline.close()  # chats that are not rendered yet are refused
+            engine.inputs.close()  # chats that are not rendered yet are refused
         drained = await asyncio.gather(*(engine.drain(timeout) for engine in engines))
         if not all(drained):
             SERVER.warning("%d texts had not ended in time and are cut", models.num_running)

@@ -1,11 +1,11 @@
-"""ProcessEngine and Replicas: a bundle in worker processes, which start again when they die."""
+"""ProcessEngine: a bundle in a worker process, which is started again when it dies."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, Unpack
@@ -13,13 +13,13 @@ from typing import Self, Unpack
 from typing_extensions import override
 
 from ....engines.errors import BundleError, ClosedError
-from ....engines.host.process import HomeProcess
 from ...opening import OpenKeywords, OpenOptions
 from ...requests.request import Request
 from ...scheduling.loaded_bundle import RequestLimits, require_rows
 from ...scheduling.stats import EngineStats
-from ..open_requests import OpenRequests, QueuedService, name_in_use, too_many_wait
-from ..service import BundleOutline, EngineService
+from ..inputs import InputProcessor
+from ..open_requests import OpenRequests
+from ..service import EngineService
 from ..stream import OpenRequest
 from .dispatcher import Dispatcher, Suspects
 from .keeper import WORKER, WorkerKeeper
@@ -27,7 +27,7 @@ from .messages import Begun, Loaded, Message, Outbox, Refused, ScorePart, Steppe
 from .settings import RestartPolicy, WorkerSettings
 
 
-class ProcessEngine(QueuedService):
+class ProcessEngine(EngineService):
     """`AsyncEngine`'s twin whose engines run in a process that may die, and share nobody's GIL.
 
     >>> async with ProcessEngine.open("opt-1.3b-int8", schedule="2x") as engine:
@@ -41,13 +41,13 @@ class ProcessEngine(QueuedService):
     def __init__(
         self,
         settings: WorkerSettings,
-        outline: BundleOutline,
+        inputs: InputProcessor,
         policy: RestartPolicy | None = None,
         *,
         worker_module: str = WORKER,
     ) -> None:
-        """Start the worker; `loaded` is done once it takes requests. ``outline``: its bundle's."""
-        super().__init__(outline, settings.max_waiting)
+        """Start the worker; `loaded` is done once it takes requests. ``inputs``: its bundle's."""
+        super().__init__(inputs, settings.max_waiting)
         self._settings = settings
         policy = policy or RestartPolicy()
         self._dispatcher = Dispatcher(self._requests, Suspects(policy.poison_timeout))
@@ -88,8 +88,8 @@ class ProcessEngine(QueuedService):
         worker_module: str = WORKER,
     ) -> AsyncIterator[Self]:
         """`open` with what its options make."""
-        outline = await asyncio.to_thread(settings.outline)
-        engine = cls(settings, outline, policy, worker_module=worker_module)
+        inputs = await asyncio.to_thread(settings.inputs)
+        engine = cls(settings, inputs, policy, worker_module=worker_module)
         try:
             await asyncio.wrap_future(engine.loaded)
             yield engine
@@ -157,7 +157,7 @@ class ProcessEngine(QueuedService):
         if self._requests.home.is_left:
             return
         self._requests.refuse("is closed")
-        self._outline.close()
+        self._inputs.close()
         self._keeper.close()
         self._requests.end(self._requests.all(), ClosedError("ProcessEngine", "was closed"))
 
@@ -165,7 +165,7 @@ class ProcessEngine(QueuedService):
 
     def on_loaded(self, loaded: Loaded, outbox: Outbox) -> None:
         """Raises BundleError for another bundle than that whose tokens requests are made of."""
-        if loaded.digest != self._outline.digest:
+        if loaded.digest != self._inputs.digest:
             raise BundleError(
                 str(self._settings.path),
                 "was replaced by another bundle since it was opened; start the server again",
@@ -205,117 +205,3 @@ class ProcessEngine(QueuedService):
         if not self.loaded.done():
             self.loaded.set_exception(error)
         self._requests.fail(str(error), error)
-
-
-class Replicas(EngineService):
-    """Workers that run the same bundle; a request goes to the one with the least left to do.
-
-    That is: the fewest tokens that its open requests may still need, among those that are ready. A
-    request stays where it is. If one of them fails for good, all have.
-    """
-
-    def __init__(self, engines: Sequence[ProcessEngine], max_waiting: int) -> None:
-        """``max_waiting``: of all together. The engines stay their owner's to close."""
-        self._engines = engines
-        self._max_waiting = max_waiting
-        self._home = HomeProcess("Replicas", "open them here")
-        self._failure: Future[str] = Future()
-        for engine in engines:
-            engine.failure.add_done_callback(self._fail)
-
-    @classmethod
-    @asynccontextmanager
-    async def opened(
-        cls, settings: Sequence[WorkerSettings], policy: RestartPolicy | None = None
-    ) -> AsyncIterator[Self]:
-        """Load one worker after the other, each with its ``settings`` of one bundle."""
-        async with AsyncExitStack() as stack:
-            engines = [
-                await stack.enter_async_context(ProcessEngine.opened(one, policy))
-                for one in settings
-            ]
-            yield cls(engines, settings[0].max_waiting)
-
-    @property
-    @override
-    def outline(self) -> BundleOutline:
-        return self._engines[0].outline
-
-    @property
-    @override
-    def refusal(self) -> str | None:
-        return next((engine.refusal for engine in self._engines if engine.refusal), None)
-
-    @property
-    @override
-    def unready(self) -> str | None:
-        reasons = [engine.unready for engine in self._engines]
-        return self.refusal or (None if None in reasons else reasons[0])
-
-    @property
-    @override
-    def failure(self) -> Future[str]:
-        return self._failure
-
-    @property
-    @override
-    def seconds_in_step(self) -> float:
-        return max(engine.seconds_in_step for engine in self._engines)
-
-    @override
-    def enter(self, opened: OpenRequest) -> None:
-        self._least_busy(opened.request_id).enter(opened)
-
-    @override
-    def require_home(self) -> None:
-        self._home.require()
-
-    @override
-    async def abort(self, request_id: str) -> None:
-        for engine in self._engines:
-            await engine.abort(request_id)
-
-    @override
-    def stats(self) -> EngineStats:
-        return EngineStats.total([engine.stats() for engine in self._engines])
-
-    @override
-    async def drain(self, timeout: float | None = None) -> bool:
-        self._home.require()
-        return all(await asyncio.gather(*(engine.drain(timeout) for engine in self._engines)))
-
-    @override
-    def end_all(self, error: Exception) -> None:
-        for engine in self._engines:
-            engine.end_all(error)
-
-    @override
-    def close(self) -> None:
-        for engine in self._engines:
-            engine.close()
-
-    def _least_busy(self, request_id: str) -> ProcessEngine:
-        """Return the engine for a request. Raises UsageError for a name in use, OverloadedError."""
-        self._home.require()
-        if any(request_id in engine.requests for engine in self._engines):
-            raise name_in_use(request_id)
-        waiting = sum(engine.requests.waiting for engine in self._engines)
-        if waiting >= self._max_waiting:
-            seconds = self.seconds_until_room() / len(self._engines)
-            raise too_many_wait("Replicas", waiting, seconds)
-        ready = [engine for engine in self._engines if engine.unready is None] or self._engines
-        return min(ready, key=lambda one: one.requests.outstanding_tokens)
-
-    def _fail(self, failure: Future[str]) -> None:
-        if not self._failure.done():
-            self._failure.set_result(failure.result())
-
-
-def open_workers(
-    settings: Sequence[WorkerSettings],
-    policy: RestartPolicy | None = None,
-) -> AbstractAsyncContextManager[EngineService]:
-    """Load one bundle in one worker or several; each with its ``settings``."""
-    if len(settings) == 1:
-        return ProcessEngine.opened(settings[0], policy)
-    return Replicas.opened(settings, policy)

@@ -17,7 +17,7 @@ from ...scheduling.scheduler import parse_admission
 
 if TYPE_CHECKING:
     from ...generator import Generator
-    from ..service import BundleOutline
+    from ..inputs import InputProcessor
 
 
 class RestartPolicy(ValidatedConfig):
@@ -68,14 +68,14 @@ class WorkerSettings(OpenOptions):
         share = None if self.kv_memory is None else max(1, self.kv_memory // self.workers)
         return self.updated(kv_memory=share, kv_shares=self.workers)
 
-    def outline(self) -> BundleOutline:
+    def inputs(self) -> InputProcessor:
         """Read the bundle in this process, without its engines.
 
         Raises BundleError, ScheduleError, and UsageError for drafts that do not fit the bundle.
         """
-        from ..service import BundleOutline  # imports NumPy
+        from ..inputs import InputProcessor  # imports NumPy
 
-        return BundleOutline.of(EngineBundle.open(self.path), self)
+        return InputProcessor.of(EngineBundle.open(self.path), self)
 
     def open(self) -> Generator:
         """Load the engines in this process; raises what `Generator.open` raises."""

@@ -92,9 +92,9 @@ class TritonPythonModel:
         Metrics are sent before it, as after it Triton may finalize.
         """
         try:
-            outline = self._engine.outline
+            inputs = self._engine.inputs
             request, schedule = await asyncio.to_thread(  # long texts and schedules take a while
-                outline.prepare,
+                inputs.prepare,
                 asked.prompt,
                 asked.params,
                 asked.schedule,

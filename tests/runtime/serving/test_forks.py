@@ -14,7 +14,7 @@ from workers import SHORT, settings
 
 from skipdec import SkipDecError
 from skipdec.runtime.serving.async_engine import AsyncEngine
-from skipdec.runtime.serving.process.engine import ProcessEngine, Replicas
+from skipdec.runtime.serving.process.engine import ProcessEngine
 from skipdec.runtime.serving.service import EngineService
 
 pytestmark = pytest.mark.slow  # some start processes
@@ -22,9 +22,6 @@ pytestmark = pytest.mark.slow  # some start processes
 OPENERS: dict[str, Callable[[Path], AbstractAsyncContextManager[EngineService]]] = {
     "AsyncEngine": lambda bundle: AsyncEngine.open(bundle, threads=1),
     "ProcessEngine": lambda bundle: ProcessEngine.opened(settings(bundle)),
-    "Replicas": lambda bundle: Replicas.opened(
-        [settings(bundle, worker=place, workers=2) for place in range(2)]
-    ),
 }
 
 

@@ -261,7 +261,7 @@ def test_a_text_waits_for_memory_that_running_requests_hold(bundle: Path) -> Non
             while not held.is_set():
                 await asyncio.sleep(0)
             pool = engine._engine._loaded.engines.pool
-            request, _ = engine.outline.prepare_score(TEXT, None, None)
+            request, _ = engine.inputs.prepare_score(TEXT, None, None)
             needed = engine._engine.scoring._scorer.nbytes(request)
             pool.limit = pool.in_use_bytes + needed - 1
             scored = asyncio.create_task(engine.score(TEXT))

@@ -167,6 +167,6 @@ def test_clients_with_prefixes_of_their_own_have_ngrams_of_their_own(
 
 def test_drafts_that_do_not_fit_a_bundle_are_refused_before_loading(bundle: Path) -> None:
     with pytest.raises(UsageError, match="ends:6 runs 6 layers of 6"):
-        WorkerSettings(path=bundle, draft="ends:6").outline()
+        WorkerSettings(path=bundle, draft="ends:6").inputs()
     with pytest.raises(UsageError, match="does not keep the bits on a GPU"):
-        WorkerSettings(path=bundle, draft="own", device="cuda:0").outline()
+        WorkerSettings(path=bundle, draft="own", device="cuda:0").inputs()

@@ -13,11 +13,11 @@ from time import monotonic
 import pytest
 from mutations import copy_bundle
 from steered_worker import DIE, HOLD, RAISE
-from workers import LONG, SHORT, settings, steered, until
+from workers import LONG, SHORT, steered, until
 
-from skipdec import Generator, SamplingParams, UsageError, WorkerDiedError
+from skipdec import Generator, UsageError, WorkerDiedError
 from skipdec.runtime.serving.process import keeper
-from skipdec.runtime.serving.process.engine import ProcessEngine, Replicas
+from skipdec.runtime.serving.process.engine import ProcessEngine
 from skipdec.runtime.serving.process.keeper import WorkerProcess
 from skipdec.runtime.serving.process.settings import RestartPolicy
 
@@ -32,7 +32,7 @@ def alone(bundle: Path, *prompts: list[int]) -> list[Tokens]:
     return [output.outputs[0].token_ids for output in outputs]
 
 
-async def tokens(engine: ProcessEngine | Replicas, prompt: list[int]) -> Tokens:
+async def tokens(engine: ProcessEngine, prompt: list[int]) -> Tokens:
     return (await engine.generate(prompt, SHORT)).outputs[0].token_ids
 
 
@@ -178,23 +178,3 @@ def test_a_bundle_that_was_replaced_is_not_run_with_the_old_ones_requests(
             return kept
 
     assert [asyncio.run(main())] == alone(bundle, [5, 6])
-
-
-def test_a_replica_that_dies_leaves_the_others_texts_alone(bundle: Path) -> None:
-    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
-
-    async def main() -> list[Tokens]:
-        both = [settings(bundle, worker=place, workers=2) for place in range(2)]
-        async with Replicas.opened(both) as replicas:
-            first, second = replicas._engines
-            streams = [replicas.submit([5, place], params) for place in range(2)]
-            assert [stream.request_id in first.requests for stream in streams] == [True, False]
-            kill(first)
-            await asyncio.gather(streams[0].output(), return_exceptions=True)
-            output = await streams[1].output()
-            assert output.outputs[0].finish_reason == "length"
-            assert replicas.unready is None
-            assert replicas.stats().limit_bytes >= second.stats().limit_bytes
-            return [await tokens(replicas, [7]) for _ in range(2)]
-
-    assert asyncio.run(main()) == alone(bundle, [7]) * 2

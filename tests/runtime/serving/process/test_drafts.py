@@ -24,7 +24,7 @@ from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.requests.request import Request
 from skipdec.runtime.scheduling.stats import Counters
 from skipdec.runtime.serving.async_engine import AsyncEngine
-from skipdec.runtime.serving.process.engine import ProcessEngine, Replicas
+from skipdec.runtime.serving.process.engine import ProcessEngine
 from skipdec.runtime.serving.process.messages import Submission, decode, encode
 from skipdec.runtime.serving.service import EngineService
 from skipdec.runtime.serving.stream import ServedRequest
@@ -85,22 +85,18 @@ def require_books(stats: EngineStats, outputs: list[RequestOutput]) -> None:
     assert sum(histogram.counts) <= stats.step_rows
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_texts_are_those_without_drafts_in_any_number_of_workers(
-    bundle: Path, workers: int
+@pytest.mark.parametrize("in_process", [False, True])
+def test_texts_are_those_without_drafts_in_a_thread_and_in_a_process(
+    bundle: Path, in_process: bool
 ) -> None:
     async def main() -> list[tuple[object, ...]]:
-        asked = [
-            settings(bundle, draft=DRAFT, worker=place, workers=workers, threads=workers)
-            for place in range(workers)
-        ]
-        opened: Any = {
-            0: lambda: AsyncEngine.open(bundle, threads=1, max_batch_size=2, draft=DRAFT),
-            1: lambda: ProcessEngine.opened(asked[0]),
-            2: lambda: Replicas.opened(asked),
-        }[workers]
+        opened: Any = (
+            (lambda: ProcessEngine.opened(settings(bundle, draft=DRAFT, threads=1)))
+            if in_process
+            else (lambda: AsyncEngine.open(bundle, threads=1, max_batch_size=2, draft=DRAFT))
+        )
         async with opened() as engine:
-            assert str(engine.outline.draft) == DRAFT
+            assert str(engine.inputs.draft) == DRAFT
             first = await written(engine)
             require_books(engine.stats(), first)
             second = await written(engine)  # with n-grams of the first
@@ -174,7 +170,7 @@ def test_a_message_says_whether_its_request_drafts(drafts: bool) -> None:
     assert message.request == request
 
 
-def test_figures_of_replicas_show_the_one_that_drafts_most() -> None:
+def test_the_sum_of_figures_shows_the_most_drafts_of_a_worker() -> None:
     present = dict.fromkeys(
         ("requests", "running", "waiting", "reserved_bytes", "prefix_bytes", "limit_bytes"), 0
     )

@@ -60,7 +60,7 @@ def test_texts_and_scores_are_those_of_an_engine_in_this_process(bundle: Path) -
                 assert texts(outputs[0]) == texts(outputs[1])
             scores = [await one.score([5, 6, 7], [8, 9], top_logprobs=2) for one in (theirs, ours)]
             assert scores[0] == scores[1]
-            assert theirs.outline.model == ours.outline.model
+            assert theirs.inputs.model == ours.inputs.model
             found, expected = theirs.stats(), ours.stats()
             assert (found.finished, found.generated_tokens, found.layer_rows) == (
                 expected.finished,
@@ -175,7 +175,7 @@ def test_what_can_not_be_opened_is_told_by_its_own_error(bundle: Path, tmp_path:
 def test_an_engine_that_is_closed_while_it_loads_leaves_no_process(bundle: Path) -> None:
     async def main() -> None:
         asked = settings(bundle)
-        engine = ProcessEngine(asked, asked.outline())
+        engine = ProcessEngine(asked, asked.inputs())
         await until(lambda: engine.worker_pid is not None)
         pid = engine.worker_pid
         await asyncio.to_thread(engine.close)

@@ -133,7 +133,7 @@ def test_sigterm_under_load_loses_no_text(bundle: Path) -> None:
 def test_a_second_sigterm_ends_it_at_once(bundle: Path) -> None:
     with started(bundle) as served, ThreadPoolExecutor() as pool:
         served.line("ready")
-        asked = [pool.submit(served.complete, prompt=["a"] * 60) for _ in range(4)]
+        asked = [pool.submit(served.complete, model="twin", prompt=["a"] * 60) for _ in range(4)]
         served.line("POST")
         served.process.send_signal(signal.SIGTERM)
         served.line("draining")
@@ -173,7 +173,7 @@ def test_sigterm_with_a_hung_worker_answers_all_and_leaves_no_process(bundle: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("hangs", [False, True])
 def test_sigterm_while_it_loads_ends_it_and_its_workers(bundle: Path, hangs: bool) -> None:
-    with started(bundle, "--replicas", "2") as served:
+    with started(bundle, f"twin={bundle}") as served:
         while not (workers := served.workers()):
             assert served.process.poll() is None
         if hangs:
@@ -186,11 +186,11 @@ def test_sigterm_while_it_loads_ends_it_and_its_workers(bundle: Path, hangs: boo
 
 @pytest.mark.slow
 def test_workers_end_with_a_server_that_is_killed(bundle: Path) -> None:
-    with started(bundle, "--replicas", "2") as served, ThreadPoolExecutor() as pool:
+    with started(bundle, f"twin={bundle}") as served, ThreadPoolExecutor() as pool:
         served.line("ready")
         workers = served.workers()
         assert len(workers) == 2
-        asked = [pool.submit(served.complete, prompt=["a"] * 60) for _ in range(4)]
+        asked = [pool.submit(served.complete, model="twin", prompt=["a"] * 60) for _ in range(4)]
         served.line("POST")  # of the first that has ended
         served.process.kill()
         wait_for_end(workers)

@@ -1,0 +1,139 @@
+"""InputProcessor: reads and checks requests by a bundle's model, tokenizer and schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from ...engines.bundle import EngineBundle
+from ...engines.bundle.contract import check_contract
+from ...engines.kernels.library import kernels_in_use
+from ...engines.manifest import ModelSpec
+from ..drafting.bundle import draft_resolver
+from ..drafting.config import DraftConfig
+from ..drafting.resolver import wants_drafts
+from ..generator import Generator
+from ..opening import OpenOptions
+from ..requests.request import Prompt, Request, make_request
+from ..requests.score_request import ScoreRequest, make_score_request
+from ..schedule import ExitSchedule
+from ..schedule.bundle import bundle_schedule
+from ..schedule.request_schedules import ScheduleResolver
+from ..tokens.sampling import SamplingParams
+from ..tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class InputProcessor:
+    """A bundle's model, tokenizer and schedules: enough to read requests and to check them."""
+
+    digest: str  # of the bundle's manifest
+    model: ModelSpec
+    tokenizer: Tokenizer | None
+    kernels: str  # what runs it here, e.g. ``skipdec avx512vnni``
+    schedules: ScheduleResolver
+    draft: DraftConfig | None  # of all requests that do not switch drafts off
+    max_model_len: int | None = None  # positions of a request, at most; None: as the model has
+
+    @classmethod
+    def of(cls, bundle: EngineBundle, options: OpenOptions) -> Self:
+        """Read ``bundle``, which is opened with ``options``.
+
+        Raises BundleError, ScheduleError for a schedule that does not fit it, and UsageError for
+        drafts that do not.
+        """
+        manifest, model = bundle.manifest, bundle.manifest.model
+        check_contract(manifest)
+        own = bundle_schedule(bundle)
+        schedules = ScheduleResolver(model.num_layers, own, options.schedule, model.max_seq_len)
+        schedules.resolve(None, 1)
+        drafts = draft_resolver(bundle, own, device=options.device, default=options.draft)
+        draft = drafts.resolve()
+        template = None if options.raw_prompts else manifest.prompt_template
+        tokenizer = Tokenizer.of(bundle, template)
+        if tokenizer is not None:
+            tokenizer.warm_up()
+        return cls(
+            manifest.digest,
+            model,
+            tokenizer,
+            kernels_in_use(manifest),
+            schedules,
+            draft,
+            options.max_model_len,
+        )
+
+    @classmethod
+    def of_generator(
+        cls, generator: Generator, draft: str | None = None, max_model_len: int | None = None
+    ) -> Self:
+        """Describe the bundle that ``generator`` runs with ``draft``, by default its own.
+
+        Raises UsageError for drafts that do not fit the bundle.
+        """
+        return cls(
+            generator.bundle.manifest.digest,
+            generator.model,
+            generator.tokenizer,
+            generator.kernels,
+            generator.schedules,
+            generator.drafts.resolve(draft),
+            max_model_len,
+        )
+
+    def close(self) -> None:
+        """End the processes that render chats."""
+        if self.tokenizer is not None:
+            self.tokenizer.close()
+
+    def prepare(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        schedule: str | ExitSchedule | None,
+        client: str = "",
+        subject: str = "prompt",
+        draft: str | None = None,
+    ) -> tuple[Request, ExitSchedule]:
+        """Make and check a request. Raises UsageError, which names ``subject``, and ScheduleError.
+
+        ``subject``: the prompt, where a client sent several. ``draft``: as in `wants_drafts`.
+        """
+        drafts = wants_drafts(draft)
+        request = make_request(
+            0,
+            prompt,
+            params or SamplingParams(),
+            self.model,
+            self.tokenizer,
+            subject,
+            client,
+            self.max_model_len,
+        )
+        schedule = self.schedules.resolve(schedule, request.max_tokens)
+        return replace(request, drafts=drafts), schedule
+
+    def prepare_score(
+        self,
+        prompt: Prompt,
+        continuation: Prompt | None,
+        schedule: str | ExitSchedule | None,
+        *,
+        top_logprobs: int | None = None,
+        followed_by: SamplingParams | None = None,
+        client: str = "",
+        subject: str = "prompt",
+    ) -> tuple[ScoreRequest, ExitSchedule]:
+        """Make and check a text to score; raises as `prepare`."""
+        request = make_score_request(
+            prompt,
+            continuation,
+            self.model,
+            self.tokenizer,
+            top_logprobs=top_logprobs,
+            followed_by=followed_by,
+            client=client,
+            subject=subject,
+        )
+        max_tokens = 1 if continuation is None else len(request.token_ids)
+        return request, self.schedules.resolve(schedule, max_tokens)
