@@ -83,14 +83,14 @@ class OpenOptions(ValidatedConfig):
     >>> options = OpenOptions(schedule="2x", threads=2, kv_memory="2GiB")
     >>> with Generator.open("opt-1.3b", options) as generator: ...
 
-    `Generator.open`, `AsyncEngine.open`, `ProcessEngine.open`, the commands, Triton's model and
-    Ray's predictor take it whole; libskipdec's ``skipdec_options`` has its names and defaults.
+    `Generator.open`, `AsyncEngine.open`, `ProcessEngine.open`, the commands and Triton's model
+    take it whole; libskipdec's ``skipdec_options`` has its names and defaults.
     ``max_waiting`` and the fields after it concern running batches, which serve requests that
     arrive at any time; a `Generator` reads them in `Generator.running_batch` only.
 
     ``schedule`` is the default of all requests: an ExitSchedule or its text; None is the bundle's
     own. ``threads`` is the size of each engine's thread pool on a CPU, or of the process's one
-    pool in a command, a server or Ray. ``kv_memory`` is in bytes, or a text such as ``2GiB``;
+    pool in a command or a server. ``kv_memory`` is in bytes, or a text such as ``2GiB``;
     None allows half of the memory that the process may use, or on a GPU four fifths of what the
     engines leave free. ``weights``: skipdec's kernels read weights from "mapped" files, which
     open at once and which processes share, or "copied" into this process's memory, in huge pages,

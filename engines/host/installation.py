@@ -75,7 +75,6 @@ _MODULES = {
     "plot": ("matplotlib",),
     "chat": ("jinja2",),
     "serve": ("onnxruntime", "fastapi", "uvicorn", "prometheus_client", "jinja2"),
-    "ray": ("onnxruntime", "ray.data"),
     "compare": ("onnxruntime", "onnx", "polygraphy"),
 }
 

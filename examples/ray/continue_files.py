@@ -1,49 +1,79 @@
-"""Complete the prompts of JSON lines files with Ray, skipping files that are already finished.
+"""Continue the prompts of JSON lines files with Ray, skipping files that are already finished.
 
     python examples/ray/continue_files.py restaurants-int8 prompts/*.jsonl --output texts --actors 2
 
-Lines have the format of ``skipdec generate --input``, {"prompt": …, "max_tokens": …}; output lines
-add the text. Restarted after a stop or a crash, it processes the files whose output is missing.
-``--address auto`` joins a cluster, all of whose machines must see the same paths; without it Ray
-runs on this machine only.
+A line is {"prompt": …}; its other fields are kept, "text" and "error" are added. Each actor runs an
+engine and takes a file at a time, whose lines run in one batch. ``--address auto`` joins a cluster,
+all of whose machines must see the same paths.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
-from time import perf_counter
 
-import ray
+from skipdec import Generator, RunningBatch, SamplingParams, SkipDecError
 
-from skipdec import SamplingParams
-from skipdec.runtime.serving.ray_data import PredictorConfig, continue_files
+
+class FileContinuer:
+    """Continues whole files: an actor of Ray."""
+
+    def __init__(self, bundle: str, output: str, threads: int, max_tokens: int) -> None:
+        self._generator = Generator.open(bundle, threads=threads, max_batch_size=16)
+        self._output = Path(output)
+        self._params = SamplingParams(temperature=0, max_tokens=max_tokens)
+
+    def __call__(self, batch: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Continue the files in ``item``, each into a file of its name that appears when whole."""
+        for source in map(Path, batch["item"]):
+            rows = [json.loads(line) for line in source.open()]
+            with self._generator.running_batch() as engine:
+                numbers = [self._add(engine, row["prompt"]) for row in rows]
+                while engine.is_busy:
+                    engine.step()
+                for row, number in zip(rows, numbers, strict=True):
+                    row["error"] = number if isinstance(number, str) else ""
+                    row["text"] = "" if row["error"] else engine.take(number).outputs[0].text
+            partial = self._output / f".{source.name}.partial"
+            partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            partial.replace(self._output / source.name)
+        return batch
+
+    def _add(self, engine: RunningBatch, prompt: str) -> int | str:
+        """Return the number of a request, or why it cannot run, which ends no other."""
+        try:
+            return engine.add(prompt, self._params)
+        except SkipDecError as error:
+            return str(error)
 
 
 def main() -> None:
-    """Run the job and print the number of files and the time."""
+    """Run the job and print the number of files."""
+    import ray
+
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("inputs", type=Path, nargs="+", metavar="FILE.jsonl")
     parser.add_argument("--output", type=Path, required=True, metavar="DIRECTORY")
     parser.add_argument("--actors", type=int, default=2, help="processes, one engine each")
     parser.add_argument("--threads", type=int, default=1, help="per actor")
-    parser.add_argument("--schedule", help="default: the bundle's own")
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--address", help="address of a cluster")
-    arguments = parser.parse_args()
-    config = PredictorConfig(
-        bundle=arguments.bundle.resolve(),
-        params=SamplingParams(max_tokens=arguments.max_tokens, temperature=arguments.temperature),
-        schedule=arguments.schedule,
-        threads=arguments.threads,
-    )
-    ray.init(address=arguments.address, include_dashboard=False)
-    start = perf_counter()
-    inputs = [path.resolve() for path in arguments.inputs]
-    written = continue_files(inputs, arguments.output.resolve(), config, actors=arguments.actors)
-    print(f"{len(written)} of {len(inputs)} files written in {perf_counter() - start:.1f} s")
+    given = parser.parse_args()
+    given.output.mkdir(parents=True, exist_ok=True)
+    missing = [str(one.resolve()) for one in given.inputs if not (given.output / one.name).exists()]
+    if missing:
+        ray.init(address=given.address, include_dashboard=False)
+        bundle, output = str(given.bundle.resolve()), str(given.output.resolve())
+        ray.data.from_items(missing, override_num_blocks=len(missing)).map_batches(
+            FileContinuer,
+            fn_constructor_args=[bundle, output, given.threads, given.max_tokens],
+            batch_size=1,
+            num_cpus=given.threads,
+            compute=ray.data.ActorPoolStrategy(size=min(given.actors, len(missing))),
+        ).materialize()
+    print(f"{len(missing)} of {len(given.inputs)} files written")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prompts as lines of JSON, for ``generate``, Ray's actors and the load generator.
+"""Prompts as lines of JSON, for ``generate`` and the load generator.
 
 A line has a prompt and any fields of SamplingParams:
 

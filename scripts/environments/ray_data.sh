@@ -11,4 +11,4 @@ pip install --quiet --no-deps --target "$place" ray==2.60.0 msgpack==1.2.4 || {
     exit 0
 }
 export PYTHONPATH="$place"
-OMP_NUM_THREADS=1 pytest --quiet -p no:cacheprovider tests/runtime/serving/test_ray_data.py "$@"
+OMP_NUM_THREADS=1 pytest --quiet -p no:cacheprovider tests/end_to_end/test_ray.py "$@"

@@ -15,7 +15,6 @@ from skipdec.engines.host.options import from_options
 from skipdec.runtime.commands.options import EngineChoice
 from skipdec.runtime.opening import OpenKeywords
 from skipdec.runtime.serving.process.settings import WorkerSettings
-from skipdec.runtime.serving.ray_data import PredictorConfig
 from skipdec.runtime.serving.triton.settings import ModelSettings
 
 PYTHON_ONLY = {"device", "kv_shares"}  # libskipdec runs on CPUs, in one process
@@ -51,8 +50,8 @@ def test_every_way_to_open_takes_options_and_keywords(function: Any) -> None:  #
     assert "OpenKeywords" in parameters["changes"].annotation
 
 
-def test_settings_of_workers_triton_and_ray_are_open_options() -> None:
-    for settings in (WorkerSettings, ModelSettings, PredictorConfig):
+def test_settings_of_workers_and_triton_are_open_options() -> None:
+    for settings in (WorkerSettings, ModelSettings):
         assert issubclass(settings, OpenOptions)
 
 
