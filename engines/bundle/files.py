@@ -171,8 +171,6 @@ def read_schedule(root: HeldDirectory) -> dict[str, Any]:
     def problem(document: object) -> str | None:
         if not isinstance(document, dict) or not isinstance(document.get("schedule"), dict):
             return f"has no object under the key 'schedule'; {remedy}"
-        if document.keys() == {"digest", "schedule"}:
-            return f"is in format 2, the manifest in format 3; run: skipdec upgrade {root.path}"
         return None if document.keys() == _SCHEDULE_KEYS else f"{_EDITED}; {remedy}"
 
     return _read_sealed(path, subject, remedy, problem)

@@ -25,7 +25,6 @@ from .manifest import (
     KNOWN_FEATURES,
     MAX_END_TOKENS,
     TUNED_SCHEDULE,
-    UPGRADED_VERSION,
     Manifest,
 )
 from .model_spec import ModelSpec
@@ -45,7 +44,7 @@ __all__ = [
     "DRAFT_HEAD", "DRAFT_LAYER", "EARLY_EXIT", "END_TOKENS_FEATURE", "FORMAT_VERSION",
     "INT8_BLOCKS_FEATURE", "KERNEL_BLOCK_SIZES", "KNOWN_FEATURES", "KV_SCALE_BYTES",
     "MAX_END_TOKENS", "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES",
-    "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "UPGRADED_VERSION", "BuildSpec", "ChatFile", "DType",
+    "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "BuildSpec", "ChatFile", "DType",
     "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType", "Integer",
     "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec", "PrecisionSpec",
     "PromptTemplate", "Quantization", "RelativePath", "SamplingDefaults", "Sha256", "TensorRole",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import PurePath
 from typing import Any, Self
 
 from pydantic import (
@@ -28,7 +27,6 @@ from .prompts import ChatFile, PromptTemplate
 from .sampling_defaults import SamplingDefaults
 
 FORMAT_VERSION = constants.integer("format_version")
-UPGRADED_VERSION = constants.integer("upgraded_version")  # `skipdec upgrade` converts from it
 KNOWN_FEATURES = constants.names("known_features")
 TUNED_SCHEDULE = constants.text("tuned_schedule")  # key of `Manifest.source`, written by tuning
 EARLY_EXIT = constants.text("early_exit")  # its value if every layer was trained to be the last
@@ -290,15 +288,10 @@ class Manifest(Record):
         document = parse_json(text, BundleError, subject=subject, remedy=remedy, exact=True)
         version = document.get("format_version") if isinstance(document, dict) else None
         if version != FORMAT_VERSION:
-            remedy = (
-                f"run: skipdec upgrade {PurePath(subject).parent}"
-                if version == UPGRADED_VERSION
-                else "export the model again or install the skipdec that wrote it"
-            )
             raise BundleError(
                 subject,
                 f"has format version {version!r:.40}; this skipdec reads {FORMAT_VERSION}; "
-                f"{remedy}",
+                "export the model again or install the skipdec that wrote it",
             )
         expected = document_digest(document)
         if document.get("digest") != expected:

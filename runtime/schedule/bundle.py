@@ -15,7 +15,6 @@ from typing import Any
 from ...engines.bundle import EngineBundle
 from ...engines.bundle import write_schedule as write_document
 from ...engines.bundle.place import SCHEDULE_NAME, bundle_place
-from ...engines.bundle.upgrading import upgrade
 from ...engines.constants import integer
 from ...engines.documents import canonical_text
 from ...engines.errors import BundleError, ScheduleError
@@ -81,18 +80,6 @@ def _previous_horizon(bundle: str | Path) -> int | None:
         return bundle_schedule(EngineBundle.open(bundle)).lent_horizon
     except (BundleError, ScheduleError):
         return None
-
-
-def upgrade_bundle(bundle: str | Path) -> bool:
-    """Convert the bundle at ``bundle`` to the current format; return False if it has that format.
-
-    It writes only manifest.json and schedule.json, each atomically; after an interruption, another
-    call finishes. Raises BundleError for a bundle that is incomplete, of another format
-    than 2 or being written, and ScheduleError for an invalid schedule.
-    """
-    return upgrade(
-        Path(bundle), lambda document: schedule_file(ExitSchedule.from_document(document))
-    )
 
 
 class UntunedWarning:

@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from .runtime.measuring.inspection import inspect_bundle as inspect_bundle
     from .runtime.opening import OpenOptions as OpenOptions
     from .runtime.schedule import ExitSchedule as ExitSchedule
-    from .runtime.schedule.bundle import upgrade_bundle as upgrade_bundle
     from .runtime.schedule.bundle import write_schedule as write_schedule
     from .runtime.schedule.decays import Decay as Decay
     from .runtime.schedule.decays import FallingDecay as FallingDecay
@@ -133,7 +132,7 @@ _RUNNING = _by_name(
         ".runtime.measuring.inspection": "Workload inspect_bundle",
         ".runtime.opening": "OpenOptions",
         ".runtime.schedule": "ExitSchedule",
-        ".runtime.schedule.bundle": "upgrade_bundle write_schedule",
+        ".runtime.schedule.bundle": "write_schedule",
         ".runtime.schedule.decays": "Decay FallingDecay",
         ".runtime.schedule.placements": "Placement",
         ".runtime.schedule.plot": "plot_schedule",

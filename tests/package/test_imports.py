@@ -67,7 +67,6 @@ def test_every_command_is_a_function_of_the_package(command: str) -> None:
         "schedule": "parse_schedule plot_schedule write_schedule",
         "triton": "write_triton_repository TritonRepositoryConfig check_triton_models",
         "tune": "tune TuneConfig",
-        "upgrade": "upgrade_bundle",
         "verify": "verify_bundle CheckpointSource",
     }
     for name in functions[command].split():

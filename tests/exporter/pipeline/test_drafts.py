@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from skipdec.cli import build_app
 from skipdec.engines.backends.ort import OrtBackend
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.bundle.upgrading import upgrade
 from skipdec.engines.errors import CheckpointError, SkipDecError, UsageError, VerificationError
 from skipdec.engines.host.events import Events
 from skipdec.engines.kernels.formats import UNREAD_HEAD, uncut_head
@@ -353,13 +352,6 @@ def test_verification_refuses_a_layer_from_another_place(
     bundle, other = drafted("pre_norm", quantize="int8"), draft_of("pre_norm", 2)
     with pytest.raises(VerificationError, match=r"behind 1 layers; that of .* is behind 2"):
         verified(bundle, checkpoint("pre_norm"), other, quantize="int8")
-
-
-def test_upgrade_leaves_drafts_as_they_are(drafted: Callable[..., Path]) -> None:
-    bundle = drafted("pre_norm", quantize="int8")
-    before = (bundle / "manifest.json").read_bytes()
-    assert not upgrade(bundle, lambda schedule: schedule)
-    assert (bundle / "manifest.json").read_bytes() == before
 
 
 def test_a_build_leaves_drafts_out_and_says_so(

@@ -27,7 +27,6 @@ using constants::kMaxLayers;
 using constants::kMaxTokens;
 using constants::kMaxWidth;
 using constants::kPromptPlaceholder;
-using constants::kUpgradedVersion;
 constexpr std::int64_t kMostBytes = INT64_MAX;
 constexpr std::int64_t kAnyInteger = INT64_MIN;
 constexpr std::size_t kMostEngines = kMaxLayers + 2;
@@ -48,13 +47,10 @@ void check_version(const json& document, const Document& blame) {
   const auto found = document.is_object() ? document.find("format_version") : document.end();
   const std::string seen = found == document.end() ? "missing" : shown(*found);
   if (seen == std::to_string(kFormatVersion)) return;
-  const std::string folder = blame.subject.substr(0, blame.subject.find_last_of('/'));
   throw Error(Status::kBundle, blame.subject,
               "has format version " + seen + "; this skipdec reads " +
-                  std::to_string(kFormatVersion) + "; " +
-                  (seen == std::to_string(kUpgradedVersion)
-                       ? "run: skipdec upgrade " + folder
-                       : "export the model again or install the skipdec that wrote it"));
+                  std::to_string(kFormatVersion) +
+                  "; export the model again or install the skipdec that wrote it");
 }
 
 ModelSpec model_of(const json& value, const Document& document) {

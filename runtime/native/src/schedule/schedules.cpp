@@ -89,10 +89,6 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   limits.remedy = document.remedy;
   const json value = parse_json(text, subject, limits);
   Fields fields(value, "", document);
-  if (fields.find("plan") == nullptr && fields.find("schedule") != nullptr)
-    throw Error(Status::kBundle, subject,
-                "is in format 2, the manifest in format 3; run: skipdec upgrade " +
-                    subject.substr(0, subject.find_last_of('/')));
   if (fields.text("digest") != checked_digest(text, document))
     fields.refuse("digest", "is not the file's own");
 

@@ -163,7 +163,6 @@ TEST_P(HostileManifest, IsRefusedInWordsThatNameThePlace) {
 }
 
 const std::vector<Hostile> kHostile{
-    {"/format_version", 2, "run: skipdec upgrade bundles/hollow"},
     {"/format_version", 4, "has format version 4; this skipdec reads 3"},
     {"/format_version", "3", "has format version \"3\""},
     {"/requires", {"a", "b"}, "requires a, b, which this skipdec does not know"},

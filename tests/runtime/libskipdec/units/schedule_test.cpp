@@ -212,8 +212,6 @@ TEST_P(HostileSchedules, AreRefusedInWordsThatNameThePlace) {
 }
 
 const std::vector<Hostile> kHostile{
-    {"/plan", nullptr,
-     "is in format 2, the manifest in format 3; run: skipdec upgrade bundles/hollow"},
     {"/other", 1, "other: is unknown"},
     {"/plan/other", 1, "plan.other: is unknown"},
     {"/plan/num_layers", 7, "plan.num_layers: is 7; the bundle has 6"},
