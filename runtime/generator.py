@@ -105,23 +105,16 @@ class Generator:
         return EngineBundle.load(path, load, verify=options.verify)
 
     @classmethod
-    def open_with_shared_pool(
-        cls,
-        path: str | Path,
-        options: OpenOptions,
-        *,
-        wrap: Callable[[EngineBackend], EngineBackend] = lambda backend: backend,
-    ) -> Generator:
+    def open_with_shared_pool(cls, path: str | Path, options: OpenOptions) -> Generator:
         """Open a bundle for a program that owns its process: one thread pool runs all engines.
 
-        ``wrap`` is called with the backend and returns the one that the generator uses. Raises
-        what `open` raises.
+        Raises what `open` raises.
         """
 
         def load(bundle: EngineBundle) -> Generator:
             target = bundle.manifest.target
             backend = options.open_backend(target, pool_threads=options.process_threads)
-            return cls(bundle, wrap(backend), options)
+            return cls(bundle, backend, options)
 
         return EngineBundle.load(path, load, verify=options.verify)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ...engines.host.console import number, print_json, print_table, result_console
 from ...engines.host.options import AsJson, Quiet, from_options
@@ -19,14 +17,9 @@ EXAMPLES = """
 skipdec compare opt-1.3b-int8.skipdec
   with its canonical graphs, if the bundle has them
 
-skipdec compare opt-1.3b-int8.skipdec --against opt-1.3b.skipdec --stitched
+skipdec compare opt-1.3b-int8.skipdec --against onnxruntime:disabled
 
-skipdec compare opt-1.3b-trt.skipdec --against opt-1.3b.skipdec --layer 7 --histogram
-
-skipdec generate opt-1.3b.skipdec -p "Once upon a time" --record calls
-
-skipdec compare opt-1.3b.skipdec --inputs calls
-  with the inputs of that generation
+skipdec compare opt-1.3b-trt.skipdec --against opt-1.3b.skipdec --layer 7
 
 Errors are fractions of a tensor's largest value. The first engine that
 diverges is also compared inside, if both graphs have tensors in common.
@@ -41,9 +34,6 @@ Values in round brackets are the defaults.
 def compare(
     config: CompareConfig,
     *,
-    histogram: Annotated[
-        bool, typer.Option("--histogram", help="show the distribution of errors")
-    ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -56,45 +46,35 @@ def compare(
     if as_json:
         print_json({**report.model_dump(mode="json"), "problem": report.problem})
     else:
-        _print(report, histogram=histogram)
-    report.raise_if_departed()
+        _print(report)
+    report.raise_if_diverging()
 
 
-def _print(report: ComparisonReport, *, histogram: bool) -> None:
+def _print(report: ComparisonReport) -> None:
     """Print the worst output of each engine, then inner tensors of the first that diverges."""
     console = result_console()
-    console.print(f"{report.subject} against {report.reference}; {report.inputs}")
-    worst = [(each.engine, each.worst) for each in report.engines if each.worst is not None]
-    headings = ("engine", "worst tensor", "max abs", "mean abs", "error", "cosine", "")
-    rows = [(name, tensor.tensor, *_figures(tensor)) for name, tensor in worst]
-    print_table(console, headings, rows, texts=(0, 1, 6))
-    first = next((each for each in report.engines if each.inner), None)
-    if first is not None and (departing := first.first_departing) is not None:
-        rows = [
-            (each.tensor, each.made_by, *_figures(each, short=True))
-            for each in first.inner
-            if each.step == departing.step
-        ]
-        console.print(f"\ninside {first.engine}, step {departing.step}:")
-        print_table(console, ("tensor", "made by", "max abs", "error", ""), rows, texts=(0, 1, 4))
-    if histogram:
-        console.print("\npercent of elements by error, as a fraction of the largest value:")
-        edges = ("<1e-8", *(f"1e-{exponent}" for exponent in range(8, 0, -1)), "1+")
-        shares = [(name, *_shares(tensor.histogram)) for name, tensor in worst]
-        print_table(console, ("engine", *edges), shares)
-    for note in report.notes:
-        console.print(note)
-    if report.problem is None:
-        console.print(f"all outputs of {len(worst)} engines agree")
+    console.print(f"{report.subject} against {report.reference}")
+    rows = [(name, each.tensor, *_figures(each)) for name, each in report.worst.items()]
+    print_table(console, ("engine", "worst tensor", *_FIGURES), rows, texts=(0, 1, 6))
+    if (first := report.first_divergence) is None:
+        console.print(f"all outputs of {len(rows)} engines agree")
+    elif report.inner:
+        console.print(f"\ninside {first.engine}, step {first.step}:")
+        inner = [each for each in report.inner if each.step == first.step]
+        rows = [(each.tensor, each.made_by, *_figures(each)) for each in inner]
+        print_table(console, ("tensor", "made by", *_FIGURES), rows, texts=(0, 1, 6))
+        if not any(each.diverges for each in inner):
+            console.print("It agrees with its inner tensors as outputs: suspect a fusion.")
 
 
-def _figures(tensor: TensorErrors, *, short: bool = False) -> tuple[str, ...]:
-    means = () if short else (f"{tensor.mean_absolute:.1e}",)
-    cosine = () if short else (number(tensor.cosine_similarity, 6),)
-    diverges = "diverges" if tensor.departs else ""
-    return (f"{tensor.max_absolute:.1e}", *means, f"{tensor.error:.1e}", *cosine, diverges)
+_FIGURES = ("max abs", "mean abs", "error", "cosine", "")
 
 
-def _shares(histogram: tuple[int, ...]) -> list[str]:
-    total = max(1, sum(histogram))
-    return [number(100 * count / total, 1) if count else "" for count in histogram]
+def _figures(tensor: TensorErrors) -> tuple[str, ...]:
+    return (
+        f"{tensor.max_absolute:.1e}",
+        f"{tensor.mean_absolute:.1e}",
+        f"{tensor.error:.1e}",
+        number(tensor.cosine_similarity, 6),
+        "diverges" if tensor.diverges else "",
+    )

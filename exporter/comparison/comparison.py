@@ -11,17 +11,16 @@ from .report import ComparisonReport
 def compare(config: CompareConfig, events: Events | None = None) -> ComparisonReport:
     """Compare the engines of ``config.bundle`` with those of ``config.against``, one by one.
 
-    Both sides read the same inputs, recorded ones or those that the reference produces, so an
-    engine diverges only by its own fault; with ``stitched`` each side reads its own. The first
+    Both sides read the same random inputs, so an engine diverges only by its own fault. The first
     engine that diverges runs once more with the inner tensors common to both graphs as outputs.
 
     Raises, before any run, MissingExtraError without Polygraphy, as ``open_sides``, and UsageError
-    for layers or a recording that don't belong to the model; SkipDecError if an engine fails to
-    run. Outputs that diverge are in the report and raise nothing.
+    for layers that the model doesn't have; SkipDecError if an engine fails to run. Outputs that
+    diverge are in the report and raise nothing.
     """
     require_extra("compare", "skipdec compare")
-    from .run import Comparison
+    from .engines import compare_engines
     from .sides import open_sides
 
     subject, reference = open_sides(config)
-    return Comparison(config, subject, reference, events or Events()).run()
+    return compare_engines(config, subject, reference, events or Events())

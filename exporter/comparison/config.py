@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +11,12 @@ from ...engines.checking import Option, ValidatedConfig
 
 
 class CompareConfig(ValidatedConfig):
-    """The engines that `compare` runs, the reference (``against``), and their inputs.
+    """The engines that `compare` runs, the reference (``against``).
 
     Raises UsageError, with every problem at once, as all configurations do.
 
-    >>> CompareConfig(bundle="opt-1.3b-int8.skipdec", against="opt-1.3b.skipdec").stitched
-    False
+    >>> CompareConfig(bundle="opt-1.3b-int8.skipdec", against="opt-1.3b.skipdec").seed
+    0
     """
 
     bundle: Annotated[Path, Option(metavar="BUNDLE", is_argument=True)] = Field(
@@ -31,21 +30,9 @@ class CompareConfig(ValidatedConfig):
     layers: Annotated[tuple[int, ...], Option("--layer", metavar="N")] = Field(
         default=(), description="only this layer, from 0 on; may be repeated (all engines)"
     )
-    inputs: Annotated[Path | None, Option(metavar="DIR")] = Field(
-        default=None, description="a recording of skipdec generate --record (random tokens)"
-    )
-    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="seed of the random tokens")
-    stitched: Annotated[bool, Option()] = Field(
-        default=False,
-        description="each side reads what its own engines wrote, so that errors add up (both "
-        "read the reference's)",
-    )
+    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="seed of the random inputs")
     atol: Annotated[float | None, Option()] = Field(
         default=None,
         gt=0,
         description="largest difference, as a fraction of the largest value (by precision)",
     )
-
-    def _problems(self) -> Iterator[str]:
-        if self.stitched and self.inputs is not None:
-            yield "`stitched` makes the inputs of engines, `inputs` has them; leave one out"

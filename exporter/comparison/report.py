@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 
 from pydantic import Field
 
@@ -11,33 +12,27 @@ from ..verification.answers import MeasuredModel
 
 
 class TensorErrors(MeasuredModel):
-    """One tensor of one call on both sides. Relative errors are those of single elements.
+    """One tensor of one call of one engine on both sides; errors as Polygraphy measures them.
 
     A tensor diverges if its largest error is above ``tolerance`` of the largest value, or its
     median error above ``median_tolerance``. Worked: values up to 20, an error of 0.003, tolerance
     0.0001: 0.003 / 20 = 0.00015 diverges.
     """
 
+    engine: str
     tensor: str
     made_by: str = Field(
-        default="", description="node and parameters, of inner tensors: MatMul fc2.weight"
+        default="", description="node and parameters, of inner tensors only: MatMul fc2.weight"
     )
-    step: int = Field(description="0 is the prompt; of a recording, as recorded")
+    step: int = Field(description="0 is the prompt")
     largest_value: float = Field(description="max |reference|")
     max_absolute: float
     mean_absolute: float
     median_absolute: float
-    max_relative: float
-    mean_relative: float
-    median_relative: float
     cosine_similarity: float
     tolerance: float = Field(description="as a fraction of largest_value")
     median_tolerance: float = Field(description="as a fraction of largest_value")
-    departs: bool
-    histogram: tuple[int, ...] = Field(
-        description="elements by error, as a fraction of largest_value: below 1e-8, below 1e-7, "
-        "… below 1, and the rest, NaN included"
-    )
+    diverges: bool
 
     @property
     def error(self) -> float:
@@ -47,66 +42,58 @@ class TensorErrors(MeasuredModel):
         return self.max_absolute / max(self.largest_value, 1e-38)
 
 
-class EngineComparison(MeasuredModel):
-    """One engine; ``inner`` has its inner tensors in the order of the graph, if it was examined."""
+class ComparisonReport(MeasuredModel):
+    """All engines that were compared, in the order in which a step runs them.
 
-    engine: str
-    calls: int
+    ``inner`` has the inner tensors of the first engine that diverges, in the order of its graph.
+    """
+
+    subject: str = Field(description="the engines that were compared, and the target that ran them")
+    reference: str = Field(description="likewise")
     outputs: tuple[TensorErrors, ...]
     inner: tuple[TensorErrors, ...] = ()
 
     @property
-    def worst(self) -> TensorErrors | None:
-        """The output that is worst, diverging ones first; None if the engine was not called."""
-        return max(self.outputs, key=lambda each: (each.departs, each.error), default=None)
+    def worst(self) -> Mapping[str, TensorErrors]:
+        """The worst output of each engine, diverging ones first."""
+        worst: dict[str, TensorErrors] = {}
+        for each in self.outputs:
+            last = worst.setdefault(each.engine, each)
+            worst[each.engine] = max(last, each, key=lambda one: (one.diverges, one.error))
+        return worst
 
     @property
-    def first_departing(self) -> TensorErrors | None:
-        """The first tensor that diverges, of the first call in which an output does."""
-        outputs = [each for each in self.outputs if each.departs]
-        if not outputs:
+    def first_divergence(self) -> TensorErrors | None:
+        """The first tensor that diverges, of the first engine and call in which an output does."""
+        output = _first_diverging(self.outputs)
+        if output is None:
             return None
-        inner = [each for each in self.inner if each.departs and each.step == outputs[0].step]
-        return (inner or outputs)[0]
-
-
-class ComparisonReport(MeasuredModel):
-    """All engines that were compared, in the order in which a step runs them."""
-
-    subject: str = Field(description="the engines that were compared, and the target that ran them")
-    reference: str = Field(description="likewise")
-    inputs: str
-    stitched: bool
-    engines: tuple[EngineComparison, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def first_departure(self) -> tuple[str, TensorErrors] | None:
-        """The first engine and tensor of a step that diverge; None if none does."""
-        for engine in self.engines:
-            if (tensor := engine.first_departing) is not None:
-                return engine.engine, tensor
-        return None
+        inner = _first_diverging(each for each in self.inner if each.step == output.step)
+        return inner or output
 
     @property
     def problem(self) -> str | None:
         """A sentence that says where the two sides diverge; None if they don't."""
-        if self.first_departure is None:
+        if (tensor := self.first_divergence) is None:
             return None
-        engine, tensor = self.first_departure
         seen, error, allowed = "largest", tensor.error, tensor.tolerance
         if error <= allowed:
             error = tensor.median_absolute / tensor.largest_value
             seen, allowed = "median", tensor.median_tolerance
         made_by = f" ({tensor.made_by})" if tensor.made_by else ""
-        departing = sum(each.first_departing is not None for each in self.engines)
+        worst = self.worst.values()
         return (
-            f"diverges first in {engine}, tensor {tensor.tensor}{made_by}, step {tensor.step}: "
-            f"{seen} error {error:.2g} of the largest value; allowed: {allowed:.2g} ({departing} "
-            f"of {len(self.engines)} engines diverge)"
+            f"diverges first in {tensor.engine}, tensor {tensor.tensor}{made_by}, "
+            f"step {tensor.step}: {seen} error {error:.2g} of the largest value; allowed: "
+            f"{allowed:.2g} ({sum(each.diverges for each in worst)} of {len(worst)} engines "
+            "diverge)"
         )
 
-    def raise_if_departed(self) -> None:
+    def raise_if_diverging(self) -> None:
         """Raise VerificationError that names engine and tensor if any output diverges."""
         if (problem := self.problem) is not None:
             raise VerificationError(self.subject, problem)
+
+
+def _first_diverging(tensors: Iterable[TensorErrors]) -> TensorErrors | None:
+    return next((each for each in tensors if each.diverges), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from polygraphy.util import check_called_by
 from typing_extensions import override
 
 from ...engines.backends.ort import RUN_ERRORS, cpu_session_options, open_session
-from ...engines.bundle import EngineBundle, file_record
+from ...engines.bundle import EngineBundle
 from ...engines.errors import EnvironmentMismatchError, SkipDecError, UsageError
 from ...engines.host.gpus import survey_gpus
 from ...engines.host.installation import require_extra
@@ -42,10 +42,6 @@ _LEVELS: Mapping[str, onnxruntime.GraphOptimizationLevel] = {
 _SHAPE = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "vocab_size")
 
 
-Result = tuple[EngineCall, Mapping[str, Array]]
-"""A call and the engine's outputs, by role; inner tensors by name."""
-
-
 @dataclass(frozen=True)
 class Side:
     """Engines by name, embed first and head last, with their ``precision`` and what runs them.
@@ -66,26 +62,28 @@ class Side:
         """Return True if the engines are TensorRT plans."""
         return target_of(self.form).is_compiled
 
-    def results(
-        self, name: str, calls: Iterable[EngineCall], positions: int, graph: bytes | None = None
-    ) -> Iterator[Result]:
-        """Run one engine on ``calls``, which reach up to ``positions`` positions.
+    def outputs(
+        self, name: str, calls: Sequence[EngineCall], graph: bytes | None = None
+    ) -> list[dict[str, Array]]:
+        """Run one engine on each of ``calls``; return outputs by role, inner tensors by name.
 
         ``graph``: an ONNX graph in place of the engine's own, with its weights. Raises
         SkipDecError if the engine fails to run.
         """
         spec = self.engines[name]
         roles = {tensor.name: str(tensor.role) for tensor in spec.outputs}
-        capacity = self.capacity(spec, positions)
+        positions = max(call.positions for call in calls)
+        capacity, results = self.capacity(spec, positions), []
         try:
             with self.runner(spec, positions, graph) as runner:
                 for call in calls:
                     if self.is_compiled:
                         runner.set_profile(0 if call.num_tokens == 1 else 1)  # decode, prefill
                     outputs = runner.infer(call.feed(spec, capacity))
-                    yield call, {roles.get(key, key): array for key, array in outputs.items()}
+                    results.append({roles.get(key, key): a.copy() for key, a in outputs.items()})
         except (PolygraphyException, *RUN_ERRORS) as error:
             raise SkipDecError(f"engine {name}", f"{self.name} can't run it: {error}") from error
+        return results
 
     def runner(self, spec: EngineSpec, positions: int, graph: bytes | None = None) -> BaseRunner:
         """Return Polygraphy's runner of one engine."""
@@ -117,13 +115,6 @@ class Side:
     def graph_path(self, name: str) -> Path | None:
         """Return the path of an engine's ONNX graph; None for a plan."""
         return None if self.is_compiled else self.bundle.locate(self.engines[name].graph)
-
-    def changed_weights(self, name: str) -> Iterator[str]:
-        """Yield a sentence for each weights file whose hash differs from the manifest's."""
-        records = {record.path: record for record in self.bundle.manifest.files}
-        for path in self.engines[name].weights:
-            if file_record(self.bundle.path, path) != records[path]:
-                yield f"{self.name}: {path} was damaged or edited; its manifest has another hash"
 
     def _bucket(self, spec: EngineSpec, positions: int) -> KVBucket:
         for bucket in spec.buckets:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from ...engines.checking import MemorySize, Option, ValidatedConfig
+from ...engines.checking import Option, ValidatedConfig
 from ...engines.errors import UsageError
 from ...engines.host.console import stderr_console
 from ..opening import ENGINE_OPTIONS, GENERATOR_OPTIONS, OpenOptions
@@ -18,7 +18,6 @@ from ..tokens.template_variables import read_variables
 from .checkpoints import ExportChoice, bundle_of
 
 if TYPE_CHECKING:
-    from ...engines.backends.session import EngineBackend
     from ..generator import Generator, OpenGenerator
     from ..requests.request import Prompt
     from ..schedule import ExitSchedule
@@ -27,12 +26,7 @@ EngineChoice = Annotated[OpenOptions, Option(only=ENGINE_OPTIONS)]
 """A command's parameter: the device, threads, weights and verification of its engines."""
 
 
-def open_bundle(
-    path: Path,
-    options: OpenOptions,
-    *,
-    wrap: Callable[[EngineBackend], EngineBackend] = lambda backend: backend,
-) -> Generator:
+def open_bundle(path: Path, options: OpenOptions) -> Generator:
     """Open a command's bundle with one thread pool for the whole process.
 
     Raises what `Generator.open` raises, with options named as on the command line, for example
@@ -41,7 +35,7 @@ def open_bundle(
     from ..generator import Generator
 
     try:
-        return Generator.open_with_shared_pool(path, options, wrap=wrap)
+        return Generator.open_with_shared_pool(path, options)
     except UsageError as error:
         if error.subject not in (*ENGINE_OPTIONS, "draft"):
             raise
@@ -95,12 +89,6 @@ class GenerateOptions(ValidatedConfig):
     quiet: Annotated[bool, Option("-q")] = Field(default=False, description="report only errors")
     opening: Annotated[OpenOptions, Option(only=GENERATOR_OPTIONS)] = OpenOptions()
     export: Annotated[ExportChoice, Option()] = ExportChoice()
-    record: Annotated[Path | None, Option(panel="Running", metavar="DIR")] = Field(
-        default=None, description="keep the inputs of all engine calls in a new DIR, for compare"
-    )
-    record_limit: Annotated[MemorySize, Option(panel="Running")] = Field(
-        default=256 << 20, ge=1, description="maximum size of --record"
-    )
     params: Annotated[SamplingParams, Option(panel="Sampling")] = SamplingParams()
 
     def _problems(self) -> Iterator[str]:
@@ -160,7 +148,7 @@ class GenerateOptions(ValidatedConfig):
 
         with ConsoleProgress(quiet=self.quiet) as events:
             events.stage("loading")
-            generator = open_bundle(self.bundle, self.opening, wrap=self._wrap)
+            generator = open_bundle(self.bundle, self.opening)
             if (template := generator.prompt_template) is not None and not self.chat:
                 events.note(
                     f"text prompts are put into {template!r}, as in tuning (--raw-prompt "
@@ -175,10 +163,3 @@ class GenerateOptions(ValidatedConfig):
         warning = untuned_warning(generator.bundle.manifest, generator.bundle_schedule, schedules)
         if warning is not None and not self.quiet:
             stderr_console().print(f"warning: {warning}", markup=False, soft_wrap=True)
-
-    def _wrap(self, backend: EngineBackend) -> EngineBackend:
-        if self.record is None:
-            return backend
-        from ...engines.backends.recording import RecordingBackend
-
-        return RecordingBackend(backend, self.record, self.record_limit)

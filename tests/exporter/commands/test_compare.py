@@ -23,9 +23,9 @@ def run(*arguments: object) -> Result:
 
 
 def test_agreement_is_a_table_and_exit_code_0(bundle: Path) -> None:
-    result = run(bundle, "--histogram", "--layer", 0, "--layer", 5)
+    result = run(bundle, "--layer", 0, "--layer", 5)
     assert result.exit_code == 0, result.stderr
-    for text in ("layer_005", "cosine", "all outputs of 2 engines agree", "<1e-8"):
+    for text in ("layer_005", "cosine", "all outputs of 2 engines agree"):
         assert text in result.stdout
     assert result.stdout.startswith(
         f"{bundle.name} (onnxruntime) against {bundle.name} (canonical)"
@@ -45,21 +45,6 @@ def test_divergence_is_reported_and_exits_with_1(
     if as_json:
         document = json.loads(result.stdout)
         assert document["problem"].startswith("diverges first in layer_002")
-        assert len(document["engines"]) == 1
+        assert {each["engine"] for each in document["outputs"]} == {"layer_002"}
     else:
         assert "inside layer_002, step 0:" in result.stdout
-
-
-def test_a_recorded_generation_is_compared(
-    bundle: Path, tmp_path: Path, own_thread_pools: None
-) -> None:
-    lines = tmp_path / "prompts.jsonl"
-    lines.write_text('{"id": 1, "prompt_token_ids": [5, 6, 7], "max_tokens": 3}\n')
-    calls = tmp_path / "calls"
-    generated = ["generate", bundle, "--input", lines, "--record", calls, "-q", "--temperature", 0]
-    generate = CliRunner().invoke(build_app(), [str(each) for each in generated])
-    assert generate.exit_code == 0, generate.stderr
-    result = run(bundle, "--inputs", calls, "--layer", 5)
-    assert result.exit_code == 0, result.stderr
-    assert "recorded in" in result.stdout
-    assert "all outputs of 1 engines agree" in result.stdout
