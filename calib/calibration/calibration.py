@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from pydantic import Field
+from typing_extensions import override
 
 from ...engines.bundle import replace_file
 from ...engines.checking import FrozenModel
@@ -24,6 +25,7 @@ from ..layerwise.engines import (
     quantized_products,
     replaced,
 )
+from ..layerwise.run import LayerwiseRun
 from ..layerwise.texts import HiddenStates, PackedTexts
 from .config import CalibrationConfig, RangeMethod
 from .migration import Migrator
@@ -156,56 +158,47 @@ def run_calibration(plan: CalibrationPlan, events: Events) -> CalibrationReport:
         return _Calibrator(plan).run(events)
 
 
-class _Calibrator:
-    """Carries the hidden states of all texts and formats from engine to engine."""
+class _Calibrator(LayerwiseRun):
+    """Runs the texts exactly and in every static format."""
 
     def __init__(self, plan: CalibrationPlan) -> None:
+        super().__init__(plan)
+        config = self._config = plan.config
         self._plan = plan
-        self._reader = plan.checkpoint.reader
-        config, schedule = plan.config, plan.schedule
-        texts = PackedTexts(plan.observed, schedule, config.batch_tokens)
-        held_out = PackedTexts(plan.held_out, schedule, config.batch_tokens)
         few = plan.held_out[: config.num_by_layer]
-        self._few = PackedTexts(few, schedule, config.batch_tokens) if few else None
-        embedding = load_engine(EngineKind.EMBED, plan.model, self._reader)
-        self._observed = HiddenStates.embed(texts, embedding)
-        self._float = HiddenStates.embed(held_out, embedding)
-        self._static = {name: self._float.copy() for name in STATIC_FORMATS}
+        self._few = PackedTexts(few, plan.schedule, config.batch_tokens) if few else None
+        self._static = {name: self.exact.copy() for name in STATIC_FORMATS}
         alpha = config.migrate
-        self._migrator = None if alpha is None else Migrator(plan, self._float, alpha)
+        self._migrator = None if alpha is None else Migrator(plan, self.exact, alpha)
         self._alone: dict[str, HiddenStates] = {}  # by engine name, with that engine alone in int8
         self._products: list[ProductReport] = []
 
     def run(self, events: Events) -> CalibrationReport:
         """Run all layers, then the head."""
-        events.stage("calibrating", self._plan.model.num_layers + 1)
-        for index in range(self._plan.model.num_layers):
-            self._engine(EngineKind.LAYER, index)
-            events.advance(engine_name(EngineKind.LAYER, index))
-        self._engine(EngineKind.HEAD, None)
-        events.advance(HEAD)
+        self.run_engines("calibrating", events)
         return self._report()
 
-    def _engine(self, kind: EngineKind, index: int | None) -> None:
+    @override
+    def run_engine(self, kind: EngineKind, index: int | None) -> None:
         """Choose an engine's ranges, measure its products and run its static formats in turn."""
-        name, config, model = engine_name(kind, index), self._plan.config, self._plan.model
-        reader: TensorReader = self._reader
+        name, config, model = engine_name(kind, index), self._config, self.model
+        reader: TensorReader = self.reader
         if self._migrator is not None:
-            reader = self._migrator.migrated(kind, index, self._observed)
+            reader = self._migrator.migrated(kind, index, self.observed)
         module = load_engine(kind, model, reader, index)
         for states in self._alone.values():
             states.run(index, module)
         if self._few is not None:
-            self._alone[name] = self._float.copy(self._few)
-        self._float.run(index, module)
-        read = partial(self._observed.read, index, module)
+            self._alone[name] = self.exact.copy(self._few)
+        self.exact.run(index, module)
+        read = partial(self.observed.read, index, module)
         products = quantized_parameters(kind, model)
         inputs = measure_ranges(name, products, module, read, config.method, config.percentage)
         ranges = {weight: found.range for weight, found in inputs.items()}
         for static_format, states in self._static.items():
             quantized = quantized_products(module, static_format, ranges)
             if static_format == "int8":
-                advance = partial(self._observed.run, index, module)
+                advance = partial(self.observed.run, index, module)
                 errors = measure_errors(module, quantized, advance)
             with replaced(module, quantized):
                 states.run(index, module)
@@ -217,7 +210,7 @@ class _Calibrator:
         ]
 
     def _report(self) -> CalibrationReport:
-        plan, config, losses = self._plan, self._plan.config, self._float.head_losses
+        plan, config, losses = self._plan, self._plan.config, self.exact.head_losses
         few = 0 if self._few is None else len(self._few.targets)
         own = float(losses[:few].mean()) if few else 0.0
         generated = migration = None
@@ -249,12 +242,12 @@ class _Calibrator:
             generated=generated,
             migration=migration,
             texts=len(plan.observed),
-            tokens=len(self._observed.texts),
+            tokens=len(self.observed.texts),
             products=tuple(self._products),
             loss=LossReport(
                 texts=len(plan.held_out),
                 tokens=len(losses),
-                float32=self._float.mean_loss,
+                float32=self.exact.mean_loss,
                 static={name: states.mean_loss for name, states in self._static.items()},
             ),
             by_layer_tokens=few,

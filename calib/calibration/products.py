@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...engines.errors import CheckpointError
 from ...exporter.quantization.linear import INT8_MAXIMUM
-from ..layerwise.engines import QuantizedProjection, observed, relative_error, squares
+from ..layerwise.engines import QuantizedProjection, SquareSums, observed
 from .config import RangeMethod
 
 # A bin is a float32's exponent and the upper 10 bits of its mantissa: bins are 0.1 % wide at every
@@ -87,14 +87,27 @@ def measure_errors(
     run: Callable[[], object],
 ) -> dict[str, ProductErrors]:
     """Compare ``products`` with ``module``'s own on the inputs that ``run`` sends through it."""
-    sums = {weight: _Sums() for weight in products}
+    sums = {weight: SquareSums() for weight in products}
 
     def compare(weight: str, inputs: Tensor, output: Tensor) -> None:
-        sums[weight].add(products[weight], inputs, output)
+        product = products[weight]
+        sums[weight].add(
+            input=inputs,
+            input_error=product.round_inputs(inputs) - inputs,
+            output=output,
+            output_error=product(inputs) - output,
+        )
 
     with observed(module, products, compare):
         run()
-    return {weight: total.errors() for weight, total in sums.items()}
+    return {
+        weight: ProductErrors(
+            input_error=total.relative("input_error", "input"),
+            output_error=total.relative("output_error", "output"),
+            tokens=total.tokens,
+        )
+        for weight, total in sums.items()
+    }
 
 
 def _input_range(histogram: MagnitudeHistogram, chosen: float) -> InputRange:
@@ -104,31 +117,6 @@ def _input_range(histogram: MagnitudeHistogram, chosen: float) -> InputRange:
         range=chosen if chosen > 0 else histogram.maximum or _UNUSED_RANGE,
         outlier_ratio=histogram.maximum / usual if usual > 0 else 0.0,
     )
-
-
-@dataclass
-class _Sums:
-    """Sums of squares of values and of their errors."""
-
-    input: float = 0.0
-    input_error: float = 0.0
-    output: float = 0.0
-    output_error: float = 0.0
-    tokens: int = 0
-
-    def add(self, product: QuantizedProjection, inputs: Tensor, output: Tensor) -> None:
-        self.input += squares(inputs)
-        self.input_error += squares(product.round_inputs(inputs) - inputs)
-        self.output += squares(output)
-        self.output_error += squares(product(inputs) - output)
-        self.tokens += output[..., 0].numel()
-
-    def errors(self) -> ProductErrors:
-        return ProductErrors(
-            input_error=relative_error(self.input_error, self.input),
-            output_error=relative_error(self.output_error, self.output),
-            tokens=self.tokens,
-        )
 
 
 class MagnitudeHistogram:

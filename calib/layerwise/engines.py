@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -163,15 +165,23 @@ _FORMATS: Mapping[StaticFormat, _Format] = {
 STATIC_FORMATS: tuple[StaticFormat, ...] = tuple(_FORMATS)
 
 
-def squares(values: Tensor) -> float:
-    """Return the sum of squares, in float64."""
-    return float(values.double().square().sum())
+class SquareSums:
+    """Sums of squares of a product's tensors, by name, in float64, and its tokens."""
 
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._sums = defaultdict[str, float](float)
 
-def relative_error(error: float, whole: float) -> float:
-    """Return the relative root mean square of two sums of squares; 0 if ``whole`` is 0."""
-    ratio: float = (error / whole) ** 0.5 if whole > 0 else 0.0
-    return ratio
+    def add(self, **tensors: Tensor) -> None:
+        """Add the tensors [..., N] of some tokens."""
+        self.tokens += next(iter(tensors.values()))[..., 0].numel()
+        for name, values in tensors.items():
+            self._sums[name] += float(values.double().square().sum())
+
+    def relative(self, error: str, whole: str) -> float:
+        """Return the root mean square of ``error`` relative to that of ``whole``, 0 if that is."""
+        ratio = self._sums[error] / self._sums[whole] if self._sums[whole] > 0 else 0.0
+        return math.sqrt(ratio)
 
 
 def _attention_without_cache(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,12 +13,10 @@ from ...engines.memory import Array
 from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
 from ...exporter.checkpoint.reader import CheckpointReader
-from ..layerwise.engines import load_engine, observed, relative_error, squares
+from ..layerwise.engines import SquareSums, load_engine, observed
+from .config import GridTarget
 from .files import RoundedProduct
 from .gptq import Int4Grid, round_weight
-
-MakeGrid = Callable[[torch.dtype], Int4Grid]
-"""Returns the grid of weights that are stored in a dtype."""
 
 
 class RoundedEngine:
@@ -35,7 +32,8 @@ class RoundedEngine:
         kind: EngineKind,
         model: ModelSpec,
         reader: CheckpointReader,
-        make_grid: MakeGrid,
+        target: GridTarget,
+        block_size: int,
         index: int | None = None,
     ) -> None:
         self.name = engine_name(kind, index)
@@ -44,7 +42,7 @@ class RoundedEngine:
         self._reader = reader
         self._parameters = engine_parameters(kind, model, index)
         self._grids = {
-            parameter.name: make_grid(_stored_type(reader, parameter.sources[0]))
+            parameter.name: Int4Grid(target, block_size, _stored_type(reader, parameter.sources[0]))
             for parameter in self._parameters
             if parameter.is_product
         }
@@ -75,15 +73,15 @@ class RoundedEngine:
 
         The module must use the exact weights.
         """
-        sums = {name: _Sums() for name in self._grids}
+        sums = {name: SquareSums() for name in self._grids}
 
         def compare(name: str, inputs: Tensor, output: Tensor) -> None:
             exact = self.exact[name]
-            total = sums[name]
-            total.tokens += output[..., 0].numel()
-            total.output += squares(output)
-            total.nearest += squares(inputs @ (self.nearest[name] - exact))
-            total.rounded += squares(inputs @ (self.rounded[name] - exact))
+            sums[name].add(
+                output=output,
+                nearest=inputs @ (self.nearest[name] - exact),
+                rounded=inputs @ (self.rounded[name] - exact),
+            )
 
         with observed(self.module, self._grids, compare):
             run()
@@ -92,8 +90,8 @@ class RoundedEngine:
                 engine=self.name,
                 weight=name,
                 tokens=total.tokens,
-                nearest_error=relative_error(total.nearest, total.output),
-                rounded_error=relative_error(total.rounded, total.output),
+                nearest_error=total.relative("nearest", "output"),
+                rounded_error=total.relative("rounded", "output"),
             )
             for name, total in sums.items()
         ]
@@ -152,13 +150,3 @@ def verbatim_tensors(
 def _stored_type(reader: CheckpointReader, name: str) -> torch.dtype:
     dtype = reader.read_rows(name, 0, 0).dtype
     return torch.float16 if dtype == "float16" else torch.float32
-
-
-@dataclass
-class _Sums:
-    """Sums of squares of outputs and of their errors."""
-
-    tokens: int = 0
-    output: float = 0.0
-    nearest: float = 0.0
-    rounded: float = 0.0

@@ -99,6 +99,7 @@ class RoundedLoss(FrozenModel):
 class RoundingReport(FrozenModel):
     """Report of a finished rounding."""
 
+    output: Path = Field(exclude=True)
     model: str
     target: GridTarget
     block_size: int

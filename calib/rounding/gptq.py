@@ -12,10 +12,7 @@ second, which is then 0.6 and becomes 1: the output is 1·x.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -96,7 +93,7 @@ def _scales(block: Tensor, grid: Int4Grid) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Int4Grid(ABC):
+class Int4Grid:
     """Multiples of one scale per ``block_size`` inputs of a column, stored as ``dtype``.
 
     ``dtype`` is the checkpoint's, float16 or float32. A scale may be negative: the lowest code is
@@ -108,68 +105,38 @@ class Int4Grid(ABC):
     reads the scale -1.0 / -8 and the codes (-8, 4, 2).
     """
 
-    lowest_code: ClassVar[int]  # of the extreme
+    target: GridTarget
     block_size: int
     dtype: torch.dtype
 
     @property
-    @abstractmethod
-    def quantizer(self) -> WeightQuantizer:
-        """The exporter's own quantizer, which rounds to nearest."""
-
-    @abstractmethod
-    def scales(self, extremes: Tensor) -> Tensor:
-        """Return the scales nearest to ``extremes / lowest_code`` that export finds again.
-
-        Both are float32 of the same shape. 0 if the extreme is too small.
-        """
-
-    def codes(self, weights: Tensor, scales: Tensor) -> Tensor:
-        """Return the nearest codes, float32; ``scales`` must not contain zeros."""
-        return torch.clamp(torch.round(weights / scales), self.lowest_code, HIGHEST_CODE)
-
-
-class OnnxRuntimeGrid(Int4Grid):
-    """Codes -8 to 7 of MatMulNBits and of BlockLinear4: see BlockQuantizer.
-
-    Scales are bfloat16 values, as BlockLinear4 stores them, so that both find the same codes.
-    """
-
-    lowest_code = -8
+    def lowest_code(self) -> int:
+        """The code of the extreme: TensorRT's codes are symmetric."""
+        return -7 if self.target == "tensorrt" else -8
 
     @property
     def quantizer(self) -> WeightQuantizer:
-        """Quantizes blocks of the inputs; the last block is padded."""
+        """The exporter's own quantizer, which rounds to nearest."""
+        if self.target == "tensorrt":
+            return LinearBlockQuantizer(4, self.block_size, "float16")
         return BlockQuantizer(4, self.block_size)
 
     def scales(self, extremes: Tensor) -> Tensor:
-        """Return extremes rounded to bfloat16, divided by 8, which is exact in bfloat16 and
-        float32.
+        """Return the scales nearest to ``extremes / lowest_code`` that export finds again.
+
+        Both are float32 of the same shape; 0 if the extreme is too small. TensorRT's scales are
+        float16, in which seven times a scale may be rounded. The others are bfloat16, as
+        BlockLinear4 stores them, an eighth of what is stored, which is exact.
         """
-        return _without_the_smallest(extremes.bfloat16().to(self.dtype)) / self.lowest_code
-
-
-class TensorRtGrid(Int4Grid):
-    """Codes -7 to 7 of DequantizeLinear with scales in float16: see LinearBlockQuantizer."""
-
-    lowest_code = -7
-
-    @property
-    def quantizer(self) -> WeightQuantizer:
-        """Quantizes blocks of the inputs, whose number must be a multiple of the block size."""
-        return LinearBlockQuantizer(4, self.block_size, "float16")
-
-    def scales(self, extremes: Tensor) -> Tensor:
-        """Return scales as read back from float16, in which seven times a scale may be rounded."""
+        if self.target != "tensorrt":
+            return _without_the_smallest(extremes.bfloat16().to(self.dtype)) / self.lowest_code
         scales = (extremes / self.lowest_code).half().float()
         stored = _without_the_smallest((scales * self.lowest_code).half())
         return (stored / self.lowest_code).half().float()
 
-
-GRIDS: Mapping[GridTarget, type[Int4Grid]] = {
-    "onnxruntime": OnnxRuntimeGrid,
-    "tensorrt": TensorRtGrid,
-}
+    def codes(self, weights: Tensor, scales: Tensor) -> Tensor:
+        """Return the nearest codes, float32; ``scales`` must not contain zeros."""
+        return torch.clamp(torch.round(weights / scales), self.lowest_code, HIGHEST_CODE)
 
 
 def _without_the_smallest(stored: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from typing_extensions import override
 
 from ...engines.bundle.place import SCHEDULE_NAME, TOKENIZER_NAME
 from ...engines.checking import Problems
@@ -17,9 +18,8 @@ from ...engines.manifest import EngineKind, ModelSpec
 from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
 from ...runtime.schedule.bundle import schedule_file
-from ..layerwise.engines import load_engine
 from ..layerwise.plan import LayerwisePlan, open_texts
-from ..layerwise.texts import HiddenStates, PackedTexts
+from ..layerwise.run import LayerwiseRun
 from .config import RoundingConfig
 from .engines import RoundedEngine, verbatim_tensors
 from .files import (
@@ -30,7 +30,6 @@ from .files import (
     RoundingReport,
     rounded_place,
 )
-from .gptq import GRIDS
 
 
 def round_weights(config: RoundingConfig, events: Events | None = None) -> RoundingReport:
@@ -74,47 +73,39 @@ def run_rounding(plan: RoundingPlan, events: Events) -> RoundingReport:
     return report
 
 
-class _Rounder:
-    """Carries the hidden states of all texts and variants from engine to engine."""
+class _Rounder(LayerwiseRun):
+    """Runs the texts exactly, rounded to nearest, and rounded by GPTQ."""
 
     def __init__(self, plan: RoundingPlan, files: CheckpointFiles) -> None:
-        self._plan = plan
-        self._files = files
-        self._reader = plan.checkpoint.reader
-        config, schedule = plan.config, plan.schedule
-        self._make_grid = partial(GRIDS[config.target], config.block_size)
-        texts = PackedTexts(plan.observed, schedule, config.batch_tokens)
-        held_out = PackedTexts(plan.held_out, schedule, config.batch_tokens)
-        embedding = load_engine(EngineKind.EMBED, plan.model, self._reader)
-        self._observed = HiddenStates.embed(texts, embedding)
-        self._exact = HiddenStates.embed(held_out, embedding)
-        self._nearest, self._rounded = self._exact.copy(), self._exact.copy()
+        super().__init__(plan)
+        self._plan, self._files = plan, files
+        self._nearest, self._rounded = self.exact.copy(), self.exact.copy()
         self._products: list[RoundedProduct] = []
 
     def run(self, events: Events) -> RoundingReport:
         """Copy the embedding, then round all layers and the head."""
-        self._files.add("embed", verbatim_tensors(EngineKind.EMBED, self._plan.model, self._reader))
-        events.stage("rounding", self._plan.model.num_layers + 1)
-        for index in range(self._plan.model.num_layers):
-            events.advance(self._engine(EngineKind.LAYER, index))
-        events.advance(self._engine(EngineKind.HEAD, None))
+        self._files.add("embed", verbatim_tensors(EngineKind.EMBED, self.model, self.reader))
+        self.run_engines("rounding", events)
         return self._report()
 
-    def _engine(self, kind: EngineKind, index: int | None) -> str:
-        """Round, measure and write one engine; return its name."""
-        plan = self._plan
-        engine = RoundedEngine(kind, plan.model, self._reader, self._make_grid, index)
+    @override
+    def run_engine(self, kind: EngineKind, index: int | None) -> None:
+        """Round, measure and write one engine."""
+        plan, config = self._plan, self._plan.config
+        engine = RoundedEngine(
+            kind, self.model, self.reader, config.target, config.block_size, index
+        )
         module = engine.module
         is_rounded = kind is EngineKind.LAYER or plan.rounds_head
         if is_rounded:
-            engine.round(partial(self._observed.read, index, module), plan.config.damping)
+            engine.round(partial(self.observed.read, index, module), config.damping)
         if index is not None:
-            self._observed.advance(index, module)
+            self.observed.advance(index, module)
         for states, weights in ((self._rounded, engine.rounded), (self._nearest, engine.nearest)):
             engine.use(weights)
             states.run(index, module)
         engine.use(engine.exact)
-        run_exact = partial(self._exact.run, index, module)
+        run_exact = partial(self.exact.run, index, module)
         tensors = engine.tensors()
         if is_rounded:
             self._products += engine.measure(run_exact)
@@ -122,23 +113,23 @@ class _Rounder:
             run_exact()
             del tensors["lm_head.weight"]  # it is the embedding's
         self._files.add(engine.name, tensors)
-        return engine.name
 
     def _report(self) -> RoundingReport:
         plan, config = self._plan, self._plan.config
         return RoundingReport(
+            output=config.output,
             model=plan.model.name,
             target=config.target,
             block_size=config.block_size,
             schedule=plan.schedule_text,
             texts=len(plan.observed),
-            tokens=len(self._observed.texts),
+            tokens=len(self.observed.texts),
             head="gptq" if plan.rounds_head else "nearest",
             products=tuple(self._products),
             loss=RoundedLoss(
                 texts=len(plan.held_out),
-                tokens=len(self._exact.texts.targets),
-                float32=self._exact.mean_loss,
+                tokens=len(self.exact.texts.targets),
+                float32=self.exact.mean_loss,
                 nearest=self._nearest.mean_loss,
                 rounded=self._rounded.mean_loss,
             ),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from skipdec.calib.rounding.config import GridTarget
-from skipdec.calib.rounding.gptq import GRIDS, Int4Grid, inverse_factor, round_weight
+from skipdec.calib.rounding.gptq import Int4Grid, inverse_factor, round_weight
 
 BOTH = pytest.mark.parametrize("target", ["onnxruntime", "tensorrt"])
 STORED = pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -29,7 +29,7 @@ def test_error_of_one_input_is_compensated_by_an_equal_input() -> None:
     """Codes are multiples of 1/8, set by the third and fourth weight; inputs 0 and 1 are equal."""
     weight = torch.tensor([[0.05], [0.05], [-1.0], [0.5]])
     inputs = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
-    grid = GRIDS["onnxruntime"](16, torch.float32)
+    grid = Int4Grid("onnxruntime", 16, torch.float32)
     assert grid.quantizer.dequantized(weight.numpy()).tolist() == [[0.0], [0.0], [-1.0], [0.5]]
     rounded = round_weight(weight, inputs.T @ inputs, grid, damping=1e-3)
     assert rounded.tolist() == [[0.0], [0.125], [-1.0], [0.5]]
@@ -40,7 +40,7 @@ def test_error_of_one_input_is_compensated_by_an_equal_input() -> None:
 def test_outputs_err_less_than_to_nearest_where_inputs_are_correlated(
     block_size: int, target: GridTarget
 ) -> None:
-    grid = GRIDS[target](block_size, torch.float32)
+    grid = Int4Grid(target, block_size, torch.float32)
     weight = normal_weight((128, 40), torch.float32)
     inputs, others = correlated_inputs(400, 128).split(200)
     nearest = torch.from_numpy(grid.quantizer.dequantized(weight.numpy()))
@@ -55,7 +55,7 @@ def test_outputs_err_less_than_to_nearest_where_inputs_are_correlated(
 def test_export_finds_the_same_values_in_what_is_stored(
     scale: float, dtype: torch.dtype, target: GridTarget
 ) -> None:
-    grid = GRIDS[target](16, dtype)
+    grid = Int4Grid(target, 16, dtype)
     weight = (normal_weight((48, 200), torch.float32) * scale).to(dtype).float()
     weight[:16, 3] = 0
     inputs = correlated_inputs(100, 48)
@@ -71,7 +71,7 @@ def test_export_finds_the_same_values_in_what_is_stored(
 @BOTH
 @STORED
 def test_every_scale_of_float16_is_found_again(dtype: torch.dtype, target: GridTarget) -> None:
-    grid = GRIDS[target](16, dtype)
+    grid = Int4Grid(target, 16, dtype)
     extremes = torch.arange(1, 0x7800, dtype=torch.int16).view(torch.float16).float()  # to 32768
     scales = grid.scales(extremes)
     assert torch.equal(grid.scales(scales * grid.lowest_code), scales)
@@ -81,7 +81,7 @@ def test_every_scale_of_float16_is_found_again(dtype: torch.dtype, target: GridT
 
 
 def test_the_last_block_may_be_shorter() -> None:
-    grid = GRIDS["onnxruntime"](32, torch.float32)
+    grid = Int4Grid("onnxruntime", 32, torch.float32)
     weight, inputs = normal_weight((40, 8), torch.float32), correlated_inputs(90, 40)
     rounded = round_weight(weight, inputs.T @ inputs, grid, 0.01)
     again = grid.quantizer.dequantized(rounded.numpy())
@@ -89,7 +89,7 @@ def test_the_last_block_may_be_shorter() -> None:
 
 
 def test_inputs_that_were_never_seen_are_rounded_to_nearest() -> None:
-    grid: Int4Grid = GRIDS["onnxruntime"](16, torch.float32)
+    grid = Int4Grid("onnxruntime", 16, torch.float32)
     weight = normal_weight((16, 30), torch.float32)
     rounded = round_weight(weight, torch.zeros(16, 16), grid, 0.01)
     nearest = torch.from_numpy(grid.quantizer.dequantized(weight.numpy()))
