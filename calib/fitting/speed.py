@@ -59,10 +59,15 @@ class MeasuredSpeedup:
 class SpeedModel:
     """Speed-ups at one prompt length and number of tokens, of the steps and of the whole call.
 
-    The part ``fixed`` of a full-depth step's time is the same at every depth; the rest is
-    proportional to the bytes read. The part ``prompt_fixed`` of a full-depth prompt is fixed; the
-    rest is proportional to its multiply-adds. ``prompt_share`` is the prompt's share of a
-    full-depth call; None if it was not measured.
+    Times are parts of full depth's. The steps read the part b of its bytes, the prompt takes the
+    part m of its multiply-adds, and ``prompt_share`` is the prompt's share of a full-depth call,
+    None if it was not measured:
+
+        steps  = fixed + (1 - fixed)·b
+        prompt = prompt_fixed + (1 - prompt_fixed)·m
+        call   = prompt_share·prompt + (1 - prompt_share)·steps
+
+    Worked: if bytes predict 4×, b is 1/4; with ``fixed`` 0.2, 1 / (0.2 + 0.8/4) = 2.5×.
 
     ``slots`` rows are in flight, each at any position of its text: a step reads each layer that any
     of them runs.
@@ -81,12 +86,12 @@ class SpeedModel:
         return replace(self, fixed=0.0, prompt_fixed=0.0).expected(schedule)
 
     def expected(self, schedule: ExitSchedule) -> Speedups:
-        """Apply the fixed parts: if bytes predict 4× and fixed is 0.2, 1 / (0.2 + 0.8/4) = 2.5×."""
-        steps = _slowed(self.fixed, self._steps_part(schedule))
-        if self.prompt_share is None:
+        """Return the speed-ups of the model with its fixed parts."""
+        steps = self.fixed + (1 - self.fixed) * self._steps_part(schedule)
+        if (share := self.prompt_share) is None:
             return Speedups(1 / steps, None)
-        prompt = _slowed(self.prompt_fixed, self._prompt_part(schedule))
-        return Speedups(1 / steps, _combined(self.prompt_share, prompt, steps))
+        prompt = self.prompt_fixed + (1 - self.prompt_fixed) * self._prompt_part(schedule)
+        return Speedups(1 / steps, 1 / (share * prompt + (1 - share) * steps))
 
     def allowed(self, schedule: ExitSchedule, what: SpeedupOf) -> float:
         """Return the maximum that bytes, and the prompt's multiply-adds, let ``schedule`` gain.
@@ -103,14 +108,12 @@ class SpeedModel:
         are not extrapolated: if few layers fit a cache that all layers exceed, the fastest schedule
         gains more, which says little about the schedules in between.
         """
-        steps_part = self._steps_part(measured.schedule)
-        steps = steps_part if measured.steps.disturbed else 1 / measured.steps.value
-        fixed = _fixed_part(steps_part, steps)
-        prompt_fixed = _fixed_part(self._prompt_part(measured.schedule), 1 / measured.prompt)
+        part = self._steps_part(measured.schedule)
+        steps = part if measured.steps.disturbed else 1 / measured.steps.value
         return replace(
             self,
-            fixed=max(0.0, fixed),
-            prompt_fixed=min(1.0, max(0.0, prompt_fixed)),
+            fixed=_fixed(part, steps),
+            prompt_fixed=_fixed(self._prompt_part(measured.schedule), 1 / measured.prompt),
             prompt_share=measured.prompt_share,
         )
 
@@ -181,15 +184,6 @@ def measure_speedup(
     )
 
 
-def _combined(prompt_share: float, prompt: float, steps: float) -> float:
-    """Return the speed-up of a call whose prompt and steps take these parts of full depth's."""
-    return 1 / (prompt_share * prompt + (1 - prompt_share) * steps)
-
-
-def _slowed(fixed: float, part: float) -> float:
-    return fixed + (1 - fixed) * part
-
-
-def _fixed_part(part: float, measured: float) -> float:
-    """Return ``fixed`` for which ``_slowed(fixed, part)`` is ``measured``; 0 at full depth."""
-    return 0.0 if part == 1 else (measured - part) / (1 - part)
+def _fixed(part: float, measured: float) -> float:
+    """Return f ≥ 0, ≤ 1 for which f + (1 - f)·``part`` is nearest to ``measured``."""
+    return 0.0 if part == 1 else min(1.0, max(0.0, (measured - part) / (1 - part)))
