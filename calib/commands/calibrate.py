@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from math import exp
 from typing import TYPE_CHECKING
 
-from ...engines.host.console import print_json, print_table, reporting, result_console
+from ...engines.host.console import Part, Table
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
 from ..calibration.config import CalibrationConfig
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..calibration.calibration import CalibrationReport
 
 _HEADINGS = (
@@ -60,60 +60,59 @@ def calibrate(config: CalibrationConfig, *, quiet: Quiet = False, as_json: AsJso
     of held-out completions in int8 and fp8, overall and with one layer alone in int8. --migrate
     adds factors that move outliers from activations into weights, for CPUs as well.
     """
-    from ...engines.host.progress import ConsoleProgress
+    from ...engines.host.progress import run_job
 
     require_extra("export", "skipdec calibrate")
     from ..calibration.calibration import calibrate as run
 
-    with ConsoleProgress(quiet=quiet) as progress:
-        report = run(config, progress)
-    with reporting(f"{config.output} is written"):
-        if as_json:
-            print_json(report.model_dump(mode="json"))
-        else:
-            _print_report(report)
+    run_job(
+        partial(run, config),
+        _parts,
+        done=lambda report: f"{report.output} is written",
+        as_json=as_json,
+        quiet=quiet,
+    )
 
 
-def _print_report(report: CalibrationReport) -> None:
-    console = result_console()
+def _parts(report: CalibrationReport) -> Iterator[Part]:
     percentile = "" if report.percentile is None else f" {report.percentile:g}"
-    console.print(
+    yield (
         f"{report.output}: ranges of {report.model} by {report.method}{percentile}, "
         f"{report.texts} texts, {report.tokens} tokens, schedule {report.schedule}"
     )
     if (written := report.generated) is not None:
-        console.print(
+        yield (
             f"completions of those texts: {written.tokens} tokens written by {written.bundle}, "
             f"at most {written.max_tokens} each"
         )
-    _print_products(console, report)
+    yield _products(report)
     loss = report.loss
-    console.print(
+    yield (
         f"loss of {loss.texts} held-out completions ({loss.tokens} tokens), nats per token: "
         f"float32 {loss.float32:.4f} (perplexity {exp(loss.float32):.3f})"
     )
     for name, value in loss.static.items():
         change = f"{value - loss.float32:+.4f}, perplexity {exp(value):.3f}"
-        console.print(f"  static {name} {value:.4f} ({change})")
-    _print_migration(console, report)
+        yield f"  static {name} {value:.4f} ({change})"
+    yield from _migration(report)
     if (worst := report.worst) is not None:
-        console.print(
+        yield (
             f"one engine alone in static int8 ({report.by_layer_tokens} tokens): {worst.engine} "
             f"hurts most, {worst.increase:+.4f}"
         )
 
 
-def _print_migration(console: Console, report: CalibrationReport) -> None:
+def _migration(report: CalibrationReport) -> Iterator[Part]:
     if (migration := report.migration) is None:
         return
-    console.print(f"without migration (alpha {migration.alpha:g}):")
+    yield f"without migration (alpha {migration.alpha:g}):"
     for name, value in migration.static_without.items():
-        console.print(f"  static {name} {value:.4f} ({value - report.loss.float32:+.4f})")
+        yield f"  static {name} {value:.4f} ({value - report.loss.float32:+.4f})"
     for weight, reason in migration.left_out.items():
-        console.print(f"{weight.removesuffix('.weight')} is not migrated: {reason}")
+        yield f"{weight.removesuffix('.weight')} is not migrated: {reason}"
 
 
-def _print_products(console: Console, report: CalibrationReport) -> None:
+def _products(report: CalibrationReport) -> Table:
     increases = {entry.engine: f"{entry.increase:+.4f}" for entry in report.by_layer}
     rows = [
         (
@@ -129,4 +128,4 @@ def _print_products(console: Console, report: CalibrationReport) -> None:
         )
         for product in report.products
     ]
-    print_table(console, _HEADINGS, rows, texts=(0, 1))
+    return Table(_HEADINGS, rows)

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...engines.errors import SkipDecError, UsageError
-from ...engines.host.console import (
-    print_json,
-    print_markdown,
-    result_console,
-    stderr_console,
-)
+from ...engines.host.console import print_report, stderr_console
 from ...engines.host.installation import install_command
 from ...engines.host.options import AsJson, Quiet, from_options
 from ...engines.host.processor import available_cores
@@ -68,7 +63,7 @@ def evaluate(
     """Generate texts at every schedule, compare them with references, and measure the time."""
     from ...engines.host.progress import ConsoleProgress
     from ..evaluation.evaluation import evaluate as run
-    from ..evaluation.markdown import tables_markdown
+    from ..evaluation.markdown import tables
     from ..evaluation.report import evaluation_place, report_document
 
     if output and (problems := evaluation_place(output).problems(force=force)):
@@ -79,10 +74,7 @@ def evaluate(
     document = report_document(evaluation, threads=engines.threads or available_cores())
     if output is not None:
         _write(output, evaluation, document, force=force, quiet=quiet)
-    if as_json:
-        print_json(document)
-    else:
-        print_markdown(result_console(), tables_markdown(evaluation))
+    print_report(document, tables(evaluation), as_json=as_json)
     _require_equal_texts(evaluation)
 
 

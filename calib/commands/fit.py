@@ -15,7 +15,7 @@ from ...engines.bundle.place import MANIFEST_NAME
 from ...engines.checking import Option, ValidatedConfig
 from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
-from ...engines.host.console import print_json, result_console, stderr_console
+from ...engines.host.console import print_json, print_report, result_console, stderr_console
 from ...engines.host.options import AsJson, Given, Quiet, from_options
 from ...engines.host.processor import available_cores
 from ...exporter.config import ExportConfig, LoadFormat, chosen_dtype
@@ -158,7 +158,7 @@ def fit(
     from ...engines.host.progress import ConsoleProgress
     from ...runtime.schedule.bundle import schedule_file
     from ..fitting.fitting import fit as run
-    from ..fitting.report import print_fit, report_document
+    from ..fitting.report import fit_parts, report_document
 
     config = given.build(
         source=_choose_source(source, model, output=output, force=force),
@@ -176,11 +176,9 @@ def fit(
         from ..fitting.report import plot_fit
 
         plot_fit(found, plot)
-    if as_json:  # device null: chosen by the bundle's target
-        machine = {"device": engines.device, "threads": engines.threads or available_cores()}
-        print_json(report_document(found, machine))
-    else:
-        print_fit(result_console(), found)
+    # A device of null: the bundle's target chose it.
+    machine = {"device": engines.device, "threads": engines.threads or available_cores()}
+    print_report(report_document(found, machine), fit_parts(found), as_json=as_json)
 
 
 def _refuse_goals(target_speedup: float | None, max_loss: str | None, plot: Path | None) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from math import exp
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from ...engines.host.console import print_json, print_table, reporting, result_console
+from ...engines.host.console import Part, Table
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
 from ..rounding.config import RoundingConfig
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..rounding.files import RoundingReport
 
 _EXAMPLES = """
@@ -54,44 +53,43 @@ def round_command(config: RoundingConfig, *, quiet: Quiet = False, as_json: AsJs
     Prints each product's error and the loss of held-out completions, compared with rounding to
     nearest.
     """
-    from ...engines.host.progress import ConsoleProgress
+    from ...engines.host.progress import run_job
 
     require_extra("export", "skipdec round")
     from ..rounding.rounding import round_weights
 
-    with ConsoleProgress(quiet=quiet) as progress:
-        report = round_weights(config, progress)
-    with reporting(f"{config.output} is published"):
-        if as_json:
-            print_json(report.model_dump(mode="json"))
-        else:
-            _print_report(report, config.output)
+    run_job(
+        partial(round_weights, config),
+        _parts,
+        done=lambda report: f"{report.output} is published",
+        as_json=as_json,
+        quiet=quiet,
+    )
 
 
-def _print_report(report: RoundingReport, output: Path) -> None:
-    console = result_console()
-    console.print(
-        f"{output}: {report.model} on the int4 grid of {report.target}, blocks of "
+def _parts(report: RoundingReport) -> Iterator[Part]:
+    yield (
+        f"{report.output}: {report.model} on the int4 grid of {report.target}, blocks of "
         f"{report.block_size}, {report.texts} texts, {report.tokens} tokens, "
         f"schedule {report.schedule}"
     )
-    _print_products(console, report)
+    yield _products(report)
     loss = report.loss
-    console.print(
+    yield (
         f"loss of {loss.texts} held-out completions ({loss.tokens} tokens), nats per token: "
         f"float32 {loss.float32:.4f} (perplexity {exp(loss.float32):.3f})"
     )
     for name, value in (("to nearest", loss.nearest), ("rounded", loss.rounded)):
         change = f"{value - loss.float32:+.4f}, perplexity {exp(value):.3f}"
-        console.print(f"  int4 {name} {value:.4f} ({change})")
+        yield f"  int4 {name} {value:.4f} ({change})"
     if report.head == "nearest":
-        console.print("the tied head is rounded to nearest in both; see --untie-head")
-    console.print(
+        yield "the tied head is rounded to nearest in both; see --untie-head"
+    yield (
         f"export it with: --target {report.target} --quantize int4 --block-size {report.block_size}"
     )
 
 
-def _print_products(console: Console, report: RoundingReport) -> None:
+def _products(report: RoundingReport) -> Table:
     headings = ("engine", "product", "tokens", "error of output,\nto nearest", "rounded")
     rows = [
         (
@@ -103,4 +101,4 @@ def _print_products(console: Console, report: RoundingReport) -> None:
         )
         for product in report.products
     ]
-    print_table(console, headings, rows, texts=(0, 1))
+    return Table(headings, rows)

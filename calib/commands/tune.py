@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...engines.host.console import print_json, reporting, result_console
+from ...engines.host.console import Part
 from ...engines.host.installation import require_extra
 from ...engines.host.options import AsJson, Quiet, from_options
 from ..tuning.config import TuneConfig
@@ -56,22 +57,21 @@ def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -
     require_extra("calib", "skipdec tune")
     from transformers.utils import logging
 
-    from ...engines.host.progress import ConsoleProgress
+    from ...engines.host.progress import run_job
     from ..tuning.tuning import is_main
     from ..tuning.tuning import tune as run_tuning
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     advice = partial(_advice, config) if is_main() else None  # only one of torchrun's processes
-    with ConsoleProgress(quiet=quiet, advice=advice) as progress:
-        report = run_tuning(config, progress)
-    if report is None:
-        return
-    with reporting(f"{report.output} is published"):
-        if as_json:
-            print_json(report.model_dump(mode="json"))
-        else:
-            _print_report(report)
+    run_job(
+        partial(run_tuning, config),
+        _parts,
+        done=lambda report: f"{report.output} is published",
+        as_json=as_json,
+        quiet=quiet,
+        advice=advice,
+    )
 
 
 def _advice(config: TuneConfig) -> str:
@@ -86,28 +86,27 @@ def _advice(config: TuneConfig) -> str:
     return "run the command again with --resume to continue from the last save"
 
 
-def _print_report(report: TuningReport) -> None:
-    console = result_console()
-    console.print(
+def _parts(report: TuningReport) -> Iterator[Part]:
+    yield (
         f"{report.output}: {report.steps} steps, {report.epochs:.2f} epochs, "
         f"{report.seconds['train']:.0f} s"
     )
-    console.print(f"schedule {report.schedule_text}")
+    yield f"schedule {report.schedule_text}"
     if report.final_loss is not None:
-        console.print(f"training loss {report.losses[0].loss:.3f} → {report.final_loss:.3f}")
+        yield f"training loss {report.losses[0].loss:.3f} → {report.final_loss:.3f}"
     if (held_out := report.validation) is not None:
         depths = (
             f"{before:.3f} → {after:.3f} {depth}"
             for depth, before, after in report.held_out_losses()
         )
-        console.print(f"held-out loss ({held_out.examples} examples): {', '.join(depths)}")
+        yield f"held-out loss ({held_out.examples} examples): {', '.join(depths)}"
     if (drafts := report.drafts) is not None and drafts.start and drafts.tuned:
-        console.print(
+        yield (
             f"drafts that hold of 6 ({drafts.text}, {drafts.tuned.texts} texts): "
             f"{drafts.start.held_of_6:.2f} → {drafts.tuned.held_of_6:.2f}, "
             f"the first {drafts.start.first:.0%} → {drafts.tuned.first:.0%}"
         )
-    console.print(f"next: {_next_step(report)}")
+    yield f"next: {_next_step(report)}"
 
 
 def _next_step(report: TuningReport) -> str:

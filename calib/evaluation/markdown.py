@@ -1,53 +1,64 @@
-"""Markdown tables of an evaluation."""
+"""The tables of an evaluation, for a console and as Markdown."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from ...engines.host.console import escaped, interval, markdown_table, number
+from ...engines.host.console import Part, Table, interval, markdown_report, number
 from ...runtime.schedule.text import format_schedule
 from .bootstrap import Estimate
 from .config import EvaluationConfig
-from .evaluation import Evaluation, Example, Row, Spread
+from .evaluation import Evaluation, Row, Spread
 from .metrics import Metric
 from .positions import PositionFigure, PositionProfile
 
 
-def tables_markdown(evaluation: Evaluation) -> str:
-    """Return the settings, a row per bundle and schedule, differences to full depth, averages."""
-    parts = [_setting(evaluation), _main_table(evaluation)]
+def tables(evaluation: Evaluation) -> Iterator[Part]:
+    """Yield the settings, a row per bundle and schedule, differences to full depth, averages."""
+    yield _setting(evaluation)
+    yield _main_table(evaluation)
     ratios = [(row.label, row.run.name, row.speedup) for row in evaluation.rows]
     ratios += [(row.prepared.choice.label, row.run.name, row.run.gain) for row in evaluation.drafts]
-    parts += [
-        f"Other work disturbed {escaped(label)}, {escaped(name)}: {ratio.disturbed}; evaluate "
-        "again when the machine is idle."
-        for label, name, ratio in ratios
-        if ratio.disturbed
-    ]
+    for label, name, ratio in ratios:
+        if ratio.disturbed:
+            yield (
+                f"Other work disturbed {label}, {name}: {ratio.disturbed}; evaluate again when the "
+                "machine is idle."
+            )
     if evaluation.drafts:
-        parts.append(_draft_table(evaluation))
+        yield from _drafts(evaluation)
     if names := _schedule_names(evaluation.rows):
-        parts.append(names)
+        yield names
     if any(row.run.name != "full" for row in evaluation.rows):
-        parts.append(_difference_table(evaluation))
+        yield "Difference to full depth of the same bundle, paired by prompt:"
+        yield _difference_table(evaluation)
     if evaluation.averages:
-        parts.append(_average_table(evaluation))
+        yield "Means over bundles with the same name, minimum and maximum in brackets:"
+        yield _average_table(evaluation)
     if evaluation.config.by_position:
         groups = groupby(evaluation.rows, key=lambda row: row.prepared.choice)
-        parts += [_position_tables(list(rows)) for _, rows in groups]
-    return "\n\n".join(parts) + "\n"
+        for _, rows in groups:
+            yield from _positions(list(rows))
 
 
 def report_markdown(evaluation: Evaluation) -> str:
     """Return the tables, then examples side by side."""
-    examples = [_example(example) for example in evaluation.examples]
-    heading = ["## Examples"] if examples else []
-    return (
-        "\n\n".join(["# Evaluation", tables_markdown(evaluation).rstrip(), *heading, *examples])
-        + "\n"
-    )
+    parts: list[Part] = ["# Evaluation", *tables(evaluation)]
+    if evaluation.examples:
+        parts.append("## Examples")
+    for example in evaluation.examples:
+        references = "\n".join(f"- {' '.join(text.split())}" for text in example.prompt.references)
+        texts = [(text.bundle, text.schedule, text.text) for text in example.texts]
+        parts += [
+            f"### {example.prompt.source}",
+            " ".join(example.prompt.text.split()),
+            "References:",
+            references,
+            Table(("bundle", "schedule", "text"), texts),
+        ]
+    return markdown_report(parts)
 
 
 def _setting(evaluation: Evaluation) -> str:
@@ -82,54 +93,52 @@ def _speed_headings(config: EvaluationConfig) -> tuple[str, ...]:
 def _too_long(evaluation: Evaluation) -> str:
     """Describe prompts without room for a reference; "" if there are none."""
     bundles = {row.label: row.prepared.num_cut for row in evaluation.rows}
-    parts = [f"{count} cut for {escaped(label)}" for label, count in bundles.items() if count]
+    parts = [f"{count} cut for {label}" for label, count in bundles.items() if count]
     if evaluation.num_dropped:
         parts.append(f"{evaluation.num_dropped} more left out")
     return f" (too long: {', '.join(parts)})" if parts else ""
 
 
-def _main_table(evaluation: Evaluation) -> str:
-    speed_headings = _speed_headings(evaluation.config)
-    metrics = evaluation.metrics
+def _main_table(evaluation: Evaluation) -> Table:
+    speed_headings, metrics = _speed_headings(evaluation.config), evaluation.metrics
     headings = ["bundle", "schedule", "nominal depth", *speed_headings]
-    rows = (
+    rows = [
         [
-            escaped(row.label),
-            escaped(row.run.name),
+            row.label,
+            row.run.name,
             f"{row.run.schedule.average_budget():.2f}",
             *map(str, (row.speedup, row.run.token_speedup)[: len(speed_headings)]),
             *(_estimate(metric, row.figures[name].estimate) for name, metric in metrics.items()),
         ]
         for row in evaluation.rows
+    ]
+    return Table([*headings, *(metric.heading for metric in metrics.values())], rows)
+
+
+def _drafts(evaluation: Evaluation) -> Iterator[Part]:
+    """Yield the table of drafts, and a warning if one changed a text."""
+    yield (
+        "Drafts at full depth, whose texts are compared with those without drafts. Gain: "
+        "wall-clock of whole calls without drafts ÷ with them, in turn:"
     )
-    return markdown_table([*headings, *(metric.heading for metric in metrics.values())], rows)
-
-
-def _draft_table(evaluation: Evaluation) -> str:
-    """Return the table of drafts, and a warning if one changed a text."""
     runs = [(row.prepared.choice.label, row.run) for row in evaluation.drafts]
-    table = markdown_table(
-        ["bundle", "draft", "equal texts", "tokens per pass", "accepted", "gain"],
-        (
-            [
-                escaped(label),
-                escaped(run.name if run.name == str(run.draft) else f"{run.name}: {run.draft}"),
+    yield Table(
+        ("bundle", "draft", "equal texts", "tokens per pass", "accepted", "gain"),
+        [
+            (
+                label,
+                run.name if run.name == str(run.draft) else f"{run.name}: {run.draft}",
                 f"{run.num_equal} of {run.num_texts}",
                 f"{run.counts.tokens_per_pass:.2f}",
                 "–" if (share := run.counts.acceptance) is None else f"{share:.2f}",
                 str(run.gain),
-            ]
+            )
             for label, run in runs
-        ),
+        ],
     )
-    warning = ""
     if changed := evaluation.changed_by_drafts:
         names = ", ".join(f"{row.prepared.choice.label}, {row.run.name}" for row in changed)
-        warning = f"\n\nDrafts changed texts: {escaped(names)}."
-    return (
-        "Drafts at full depth, whose texts are compared with those without drafts. Gain: "
-        f"wall-clock of whole calls without drafts ÷ with them, in turn:\n\n{table}{warning}"
-    )
+        yield f"Drafts changed texts: {names}."
 
 
 def _schedule_names(rows: Sequence[Row]) -> str:
@@ -142,54 +151,37 @@ def _schedule_names(rows: Sequence[Row]) -> str:
     return "\n".join(sorted(lines))
 
 
-def _difference_table(evaluation: Evaluation) -> str:
+def _difference_table(evaluation: Evaluation) -> Table:
     measures = {name: metric for name, metric in evaluation.metrics.items() if metric.better}
-    rows = markdown_table(
-        ["bundle", "schedule", *(metric.heading for metric in measures.values())],
-        (
-            [
-                escaped(row.label),
-                escaped(row.run.name),
-                *(
-                    _estimate(metric, row.figures[name].difference, signed=True)
-                    for name, metric in measures.items()
-                ),
-            ]
-            for row in evaluation.rows
-            if row.run.name != "full"
-        ),
-    )
-    return f"Difference to full depth of the same bundle, paired by prompt:\n\n{rows}"
-
-
-def _average_table(evaluation: Evaluation) -> str:
-    speed_headings = _speed_headings(evaluation.config)[:1]
-    metrics = evaluation.metrics
-    headings = ["name", "schedule", "bundles", *speed_headings]
-    rows = (
+    rows = [
         [
-            escaped(entry.label),
-            escaped(entry.schedule),
+            row.label,
+            row.run.name,
+            *(
+                _estimate(metric, row.figures[name].difference, signed=True)
+                for name, metric in measures.items()
+            ),
+        ]
+        for row in evaluation.rows
+        if row.run.name != "full"
+    ]
+    return Table(["bundle", "schedule", *(metric.heading for metric in measures.values())], rows)
+
+
+def _average_table(evaluation: Evaluation) -> Table:
+    speed_headings, metrics = _speed_headings(evaluation.config)[:1], evaluation.metrics
+    rows = [
+        [
+            entry.label,
+            entry.schedule,
             str(entry.num_bundles),
             *(_interval(entry.speedup, 2) for _ in speed_headings),
             *(_interval(entry.figures[name], metric.digits) for name, metric in metrics.items()),
         ]
         for entry in evaluation.averages
-    )
-    table = markdown_table([*headings, *(metric.heading for metric in metrics.values())], rows)
-    return f"Means over bundles with the same name, minimum and maximum in brackets:\n\n{table}"
-
-
-def _example(example: Example) -> str:
-    texts = markdown_table(
-        ["bundle", "schedule", "text"],
-        (map(escaped, (text.bundle, text.schedule, text.text)) for text in example.texts),
-    )
-    references = "\n".join(f"- {escaped(text)}" for text in example.prompt.references)
-    return (
-        f"### {escaped(example.prompt.source)}\n\n{escaped(example.prompt.text)}\n\n"
-        f"References:\n\n{references}\n\n{texts}"
-    )
+    ]
+    headings = ["name", "schedule", "bundles", *speed_headings]
+    return Table([*headings, *(metric.heading for metric in metrics.values())], rows)
 
 
 def _estimate(metric: Metric, estimate: Estimate, *, signed: bool = False) -> str:
@@ -199,35 +191,28 @@ def _estimate(metric: Metric, estimate: Estimate, *, signed: bool = False) -> st
     return _interval(estimate, metric.digits, signed=signed)
 
 
-def _position_tables(rows: Sequence[Row]) -> str:
-    """Return perplexity and loss relative to full depth by position, for one bundle."""
+def _positions(rows: Sequence[Row]) -> Iterator[Part]:
+    """Yield perplexity and loss relative to full depth by position, for one bundle."""
     profiles = [(row, row.positions) for row in rows if row.positions is not None]
     figures = profiles[0][1].figures
     names = [figure.name for figure in figures]
     counts = ["tokens", *(f"{figure.num_tokens:,}" for figure in figures)]
-    perplexities = markdown_table(
-        ["schedule", *names],
-        [counts, *_cells(profiles, lambda figure: figure.perplexity, digits=2)],
-    )
-    label = escaped(rows[0].label)
-    parts = [f"Perplexity of {label} by position of the completion's token:\n\n{perplexities}"]
+    yield f"Perplexity of {rows[0].label} by position of the completion's token:"
+    cells = _cells(profiles, lambda figure: figure.perplexity, digits=2)
+    yield Table(["schedule", *names], [counts, *cells])
     skipping = [(row, profile) for row, profile in profiles if not row.run.schedule.is_full]
     if skipping:
-        cells = _cells(skipping, lambda figure: figure.loss_over_full, digits=3, signed=True)
-        changes = (profile.late_minus_early for _, profile in skipping)
-        excess = markdown_table(
-            ["schedule", *names, "late − early"],
-            [
-                [*row, "–" if change is None else _interval(change, 3, signed=True)]
-                for row, change in zip(cells, changes, strict=True)
-            ],
-        )
-        parts.append(
+        yield (
             "Loss minus full depth's by position, nats per token, paired by prompt. Last column: "
             "last positions minus the first after 0, negative if skipping costs less later:"
-            f"\n\n{excess}"
         )
-    return "\n\n".join(parts)
+        cells = _cells(skipping, lambda figure: figure.loss_over_full, digits=3, signed=True)
+        changes = (profile.late_minus_early for _, profile in skipping)
+        excess = [
+            [*row, "–" if change is None else _interval(change, 3, signed=True)]
+            for row, change in zip(cells, changes, strict=True)
+        ]
+        yield Table(["schedule", *names, "late − early"], excess)
 
 
 def _cells(
@@ -239,7 +224,7 @@ def _cells(
 ) -> list[list[str]]:
     return [
         [
-            escaped(row.run.name),
+            row.run.name,
             *(_interval(choose(figure), digits, signed=signed) for figure in profile.figures),
         ]
         for row, profile in profiles

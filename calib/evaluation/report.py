@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engines.bundle.place import Place
 from ...engines.documents import write_file
+from ...engines.host.console import json_text
 from ...engines.host.installation import own_version
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
@@ -33,53 +31,34 @@ _FILES = {DOCUMENT, REPORT, PICTURE, POSITIONS_PICTURE}
 
 
 def report_document(evaluation: Evaluation, *, threads: int | None = None) -> dict[str, Any]:
-    """Return everything as one JSON object; undefined figures are null.
+    """Return everything as one object for `json_text`.
 
     ``threads`` is the caller's number of engine threads on a CPU; None if unknown.
     """
-    config = evaluation.config
-    document = {
+    return {
         "skipdec": own_version(),
         "processor": processor_name(),
         "threads": threads,
-        "data": config.data.model_dump(mode="json"),
+        "config": evaluation.config,
         "num_prompts": len(evaluation.prompts),
         "num_dropped": evaluation.num_dropped,
-        "batch_size": config.batch_size,
-        "temperature": config.temperature,
-        "seed": config.seed,
-        "lowercase": config.metrics.lowercase,
-        "bert_model": config.metrics.bert_model and str(config.metrics.bert_model),
-        "resamples": config.resamples,
-        "confidence": config.confidence,
-        "score_only": config.score_only,
-        "by_position": config.by_position,
-        "equal_lengths": config.equal_lengths,
         "rows": [_row_document(row) for row in evaluation.rows],
         "drafts": [_draft_document(row) for row in evaluation.drafts],
-        "averages": [asdict(average) for average in evaluation.averages],
-        "examples": [
-            {
-                "source": example.prompt.source,
-                "prompt": example.prompt.text,
-                "references": list(example.prompt.references),
-                "texts": [asdict(text) for text in example.texts],
-            }
-            for example in evaluation.examples
-        ],
+        "averages": evaluation.averages,
+        "examples": evaluation.examples,
     }
-    return {key: _finite(value) for key, value in document.items()}
 
 
 def _row_document(row: Row) -> dict[str, Any]:
     run, prepared = row.run, row.prepared
+    manifest = prepared.bundle.manifest
     return {
         "bundle": row.label,
-        "path": str(prepared.choice.path),
-        "digest": prepared.bundle.manifest.digest,
-        "target": prepared.bundle.manifest.target,
+        "path": prepared.choice.path,
+        "digest": manifest.digest,
+        "target": manifest.target,
         "device": row.device,
-        "precision": prepared.bundle.manifest.precision.model_dump(mode="json"),
+        "precision": manifest.precision,
         "prompt_template": prepared.template.text,
         "max_tokens": prepared.max_tokens,
         "num_cut": prepared.num_cut,
@@ -91,10 +70,10 @@ def _row_document(row: Row) -> dict[str, Any]:
         "chunk_seconds": run.chunk_seconds,
         "full_depth_seconds": run.full_depth_seconds,
         "generated_tokens": run.num_tokens,
-        **run.speedup.document("speedup"),
-        **run.token_speedup.document("token_speedup"),
-        "metrics": {name: asdict(figure) for name, figure in row.figures.items()},
-        "positions": None if row.positions is None else asdict(row.positions),
+        "speedup": run.speedup,
+        "token_speedup": run.token_speedup,
+        "metrics": row.figures,
+        "positions": row.positions,
     }
 
 
@@ -102,26 +81,17 @@ def _draft_document(row: DraftRow) -> dict[str, Any]:
     run = row.run
     return {
         "bundle": row.prepared.choice.label,
-        "path": str(row.prepared.choice.path),
+        "path": row.prepared.choice.path,
         "draft": str(run.draft),
         "name": run.name,
         "num_texts": run.num_texts,
         "num_equal": run.num_equal,
         "tokens_per_pass": run.counts.tokens_per_pass,
         "acceptance": run.counts.acceptance,
-        **run.gain.document("gain"),
+        "gain": run.gain,
         "chunk_seconds": run.chunk_seconds,
         "full_depth_seconds": run.plain_seconds,
     }
-
-
-def _finite(value: Any) -> Any:  # noqa: ANN401  (any JSON value)
-    """Replace nan and infinities, which JSON lacks, with null."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class EvaluationPlace(Place):
@@ -165,8 +135,7 @@ def write_evaluation(
     complete result. Raises as ``Place.replaced`` does.
     """
     with evaluation_place(directory).replaced(force=force) as partial:
-        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        write_file(partial / DOCUMENT, text)
+        write_file(partial / DOCUMENT, json_text(document))
         write_file(partial / REPORT, report_markdown(evaluation))
         if find_spec("matplotlib") is not None:
             if PICTURE in pictures(evaluation):

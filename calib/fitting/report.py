@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...engines.errors import UsageError
-from ...engines.host.console import print_table
+from ...engines.host.console import Part, Table
 from ...engines.host.installation import own_version, require_extra
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from ..pictures import frame
-from .fitting import Candidate, Fit, NearMiss, SensitivityRow
+from .fitting import Candidate, Fit, NearMiss, Variation
 from .search import LossDifference
 from .speed import MeasuredSpeedup
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import Console
 
     from .speed import Speedups
 
@@ -33,36 +31,29 @@ _SPEED_HEADINGS: Mapping[bool, tuple[str, str]] = {  # True: of rows in flight
 
 
 def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
-    """Return everything as one JSON object.
+    """Return everything as one object for `json_text`.
 
     ``machine`` holds the caller's facts about the machine, e.g. the number of threads. Losses are
     in nats per token; speed-ups are of whole calls, prompts included, and null if nothing was
     timed; those of ``decode`` are of the steps after the prompt. If ``slots`` is not null, both are
     of that many rows in flight.
     """
-    config, inputs = fit.config, fit.inputs
-    manifest = fit.bundle.manifest
+    inputs, manifest = fit.inputs, fit.bundle.manifest
     return {
         "skipdec": own_version(),
         "processor": processor_name(),
         **machine,
         "model": manifest.model.name,
-        "source": config.source.name,
         "digest": manifest.digest,
-        "precision": manifest.precision.model_dump(mode="json"),
-        "data": config.data.model_dump(mode="json"),
+        "precision": manifest.precision,
+        "config": fit.config,
+        "goal": type(fit.config.goal).__name__,
         "prompt_template": inputs.data.template.text,
         "num_rows": len(inputs.data.examples),
         "num_examples": len(inputs.examples),
         "num_truncated": inputs.data.num_truncated,
         "num_cut": inputs.data.num_cut,
         "num_dropped": inputs.data.num_dropped,
-        "goal": {"kind": type(config.goal).__name__, **vars(config.goal)},
-        "speedup_of": config.speedup_of,
-        "slots": config.rows if config.speedup_of == "mixed" else None,
-        "space": config.space.model_dump(mode="json"),
-        "budget": config.search.budget,
-        "seed": config.search.seed,
         "horizon": inputs.horizon,
         "median_completion": inputs.data.median_completion,
         "longest_completion": inputs.longest_completion,
@@ -70,100 +61,47 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "generated_tokens": inputs.num_tokens,
         "num_scored": fit.search.num_scored,
         "is_exhaustive": fit.search.is_exhaustive,
-        "rounds": [
-            {"candidates": candidates, "examples": examples}
-            for candidates, examples in fit.search.round_sizes
-        ],
+        "round_sizes": fit.search.round_sizes,
         "fixed_time": fit.speed.fixed,
         "fixed_prompt_time": fit.speed.prompt_fixed,
         "prompt_share": fit.speed.prompt_share,
-        "full": _candidate(fit.full),
-        "chosen": _candidate(fit.chosen),
-        "measured": fit.measured and _measured(fit.measured),
-        "rejected": [_measured(entry) for entry in fit.rejected],
-        "near_miss": _near_miss(fit.near_miss),
-        "front": [_candidate(entry) for entry in fit.front],
-        "others": [_candidate(entry) for entry in fit.others],
-        "sensitivity": [_row(row) for row in fit.sensitivity],
+        "full": _with_text(fit.full),
+        "chosen": _with_text(fit.chosen),
+        "measured": fit.measured and _with_text(fit.measured),
+        "rejected": [_with_text(entry) for entry in fit.rejected],
+        "near_miss": fit.near_miss and _with_text(fit.near_miss),
+        "front": [_with_text(entry) for entry in fit.front],
+        "others": [_with_text(entry) for entry in fit.others],
+        "sensitivity": [
+            {**vars(row), "variation": _with_text(row.variation)} for row in fit.sensitivity
+        ],
     }
 
 
-def _candidate(candidate: Candidate) -> dict[str, Any]:
-    return {
-        "schedule_text": format_schedule(candidate.schedule),
-        "schedule": candidate.schedule.to_document(),
-        "average_budget": candidate.average_budget,
-        "loss": candidate.loss,
-        "over_full": _difference(candidate.over_full),
-        "bytes_ratio": candidate.predicted.steps,
-        "expected_speedup": candidate.expected.call,
-        "expected_decode_speedup": candidate.expected.steps,
-    }
+def _with_text(entry: Candidate | MeasuredSpeedup | NearMiss | Variation) -> dict[str, Any]:
+    """Return the fields of ``entry`` with its schedule as text."""
+    return {**vars(entry), "schedule": format_schedule(entry.schedule)}
 
 
-def _measured(measured: MeasuredSpeedup) -> dict[str, Any]:
-    return {
-        "schedule_text": format_schedule(measured.schedule),
-        **measured.call.document("speedup"),
-        **measured.steps.document("decode_speedup"),
-        "prompt_speedup": measured.prompt,
-        "prompt_share": measured.prompt_share,
-        "turns": measured.turns,
-    }
-
-
-def _near_miss(missed: NearMiss | None) -> dict[str, Any] | None:
-    if missed is None:
-        return None
-    return {
-        "schedule_text": format_schedule(missed.schedule),
-        "speedup": missed.speedup,
-        "loss": missed.loss,
-    }
-
-
-def _row(row: SensitivityRow) -> dict[str, Any]:
-    return {
-        "varied": row.variation.varied,
-        "value": row.variation.value,
-        "is_best": row.is_best,
-        "schedule_text": format_schedule(row.variation.schedule),
-        "loss": row.loss,
-        "over_best": _difference(row.difference),
-        "expected_speedup": row.speedups.call,
-        "expected_decode_speedup": row.speedups.steps,
-        "average_budget": row.average_budget,
-    }
-
-
-def _difference(difference: LossDifference) -> dict[str, float | None]:
-    error = difference.standard_error
-    return {"value": difference.value, "standard_error": None if math.isnan(error) else error}
-
-
-def print_fit(console: Console, fit: Fit) -> None:
-    """Print the front, the chosen schedule, and the sensitivity study if there is one."""
-    _print_facts(console, fit)
-    _print_front(console, fit)
-    _print_choice(console, fit)
-    if fit.sensitivity:
-        _print_study(console, fit)
-
-
-def _print_facts(console: Console, fit: Fit) -> None:
+def fit_parts(fit: Fit) -> Iterator[Part]:
+    """Yield the front, the chosen schedule, and the sensitivity study if there is one."""
     inputs, search = fit.inputs, fit.search
     origin = "requested" if fit.config.horizon else "median completion"
     rounds = ", ".join(f"{count} on {examples}" for count, examples in search.round_sizes)
     whole = "the whole space" if search.is_exhaustive else "from a larger space"
-    console.print(
+    yield (
         f"{len(inputs.examples)} of {len(inputs.data.examples)} examples, horizon "
         f"{inputs.horizon} ({origin}; longest {inputs.longest_completion}), prompt of "
         f"{len(inputs.prompt)} tokens\n{search.num_scored} schedules scored, {whole}: "
         f"candidates on examples {rounds}"
     )
+    yield _front(fit)
+    yield from _choice(fit)
+    if fit.sensitivity:
+        yield _study(fit)
 
 
-def _print_front(console: Console, fit: Fit) -> None:
+def _front(fit: Fit) -> Table:
     candidates = fit.front if fit.full in fit.front else (fit.full, *fit.front)
     rows = [
         (
@@ -181,32 +119,32 @@ def _print_front(console: Console, fit: Fit) -> None:
         if candidate.schedule == fit.chosen.schedule
     ]
     headings = ("schedule", *_headings(fit, "full"))
-    print_table(console, headings, rows, title="Pareto front and full depth", bold=chosen)
+    return Table(headings, rows, "Pareto front and full depth", chosen)
 
 
-def _print_choice(console: Console, fit: Fit) -> None:
+def _choice(fit: Fit) -> Iterator[Part]:
     chosen, measured, of = fit.chosen, fit.measured, fit.config.speedup_of
-    console.print(f"chosen: {format_schedule(chosen.schedule)}")
-    console.print(f"loss {chosen.loss:.4f} nats per token,  {_signed(chosen.over_full)} over full")
+    yield f"chosen: {format_schedule(chosen.schedule)}"
+    yield f"loss {chosen.loss:.4f} nats per token,  {_signed(chosen.over_full)} over full"
     speed = f"speed-up of {fit.config.speedup_name}: expected {chosen.expected.of(of):.3f}×"
     if measured is not None:
         other = f"whole call {measured.call}" if of != "call" else f"steps alone {measured.steps}"
         speed += f", measured {measured.ratio(of)} ({other})"
-    console.print(f"{speed}; full depth's steps read {chosen.predicted.steps:.2f} times the bytes")
+    yield f"{speed}; full depth's steps read {chosen.predicted.steps:.2f} times the bytes"
     if measured is not None and (reason := measured.ratio(of).disturbed):
-        console.print(f"other work disturbed the timing; fit again on an idle machine: {reason}")
+        yield f"other work disturbed the timing; fit again on an idle machine: {reason}"
     for entry in fit.rejected:
         ratio = entry.ratio(of)
         came = "disturbed" if ratio.disturbed else f"measured at {ratio.value:.3f}×"
-        console.print(f"rejected, {came}: {format_schedule(entry.schedule)}")
+        yield f"rejected, {came}: {format_schedule(entry.schedule)}"
     if (missed := fit.near_miss) is not None:
-        console.print(
+        yield (
             f"just below the target, {missed.speedup:.3f}× at a loss of {missed.loss:.4f}: "
             f"{format_schedule(missed.schedule)}"
         )
 
 
-def _print_study(console: Console, fit: Fit) -> None:
+def _study(fit: Fit) -> Table:
     rows = [
         (
             row.variation.varied,
@@ -219,8 +157,7 @@ def _print_study(console: Console, fit: Fit) -> None:
         for row in fit.sensitivity
     ]
     headings = ("varied", "value", *_headings(fit, "chosen"))
-    title = "Variations of one choice; * is the chosen schedule"
-    print_table(console, headings, rows, texts=(0, 1), title=title)
+    return Table(headings, rows, "Variations of one choice; * is the chosen schedule")
 
 
 def _headings(fit: Fit, reference: str) -> list[str]:

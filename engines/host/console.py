@@ -13,14 +13,14 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from ..errors import SkipDecError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, JustifyMethod
 
 P = ParamSpec("P")
 
@@ -60,113 +60,86 @@ def result_console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
-def print_table(
-    console: Console,
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    texts: Collection[int] = (0,),
-    title: str = "",
-    bold: Collection[int] = (),
-) -> None:
-    """Print a table whose numbers are never truncated.
+@dataclass(frozen=True)
+class Table:
+    """A table of a report; a column of numbers is aligned at its right, texts wrap.
 
-    ``texts``: indices of columns that wrap on a narrow console. If even the other columns don't
-    fit, rows and columns are swapped. ``bold``: indices of rows.
+    ``bold``: indices of rows. Without ``headings`` the rows are facts: a name and its text.
     """
-    cells = [list(row) for row in rows]
-    widths = [max(map(_width, column)) for column in zip(headings, *cells, strict=True)]
-    minimums = [
-        min(width, _MIN_TEXT) if place in texts else width for place, width in enumerate(widths)
-    ]
-    if sum(minimums) + _GAP * (len(minimums) - 1) > console.width:
-        _print_sideways(console, headings, cells, texts=texts, title=title, bold=bold)
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    bold: Collection[int] = ()
+
+    def markdown(self) -> str:
+        """Return the table as Markdown that renders its cells literally."""
+        return markdown_table(self.headings, (map(escaped, row) for row in self.rows))
+
+    def print(self, console: Console) -> None:
+        """Print the table; numbers are never cut, so a narrow terminal may wrap its lines."""
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(
+            title=self.title,
+            title_justify="left",
+            show_header=bool(self.headings),
+            box=None,
+            padding=(0, 1),
+            pad_edge=False,
+        )
+        needed = 0
+        headings = self.headings or [""] * len(self.rows[0])
+        for heading, *cells in zip(headings, *self.rows, strict=True):
+            width = max(map(_width, (heading, *cells)))
+            is_text = not all(_NUMBER.match(cell) for cell in cells if cell)
+            least = min(width, _MIN_TEXT) if is_text else width
+            justify: JustifyMethod = "left" if is_text else "right"
+            table.add_column(heading, justify=justify, overflow="fold", min_width=least)
+            needed += least + _GAP
+        for place, row in enumerate(self.rows):
+            table.add_row(*map(Text, row), style="bold" if place in self.bold else "")
+        if needed - _GAP > console.width:
+            table.width = needed - _GAP
+        if console.is_terminal:
+            console.print(table, crop=False)
+            return
+        with console.capture() as made:
+            console.print(table, crop=False)
+        for line in made.get().splitlines():  # without the padding of the last column
+            console.print(line.rstrip(), soft_wrap=True)
+
+
+Part = str | Table
+"""A part of a report: lines of text, or a table."""
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> Table:
+    """Return (name, text) pairs as a table without headings; pairs without text are left out."""
+    return Table((), [pair for pair in pairs if pair[1]])
+
+
+def print_report(document: Any, parts: Iterable[Part], *, as_json: bool) -> None:  # noqa: ANN401
+    """Print a report on stdout: ``document`` as JSON, or else its ``parts`` for people."""
+    if as_json:
+        print_json(document)
         return
-    table = _plain_table(title=title)
-    for place, (heading, width) in enumerate(zip(headings, minimums, strict=True)):
-        if place in texts:
-            table.add_column(heading, overflow="fold", min_width=width)
+    console = result_console()
+    for part in parts:
+        if isinstance(part, str):
+            console.print(part, soft_wrap=True)
         else:
-            table.add_column(heading, justify="right", no_wrap=True, min_width=width)
-    for place, row in enumerate(cells):
-        table.add_row(*row, style="bold" if place in bold else "")
-    console.print(table)
+            part.print(console)
 
 
-def print_facts(console: Console, facts: Sequence[tuple[str, str, str]]) -> None:
-    """Print (name, text, style) rows; texts wrap on a terminal, but not in a pipe."""
-    if console.width >= _PIPE_WIDTH:
-        longest = max(len(name) for name, _, _ in facts)
-        for name, text, _ in facts:
-            lines = text.replace("\n", "\n" + " " * (longest + 2))
-            console.print(f"{name:<{longest}}  {lines}")
-        return
-    table = _plain_table(show_header=False)
-    table.add_column(overflow="fold", min_width=_MIN_TEXT)
-    table.add_column(overflow="fold")
-    for name, text, style in facts:
-        table.add_row(name, text, style=style)
-    console.print(table)
-
-
-def _plain_table(*, title: str = "", show_header: bool = True) -> Table:
-    from rich.table import Table
-
-    return Table(
-        title=title,
-        title_justify="left",
-        show_header=show_header,
-        box=None,
-        padding=(0, 1),
-        pad_edge=False,
+def markdown_report(parts: Iterable[Part]) -> str:
+    """Return the parts of a report as Markdown, an empty line between them."""
+    texts = (
+        html.escape(part, quote=False) if isinstance(part, str) else part.markdown()
+        for part in parts
     )
-
-
-def _print_sideways(
-    console: Console,
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    texts: Collection[int],
-    title: str,
-    bold: Collection[int],
-) -> None:
-    """Print one line per heading and one column per row, in blocks that fit the console."""
-    names = [" ".join(heading.replace("-\n", "").split()) for heading in headings]
-    widths = [_min_width(row, texts) for row in rows]
-    name_width = max(map(_width, names))
-    for place, shown in enumerate(_fitting(widths, console.width - name_width)):
-        table = _plain_table(title="" if place else title, show_header=False)
-        table.add_column(overflow="fold")
-        for row in shown:
-            style = "bold" if row in bold else ""
-            table.add_column(justify="right", overflow="fold", min_width=widths[row], style=style)
-        for line, name in enumerate(names):
-            cells = [rows[row][line] for row in shown]
-            if any(cells):
-                table.add_row(name, *cells)
-        table.add_row()
-        console.print(table)
-
-
-def _fitting(widths: Sequence[int], width: int) -> Iterator[list[int]]:
-    """Group the indices of columns so that each group fits ``width`` or has one column."""
-    group: list[int] = []
-    for place, minimum in enumerate(widths):
-        if group and sum(widths[other] + _GAP for other in group) + minimum + _GAP > width:
-            yield group
-            group = []
-        group.append(place)
-    if group:
-        yield group
-
-
-def _min_width(cells: Sequence[str], texts: Collection[int]) -> int:
-    """Return the minimum width of a column with ``cells``."""
-    return max(
-        min(_width(cell), _MIN_TEXT) if place in texts else _width(cell)
-        for place, cell in enumerate(cells)
-    )
+    return "\n\n".join(texts) + "\n"
 
 
 def _width(cell: str) -> int:
@@ -175,10 +148,18 @@ def _width(cell: str) -> int:
     return max(map(cell_len, cell.split("\n")))
 
 
-def print_json(document: Any) -> None:  # noqa: ANN401  (any JSON value)
-    """Print one JSON value, indented, on stdout."""
+def json_text(document: Any) -> str:  # noqa: ANN401  (any JSON value)
+    """Return JSON of nested values, dataclasses and models; what is not finite is null."""
+    from pydantic_core import to_jsonable_python
+
+    value = to_jsonable_python(document, inf_nan_mode="null")
     is_ascii = "utf" not in (sys.stdout.encoding or "utf-8").lower()
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=is_ascii) + "\n")
+    return json.dumps(value, indent=2, ensure_ascii=is_ascii) + "\n"
+
+
+def print_json(document: Any) -> None:  # noqa: ANN401  (any JSON value)
+    """Print one JSON value, indented, on stdout; see `json_text`."""
+    sys.stdout.write(json_text(document))
 
 
 def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
@@ -219,30 +200,6 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> st
     """Return a Markdown table of ``headings`` and ``rows``; the cells are Markdown already."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def print_markdown(console: Console, text: str) -> None:
-    """Print `markdown_table` output: unchanged in a pipe, as fitted tables on a terminal."""
-    if not console.is_terminal:
-        sys.stdout.write(text)
-        return
-    for block in text.rstrip("\n").split("\n\n"):
-        if not block.startswith("| "):
-            console.print(f"{block}\n", soft_wrap=False)
-            continue
-        headings, _, *rows = map(_cells, block.splitlines())
-        texts = [
-            place
-            for place, column in enumerate(zip(*rows, strict=True))
-            if not all(_NUMBER.match(cell) for cell in column)
-        ]
-        print_table(console, headings, rows, texts=texts)
-        console.print()
-
-
-def _cells(line: str) -> list[str]:
-    cells = re.split(r"(?<!\\)\|", line)[1:-1]
-    return [html.unescape(cell.strip().replace("\\|", "|")) for cell in cells]
 
 
 def escaped(text: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from threading import Event, RLock, Thread
+from threading import RLock
 from time import monotonic
-from typing import Self
+from typing import Self, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -20,8 +20,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from .console import stderr_console
+from .console import Part, print_report, reporting, stderr_console
 from .events import Events
+
+Report = TypeVar("Report")
 
 
 class ConsoleProgress(Events):
@@ -30,9 +32,8 @@ class ConsoleProgress(Events):
     Both show how much is done, of how much, and the time left.
 
     ``quiet`` leaves only warnings and, after Ctrl-C, the result of ``advice``: how to continue.
-    ``verbose`` adds a line for each item. Without a terminal, a line appears about every
-    ``seconds_between_lines`` even if nothing happens (with 0, for each event); notes are printed
-    at once. A context manager, which removes the bars at its end.
+    ``verbose`` adds a line for each item. Without a terminal, events print a line at most every
+    ``seconds_between_lines``, notes at once. A context manager, which removes the bars at its end.
     """
 
     def __init__(
@@ -65,23 +66,14 @@ class ConsoleProgress(Events):
         self._parts: dict[str, TaskID] = {}
         self._lock = RLock()
         self._last_line = monotonic()
-        self._ended = Event()
-        self._clock: Thread | None = None
-        if seconds_between_lines > 0 and not (quiet or self._console.is_terminal):
-            self._clock = Thread(target=self._tick, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
         self._bars.start()
-        if self._clock is not None:
-            self._clock.start()
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         """Remove the bars; after Ctrl-C, print how to continue."""
         self._bars.stop()
-        if self._clock is not None:
-            self._ended.set()
-            self._clock.join()
         if self._advice is not None and isinstance(error, KeyboardInterrupt):
             self._print(Text(self._advice()))
 
@@ -139,13 +131,6 @@ class ConsoleProgress(Events):
         if not self._quiet:
             self._print(Text(text))
 
-    def _tick(self) -> None:
-        """Print a line during long silences; runs in its own thread."""
-        while not self._ended.wait(self._seconds_between_lines / 2):
-            with self._lock:
-                stage = self._bars.tasks[0]  # parts come after it
-                self._say_at_times(f"{stage.fields['item']} {stage.elapsed or 0:.0f} s".strip())
-
     def _say_at_times(self, what: str = "") -> None:
         """Print a line with the stage's count if there is no bar and the last line is old."""
         is_due = monotonic() - self._last_line >= self._seconds_between_lines
@@ -163,3 +148,26 @@ class ConsoleProgress(Events):
     def _print(self, text: Text) -> None:
         self._last_line = monotonic()
         self._console.print(text, soft_wrap=True)
+
+
+def run_job(
+    run: Callable[[Events], Report | None],
+    parts: Callable[[Report], Iterable[Part]],
+    *,
+    done: Callable[[Report], str],
+    as_json: bool,
+    quiet: bool = False,
+    verbose: bool = False,
+    advice: Callable[[], str] | None = None,
+) -> None:
+    """Run a command's job with progress on stderr, then print its report on stdout.
+
+    ``done`` says what holds even if stdout can't take the report: "model.skipdec is published". A
+    report of None is printed by another process. The rest is as `ConsoleProgress` and
+    `print_report` take it.
+    """
+    with ConsoleProgress(quiet=quiet, verbose=verbose, advice=advice) as progress:
+        report = run(progress)
+    if report is not None:
+        with reporting(done(report)):
+            print_report(report, parts(report), as_json=as_json)

@@ -43,10 +43,18 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Make a bundle from BUNDLE's engines, compiled by TensorRT or rewritten; needs no torch."""
+    from ...engines.host.progress import run_job
     from ..pipeline.build import build_bundle, plan_build
-    from .tables import print_plan, run_and_print
+    from .tables import print_plan, published, report_parts
 
     if dry_run:
         print_plan(plan_build(config), as_json=as_json)
-    else:
-        run_and_print(partial(build_bundle, config), quiet=quiet, as_json=as_json)
+        return
+    run_job(
+        partial(build_bundle, config),
+        report_parts,
+        done=published,
+        as_json=as_json,
+        quiet=quiet,
+        advice=lambda: "run the same command again to resume",
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...engines.host.console import number, print_json, print_table, result_console
+from ...engines.host.console import Part, Table, number, print_report
 from ...engines.host.options import AsJson, Quiet, from_options
 from ..comparison.config import CompareConfig
 
@@ -43,28 +44,25 @@ def compare(
 
     with ConsoleProgress(quiet=quiet) as progress:
         report = run(config, progress)
-    if as_json:
-        print_json({**report.model_dump(mode="json"), "problem": report.problem})
-    else:
-        _print(report)
+    document = {**report.model_dump(), "problem": report.problem}
+    print_report(document, _parts(report), as_json=as_json)
     report.raise_if_diverging()
 
 
-def _print(report: ComparisonReport) -> None:
-    """Print the worst output of each engine, then inner tensors of the first that diverges."""
-    console = result_console()
-    console.print(f"{report.subject} against {report.reference}")
+def _parts(report: ComparisonReport) -> Iterator[Part]:
+    """Yield the worst output of each engine, then inner tensors of the first that diverges."""
+    yield f"{report.subject} against {report.reference}"
     rows = [(name, each.tensor, *_figures(each)) for name, each in report.worst.items()]
-    print_table(console, ("engine", "worst tensor", *_FIGURES), rows, texts=(0, 1, 6))
+    yield Table(("engine", "worst tensor", *_FIGURES), rows)
     if (first := report.first_divergence) is None:
-        console.print(f"all outputs of {len(rows)} engines agree")
+        yield f"all outputs of {len(rows)} engines agree"
     elif report.inner:
-        console.print(f"\ninside {first.engine}, step {first.step}:")
+        yield f"\ninside {first.engine}, step {first.step}:"
         inner = [each for each in report.inner if each.step == first.step]
         rows = [(each.tensor, each.made_by, *_figures(each)) for each in inner]
-        print_table(console, ("tensor", "made by", *_FIGURES), rows, texts=(0, 1, 6))
+        yield Table(("tensor", "made by", *_FIGURES), rows)
         if not any(each.diverges for each in inner):
-            console.print("It agrees with its inner tensors as outputs: suspect a fusion.")
+            yield "It agrees with its inner tensors as outputs: suspect a fusion."
 
 
 _FIGURES = ("max abs", "mean abs", "error", "cosine", "")

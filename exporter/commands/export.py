@@ -54,9 +54,10 @@ def export(
     if verbose and quiet:
         raise UsageError("-v", "contradicts -q; use one of them")
     config = given.build(**chosen_dtype(given.values.get("dtype"), fp16=fp16))
+    from ...engines.host.progress import run_job
     from ..pipeline.exporting import export as run_export
     from ..pipeline.exporting import plan_export
-    from .tables import print_plan, run_and_print
+    from .tables import print_plan, published, report_parts
 
     if dry_run:
         print_plan(plan_export(config), as_json=as_json)
@@ -64,4 +65,12 @@ def export(
     if verbose:
         stderr_console().print_json(config.to_json())
     run = partial(run_export, config)
-    run_and_print(run, quiet=quiet, verbose=verbose, as_json=as_json)
+    run_job(
+        run,
+        report_parts,
+        done=published,
+        as_json=as_json,
+        quiet=quiet,
+        verbose=verbose,
+        advice=lambda: "run the same command again to resume",
+    )

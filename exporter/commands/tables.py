@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rich.table import Table
-
-from ...engines.host.console import print_facts, print_json, reporting, result_console
-from ...engines.host.events import Events
+from ...engines.host.console import Part, Table, facts, print_report
 from ...engines.host.progress import ConsoleProgress
 from ...engines.manifest import DRAFT_HEAD, DRAFT_LAYER, BuildSpec, Kernels, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
@@ -24,34 +21,9 @@ _CHECKED_LAYERS = ("KV_CACHE_UPDATE", "ATTENTION_INPUT")  # TensorRT's, in each 
 
 def print_plan(plan: BundlePlan, *, as_json: bool) -> None:
     """Print the plan on stdout and its warnings on stderr."""
-    if as_json:
-        print_json(describe_plan(plan))
-        return
-    ConsoleProgress().planned("", plan.warnings)
-    _print(*plan_tables(plan))
-
-
-def run_and_print(
-    run: Callable[[Events], ExportReport], *, quiet: bool, as_json: bool, verbose: bool = False
-) -> None:
-    """Run an export or a build with progress on stderr, and print its report on stdout."""
-    with ConsoleProgress(
-        quiet=quiet,
-        verbose=verbose,
-        advice=lambda: "run the same command again to resume",
-    ) as progress:
-        report = run(progress)
-    with reporting(f"{report.output} is published"):
-        if as_json:
-            print_json(report.model_dump(mode="json"))
-        else:
-            _print(*report_tables(report))
-
-
-def _print(engines: Table, facts: dict[str, str]) -> None:
-    console = result_console()
-    console.print(engines)
-    print_facts(console, [(name, text, "") for name, text in facts.items()])
+    if not as_json:
+        ConsoleProgress().planned("", plan.warnings)
+    print_report(describe_plan(plan), plan_parts(plan), as_json=as_json)
 
 
 def describe_plan(plan: BundlePlan) -> dict[str, Any]:
@@ -83,17 +55,19 @@ def describe_plan(plan: BundlePlan) -> dict[str, Any]:
     }
 
 
-def plan_tables(plan: BundlePlan) -> tuple[Table, dict[str, str]]:
-    """Return the output of ``--dry-run``: a table of engines, and facts by name."""
-    engines = _engine_table("size")
+def plan_parts(plan: BundlePlan) -> Iterator[Part]:
+    """Yield the output of ``--dry-run``: a table of engines, and facts."""
+    engines = []
     for label, members in _grouped(plan.engines):
         capacities = members[0].capacities
         plans = f" x {len(capacities)} plans" if len(capacities) > 1 else ""
-        engines.add_row(label + plans, _megabytes(sum(engine.size for engine in members)))
+        size = _megabytes(sum(engine.size for engine in members))
+        engines.append((label + plans, size))
+    yield Table(("engine", "size"), engines)
     build = None if plan.compilation is None else plan.compilation.build
     unverified = "" if plan.verification is None else " without verification"
     temporary = f"{_megabytes(plan.temporary_size)} more, deleted at the end"
-    facts = {
+    pairs = {
         "model": plan.model.name,
         "precision": describe_precision(plan.precision),
         **kernel_facts(plan.target, plan.kernels),
@@ -109,12 +83,17 @@ def plan_tables(plan: BundlePlan) -> tuple[Table, dict[str, str]]:
         "lacking": plan.shortage or "",
         "output": f"{plan.output} (dry run: nothing written)",
     }
-    return engines, {name: text for name, text in facts.items() if text}
+    yield facts(pairs.items())
 
 
-def report_tables(report: ExportReport) -> tuple[Table, dict[str, str]]:
-    """Return the output of a finished export or build: a table of engines, and facts by name."""
-    engines = _engine_table("size", "time")
+def published(report: ExportReport) -> str:
+    """Say what holds once an export or a build has ended."""
+    return f"{report.output} is published"
+
+
+def report_parts(report: ExportReport) -> Iterator[Part]:
+    """Yield the output of a finished export or build: a table of engines, and facts."""
+    engines = []
     for label, members in _grouped(report.engines):
         plans = sum(len(engine.plans) for engine in members)
         resumed = sum(engine.resumed for engine in members)
@@ -122,9 +101,11 @@ def report_tables(report: ExportReport) -> tuple[Table, dict[str, str]]:
         notes += [f"{resumed} resumed"] if resumed else []
         note = f" ({', '.join(notes)})" if notes else ""
         size = _megabytes(sum(engine.size for engine in members))
-        engines.add_row(label + note, size, f"{sum(engine.seconds for engine in members):.1f} s")
+        seconds = sum(engine.seconds for engine in members)
+        engines.append((label + note, size, f"{seconds:.1f} s"))
+    yield Table(("engine", "size", "time"), engines)
     stages = ", ".join(f"{stage} {took:.1f}" for stage, took in report.stage_seconds.items())
-    facts = {
+    pairs = {
         "model": report.model,
         "precision": describe_precision(report.precision),
         **kernel_facts(report.target, report.kernels),
@@ -137,7 +118,7 @@ def report_tables(report: ExportReport) -> tuple[Table, dict[str, str]]:
         "verification": describe_verification(report),
         "bundle": str(report.output),
     }
-    return engines, {name: text for name, text in facts.items() if text}
+    yield facts(pairs.items())
 
 
 def describe_plans(engines: tuple[EngineReport, ...]) -> Iterator[str]:
@@ -219,14 +200,6 @@ def _grouped(engines: Iterable[Any]) -> list[tuple[str, list[Any]]]:
     *layers, head, candidates = others[: len(others) - len(drafts)]
     ends = [("head", [head]), ("candidates", [candidates]), *drafts]
     return [("embed", [embed]), (f"{len(layers)} layers", layers), *ends]
-
-
-def _engine_table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("engine", overflow="fold")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
 
 
 def _megabytes(size: int) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...engines.host.console import print_facts, print_json, reports_errors, result_console
+from ...engines.host.console import facts, print_report, reports_errors
 from ...engines.host.options import AsJson
 
 EXAMPLES = """
@@ -34,59 +34,40 @@ def doctor(
     from ..measuring.doctor import examine_machine
 
     report = examine_machine(threads=threads, bandwidth=bandwidth)
-    if as_json:
-        print_json(report)
-    else:
-        _print_report(report)
+    print_report(report, [facts(_facts(report))], as_json=as_json)
 
 
-def _print_report(report: dict[str, Any]) -> None:
+def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     installed = [f"{name} {seen}" for name, seen in report["packages"].items() if seen]
-    facts = [
-        ("python", f"{report['python']}, {report['platform']}", ""),
-        ("packages", ", ".join(installed), ""),
-        ("execution providers", ", ".join(report["execution_providers"]) or "none", ""),
-        ("processor", f"{report['processor']}, {report['cores']} cores usable", ""),
-        ("instruction sets", ", ".join(report["instruction_sets"]) or "unknown", ""),
-    ]
-    kernels = report["kernels"]
-    chosen = f"skipdec's, compiled; run on {kernels['instruction_set']}"
-    facts.append(
-        ("CPU kernels", kernels["problem"], "yellow")
-        if kernels["problem"]
-        else ("CPU kernels", chosen, "")
-    )
-    native = report["libskipdec"]
-    facts.append(
-        ("libskipdec", native["problem"], "yellow")
-        if native["problem"]
-        else ("libskipdec", f"ABI version {native['abi_version']}, {native['path']}", "")
-    )
+    kernels, native = report["kernels"], report["libskipdec"]
+    compiled = f"skipdec's, compiled; run on {kernels['instruction_set']}"
+    library = f"ABI version {native['abi_version']}, {native['path']}"
+    yield "python", f"{report['python']}, {report['platform']}"
+    yield "packages", ", ".join(installed)
+    yield "execution providers", ", ".join(report["execution_providers"]) or "none"
+    yield "processor", f"{report['processor']}, {report['cores']} cores usable"
+    yield "instruction sets", ", ".join(report["instruction_sets"]) or "unknown"
+    yield "CPU kernels", kernels["problem"] or compiled
+    yield "libskipdec", native["problem"] or library
     if bandwidth := report["bandwidth"]:
         speed = bandwidth["bytes_per_second"] / 1e9
-        facts.append(("memory reads", f"{speed:.1f} GB/s with {bandwidth['threads']} threads", ""))
-    facts += _gpu_facts(report)
-    facts += [
-        (
-            f"missing: {missing['extra']}",
-            f"needs {', '.join(missing['modules'])}: {missing['install']}",
-            "yellow",
-        )
-        for missing in report["missing"]
-    ]
-    print_facts(result_console(), facts)
+        yield "memory reads", f"{speed:.1f} GB/s with {bandwidth['threads']} threads"
+    yield from _gpu_facts(report)
+    for missing in report["missing"]:
+        needs = ", ".join(missing["modules"])
+        yield f"missing: {missing['extra']}", f"needs {needs}: {missing['install']}"
 
 
-def _gpu_facts(report: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _gpu_facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     found = report["gpu"]
     for gpu in found["gpus"]:
         capability, memory = gpu["compute_capability"], gpu["memory"] / 2**30
         details = f"compute capability {capability}, {memory:.0f} GiB, CUDA {found['cuda']}"
-        yield f"GPU {gpu['index']}", f"{gpu['name']}, {details}", ""
+        yield f"GPU {gpu['index']}", f"{gpu['name']}, {details}"
     if not found["gpus"]:
-        yield "GPU", found["note"], ""
+        yield "GPU", found["note"]
     for backend, state in report["gpu_backends"].items():
         if state["version"]:
-            yield backend, state["version"], ""
+            yield backend, state["version"]
         elif found["gpus"]:  # useless elsewhere
-            yield backend, state["problem"], "yellow"
+            yield backend, state["problem"]

@@ -10,7 +10,7 @@ import typer
 
 from ...engines.checking import expanded
 from ...engines.host.application import Application
-from ...engines.host.console import print_json, print_table, reports_errors, result_console
+from ...engines.host.console import Table, print_json, reports_errors, result_console
 from ...engines.host.options import AsJson, BundlePath
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _print(found: DraftFile) -> None:
         console.print("not measured")
         return
     rows = [(name, _shown(value)) for name, value in _flat("", found.measured)]
-    print_table(console, ("measured", "value"), rows, texts=(0, 1))
+    Table(("measured", "value"), rows).print(console)
 
 
 def _flat(prefix: str, value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401  (any JSON value)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ...engines.bundle import Verify
-from ...engines.host.console import print_json, print_table, reports_errors, result_console
+from ...engines.host.console import Part, Table, print_report, reports_errors
 from ...engines.host.options import AsJson, BundlePath
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _LARGE_MIXING_LOSS = 1.25  # a linear decay from 16 layers to 8 stays below it
 
@@ -79,16 +76,12 @@ def inspect(
         verify=verify,
         sections=[section.value for section in show or (Section.MEMORY, Section.SCHEDULE)],
     )
-    if as_json:
-        print_json(document)
-    else:
-        _print_sections(document)
+    print_report(document, _parts(document), as_json=as_json)
 
 
-def _print_sections(document: dict[str, Any]) -> None:
-    console = result_console()
+def _parts(document: dict[str, Any]) -> Iterator[Part]:
     model, precision = document["model"], document["precision"]
-    console.print(
+    yield (
         f"{model['name']}: {model['num_layers']} layers, hidden {model['hidden_size']}, "
         f"{document['target']}, kernels {document['kernels']}, {precision['dtype']}, "
         f"quantize {precision['quantize']}, "
@@ -96,28 +89,28 @@ def _print_sections(document: dict[str, Any]) -> None:
     )
     if defaults := document["sampling_defaults"]:
         listed = ", ".join(f"{name} {value:g}" for name, value in defaults.items())
-        console.print(f"sampling unless a request says otherwise: {listed}", markup=False)
+        yield f"sampling unless a request says otherwise: {listed}"
     if (draft := document["bundle_draft"]) is not None:
-        console.print(f"--draft auto is {draft}", markup=False)
+        yield f"--draft auto is {draft}"
     if (template := document["prompt_template"]) is not None:
-        console.print(f"text prompts are put into {template!r}", markup=False)
+        yield f"text prompts are put into {template!r}"
     if (chat := document["chat_template"]) is not None:
-        console.print(f"messages are rendered by {chat['path']} (--chat)", markup=False)
+        yield f"messages are rendered by {chat['path']} (--chat)"
     if (drafts := document["draft_engines"]) is not None:
-        console.print(_drafts_line(drafts), markup=False)
+        yield _drafts_line(drafts)
     drafts = document["drafts"]
     exact = "exact (--draft changes no text)" if drafts["exact"] else drafts["problem"]
-    console.print(f"drafts: {exact}", markup=False, soft_wrap=True)
-    print_section: dict[Section, Callable[[Console, Any], None]] = {
-        Section.ENGINES: _print_engines,
-        Section.IO: _print_tensors,
-        Section.MEMORY: _print_memory,
-        Section.SCHEDULE: _print_schedules,
+    yield f"drafts: {exact}"
+    sections: dict[Section, Callable[[Any], Iterator[Part]]] = {
+        Section.ENGINES: _engines,
+        Section.IO: _tensors,
+        Section.MEMORY: _memory,
+        Section.SCHEDULE: _schedules,
     }
-    for section, show in print_section.items():
+    for section, parts in sections.items():
         if section.value in document:
-            console.print()
-            show(console, document[section.value])
+            yield ""
+            yield from parts(document[section.value])
 
 
 def _drafts_line(drafts: dict[str, Any]) -> str:
@@ -133,7 +126,7 @@ def _drafts_line(drafts: dict[str, Any]) -> str:
     return f"for drafts: {'; '.join(parts)}"
 
 
-def _print_engines(console: Console, engines: list[dict[str, Any]]) -> None:
+def _engines(engines: list[dict[str, Any]]) -> Iterator[Part]:
     rows = [
         (
             engine["name"],
@@ -144,10 +137,10 @@ def _print_engines(console: Console, engines: list[dict[str, Any]]) -> None:
         for engine in engines
     ]
     headings = ("engine", "graph", "weights", "read per token")
-    print_table(console, headings, rows, title="engines")
+    yield Table(headings, rows, "engines")
 
 
-def _print_tensors(console: Console, groups: list[dict[str, Any]]) -> None:
+def _tensors(groups: list[dict[str, Any]]) -> Iterator[Part]:
     rows = []
     for group in groups:
         names = group["engines"]
@@ -158,10 +151,10 @@ def _print_tensors(console: Console, groups: list[dict[str, Any]]) -> None:
                 name = f"{arrow} {tensor['name']}"
                 rows.append((engines, name, tensor["role"], tensor["dtype"], shape))
     headings = ("engine", "tensor", "role", "type", "shape")
-    print_table(console, headings, rows, texts=(0, 1, 2), title="inputs and outputs")
+    yield Table(headings, rows, "inputs and outputs")
 
 
-def _print_memory(console: Console, memory: dict[str, Any]) -> None:
+def _memory(memory: dict[str, Any]) -> Iterator[Part]:
     workload = (
         f"{memory['batch_size']} × ({memory['prompt_length']} + {memory['num_tokens']}) tokens"
     )
@@ -176,10 +169,10 @@ def _print_memory(console: Console, memory: dict[str, Any]) -> None:
             for entry in memory["kv_cache"]
         ),
     ]
-    print_table(console, ("item", "bytes"), rows, title="memory")
+    yield Table(("item", "bytes"), rows, "memory")
 
 
-def _print_schedules(console: Console, schedules: list[dict[str, Any]]) -> None:
+def _schedules(schedules: list[dict[str, Any]]) -> Iterator[Part]:
     rows = [
         (
             entry["schedule"],
@@ -194,14 +187,13 @@ def _print_schedules(console: Console, schedules: list[dict[str, Any]]) -> None:
     headings = ["schedule", "depth", "weights\nper step", "KV\nper step", "fewer\nbytes"]
     if schedules and "mixing_loss" in schedules[0]:
         headings.append("mixing\nloss")
-    print_table(console, headings, rows, title="bytes that the steps after the prompt read")
+    yield Table(headings, rows, "bytes that the steps after the prompt read")
     for entry in schedules:
         if entry.get("mixing_loss", 1.0) > _LARGE_MIXING_LOSS:
-            console.print(
+            yield (
                 f"{entry['schedule']} reads {entry['mixing_loss']:.2f} times the bytes if rows "
                 "are at different depths; for a server lower max, or admit rows together "
-                "(admission gang)",
-                markup=False,
+                "(admission gang)"
             )
 
 

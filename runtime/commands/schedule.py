@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from ...engines.checking import expanded
 from ...engines.documents import sealed_text
 from ...engines.errors import UsageError, shown
 from ...engines.host.application import Application
-from ...engines.host.console import print_table, reports_errors, result_console
+from ...engines.host.console import Part, Table, print_report, reports_errors
 from ...engines.host.options import AsJson, BundlePath
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def show(
     if as_json:
         typer.echo(sealed_text(_describe(parsed)), nl=False)
     else:
-        _print_table(parsed)
+        print_report(None, _parts(parsed), as_json=False)
 
 
 @reports_errors
@@ -141,7 +141,7 @@ def _describe(schedule: ExitSchedule) -> dict[str, Any]:
     }
 
 
-def _print_table(schedule: ExitSchedule) -> None:
+def _parts(schedule: ExitSchedule) -> Iterator[Part]:
     from ..schedule.text import format_schedule
 
     rows = [
@@ -151,16 +151,15 @@ def _print_table(schedule: ExitSchedule) -> None:
         stop = "" if segment.stop is None else segment.stop - 1
         tokens = str(segment.start) if stop == segment.start else f"{segment.start}–{stop}"
         rows.append((tokens, str(len(segment.plan)), _format_layers(segment.plan.layers)))
-    console = result_console()
-    console.print(format_schedule(schedule))
-    print_table(console, ("token", "layers run", "layers"), rows, texts=(2,))
+    yield format_schedule(schedule)
+    yield Table(("token", "layers run", "layers"), rows)
     mean = schedule.average_budget()
-    console.print(
+    yield (
         f"mean over {schedule.horizon} tokens: {mean:.2f} of {schedule.num_layers} layers, "
         f"{schedule.num_layers / mean:.2f}× fewer (without prompt, embedding and head)"
     )
     if prompt_only := _prompt_only(schedule):
-        console.print(f"only in the prompt, no KV cache kept: {_format_layers(prompt_only)}")
+        yield f"only in the prompt, no KV cache kept: {_format_layers(prompt_only)}"
 
 
 def _prompt_rows(schedule: ExitSchedule) -> list[tuple[str, LayerPlan]]:

@@ -87,16 +87,9 @@ class BenchReport:
     """All measurements of one run, and the bandwidth that was measured in between."""
 
     measurements: tuple[Measurement, ...]
-    bandwidth: float  # bytes per second, best pass
+    bandwidth_bytes_per_second: float  # best pass
     bandwidth_passes: int
-
-    @property
-    def probe_is_valid(self) -> bool:
-        """False if a measurement exceeds the probe's, which makes all fractions meaningless."""
-        return all(
-            max(entry.bandwidth_fraction, entry.best_bandwidth_fraction) <= 1
-            for entry in self.measurements
-        )
+    probe_is_valid: bool  # False: a fraction is above 1, which makes all of them meaningless
 
 
 _Key = tuple[str, ExitSchedule, str]  # runtime; "call" or "steps"
@@ -134,7 +127,11 @@ def run_benchmark(
         events.advance(f"batch {size}")
     while len(probe.samples) < PASSES:
         probe.measure()
-    return BenchReport(tuple(measurements), probe.best, len(probe.samples))
+    fractions = (
+        max(entry.bandwidth_fraction, entry.best_bandwidth_fraction) for entry in measurements
+    )
+    is_valid = max(fractions) <= 1
+    return BenchReport(tuple(measurements), probe.best, len(probe.samples), is_valid)
 
 
 def timed_run(

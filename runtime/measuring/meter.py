@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, median
 from time import perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ...engines.host.console import interval
 
@@ -67,15 +67,6 @@ class Ratio:
             return self
         reason = f"{self.value:.2f}× was measured, but {what} at most {most:.2f}×"
         return replace(NOT_TIMED, disturbed=reason)
-
-    def document(self, name: str) -> dict[str, Any]:
-        """Return fields for JSON: the ratio by its name, its interval, or why there are none."""
-        value, bounds = (None, None) if self.disturbed else (self.value, [self.low, self.high])
-        return {
-            name: value,
-            f"{name}_interval": bounds,
-            f"{name}_disturbed": self.disturbed or None,
-        }
 
     def __str__(self) -> str:
         if self.disturbed:

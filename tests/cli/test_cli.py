@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import SKIPDEC
 
 from skipdec import cli
 from skipdec.engines.errors import VerificationError
@@ -76,7 +77,7 @@ def test_work_finished_despite_a_signal_succeeds(ended_by: Callable[..., Any]) -
 
 def show(stdout: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run ``schedule show`` in a shell with redirected stdout."""
-    command = [sys.executable, "-c", "from skipdec.cli import main; main()", *SHOW]
+    command = [*SKIPDEC, *SHOW]
     return subprocess.run(
         ["sh", "-c", f'"$@" {stdout}', "sh", *command],
         capture_output=True,

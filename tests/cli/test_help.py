@@ -6,16 +6,17 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import command_line
 import pytest
 from typer.core import TyperGroup
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from skipdec import __version__, cli
 
 
 def run(*arguments: str, columns: int = 80) -> Result:
     environment = {"COLUMNS": str(columns), "TERM": "dumb"}
-    return CliRunner().invoke(cli.build_app(), list(arguments), env=environment)
+    return command_line.run(*arguments, env=environment)
 
 
 def commands() -> Iterator[tuple[list[str], str]]:
@@ -111,5 +112,5 @@ def test_a_shell_completes_options_of_commands_that_are_not_loaded() -> None:
         "COMP_WORDS": "skipdec bench --sch",
         "COMP_CWORD": "2",
     }
-    result = CliRunner().invoke(cli.build_app(), [], env=line, prog_name="skipdec")
+    result = command_line.run(env=line, prog_name="skipdec")
     assert result.stdout.split() == ["--schedule"]

@@ -13,6 +13,7 @@ from threading import Thread
 
 import httpx2
 import pytest
+from command_line import SKIPDEC
 from page_blocks import ROOT, blocks, run_commands, run_python, skipdec_commands
 
 GUIDE = "docs/guides/from-checkpoint-to-service.md"
@@ -23,7 +24,7 @@ ADDRESS = "http://127.0.0.1:8000"
 def served(command: tuple[str, ...], directory: Path) -> Iterator[str]:
     """Return the address of a ready server on a free port."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "from skipdec.cli import main; main()", *command, "--port", "0"],
+        [*SKIPDEC, *command, "--port", "0"],
         cwd=directory,
         stderr=subprocess.PIPE,
         text=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ....engines.host.console import print_table
+from ....engines.host.console import Table
 from .lossless import Candidate, LosslessFit
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def lossless_document(fit: LosslessFit, *, threads: int | None = None) -> dict[s
                 "draft": str(one.draft),
                 "tokens_per_pass": one.simulated.drafts.tokens_per_pass,
                 "simulated_gain": one.simulated.gain,
-                **(one.gain.document("gain") if one.gain is not None else {"gain": None}),
+                "gain": one.gain,
             }
             for one in fit.candidates
         ],
@@ -48,7 +48,7 @@ def print_lossless(console: Console, fit: LosslessFit) -> None:
         for part, share in fit.acceptance.items()
     ]
     headings = ("part", "proposes\nat", "first\nholds", "hold\nof 7", "step,\nin passes")
-    print_table(console, headings, shares, texts=(0,))
+    Table(headings, shares).print(console)
     rows = [_row(one) for one in fit.candidates]
     columns = (
         "draft",
@@ -56,7 +56,7 @@ def print_lossless(console: Console, fit: LosslessFit) -> None:
         "gain of steps,\nsimulated",
         "gain of calls,\nmeasured",
     )
-    print_table(console, columns, rows, texts=(0,))
+    Table(columns, rows).print(console)
     console.print(f"chosen: {fit.chosen.draft}, {fit.chosen.gain}", markup=False)
 
 

@@ -73,7 +73,7 @@ def _row(batch_size: int, index: int, reports: list[Any]) -> dict[str, Any]:
         "ms_per_token": [
             round(1000 * row["wall_seconds"] / row["generated_tokens"], 3) for row in rows
         ],
-        "speedups": [round(row["speedup"], 2) for row in rows],
+        "speedups": [round(row["speedup"]["value"], 2) for row in rows],
     }
 
 

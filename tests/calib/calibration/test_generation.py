@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 from calibrations import SCHEDULES
+from command_line import run
 from recorded_events import RecordedEvents
-from typer.testing import CliRunner
 
 from skipdec.calib.calibration.calibration import run_calibration
 from skipdec.calib.calibration.config import CalibrationConfig
 from skipdec.calib.calibration.plan import CalibrationPlan, plan_calibration
-from skipdec.cli import build_app
 from skipdec.engines.errors import SkipDecError
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
@@ -154,7 +153,7 @@ def test_the_command_names_the_generating_bundle(bundle: Path, rows: Path, tmp_p
     arguments = [bundle.parent / "checkpoint", "--data", rows, "--generate-with", bundle]
     arguments += ["--generate-tokens", 5, "--examples", 3, "--held-out", 2, "--by-layer", 0]
     output = tmp_path / "ranges.json"
-    result = CliRunner().invoke(build_app(), ["calibrate", *map(str, arguments), "-o", str(output)])
+    result = run("calibrate", *arguments, "-o", output)
     assert result.exit_code == 0, result.stderr
     assert f"written by {bundle}, at most 5 each" in result.stdout.replace("\n", " ")
     assert "completions by bundle" in result.stderr

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 from calibrations import SCHEDULES, literal_inputs, plan_of
+from command_line import run
 from outliers import plant_outliers
 from transformers import OPTForCausalLM
-from typer.testing import CliRunner
 
 from skipdec.calib.calibration.calibration import CalibrationReport, run_calibration
 from skipdec.calib.calibration.migration import smoothing_factors
 from skipdec.calib.data.tokenised import TokenisedExample
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
@@ -132,6 +131,6 @@ def test_the_file_migrates_an_int8_bundle_for_the_cpu(planted: Path, tmp_path: P
 @pytest.mark.parametrize("alpha", ["-0.1", "1.1", "nan"])
 def test_alpha_is_between_0_and_1(alpha: str, planted: Path, tmp_path: Path) -> None:
     arguments = [planted, "--data", "rows.csv", "-o", tmp_path / "new.json", "--migrate", alpha]
-    result = CliRunner().invoke(build_app(), ["calibrate", *map(str, arguments)])
+    result = run("calibrate", *arguments)
     assert result.exit_code == 2
     assert "migrate is" in result.stderr

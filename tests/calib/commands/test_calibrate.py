@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import command_line
 import pytest
-from typer.testing import CliRunner, Result
 
-from skipdec.cli import build_app
 from skipdec.exporter.quantization.ranges import ActivationRanges
 
 SMALL = ("--examples", 3, "--held-out", 2, "--by-layer", 1)
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), ["calibrate", *map(str, arguments)])
+run = partial(command_line.run, "calibrate")
 
 
 def test_export_accepts_the_written_file(model: Path, rows: Path, tmp_path: Path) -> None:

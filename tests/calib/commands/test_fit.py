@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import run, run_process
 
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
-COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()"]
 SMALL = ["--placement", "top", "--decay", "linear", "--warmup", "1", "--budget", "8"]
 SMALL += ["--threads", "1", "--speedup-of", "steps", "--seconds", "0"]
-
-
-def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +23,7 @@ def written(bundle: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) 
     directory = tmp_path_factory.mktemp("fit")
     arguments = ["--data", data, "--target-speedup", "1.15", *SMALL, "--sensitivity"]
     files = ["-o", directory / "schedule.json", "--plot", directory / "front.svg"]
-    result = run_command("fit", bundle, *arguments, *files)
+    result = run_process("fit", bundle, *arguments, *files)
     assert result.returncode == 0, result.stderr
     (directory / "stdout").write_text(result.stdout)
     return directory
@@ -53,7 +44,7 @@ def test_tables_go_to_stdout(written: Path) -> None:
 def test_other_commands_accept_the_written_schedule(written: Path, bundle: Path) -> None:
     path = written / "schedule.json"
     schedule = parse_schedule(str(path), num_layers=6)
-    generated = run_command(
+    generated = run_process(
         "generate", bundle, "-p", "ab", "--schedule", path, "--max-tokens", "3", "--json"
     )
     assert generated.returncode == 0, generated.stderr
@@ -63,14 +54,14 @@ def test_other_commands_accept_the_written_schedule(written: Path, bundle: Path)
 def test_the_schedule_can_be_set_on_a_bundle(written: Path, bundle: Path, tmp_path: Path) -> None:
     path = written / "schedule.json"
     copy = shutil.copytree(bundle, tmp_path / "bundle")
-    result = CliRunner().invoke(build_app(), ["schedule", "set", str(copy), str(path)])
+    result = run("schedule", "set", copy, path)
     assert result.exit_code == 0, result.output
     fitted = parse_schedule(str(path), num_layers=6)
     assert ExitSchedule.from_document(EngineBundle.open(copy).schedule_document) == fitted
 
 
 def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
-    result = run_command("fit", bundle, "--data", data, "--max-loss", "+100", *SMALL, "--json")
+    result = run_process("fit", bundle, "--data", data, "--max-loss", "+100", *SMALL, "--json")
     document = json.loads(result.stdout)
     assert (document["num_scored"], document["threads"]) == (8, 1)
     assert document["prompt_template"] == "{prompt}"
@@ -80,7 +71,7 @@ def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
 def test_cut_completions_are_reported(bundle: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": "a", "completion": "b" * 200}) + "\n")
-    result = run_command("fit", bundle, "--data", rows, "--max-loss", "+100", *SMALL, "--json")
+    result = run_process("fit", bundle, "--data", rows, "--max-loss", "+100", *SMALL, "--json")
     assert "cut off at the maximum length: 1 of 1 completions" in result.stderr
     assert json.loads(result.stdout)["num_truncated"] == 1
 
@@ -90,7 +81,7 @@ def test_a_goal_that_can_not_be_met_fails_and_writes_nothing(
 ) -> None:
     output = tmp_path / "schedule.json"
     goal = ("--max-loss", "0.001", "-o", output)
-    result = run_command("fit", bundle, "--data", data, *goal, *SMALL)
+    result = run_process("fit", bundle, "--data", data, *goal, *SMALL)
     assert result.returncode == 1, result.stderr
     assert "can't be met: the lowest loss" in result.stderr
     assert not output.exists()
@@ -111,7 +102,7 @@ def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -
         ([*goal, "--decay", "lin"], "--decay is 'lin'; did you mean 'linear'? allowed: linear, "),
     ):
         command = ["fit", bundle, "--data", data, *arguments]
-        result = CliRunner().invoke(build_app(), list(map(str, command)))
+        result = run(*command)
         assert result.exit_code == 2, (arguments, result.stderr)
         assert message in result.stderr
         assert "Traceback" not in result.stderr

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import command_line
 import pytest
-from typer.testing import CliRunner, Result
 
-from skipdec.cli import build_app
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource
 
 SMALL = ("--examples", 3, "--held-out", 2, "--block-size", 16, "--preset", "e2e")
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), ["round", *map(str, arguments)])
+run = partial(command_line.run, "round")
 
 
 def test_the_checkpoint_brings_tokenizer_schedule_and_report(

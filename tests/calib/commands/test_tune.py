@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import command_line
 import pytest
-from typer.testing import CliRunner, Result
-
-from skipdec.cli import build_app
 
 FRESH = ("--from-scratch", "layers=4,width=32,heads=2,positions=48", "--vocab-size", "300")
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), ["tune", *map(str, arguments)])
+run = partial(command_line.run, "tune")
 
 
 @pytest.fixture

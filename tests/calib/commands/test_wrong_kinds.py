@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import command_line
 import pytest
-from typer.testing import CliRunner
-
-from skipdec.cli import build_app
 
 SAMPLE = ("--examples", "1", "--held-out", "1")
 
@@ -26,7 +24,7 @@ def test_a_bundle_instead_of_a_checkpoint_is_refused(
 ) -> None:
     rows = (str(data),) if options else ()
     arguments = [command, str(bundle), "-o", str(tmp_path / "out"), *options, *rows]
-    result = CliRunner().invoke(build_app(), arguments)
+    result = command_line.run(*arguments)
     assert result.exit_code == 1
     assert result.stderr.count("is a bundle, not a checkpoint; pass the directory") == 1
     assert list(tmp_path.iterdir()) == []
@@ -38,7 +36,7 @@ def test_a_checkpoint_instead_of_a_bundle_is_refused(
 ) -> None:
     checkpoint = str(bundle.parent / "checkpoint")
     options = ["--data", str(data)] if command == "evaluate" else []
-    result = CliRunner().invoke(build_app(), [command, checkpoint, *options])
+    result = command_line.run(command, checkpoint, *options)
     assert result.exit_code != 0
     assert (
         result.stderr.count(f"is a checkpoint, not a bundle; run: skipdec export {checkpoint}") == 1

@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import command_line
 import pytest
-from typer.testing import CliRunner, Result
-
-from skipdec.cli import build_app
+from typer.testing import Result
 
 Command = Callable[..., Result]
 
@@ -29,8 +28,7 @@ def command(request: pytest.FixtureRequest, bundle: Path, tmp_path: Path) -> Com
 
     def run(data: Path, *options: str) -> Result:
         before = sorted(tmp_path.iterdir())
-        command_line = [*map(str, arguments), "--data", str(data), *options]
-        result = CliRunner().invoke(build_app(), command_line)
+        result = command_line.run(*arguments, "--data", data, *options)
         assert result.exit_code == 2, result.output
         assert sorted(tmp_path.iterdir()) == before
         return result

@@ -8,19 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import run
 from evaluations import SKIPPING, write_rows
 from text_bundles import STRUCTURE, copy_with_tokenizer
-from typer.testing import CliRunner
 
 from skipdec import write_draft
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation.inputs import prepare
-from skipdec.calib.evaluation.markdown import tables_markdown
+from skipdec.calib.evaluation.markdown import tables
 from skipdec.calib.evaluation.report import report_document
-from skipdec.cli import build_app
 from skipdec.engines.errors import ConfigurationError, SkipDecError, UsageError
+from skipdec.engines.host.console import markdown_report
 from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
@@ -75,7 +75,7 @@ def test_texts_are_equal_and_quality_is_not_scored_twice(evaluation: Evaluation)
 def test_drafts_are_counted_beside_full_depth(evaluation: Evaluation) -> None:
     counts = evaluation.drafts[0].run.counts
     assert 0 < counts.accepted < counts.drafted
-    table = tables_markdown(evaluation)
+    table = markdown_report(tables(evaluation))
     assert "| tiny | own,adapt=no | 3 of 3 |" in table
     assert f"| {counts.tokens_per_pass:.2f} | {counts.acceptance:.2f} |" in table
     document = report_document(evaluation)["drafts"][0]
@@ -104,7 +104,7 @@ def test_changed_texts_are_counted_and_end_the_command_with_an_error(
     monkeypatch.setattr(Row, "output", changed)
     result = evaluate(config.updated(drafts=("own",)), Generator.open)
     assert result.drafts[0].run.num_equal == 0
-    assert "Drafts changed texts: tiny, own." in tables_markdown(result)
+    assert "Drafts changed texts: tiny, own." in markdown_report(tables(result))
     from skipdec.calib.commands.evaluate import _require_equal_texts
 
     with pytest.raises(SkipDecError, match="own changed 3 of 3 texts"):
@@ -154,6 +154,6 @@ def test_the_command_prints_the_table(config: EvaluationConfig) -> None:
         "--seconds",
         "0",
     ]
-    result = CliRunner().invoke(build_app(), [*arguments, *options])
+    result = run(*arguments, *options)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["drafts"][0]["num_texts"] == 3

@@ -12,6 +12,7 @@ import pytest
 from evaluations import SKIPPING
 from recorded_events import RecordedEvents
 from reference import Plan, full_plan, linear_plan, reference_logits
+from reports import as_json
 from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
 
@@ -19,10 +20,11 @@ from skipdec.calib.data.data import DataConfig, LongPrompts
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig, MetricOptions
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation.inputs import prepare
-from skipdec.calib.evaluation.markdown import tables_markdown
+from skipdec.calib.evaluation.markdown import tables
 from skipdec.calib.evaluation.report import report_document
 from skipdec.calib.evaluation.running import run_bundle
 from skipdec.engines.errors import BundleError, UsageError
+from skipdec.engines.host.console import markdown_report
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.measuring.meter import Turns
 from skipdec.runtime.schedule.text import format_schedule
@@ -113,8 +115,8 @@ def test_equal_lengths_compare_with_full_depth_writing_as_many_tokens(
     assert full.full_depth_seconds == []
     assert len(skipping.full_depth_seconds) == 2
     assert str(skipping.speedup) == str(skipping.token_speedup)
-    assert "| speed-up, equal lengths |" in tables_markdown(result)
-    assert "per token" not in tables_markdown(result)
+    assert "| speed-up, equal lengths |" in markdown_report(tables(result))
+    assert "per token" not in markdown_report(tables(result))
 
 
 def test_a_speedup_beyond_the_layers_run_is_not_printed(config: EvaluationConfig) -> None:
@@ -130,10 +132,10 @@ def test_a_speedup_beyond_the_layers_run_is_not_printed(config: EvaluationConfig
         full, skipping = (result := evaluate(config, Generator.open)).rows
     assert full.speedup.disturbed == ""
     assert "9.00× was measured, but layers allow at most 1." in skipping.speedup.disturbed
-    text = tables_markdown(result)
+    text = markdown_report(tables(result))
     assert f"disturbed tiny, {SKIPPING}: {skipping.speedup.disturbed}; evaluate again" in text
     assert "| disturbed | disturbed |" in text
-    assert report_document(result)["rows"][1]["speedup"] is None
+    assert as_json(report_document(result))["rows"][1]["speedup"]["value"] is None
 
 
 def test_progress_ends_at_its_total(config: EvaluationConfig) -> None:
@@ -205,7 +207,7 @@ def test_prompts_without_room_are_cut_or_left_out_and_counted(
     assert [len(prompt) for prompt in tokens] == lengths
     assert len({prompt[-1] for prompt in tokens}) == 1  # the template's colon stays
     counts = {"cut": "1 cut for tiny", "drop": "1 more left out"}
-    assert f"(too long: {counts[long_prompts]})" in tables_markdown(found)
+    assert f"(too long: {counts[long_prompts]})" in markdown_report(tables(found))
     document = report_document(found)
     assert document["num_dropped"] + document["rows"][0]["num_cut"] == 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from unittest.mock import patch
@@ -10,18 +9,19 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from evaluations import SKIPPING
+from reports import as_json
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.bootstrap import Bootstrap
 from skipdec.calib.evaluation.config import EvaluationConfig, MetricOptions
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation.inputs import prepare
-from skipdec.calib.evaluation.markdown import tables_markdown
+from skipdec.calib.evaluation.markdown import tables
 from skipdec.calib.evaluation.metrics import Outcome
 from skipdec.calib.evaluation.positions import PositionProfile, position_buckets, position_profiles
 from skipdec.calib.evaluation.report import report_document, write_evaluation
 from skipdec.engines.errors import UsageError
-from skipdec.engines.host.console import number
+from skipdec.engines.host.console import markdown_report, number
 from skipdec.runtime.generator import Generator
 
 TEXT = "the cat sat on the mat and the dog sat by the cat on the mat and so on " * 3
@@ -165,17 +165,16 @@ def test_options_of_texts_are_refused_without_texts(config: EvaluationConfig) ->
 
 
 def test_tables_json_and_picture_tell_the_positions(scored: Evaluation, tmp_path: Path) -> None:
-    text = tables_markdown(scored)
+    text = markdown_report(tables(scored))
     assert "references scored, no texts generated" in text
     assert "speed-up" not in text
     assert "| schedule | 0 | 1–7 | 8–15 |" in text
     assert "| late − early |" in text
-    document = report_document(scored)
-    json.dumps(document, allow_nan=False)
+    document = as_json(report_document(scored))
     figures = document["rows"][1]["positions"]["figures"]
     assert [figure["first"] for figure in figures][:3] == [0, 1, 8]
     assert document["rows"][1]["schedule"] == SKIPPING
-    assert document["rows"][1]["speedup"] is None
+    assert document["rows"][1]["speedup"]["value"] is None
     names = write_evaluation(tmp_path / "results", scored, document, force=False)
     assert names == ("evaluation.json", "evaluation.md", "positions.png")
     assert (tmp_path / "results" / "positions.png").read_bytes().startswith(b"\x89PNG")
@@ -184,7 +183,7 @@ def test_tables_json_and_picture_tell_the_positions(scored: Evaluation, tmp_path
 
 def test_without_the_option_there_are_no_positions(evaluation: Evaluation) -> None:
     assert report_document(evaluation)["rows"][0]["positions"] is None
-    assert "by position" not in tables_markdown(evaluation)
+    assert "by position" not in markdown_report(tables(evaluation))
 
 
 @pytest.mark.parametrize(

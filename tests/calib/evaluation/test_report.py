@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 from evaluations import SKIPPING
+from reports import as_json
 
 from skipdec.calib.evaluation import report as evaluation_files
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
-from skipdec.calib.evaluation.markdown import report_markdown, tables_markdown
+from skipdec.calib.evaluation.markdown import report_markdown, tables
 from skipdec.calib.evaluation.report import pareto_front, report_document, write_evaluation
 from skipdec.engines.errors import UsageError
+from skipdec.engines.host.console import markdown_report
 from skipdec.runtime.generator import Generator
 
 DOCUMENT = {"made": "by a test"}
 
 
 def test_document_is_strict_json_with_every_figure(evaluation: Evaluation) -> None:
-    document = report_document(evaluation, threads=2)
-    text = json.dumps(document, allow_nan=False)
-    assert json.loads(text) == document
+    document = as_json(report_document(evaluation, threads=2))
     full, skipping = document["rows"]
     assert (document["threads"], full["device"], full["target"]) == (2, "cpu", "onnxruntime")
     assert (full["schedule"], skipping["schedule"]) == ("full", SKIPPING)
@@ -34,19 +34,19 @@ def test_document_is_strict_json_with_every_figure(evaluation: Evaluation) -> No
     figure = skipping["metrics"]["perplexity"]
     assert figure["estimate"]["low"] <= figure["estimate"]["value"] <= figure["estimate"]["high"]
     assert full["metrics"]["perplexity"]["difference"] == {"value": 0, "low": 0, "high": 0}
-    assert [example["prompt"] for example in document["examples"]] == ["ab", "cd"]
+    assert [example["prompt"]["prompt"] for example in document["examples"]] == ["ab", "cd"]
 
 
 def test_undefined_figures_are_null_and_dashes(config: EvaluationConfig) -> None:
     single = evaluate(config.updated(max_tokens=1), Generator.open)
     assert math.isnan(single.rows[0].figures["realised_depth"].estimate.value)
-    figure = report_document(single)["rows"][0]["metrics"]["realised_depth"]
+    figure = as_json(report_document(single))["rows"][0]["metrics"]["realised_depth"]
     assert figure["estimate"]["value"] is None
-    assert " | – | " in tables_markdown(single)
+    assert " | – | " in markdown_report(tables(single))
 
 
 def test_tables_have_a_row_a_bundle_and_schedule(evaluation: Evaluation) -> None:
-    text = tables_markdown(evaluation)
+    text = markdown_report(tables(evaluation))
     assert "3 prompts of rows.jsonl, greedy, batches of 2" in text
     rows = [line for line in text.splitlines() if line.startswith("| tiny")]
     assert len(rows) == 3, "two schedules, and one difference to full depth"
@@ -57,7 +57,7 @@ def test_tables_have_a_row_a_bundle_and_schedule(evaluation: Evaluation) -> None
 
 def test_bundles_of_one_name_get_a_table_of_means(config: EvaluationConfig, bundle: Path) -> None:
     pair = config.updated(bundles=(BundleChoice("a", bundle), BundleChoice("a", bundle)))
-    text = tables_markdown(evaluate(pair, Generator.open))
+    text = markdown_report(tables(evaluate(pair, Generator.open)))
     assert "| a | full | 2 | 1.00 [1.00, 1.00] |" in text
 
 
@@ -65,13 +65,13 @@ def test_examples_stand_side_by_side_as_written(evaluation: Evaluation) -> None:
     every = replace(evaluation, config=evaluation.config.updated(num_shown=3))
     text = report_markdown(every)
     assert "### rows.jsonl, line 4\n\nefg\n" in text
-    assert "- a \\| third" in text
+    assert "- a | third" in text
     assert text.count("| tiny | full |") == 1 + 3
 
 
 def test_short_schedule_names_are_explained(config: EvaluationConfig) -> None:
     short = evaluate(config.updated(schedules=("2x",)), Generator.open)
-    assert f"- `2x`, 6 layers: `{SKIPPING}`" in tables_markdown(short)
+    assert f"- `2x`, 6 layers: `{SKIPPING}`" in markdown_report(tables(short))
 
 
 def test_all_files_are_written(evaluation: Evaluation, tmp_path: Path) -> None:

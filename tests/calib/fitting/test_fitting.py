@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,14 +13,14 @@ import pytest
 from measured_speedups import measured_as
 from recorded_events import RecordedEvents
 from reference import linear_plan, reference_logits
-from rich.console import Console
+from reports import as_json, shown
 from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting.fitting import Fit, NearMiss, fit
 from skipdec.calib.fitting.inputs import FitConfig, MaxLoss, TargetSpeedup, prepare
-from skipdec.calib.fitting.report import print_fit, report_document
+from skipdec.calib.fitting.report import fit_parts, report_document
 from skipdec.calib.fitting.search import SearchConfig
 from skipdec.calib.fitting.source import BundleSource
 from skipdec.calib.fitting.space import SpaceConfig
@@ -143,11 +142,11 @@ def test_the_study_varies_around_the_chosen_one(found: Fit) -> None:
 
 
 def test_the_report_is_json_with_schedules_that_read_back(found: Fit) -> None:
-    document = json.loads(json.dumps(report_document(found, {"threads": 1}), allow_nan=False))
-    for entry in (document["chosen"], *document["front"], *document["others"]):
-        schedule = ExitSchedule.from_document(entry["schedule"])
-        assert parse_schedule(entry["schedule_text"], num_layers=6) == schedule
-    assert document["goal"] == {"kind": "TargetSpeedup", "value": 1.4}
+    document = as_json(report_document(found, {"threads": 1}))
+    for entry, candidate in zip(document["front"], found.front, strict=True):
+        assert parse_schedule(entry["schedule"], num_layers=6) == candidate.schedule
+    assert document["goal"] == "TargetSpeedup"
+    assert document["config"]["goal"] == {"value": 1.4}
 
 
 @pytest.mark.parametrize("width", [100, 80, 60])
@@ -156,9 +155,7 @@ def test_tables_keep_their_figures_and_report_a_disturbed_machine(found: Fit, wi
     restless, calm = measured_as(chosen, 9.0, lost="load of 12"), measured_as(chosen, 9.0)
     missed = NearMiss(chosen, 1.297, 1.0)
     told = replace(found, measured=restless, rejected=(restless, calm), near_miss=missed)
-    console = Console(width=width, file=io.StringIO(), markup=False, soft_wrap=True)
-    print_fit(console, told)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = shown(fit_parts(told), width)
     for candidate in found.front:
         assert f"{candidate.loss:.4f}" in text
         assert f"{candidate.expected.steps:.3f}×" in text

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import command_line
 import pytest
 from text_bundles import STRUCTURE, copy_with_tokenizer
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting.lossless import lossless
@@ -28,7 +29,6 @@ from skipdec.calib.fitting.lossless.simulation import (
     simulate,
     teach,
 )
-from skipdec.cli import build_app
 from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
@@ -207,7 +207,7 @@ def test_the_command_writes_what_draft_set_takes(
     result = run(config, "--draft", "own", "--max-tokens", "12", "-o", str(output))
     assert result.exit_code == 0, result.output
     assert "chosen: own, 1.20×" in result.stdout
-    shown = CliRunner().invoke(build_app(), ["draft", "set", str(config.bundle), str(output)])
+    shown = command_line.run("draft", "set", config.bundle, output)
     assert shown.stdout == "own\n"
 
 
@@ -263,7 +263,7 @@ def test_bundles_whose_bits_are_not_promised_are_refused(bundle: Path, rows: Pat
 
 def run(config: LosslessConfig, *options: str) -> Result:
     arguments = ["fit", str(config.bundle), "--data", str(config.data.path), "--lossless"]
-    return CliRunner().invoke(build_app(), [*arguments, *options])
+    return command_line.run(*arguments, *options)
 
 
 @needs_kernels

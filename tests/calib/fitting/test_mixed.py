@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from command_line import run
 from hollow_bundles import EMBED_BYTES, HEAD_BYTES, LAYER_BYTES, hollow_manifest
-from rich.console import Console
-from typer.testing import CliRunner
+from reports import as_json, shown
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.fitting.fitting import fit
 from skipdec.calib.fitting.inputs import FitConfig, MaxLoss, TargetSpeedup
-from skipdec.calib.fitting.report import fit_figure, print_fit, report_document
+from skipdec.calib.fitting.report import fit_figure, fit_parts, report_document
 from skipdec.calib.fitting.source import BundleSource
 from skipdec.calib.fitting.space import SpaceConfig
 from skipdec.calib.fitting.speed import SpeedModel
-from skipdec.cli import build_app
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.measuring.cost import CostModel
@@ -100,12 +97,10 @@ def test_bytes_alone_predict_running_rows(config: FitConfig) -> None:
         found = fit(asked)
     assert found.measured is None
     assert found.chosen.expected == found.chosen.predicted
-    document = json.loads(json.dumps(report_document(found, {}), allow_nan=False))
-    assert (document["speedup_of"], document["slots"]) == ("mixed", 3)
+    document = as_json(report_document(found, {}))
+    assert (document["config"]["speedup_of"], document["config"]["slots"]) == ("mixed", 3)
     assert document["measured"] is None
-    console = Console(width=100, file=io.StringIO(), markup=False, soft_wrap=True)
-    print_fit(console, found)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = shown(fit_parts(found))
     assert "speed-up of the steps of 3 rows in flight: expected" in text
     label = fit_figure(found).axes[0].get_xlabel()
     assert label == "speed-up of the steps of 3 rows in flight, expected"
@@ -129,6 +124,6 @@ def test_the_command_names_its_options(
     bundle: Path, data: Path, options: list[str], message: str
 ) -> None:
     command = ["fit", str(bundle), "--data", str(data), "--target-speedup", "1.3", *options]
-    result = CliRunner().invoke(build_app(), command)
+    result = run(*command)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split()), result.stderr

@@ -11,15 +11,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from command_line import run
 from recorded_events import RecordedEvents
-from typer.testing import CliRunner
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting.fitting import Fit, fit
 from skipdec.calib.fitting.inputs import FitConfig, MaxLoss
 from skipdec.calib.fitting.source import BundleSource, ModelSource
 from skipdec.calib.fitting.space import SpaceConfig
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, MissingExtraError, SkipDecError, UsageError
 from skipdec.exporter.config import ExportConfig
@@ -157,7 +156,7 @@ def test_the_schedule_and_the_kept_bundle_are_what_export_makes(
     command = ["fit", model, "--quantize", "int8", "--data", data, "--target-speedup", "1.1"]
     command += [*QUICK, "-o", schedule, "--keep-bundle", kept, "--json"]
     with patch.object(Generator, "open_with_shared_pool", staticmethod(open_alone)):
-        result = CliRunner().invoke(build_app(), list(map(str, command)))
+        result = run(*command)
     assert result.exit_code == 0, result.stderr
     assert "exporting" in result.stderr
     document = json.loads(result.stdout)
@@ -189,7 +188,7 @@ def test_options_that_do_not_go_together_are_refused(
         (["./none.skipdec"], 1, "is not a bundle here; as a model, it is not a directory"),
         ([model, "--seconds", "0"], 2, "must be timed; set it to more, e.g. 20, or"),
     ):
-        result = CliRunner().invoke(build_app(), ["fit", *map(str, [*arguments, *goal])])
+        result = run("fit", *arguments, *goal)
         assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["nothing"]
 

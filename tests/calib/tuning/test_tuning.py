@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import run
 from huggingface_hub import ModelCard
 from interruptions import Signal, Stop
 from matplotlib.figure import Figure
 from recorded_events import RecordedEvents
 from safetensors.torch import load_file
 from transformers import OPTForCausalLM, TrainerCallback
-from typer.testing import CliRunner
 
 from skipdec.calib.data.data import DataConfig, load_examples
 from skipdec.calib.evaluation.config import EvaluationConfig
@@ -29,7 +29,6 @@ from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.report import TuningReport, plot_curves
 from skipdec.calib.tuning.tuning import tune as tune_or_none
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import MissingExtraError, UsageError
 from skipdec.engines.host.signals import SIGNALS, Interrupts
@@ -186,11 +185,11 @@ def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: P
     assert list(tokenised.examples[0].prompt_token_ids) == wanted
     given = data.updated(prompt_template=template)
     assert tokenise_rows(opened, load_examples(given), given).examples == tokenised.examples
-    shown = CliRunner().invoke(build_app(), ["inspect", str(bundle), "--show", "engines"])
+    shown = run("inspect", bundle, "--show", "engines")
     assert f"put into {template!r}" in shown.output
     command = ["generate", str(bundle), "-p", "name[Ant]", "--max-tokens", "1"]
-    assert f"put into {template!r}" in CliRunner().invoke(build_app(), command).stderr
-    assert "put into" not in CliRunner().invoke(build_app(), [*command, "--raw-prompt"]).stderr
+    assert f"put into {template!r}" in run(*command).stderr
+    assert "put into" not in run(*command, "--raw-prompt").stderr
 
 
 def test_the_horizon_is_the_median_completion(settings: Callable[..., TuneConfig]) -> None:

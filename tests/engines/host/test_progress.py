@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from threading import Event
 
 import pytest
 from rich.console import Console
@@ -67,21 +66,6 @@ def test_silence_without_a_terminal_is_broken_at_times(shown: Shown) -> None:
         "building 2/2 head",
     ]
     assert lines[7] == "tuning"
-
-
-def test_silence_is_broken_where_nothing_happens() -> None:
-    said = Event()
-
-    class Listening(io.StringIO):
-        def write(self, text: str) -> int:
-            if text.startswith("loading 0/3 0 s"):
-                said.set()
-            return len(text)
-
-    console = Console(file=Listening(), width=200)
-    with ConsoleProgress(console=console, seconds_between_lines=0.01) as progress:
-        progress.stage("loading", 3)
-        assert said.wait(30)
 
 
 def test_a_terminal_shows_a_bar_for_the_stage_and_one_for_each_part(shown: Shown) -> None:

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import command_line
 import pytest
 from mutations import copy_bundle, edit_parameters
-from typer.testing import CliRunner, Result
-
-from skipdec.cli import build_app
 
 Exported = Callable[..., Path]
 
@@ -18,8 +17,7 @@ def bundle(exported: Exported) -> Path:
     return exported("pre_norm", keep_canonical=True)
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), ["compare", *map(str, arguments)])
+run = partial(command_line.run, "compare")
 
 
 def test_agreement_is_a_table_and_exit_code_0(bundle: Path) -> None:

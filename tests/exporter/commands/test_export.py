@@ -4,12 +4,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import command_line
 import pytest
-from typer.testing import CliRunner, Result
 
-from skipdec.cli import build_app
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import exporting as pipeline
@@ -21,8 +21,7 @@ def model(checkpoint: Callable[[str], Path]) -> str:
     return str(checkpoint("pre_norm"))
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(build_app(), ["export", *arguments])
+run = partial(command_line.run, "export")
 
 
 def test_export_prints_a_line_per_stage_and_engine_and_a_summary(

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command_line import run
 from fake_hub import FakeHub, fake_hub
 from hollow_bundles import write_hollow_bundle
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from skipdec.cli import build_app
 from skipdec.runtime.schedule import ExitSchedule
 
 REPO = "me/tiny"
@@ -33,7 +33,7 @@ def directory(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
 
 
 def push(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), ["push", *map(str, arguments)])
+    return run("push", *arguments)
 
 
 def test_a_checkpoint_is_pushed_without_hidden_files(directory: Path, hub: FakeHub) -> None:

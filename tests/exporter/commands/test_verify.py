@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import run
 from hollow_bundles import write_hollow_bundle
-from typer.testing import CliRunner
 
-from skipdec.cli import build_app
 from skipdec.runtime.schedule import ExitSchedule
 
 
@@ -19,7 +18,7 @@ def test_json_is_printed_of_a_failure_too(tmp_path: Path, is_whole: bool) -> Non
     if not is_whole:
         weights = max(path.rglob("*.onnx"))
         weights.write_bytes(weights.read_bytes() + b"x")
-    result = CliRunner().invoke(build_app(), ["verify", str(path), "--json"])
+    result = run("verify", path, "--json")
     document = json.loads(result.stdout)
     assert (document["passed"], result.exit_code) == ((True, 0) if is_whole else (False, 1))
     if not is_whole:

@@ -7,15 +7,15 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
 from plan_requests import needs_tensorrt_rtx
 from tensorrt_bundles import ENGINES, TARGET, TENSORRT, Watched, export_config, write_config
-from typer.testing import CliRunner, Result
 
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, SkipDecError, UsageError
 from skipdec.engines.host import installation
@@ -88,8 +88,7 @@ def files(directory: Path) -> dict[str, str]:
     }
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), ["build", *map(str, arguments)])
+run = partial(command_line.run, "build")
 
 
 @pytest.mark.slow
@@ -205,14 +204,14 @@ def test_a_damaged_source_is_not_compiled(source: Path, tmp_path: Path) -> None:
 
 def test_verify_hashes_plans_and_says_that_they_were_not_run(plans: Path, tmp_path: Path) -> None:
     shutil.copytree(plans, tmp_path / "built")
-    result = CliRunner().invoke(build_app(), ["verify", str(tmp_path / "built")])
+    result = command_line.run("verify", tmp_path / "built")
     assert result.exit_code == 0, result.output
     assert "plans were not run" in result.stdout
     plan = tmp_path / "built" / "engines" / TARGET / "layer_001.t64.plan"
     content = bytearray(plan.read_bytes())
     content[5000] ^= 1
     plan.write_bytes(content)
-    result = CliRunner().invoke(build_app(), ["verify", str(tmp_path / "built")])
+    result = command_line.run("verify", tmp_path / "built")
     assert result.exit_code == 1
     assert "layer_001.t64.plan" in result.stderr
 

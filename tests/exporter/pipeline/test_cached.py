@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
 from text_bundles import STRUCTURE, copy_with_tokenizer
-from typer.testing import CliRunner
 
-from skipdec.cli import build_app
 from skipdec.engines.errors import CheckpointError, MissingExtraError
 from skipdec.engines.host import installation
 from skipdec.exporter.pipeline import cached
@@ -105,12 +104,12 @@ def test_generate_takes_a_checkpoint_and_an_export_s_options_only_with_one(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "model")
     asked = ["-p", "a", "--temperature", "0", "--json", "-q", "--dtype", "float16"]
-    done = CliRunner().invoke(build_app(), ["generate", str(model), *asked])
+    done = command_line.run("generate", model, *asked)
     (bundle,) = (tmp_path / "cache" / "skipdec" / "bundles").glob("model-float16-*")
     assert json.loads(done.stdout)["tokens"] > 0
     monkeypatch.delattr(cached.subprocess, "run")
-    again = CliRunner().invoke(build_app(), ["generate", str(model), *asked])
+    again = command_line.run("generate", model, *asked)
     assert json.loads(again.stdout)["results"] == json.loads(done.stdout)["results"]
-    refused = CliRunner().invoke(build_app(), ["generate", str(bundle), *asked])
+    refused = command_line.run("generate", bundle, *asked)
     assert refused.exit_code == 2
     assert "--dtype | is for checkpoints" in refused.stderr

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import run
 from draft_layers import change_facts, write_draft_layer
 from safetensors.numpy import load_file, save_file
-from typer.testing import CliRunner
 
-from skipdec.cli import build_app
 from skipdec.engines.backends.ort import OrtBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CheckpointError, SkipDecError, UsageError, VerificationError
@@ -368,7 +367,7 @@ def test_a_build_leaves_drafts_out_and_says_so(
 
 
 def command(*arguments: str) -> str:
-    result = CliRunner().invoke(build_app(), list(arguments))
+    result = run(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
 

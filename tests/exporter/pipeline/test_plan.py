@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import run
 
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, ScheduleError, SkipDecError, UnsupportedModelError
 from skipdec.engines.kernels.library import find_library
@@ -106,7 +105,7 @@ def test_full_disk_stops_before_work_but_dry_run_still_shows_the_plan(
         export(ExportConfig(model=str(directory), output=output))
     assert not output.exists()
     arguments = ["export", str(directory), "-o", str(output), "--dry-run"]
-    result = CliRunner().invoke(build_app(), arguments)
+    result = run(*arguments)
     assert result.exit_code == 0
     assert "6 layers" in result.stdout
     assert "lacking" in result.stdout

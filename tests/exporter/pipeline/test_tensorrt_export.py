@@ -7,15 +7,16 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
 from plan_requests import needs_tensorrt_rtx
 from tensorrt_bundles import ENGINES, TARGET, TENSORRT, Watched, export_config, write_config
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import EngineBuildError
 from skipdec.engines.manifest import Manifest
@@ -39,8 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_config(tmp_path_factory.mktemp("model") / "tiny")
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), ["export", *map(str, arguments)])
+run = partial(command_line.run, "export")
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run
 from outliers import plant_outliers
 from recorded_events import RecordedEvents
-from typer.testing import CliRunner
 
-from skipdec.cli import build_app
 from skipdec.engines.errors import VerificationError
 from skipdec.engines.manifest import PrecisionSpec
 from skipdec.exporter.config import ExportConfig
@@ -57,10 +56,10 @@ def test_verify_holds_a_bundle_to_the_same_bound(planted: Path, tmp_path: Path) 
     output = tmp_path / "bundle"
     export(ExportConfig(model=str(planted), output=output, quantize="int8", verify=False))
     command = ["verify", str(output), "--reference", str(planted), "--json"]
-    failed = CliRunner().invoke(build_app(), command)
+    failed = run(*command)
     assert failed.exit_code == 1
     assert "rounding costs" in str(json.loads(failed.stdout)["error"]["problems"])
-    accepted = CliRunner().invoke(build_app(), [*command, "--max-divergence", "5"])
+    accepted = run(*command, "--max-divergence", "5")
     assert accepted.exit_code == 0, accepted.stderr
     tokens = json.loads(accepted.stdout)["report"]["tokens"]
     assert 0.02 < tokens["divergence"] <= tokens["allowed_divergence"] == 5

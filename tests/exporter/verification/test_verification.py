@@ -9,13 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import command_line
 import numpy as np
 import onnx
 import pytest
 from mutations import copy_bundle, edit_graph, edit_parameters
-from typer.testing import CliRunner
 
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.errors import BundleError, CheckpointError, VerificationError
 from skipdec.engines.host.events import Events
@@ -374,7 +373,7 @@ def test_command_without_reference_hashes_everything(
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
     if damaged:
         swap_layers(bundle)
-    result = CliRunner().invoke(build_app(), ["verify", str(bundle)])
+    result = command_line.run("verify", bundle)
     assert result.exit_code == int(damaged)
     assert ("layer_003.weights" in result.stderr) == damaged
 
@@ -383,7 +382,7 @@ def test_command_with_reference_prints_the_report(
     exported: Exported, checkpoint: Callable[[str], Path]
 ) -> None:
     arguments = ["verify", str(exported("pre_norm")), "--reference", str(checkpoint("pre_norm"))]
-    result = CliRunner().invoke(build_app(), arguments)
+    result = command_line.run(*arguments)
     assert result.exit_code == 0, result.stderr
     assert "9 engines give their torch modules' results" in result.stdout
     assert (

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import run, run_process
 
-from skipdec.cli import build_app
 from skipdec.runtime.commands import bench as bench_module
 
-COMMAND = [sys.executable, "-c", "from skipdec.cli import main; main()", "bench"]
+bench = partial(run_process, "bench")
 SMALL = ["--prompt-len", "9", "--gen-len", "6", "--seconds", "0", "--threads", "2"]
-
-
-def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_headings_are_single_words_or_units_on_one_line() -> None:
@@ -63,6 +56,6 @@ def test_bad_values_end_with_usage_errors(exported: Callable[..., Path]) -> None
         (["--schedule", "9x"], "largest possible: 3x"),
         (["--gen-len", "1000"], "prompt"),
     ):
-        result = CliRunner().invoke(build_app(), ["bench", str(bundle), *arguments])
+        result = run("bench", bundle, *arguments)
         assert result.exit_code == 2, arguments
         assert message in result.stderr

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
 from click.testing import Result
 from text_bundles import STRUCTURE, export_chat_bundle
-from typer.testing import CliRunner
 
 from skipdec import Generator, SamplingParams, UsageError
-from skipdec.cli import build_app
 
 GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -31,9 +30,7 @@ def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def run(bundle: Path, own_thread_pools: None) -> Callable[..., Result]:
     def invoke(*arguments: str, stdin: bytes | None = None) -> Result:
-        return CliRunner().invoke(
-            build_app(), ["generate", str(bundle), *arguments], input=stdin, prog_name="skipdec"
-        )
+        return command_line.run("generate", bundle, *arguments, input=stdin, prog_name="skipdec")
 
     return invoke
 
@@ -86,7 +83,7 @@ def test_variables_of_the_template_come_from_options_lines_and_python(
 
     def run(*arguments: str, stdin: bytes | None = None) -> Any:  # noqa: ANN401
         command = ["generate", str(bundle), *arguments, *GREEDY]
-        return json.loads(CliRunner().invoke(build_app(), command, input=stdin).stdout)
+        return json.loads(command_line.run(*command, input=stdin).stdout)
 
     options = ("--template-variable", "thinking=true", "--template-variable", "style=short")
     (result,) = run("--chat", "-p", "Hi", "--json", *options)["results"]

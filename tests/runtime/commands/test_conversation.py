@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from command_line import run
 from text_bundles import STRUCTURE, export_chat_bundle, export_text_bundle
-from typer.testing import CliRunner
 
 from skipdec import Generator, SamplingParams
-from skipdec.cli import build_app
 
 GREEDY = ("--temperature", "0", "--max-tokens", "3")
 
@@ -26,7 +25,7 @@ def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 def talk(bundle: Path, own_thread_pools: None) -> Callable[..., Result]:
     def invoke(lines: str, *arguments: str) -> Result:
         command = ["chat", str(bundle), *arguments]
-        return CliRunner().invoke(build_app(), command, input=lines, prog_name="skipdec")
+        return run(*command, input=lines, prog_name="skipdec")
 
     return invoke
 
@@ -74,6 +73,6 @@ def test_a_bundle_without_a_chat_template_is_refused(
     checkpoint: Callable[[str], Path], tmp_path: Path, own_thread_pools: None
 ) -> None:
     bundle = export_text_bundle(checkpoint(STRUCTURE), tmp_path)
-    done = CliRunner().invoke(build_app(), ["chat", str(bundle)], input="Hi\n")
+    done = run("chat", bundle, input="Hi\n")
     assert done.exit_code == 2
     assert "need a chat template, and the bundle has none" in done.stderr

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
 from click.testing import Result
 from http_servers import export_tiny
 from text_bundles import STRUCTURE
-from typer.testing import CliRunner
 
-from skipdec.cli import build_app
 from skipdec.engines.kernels.library import find_library
 
 pytestmark = [
@@ -33,7 +32,7 @@ def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 
 
 def run(command: str, bundle: Path, *arguments: str, stdin: bytes | None = None) -> Result:
-    return CliRunner().invoke(build_app(), [command, str(bundle), *arguments], input=stdin)
+    return command_line.run(command, bundle, *arguments, input=stdin)
 
 
 def draft_lines(result: Result) -> list[str]:

@@ -6,16 +6,14 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 from skipdec.exporter.config import ExportConfig
@@ -46,9 +44,7 @@ def run(bundle: Path, own_thread_pools: None) -> Callable[..., Result]:
     """Return ``run("-p", "text", …, stdin=b"…")``, which runs the command in this process."""
 
     def invoke(*arguments: str, stdin: bytes | None = None) -> Result:
-        return CliRunner().invoke(
-            build_app(), ["generate", str(bundle), *arguments], input=stdin, prog_name="skipdec"
-        )
+        return command_line.run("generate", bundle, *arguments, input=stdin, prog_name="skipdec")
 
     return invoke
 
@@ -266,10 +262,9 @@ def writing(bundle: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start the command with more output than a pipe holds, so that it can't end."""
     source = tmp_path / "in.jsonl"
     source.write_bytes(records(3000))
-    program = "from skipdec.cli import main; main()"
     arguments = ["generate", str(bundle), "--input", str(source), "--threads", "1", *GREEDY]
     with subprocess.Popen(
-        [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command_line.SKIPDEC, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         yield process
         process.kill()

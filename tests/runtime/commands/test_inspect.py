@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import run
 from hollow_bundles import write_hollow_bundle
-from typer.testing import CliRunner, Result
 
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -18,10 +17,6 @@ from skipdec.runtime.schedule import ExitSchedule
 def bundle(tmp_path: Path) -> Path:
     schedule = ExitSchedule(num_layers=12, max_exit_layer=9, min_exit_layer=3, horizon=32)
     return write_hollow_bundle(tmp_path / "bundle", schedule).path
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), [str(argument) for argument in arguments])
 
 
 def test_json_has_every_section_that_was_asked_for(bundle: Path) -> None:

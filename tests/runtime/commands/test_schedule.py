@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import command_line
 import matplotlib
 import pytest
 from hollow_bundles import write_hollow_bundle
-from typer.testing import CliRunner, Result
 
 from skipdec import write_schedule
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.plot import schedule_cells
 
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(build_app(), ["schedule", *arguments])
+run = partial(command_line.run, "schedule")
 
 
 def test_show_json_describes_every_segment() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from command_line import SKIPDEC
 from machine_devices import DEVICES, open_on
 from text_bundles import STRUCTURE, export_text_bundle
 
@@ -32,7 +32,7 @@ _PATIENCE = 120.0  # seconds
 @contextmanager
 def served(bundle: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run ``skipdec serve`` and yield its address and process, which is killed at the end."""
-    command = [sys.executable, "-c", "from skipdec.cli import main; main()", "serve"]
+    command = [*SKIPDEC, "serve"]
     command += [f"tiny={bundle}", "--port=0", "--log-format=json", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         limit = Timer(_PATIENCE, process.kill)  # ends reads of a server that hangs

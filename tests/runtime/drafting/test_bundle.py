@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run
 from hollow_bundles import write_hollow_bundle
-from typer.testing import CliRunner, Result
 
 from skipdec import BundleError, UsageError, write_draft
-from skipdec.cli import build_app
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.documents import sealed_text
 from skipdec.runtime.drafting.bundle import (
@@ -33,10 +32,6 @@ ENDS = "own+ends:3,exact=no"  # a hollow bundle runs ONNX Runtime's operators
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(6)).path
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), [str(argument) for argument in arguments])
 
 
 def damage(path: Path, **changes: Any) -> None:  # noqa: ANN401

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from command_line import SKIPDEC
 from mutations import copy_bundle, edit_graph
 from programs import built_app
 from runtimes import LIBRARY
@@ -52,7 +52,7 @@ def of_python(*arguments: object) -> dict[str, Any]:
 
 def printed_by_python(*arguments: object) -> str:
     """Return the output of ``skipdec generate --json``."""
-    command = [sys.executable, "-c", "from skipdec.cli import main; main()", "generate"]
+    command = [*SKIPDEC, "generate"]
     done = subprocess.run(
         [*command, *map(str, arguments), "--json", "--threads", "1"],
         capture_output=True,

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import command_line
 import pytest
-from typer.testing import CliRunner
 
-from skipdec.cli import build_app
 from skipdec.engines.errors import EnvironmentMismatchError
 from skipdec.engines.host.gpus import Gpu, GpuSurvey
 from skipdec.engines.host.processor import processor_flags, processor_name
@@ -19,7 +18,7 @@ from skipdec.runtime.measuring import doctor
 
 
 def test_json_report() -> None:
-    result = CliRunner().invoke(build_app(), ["doctor", "--no-bandwidth", "--json"])
+    result = command_line.run("doctor", "--no-bandwidth", "--json")
     report = json.loads(result.stdout)
     assert report["cores"] >= 1
     assert report["packages"]["numpy"]
@@ -45,7 +44,7 @@ def test_missing_extras_that_fit_the_machine_come_with_their_command(
     fitting = ("gpu", "tensorrt", "export") if gpus else ("export",)
     assert tuple(entry["extra"] for entry in report["missing"]) == fitting
     monkeypatch.setattr(doctor, "examine_machine", lambda **_: report)
-    result = CliRunner().invoke(build_app(), ["doctor"], env={"COLUMNS": "200"})
+    result = command_line.run("doctor", env={"COLUMNS": "200"})
     assert "pip install 'skipdec[export]'" in result.stdout
 
 
@@ -70,7 +69,7 @@ def test_state_of_the_cuda_provider(
 
 def test_a_machine_without_a_gpu_says_so_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "survey_gpus", lambda: GpuSurvey(note="none at all"))
-    result = CliRunner().invoke(build_app(), ["doctor", "--no-bandwidth"], env={"COLUMNS": "200"})
+    result = command_line.run("doctor", "--no-bandwidth", env={"COLUMNS": "200"})
     assert result.exit_code == 0
     assert "none at all" in result.stdout
 
@@ -79,7 +78,7 @@ def test_a_gpu_is_shown_with_what_its_backends_lack(monkeypatch: pytest.MonkeyPa
     survey = GpuSurvey((Gpu(0, "NVIDIA H200", "9.0", 140 * 2**30),), cuda="13.0")
     monkeypatch.setattr(doctor, "survey_gpus", lambda: survey)
     monkeypatch.setattr(doctor, "_tensorrt", lambda target: {"version": None, "problem": "absent"})
-    result = CliRunner().invoke(build_app(), ["doctor", "--no-bandwidth"], env={"COLUMNS": "200"})
+    result = command_line.run("doctor", "--no-bandwidth", env={"COLUMNS": "200"})
     assert "NVIDIA H200, compute capability 9.0, 140 GiB, CUDA 13.0" in result.stdout
     assert re.search(r"tensorrt-rtx +absent", result.stdout)
 
@@ -103,7 +102,7 @@ def test_missing_kernels_are_told_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, find: Callable[[], None], told: str
 ) -> None:
     monkeypatch.setattr(doctor, "find_library", find)
-    result = CliRunner().invoke(build_app(), ["doctor", "--no-bandwidth"], env={"COLUMNS": "200"})
+    result = command_line.run("doctor", "--no-bandwidth", env={"COLUMNS": "200"})
     assert re.search(f"CPU kernels +{re.escape(told)}", result.stdout)
 
 
@@ -111,7 +110,7 @@ def test_compiled_kernels_are_told_with_their_instruction_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doctor, "find_library", lambda: SimpleNamespace(instruction_set="neon"))
-    result = CliRunner().invoke(build_app(), ["doctor", "--no-bandwidth"], env={"COLUMNS": "200"})
+    result = command_line.run("doctor", "--no-bandwidth", env={"COLUMNS": "200"})
     assert re.search(r"CPU kernels +skipdec's, compiled; run on neon", result.stdout)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from reports import as_json
 
 from skipdec.runtime.measuring.meter import Ratio, Turns, measure
 
@@ -107,10 +108,11 @@ def test_a_ratio_that_is_not_possible_is_refused() -> None:
     assert found.within(2.5, "layers allow") == found, "noise of 5 % is no reason"
     refused = found.within(2.0, "layers allow")
     assert str(refused) == "disturbed"
-    assert refused.document("speedup") == {
-        "speedup": None,
-        "speedup_interval": None,
-        "speedup_disturbed": "2.60× was measured, but layers allow at most 2.00×",
+    assert as_json(refused) == {
+        "value": None,
+        "low": None,
+        "high": None,
+        "disturbed": "2.60× was measured, but layers allow at most 2.00×",
     }
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from bundle_documents import edit
+from command_line import run
 from text_bundles import STRUCTURE, export_chat_bundle
-from typer.testing import CliRunner
 
 from skipdec import Generator, SamplingParams, UsageError
-from skipdec.cli import build_app
 from skipdec.runtime.requests.records import Record, read_record
 from skipdec.runtime.serving.http.chat import ChatRequest
 from skipdec.runtime.serving.http.protocol import CompletionRequest
@@ -46,9 +45,9 @@ def test_python_and_the_command_sample_as_the_bundle_says(
         with pytest.raises(UsageError, match="n is 2 with temperature 0"):
             generator.make_requests(["a"], SamplingParams(n=2))
     arguments = ["generate", str(bundle), "-p", "a", "--max-tokens", "8", "--json"]
-    shown = CliRunner().invoke(build_app(), arguments).stdout
+    shown = run(*arguments).stdout
     assert json.loads(shown)["results"][0]["token_ids"] == list(expected.outputs[0].token_ids)
-    shown = CliRunner().invoke(build_app(), ["inspect", str(bundle)]).stdout
+    shown = run("inspect", bundle).stdout
     assert "sampling unless a request says otherwise: temperature 0, repetition_pen" in shown
 
 

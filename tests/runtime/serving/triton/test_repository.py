@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import run
 
 from skipdec import EngineBundle, SkipDecError, UsageError
-from skipdec.cli import build_app
 from skipdec.runtime.serving.triton.repository import config_text, write_triton_repository
 from skipdec.runtime.serving.triton.settings import ModelSettings, TritonRepositoryConfig
 
@@ -30,7 +29,7 @@ def test_a_model_is_a_configuration_a_module_and_the_bundle(
     bundle: Path, tmp_path: Path, flag: str
 ) -> None:
     command = ["triton", str(bundle), "-o", str(tmp_path), "--name", "m", flag, "--threads", "1"]
-    result = CliRunner().invoke(build_app(), command)
+    result = run(*command)
     assert result.exit_code == 0, result.output
     held = tmp_path / "m" / "1" / "bundle"
     assert held.is_symlink() == (flag == "--link")

@@ -12,11 +12,10 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+from command_line import run
 from triton_server import Stream, TritonServer, environment, running
-from typer.testing import CliRunner
 
 from skipdec import Generator, RequestOutput, SamplingParams
-from skipdec.cli import build_app
 from skipdec.runtime.serving.triton.check import check_triton_models
 from skipdec.runtime.serving.triton.repository import write_triton_repository
 from skipdec.runtime.serving.triton.settings import TritonRepositoryConfig
@@ -309,7 +308,7 @@ def test_a_killed_stub_is_found_by_check_and_replaced_by_a_load(repository: Path
                 os.kill(stub, signal.SIGKILL)
             (dead,) = check_triton_models(url, ["tiny"])
             assert dead.problem
-            told = CliRunner().invoke(build_app(), ["triton", "check", url])
+            told = run("triton", "check", url)
             assert told.exit_code == 1
             if "does not list its models" in told.output:
                 own.process.wait(timeout=60)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from time import monotonic
 
 import httpx2
 import pytest
+from command_line import SKIPDEC
 from mutations import copy_bundle
 
 from skipdec.runtime.serving.http.config import ServerConfig
@@ -27,7 +27,7 @@ class Process:
     """``skipdec serve`` with lines of JSON on stderr."""
 
     def __init__(self, bundle: Path, *options: str) -> None:
-        command = [sys.executable, "-c", "from skipdec.cli import main; main()", "serve"]
+        command = [*SKIPDEC, "serve"]
         command += [f"tiny={bundle}", "--port", "0", "--threads", "1", "--log-format", "json"]
         self.process = subprocess.Popen(
             [*command, *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True

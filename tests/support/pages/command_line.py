@@ -1,0 +1,24 @@
+"""The command line in this process, and in one of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from skipdec.cli import build_app
+
+SKIPDEC = (sys.executable, "-c", "from skipdec.cli import main; main()")
+
+
+def run(*arguments: object, **options: Any) -> Result:  # noqa: ANN401
+    """Run ``skipdec`` in this process; ``options`` are those of Typer's runner, such as input."""
+    return CliRunner().invoke(build_app(), [str(each) for each in arguments], **options)
+
+
+def run_process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run ``skipdec`` in a process of its own, which may set the shared thread pool."""
+    command = [*SKIPDEC, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
