@@ -53,7 +53,7 @@ skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --lossless -o draft.json
 
 skipdec fit opt-e2e.skipdec --data dev.jsonl --target-speedup 2 --placement top --decay linear \
 --warmup 1
-  varies only max and min; --sensitivity shows the effect of the rest
+  varies only max and min
 
 Loss: teacher-forced negative log-likelihood of the completions, nats per token, each token at the
 depth of its generation. Speed-up: of whole calls, prompts included, one row, at the data's

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +12,6 @@ from ...engines.host.events import Events
 from ...runtime.generator import Generator, OpenGenerator
 from ...runtime.measuring.cost import CostModel
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.rule import PROMPT_DEPTHS
 from ...runtime.schedule.text import format_schedule
 from .inputs import FitConfig, FitInputs, TargetSpeedup, prepare
 from .search import (
@@ -30,37 +28,7 @@ from .speed import MeasuredSpeedup, SpeedModel, Speedups, measure_speedup
 _MOST_ATTEMPTS = 4  # schedules to measure before a target counts as missed
 _NEAR = 0.95  # of a target
 _MUCH_WORSE = 0.1  # nats per token, about 10 % of the perplexity
-_WARMUPS = range(5)
-_SHAPES: Mapping[str, Mapping[str, object]] = {
-    "linear": {"decay": "linear"},
-    "cosine": {"decay": "cosine"},
-    "power:power=0.5": {"decay": "power", "power": 0.5},
-    "power:power=2": {"decay": "power", "power": 2},
-    "exponential:rate=3": {"decay": "exponential", "rate": 3},
-    "step:steps=2": {"decay": "step", "steps": 2},
-}
 Measure = Callable[[ExitSchedule], MeasuredSpeedup]
-
-
-@dataclass(frozen=True)
-class Variation:
-    """A schedule that differs from the best in one choice."""
-
-    varied: str  # warm-up, decay, horizon, prompt
-    value: str
-    schedule: ExitSchedule
-
-
-@dataclass(frozen=True)
-class SensitivityRow:
-    """Loss and speed of a variation on all examples."""
-
-    variation: Variation
-    is_best: bool  # True for the best schedule itself
-    loss: float  # nats per token
-    difference: LossDifference  # from the best schedule, paired by example
-    speedups: Speedups  # expected
-    average_budget: float  # mean layers per generated token, over the same number of tokens for all
 
 
 @dataclass(frozen=True)
@@ -100,7 +68,6 @@ class Fit:
     measured: MeasuredSpeedup | None  # for the chosen one; None without measuring
     rejected: tuple[MeasuredSpeedup, ...]  # expected to be fast enough, but measured slower
     near_miss: NearMiss | None  # the fastest below the target, if it has a lower loss
-    sensitivity: tuple[SensitivityRow, ...]
 
 
 def fit(
@@ -168,12 +135,6 @@ class _Fitting:
             config, candidates, full, self._measure, is_exhaustive=result.is_exhaustive
         )
         missed = near_miss(config, candidates, chosen, rejected)
-        rows: tuple[SensitivityRow, ...] = ()
-        if config.sensitivity:
-            self._events.stage("varying the best")
-            rows = study(
-                chosen, self._horizons(), search.score_fully, speed.expected, inputs.num_tokens
-            )
         ordered = sorted(candidates, key=lambda entry: entry.speedup)
         excess = excess_costs([(entry.speedup, entry.mean_loss) for entry in ordered])
         described = [self._describe(entry, full, speed) for entry in ordered]
@@ -191,7 +152,6 @@ class _Fitting:
             measured=measured,
             rejected=rejected,
             near_miss=missed,
-            sensitivity=rows,
         )
 
     def _speed_model(self) -> SpeedModel:
@@ -231,19 +191,6 @@ class _Fitting:
             seconds=self._config.seconds,
             cost=self._by_bytes.cost,
         )
-
-    def _horizons(self) -> dict[str, int]:
-        """Return median and longest completion, and a requested or own horizon if different."""
-        inputs = self._inputs
-        own = inputs.own_schedule
-        named = {
-            "median": inputs.data.median_completion,
-            "longest": inputs.longest_completion,
-            "asked for": inputs.horizon,
-            "its own": own.horizon if own.decay != "constant" else inputs.horizon,
-        }
-        first_names = {value: name for name, value in reversed(named.items())}
-        return {name: value for name, value in named.items() if first_names[value] == name}
 
     def _describe(
         self, entry: ScoredSchedule, full: ScoredSchedule, speed: SpeedModel
@@ -342,52 +289,3 @@ def _with_prompt_decay(schedule: ExitSchedule) -> ExitSchedule:
         return ExitSchedule.from_document({**schedule.to_document(), "prompt": "decay"})
     except ScheduleError:
         return schedule
-
-
-def variations(best: ExitSchedule, horizons: Mapping[str, int]) -> list[Variation]:
-    """Return all variations of ``best``; ``horizons`` by name, e.g. median and maximum.
-
-    Decay and horizon have no effect if max and min are equal, so they are left out there, like
-    warm-ups and prompt rules that the placement does not support. A choice with a single value is
-    not varied.
-    """
-    wanted: list[tuple[str, str, Mapping[str, object]]] = [
-        ("warm-up", str(count), {"warmup_layers": count}) for count in _WARMUPS
-    ]
-    if best.max_exit_layer > best.min_exit_layer:
-        wanted += [("decay", name, shape) for name, shape in _SHAPES.items()]
-        wanted += [
-            ("horizon", f"{value}, {name}", {"horizon": value}) for name, value in horizons.items()
-        ]
-    wanted += [("prompt", depth, {"prompt": depth}) for depth in PROMPT_DEPTHS]
-    fitting = []
-    for choice, value, changes in wanted:
-        with suppress(ScheduleError):  # the placement may not support it
-            fitting.append(Variation(choice, value, best.changed(**changes)))
-    varied = {variation.varied for variation in fitting if variation.schedule != best}
-    return [variation for variation in fitting if variation.varied in varied]
-
-
-def study(
-    best: ScoredSchedule,
-    horizons: Mapping[str, int],
-    score: Callable[[ExitSchedule], ScoredSchedule],
-    expected: Callable[[ExitSchedule], Speedups],
-    num_tokens: int,
-) -> tuple[SensitivityRow, ...]:
-    """Score every variation of ``best`` on all examples; ``num_tokens`` sets the mean depth."""
-    rows = []
-    for variation in variations(best.schedule, horizons):
-        is_best = variation.schedule == best.schedule
-        scored = best if is_best else score(variation.schedule)
-        rows.append(
-            SensitivityRow(
-                variation=variation,
-                is_best=is_best,
-                loss=scored.mean_loss,
-                difference=loss_difference(scored, best),
-                speedups=expected(scored.schedule),
-                average_budget=scored.schedule.average_budget(num_tokens),
-            )
-        )
-    return tuple(rows)

@@ -138,9 +138,6 @@ class FitConfig(ValidatedConfig):
     horizon: Annotated[int | None, Option()] = Field(
         default=None, ge=1, description="(the data's median completion)"
     )
-    sensitivity: Annotated[bool, Option()] = Field(
-        default=False, description="also vary each choice of the best one alone"
-    )
     num_examples: Annotated[int, Option("--examples", panel="Work")] = Field(
         default=96, ge=1, description="drawn from the data by --seed"
     )

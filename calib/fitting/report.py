@@ -13,7 +13,7 @@ from ...engines.host.processor import processor_name
 from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
 from ..pictures import frame
-from .fitting import Candidate, Fit, NearMiss, Variation
+from .fitting import Candidate, Fit, NearMiss
 from .search import LossDifference
 from .speed import MeasuredSpeedup
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .speed import Speedups
 
 FORMATS = (".png", ".svg")
-_HEADINGS = ("layers\nrun", "nats\nper token", "over {}\n± error")
+_HEADINGS = ("layers\nrun", "nats\nper token", "over full\n± error")
 _SPEED_HEADINGS: Mapping[bool, tuple[str, str]] = {  # True: of rows in flight
     False: ("speed-up\nexpected", "of steps\nalone"),
     True: ("steps of\n{} rows", "with\nprompts"),
@@ -72,19 +72,16 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "near_miss": fit.near_miss and _with_text(fit.near_miss),
         "front": [_with_text(entry) for entry in fit.front],
         "others": [_with_text(entry) for entry in fit.others],
-        "sensitivity": [
-            {**vars(row), "variation": _with_text(row.variation)} for row in fit.sensitivity
-        ],
     }
 
 
-def _with_text(entry: Candidate | MeasuredSpeedup | NearMiss | Variation) -> dict[str, Any]:
+def _with_text(entry: Candidate | MeasuredSpeedup | NearMiss) -> dict[str, Any]:
     """Return the fields of ``entry`` with its schedule as text."""
     return {**vars(entry), "schedule": format_schedule(entry.schedule)}
 
 
 def fit_parts(fit: Fit) -> Iterator[Part]:
-    """Yield the front, the chosen schedule, and the sensitivity study if there is one."""
+    """Yield the front and the chosen schedule."""
     inputs, search = fit.inputs, fit.search
     origin = "requested" if fit.config.horizon else "median completion"
     rounds = ", ".join(f"{count} on {examples}" for count, examples in search.round_sizes)
@@ -97,8 +94,6 @@ def fit_parts(fit: Fit) -> Iterator[Part]:
     )
     yield _front(fit)
     yield from _choice(fit)
-    if fit.sensitivity:
-        yield _study(fit)
 
 
 def _front(fit: Fit) -> Table:
@@ -118,7 +113,7 @@ def _front(fit: Fit) -> Table:
         for place, candidate in enumerate(candidates)
         if candidate.schedule == fit.chosen.schedule
     ]
-    headings = ("schedule", *_headings(fit, "full"))
+    headings = ("schedule", *_headings(fit))
     return Table(headings, rows, "Pareto front and full depth", chosen)
 
 
@@ -144,26 +139,10 @@ def _choice(fit: Fit) -> Iterator[Part]:
         )
 
 
-def _study(fit: Fit) -> Table:
-    rows = [
-        (
-            row.variation.varied,
-            row.variation.value + " *" * row.is_best,
-            f"{row.average_budget:.2f}",
-            f"{row.loss:.4f}",
-            _signed(row.difference),
-            *_factors(fit, row.speedups),
-        )
-        for row in fit.sensitivity
-    ]
-    headings = ("varied", "value", *_headings(fit, "chosen"))
-    return Table(headings, rows, "Variations of one choice; * is the chosen schedule")
-
-
-def _headings(fit: Fit, reference: str) -> list[str]:
+def _headings(fit: Fit) -> list[str]:
     speeds = _SPEED_HEADINGS[fit.config.speedup_of == "mixed"]
     return [
-        *(heading.format(reference) for heading in _HEADINGS),
+        *_HEADINGS,
         *(heading.format(fit.config.rows) for heading in speeds),
     ]
 

@@ -21,7 +21,7 @@ SMALL += ["--threads", "1", "--speedup-of", "steps", "--seconds", "0"]
 def written(bundle: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory with the output of one fit."""
     directory = tmp_path_factory.mktemp("fit")
-    arguments = ["--data", data, "--target-speedup", "1.15", *SMALL, "--sensitivity"]
+    arguments = ["--data", data, "--target-speedup", "1.15", *SMALL]
     files = ["-o", directory / "schedule.json", "--plot", directory / "front.svg"]
     result = run_process("fit", bundle, *arguments, *files)
     assert result.returncode == 0, result.stderr

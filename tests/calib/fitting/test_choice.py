@@ -14,7 +14,6 @@ from measured_speedups import measured_as
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting import fitting as fit
-from skipdec.calib.fitting.fitting import study, variations
 from skipdec.calib.fitting.inputs import FitConfig, Goal, MaxLoss, TargetSpeedup
 from skipdec.calib.fitting.search import ScoredSchedule, loss_difference
 from skipdec.calib.fitting.source import BundleSource
@@ -294,48 +293,6 @@ def test_differences_are_paired_by_example() -> None:
     assert difference.standard_error == pytest.approx(0.1)
     alone = ScoredSchedule(FULL.schedule, 1.0, [10], [100.0])
     assert math.isnan(loss_difference(alone, alone).standard_error)
-
-
-def test_each_variation_changes_one_thing() -> None:
-    best = parse_schedule("power:max=8,min=4,warmup=1,horizon=16,power=3", num_layers=12)
-    texts = {(entry.varied, entry.value): entry.schedule for entry in variations(best, {"max": 40})}
-    assert [value for varied, value in texts if varied == "warm-up"] == ["0", "1", "2", "3"]
-    assert texts["decay", "cosine"].power is None
-    assert texts["decay", "exponential:rate=3"].rate == 3
-    assert texts["horizon", "40, max"].horizon == 40
-    assert texts["prompt", "decay"].prompt == "decay"
-    for (varied, _), schedule in texts.items():
-        assert (schedule.max_exit_layer, schedule.min_exit_layer) == (8, 4)
-        assert varied == "warm-up" or schedule.warmup_layers == 1
-        assert varied == "decay" or schedule.decay == "power"
-
-
-def test_a_constant_schedule_has_no_decay_or_horizon_to_vary() -> None:
-    best = parse_schedule("constant:max=6", num_layers=12)
-    assert {entry.varied for entry in variations(best, {"max": 40})} == {"warm-up", "prompt"}
-
-
-def test_the_study_compares_with_the_best() -> None:
-    best = scored("linear:max=8,min=4,warmup=1", 2.0, 1.0)
-
-    def score(schedule: ExitSchedule) -> ScoredSchedule:
-        loss = 1.0 + 0.1 * abs(schedule.warmup_layers - 1)
-        return ScoredSchedule(schedule, 2.0, [10, 20], [10 * loss, 20 * loss])
-
-    rows = study(best, {"median": 16}, score, lambda _: Speedups(2.0, 1.5), num_tokens=16)
-    warmups = {row.variation.value: row for row in rows if row.variation.varied == "warm-up"}
-    assert warmups["3"].difference.value == pytest.approx(0.2)
-    assert [value for value, row in warmups.items() if row.is_best] == ["1"]
-    assert warmups["1"].average_budget == 6.0
-    assert [row.variation.value for row in rows if row.variation.varied == "prompt"] == [
-        "full",
-        "decay",
-    ]
-
-
-def test_options_with_one_value_are_not_varied() -> None:
-    best = parse_schedule("constant:max=4,placement=unified", num_layers=12)
-    assert {entry.varied for entry in variations(best, {})} == {"warm-up"}, "holes in the prompt"
 
 
 def test_a_target_is_of_whole_calls_unless_told_otherwise() -> None:
