@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from pydantic import Field
@@ -21,7 +20,6 @@ from ...engines.host.processor import available_cores
 from ...exporter.config import ExportConfig, LoadFormat, chosen_dtype
 from ...runtime.commands.options import EngineChoice, opener
 from ..fitting.inputs import FitConfig, Goal, MaxLoss, TargetSpeedup
-from ..fitting.lossless.config import LosslessConfig
 from ..fitting.source import BundleSource, ModelSource, Source
 
 EXAMPLES = """
@@ -46,10 +44,6 @@ skipdec fit opt-tldr.skipdec --data dev.jsonl --preset tldr --target-speedup 1.5
 skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --target-speedup 1.5 --speedup-of mixed \
 --slots 16
   for a server: steps of 16 rows in flight, each at its own position
-
-skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --lossless -o draft.json
-  no loss at all: the drafts that make full depth fastest; then:
-  skipdec draft set opt-e2e.skipdec draft.json
 
 skipdec fit opt-e2e.skipdec --data dev.jsonl --target-speedup 2 --placement top --decay linear \
 --warmup 1
@@ -115,30 +109,8 @@ def fit(
             help="fastest up to e.g. 1.9 nats per token; +0.05: over full", rich_help_panel=_GOAL
         ),
     ] = None,
-    lossless: Annotated[
-        bool, typer.Option(help="drafts: full depth's texts, sooner", rich_help_panel=_GOAL)
-    ] = False,
-    draft: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="repeat: a candidate of --lossless (several)",
-            rich_help_panel=_GOAL,
-        ),
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="temperature of --lossless (0: greedy)", rich_help_panel=_GOAL),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help="texts of --lossless have so many tokens (half more than the longest completion)",
-            rich_help_panel=_GOAL,
-        ),
-    ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="schedule or draft, .json")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="the schedule, .json")
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="front as .png or .svg")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace what is there")] = False,
@@ -146,15 +118,6 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Choose the exit schedule that reaches a goal on your data with the lowest loss of quality."""
-    only = {"draft": tuple(draft or ()), "temperature": temperature, "max_tokens": max_tokens}
-    if lossless:
-        _refuse_goals(target_speedup, max_loss, plot)
-        drafts = _lossless_config(source, given, model, only)
-        _check_files(output, None, force=force)
-        _fit_drafts(drafts, engines, output, quiet=quiet, as_json=as_json)
-        return
-    if unused := [f"--{name.replace('_', '-')}" for name, value in only.items() if value]:
-        raise UsageError("fit", f"{', '.join(unused)} needs --lossless")
     from ...engines.host.progress import ConsoleProgress
     from ...runtime.schedule.bundle import schedule_file
     from ..fitting.fitting import fit as run
@@ -179,72 +142,6 @@ def fit(
     # A device of null: the bundle's target chose it.
     machine = {"device": engines.device, "threads": engines.threads or available_cores()}
     print_report(report_document(found, machine), fit_parts(found), as_json=as_json)
-
-
-def _refuse_goals(target_speedup: float | None, max_loss: str | None, plot: Path | None) -> None:
-    """Raise UsageError for options that have no meaning without loss."""
-    values = {"--target-speedup": target_speedup, "--max-loss": max_loss, "--plot": plot}
-    if given := [name for name, value in values.items() if value is not None]:
-        raise UsageError("fit", f"--lossless has no {', '.join(given)}; leave out one of them")
-
-
-def _lossless_config(
-    source: str, given: Given[FitConfig], model: ModelOptions, only: Mapping[str, Any]
-) -> LosslessConfig:
-    """Build the options of a fit of drafts from those of all fits. Raises UsageError."""
-    path = Path(source).expanduser()
-    if not (path / MANIFEST_NAME).is_file() or model.model_dump(exclude_defaults=True):
-        raise UsageError(
-            source, "--lossless fits a bundle; export the model first (skipdec export)"
-        )
-    values = dict(given.values)
-    data, search = values.pop("data", None), dict(values.pop("search", {}))
-    common = {
-        "num_examples": values.pop("num_examples", None),
-        "seconds": values.pop("seconds", None),
-        "seed": search.pop("seed", None),
-        "temperature": only["temperature"],
-        "max_tokens": only["max_tokens"],
-    }
-    if unused := [*values, *search]:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
-        raise UsageError("fit", f"--lossless does not use {names}; leave it out")
-    options = {"num_examples": "--examples", "drafts": "--draft", "bundle": "BUNDLE"}
-    options |= {field: f"--{field.replace('_', '-')}" for field in common if field not in options}
-    changes = {field: value for field, value in common.items() if value is not None}
-    return Given(
-        LosslessConfig,
-        given.command,
-        changes if data is None else {"data": data, **changes},
-        {**given.names, **options},
-        given.problems,
-    ).build(bundle=path, drafts=only["draft"])
-
-
-def _fit_drafts(
-    config: LosslessConfig,
-    engines: EngineChoice,
-    output: Path | None,
-    *,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    from ...engines.host.progress import ConsoleProgress
-    from ..fitting.lossless.lossless import ROWS, fit_drafts
-    from ..fitting.lossless.report import lossless_document, print_lossless
-
-    with ConsoleProgress(quiet=quiet) as progress:
-        found = fit_drafts(config, opener(engines, max_batch_size=ROWS), progress)
-    threads = engines.threads or available_cores()
-    if output is not None:
-        document = found.draft_file(threads=threads).to_document()
-        replace_file(output, sealed_text(document).encode())
-        if not quiet:
-            stderr_console().print(f"wrote {output}", markup=False)
-    if as_json:
-        print_json(lossless_document(found, threads=threads))
-    else:
-        print_lossless(result_console(), found)
 
 
 def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None:
@@ -274,7 +171,7 @@ def _choose_goal(target_speedup: float | None, max_loss: str | None) -> Goal:
     if max_loss is not None and target_speedup is None:
         return MaxLoss.parse(max_loss)
     given = "neither was" if max_loss is None else "both were"
-    raise UsageError("fit", f"{given} given; give --target-speedup, --max-loss or --lossless")
+    raise UsageError("fit", f"{given} given; give --target-speedup or --max-loss")
 
 
 def _choose_source(text: str, options: ModelOptions, *, output: Path | None, force: bool) -> Source:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from .calib.fitting.inputs import FitConfig as FitConfig
     from .calib.fitting.inputs import MaxLoss as MaxLoss
     from .calib.fitting.inputs import TargetSpeedup as TargetSpeedup
-    from .calib.fitting.lossless.config import LosslessConfig as LosslessConfig
-    from .calib.fitting.lossless.lossless import LosslessFit as LosslessFit
-    from .calib.fitting.lossless.lossless import fit_drafts as fit_drafts
     from .calib.fitting.search import SearchConfig as SearchConfig
     from .calib.fitting.source import BundleSource as BundleSource
     from .calib.fitting.source import ModelSource as ModelSource
@@ -160,8 +157,6 @@ _MAKING = _by_name(
         ".calib.evaluation.evaluation": "Evaluation evaluate",
         ".calib.fitting.fitting": "Fit fit",
         ".calib.fitting.inputs": "FitConfig MaxLoss TargetSpeedup",
-        ".calib.fitting.lossless.config": "LosslessConfig",
-        ".calib.fitting.lossless.lossless": "LosslessFit fit_drafts",
         ".calib.fitting.search": "SearchConfig",
         ".calib.fitting.source": "BundleSource ModelSource",
         ".calib.fitting.space": "SpaceConfig",

@@ -32,7 +32,6 @@ EXAMPLES: dict[str, Callable[[], object]] = {
     "MetricOptions": skipdec.MetricOptions,
     "OpenOptions": lambda: skipdec.OpenOptions(schedule="2x", kv_memory="2GiB"),
     "RestartPolicy": skipdec.RestartPolicy,
-    "LosslessConfig": lambda: skipdec.LosslessConfig(bundle=Path("bundle"), data=DATA),
     "RoundingConfig": lambda: skipdec.RoundingConfig(
         model="opt-125m", data=DATA, output=Path("rounded")
     ),

@@ -93,7 +93,7 @@ def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -
     existing.write_text("{}")
     goal = ["--target-speedup", "2"]
     for arguments, message in (
-        ([], "neither was given; give --target-speedup, --max-loss or --lossless"),
+        ([], "neither was given; give --target-speedup or --max-loss"),
         ([*goal, "--max-loss", "1"], "both were given"),
         ([*goal, "-o", existing], "exists; --force replaces"),
         ([*goal, "-o", tmp_path / "none" / "s.txt"], "2 problems"),

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 
 import pytest
 from programs import built_program
 
-from skipdec.calib.fitting.lossless.simulation import (
-    Costs,
-    Lookup,
-    OwnNGrams,
-    Recorded,
-    Source,
-    Text,
-    simulate,
-)
-from skipdec.runtime.drafting.config import parse_draft
+from skipdec.runtime.drafting.acceptance import Guesses, RowResults
+from skipdec.runtime.drafting.memory import DraftMemory
+from skipdec.runtime.drafting.ngrams import LOOKUP_PRIORS, OWN_PRIORS, LookupIndex
+from skipdec.runtime.drafting.policy import Offer
 
 FLAT = (1.0, 1.04, 1.08, 1.12, 1.16, 1.2, 1.24, 1.28)
 STEEP = (1.0, 1.4, 1.6, 1.75, 1.9, 2.1, 2.3, 2.5)
 STEP = 0.2  # of layers
+MEASURED = 15  # times that each cost is given to the policy
+PRIORS = {"own": OWN_PRIORS, "lookup": LOOKUP_PRIORS}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt, and what follows it at full depth."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
 
 
 def copying_texts(count: int, seed: int) -> list[Text]:
@@ -38,44 +43,110 @@ def copying_texts(count: int, seed: int) -> list[Text]:
             start = chance.randrange(10)
             tokens += chance.choice((own[start : start + 6], chance.choice(phrases), [3, 3, 3]))
             tokens.append(chance.randrange(4, 90))
-        texts.append(Text(prompt, tuple(tokens), len(tokens)))
+        texts.append(Text(prompt, tuple(tokens)))
     return texts
 
 
-def recorded(texts: Sequence[Text]) -> Source:
-    """Return layers that are right but for every third token id, as the program's are."""
-    return Recorded(
-        {
-            (text.prompt, written): tuple(
-                token + (token % 3 == 0) for token in text.tokens[written : written + 7]
-            )
-            for text in texts
-            for written in range(len(text.tokens))
+class Replay:
+    """Guesses along known texts, as the program ``draft_choices`` does."""
+
+    def __init__(self, parts: Sequence[str], costs: Sequence[float]) -> None:
+        memory = DraftMemory()
+        self._costs, self._known, self._table = costs, memory.costs, memory.tables.shared()
+        self._steps = {part: 0.0 if part in PRIORS else STEP for part in parts}
+        sources = [
+            memory.source(part, PRIORS.get(part, (0.5,)), step)
+            for part, step in self._steps.items()
+        ]
+        self._policy = memory.policy(sources)
+        for _ in range(MEASURED):
+            for tokens, seconds in enumerate(costs, 1):
+                self._known.add_pass(1, tokens, seconds)
+            for part, step in self._steps.items():
+                if step:
+                    self._known.add_draft(part, 1, step)
+        self._known.add_pass(1, 1, costs[0])
+        self.passes = self.drafted = self.accepted = 0
+
+    def text(self, text: Text) -> None:
+        """Guess along one text."""
+        index = LookupIndex()
+        results = [RowResults() for _ in self._steps]
+        tokens = [*text.prompt, text.tokens[0]]
+        self._table.count(tokens, len(text.prompt))
+        written = 1
+        while written < len(text.tokens):
+            accepted = self._pass(tokens, text.tokens[written:], index, results)
+            before = len(tokens)
+            tokens += text.tokens[written : written + accepted]
+            self._table.count(tokens, before)
+            written += accepted
+
+    def _pass(
+        self,
+        tokens: list[int],
+        following: Sequence[int],
+        index: LookupIndex,
+        results: Sequence[RowResults],
+    ) -> int:
+        """Run a pass behind ``tokens``, and return how many tokens it writes."""
+        self.passes += 1
+        if self._policy.pauses():
+            return 1
+        if self._known.wants_plain(1):
+            self._known.add_pass(1, 1, self._costs[0])
+            return 1
+        most = min(7, len(following) - 1)
+        if most == 0:
+            self._policy.count_pass(1, 1, self._costs[0])
+            return 1
+        by_part = {
+            "own": lambda: self._table.propose(tokens, most),
+            "lookup": lambda: index.propose(tokens, most),
         }
-    )
+        layers = Guesses.alike([token + (token % 3 == 0) for token in following[:most]])
+        proposed = [by_part.get(part, lambda: layers)() for part in self._steps]
+        offers = {
+            place: Offer(one.evidence, results[place])
+            for place, one in enumerate(proposed)
+            if one.tokens
+        }
+        choice = self._policy.choose([offers], 1)
+        fed, seconds, source = Guesses(), 0.0, choice.sources[0] if choice.count else None
+        if source is not None:
+            fed = proposed[source].first(choice.count)
+            seconds = list(self._steps.values())[source] * len(fed.tokens)
+        held = 0
+        while held < len(fed.tokens) and fed.tokens[held] == following[held]:
+            held += 1
+        if source is not None:
+            tried = fed.evidence[: held + 1]
+            self._policy.sources[source].add(tried, held, results[source], is_try=choice.is_try)
+        self._policy.count_pass(1, held + 1, self._costs[len(fed.tokens)] + seconds)
+        self.drafted += len(fed.tokens)
+        self.accepted += held
+        return held + 1
 
 
 @pytest.mark.parametrize("costs", [FLAT, STEEP], ids=["flat", "steep"])
 @pytest.mark.parametrize("draft", ["own", "lookup+own", "own+ends:2", "own+lookup+ends:2"])
 def test_both_choose_alike_text_by_text(draft: str, costs: tuple[float, ...]) -> None:
-    texts = copying_texts(40, seed=len(draft))
-    config = parse_draft(draft)
-    assert config is not None
-
-    def source(name: str) -> Source:
-        return {"own": lambda: OwnNGrams([]), "lookup": Lookup}.get(name, lambda: recorded(texts))()
-
+    texts, parts = copying_texts(40, seed=len(draft)), draft.split("+")
     lines = [" ".join(map(str, costs))]
     lines += [
-        " ".join(map(str, (len(text.prompt), len(text.tokens), *text.whole))) for text in texts
+        " ".join(map(str, (len(text.prompt), len(text.tokens), *text.prompt, *text.tokens)))
+        for text in texts
     ]
-    parts = [str(STEP) if part.runs_layers else part.name for part in config.parts]
     written = subprocess.check_output(
-        [built_program("draft_choices"), *parts], input="\n".join(lines), text=True
+        [
+            built_program("draft_choices"),
+            *(part if part in PRIORS else str(STEP) for part in parts),
+        ],
+        input="\n".join(lines),
+        text=True,
     )
-    given = [tuple(map(int, line.split())) for line in written.splitlines()]
-    known = Costs(costs, {str(part): STEP for part in config.parts if part.runs_layers})
-    for count in (1, 2, 5, 10, 20, 40):
-        found = simulate(config, source, texts[:count], known).drafts
-        assert given[count - 1] == (found.passes, found.drafted, found.accepted)
-    assert found.accepted > 100
+    replay = Replay(parts, costs)
+    for text, line in zip(texts, written.splitlines(), strict=True):
+        replay.text(text)
+        assert line == f"{replay.passes} {replay.drafted} {replay.accepted}"
+    assert replay.accepted > 100
