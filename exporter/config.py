@@ -291,7 +291,11 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     keep_canonical: Annotated[bool, _BUNDLE] = Field(
         default=False, description="keep the standard ONNX graphs too"
     )
-    draft: Annotated[Path | None, Option(panel="Bundle", metavar="DIR")] = Field(
+    draft: Annotated[str | None, Option(panel="Bundle", metavar="TEXT")] = Field(
+        default=None,
+        description="what --draft auto of the other commands runs, e.g. own+ends:3 (own)",
+    )
+    draft_layer: Annotated[Path | None, Option(panel="Bundle", metavar="DIR")] = Field(
         default=None,
         description="draft layer of skipdec tune --draft-layer, for target onnxruntime",
     )
@@ -299,7 +303,7 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
         default=None,
         ge=0,
         description="head of drafts: the first N tokens, on the head's own weights; 0: none "
-        "(with --draft 8192, or a fourth of a small vocabulary; else 0)",
+        "(with --draft-layer 8192, or a fourth of a small vocabulary; else 0)",
     )
     verify: Annotated[bool, _RUNNING] = Field(
         default=True, description="compare the bundle with the checkpoint"
@@ -327,11 +331,12 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
         yield from super()._problems()
         if self.own_kernels is None:
             yield from self._problems_without_own_kernels()
-        if self.draft is not None and self.is_compiled:
-            yield (
-                f"`draft` is {self.draft}, but drafts run on CPUs only; leave it out for target "
-                f"{self.target}"
-            )
+        for name in ("draft", "draft_layer") if self.is_compiled else ():
+            if (value := getattr(self, name)) is not None:
+                yield (
+                    f"`{name}` is {value}, but drafts run on CPUs only; leave it out for target "
+                    f"{self.target}"
+                )
         if self.draft_head and self.draft_head % DRAFT_HEAD_MULTIPLE:
             yield (
                 f"`draft_head` is {self.draft_head}; allowed: multiples of {DRAFT_HEAD_MULTIPLE}, "

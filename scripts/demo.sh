@@ -23,7 +23,7 @@ skipdec export opt-125m --load-format dummy --quantize int8 -q --no-verify -o "$
 opt_export=$!
 
 say "1. Export: one engine per decoder layer, verified against PyTorch"
-skipdec export examples/restaurants --quantize int8 --draft examples/restaurants -q -o "$restaurants"
+skipdec export examples/restaurants --quantize int8 --draft-layer examples/restaurants -q -o "$restaurants"
 inspected() { skipdec inspect "$restaurants" --json | python -c "import json, sys; print(json.load(sys.stdin)$1)"; }
 echo "kernels in use: $(inspected '["kernels"]')"
 drafts=()

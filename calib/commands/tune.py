@@ -118,5 +118,5 @@ def _next_step(report: TuningReport) -> str:
         return f"skipdec export {report.output}"
     model, draft = f"{report.output}", report.drafts.text
     if report.config["draft_layer"] is not None:
-        model, draft = f"{report.config['model']} --draft {report.output}", "trained"
+        model, draft = f"{report.config['model']} --draft-layer {report.output}", "trained"
     return f"skipdec export {model} --quantize int8, then run the bundle with --draft {draft}"

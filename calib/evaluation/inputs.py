@@ -10,9 +10,9 @@ from statistics import mean
 
 from ...engines.bundle import EngineBundle
 from ...engines.checking import Problems
-from ...engines.errors import BundleError, ScheduleError, UsageError
-from ...runtime.drafting.bundle import draft_resolver
+from ...engines.errors import ScheduleError, UsageError
 from ...runtime.drafting.config import DraftConfig
+from ...runtime.drafting.resolver import DraftResolver
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.bundle import bundle_schedule
 from ...runtime.schedule.request_schedules import default_horizon
@@ -170,17 +170,17 @@ def _schedules(
 
 def _drafts(texts: Sequence[str], bundle: EngineBundle) -> tuple[dict[str, DraftConfig], list[str]]:
     """Return the requested drafts, and why the bundle's engines can't run the others on a CPU."""
-    resolver = draft_resolver(bundle)
+    resolver = DraftResolver(bundle.manifest)
     drafts: dict[str, DraftConfig] = {}
     problems = []
     for text in texts:
         try:
             draft = resolver.resolve(text)
-        except (UsageError, BundleError) as error:
+        except UsageError as error:
             problems += [f"draft {text}: {problem}" for problem in error.problems]
         else:
             if draft is None:
-                problems.append(f"draft {text}: the bundle's draft.json says off; name drafts")
+                problems.append(f"draft {text}: the bundle recommends none; name drafts")
             else:
                 drafts[text] = draft
     return drafts, problems

@@ -70,7 +70,7 @@ class DraftObjective(ValidatedConfig):
     """
 
     layers: Annotated[str, Option("--draft", metavar="SPEC")] = Field(
-        description="tune full depth and a draft: ends:3, first:3 or layers:3"
+        description="tune full depth and a draft: ends:3 or first:3"
     )
     weight: Annotated[float, Option("--draft-weight")] = Field(
         default=0.5, gt=0, le=1, description="weight of drafts in the loss, for --draft"

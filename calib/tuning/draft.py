@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ...engines.errors import UsageError, shown
 from ...runtime.drafting.config import DraftConfig, parse_draft
 from ...runtime.drafting.layers import depth_problem, draft_plan
-from ...runtime.schedule import ExitSchedule
 
 WINDOW = 6  # most places of a window in training, and all of one in measuring acceptance
 
@@ -20,17 +19,17 @@ def draft_layers(text: str, num_layers: int) -> tuple[int, ...]:
     ((0, 10, 11), (0, 1, 2))
 
     Raises UsageError if the text is not a draft's, has more than layers, or names as many as the
-    model has, and ScheduleError if the placement has no such number of layers.
+    model has.
     """
     config = parse_draft(text)
     part = None if config is None else config.parts[0]
     if part is None or part.number is None or config != DraftConfig((part,)):
         raise UsageError(
-            "draft", f"is {shown(text)}; allowed: layers:N, ends:N or first:N alone, e.g. ends:3"
+            "draft", f"is {shown(text)}; allowed: ends:N or first:N alone, e.g. ends:3"
         )
     if (problem := depth_problem(part, num_layers)) is not None:
         raise UsageError("draft", problem)
-    return draft_plan(part, ExitSchedule.full(num_layers)).layers
+    return draft_plan(part, num_layers).layers
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Bundles on disk: reading, writing, copying and replacing them."""
 
 from .bundle import EngineBundle, Verify, WeightsPlace
-from .files import file_record, replace_file, write_draft, write_schedule
+from .files import file_record, replace_file, write_schedule
 
 __all__ = [
     "EngineBundle",
@@ -9,6 +9,5 @@ __all__ = [
     "WeightsPlace",
     "file_record",
     "replace_file",
-    "write_draft",
     "write_schedule",
 ]

@@ -19,7 +19,6 @@ from .files import (
     EXPORT_AGAIN,
     HeldDirectory,
     file_problems,
-    read_draft,
     read_manifest,
     read_schedule,
     require_bundle,
@@ -28,7 +27,6 @@ from .files import (
 from .hub import push_files
 from .place import (
     CARD_NAME,
-    DRAFT_NAME,
     MANIFEST_NAME,
     SCHEDULE_NAME,
     WriterLock,
@@ -68,13 +66,6 @@ class EngineBundle:
         """Return the JSON object of the bundle's ExitSchedule."""
         document: dict[str, Any] = self.schedule_file["schedule"]
         return document
-
-    def read_draft(self) -> dict[str, Any] | None:
-        """Return the content of draft.json, its digest checked, or None without that file.
-
-        ``runtime.drafting.bundle`` parses it. Raises BundleError for a damaged file.
-        """
-        return read_draft(self.directory)
 
     def __repr__(self) -> str:
         model, manifest = self.manifest.model, self.manifest
@@ -187,10 +178,6 @@ class EngineBundle:
             read_schedule(HeldDirectory(self.path))
         except BundleError as error:
             problems += [f"{SCHEDULE_NAME}: {problem}" for problem in error.problems]
-        try:
-            read_draft(HeldDirectory(self.path))
-        except BundleError as error:
-            problems += [f"{DRAFT_NAME}: {problem}" for problem in error.problems]
         return problems + self._problems(self.manifest.files, full)
 
     def check_same(self, other: EngineBundle) -> None:
@@ -278,10 +265,9 @@ class EngineBundle:
             raise BundleError(str(self.path), *problems, f"the bundle is damaged; {EXPORT_AGAIN}")
 
     def _names(self) -> list[str]:
-        """Return the bundle's files: those listed, manifest, schedule, and any draft and card."""
+        """Return the bundle's files: those listed, manifest, schedule, and the card, if any."""
         names = [MANIFEST_NAME, SCHEDULE_NAME, *(record.path for record in self.manifest.files)]
-        unlisted = (DRAFT_NAME, CARD_NAME)
-        return [*names, *(name for name in unlisted if (self.path / name).is_file())]
+        return [*names, *([CARD_NAME] if (self.path / CARD_NAME).is_file() else [])]
 
     def _problems(self, records: Iterable[FileRecord], hash_weights: bool) -> list[str]:
         return file_problems(self.directory, self.manifest, records, hash_weights=hash_weights)

@@ -23,7 +23,6 @@ from ..documents import (
 from ..errors import BundleError
 from ..manifest import EngineSpec, FileRecord, Manifest
 from .place import (
-    DRAFT_NAME,
     MANIFEST_NAME,
     SCHEDULE_NAME,
     is_at,
@@ -91,14 +90,6 @@ def write_schedule(path: Path, document: Mapping[str, Any]) -> None:
     ``document`` is built by ``runtime.schedule.bundle`` and checked by the caller.
     """
     replace_file(path / SCHEDULE_NAME, sealed_text(document).encode())
-
-
-def write_draft(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace the draft of the bundle ``path`` atomically; no engine changes.
-
-    ``document`` is built by ``runtime.drafting.bundle`` and checked by the caller.
-    """
-    replace_file(path / DRAFT_NAME, sealed_text(document).encode())
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -172,29 +163,6 @@ def read_schedule(root: HeldDirectory) -> dict[str, Any]:
         if not isinstance(document, dict) or not isinstance(document.get("schedule"), dict):
             return f"has no object under the key 'schedule'; {remedy}"
         return None if document.keys() == _SCHEDULE_KEYS else f"{_EDITED}; {remedy}"
-
-    return _read_sealed(path, subject, remedy, problem)
-
-
-def read_draft(root: HeldDirectory) -> dict[str, Any] | None:
-    """Read ``root``'s draft.json, whose digest it checks; None if there is no such file.
-
-    Raises BundleError. ``runtime.drafting.bundle`` checks its fields.
-    """
-    path = root.locate(DRAFT_NAME)
-    if not os.path.lexists(path):
-        return None
-    return parse_draft_file(path, str(root.path / DRAFT_NAME))
-
-
-def parse_draft_file(path: Path, subject: str) -> dict[str, Any]:
-    """Read the draft file ``path``, called ``subject`` in errors. Raises BundleError."""
-    remedy = "write it with 'skipdec draft set'"
-
-    def problem(document: object) -> str | None:
-        if not isinstance(document, dict) or not isinstance(document.get("draft"), str):
-            return f"has no text under the key 'draft'; {remedy}"
-        return None
 
     return _read_sealed(path, subject, remedy, problem)
 

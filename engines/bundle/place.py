@@ -32,7 +32,6 @@ from ..errors import BundleError, UsageError
 
 MANIFEST_NAME = text("manifest_name")
 SCHEDULE_NAME = text("schedule_name")
-DRAFT_NAME = text("draft_name")  # not in the manifest: it may be absent or replaced
 TOKENIZER_NAME = "tokenizer.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 CARD_NAME = "README.md"  # not in the manifest: its owner may edit it

@@ -36,7 +36,7 @@ MAX_END_TOKENS = constants.integer("max_end_tokens")
 
 _OPTIONAL = (  # of the manifest; left out where absent
     *("kernels", "end_token_ids", "prompt_template", "chat_template", "requires"),
-    *("draft_layer", "draft_head", "sampling_defaults"),
+    *("draft", "draft_layer", "draft_head", "sampling_defaults"),
 )
 
 
@@ -67,7 +67,12 @@ class Manifest(Record):
     canonical: tuple[EngineSpec, ...] = Field(
         default=(), description="engines stored by --keep-canonical"
     )
-    draft_layer: DraftLayer | None = Field(default=None, description="of --draft; absent: none")
+    draft: str | None = Field(
+        default=None, description="what the draft option auto stands for; absent: own"
+    )
+    draft_layer: DraftLayer | None = Field(
+        default=None, description="of --draft-layer; absent: none"
+    )
     draft_head: DraftHead | None = Field(default=None, description="of --draft-head; absent: none")
     build: BuildSpec | None = Field(
         default=None, description="settings of TensorRT, for targets that it compiles"

@@ -38,6 +38,7 @@ def describe_plan(plan: BundlePlan) -> dict[str, Any]:
         "precision": plan.precision.model_dump(mode="json"),
         "build": None if build is None else build.model_dump(mode="json"),
         "schedule": plan.schedule.to_document(),
+        "draft": plan.drafts.text,
         "draft_behind": plan.drafts.behind,
         "draft_head_tokens": plan.drafts.head_tokens,
         "engines": [
@@ -73,6 +74,7 @@ def plan_parts(plan: BundlePlan) -> Iterator[Part]:
         **kernel_facts(plan.target, plan.kernels),
         **_build_facts(plan.target, build),
         "schedule": format_schedule(plan.schedule),
+        "--draft auto": plan.drafts.text or "",
         "drafts": describe_drafts(plan.drafts.behind, plan.drafts.head_tokens),
         "canonical graphs": _megabytes(plan.canonical_size) if plan.canonical_size else "",
         "size": _megabytes(plan.size),

@@ -89,9 +89,9 @@ def verify(
         Path | None,
         typer.Option(metavar="FILE", help="the export's --ranges, if they migrated outliers"),
     ] = None,
-    draft: Annotated[
+    draft_layer: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="the export's --draft, to compare the draft layer too"),
+        typer.Option(metavar="DIR", help="the export's --draft-layer, to compare it, too"),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -106,7 +106,7 @@ def verify(
                 bundle,
                 reference.source(),
                 ranges=ranges,
-                draft=draft,
+                draft_layer=draft_layer,
                 atol=reference.atol,
                 max_divergence=reference.max_divergence,
                 verify_memory=reference.verify_memory,

@@ -118,7 +118,7 @@ def _check_kernels(source: EngineBundle) -> None:
 def _left_out(names: list[str]) -> str:
     return (
         f"{' and '.join(names)}, for drafts alone, are left out: drafts run on skipdec's kernels, "
-        "or on a bundle that was exported for its target with --draft"
+        "or on a bundle that was exported for its target with --draft-layer"
     )
 
 

@@ -1,4 +1,4 @@
-"""The plan of what an export adds for drafts: a layer of their own, and a narrow head."""
+"""The plan of what an export adds for drafts: their text, a layer of their own, a narrow head."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from ...engines.checking import Problems
 from ...engines.errors import UsageError
 from ...engines.kernels.formats import uncut_head
 from ...engines.manifest import ModelSpec, PrecisionSpec
+from ...engines.targets import default_device
+from ...runtime.drafting.config import is_auto, parse_draft
+from ...runtime.drafting.resolver import draft_problems
 from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.draft_layer import TrainedDraftLayer, read_draft_layer
 from ..config import DRAFT_HEAD_MULTIPLE, ExportConfig
@@ -27,12 +30,12 @@ def plan_drafts(
 ) -> tuple[DraftParts, TrainedDraftLayer | None]:
     """Check what ``config`` asks for drafts; return it, and the opened layer, if any.
 
-    What is wrong is collected in ``problems``. A narrow head that only ``draft`` implies is left
-    out, with a warning, where the head's weights have no part that can be read in place.
+    What is wrong is collected in ``problems``. A narrow head that only ``draft_layer`` implies is
+    left out, with a warning, where the head's weights have no part that can be read in place.
     """
     layer = None
-    if config.draft is not None:
-        layer = problems.attempt(read_draft_layer, config.draft, checkpoint)
+    if config.draft_layer is not None:
+        layer = problems.attempt(read_draft_layer, config.draft_layer, checkpoint)
     model, precision = checkpoint.model, config.precision()
     warnings = [_UNMIGRATED] if is_migrated and layer is not None else []
     tokens = config.draft_head
@@ -45,8 +48,33 @@ def plan_drafts(
         if reasons := list(_missing_head(config, model, precision)):
             tokens = None
             warnings.append(f"no narrow head for drafts: {reasons[0]}")
+    text = None
+    if config.draft is not None:
+        text = problems.attempt(
+            _checked_draft, config.draft, config, model, has_layer=layer is not None
+        )
     behind = None if layer is None else layer.behind
-    return DraftParts(behind, tokens or None, tuple(warnings)), layer
+    return DraftParts(text, behind, tokens or None, tuple(warnings)), layer
+
+
+def _checked_draft(text: str, config: ExportConfig, model: ModelSpec, *, has_layer: bool) -> str:
+    """Return the canonical ``text``. Raises UsageError if the bundle could not run these drafts."""
+    if is_auto(text):
+        raise UsageError("draft", "is auto, which stands for the text given here; name drafts")
+    draft = parse_draft(text)
+    if draft is None:
+        return "off"
+    problems = draft_problems(
+        draft,
+        device=default_device(config.target),
+        kernels=config.own_kernels,
+        precision=config.precision(),
+        num_layers=model.num_layers,
+        has_draft_layer=has_layer,
+    )
+    if problems:
+        raise UsageError("draft", *problems)
+    return str(draft)
 
 
 def _require_head(tokens: int, model: ModelSpec, precision: PrecisionSpec) -> None:

@@ -179,7 +179,7 @@ def _verification(
         source=config.source,
         precision=precision,
         ranges=config.ranges,
-        draft=config.draft,
+        draft_layer=config.draft_layer,
         atol=config.atol,
         max_divergence=config.max_divergence,
         verify_memory=config.verify_memory,

@@ -75,13 +75,14 @@ class PlannedEngine:
 
 @dataclass(frozen=True)
 class DraftParts:
-    """The parts of a bundle that only drafts use.
+    """What a bundle says and holds of drafts.
 
-    ``behind``: the model's layers that run before the draft layer; None without one.
-    ``head_tokens``: the tokens that the narrow head scores; None without one. ``warnings`` say what
-    was left out.
+    ``text``: what it recommends; None: nothing. ``behind``: the model's layers that run before the
+    draft layer; None without one. ``head_tokens``: the tokens that the narrow head scores; None
+    without one. ``warnings`` say what was left out.
     """
 
+    text: str | None = None
     behind: int | None = None
     head_tokens: int | None = None
     warnings: tuple[str, ...] = ()

@@ -199,6 +199,7 @@ class _Building:
             candidates=candidates,
             canonical=tuple(engine.spec for engine in kept),
             build=None if plan.compilation is None else plan.compilation.build,
+            draft=plan.drafts.text,
             draft_layer=self._draft_layer(),
             draft_head=self._draft_head(),
             tokenizer=None if plan.tokenizer is None else TOKENIZER_NAME,

@@ -58,7 +58,8 @@ from .tolerance import (
 _Job = tuple[str, Callable[[], EngineCheck]]
 _ANSWER_SECONDS = 60.0
 _UNCOMPARED_DRAFT = (
-    "the draft layer was not compared; pass the directory that it was exported from as --draft"
+    "the draft layer was not compared; pass the directory that it was exported from as "
+    "--draft-layer"
 )
 
 
@@ -76,7 +77,7 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
     check_graphs(bundle)
     migration = None if request.ranges is None else read_ranges(request.ranges).migration
     check_migration(bundle, migration)
-    draft = open_draft_layer(bundle, request.draft, checkpoint)
+    draft = open_draft_layer(bundle, request.draft_layer, checkpoint)
     reader = checkpoint.reader
     with Verification(request, bundle, reader, events, migration, draft) as verification:
         engines = verification.check_engines()

@@ -38,7 +38,7 @@ def open_draft_layer(
         return None
     built = bundle.manifest.draft_layer
     if built is None:
-        raise VerificationError(str(bundle.path), "has no draft layer; leave --draft out")
+        raise VerificationError(str(bundle.path), "has no draft layer; leave --draft-layer out")
     layer = read_draft_layer(directory, checkpoint)
     if layer.behind != built.behind:
         raise VerificationError(

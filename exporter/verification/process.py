@@ -73,7 +73,7 @@ def verify_bundle(
     source: CheckpointSource | None = None,
     *,
     ranges: Path | None = None,
-    draft: Path | None = None,
+    draft_layer: Path | None = None,
     atol: float | None = None,
     max_divergence: float | None = None,
     verify_memory: int = 8 * GIB,
@@ -82,7 +82,7 @@ def verify_bundle(
     """Check all files of the bundle at ``path``; with ``source``, also what its engines compute.
 
     ``source``: the checkpoint from which it was exported. ``ranges``: the export's, if any.
-    ``draft``: the directory of its draft layer, without which that layer is not compared.
+    ``draft_layer``: the directory of its draft layer, without which that layer is not compared.
     ``atol``: the largest difference, as a fraction of the largest value; None: by precision.
     ``max_divergence``: bound on the divergence of next-token distributions, in nats per token;
     None: by precision, for a quantised bundle. ``verify_memory``: bytes up to which all engines
@@ -100,7 +100,7 @@ def verify_bundle(
         precision=opened.manifest.precision,
         kernels=opened.manifest.kernels,
         ranges=ranges,
-        draft=draft,
+        draft_layer=draft_layer,
         atol=atol,
         max_divergence=max_divergence,
         verify_memory=verify_memory,

@@ -29,7 +29,7 @@ class VerificationRequest(ValidatedConfig):
     ranges: Path | None = Field(
         default=None, description="with the factors that migrated the weights, if any"
     )
-    draft: Path | None = Field(
+    draft_layer: Path | None = Field(
         default=None, description="directory of the draft layer, if it is to be compared"
     )
     atol: float | None = Field(default=None, gt=0, description="None: by precision")

@@ -11,7 +11,6 @@ from ...engines.constants import integer
 from ...engines.errors import MOST_PROBLEMS, UsageError, did_you_mean, shown
 
 MAX_DRAFT_TOKENS = integer("draft_max_tokens")
-_MAX_NUMBER = integer("max_tokens")
 _MAX_LENGTH = 200  # characters; the longest sensible text has 60
 _INTEGER = re.compile(r"[0-9]{1,9}")
 
@@ -33,7 +32,6 @@ PART_KINDS: Mapping[str, PartKind] = MappingProxyType(
     {
         "own": PartKind("own"),
         "lookup": PartKind("lookup"),
-        "layers": PartKind("layers:N", runs_layers=True),
         "ends": PartKind("ends:N", runs_layers=True),
         "first": PartKind("first:N", runs_layers=True),
         "trained": PartKind("trained", runs_layers=True),
@@ -68,8 +66,7 @@ class DraftConfig:
     The first part that proposes something for a row drafts for it in that pass. ``tokens`` bounds
     the drafted tokens of a row in one pass. With ``adapt`` the measured costs and acceptance choose
     how many there are, and whether there are any. ``exact`` refuses engines whose results may
-    depend on how many tokens a pass has. ``head`` is the number of the vocabulary's first tokens
-    that drafts of layers score; None scores all.
+    depend on how many tokens a pass has.
 
     >>> str(parse_draft("own + ends:3, tokens=5"))
     'own+ends:3,tokens=5'
@@ -79,7 +76,11 @@ class DraftConfig:
     tokens: int = MAX_DRAFT_TOKENS
     adapt: bool = True
     exact: bool = True
-    head: int | None = None
+
+    @property
+    def runs_layers(self) -> bool:
+        """True if layers draft, those of the model or the bundle's own."""
+        return any(part.runs_layers for part in self.parts)
 
     @property
     def uses_draft_layer(self) -> bool:
@@ -97,7 +98,7 @@ class DraftConfig:
 
 
 AUTO = "auto"
-"""The text that stands for the drafts a bundle recommends; see `recommended_draft`."""
+"""The text that stands for the drafts a bundle recommends; see `DraftResolver`."""
 
 
 def is_auto(text: object) -> bool:
@@ -219,6 +220,5 @@ _READERS: Mapping[str, Callable[[str], tuple[int | bool | None, str]]] = Mapping
         "tokens": _read_integer(1, MAX_DRAFT_TOKENS),
         "adapt": _read_switch,
         "exact": _read_switch,
-        "head": _read_integer(1, _MAX_NUMBER),
     }
 )

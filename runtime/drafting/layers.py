@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from types import MappingProxyType
-
-from ...engines.errors import ScheduleError
 from ...engines.manifest import DraftLayer, Manifest
-from ..schedule import ExitSchedule, LayerPlan
+from ..schedule import LayerPlan
 from .config import DraftPart
 
 
 def draft_plan(
-    part: DraftPart, own: ExitSchedule, draft_layer: DraftLayer | None = None
+    part: DraftPart, num_layers: int, draft_layer: DraftLayer | None = None
 ) -> LayerPlan:
-    """Return the layers that ``part`` runs; ``own`` is the bundle's schedule.
+    """Return the layers that ``part`` runs of a model of ``num_layers``.
 
-    Worked, 12 layers, the schedule's placement ``top`` with one warm-up layer: ``layers:3`` and
-    ``ends:3`` run 0, 10, 11, ``first:3`` runs 0, 1, 2. ``trained`` with a draft layer behind layer
-    0 runs 0 and 12: the draft layer has the number behind the model's last one.
-
-    Raises ScheduleError if the placement has no such number of layers.
+    Worked, 12 layers: ``ends:3`` runs 0, 10, 11 and ``first:3`` runs 0, 1, 2. ``trained`` with a
+    draft layer behind layer 0 runs 0 and 12: the draft layer has the number behind the model's last
+    one.
     """
     if draft_layer is not None and part.name == "trained":
-        return LayerPlan((*range(draft_layer.behind), own.num_layers))
+        return LayerPlan((*range(draft_layer.behind), num_layers))
     assert part.number is not None, "a part that runs layers of the model names their number"
-    return LayerPlan(_LAYERS[part.name](own, part.number))
+    if part.name == "first":
+        return LayerPlan(tuple(range(part.number)))
+    return LayerPlan((0, *range(num_layers - part.number + 1, num_layers)))
 
 
 def depth_problem(part: DraftPart, num_layers: int) -> str | None:
@@ -39,52 +34,16 @@ def depth_problem(part: DraftPart, num_layers: int) -> str | None:
     )
 
 
-def least_layers(part: DraftPart, own: ExitSchedule) -> int:
-    """Return the smallest number of layers that the part could name."""
-    for number in range(1, own.num_layers):
-        try:
-            draft_plan(replace(part, number=number), own)
-        except ScheduleError:
-            continue
-        return number
-    return own.num_layers
-
-
-def byte_share(manifest: Manifest, plan: LayerPlan, *, narrow: bool = False) -> float:
+def byte_share(manifest: Manifest, plan: LayerPlan) -> float:
     """Return the bytes that a draft step reads ÷ those of a pass, heads included: its cost.
 
-    At small batches engines run at about memory bandwidth, so bytes predict time. ``narrow`` says
-    that the draft scores tokens by the bundle's narrow head.
+    At small batches engines run at about memory bandwidth, so bytes predict time. A draft scores
+    tokens by the bundle's narrow head, if it has one.
     """
     embed, *layers, head = (engine.step_bytes for engine in manifest.engines)
     whole = embed + sum(layers) + head
     if manifest.draft_layer is not None:
         layers.append(manifest.draft_layer.engine.step_bytes)
-    if narrow and manifest.draft_head is not None:
+    if manifest.draft_head is not None:
         head = manifest.draft_head.engine.step_bytes
     return (embed + sum(layers[layer] for layer in plan) + head) / whole
-
-
-def _placed(own: ExitSchedule, count: int) -> tuple[int, ...]:
-    warmup = max(1, own.warmup_layers)  # of full depth none; drafts without layer 0 never hold
-    placed = own.changed(
-        decay="constant",
-        max_exit_layer=count,
-        min_exit_layer=count,
-        warmup_layers=warmup,
-        prompt="full",
-    )
-    return placed.plan(0).layers
-
-
-def _ends(own: ExitSchedule, count: int) -> tuple[int, ...]:
-    return (0, *range(own.num_layers - count + 1, own.num_layers))
-
-
-def _first(own: ExitSchedule, count: int) -> tuple[int, ...]:
-    return tuple(range(count))
-
-
-_LAYERS: Mapping[str, Callable[[ExitSchedule, int], tuple[int, ...]]] = MappingProxyType(
-    {"layers": _placed, "ends": _ends, "first": _first}
-)

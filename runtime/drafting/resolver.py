@@ -9,60 +9,45 @@ from functools import cached_property, lru_cache
 
 from ...engines.errors import UsageError, shown
 from ...engines.kernels.formats import foreign_products
-from ...engines.manifest import Manifest
+from ...engines.manifest import Manifest, PrecisionSpec
+from ...engines.targets import default_device
 from ..schedule import ExitSchedule, LayerPlan
 from ..schedule.text import format_schedule
 from .config import DraftConfig, DraftPart, is_auto, parse_draft
-from .layers import byte_share, depth_problem, draft_plan, least_layers
+from .layers import byte_share, depth_problem, draft_plan
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_CACHED_TEXTS = 128
+_RECOMMENDED = "own"  # by a bundle whose manifest names no drafts
 
 
 @dataclass(frozen=True)
 class DraftResolver:
     """Resolves the draft text of a call; None stands for ``default``, that of the opened bundle.
 
-    ``device`` is what the bundle runs on: cpu, rehearsal or cuda. ``own`` is its schedule, whose
-    placement chooses layers that draft. ``recommended`` returns what ``auto`` stands for; it is
-    called when a call asks for it.
+    ``auto`` stands for the drafts that the bundle recommends, or ``own``. ``device`` is where the
+    bundle runs, such as ``cuda:1``; None: where its target runs by default.
     """
 
     manifest: Manifest
-    device: str
-    own: ExitSchedule
-    recommended: Callable[[], DraftConfig | None]
+    device: str | None = None
     default: str | None = None
 
     def resolve(self, wanted: str | None = None) -> DraftConfig | None:
         """Return the drafts of a call, or None for none. The last texts are cached.
 
-        Raises UsageError for an invalid text, and for a bundle in which drafts could change texts;
-        BundleError if ``auto`` is wanted and the bundle's draft.json is damaged.
+        Raises UsageError for an invalid text, and for a bundle in which drafts could change texts.
         """
         text = self.default if wanted is None else wanted
         return self._resolve_once(text) if isinstance(text, str) else parse_draft(text)
-
-    def check(self, config: DraftConfig | None) -> None:
-        """Raise UsageError, with all problems, if this bundle cannot run ``config``."""
-        if config is None:
-            return
-        problems = [
-            *self._unsupported(),
-            *self._inexact(config),
-            *self._beyond_depth(config),
-            *self._without_layer(config),
-            *self._without_head(config),
-        ] or list(self._misplaced(config))
-        if problems:
-            raise UsageError("draft", *problems)
 
     def warn_of_unused(self, config: DraftConfig | None, schedules: Sequence[ExitSchedule]) -> None:
         """Log, once, that drafts of layers run some that no token of ``schedules`` runs."""
         for part in () if config is None else config.parts:
             if not part.runs_layers:
                 continue
-            needed = {layer for layer in self.plan(part) if layer < self.own.num_layers}
+            num_layers = self.manifest.model.num_layers
+            needed = {layer for layer in self.plan(part) if layer < num_layers}
             # Later plans of a schedule are parts of its first.
             shallow = [one for one in schedules if not needed.issubset(one.plan(0))]
             if shallow and len(shallow) == len(schedules):
@@ -72,17 +57,17 @@ class DraftResolver:
                     "schedule"
                 )
 
+    def plan(self, part: DraftPart) -> LayerPlan:
+        """Return the layers that a part of resolved drafts runs."""
+        return draft_plan(part, self.manifest.model.num_layers, self.manifest.draft_layer)
+
+    def draft_prior(self, plan: LayerPlan) -> float:
+        """Return what a draft step of ``plan`` should cost, in passes over one token."""
+        return byte_share(self.manifest, plan)
+
     @cached_property
     def _warn_once(self) -> Callable[[str], None]:
         return lru_cache(maxsize=_MAX_CACHED_TEXTS)(_LOGGER.warning)
-
-    def plan(self, part: DraftPart) -> LayerPlan:
-        """Return the layers that a part of resolved drafts runs, by the bundle's own placement."""
-        return draft_plan(part, self.own, self.manifest.draft_layer)
-
-    def draft_prior(self, plan: LayerPlan, *, narrow: bool) -> float:
-        """Return what a draft step of ``plan`` should cost, in passes over one token."""
-        return byte_share(self.manifest, plan, narrow=narrow)
 
     @cached_property
     def _resolve_once(self) -> Callable[[str], DraftConfig | None]:
@@ -90,83 +75,75 @@ class DraftResolver:
         return lru_cache(maxsize=_MAX_CACHED_TEXTS)(self._resolve_text)
 
     def _resolve_text(self, text: str) -> DraftConfig | None:
-        config = self.recommended() if is_auto(text) else parse_draft(text)
-        self.check(config)
+        manifest = self.manifest
+        config = parse_draft((manifest.draft or _RECOMMENDED) if is_auto(text) else text)
+        if config is None:
+            return None
+        if manifest.build is not None:
+            raise UsageError(
+                "draft",
+                "needs engines that run several tokens of a row in one step; TensorRT's plans are "
+                "built for one; leave out draft",
+            )
+        problems = draft_problems(
+            config,
+            device=self.device or default_device(manifest.target),
+            kernels=manifest.kernels,
+            precision=manifest.precision,
+            num_layers=manifest.model.num_layers,
+            has_draft_layer=manifest.draft_layer is not None,
+        )
+        if problems:
+            raise UsageError("draft", *problems)
         return config
 
-    def _unsupported(self) -> Iterator[str]:
-        """Yield a problem if the engines cannot run drafts at all."""
-        if self.manifest.build is not None:
-            yield (
-                "needs engines that run several tokens of a row in one step; TensorRT's plans are "
-                "built for one; leave out draft"
-            )
 
-    def _inexact(self, config: DraftConfig) -> Iterator[str]:
-        """Yield a problem if results may depend on how many tokens of a row share a pass.
+def draft_problems(
+    config: DraftConfig,
+    *,
+    device: str,
+    kernels: str | None,
+    precision: PrecisionSpec,
+    num_layers: int,
+    has_draft_layer: bool,
+) -> list[str]:
+    """Return why a bundle with these properties can't run ``config`` on ``device``."""
+    problems = list(_inexact(device, kernels, precision)) if config.exact else []
+    depths = (depth_problem(part, num_layers) for part in config.parts)
+    problems += [problem for problem in depths if problem is not None]
+    if config.uses_draft_layer and not has_draft_layer:
+        problems.append(
+            "trained needs a draft layer, which the bundle does not have; train one with "
+            "`skipdec tune --draft-layer` and export the model with --draft-layer"
+        )
+    return problems
 
-        skipdec's kernels give the same bits for a token whatever else is in the call. Products
-        that they lack are ONNX Runtime's, and so are all operators of other bundles.
-        """
-        if not config.exact:
-            return
-        if self.device == "cuda":
-            yield (
-                "does not keep the bits on a GPU, where products round otherwise when a row feeds "
-                "several tokens: on an H200 texts were equal, log-probabilities not bit for bit; "
-                "leave out draft, use device='cpu', or allow texts that differ by rounding with "
-                "exact=no"
-            )
-        elif self.manifest.kernels != "skipdec":
-            yield (
-                "needs skipdec's kernels: with ONNX Runtime's operators texts may differ by "
-                "rounding; rewrite the bundle with `skipdec build BUNDLE --target onnxruntime "
-                "--kernels skipdec`, or allow it with exact=no"
-            )
-        elif foreign := foreign_products(self.manifest.precision):
-            yield (
-                f"needs weights of int8, int4 or 16 bits: products of {' and '.join(foreign)} "
-                "weights are ONNX Runtime's, and texts may differ by rounding; export the model "
-                "with --quantize int8, or allow it with exact=no"
-            )
 
-    def _beyond_depth(self, config: DraftConfig) -> Iterator[str]:
-        """Yield a problem for each part with as many layers as the model has, or more."""
-        problems = (depth_problem(part, self.manifest.model.num_layers) for part in config.parts)
-        yield from (problem for problem in problems if problem is not None)
+def _inexact(device: str, kernels: str | None, precision: PrecisionSpec) -> Iterator[str]:
+    """Yield a problem if results may depend on how many tokens of a row share a pass.
 
-    def _misplaced(self, config: DraftConfig) -> Iterator[str]:
-        """Yield a problem for each part with fewer layers than the bundle's placement has."""
-        for part in config.parts:
-            if part.number is None or part.number >= (least := least_layers(part, self.own)):
-                continue
-            yield (
-                f"{part}: min_exit_layer is {part.number}; allowed with placement "
-                f"{self.own.placement}: {least} or more; take another number, ends:N or first:N"
-            )
-
-    def _without_layer(self, config: DraftConfig) -> Iterator[str]:
-        """Yield a problem if the text asks for a draft layer that is not there."""
-        if config.uses_draft_layer and self.manifest.draft_layer is None:
-            yield (
-                "trained needs a draft layer, which the bundle does not have; train one with "
-                "`skipdec tune --draft-layer` and export the model with --draft"
-            )
-
-    def _without_head(self, config: DraftConfig) -> Iterator[str]:
-        """Yield a problem if the text names a narrow head that is not there or not used."""
-        if config.head is None:
-            return
-        held = self.manifest.draft_head
-        if not any(part.runs_layers for part in config.parts):
-            yield f"head is {config.head}, but no part runs layers; leave it out, or add ends:3"
-        elif held is None:
-            yield (
-                f"head is {config.head}, but the bundle has no narrow head; leave it out, or "
-                "export the model with --draft-head"
-            )
-        elif held.tokens != config.head:
-            yield f"head is {config.head}; allowed: {held.tokens}, the bundle's narrow head"
+    skipdec's kernels give the same bits for a token whatever else is in the call. Products that
+    they lack are ONNX Runtime's, and so are all operators of other bundles.
+    """
+    if device.partition(":")[0] == "cuda":
+        yield (
+            "does not keep the bits on a GPU, where products round otherwise when a row feeds "
+            "several tokens: on an H200 texts were equal, log-probabilities not bit for bit; "
+            "leave out draft, use device='cpu', or allow texts that differ by rounding with "
+            "exact=no"
+        )
+    elif kernels != "skipdec":
+        yield (
+            "needs skipdec's kernels: with ONNX Runtime's operators texts may differ by "
+            "rounding; rewrite the bundle with `skipdec build BUNDLE --target onnxruntime "
+            "--kernels skipdec`, or allow it with exact=no"
+        )
+    elif foreign := foreign_products(precision):
+        yield (
+            f"needs weights of int8, int4 or 16 bits: products of {' and '.join(foreign)} "
+            "weights are ONNX Runtime's, and texts may differ by rounding; export the model "
+            "with --quantize int8, or allow it with exact=no"
+        )
 
 
 def wants_drafts(wanted: str | None) -> bool:

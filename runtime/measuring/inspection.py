@@ -12,7 +12,7 @@ from ...engines.errors import UsageError
 from ...engines.kernels.formats import uncut_head
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import EngineSpec, Manifest, TensorRole
-from ..drafting.bundle import bundle_draft_file, draft_resolver
+from ..drafting.resolver import DraftResolver
 from ..kv.buffers import KVLayout
 from ..kv.cache import plan_kv_cache
 from ..schedule import ExitSchedule
@@ -81,19 +81,19 @@ def describe_bundle(bundle: EngineBundle) -> dict[str, Any]:
         if manifest.chat_template is None
         else manifest.chat_template.model_dump(mode="json"),
         "bundle_schedule": format_schedule(bundle_schedule(bundle)),
-        "drafts": describe_drafts(bundle),
+        "drafts": describe_drafts(manifest),
         "draft_engines": describe_draft_engines(manifest),
-        "bundle_draft": None if (draft := bundle_draft_file(bundle)) is None else draft.text,
+        "bundle_draft": manifest.draft,
         "tool_versions": manifest.tool_versions,
         "source": manifest.source,
         "digest": manifest.digest,
     }
 
 
-def describe_drafts(bundle: EngineBundle) -> dict[str, Any]:
+def describe_drafts(manifest: Manifest) -> dict[str, Any]:
     """Return whether drafts are promised to change no text of the bundle, and if not, why."""
     try:
-        draft_resolver(bundle).resolve("own")
+        DraftResolver(manifest).resolve("own")
     except UsageError as error:
         return {"exact": False, "problem": "; ".join(error.problems)}
     return {"exact": True, "problem": None}

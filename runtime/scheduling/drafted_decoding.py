@@ -302,20 +302,16 @@ def make_decoding(
         return OrdinaryDecoding()
     memory = loaded.draft_memory
 
-    narrow = draft.head is not None
-
     def by_layers(part: DraftPart) -> Drafter:
         plan = loaded.drafts.plan(part)
-        prior = loaded.drafts.draft_prior(plan, narrow=narrow)
-        source = f"{part},head={draft.head}" if narrow else str(part)
+        prior = loaded.drafts.draft_prior(plan)
         kind = TrainedDrafter if part.name == "trained" else LayerDrafter
-        return kind(source, plan, loaded.engines, slots, memory.costs, prior, narrow=narrow)
+        return kind(str(part), plan, loaded.engines, slots, memory.costs, prior)
 
     loaded.engines.load_drafts(draft)
     makers: Mapping[str, Callable[[DraftPart], Drafter]] = {
         "own": lambda part: OwnDrafter(memory.tables, per_client=config.prefixes == "client"),
         "lookup": lambda part: LookupDrafter(),
-        "layers": by_layers,
         "ends": by_layers,
         "first": by_layers,
         "trained": by_layers,

@@ -36,20 +36,14 @@ class LayerDrafter(Drafter):
         slots: SlotStitcher,
         costs: PassCosts,
         draft_prior: float,
-        *,
-        narrow: bool,
     ) -> None:
-        """Run the layers of ``plan`` on ``slots``; ``costs`` learns how long that takes.
-
-        ``narrow``: score the tokens of the bundle's narrow head only.
-        """
+        """Run the layers of ``plan`` on ``slots``; ``costs`` learns how long that takes."""
         self.source = source
         self.draft_prior = draft_prior
         self._plan = plan
         self._engines = engines
         self._slots = slots
         self._costs = costs
-        self._narrow = narrow
         self._steps = 0
 
     @cached_property
@@ -86,7 +80,6 @@ class LayerDrafter(Drafter):
                 for row, tokens in rows
             ],
             self._plan,
-            narrow=self._narrow,
         )
         for index, (row, tokens) in enumerate(rows):
             tokens.append(logits.propose(index, row.sampler, place))

@@ -15,7 +15,6 @@ from ...engines.checking import ValidatedConfig
 from ...engines.constants import integer
 from ...engines.errors import CapacityError, UsageError
 from ...engines.manifest import Manifest, ModelSpec, TensorRole
-from ..drafting.bundle import draft_resolver
 from ..drafting.config import MAX_DRAFT_TOKENS, DraftConfig
 from ..drafting.memory import DraftMemory
 from ..drafting.resolver import DraftResolver
@@ -274,7 +273,7 @@ class LoadedBundle:
             on_device=device is not None,
         )
         runs_on = "cpu" if device is None else device.kind
-        drafts = draft_resolver(bundle, schedules.own, device=runs_on, default=options.draft)
+        drafts = DraftResolver(bundle.manifest, runs_on, options.draft)
         draft = drafts.resolve()
         stitcher = load_stitcher(bundle, backend, limits.max_batch_size, limits.padded_rows)
         # The free memory is known once the engines are loaded.

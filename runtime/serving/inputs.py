@@ -9,9 +9,8 @@ from ...engines.bundle import EngineBundle
 from ...engines.bundle.contract import check_contract
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import ModelSpec
-from ..drafting.bundle import draft_resolver
 from ..drafting.config import DraftConfig
-from ..drafting.resolver import wants_drafts
+from ..drafting.resolver import DraftResolver, wants_drafts
 from ..generator import Generator
 from ..opening import OpenOptions
 from ..requests.request import Prompt, Request, make_request
@@ -47,8 +46,7 @@ class InputProcessor:
         own = bundle_schedule(bundle)
         schedules = ScheduleResolver(model.num_layers, own, options.schedule, model.max_seq_len)
         schedules.resolve(None, 1)
-        drafts = draft_resolver(bundle, own, device=options.device, default=options.draft)
-        draft = drafts.resolve()
+        draft = DraftResolver(manifest, options.device, options.draft).resolve()
         template = None if options.raw_prompts else manifest.prompt_template
         tokenizer = Tokenizer.of(bundle, template)
         if tokenizer is not None:

@@ -246,7 +246,8 @@ class LoadedEngines:
 
     def load_drafts(self, draft: DraftConfig) -> None:
         """Load the engines that only these drafts run. Raises as the backend's ``load``."""
-        self.require_usable().load_drafts(layer=draft.uses_draft_layer, head=draft.head is not None)
+        if draft.runs_layers:
+            self.require_usable().load_drafts(layer=draft.uses_draft_layer)
 
     def require_usable(self) -> Stitcher:
         """Return the stitcher. Raises ClosedError, or SkipDecError in a forked child."""

@@ -227,10 +227,10 @@ class Stitcher(ABC):
 
     drafts: DraftEngines | None = None
 
-    def load_drafts(self, *, layer: bool, head: bool) -> None:
-        """Load the bundle's draft layer and narrow head; without engines for drafts do nothing."""
+    def load_drafts(self, *, layer: bool) -> None:
+        """Load the bundle's narrow head, and its draft layer if ``layer``, where it has them."""
         if self.drafts is not None:
-            _ = layer and self.drafts.layer, head and self.drafts.head  # loaded on first use
+            _ = layer and self.drafts.layer, self.drafts.head  # loaded on first use
 
     @abstractmethod
     def prefill(

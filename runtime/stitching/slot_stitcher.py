@@ -202,16 +202,14 @@ class SlotStitcher(ABC):
         """
 
     @abstractmethod
-    def draft(
-        self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool = False
-    ) -> StepLogits:
+    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> StepLogits:
         """Run one token of each row through the layers of ``plan``, to guess what follows.
 
         Each row must reside in these layers, and ``position`` be behind what is written of it.
         Nobody leaves a layer and lengths stay, so the next pass, in which the row runs at least
         these layers, overwrites the keys and values of the draft. Rows that do not draft keep
-        theirs. Returns the logits of the rows in the given order, valid until the next call; if
-        ``narrow``, of the tokens that the bundle's narrow head scores.
+        theirs. Returns the logits of the rows in the given order, valid until the next call: of
+        the tokens that the bundle's narrow head scores, if it has one.
 
         The bundle's draft layer has the number behind the model's last layer; its keys and values
         are those that `follow` and earlier draft steps wrote.

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from .exporter.pipeline.exporting import export as export
     from .exporter.tensorrt import TensorRtConfig as TensorRtConfig
     from .exporter.verification.process import verify_bundle as verify_bundle
-    from .runtime.drafting.bundle import write_draft as write_draft
     from .runtime.generator import Generator as Generator
     from .runtime.libskipdec.paths import NativePaths as NativePaths
     from .runtime.libskipdec.paths import native_paths as native_paths
@@ -120,7 +119,6 @@ _RUNNING = _by_name(
         ),
         ".engines.host.events": "Events",
         ".engines.host.progress": "ConsoleProgress",
-        ".runtime.drafting.bundle": "write_draft",
         ".runtime.generator": "Generator",
         ".runtime.libskipdec.paths": "NativePaths native_paths",
         ".runtime.measuring.bench": "BenchReport run_benchmark",

@@ -37,7 +37,6 @@ _COMMANDS = {
     "inspect": ("runtime.commands.inspect", "Show a bundle's engines, tensors and memory."),
     "serve": ("runtime.commands.serve", "Serve bundles over OpenAI's completions API."),
     "schedule": ("runtime.commands.schedule", "Show, draw or change an exit schedule."),
-    "draft": ("runtime.commands.draft", "Show or change what a bundle drafts."),
     "triton": ("runtime.commands.triton", "Set up bundles as models of Triton Inference Server."),
     "calibrate": ("calib.commands.calibrate", "Measure ranges of activations for int8 and fp8."),
     "round": ("calib.commands.round", "Round weights to int4 by the effect on outputs."),

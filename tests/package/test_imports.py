@@ -55,7 +55,6 @@ def test_every_command_is_a_function_of_the_package(command: str) -> None:
         "chat": "Generator SamplingParams",
         "compare": "compare CompareConfig",
         "doctor": "examine_machine",
-        "draft": "write_draft",
         "evaluate": "evaluate EvaluationConfig",
         "export": "export ExportConfig",
         "fit": "fit FitConfig",

@@ -12,7 +12,7 @@ from ....engines.checking import Problems, expanded
 from ....engines.documents import write_file
 from ....engines.errors import SkipDecError, UsageError
 from ....engines.targets import default_device, target_of
-from ...drafting.bundle import draft_resolver
+from ...drafting.resolver import DraftResolver
 from ...schedule.bundle import bundle_schedule
 from ...schedule.request_schedules import ScheduleResolver
 from ...scheduling.scheduler import parse_admission
@@ -94,7 +94,7 @@ def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
     if device is not None and device.partition(":")[0] not in backends:
         allowed = ", ".join(backends)
         raise UsageError("device", f"is {device}; bundles of {target} run on {allowed}")
-    draft_resolver(bundle, own, device=device, default=config.draft).resolve()
+    DraftResolver(bundle.manifest, device, config.draft).resolve()
     return bundle
 
 

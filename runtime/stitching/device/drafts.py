@@ -38,13 +38,15 @@ class DeviceDrafts:
         self._num_layers = num_layers
         self._layouts: list[_LaidOut] = []  # of the last steps, the latest first
 
-    def run(self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool) -> StepLogits:
+    def run(self, rows: Sequence[DraftRow], plan: LayerPlan) -> StepLogits:
         """Run a draft step; see `SlotStitcher.draft`."""
         laid_out = self._lay_out(rows, plan)
         laid_out.rows.require_positions(self._cache, rows)
         plans = (plan,)
         fed = [StepRow(row.row, (row.token,), row.position, plans) for row in rows]
         fed += [StepRow(row, (0,), self._cache.length(row), plans) for row in laid_out.others]
+        drafts = self._engines.drafts
+        narrow = drafts is not None and drafts.head_tokens is not None
         kind = StepKind(has_draft_layer=self._num_layers in plan, narrow=narrow)
         steps = self._engines.steps(self._limits.capacity, self._limits.bucket, kind)
         return steps.enqueue(laid_out.layout, fed, self._cache.first).wait()

@@ -100,12 +100,10 @@ class DeviceSlotStitcher(SlotStitcher):
         return coming
 
     @override
-    def draft(
-        self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool = False
-    ) -> StepLogits:
+    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> StepLogits:
         if self._drafts is None:
             self._drafts = DeviceDrafts(self._engines, self._cache, self.limits, self._num_layers)
-        return self._drafts.run(rows, plan, narrow=narrow)
+        return self._drafts.run(rows, plan)
 
     @override
     def discard(self, row: int) -> None:

@@ -39,9 +39,9 @@ class HostDrafts:
         self._routes: list[_Route] = []  # of the last steps, the latest first
         self.has_found_route = False  # in the last step, which took longer for it
 
-    def run(self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool) -> HostLogits:
+    def run(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
         """Run a draft step; see `SlotStitcher.draft`."""
-        route = self._route_of(rows, plan, narrow)
+        route = self._route_of(rows, plan)
         route.rows.require_positions(self._cache, rows)
         positions = [self._cache.length(number) for number in route.order]
         tokens = [0] * len(positions)
@@ -83,19 +83,19 @@ class HostDrafts:
             held = self._part.hidden_states[: len(group.rows)]
             self._whole.hidden_states[group.rows] = held
 
-    def _route_of(self, rows: Sequence[DraftRow], plan: LayerPlan, narrow: bool) -> _Route:
+    def _route_of(self, rows: Sequence[DraftRow], plan: LayerPlan) -> _Route:
         self.has_found_route = False
         if self._routes and self._routes[0].rows.version != self._cache.version:
             self._routes.clear()
         for route in self._routes:
-            if route.narrow == narrow and route.rows.serves(self._cache, rows, plan):
+            if route.rows.serves(self._cache, rows, plan):
                 return route
         self.has_found_route = True
-        route = self._find_route(DraftRows.of(self._cache, rows, plan), narrow)
+        route = self._find_route(DraftRows.of(self._cache, rows, plan))
         self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
         return route
 
-    def _find_route(self, rows: DraftRows, narrow: bool) -> _Route:
+    def _find_route(self, rows: DraftRows) -> _Route:
         """Find the calls of the plan's layers, lowest first, on the rows that reside in them."""
         residents, numbers = rows.residents, rows.numbers
         order = list(dict.fromkeys(row for inside in residents.values() for row in inside))
@@ -116,13 +116,12 @@ class HostDrafts:
             stops.append(_Stop(group, bound))
         return _Route(
             rows=rows,
-            narrow=narrow,
             order=order,
             places=[place[number] for number in numbers],
             stops=stops,
             embed=self._workspace.ends(len(order))[0],
-            head=self._workspace.head(len(order), len(numbers), narrow=narrow),
-            logits=HostLogits(self._workspace.head_logits(narrow=narrow)),
+            head=self._workspace.draft_head(len(order), len(numbers)),
+            logits=HostLogits(self._workspace.draft_logits),
         )
 
 
@@ -150,7 +149,6 @@ class _Route:
     """The calls of a draft step; steps of the same ``rows`` repeat them."""
 
     rows: DraftRows
-    narrow: bool  # scores by the narrow head
     order: list[int]  # rows that take part, as they stand in the buffers
     places: list[int]  # in ``order``, of the rows that draft
     stops: list[_Stop]

@@ -82,12 +82,10 @@ class HostSlotStitcher(SlotStitcher):
         return route.logits
 
     @override
-    def draft(
-        self, rows: Sequence[DraftRow], plan: LayerPlan, *, narrow: bool = False
-    ) -> HostLogits:
+    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
         if self._drafts is None:
             self._drafts = HostDrafts(self._engines, self._cache)
-        logits = self._drafts.run(rows, plan, narrow=narrow)
+        logits = self._drafts.run(rows, plan)
         self._has_found_route = self._drafts.has_found_route
         return logits
 

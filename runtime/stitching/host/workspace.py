@@ -40,7 +40,7 @@ class Workspace:
         self.head_positions = np.zeros(max_tokens, np.int64)
         self._narrow_logits: Array | None = None  # float32 [max_tokens, N], of the narrow head
         self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of a pass
-        self._heads: dict[tuple[int, int, bool], Binding] = {}  # by tokens, chosen ones, narrow
+        self._draft_heads: dict[tuple[int, int], Binding] = {}  # by tokens, chosen ones
 
     def ends(self, tokens: int) -> tuple[Binding, Binding]:
         """Return embedding and head, bound to the first ``tokens`` tokens."""
@@ -49,28 +49,30 @@ class Workspace:
             self._ends[tokens] = (bind(self._embed, tensors), bind(self._head, tensors))
         return self._ends[tokens]
 
-    def head(self, tokens: int, chosen: int, *, narrow: bool) -> Binding:
-        """Return the head, or the narrow one, for ``chosen`` of the first ``tokens`` tokens.
+    def draft_head(self, tokens: int, chosen: int) -> Binding:
+        """Return the head of drafts for ``chosen`` of the first ``tokens`` tokens.
 
-        Their places are read from ``head_positions`` int64 when it runs, and the results are
-        `head_logits`.
+        It is the bundle's narrow head, or the model's own without one. The places are read from
+        ``head_positions`` int64 when it runs, and the results are `draft_logits`.
         """
-        key = tokens, chosen, narrow
-        if key not in self._heads:
+        key = tokens, chosen
+        if key not in self._draft_heads:
             tensors = {
                 **self.whole.tensors(tokens),
                 TensorRole.ROW_POSITIONS: self.head_positions[:chosen],
-                TensorRole.LOGITS: self.head_logits(narrow=narrow)[:chosen],
+                TensorRole.LOGITS: self.draft_logits[:chosen],
             }
-            self._heads[key] = bind(self._head_session(narrow), tensors)
-        return self._heads[key]
+            self._draft_heads[key] = bind(self._narrow_head or self._head, tensors)
+        return self._draft_heads[key]
 
-    def head_logits(self, *, narrow: bool) -> Array:
-        """Return the logits float32 [max_tokens, V] that `head` writes; [max_tokens, N] narrow."""
-        if not narrow:
+    @property
+    def draft_logits(self) -> Array:
+        """The logits float32 [max_tokens, N] of the tokens that `draft_head` scores."""
+        narrow = self._narrow_head
+        if narrow is None:
             return self.whole.logits
         if self._narrow_logits is None:
-            width = self._head_session(narrow).spec.tensor(TensorRole.LOGITS).shape[-1]
+            width = narrow.spec.tensor(TensorRole.LOGITS).shape[-1]
             self._narrow_logits = np.zeros((self.max_tokens, int(width)), np.float32)
         return self._narrow_logits
 
@@ -80,14 +82,11 @@ class Workspace:
         for ends in self._ends.values():
             for binding in ends:
                 binding.release()
-        for head in self._heads.values():
+        for head in self._draft_heads.values():
             head.release()
         self._ends.clear()
-        self._heads.clear()
+        self._draft_heads.clear()
 
-    def _head_session(self, narrow: bool) -> EngineSession:
-        if not narrow:
-            return self._head
-        assert self._drafts is not None
-        assert self._drafts.head is not None, "drafts were resolved against the bundle"
-        return self._drafts.head
+    @property
+    def _narrow_head(self) -> EngineSession | None:
+        return None if self._drafts is None else self._drafts.head

@@ -118,7 +118,7 @@ def test_a_draft_layer_alone_is_behind_the_first_layer(
     held_out = next(line for line in result.stdout.splitlines() if "held-out loss" in line)
     before, after = held_out.split()[-6:-3:2]
     assert before == after, "full depth is as it was"
-    export = f"next: skipdec export {model} --draft {output} --quantize int8"
+    export = f"next: skipdec export {model} --draft-layer {output} --quantize int8"
     assert f"{export}, then run the bundle with --draft trained" in result.stdout
     assert json.loads((output / "draft_layer.json").read_text())["behind"] == 1
 

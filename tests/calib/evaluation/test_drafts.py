@@ -12,7 +12,6 @@ from command_line import run
 from evaluations import SKIPPING, write_rows
 from text_bundles import STRUCTURE, copy_with_tokenizer
 
-from skipdec import write_draft
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
@@ -24,6 +23,7 @@ from skipdec.engines.host.console import markdown_report
 from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
+from skipdec.runtime.drafting.resolver import DraftResolver
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.tokens.outputs import CompletionOutput
@@ -111,15 +111,17 @@ def test_changed_texts_are_counted_and_end_the_command_with_an_error(
         _require_equal_texts(result)
 
 
-def test_auto_is_the_draft_of_the_bundle(config: EvaluationConfig) -> None:
+def test_auto_is_the_draft_of_the_bundle(
+    config: EvaluationConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     auto = config.updated(drafts=("auto",))
-    bundle = config.bundles[0].path
-    write_draft(bundle, "lookup,tokens=3")
-    assert str(prepare(auto).bundles[0].drafts["auto"]) == "lookup,tokens=3"
-    write_draft(bundle, "off")
-    with pytest.raises(UsageError, match=r"draft\.json says off"):
+    assert str(prepare(auto).bundles[0].drafts["auto"]) == "own"
+    monkeypatch.setattr(
+        "skipdec.calib.evaluation.inputs.DraftResolver",
+        lambda manifest: DraftResolver(manifest.model_copy(update={"draft": "off"})),
+    )
+    with pytest.raises(UsageError, match="the bundle recommends none"):
         prepare(auto)
-    (bundle / "draft.json").unlink()
 
 
 @pytest.mark.parametrize(

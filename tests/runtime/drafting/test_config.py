@@ -16,7 +16,7 @@ OWN, ENDS = DraftPart("own"), DraftPart("ends", 3)
         ("own", DraftConfig((OWN,))),
         (" Own + ENDS : 3 ", DraftConfig((OWN, ENDS))),
         ("own+lookup,tokens=5", DraftConfig((OWN, DraftPart("lookup")), tokens=5)),
-        ("ends:3,head=8192,exact=no", DraftConfig((ENDS,), exact=False, head=8192)),
+        ("ends:3,exact=no", DraftConfig((ENDS,), exact=False)),
         ("trained,adapt=no", DraftConfig((DraftPart("trained"),), adapt=False)),
         ("off", None),
         (None, None),
@@ -26,9 +26,7 @@ def test_texts_are_read(text: str | None, expected: DraftConfig | None) -> None:
     assert parse_draft(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["own", "own+lookup+ends:3,tokens=5,adapt=no,exact=no,head=64", "layers:4", "first:2"]
-)
+@pytest.mark.parametrize("text", ["own", "own+lookup+ends:3,tokens=5,adapt=no,exact=no", "first:2"])
 def test_the_shortest_form_reads_as_the_same(text: str) -> None:
     config = parse_draft(text)
     assert str(config) == text
@@ -42,7 +40,7 @@ def test_defaults_are_left_out_of_the_shortest_form() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "'' is unknown; allowed: own, lookup, layers:N"),
+        ("", "'' is unknown; allowed: own, lookup, ends:N"),
         ("onw", "'onw' is unknown; did you mean 'own'?"),
         ("own+off", "'off' stands alone; allowed: own"),
         ("auto", "'auto' stands alone"),

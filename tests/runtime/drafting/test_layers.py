@@ -1,4 +1,4 @@
-"""Parts that run layers: which ones, what they cost, and numbers that a placement refuses."""
+"""Drafts resolved against a bundle: their layers and costs, what ``auto`` is, and refusals."""
 
 from __future__ import annotations
 
@@ -7,100 +7,91 @@ from pathlib import Path
 
 import pytest
 
-from skipdec import ExitSchedule, UsageError
+from skipdec import UsageError
 from skipdec.engines.bundle import EngineBundle
-from skipdec.runtime.drafting.bundle import draft_resolver
+from skipdec.engines.manifest import Manifest
 from skipdec.runtime.drafting.config import parse_draft
 from skipdec.runtime.drafting.layers import byte_share, draft_plan
+from skipdec.runtime.drafting.resolver import DraftResolver
 from skipdec.runtime.schedule import LayerPlan
 
-TOP = ExitSchedule.parse("linear:max=8,min=4,horizon=9", num_layers=12)
-SPREAD = ExitSchedule.parse("constant:max=6,placement=unified-nested", num_layers=12)
+
+@pytest.fixture(scope="module")
+def manifest(exported: Callable[..., Path]) -> Manifest:
+    return EngineBundle.open(exported("pre_norm")).manifest
 
 
 @pytest.mark.parametrize(
-    ("text", "own", "layers"),
-    [
-        ("layers:3", TOP, (0, 10, 11)),
-        ("layers:3", SPREAD, (0, 5, 11)),
-        ("layers:3", ExitSchedule.full(12), (0, 10, 11)),
-        (
-            "layers:4",
-            ExitSchedule.parse("4x:horizon=9,prompt=decay", num_layers=12),
-            (0, 9, 10, 11),
-        ),
-        ("layers:2", ExitSchedule.parse("constant:max=6,placement=bottom", num_layers=12), (0, 1)),
-        ("ends:1", SPREAD, (0,)),
-        ("ends:3", SPREAD, (0, 10, 11)),
-        ("first:3", SPREAD, (0, 1, 2)),
-    ],
+    ("text", "layers"), [("ends:1", (0,)), ("ends:3", (0, 10, 11)), ("first:3", (0, 1, 2))]
 )
-def test_a_part_runs_the_layers_that_it_names(
-    text: str, own: ExitSchedule, layers: tuple[int, ...]
-) -> None:
+def test_a_part_runs_the_layers_that_it_names(text: str, layers: tuple[int, ...]) -> None:
     config = parse_draft(text)
     assert config is not None
-    assert draft_plan(config.parts[0], own).layers == layers
-
-
-def test_a_placement_refuses_numbers_that_it_cannot_place(exported: Callable[..., Path]) -> None:
-    bundle = EngineBundle.open(exported("pre_norm"))
-    drafts = draft_resolver(bundle, ExitSchedule.parse("constant:max=3", num_layers=6))
-    with pytest.raises(UsageError, match=r"layers:1: .* allowed with placement top: 2 or more"):
-        drafts.resolve("layers:1,exact=no")
-    assert drafts.resolve("layers:2,exact=no") == parse_draft("layers:2,exact=no")
+    assert draft_plan(config.parts[0], 12).layers == layers
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("own+trained", "trained needs a draft layer, which the bundle does not have"),
-        ("ends:2,head=64", "head is 64, but the bundle has no narrow head"),
         ("ends:6", "ends:6 runs 6 layers of 6; allowed: 1 to 5"),
     ],
 )
 def test_drafts_that_a_bundle_cannot_run_are_refused(
-    exported: Callable[..., Path], text: str, problem: str
+    manifest: Manifest, text: str, problem: str
 ) -> None:
-    drafts = draft_resolver(EngineBundle.open(exported("pre_norm")), ExitSchedule.full(6))
     with pytest.raises(UsageError, match=problem):
-        drafts.resolve(text)
+        DraftResolver(manifest).resolve(text)
 
 
-def test_a_text_is_resolved_once(exported: Callable[..., Path]) -> None:
-    drafts = draft_resolver(EngineBundle.open(exported("pre_norm")), default="own,exact=no")
+def test_a_text_is_resolved_once(manifest: Manifest) -> None:
+    drafts = DraftResolver(manifest, default="own,exact=no")
     assert drafts.resolve() is drafts.resolve("own,exact=no")
     assert drafts.resolve("off") is None
     with pytest.raises(UsageError, match="is 5; allowed: a text"):
         drafts.resolve(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("recommended", [None, "own", "lookup+ends:2", "off", "onw"])
+def test_auto_stands_for_the_drafts_of_the_manifest(
+    manifest: Manifest, recommended: str | None
+) -> None:
+    exact = manifest.model_copy(update={"kernels": "skipdec", "draft": recommended})
+    exact = exact.model_copy(
+        update={"precision": exact.precision.model_copy(update={"quantize": "int8"})}
+    )
+    drafts = DraftResolver(exact)
+    if recommended == "onw":
+        with pytest.raises(UsageError, match="'onw' is unknown; did you mean 'own'"):
+            drafts.resolve("auto")
+    else:
+        assert drafts.resolve(" Auto") == parse_draft(recommended or "own")
+
+
 @pytest.mark.parametrize(
     ("device", "text", "problem"),
     [
         (
-            "cuda",
+            "cuda:1",
             "own",
             "does not keep the bits on a GPU, .* or allow texts that differ .* with exact=no",
         ),
         ("cuda", "own+ends:2", "does not keep the bits on a GPU"),
         ("rehearsal", "first:2", "needs skipdec's kernels"),
-        ("rehearsal", "own", "needs skipdec's kernels"),
+        (None, "own", "needs skipdec's kernels"),
     ],
 )
 def test_devices_refuse_what_they_cannot_run_or_promise(
-    exported: Callable[..., Path], device: str, text: str, problem: str
+    manifest: Manifest, device: str | None, text: str, problem: str
 ) -> None:
-    bundle = EngineBundle.open(exported("pre_norm"))
-    drafts = draft_resolver(bundle, ExitSchedule.full(6), device=device)
+    drafts = DraftResolver(manifest, device)
     with pytest.raises(UsageError, match=problem):
         drafts.resolve(text)
     for allowed in ("lookup+own,exact=no", "own+ends:2,exact=no"):
         assert drafts.resolve(allowed) == parse_draft(allowed)
 
 
-def test_a_draft_costs_the_bytes_that_it_reads(exported: Callable[..., Path]) -> None:
-    manifest = EngineBundle.open(exported("pre_norm")).manifest
+def test_a_draft_costs_the_bytes_that_it_reads(manifest: Manifest) -> None:
     whole = LayerPlan(tuple(range(6)))
     shares = [byte_share(manifest, LayerPlan(tuple(range(count)))) for count in (1, 3)]
     assert 1 / 6 < shares[0] < 0.5 < shares[1] < byte_share(manifest, whole) == 1

@@ -92,12 +92,6 @@ class OpenBundle final : public Bundle {
     return content;
   }
 
-  std::optional<std::string> read_draft() const override {
-    const std::string name(constants::kDraftName);
-    if (open_regular(directory_.locate(name)).is_missing) return std::nullopt;
-    return document_of(directory_, name, "write it with 'skipdec draft set'");
-  }
-
   void check_weights(const EngineSpec& spec) const override {
     if (!is_full_) return;
     std::vector<FileRecord> records;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,9 +36,6 @@ class Bundle {
   virtual std::string locate(const std::string& relative) const = 0;
   // Reads a file that the manifest lists and checks it against its record again.
   virtual std::string read(const std::string& relative) const = 0;
-  // Reads draft.json, which the manifest does not list, since it may be replaced; empty without
-  // one. See `recommended_draft`.
-  virtual std::optional<std::string> read_draft() const = 0;
   // Waits, with kFull, until all weights are hashed; call it after the engines are loaded and
   // before the first token. Throws Error (kBundle) naming every wrong file. Returns at once with
   // kGraphs.

@@ -407,6 +407,7 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   read_engines(fields.array("engines", kMostEngines), manifest, document);
   if (const json* candidates = fields.find("candidates"))
     manifest.candidates = engine_of(*candidates, "candidates", document).spec;
+  manifest.draft = fields.optional_text("draft");
   if (const json* draft = fields.find("draft_layer")) read_draft_layer(*draft, manifest, document);
   if (const json* draft = fields.find("draft_head")) read_draft_head(*draft, manifest, document);
   if (const json* build = fields.find("build")) manifest.build = build_of(*build, document);

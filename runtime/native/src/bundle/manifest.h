@@ -120,6 +120,7 @@ struct Manifest {
   std::vector<EngineSpec> layers;
   std::optional<EngineSpec> candidates;
   std::vector<EngineSpec> canonical;  // kept by --keep-canonical, to be compiled later
+  std::optional<std::string> draft;   // what the draft option "auto" stands for; empty: "own"
   std::optional<DraftLayer> draft_layer;
   std::optional<DraftHead> draft_head;
   std::optional<BuildSpec> build;

@@ -113,11 +113,6 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   if (presets != preset_documents(num_layers))
     fields.refuse("presets",
                   "are not those of a model of " + std::to_string(num_layers) + " layers");
-  Rule drafts = rule;  // full depth has no warm-up, but drafts without layer 0 never hold
-  drafts.warmup_layers = std::max<std::int64_t>(1, rule.warmup_layers);
-  schedules.least_layers_ = drafts.least_budget();
-  schedules.placement_name_ = rule.placement;
-  schedules.placement_ = [drafts](std::int64_t count) { return layers_of(drafts, count); };
   return schedules;
 }
 

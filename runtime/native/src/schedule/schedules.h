@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,12 +48,6 @@ class Schedules {
   SchedulePointer resolve(std::string_view asked, std::int64_t max_tokens,
                           bool may_read_files = true) const;
 
-  // Returns the ``count`` layers that the bundle's placement chooses, lowest first; it chooses at
-  // least `least_layers`.
-  LayerPlan placed(std::int64_t count) const { return placement_(count); }
-  std::int64_t least_layers() const { return least_layers_; }
-  const std::string& placement() const { return placement_name_; }
-
   const SchedulePointer& own() const { return own_; }
   const std::map<std::string, Preset>& presets() const { return presets_; }
 
@@ -63,9 +56,6 @@ class Schedules {
   std::int64_t positions_ = constants::kMaxHorizon;
   SchedulePointer own_;
   std::optional<std::int64_t> own_horizon_;
-  std::function<LayerPlan(std::int64_t)> placement_;  // of the own schedule
-  std::int64_t least_layers_ = 1;
-  std::string placement_name_;
   std::map<std::string, Preset> presets_;
 
   class Shared;  // the schedules of presets that are in use

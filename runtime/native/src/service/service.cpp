@@ -8,7 +8,6 @@
 
 #include "host/control_groups.h"
 #include "scheduling/clock.h"
-#include "scheduling/drafting/draft_file.h"
 #include "scheduling/drafting/draft_resolver.h"
 #include "tokenizer/file/unsupported.h"
 
@@ -19,8 +18,7 @@ std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOpt
   std::shared_ptr<const Bundle> bundle = Bundle::open(path, options.verify);
   bundle->schedules().resolve(options.schedule, 1);  // an invalid one throws before engines load
   ServiceOptions resolved = options;
-  if (is_auto(options.draft)) resolved.draft = recommended_draft(*bundle);
-  resolved.batch.draft = resolve_draft(resolved.draft, bundle->manifest(), bundle->schedules());
+  resolved.batch.draft = resolve_draft(options.draft, bundle->manifest());
   std::shared_ptr<Backend> backend = Backend::open(bundle, options.sessions);
   return std::make_shared<Service>(std::move(bundle), std::move(backend), std::move(resolved));
 }
@@ -37,7 +35,7 @@ Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> 
   engines_ = Engines::load(manifest(), *backend_);
   if (const auto& draft = options_.batch.draft) {
     if (draft->uses_draft_layer()) engines_.load_draft_layer(*bundle_, *backend_);
-    if (draft->head) engines_.load_draft_head(*bundle_, *backend_);
+    if (draft->runs_layers()) engines_.load_draft_head(*bundle_, *backend_);
   }
   bundle_->await_weights();
   RunningBatchConfig config = options_.batch;

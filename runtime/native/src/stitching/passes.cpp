@@ -56,8 +56,8 @@ Passes::Passes(const Engines& engines, const Manifest& manifest, SlotCache& cach
   draft_logits_.reserve(static_cast<std::size_t>(max_rows));
 }
 
-std::int64_t Passes::num_logits(bool is_narrow) const {
-  return is_narrow ? manifest_.draft_head->tokens : manifest_.model.vocab_size;
+std::int64_t Passes::num_draft_logits() const {
+  return engines_.draft_head != nullptr ? manifest_.draft_head->tokens : manifest_.model.vocab_size;
 }
 
 void Passes::check(const std::vector<StepRow>& rows) const {
@@ -97,16 +97,16 @@ const std::vector<const float*>& Passes::run(const std::vector<StepRow>& rows) {
 
 const std::vector<const float*>& Passes::draft(const std::vector<StepRow>& rows,
                                                const std::vector<std::size_t>& drafting,
-                                               const LayerPlan& plan, bool is_narrow) {
+                                               const LayerPlan& plan) {
   const Route& route = route_of(draft_route_, rows, &plan);
   run_layers(route, rows);
   draft_logits_.clear();
   for (const std::size_t index : drafting) {
     const std::size_t place = draft_logits_.size();
     all_.chosen_positions()[place] = static_cast<std::int64_t>(route.firsts[index]);
-    draft_logits_.push_back(all_.logits(static_cast<std::int64_t>(place), num_logits(is_narrow)));
+    draft_logits_.push_back(all_.logits(static_cast<std::int64_t>(place), num_draft_logits()));
   }
-  draft_head_binding(rows.size(), drafting.size(), is_narrow)->run();
+  draft_head_binding(rows.size(), drafting.size())->run();
   return draft_logits_;
 }
 
@@ -282,13 +282,12 @@ Binding* Passes::end_binding(Session& session, std::size_t tokens) {
   return binding.get();
 }
 
-Binding* Passes::draft_head_binding(std::size_t rows, std::size_t drafting, bool is_narrow) {
-  Session& session = is_narrow ? *engines_.draft_head : *engines_.head;
+Binding* Passes::draft_head_binding(std::size_t rows, std::size_t drafting) {
+  Session& session = engines_.draft_head != nullptr ? *engines_.draft_head : *engines_.head;
   std::unique_ptr<Binding>& binding = ends_[{&session, rows, drafting}];
   if (!binding) {
-    binding =
-        session.bind(all_.head_tensors(static_cast<std::int64_t>(rows),
-                                       static_cast<std::int64_t>(drafting), num_logits(is_narrow)));
+    binding = session.bind(all_.head_tensors(
+        static_cast<std::int64_t>(rows), static_cast<std::int64_t>(drafting), num_draft_logits()));
   }
   return binding.get();
 }

@@ -54,8 +54,8 @@ class Passes {
   // ``drafting``: see `SlotStitcher::draft`.
   const std::vector<const float*>& draft(const std::vector<StepRow>& rows,
                                          const std::vector<std::size_t>& drafting,
-                                         const LayerPlan& plan, bool is_narrow);
-  std::int64_t num_logits(bool is_narrow) const;
+                                         const LayerPlan& plan);
+  std::int64_t num_draft_logits() const;
   // The number of layers that the last pass called; drafts do not count.
   std::int64_t layers_called() const { return layers_called_; }
   // Drops all bindings to slots, whose buffers are about to be freed.
@@ -109,7 +109,7 @@ class Passes {
                                        const Indices& firsts);
   Binding* layer_binding(const Shape& shape);
   Binding* end_binding(Session& session, std::size_t tokens);
-  Binding* draft_head_binding(std::size_t rows, std::size_t drafting, bool is_narrow);
+  Binding* draft_head_binding(std::size_t rows, std::size_t drafting);
   void run_layers(const Route& route, const std::vector<StepRow>& rows);
   void gather(const Route& route, const Group& group, const std::vector<StepRow>& rows);
   void scatter(const Route& route, const Group& group);

@@ -35,9 +35,9 @@ const std::vector<const float*>& SlotStitcher::step(const std::vector<StepRow>& 
 
 const std::vector<const float*>& SlotStitcher::draft(const std::vector<StepRow>& rows,
                                                      const std::vector<std::size_t>& drafting,
-                                                     const LayerPlan& plan, bool is_narrow) {
+                                                     const LayerPlan& plan) {
   for (const StepRow& row : rows) leave_bypassed(row);
-  return passes_.draft(rows, drafting, plan, is_narrow);
+  return passes_.draft(rows, drafting, plan);
 }
 
 void SlotStitcher::follow(SlotCache::Row row, const TokenSpan& tokens, std::int64_t start,

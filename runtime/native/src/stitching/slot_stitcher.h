@@ -77,15 +77,15 @@ class SlotStitcher {
   // logits guess their next tokens. Rows leave the layers that their own plans bypass, as in the
   // `step` that follows, but none that ``plan`` bypasses. Lengths stay: `step` feeds the same
   // positions again, which overwrites what the draft wrote there. Returns the logits [V] of each
-  // row that drafts, in the order of ``drafting``, valid until the next call; if ``is_narrow``,
-  // those [N] of the tokens that the bundle's narrow head scores. ``plan`` outlives this. The
+  // row that drafts, in the order of ``drafting``, valid until the next call; where a narrow
+  // head is loaded, those [N] of the tokens that it scores. ``plan`` outlives this. The
   // bundle's draft layer has the number behind the model's last layer; its keys and values are
   // those that `follow` and earlier drafts wrote.
   const std::vector<const float*>& draft(const std::vector<StepRow>& rows,
                                          const std::vector<std::size_t>& drafting,
-                                         const LayerPlan& plan, bool is_narrow = false);
+                                         const LayerPlan& plan);
   // The number of logits of a row of a draft: the tokens that its head scores.
-  std::int64_t num_logits(bool is_narrow) const { return passes_.num_logits(is_narrow); }
+  std::int64_t num_draft_logits() const { return passes_.num_draft_logits(); }
   // Feeds a row's written tokens from position ``start`` on to the layers of ``plan``, in which it
   // resides. The model's layers write what they hold already, bit for bit; the draft layer among
   // them gets the keys and values of tokens that it has not seen.

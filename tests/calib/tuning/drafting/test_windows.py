@@ -37,7 +37,6 @@ def batch_of(rows: list[TokenisedExample]) -> dict[str, torch.Tensor]:
         ("ends:3", (0, 4, 5)),
         ("ends:1", (0,)),
         ("first:3", (0, 1, 2)),
-        ("layers:3", (0, 4, 5)),
         ("first:5", (0, 1, 2, 3, 4)),
     ],
 )
@@ -51,7 +50,7 @@ def test_a_draft_s_text_names_layers(text: str, layers: tuple[int, ...]) -> None
         ("end:3", r"'end:3' is unknown; did you mean 'ends'\?"),
         ("ends", "'ends' needs a number of layers, e.g. ends:3"),
         ("ends:3,tokens=5", "is 'ends:3,tokens=5'"),
-        ("own", "is 'own'; allowed: layers:N, ends:N or first:N alone"),
+        ("own", "is 'own'; allowed: ends:N or first:N alone"),
         ("own+ends:3", "is 'own.ends:3'"),
         ("trained", "is 'trained'"),
         ("off", "is 'off'"),

@@ -80,7 +80,6 @@ class ArithmeticBundle : public Bundle {
   const Schedules& schedules() const override { return schedules_; }
   std::string locate(const std::string& relative) const override { return relative; }
   std::string read(const std::string& /*relative*/) const override { return {}; }
-  std::optional<std::string> read_draft() const override { return std::nullopt; }
   void await_weights() const override {}
   void check_weights(const EngineSpec& /*spec*/) const override {}
 

@@ -11,11 +11,10 @@ namespace skipdec::runtime {
 
 namespace {
 
-std::unique_ptr<Drafter> drafter_of(const DraftPart& part, const std::optional<std::int64_t>& head,
-                                    bool per_client, SlotStitcher& stitcher, PassCosts& costs) {
-  if (part.kind->name == "trained")
-    return std::make_unique<TrainedDrafter>(part, head, stitcher, costs);
-  if (part.kind->runs_layers) return std::make_unique<LayersDrafter>(part, head, stitcher, costs);
+std::unique_ptr<Drafter> drafter_of(const DraftPart& part, bool per_client, SlotStitcher& stitcher,
+                                    PassCosts& costs) {
+  if (part.kind->name == "trained") return std::make_unique<TrainedDrafter>(part, stitcher, costs);
+  if (part.kind->runs_layers) return std::make_unique<LayersDrafter>(part, stitcher, costs);
   if (part.kind->name == "lookup") return std::make_unique<LookupDrafter>();
   return std::make_unique<OwnDrafter>(per_client);
 }
@@ -36,8 +35,8 @@ std::unique_ptr<DraftedDecoding> DraftedDecoding::make(const DraftConfig& config
                                                        SlotStitcher& stitcher) {
   auto made = std::make_unique<DraftedDecoding>(config, manifest.model.vocab_size);
   for (const DraftPart& part : config.parts) {
-    const double share = byte_share(manifest, part.layers, config.head.has_value());
-    made->add(drafter_of(part, config.head, per_client, stitcher, made->costs()), share);
+    const double share = byte_share(manifest, part.layers);
+    made->add(drafter_of(part, per_client, stitcher, made->costs()), share);
   }
   return made;
 }

@@ -7,13 +7,11 @@
 
 namespace skipdec::runtime {
 
-LayersDrafter::LayersDrafter(const DraftPart& part, LayerPlan needed,
-                             const std::optional<std::int64_t>& head, SlotStitcher& stitcher,
+LayersDrafter::LayersDrafter(const DraftPart& part, LayerPlan needed, SlotStitcher& stitcher,
                              PassCosts& costs)
-    : source_(head ? part.text() + ",head=" + std::to_string(*head) : part.text()),
+    : source_(part.text()),
       plan_(part.layers),
       needed_(std::move(needed)),
-      is_narrow_(head.has_value()),
       stitcher_(stitcher),
       costs_(costs) {}
 
@@ -39,7 +37,7 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
     windows_.push_back(reach(drafts->row, most));
     longest = std::max(longest, windows_.back());
   }
-  const std::int64_t size = stitcher_.num_logits(is_narrow_);
+  const std::int64_t size = stitcher_.num_draft_logits();
   for (std::int64_t drafted = 0; drafted < longest; ++drafted) {
     const double start = thread_seconds_now();
     waiting_.clear();
@@ -49,7 +47,7 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
       waiting_.push_back(index);
       drafting_.push_back(places_[index]);
     }
-    const std::vector<const float*>& logits = stitcher_.draft(steps_, drafting_, plan_, is_narrow_);
+    const std::vector<const float*>& logits = stitcher_.draft(steps_, drafting_, plan_);
     for (std::size_t one = 0; one < waiting_.size(); ++one) {
       const std::size_t index = waiting_[one], place = drafting_[one];
       const Sequence& sequence = *asked[index]->row.sequence;
@@ -74,10 +72,8 @@ std::int64_t LayersDrafter::reach(const RunningRow& row, std::int64_t most) cons
   return tokens;
 }
 
-TrainedDrafter::TrainedDrafter(const DraftPart& part, const std::optional<std::int64_t>& head,
-                               SlotStitcher& stitcher, PassCosts& costs)
-    : LayersDrafter(part, LayerPlan(part.layers.begin(), part.layers.end() - 1), head, stitcher,
-                    costs) {}
+TrainedDrafter::TrainedDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs)
+    : LayersDrafter(part, LayerPlan(part.layers.begin(), part.layers.end() - 1), stitcher, costs) {}
 
 void TrainedDrafter::propose(const std::vector<RowDrafts*>& asked,
                              const std::vector<RunningRow>& rows, std::int64_t most,

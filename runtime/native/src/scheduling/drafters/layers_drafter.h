@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,11 +19,9 @@ namespace skipdec::runtime {
 // that run this plan. Rows that share a layer with one that drafts take part in its calls.
 class LayersDrafter : public Drafter {
  public:
-  // Runs the layers of ``part``, and the narrow head of ``head`` tokens if there is a number. The
-  // others outlive it.
-  LayersDrafter(const DraftPart& part, const std::optional<std::int64_t>& head,
-                SlotStitcher& stitcher, PassCosts& costs)
-      : LayersDrafter(part, part.layers, head, stitcher, costs) {}
+  // Runs the layers of ``part``. The others outlive it.
+  LayersDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs)
+      : LayersDrafter(part, part.layers, stitcher, costs) {}
 
   std::string source() const override { return source_; }
   std::int64_t reach(const RunningRow& row, std::int64_t most) const override;
@@ -33,8 +30,7 @@ class LayersDrafter : public Drafter {
 
  protected:
   // Drafts for rows that run the layers of ``needed``.
-  LayersDrafter(const DraftPart& part, LayerPlan needed, const std::optional<std::int64_t>& head,
-                SlotStitcher& stitcher, PassCosts& costs);
+  LayersDrafter(const DraftPart& part, LayerPlan needed, SlotStitcher& stitcher, PassCosts& costs);
 
   const LayerPlan& plan() const { return plan_; }
   SlotStitcher& stitcher() { return stitcher_; }
@@ -42,7 +38,6 @@ class LayersDrafter : public Drafter {
  private:
   std::string source_;
   LayerPlan plan_, needed_;
-  bool is_narrow_;
   SlotStitcher& stitcher_;
   PassCosts& costs_;
   std::vector<StepRow> steps_;         // of all rows
@@ -63,8 +58,7 @@ class LayersDrafter : public Drafter {
 class TrainedDrafter : public LayersDrafter {
  public:
   // Like LayersDrafter; the last layer of ``part`` is the draft layer.
-  TrainedDrafter(const DraftPart& part, const std::optional<std::int64_t>& head,
-                 SlotStitcher& stitcher, PassCosts& costs);
+  TrainedDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs);
 
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
                std::int64_t most, std::vector<Guesses>& proposed) override;

@@ -17,10 +17,9 @@ constexpr std::size_t kMostProblems = 10;  // listed
 constexpr std::size_t kMostDigits = 9;
 
 // In the order in which messages list them.
-constexpr std::array<DraftPartKind, 6> kKinds{{
+constexpr std::array<DraftPartKind, 5> kKinds{{
     {"own", "own", false},
     {"lookup", "lookup", false},
-    {"layers", "layers:N", true},
     {"ends", "ends:N", true},
     {"first", "first:N", true},
     {"trained", "trained", true},
@@ -81,8 +80,8 @@ bool read_switch(std::string_view text, bool& value) {
   return true;
 }
 
-const std::array<Key, 4>& keys() {
-  static const std::array<Key, 4> known{{
+const std::array<Key, 3>& keys() {
+  static const std::array<Key, 3> known{{
       {"tokens",
        [](std::string_view text, DraftConfig& config) {
          const auto number = integer_in(text, 1, constants::kDraftMaxTokens);
@@ -96,12 +95,6 @@ const std::array<Key, 4>& keys() {
       {"exact",
        [](std::string_view text, DraftConfig& config) { return read_switch(text, config.exact); },
        "yes or no"},
-      {"head",
-       [](std::string_view text, DraftConfig& config) {
-         config.head = integer_in(text, 1, constants::kMaxTokens);
-         return config.head.has_value();
-       },
-       "1 to " + std::to_string(constants::kMaxTokens)},
   }};
   return known;
 }
@@ -213,6 +206,11 @@ std::optional<DraftConfig> DraftConfig::parse(std::string_view text) {
   throw Error(Status::kUsage, "draft", reading.problems);
 }
 
+bool DraftConfig::runs_layers() const {
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const DraftPart& part) { return part.kind->runs_layers; });
+}
+
 bool DraftConfig::uses_draft_layer() const {
   return std::any_of(parts.begin(), parts.end(),
                      [](const DraftPart& part) { return part.kind->name == "trained"; });
@@ -225,7 +223,6 @@ std::string DraftConfig::text() const {
   if (tokens != defaults.tokens) text += ",tokens=" + std::to_string(tokens);
   if (!adapt) text += ",adapt=no";
   if (!exact) text += ",exact=no";
-  if (head) text += ",head=" + std::to_string(*head);
   return text;
 }
 

@@ -33,11 +33,12 @@ struct DraftConfig {
   std::int64_t tokens = constants::kDraftMaxTokens;  // most drafted tokens of a row in one pass
   bool adapt = true;  // measured costs and acceptance choose how many, and whether there are any
   bool exact = true;  // refuses engines whose results may depend on how many tokens a pass has
-  std::optional<std::int64_t> head;  // drafts of layers score this many tokens; empty: all
 
   // Reads PART[+PART…][,KEY=VALUE…]; "off" means no drafts. Throws Error (kUsage) with all problems
   // of the text, in the words of Python's parse_draft.
   static std::optional<DraftConfig> parse(std::string_view text);
+  // Returns true if layers draft, those of the model or the bundle's own.
+  bool runs_layers() const;
   // Returns true if the bundle's own draft layer drafts, which has keys and values of its own.
   bool uses_draft_layer() const;
   // Returns the shortest text that `parse` reads as this configuration.

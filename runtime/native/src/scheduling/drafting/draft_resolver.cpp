@@ -10,6 +10,8 @@ namespace skipdec::runtime {
 
 namespace {
 
+constexpr const char* kRecommended = "own";  // by a bundle whose manifest names no drafts
+
 void find_inexact(const Manifest& manifest, std::vector<std::string>& problems) {
   if (!manifest.uses_skipdec_kernels) {
     problems.emplace_back(
@@ -27,14 +29,13 @@ void find_inexact(const Manifest& manifest, std::vector<std::string>& problems) 
 }
 
 // Chooses the layers of a part that runs some, lowest first, or says why the bundle has none.
-void choose_layers(DraftPart& part, const Manifest& manifest, const Schedules& schedules,
-                   std::vector<std::string>& problems) {
+void choose_layers(DraftPart& part, const Manifest& manifest, std::vector<std::string>& problems) {
   const std::int64_t depth = manifest.model.num_layers;
   if (part.kind->name == "trained") {
     if (!manifest.draft_layer) {
       problems.emplace_back(
           "trained needs a draft layer, which the bundle does not have; train one with `skipdec "
-          "tune --draft-layer` and export the model with --draft");
+          "tune --draft-layer` and export the model with --draft-layer");
       return;
     }
     part.layers.resize(static_cast<std::size_t>(manifest.draft_layer->behind));
@@ -48,54 +49,22 @@ void choose_layers(DraftPart& part, const Manifest& manifest, const Schedules& s
                        ", and 2 to 4 are fast");
     return;
   }
-  if (part.kind->name == "layers") {
-    if (*part.number >= schedules.least_layers()) {
-      part.layers = schedules.placed(*part.number);
-    } else {
-      problems.push_back(part.text() + ": min_exit_layer is " + std::to_string(*part.number) +
-                         "; allowed with placement " + schedules.placement() + ": " +
-                         std::to_string(schedules.least_layers()) +
-                         " or more; take another number, ends:N or first:N");
-    }
-    return;
-  }
   for (std::int64_t place = 0; place < *part.number; ++place) {
     const bool is_top = part.kind->name == "ends" && place > 0;
     part.layers.push_back(is_top ? depth - *part.number + place : place);
   }
 }
 
-// Finds a narrow head that is named but not there, or not used.
-void find_without_head(const DraftConfig& config, const Manifest& manifest,
-                       std::vector<std::string>& problems) {
-  if (!config.head) return;
-  const std::string named = "head is " + std::to_string(*config.head);
-  const bool runs_layers =
-      std::any_of(config.parts.begin(), config.parts.end(),
-                  [](const DraftPart& part) { return part.kind->runs_layers; });
-  if (!runs_layers) {
-    problems.push_back(named + ", but no part runs layers; leave it out, or add ends:3");
-  } else if (!manifest.draft_head) {
-    problems.push_back(named +
-                       ", but the bundle has no narrow head; leave it out, or export the model "
-                       "with --draft-head");
-  } else if (manifest.draft_head->tokens != *config.head) {
-    problems.push_back(named + "; allowed: " + std::to_string(manifest.draft_head->tokens) +
-                       ", the bundle's narrow head");
-  }
-}
-
 }  // namespace
 
-std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest& manifest,
-                                         const Schedules& schedules) {
+std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest& manifest) {
   if (text.empty()) return std::nullopt;
-  std::optional<DraftConfig> config = DraftConfig::parse(text);
+  std::optional<DraftConfig> config =
+      DraftConfig::parse(is_auto(text) ? manifest.draft.value_or(kRecommended) : text);
   if (!config) return config;
   std::vector<std::string> problems;
   if (config->exact) find_inexact(manifest, problems);
-  for (DraftPart& part : config->parts) choose_layers(part, manifest, schedules, problems);
-  find_without_head(*config, manifest, problems);
+  for (DraftPart& part : config->parts) choose_layers(part, manifest, problems);
   if (!problems.empty()) throw Error(Status::kUsage, "draft", problems);
   return config;
 }
@@ -115,7 +84,7 @@ std::string unused_draft_warning(const DraftConfig& config, const Schedule& sche
   return "";
 }
 
-double byte_share(const Manifest& manifest, const LayerPlan& layers, bool is_narrow) {
+double byte_share(const Manifest& manifest, const LayerPlan& layers) {
   if (layers.empty()) return 0;
   const std::int64_t head = manifest.head.step_bytes;
   std::int64_t whole = manifest.embed.step_bytes + head;
@@ -126,7 +95,7 @@ double byte_share(const Manifest& manifest, const LayerPlan& layers, bool is_nar
     read += is_model ? manifest.layers[static_cast<std::size_t>(layer)].step_bytes
                      : manifest.draft_layer->engine.step_bytes;
   }
-  read += is_narrow ? manifest.draft_head->engine.step_bytes : head;
+  read += manifest.draft_head ? manifest.draft_head->engine.step_bytes : head;
   return static_cast<double>(read) / static_cast<double>(std::max<std::int64_t>(1, whole));
 }
 

@@ -5,28 +5,27 @@
 #include <string>
 
 #include "bundle/manifest.h"
-#include "schedule/schedules.h"
+#include "schedule/schedule.h"
 #include "scheduling/drafting/draft_config.h"
 
 namespace skipdec::runtime {
 
-// Reads the drafts of an engine; an empty text and "off" mean none. Chooses the layers of the part
-// that runs some; the bundle's draft layer has the number behind the model's last one. Throws Error
-// (kUsage) for an invalid text, for what the bundle does not have, and for a bundle in which drafts
-// could change texts: skipdec's kernels give the same bits for a token whatever else is in the
-// call, but products of float32 weights are ONNX Runtime's own, and so are all operators of other
-// bundles.
-std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest& manifest,
-                                         const Schedules& schedules);
+// Reads the drafts of an engine; an empty text and "off" mean none, and "auto" those that the
+// bundle recommends, or "own". Chooses the layers of the part that runs some; the bundle's draft
+// layer has the number behind the model's last one. Throws Error (kUsage) for an invalid text, for
+// what the bundle does not have, and for a bundle in which drafts could change texts: skipdec's
+// kernels give the same bits for a token whatever else is in the call, but products of float32
+// weights are ONNX Runtime's own, and so are all operators of other bundles.
+std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest& manifest);
 
 // Returns a warning if drafts of layers run some that no token of ``schedule`` runs, so that they
 // draft nothing; else "".
 std::string unused_draft_warning(const DraftConfig& config, const Schedule& schedule);
 
 // Returns the bytes that a draft step of ``layers`` reads ÷ those of a pass, heads included: what
-// it should cost, since at small batches engines run at about memory bandwidth. ``is_narrow``: it
-// scores by the bundle's narrow head. 0 without layers.
-double byte_share(const Manifest& manifest, const LayerPlan& layers, bool is_narrow);
+// it should cost, since at small batches engines run at about memory bandwidth. It scores by the
+// bundle's narrow head, if there is one. 0 without layers.
+double byte_share(const Manifest& manifest, const LayerPlan& layers);
 
 // Returns whether a request takes part in drafts: "off" switches them off for it alone. Throws
 // Error (kUsage) for another text that is not empty.

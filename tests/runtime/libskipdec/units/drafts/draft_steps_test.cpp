@@ -16,11 +16,12 @@ using testing::ArithmeticBundle;
 
 using Places = std::vector<std::size_t>;
 
-// Three rows, of which the second has left layer 1 where the schedule falls.
-class DraftStepsTest : public ::testing::Test {
+// Three rows, with a narrow head or without, of which the second has left layer 1 where the
+// schedule falls.
+class DraftStepsTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    engines_.load_draft_head(bundle_, backend_);
+    if (GetParam()) engines_.load_draft_head(bundle_, backend_);
     stitcher_.emplace(engines_, bundle_.manifest(), SlotLimits{3, 64, 1 << 22}, false);
     for (std::int64_t row = 0; row < 3; ++row) {
       PromptRow prompt;
@@ -34,10 +35,10 @@ class DraftStepsTest : public ::testing::Test {
   }
 
   // Returns the logits of the rows that draft, one vector each.
-  std::vector<std::vector<float>> drafted(const Places& drafting, bool is_narrow) {
+  std::vector<std::vector<float>> drafted(const Places& drafting) {
     std::vector<std::vector<float>> logits;
-    for (const float* const each : stitcher_->draft(rows_, drafting, plan_, is_narrow)) {
-      logits.emplace_back(each, each + stitcher_->num_logits(is_narrow));
+    for (const float* const each : stitcher_->draft(rows_, drafting, plan_)) {
+      logits.emplace_back(each, each + stitcher_->num_draft_logits());
     }
     return logits;
   }
@@ -52,30 +53,30 @@ class DraftStepsTest : public ::testing::Test {
   std::vector<StepRow> rows_;
 };
 
-TEST_F(DraftStepsTest, TheHeadScoresTheRowsThatDraft) {
-  for (const bool is_narrow : {false, true}) {
-    std::int64_t before = backend_.rows_scored();
-    const auto both = drafted({0, 2}, is_narrow);
-    EXPECT_EQ(backend_.rows_scored() - before, 2);
-    before = backend_.rows_scored();
-    const auto last = drafted({2}, is_narrow);
-    EXPECT_EQ(backend_.rows_scored() - before, 1);
-    ASSERT_EQ(last.size(), 1U);
-    EXPECT_EQ(last[0], both[1]);
-    EXPECT_NE(last[0], both[0]);
-    EXPECT_EQ(drafted({2, 0}, is_narrow), (std::vector{both[1], both[0]}));
-  }
+INSTANTIATE_TEST_SUITE_P(Heads, DraftStepsTest, ::testing::Bool());
+
+TEST_P(DraftStepsTest, TheHeadScoresTheRowsThatDraft) {
+  std::int64_t before = backend_.rows_scored();
+  const auto both = drafted({0, 2});
+  EXPECT_EQ(backend_.rows_scored() - before, 2);
+  before = backend_.rows_scored();
+  const auto last = drafted({2});
+  EXPECT_EQ(backend_.rows_scored() - before, 1);
+  ASSERT_EQ(last.size(), 1U);
+  EXPECT_EQ(last[0], both[1]);
+  EXPECT_NE(last[0], both[0]);
+  EXPECT_EQ(drafted({2, 0}), (std::vector{both[1], both[0]}));
 }
 
-TEST_F(DraftStepsTest, APassBehindADraftScoresAllRows) {
+TEST_P(DraftStepsTest, APassBehindADraftScoresAllRows) {
   const std::vector<const float*> logits = stitcher_->step(rows_);
-  const std::vector<float> expected(logits[2], logits[2] + stitcher_->num_logits(false));
+  const std::vector<float> expected(logits[2], logits[2] + testing::kVocabulary);
   for (std::int64_t row = 0; row < 3; ++row) stitcher_->truncate(row, 3);
-  drafted({2}, true);
+  drafted({2});
   const std::int64_t before = backend_.rows_scored();
   const std::vector<const float*>& again = stitcher_->step(rows_);
   EXPECT_EQ(backend_.rows_scored() - before, 3);
-  EXPECT_EQ(std::vector<float>(again[2], again[2] + stitcher_->num_logits(false)), expected);
+  EXPECT_EQ(std::vector<float>(again[2], again[2] + testing::kVocabulary), expected);
 }
 
 }  // namespace

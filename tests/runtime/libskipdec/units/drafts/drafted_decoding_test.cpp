@@ -36,10 +36,10 @@ class DraftedBatchTest : public ::testing::Test {
     config.kv_memory = kv_memory;
     config.prefix_cache = prefix_cache;
     const std::string allowed = draft == "off" ? draft : draft + ",exact=no";
-    config.draft = resolve_draft(allowed, bundle_.manifest(), bundle_.schedules());
+    config.draft = resolve_draft(allowed, bundle_.manifest());
     if (config.draft) {
       engines_.load_draft_layer(bundle_, *backend_);
-      engines_.load_draft_head(bundle_, *backend_);
+      if (is_narrow_) engines_.load_draft_head(bundle_, *backend_);
     }
     std::unique_ptr<DraftedDecoding> decoding;
     if (drafter) {
@@ -159,6 +159,7 @@ class DraftedBatchTest : public ::testing::Test {
 
   ArithmeticBundle bundle_;
   std::unique_ptr<ArithmeticBackend> backend_;
+  bool is_narrow_ = false;  // the narrow head is loaded, by which layers then draft
   Engines engines_;
   std::unique_ptr<RunningBatch> batch_;
   std::int64_t next_ = 0;
@@ -167,6 +168,7 @@ class DraftedBatchTest : public ::testing::Test {
 struct Drafted {
   std::string draft;
   std::int64_t kv_memory;
+  bool is_narrow = false;
 };
 
 class EqualTextsTest : public DraftedBatchTest, public ::testing::WithParamInterface<Drafted> {};
@@ -174,6 +176,7 @@ class EqualTextsTest : public DraftedBatchTest, public ::testing::WithParamInter
 TEST_P(EqualTextsTest, TextsWithDraftsAreThoseWithout) {
   const std::vector<Request> requests = mixed();
   const auto expected = undrafted(requests);
+  is_narrow_ = GetParam().is_narrow;
   make(GetParam().draft, GetParam().kv_memory);
   for (int round = 0; round < 3; ++round) expect_equal(run(requests), expected);
   const EngineStats stats = batch_->stats();
@@ -190,11 +193,11 @@ INSTANTIATE_TEST_SUITE_P(Drafts, EqualTextsTest,
                                            Drafted{"lookup,adapt=no,tokens=2", 1 << 22},
                                            Drafted{"own+ends:3,adapt=no", 1 << 22},
                                            Drafted{"first:5,adapt=no", 1 << 22},
-                                           Drafted{"layers:2,adapt=no", kShortMemory},
+                                           Drafted{"ends:2,adapt=no", kShortMemory},
                                            Drafted{"trained,adapt=no", 1 << 22},
                                            Drafted{"own+trained,adapt=no", kShortMemory},
-                                           Drafted{"trained,head=32,adapt=no", kShortMemory},
-                                           Drafted{"first:2,head=32,adapt=no", 1 << 22},
+                                           Drafted{"trained,adapt=no", kShortMemory, true},
+                                           Drafted{"first:2,adapt=no", 1 << 22, true},
                                            Drafted{"own,adapt=no,tokens=5", kShortMemory}));
 
 TEST_F(DraftedBatchTest, TextsThatWereWrittenBeforeTakeAFractionOfThePasses) {
@@ -321,7 +324,7 @@ TEST_P(TrainedDraftsTest, ALayerThatComputesAsThePlanDoesGuessesEveryToken) {
   }
   RunningBatchConfig config;
   config.kv_memory = 1 << 22;
-  config.draft = resolve_draft("trained,adapt=no,exact=no", longer.manifest(), longer.schedules());
+  config.draft = resolve_draft("trained,adapt=no,exact=no", longer.manifest());
   backend_ = std::make_unique<ArithmeticBackend>();
   engines_ = Engines::load(longer.manifest(), *backend_);
   engines_.load_draft_layer(longer, *backend_);
@@ -400,8 +403,8 @@ class MixedDraftsTest : public DraftedBatchTest,
 
 INSTANTIATE_TEST_SUITE_P(Drafts, MixedDraftsTest,
                          ::testing::Values("own+lookup,adapt=no", "own+ends:3,adapt=no",
-                                           "first:2,adapt=no,tokens=3", "own+layers:3",
-                                           "own+trained", "trained,adapt=no,head=32"));
+                                           "first:2,adapt=no,tokens=3", "own+ends:3", "own+trained",
+                                           "trained,adapt=no"));
 
 // Rows that are cancelled, that arrive late, and that draft or not, with little memory.
 TEST_P(MixedDraftsTest, RequestsThatComeAndGoHaveTheirTextsAlone) {

@@ -36,8 +36,8 @@ INSTANTIATE_TEST_SUITE_P(
     Texts, DraftTextTest,
     ::testing::Values(Reading{" Own + ENDS : 3 , tokens = 5", "own+ends:3,tokens=5"},
                       Reading{"own+lookup,exact=yes,tokens=7,adapt=yes", "own+lookup"},
-                      Reading{"trained,head=8192,exact=no,adapt=no,tokens=1",
-                              "trained,tokens=1,adapt=no,exact=no,head=8192"},
+                      Reading{"trained,exact=no,adapt=no,tokens=1",
+                              "trained,tokens=1,adapt=no,exact=no"},
                       Reading{" OFF ", "off"}));
 
 class BadDraftTest : public ::testing::TestWithParam<Reading> {};
@@ -50,7 +50,7 @@ TEST_P(BadDraftTest, IsRefusedWithWhatIsAllowed) {
 INSTANTIATE_TEST_SUITE_P(
     Texts, BadDraftTest,
     ::testing::Values(
-        Reading{"", "'' is unknown; allowed: own, lookup, layers:N, ends:N, first:N, trained, or"},
+        Reading{"", "'' is unknown; allowed: own, lookup, ends:N, first:N, trained, or"},
         Reading{"own+off", "'off' stands alone; allowed: own"},
         Reading{"own+own", "'own' is named twice; name it once"},
         Reading{"ends:3+own", "'ends:3' always proposes, so what follows it is never asked"},
@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(
         Reading{"own:3", "'own:3' has a number; write own"},
         Reading{"own,tokens=8", "tokens is '8'; allowed: 1 to 7"},
         Reading{"own,tokens", "tokens is ''; allowed: 1 to 7"},
-        Reading{"own,", "'' is unknown; allowed: tokens, adapt, exact, head"},
+        Reading{"own,", "'' is unknown; allowed: tokens, adapt, exact"},
         Reading{"own,exact=maybe", "exact is 'maybe'; allowed: yes or no"},
         Reading{"own,tokens=4,tokens=5", "tokens is given twice; give it once"},
         Reading{"onw,tokens=9", "draft | 2 problems:"},
@@ -74,7 +74,7 @@ class DraftRefusalTest : public ::testing::Test {
     manifest_.model.num_layers = testing::kLayers;
   }
   std::string words(const std::string& text) const {
-    return refusal([&] { resolve_draft(text, manifest_, bundle_.schedules()); });
+    return refusal([&] { resolve_draft(text, manifest_); });
   }
 
   testing::ArithmeticBundle bundle_;
@@ -97,24 +97,26 @@ TEST_F(DraftRefusalTest, ADraftRunsFewerLayersThanTheModel) {
 }
 
 TEST_F(DraftRefusalTest, WhatBundlesLackIsRefused) {
-  EXPECT_EQ(words("trained,head=64"),
-            "draft | 2 problems:\n"
-            "  - trained needs a draft layer, which the bundle does not have; train one with "
-            "`skipdec tune --draft-layer` and export the model with --draft\n"
-            "  - head is 64, but the bundle has no narrow head; leave it out, or export the model "
-            "with --draft-head");
-  EXPECT_EQ(words("own,head=64"),
-            "draft | head is 64, but no part runs layers; leave it out, or add ends:3");
-  manifest_.draft_head.emplace().tokens = 32;
-  EXPECT_EQ(words("ends:3,head=64"), "draft | head is 64; allowed: 32, the bundle's narrow head");
-  EXPECT_EQ(words("ends:3,head=32"), "");
+  EXPECT_EQ(words("trained"),
+            "draft | trained needs a draft layer, which the bundle does not have; train one with "
+            "`skipdec tune --draft-layer` and export the model with --draft-layer");
+}
+
+TEST_F(DraftRefusalTest, AutoStandsForTheDraftsOfTheManifest) {
+  EXPECT_EQ(resolve_draft("auto", manifest_)->text(), "own");
+  manifest_.draft = "own+ends:3";
+  EXPECT_EQ(resolve_draft(" AUTO ", manifest_)->text(), "own+ends:3");
+  manifest_.draft = "off";
+  EXPECT_FALSE(resolve_draft("auto", manifest_));
+  manifest_.draft = "onw";
+  EXPECT_NE(words("auto").find("draft | 'onw' is unknown"), std::string::npos);
 }
 
 TEST_F(DraftRefusalTest, ALayerDraftRunsTheLayersThatItsTextNames) {
   const std::vector<std::pair<std::string, LayerPlan>> layers{
-      {"ends:3", {0, 4, 5}}, {"ends:1", {0}}, {"first:3", {0, 1, 2}}, {"layers:3", {0, 4, 5}}};
+      {"ends:3", {0, 4, 5}}, {"ends:1", {0}}, {"first:3", {0, 1, 2}}};
   for (const auto& [text, expected] : layers) {
-    const auto config = resolve_draft("own+" + text, manifest_, bundle_.schedules());
+    const auto config = resolve_draft("own+" + text, manifest_);
     EXPECT_EQ(config->parts.back().layers, expected) << text;
   }
 }
@@ -124,7 +126,7 @@ TEST_F(DraftRefusalTest, DraftsOfLayersThatAScheduleNeverRunsAreWarnedOf) {
       {"own", false}, {"own+ends:3", false}, {"ends:5", true}, {"own+first:2", true}};
   const Schedule shallow(testing::kLayers, {{0, {0, 3, 4, 5}}, {2, {0, 5}}}, {}, "4 layers");
   for (const auto& [text, is_unused] : drafts) {
-    const auto config = resolve_draft(text, manifest_, bundle_.schedules());
+    const auto config = resolve_draft(text, manifest_);
     EXPECT_EQ(unused_draft_warning(*config, *bundle_.schedules().resolve("full", 1)), "") << text;
     const std::string words = unused_draft_warning(*config, shallow);
     EXPECT_EQ(words.find("needs layers that schedule 4 layers never runs") != std::string::npos,
@@ -135,7 +137,7 @@ TEST_F(DraftRefusalTest, DraftsOfLayersThatAScheduleNeverRunsAreWarnedOf) {
 
 TEST_F(DraftRefusalTest, ADraftLayerRunsBehindTheModelsFirstLayers) {
   manifest_.draft_layer.emplace().behind = 2;
-  const auto config = resolve_draft("own+trained", manifest_, bundle_.schedules());
+  const auto config = resolve_draft("own+trained", manifest_);
   EXPECT_EQ(config->parts.back().layers, (LayerPlan{0, 1, testing::kLayers}));
   EXPECT_TRUE(config->uses_draft_layer());
 }
@@ -148,10 +150,10 @@ TEST(ByteShare, CountsWhatADraftStepReads) {
   for (EngineSpec& layer : manifest.layers) layer.step_bytes = 30;
   manifest.head.step_bytes = 30;
   manifest.draft_layer.emplace().engine.step_bytes = 20;
+  EXPECT_EQ(byte_share(manifest, {0, 2}), 0.9);
+  EXPECT_EQ(byte_share(manifest, {}), 0);
   manifest.draft_head.emplace().engine.step_bytes = 5;
-  EXPECT_EQ(byte_share(manifest, {0, 2}, false), 0.9);
-  EXPECT_EQ(byte_share(manifest, {1}, true), 0.45);
-  EXPECT_EQ(byte_share(manifest, {}, false), 0);
+  EXPECT_EQ(byte_share(manifest, {1}), 0.45);
 }
 
 TEST_F(DraftRefusalTest, ARequestMayOnlySwitchDraftsOffByThisWord) {
