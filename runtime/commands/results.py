@@ -20,7 +20,7 @@ from ...engines.errors import BundleError, SkipDecError, UsageError
 from ..requests.records import RecordId, json_object
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
-from ..schedule.text import format_schedule
+from ..schedule.text import format_schedule, parse_schedule
 from ..tokens.outputs import CompletionOutput, RequestOutput
 from ..tokens.sampling import SamplingParams
 from .options import GenerateOptions
@@ -38,7 +38,7 @@ def run_parameters(options: GenerateOptions) -> dict[str, Any]:
         schedule = bundle_schedule(bundle)
     elif isinstance(schedule, str) and schedule.strip().endswith(".json"):
         num_layers = bundle.manifest.model.num_layers
-        schedule = ExitSchedule.parse(schedule, num_layers=num_layers)
+        schedule = parse_schedule(schedule, num_layers=num_layers)
     if isinstance(schedule, ExitSchedule):
         schedule = format_schedule(schedule)
     return {

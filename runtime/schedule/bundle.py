@@ -21,7 +21,7 @@ from ...engines.errors import BundleError, ScheduleError
 from ...engines.manifest import EARLY_EXIT, TUNED_SCHEDULE, Manifest
 from .notation import fitting_presets, preset_budgets, speedup_of
 from .schedule import ExitSchedule
-from .text import format_schedule
+from .text import format_schedule, parse_schedule
 
 MAX_ENTRIES = integer("max_plan_entries")  # in all lists of layers of a plan
 MAX_PRESET_LAYERS = integer("max_preset_layers")  # deeper models have only "full"
@@ -66,7 +66,7 @@ def write_schedule(
         schedule = ExitSchedule.from_document(schedule)
     elif not isinstance(schedule, ExitSchedule):
         horizon = horizon or _previous_horizon(bundle)
-        schedule = ExitSchedule.parse(schedule, num_layers=num_layers, horizon=horizon)
+        schedule = parse_schedule(schedule, num_layers=num_layers, horizon=horizon)
     if schedule.num_layers != num_layers:
         raise ScheduleError(
             "schedule", f"is for {schedule.num_layers} layers; the model has {num_layers}"
@@ -185,7 +185,7 @@ def _preset_document(name: str, num_layers: int) -> dict[str, Any]:
     largest, smallest = preset_budgets(speedup_of(name.removesuffix("x")), num_layers)
     fall = largest - smallest
     horizon = f"horizon={fall + 1}"  # one token a budget
-    falling = ExitSchedule.parse(f"{name}:{horizon}", num_layers=num_layers)
+    falling = parse_schedule(f"{name}:{horizon}", num_layers=num_layers)
     first, *others = (list(segment.plan.layers) for segment in falling.segments)
     return {
         "prompt": None,

@@ -10,7 +10,6 @@ from typing import Any
 
 from ...engines.documents import document_digest, parse_json, read_json
 from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, shown
-from ...engines.manifest import json_digest
 from ...engines.registry import Registry
 from .decays import DECAYS
 from .placements import PLACEMENTS
@@ -130,14 +129,10 @@ def _document_arguments(document: object, subject: str, num_layers: int) -> dict
 
 
 def _check_digest(document: dict[str, Any], subject: str) -> None:
-    """Raise ScheduleError for a document whose digest does not match its content.
-
-    A document without a plan has bundle format 2, whose digest covers the schedule alone.
-    """
+    """Raise ScheduleError for a document whose digest does not match its content."""
     if "digest" not in document:
         return
-    is_old = "plan" not in document
-    digest = json_digest(document["schedule"]) if is_old else document_digest(document)
+    digest = document_digest(document)
     if document["digest"] != digest:
         raise ScheduleError(
             subject,

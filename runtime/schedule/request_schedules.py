@@ -11,6 +11,7 @@ from ...engines.errors import ScheduleError, shown
 from .decays import DECAYS
 from .notation import read_arguments
 from .schedule import ExitSchedule
+from .text import parse_schedule
 
 _MAX_CACHED_TEXTS = 128
 
@@ -61,7 +62,7 @@ class ScheduleResolver:
 
     def _parse(self, text: str, horizon: int) -> ExitSchedule:
         if text.rstrip().endswith(".json"):  # a file, which may change
-            return ExitSchedule.parse(text, num_layers=self.num_layers, horizon=horizon)
+            return parse_schedule(text, num_layers=self.num_layers, horizon=horizon)
         return self._parse_once(text, horizon)
 
     @cached_property

@@ -13,7 +13,7 @@ from ...engines.checking import plain
 from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, few, shown
 from ...engines.registry import Registry
 from .decays import DECAYS, Decay
-from .notation import full_arguments, read_arguments
+from .notation import full_arguments
 from .placements import PLACEMENTS, Placement
 from .plan import LayerPlan, LayerRanges, Segment, generated_holes, prompt_holes
 from .rule import Rule, ScheduleFields, field_problems, parameters_of, round_half_up
@@ -109,19 +109,6 @@ class ExitSchedule(ScheduleFields):
         return cls(**full_arguments(num_layers))
 
     @classmethod
-    def parse(cls, text: str, *, num_layers: int, horizon: int | None = None) -> ExitSchedule:
-        """Read ``full``, ``2x``, ``linear:max=16,min=8,horizon=64``, a .json file's name, …
-
-        ``horizon`` serves presets and decays whose text names none. All forms are in ``notation``.
-
-        >>> ExitSchedule.parse("2x", num_layers=24, horizon=64).max_exit_layer
-        16
-
-        Raises ScheduleError, all problems at once.
-        """
-        return cls.from_document(read_arguments(text, num_layers=num_layers, horizon=horizon))
-
-    @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> ExitSchedule:
         """Build a schedule from its JSON object; unknown and missing keys are refused."""
         if not isinstance(document, Mapping):
@@ -138,8 +125,6 @@ class ExitSchedule(ScheduleFields):
             name: list(value) if isinstance(value, tuple) else value
             for name, value in self._keywords().items()
         }
-
-    to_dict = to_document  # the name that outputs and configurations use
 
     def changed(self, **changes: object) -> ExitSchedule:
         """Return this schedule with other fields; a rule that changes loses its parameters.

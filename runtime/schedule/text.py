@@ -5,13 +5,22 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from .notation import FIELDS, full_arguments
+from .notation import FIELDS, full_arguments, read_arguments
 from .schedule import ExitSchedule
 
 
 def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) -> ExitSchedule:
-    """Read a schedule from its text form, as ``ExitSchedule.parse`` does."""
-    return ExitSchedule.parse(text, num_layers=num_layers, horizon=horizon)
+    """Read ``full``, ``2x``, ``linear:max=16,min=8,horizon=64``, a .json file's name, …
+
+    ``horizon`` serves presets and decays whose text names none. All forms are in ``notation``.
+
+    >>> parse_schedule("2x", num_layers=24, horizon=64).max_exit_layer
+    16
+
+    Raises ScheduleError, all problems at once.
+    """
+    arguments = read_arguments(text, num_layers=num_layers, horizon=horizon)
+    return ExitSchedule.from_document(arguments)
 
 
 @lru_cache(maxsize=256)

@@ -23,12 +23,13 @@ from skipdec.engines.errors import UsageError
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.measuring.cost import CostModel
 from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 COST = CostModel(hollow_manifest(6))
 KV = 2 * 2 * 4 * 4  # of a position in a layer: key and value, 2 heads of 4 float32
 ENDS = EMBED_BYTES + HEAD_BYTES
 FALLING = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
-FULL, SHALLOW = ExitSchedule.full(6), ExitSchedule.parse("constant:max=2", num_layers=6)
+FULL, SHALLOW = ExitSchedule.full(6), parse_schedule("constant:max=2", num_layers=6)
 READ = ENDS + (3 + 5 / 9) * LAYER_BYTES  # steps of 4, 3, 3
 OWN_KV, FULL_KV = 2 * (4 + 6 + 9) / 3 * KV, 2 * (6 + 12 + 18) / 3 * KV  # of 2 rows
 FULL_STEP = ENDS + 6 * LAYER_BYTES + FULL_KV

@@ -16,6 +16,7 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.plot import schedule_cells
+from skipdec.runtime.schedule.text import parse_schedule
 
 run = partial(command_line.run, "schedule")
 
@@ -128,7 +129,7 @@ def test_set_repairs_a_missing_or_damaged_schedule(tmp_path: Path, content: str 
 def test_a_program_sets_schedules_that_fit_alone(tmp_path: Path) -> None:
     bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path
     num_layers = EngineBundle.read_manifest(bundle).model.num_layers
-    text = ExitSchedule.parse("2x", num_layers=num_layers, horizon=8)
+    text = parse_schedule("2x", num_layers=num_layers, horizon=8)
     for schedule in (text, text.to_document(), "2x:horizon=8"):
         assert write_schedule(str(bundle), schedule) == text
         assert EngineBundle.open(bundle).schedule_document == text.to_document()

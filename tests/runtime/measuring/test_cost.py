@@ -10,6 +10,7 @@ from hollow_bundles import EMBED_BYTES, HEAD_BYTES, LAYER_BYTES, hollow_manifest
 from skipdec.engines.manifest import PrecisionSpec
 from skipdec.runtime.measuring.cost import CostModel
 from skipdec.runtime.schedule import ExitSchedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 KV_POSITION = 2 * 2 * 4 * 4  # key and value, 2 heads of 4 float32
 ENDS = EMBED_BYTES + HEAD_BYTES
@@ -132,5 +133,5 @@ def test_cost_of_mixed_depths_grows_from_zero_to_max_over_mean() -> None:
 
 def test_a_constant_depth_loses_nothing_by_mixing() -> None:
     cost = CostModel(hollow_manifest(6))
-    constant = ExitSchedule.parse("constant:max=3", num_layers=6)
+    constant = parse_schedule("constant:max=3", num_layers=6)
     assert cost.mixing_loss(constant, 10, num_tokens=64, slots=8) == pytest.approx(1.0)

@@ -14,6 +14,7 @@ from skipdec.engines.errors import UsageError
 from skipdec.engines.host.options import from_options
 from skipdec.runtime.commands.options import EngineChoice
 from skipdec.runtime.opening import OpenKeywords
+from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.serving.process.settings import WorkerSettings
 from skipdec.runtime.serving.triton.settings import ModelSettings
 
@@ -66,7 +67,7 @@ def test_a_schedule_crosses_processes_as_json() -> None:
     made = OpenOptions(schedule=ExitSchedule.full(6))
     read = OpenOptions.from_json(made.to_json())
     assert isinstance(read.schedule, str)
-    assert ExitSchedule.parse(read.schedule, num_layers=6) == ExitSchedule.full(6)
+    assert parse_schedule(read.schedule, num_layers=6) == ExitSchedule.full(6)
 
 
 def test_a_command_can_offer_some_of_the_options() -> None:

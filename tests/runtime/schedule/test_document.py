@@ -13,7 +13,6 @@ from hollow_bundles import write_hollow_bundle
 
 from skipdec.engines.bundle import EngineBundle, write_schedule
 from skipdec.engines.errors import BundleError, ScheduleError
-from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.bundle import (
     MAX_PRESET_LAYERS,
     bundle_schedule,
@@ -106,7 +105,7 @@ def test_a_preset_is_what_its_text_says_at_every_horizon(
 
 def assert_means(preset: dict[str, Any], name: str, num_layers: int, horizon: int) -> None:
     text = name if name == "full" else f"{name}:horizon={horizon}"
-    schedule = ExitSchedule.parse(text, num_layers=num_layers)
+    schedule = parse_schedule(text, num_layers=num_layers)
     expected = [(one.start, list(one.plan)) for one in schedule.segments]
     assert resolved_preset(preset, horizon) == expected, (name, horizon)
     assert preset["text"].format(horizon=horizon) == format_schedule(schedule)

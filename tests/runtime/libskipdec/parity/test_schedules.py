@@ -15,7 +15,7 @@ from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.bundle import schedule_file
 from skipdec.runtime.schedule.notation import fitting_presets
 from skipdec.runtime.schedule.request_schedules import ScheduleResolver
-from skipdec.runtime.schedule.text import format_schedule
+from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 
 OWN = (
     "full",
@@ -66,7 +66,7 @@ def expected(schedule: ExitSchedule) -> str:
 
 @pytest.mark.parametrize("text", OWN)
 def test_own_plans_and_presets_run_the_same_layers(tmp_path: Path, text: str) -> None:
-    own = ExitSchedule.parse(text, num_layers=6)
+    own = parse_schedule(text, num_layers=6)
     (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
     resolver = ScheduleResolver(6, own)
     for (tokens, asked), line in zip(REQUESTS, described(path, 6, REQUESTS), strict=True):
@@ -88,7 +88,7 @@ def test_presets_of_all_depths_begin_at_the_same_tokens(tmp_path: Path, num_laye
 def test_any_schedule_comes_as_the_json_of_schedule_show(tmp_path: Path) -> None:
     own = ExitSchedule.full(6)
     (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
-    given = ExitSchedule.parse("cosine:max=5,min=2,horizon=12", num_layers=6)
+    given = parse_schedule("cosine:max=5,min=2,horizon=12", num_layers=6)
     (shown := tmp_path / "given.json").write_text(sealed_text(schedule_file(given)))
     wrong = "cosine:max=5,min=2,horizon=12"
     lines = described(path, 6, [(9, str(shown)), (9, wrong)])
@@ -108,7 +108,7 @@ def test_both_refuse_a_horizon_beyond_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("own", ["full", "2x:horizon=99"])
 def test_both_refuse_a_horizon_beyond_the_positions(tmp_path: Path, own: str) -> None:
-    schedule = ExitSchedule.parse(own, num_layers=6)
+    schedule = parse_schedule(own, num_layers=6)
     (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(schedule)))
     resolver = ScheduleResolver(6, schedule, positions=64)
     longest = max(64, schedule.horizon)

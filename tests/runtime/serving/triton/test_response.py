@@ -7,6 +7,7 @@ import json
 import pytest
 
 from skipdec import ExitSchedule, SamplingParams, SkipDecError
+from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.serving.triton.tensors import Answer, TritonRequest
 from skipdec.runtime.tokens.outputs import (
     CompletionOutput,
@@ -112,7 +113,7 @@ def test_a_computation_that_failed_is_an_error() -> None:
 
 def test_the_layers_that_ran_come_with_the_tokens_that_ran_them() -> None:
     request = TritonRequest(text_input="p", stream=True, return_layer_ranges=True)
-    schedule = ExitSchedule.parse("linear:max=3,min=3,horizon=4", num_layers=6)
+    schedule = parse_schedule("linear:max=3,min=3,horizon=4", num_layers=6)
     sent = Answer(request, schedule=schedule, num_input_tokens=4, has_text=True)
     sent.add(StreamDelta(0, 0, (5,), "a", None, layers=6))
     assert json.loads(sent.take()["layer_ranges"].item()) == {"6": [[0, 5]]}
