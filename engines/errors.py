@@ -18,7 +18,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+T = TypeVar("T")
 
 _MAX_WORD_LENGTH = 100  # characters; a longer word is not a typo and is slow to compare
 _MAX_WORDS = 100  # words; each comparison takes 0.1 ms, and a JSON object may have a million keys
@@ -46,6 +48,14 @@ def did_you_mean(word: object, allowed: Iterable[str], *, among: int = 1) -> str
         return ""
     near = get_close_matches(word, list(allowed), n=1)
     return f"did you mean {near[0]!r}? " if near else ""
+
+
+def choice(table: Mapping[str, T], name: str, noun: str) -> T:
+    """Return ``table[name]``. Raises UsageError, which lists the names, for an unknown one."""
+    if name not in table:
+        meant = did_you_mean(name, table)
+        raise UsageError(noun, f"{name!r} is unknown; {meant}allowed: {', '.join(table)}")
+    return table[name]
 
 
 def shown(value: object) -> str:

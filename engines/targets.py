@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from .errors import choice
 from .manifest import UnusedCache
-from .registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """Functions that make engines for a platform, and the backends that load them there.
 
-    Each is named as ``folder.module:Attribute`` for ``engines.registry.load``: a machine that runs
+    Each is named as ``folder.module:Attribute`` for ``engines.importing.load``: a machine that runs
     bundles lacks the exporter's packages, and one that exports may lack the GPU's.
     """
 
@@ -72,22 +72,18 @@ SKIPDEC = Target(  # onnxruntime bundles that run on skipdec's own kernels
     has_float32_activations=True,
 )
 
-TARGETS = Registry(
-    "target",
-    {
-        "onnxruntime": "engines.targets:ONNX_RUNTIME",
-        "tensorrt": "engines.targets:TENSORRT",
-        "tensorrt-rtx": "engines.targets:TENSORRT_RTX",
-        "canonical": "engines.targets:CANONICAL",
-        "skipdec": "engines.targets:SKIPDEC",
-    },
-)
+TARGETS: Mapping[str, Target] = {
+    "onnxruntime": ONNX_RUNTIME,
+    "tensorrt": TENSORRT,
+    "tensorrt-rtx": TENSORRT_RTX,
+    "canonical": CANONICAL,
+    "skipdec": SKIPDEC,
+}
 
 
 def target_of(name: str) -> Target:
     """Return the target called ``name``. Raises UsageError, listing the targets, if unknown."""
-    target: Target = TARGETS.load(name)
-    return target
+    return choice(TARGETS, name, "target")
 
 
 def default_device(target: str) -> str:
@@ -97,9 +93,9 @@ def default_device(target: str) -> str:
 
 def exported_targets() -> tuple[str, ...]:
     """Return the targets whose bundles can be run."""
-    return tuple(name for name in TARGETS if target_of(name).backends)
+    return tuple(name for name, target in TARGETS.items() if target.backends)
 
 
 def compiled_targets() -> tuple[str, ...]:
     """Return the targets whose engines are TensorRT plans."""
-    return tuple(name for name in TARGETS if target_of(name).is_compiled)
+    return tuple(name for name, target in TARGETS.items() if target.is_compiled)

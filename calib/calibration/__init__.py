@@ -1,5 +1,5 @@
 """Measure ranges of activations for static quantisation."""
 
-from ...engines.registry import lazy_names
+from ...engines.importing import lazy_names
 
 __getattr__ = lazy_names(__name__, {"calibrate": ".calibration"})

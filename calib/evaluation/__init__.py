@@ -1,5 +1,5 @@
 """Measure what layer skipping costs and gains: texts, metrics, times."""
 
-from ...engines.registry import lazy_names
+from ...engines.importing import lazy_names
 
 __getattr__ = lazy_names(__name__, {"evaluate": ".evaluation"})

@@ -160,8 +160,8 @@ def evaluate(
     """
     created = {
         name: kind.create(config.metrics)
-        for name in METRICS
-        if (kind := METRICS.load(name)) and not (config.score_only and kind.needs_text)
+        for name, kind in METRICS.items()
+        if not (config.score_only and kind.needs_text)
     }
     metrics = {name: metric for name, metric in created.items() if metric is not None}
     inputs = prepare(config)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -19,25 +19,10 @@ import numpy.typing as npt
 
 from ...engines.errors import MissingExtraError, UsageError
 from ...engines.host.installation import install_command
-from ...engines.registry import Registry
 from .config import MetricOptions
 
 Statistics = npt.NDArray[np.float64]
 _LONGEST = 2**31 - 1  # transformers writes 10**30 for "unknown", which its tokenizers reject
-METRICS = Registry(
-    "metric",
-    {
-        "bleu": "calib.evaluation.metrics:Bleu",
-        "rouge_l": "calib.evaluation.metrics:RougeL",
-        "bert_f": "calib.evaluation.metrics:BertF",
-        "perplexity": "calib.evaluation.metrics:Perplexity",
-        "realised_depth": "calib.evaluation.metrics:RealisedDepth",
-        "output_tokens": "calib.evaluation.metrics:OutputTokens",
-        "length_ratio": "calib.evaluation.metrics:LengthRatio",
-        "cut_share": "calib.evaluation.metrics:CutShare",
-        "repetition": "calib.evaluation.metrics:Repetition",
-    },
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,3 +315,16 @@ def _read_object(path: Path) -> dict[str, Any]:
             "roberta-large, as save_pretrained writes it",
         ) from error
     return document if isinstance(document, dict) else {}
+
+
+METRICS: Mapping[str, type[Metric]] = {
+    "bleu": Bleu,
+    "rouge_l": RougeL,
+    "bert_f": BertF,
+    "perplexity": Perplexity,
+    "realised_depth": RealisedDepth,
+    "output_tokens": OutputTokens,
+    "length_ratio": LengthRatio,
+    "cut_share": CutShare,
+    "repetition": Repetition,
+}

@@ -12,7 +12,6 @@ from pydantic import AfterValidator, Field
 
 from ...engines.checking import Option, ValidatedConfig
 from ...engines.errors import ScheduleError, did_you_mean
-from ...engines.registry import Registry
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.decays import DECAYS as ALL_DECAYS
 from ...runtime.schedule.placements import PLACEMENTS as ALL_PLACEMENTS
@@ -26,15 +25,8 @@ WARMUPS = (1, 0, 2, 3)
 _MOST_EXIT_LAYERS = 24  # deeper models take every second layer, or third, …
 
 
-def default_choices(rules: Registry) -> tuple[str, ...]:
-    """Return the choices that the rules themselves propose, e.g. linear, cosine, power:power=2."""
-    return tuple(
-        f"{name}:{options}".rstrip(":") for name in rules for options in rules.load(name).searched
-    )
-
-
-DECAYS = default_choices(ALL_DECAYS)
-PLACEMENTS = default_choices(ALL_PLACEMENTS)
+DECAYS = ("linear", "cosine", "power:power=2", "exponential:rate=3")
+PLACEMENTS = ("top", "bottom", "unified", "unified-nested", "hierarchical", "d3:tail=2")
 
 
 def _each_once(values: tuple[T, ...]) -> tuple[T, ...]:
@@ -81,7 +73,7 @@ class SpaceConfig(ValidatedConfig):
         )
 
     def _problems(self) -> Iterator[str]:
-        varying = [name for name in ALL_DECAYS if not ALL_DECAYS.load(name).lists_budgets]
+        varying = [name for name in ALL_DECAYS if name != "table"]
         for field, allowed, choices in (
             ("decays", varying, self.decays),
             ("placements", ALL_PLACEMENTS, self.placements),

@@ -1,5 +1,5 @@
 """Round int4 weights with regard to the data that they will see (GPTQ)."""
 
-from ...engines.registry import lazy_names
+from ...engines.importing import lazy_names
 
 __getattr__ = lazy_names(__name__, {"round_weights": ".rounding"})

@@ -13,28 +13,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import Field
 
 from ...engines.checking import ValidatedConfig
-from ...engines.errors import did_you_mean
-from ...engines.registry import Registry
+from ...engines.errors import choice, did_you_mean
+from ...engines.importing import load
 from ...exporter.checkpoint.foreign import library_reads
 
 if TYPE_CHECKING:
     from .model import SkipModel
 
-TUNING_FAMILIES = Registry(
-    "model_type",
-    {
-        "opt": "calib.tuning.families.opt.family:OPT",
-        "llama": "calib.tuning.families.llama.family:LLAMA",
-        "mistral": "calib.tuning.families.llama.family:MISTRAL",
-        "qwen2": "calib.tuning.families.llama.family:QWEN2",
-        "qwen3": "calib.tuning.families.llama.family:QWEN3",
-        "phi3": "calib.tuning.families.llama.family:PHI3",
-        "granite": "calib.tuning.families.llama.family:GRANITE",
-        "smollm3": "calib.tuning.families.llama.family:SMOLLM3",
-        "olmo2": "calib.tuning.families.llama.family:OLMO2",
-    },
-)
-"""``TuningFamily`` objects by the ``model_type`` of Hugging Face's config.json."""
+TUNING_FAMILIES: Mapping[str, str] = {
+    "opt": "calib.tuning.families.opt.family:OPT",
+    "llama": "calib.tuning.families.llama.family:LLAMA",
+    "mistral": "calib.tuning.families.llama.family:MISTRAL",
+    "qwen2": "calib.tuning.families.llama.family:QWEN2",
+    "qwen3": "calib.tuning.families.llama.family:QWEN3",
+    "phi3": "calib.tuning.families.llama.family:PHI3",
+    "granite": "calib.tuning.families.llama.family:GRANITE",
+    "smollm3": "calib.tuning.families.llama.family:SMOLLM3",
+    "olmo2": "calib.tuning.families.llama.family:OLMO2",
+}
+"""Where each ``TuningFamily`` is, by the ``model_type`` of Hugging Face's config.json."""
 
 
 class FreshModelConfig(ValidatedConfig):
@@ -120,7 +117,7 @@ class TuningFamily(Protocol):
 
 def tuning_family(model_type: str) -> TuningFamily:
     """Return the family that config.json names. Raises UsageError if it can't be tuned."""
-    family: TuningFamily = TUNING_FAMILIES.load(model_type)
+    family: TuningFamily = load(choice(TUNING_FAMILIES, model_type, "model_type"))
     return family
 
 

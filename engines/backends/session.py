@@ -17,9 +17,9 @@ import numpy as np
 
 from ..bundle import WeightsPlace
 from ..errors import UsageError
+from ..importing import load
 from ..manifest import EngineSpec, KVBucket, TensorRole
 from ..memory import Memory, Tensor, numpy_dtype
-from ..registry import load
 from ..targets import default_device, target_of
 
 if TYPE_CHECKING:

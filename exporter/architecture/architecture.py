@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...engines.errors import choice
+from ...engines.importing import load
 from ...engines.manifest import EngineKind, FloatType, ModelSpec
-from ...engines.registry import Registry
 from .signature import Signature
 from .weights import Parameter
 
@@ -23,21 +24,18 @@ if TYPE_CHECKING:
 
 HEAD_WEIGHT = "lm_head.weight"
 
-ARCHITECTURES = Registry(
-    "model_type",
-    {
-        "opt": "exporter.architecture.opt.architecture:OPT",
-        "llama": "exporter.architecture.llama.architecture:LLAMA",
-        "mistral": "exporter.architecture.llama.architecture:LLAMA",
-        "qwen2": "exporter.architecture.llama.architecture:LLAMA",
-        "qwen3": "exporter.architecture.llama.architecture:LLAMA",
-        "phi3": "exporter.architecture.llama.architecture:LLAMA",
-        "granite": "exporter.architecture.llama.architecture:LLAMA",
-        "smollm3": "exporter.architecture.llama.architecture:LLAMA",
-        "olmo2": "exporter.architecture.llama.architecture:LLAMA",
-    },
-)
-"""``Architecture`` objects by the ``model_type`` of Hugging Face's config.json."""
+ARCHITECTURES: Mapping[str, str] = {
+    "opt": "exporter.architecture.opt.architecture:OPT",
+    "llama": "exporter.architecture.llama.architecture:LLAMA",
+    "mistral": "exporter.architecture.llama.architecture:LLAMA",
+    "qwen2": "exporter.architecture.llama.architecture:LLAMA",
+    "qwen3": "exporter.architecture.llama.architecture:LLAMA",
+    "phi3": "exporter.architecture.llama.architecture:LLAMA",
+    "granite": "exporter.architecture.llama.architecture:LLAMA",
+    "smollm3": "exporter.architecture.llama.architecture:LLAMA",
+    "olmo2": "exporter.architecture.llama.architecture:LLAMA",
+}
+"""Where each ``Architecture`` is, by the ``model_type`` of Hugging Face's config.json."""
 
 CachedAttention = Callable[..., "tuple[Tensor, Tensor, Tensor]"]
 """``modules.cached_attention`` or a replacement, called by a layer's module."""
@@ -111,10 +109,15 @@ class Architecture(Protocol):
         ...
 
 
+def family_architecture(model_type: str) -> Architecture:
+    """Return a family. Raises UsageError, listing the families, for an unknown ``model_type``."""
+    architecture: Architecture = load(choice(ARCHITECTURES, model_type, "model_type"))
+    return architecture
+
+
 def architecture_of(model: ModelSpec) -> Architecture:
     """Return the family of ``model``. Raises UsageError if the exporter does not know it."""
-    architecture: Architecture = ARCHITECTURES.load(model.family)
-    return architecture
+    return family_architecture(model.family)
 
 
 def engine_parameters(
@@ -180,6 +183,5 @@ def family_config(model: str) -> dict[str, Any] | None:
 def _published() -> Mapping[str, Mapping[str, Any]]:
     published: dict[str, Mapping[str, Any]] = {}
     for model_type in ARCHITECTURES:
-        architecture: Architecture = ARCHITECTURES.load(model_type)
-        published |= architecture.published
+        published |= family_architecture(model_type).published
     return published

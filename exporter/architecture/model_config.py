@@ -10,7 +10,7 @@ import numpy as np
 from ...engines.errors import UnsupportedModelError, UsageError, shown
 from ...engines.manifest import MAX_END_TOKENS, ModelSpec, SamplingDefaults
 from ...runtime.tokens.sampling import SamplingParams
-from .architecture import ARCHITECTURES, Architecture
+from .architecture import ARCHITECTURES, family_architecture
 
 DEFAULT_MAX_SEQ_LEN = 8192
 """Longest text of a bundle unless --max-seq-len is given: each row may reserve memory for all."""
@@ -38,8 +38,7 @@ def model_spec(
         allowed = ", ".join(map(repr, ARCHITECTURES))
         problem = f"model_type is {model_type!r}; allowed: {allowed}"
         raise UnsupportedModelError(name, problem, *_reasons(config))
-    architecture: Architecture = ARCHITECTURES.load(model_type)
-    model = architecture.spec_from_config(config, name, max_seq_len)
+    model = family_architecture(model_type).spec_from_config(config, name, max_seq_len)
     defaults = _sampling_defaults(generation_config or {}, name)
     model = model.model_copy(update={"sampling_defaults": defaults})
     for source in (generation_config or {}, config):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from ...engines.importing import load
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from ...engines.registry import load
 from ...engines.targets import target_of
 from ..architecture.architecture import canonical_signature
 from ..architecture.signature import Signature

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from ...engines.errors import NotFiniteError, UsageError
+from ...engines.importing import load
 from ...engines.manifest import EngineKind, FloatType, PrecisionSpec, Quantization
 from ...engines.memory import Array
-from ...engines.registry import load
 from ...engines.targets import target_of
 
 if TYPE_CHECKING:

@@ -12,38 +12,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, TypeGuard
 
 from typing_extensions import override
 
 from ...engines.errors import MOST_PROBLEMS, few, shown
 from ...engines.manifest import MAX_LAYERS
-from ...engines.registry import Registry
 from .rule import MAX_HORIZON, Rule, ScheduleFields, round_half_up, snap
 
-DECAYS = Registry(
-    "decay",
-    {
-        "linear": "runtime.schedule.decays:Linear",
-        "cosine": "runtime.schedule.decays:Cosine",
-        "power": "runtime.schedule.decays:Power",
-        "exponential": "runtime.schedule.decays:Exponential",
-        "step": "runtime.schedule.decays:Step",
-        "constant": "runtime.schedule.decays:Constant",
-        "table": "runtime.schedule.decays:Table",
-        "d3": "runtime.schedule.decays:D3",
-    },
-    group="skipdec.decays",
-    base="runtime.schedule.decays:Decay",
-)
 _LARGEST_EXACT_POWER = 16
 
 
 class Decay(Rule, ABC):
     """A rule for budgets."""
-
-    lists_budgets: ClassVar[bool] = False
-    """True if the parameters are the budgets themselves, so that exit layers can't vary."""
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> dict[str, object]:
@@ -56,29 +37,9 @@ class Decay(Rule, ABC):
     def changes(self, schedule: ScheduleFields) -> Iterator[tuple[int, int]]:
         """Yield (index, budget) of token 0 and of each token that differs from the one before.
 
-        This walks the whole horizon; a `FallingDecay` does not.
+        It halves the horizon wherever the budgets of both ends differ, so that its cost depends on
+        the number of layers, not on the horizon.
         """
-        before = None
-        for index in range(schedule.horizon):
-            budget = self.budget(schedule, index)
-            if budget != before:
-                yield index, budget
-            before = budget
-
-    @abstractmethod
-    def budget(self, schedule: ScheduleFields, index: int) -> int:
-        """Return how many layers generated token ``index`` runs, 0 ≤ index < horizon."""
-
-
-class FallingDecay(Decay, ABC):
-    """A decay whose budget never grows from one token to the next.
-
-    `changes` halves the horizon wherever the budgets of both ends differ, so that its cost depends
-    on the number of layers, not on the horizon.
-    """
-
-    @override
-    def changes(self, schedule: ScheduleFields) -> Iterator[tuple[int, int]]:
         first, last = ((i, self.budget(schedule, i)) for i in (0, schedule.horizon - 1))
         yield first
         yield from self._changes_within(schedule, first, last)
@@ -97,8 +58,15 @@ class FallingDecay(Decay, ABC):
         yield from self._changes_within(schedule, low, middle)
         yield from self._changes_within(schedule, middle, high)
 
+    @abstractmethod
+    def budget(self, schedule: ScheduleFields, index: int) -> int:
+        """Return how many layers generated token ``index`` runs, 0 ≤ index < horizon.
 
-class Curve(FallingDecay):
+        Only `Table` may have one that grows from a token to the next.
+        """
+
+
+class Curve(Decay, ABC):
     """A decay that falls from max to min along a curve: max − (max−min)·progress.
 
     Token 0 has max, token horizon−1 has min.
@@ -150,8 +118,6 @@ class Power(Curve):
     max=8, min=4, horizon=5, power=2: the curve is 8, 7.75, 7, 5.75, 4, so 8 8 7 6 4.
     """
 
-    searched: ClassVar[tuple[str, ...]] = ("power=2",)
-
     power: float
 
     @override
@@ -172,8 +138,6 @@ class Exponential(Curve):
     max=8, min=4, horizon=5, rate=2: the curve is 8, 6.18, 5.08, 4.41, 4, so 8 6 5 4 4.
     """
 
-    searched: ClassVar[tuple[str, ...]] = ("rate=3",)
-
     rate: float
 
     @override
@@ -186,10 +150,8 @@ class Exponential(Curve):
 
 
 @dataclass(frozen=True)
-class Constant(FallingDecay):
+class Constant(Decay):
     """The same budget for every token: max = min."""
-
-    searched: ClassVar[tuple[str, ...]] = ()  # every other decay is this one where max is min
 
     @override
     @classmethod
@@ -213,13 +175,11 @@ class Constant(FallingDecay):
 
 
 @dataclass(frozen=True)
-class Step(FallingDecay):
+class Step(Decay):
     """``steps`` flat levels of equal length, from max to min.
 
     max=8, min=4, horizon=6, steps=3: 8 8 6 6 4 4.
     """
-
-    searched: ClassVar[tuple[str, ...]] = ()
 
     steps: int
 
@@ -241,9 +201,6 @@ class Step(FallingDecay):
 @dataclass(frozen=True)
 class Table(Decay):
     """Budgets listed one by one; min after the last. table=(8, 8, 5), min=4: 8 8 5 4 4 …"""
-
-    searched: ClassVar[tuple[str, ...]] = ()
-    lists_budgets: ClassVar[bool] = True
 
     table: tuple[int, ...]
 
@@ -281,12 +238,20 @@ class Table(Decay):
         return problems
 
     @override
+    def changes(self, schedule: ScheduleFields) -> Iterator[tuple[int, int]]:
+        before = None
+        for index, budget in enumerate(self.table):
+            if budget != before:
+                yield index, budget
+            before = budget
+
+    @override
     def budget(self, schedule: ScheduleFields, index: int) -> int:
         return self.table[index]
 
 
 @dataclass(frozen=True)
-class D3(FallingDecay):
+class D3(Decay):
     """⌊max·αⁱ⌋, with a floor of min (D3, arXiv 2503.08524; its abstract: ⌊L·αⁱ⌋ for token i).
 
     The paper's rule has max = L; its core layers belong to the placement d3, which takes any decay.
@@ -296,8 +261,6 @@ class D3(FallingDecay):
     L=12, max=12, min=5, α=0.9: the curve is 12, 10.8, 9.72, 8.75, 7.87, 7.09, 6.38, 5.74, so
     12 10 9 8 7 7 6 5, a horizon of 8.
     """
-
-    searched: ClassVar[tuple[str, ...]] = ()
 
     alpha: float
 
@@ -351,3 +314,15 @@ def _positive_number_problems(name: str, value: object) -> list[str]:
     if isinstance(value, int | float) and not is_bool and 0 < value <= sys.float_info.max:
         return []
     return [f"{name} is {shown(value)}; this decay needs a finite number above 0, e.g. {name}=2"]
+
+
+DECAYS: Mapping[str, type[Decay]] = {
+    "linear": Linear,
+    "cosine": Cosine,
+    "power": Power,
+    "exponential": Exponential,
+    "step": Step,
+    "constant": Constant,
+    "table": Table,
+    "d3": D3,
+}

@@ -10,10 +10,9 @@ from typing import Any
 
 from ...engines.documents import document_digest, parse_json, read_json
 from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, shown
-from ...engines.registry import Registry
 from .decays import DECAYS
 from .placements import PLACEMENTS
-from .rule import INTEGER, NAME, Notation, parameters_of, round_half_up
+from .rule import INTEGER, NAME, Notation, Rule, parameters_of, round_half_up
 
 FIELDS = {  # by option; the parameters of decays and placements are options of their own name
     "max": "max_exit_layer",
@@ -82,7 +81,7 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
     elif name in DECAYS:
         fields = ("max", "min", "warmup", "horizon", "placement")
         options = _options(text, rest, allowed=_notations(fields, DECAYS, PLACEMENTS))
-        values = {"decay": name, **DECAYS.load(name).implied(options), **options}
+        values = {"decay": name, **DECAYS[name].implied(options), **options}
     else:
         raise ScheduleError(
             f"schedule {shown(text)}",
@@ -141,10 +140,10 @@ def _check_digest(document: dict[str, Any], subject: str) -> None:
         )
 
 
-def _notations(fields: tuple[str, ...], *registries: Registry) -> dict[str, Notation]:
+def _notations(fields: tuple[str, ...], *tables: Mapping[str, type[Rule]]) -> dict[str, Notation]:
     """Return the options that a text may have: ``fields``, all rules' parameters, and prompt."""
     notations = {key: NAME if key in _NAMES else INTEGER for key in fields}
-    return {**notations, **parameters_of(*registries), "prompt": NAME}
+    return {**notations, **parameters_of(*tables), "prompt": NAME}
 
 
 def _options(text: str, rest: str, *, allowed: Mapping[str, Notation]) -> dict[str, Any]:

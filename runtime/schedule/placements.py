@@ -7,6 +7,7 @@ warm-up, b the budget; layers are 0 … L−1. With any rule, b = L runs every l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -16,22 +17,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from ...engines.errors import shown
-from ...engines.registry import Registry
 from .rule import Rule, ScheduleFields, round_half_up
-
-PLACEMENTS = Registry(
-    "placement",
-    {
-        "top": "runtime.schedule.placements:Top",
-        "bottom": "runtime.schedule.placements:Bottom",
-        "unified": "runtime.schedule.placements:Unified",
-        "unified-nested": "runtime.schedule.placements:UnifiedNested",
-        "hierarchical": "runtime.schedule.placements:Hierarchical",
-        "d3": "runtime.schedule.placements:D3",
-    },
-    group="skipdec.placements",
-    base="runtime.schedule.placements:Placement",
-)
 
 
 class Placement(Rule, ABC):
@@ -215,8 +201,6 @@ class D3(Placement):
     6 skips 2–7 and runs 0, 1, 8–11; 5, the minimum, runs the core 0, 1, 9–11.
     """
 
-    searched: ClassVar[tuple[str, ...]] = ("tail=2",)
-
     tail: int
 
     @override
@@ -237,3 +221,13 @@ class D3(Placement):
         warmup, num_layers = schedule.warmup_layers, schedule.num_layers
         start = warmup + (budget - warmup - self.tail) // 2
         return (*range(start), *range(start + num_layers - budget, num_layers))
+
+
+PLACEMENTS: Mapping[str, type[Placement]] = {
+    "top": Top,
+    "bottom": Bottom,
+    "unified": Unified,
+    "unified-nested": UnifiedNested,
+    "hierarchical": Hierarchical,
+    "d3": D3,
+}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ...engines.errors import ScheduleError, shown
+from ...engines.errors import ScheduleError, choice, shown
 from .decays import DECAYS
 from .notation import read_arguments
 from .schedule import ExitSchedule
@@ -83,7 +83,8 @@ class ScheduleResolver:
         longest = max(self.positions, self.own.horizon)
         if not isinstance(horizon, int) or horizon <= longest:
             return  # `ExitSchedule.from_document` refuses a horizon that is missing or not a number
-        implied = DECAYS.load(arguments["decay"]).implied(arguments) if "decay" in arguments else {}
+        decay = choice(DECAYS, arguments.get("decay", "linear"), "decay")
+        implied = decay.implied(arguments)
         if horizon != implied.get("horizon"):  # d3's follows from its other parameters
             raise ScheduleError(
                 "exit schedule",

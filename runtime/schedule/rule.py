@@ -7,12 +7,11 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cache
-from typing import Any, ClassVar, cast, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from ...engines.constants import integer
 from ...engines.errors import shown
 from ...engines.manifest import MAX_LAYERS
-from ...engines.registry import Registry
 
 MAX_HORIZON = integer("max_horizon")
 PROMPT_DEPTHS = ("full", "decay")
@@ -111,9 +110,6 @@ class Rule:
     called before anything else.
     """
 
-    searched: ClassVar[tuple[str, ...]] = ("",)
-    """The options, as text, with which ``skipdec fit`` tries this rule by default."""
-
     @classmethod
     def parameters(cls) -> Mapping[str, Notation]:
         """Return the rule's parameters, in the order of their declaration."""
@@ -131,9 +127,9 @@ class Rule:
         return []
 
 
-def parameters_of(*registries: Registry) -> dict[str, Notation]:
-    """Return the parameters of all rules in ``registries``."""
-    rules = [registry.load(name) for registry in registries for name in registry]
+def parameters_of(*tables: Mapping[str, type[Rule]]) -> dict[str, Notation]:
+    """Return the parameters of all rules in ``tables``."""
+    rules = [rule for table in tables for rule in table.values()]
     return {name: notation for rule in rules for name, notation in rule.parameters().items()}
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from ...engines.checking import plain
 from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, few, shown
-from ...engines.registry import Registry
 from .decays import DECAYS, Decay
 from .notation import full_arguments
 from .placements import PLACEMENTS, Placement
@@ -39,14 +38,13 @@ class ExitSchedule(ScheduleFields):
     >>> [schedule.last_index(layer) for layer in range(6)]  # None: never stops
     [None, -1, -1, 0, 2, None]
 
-    A decay or placement with parameters has each of them as a keyword and as an attribute, which is
-    None where another rule is chosen:
+    Each parameter of the decay and the placement is a keyword:
 
     >>> schedule = ExitSchedule(
     ...     num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4, decay="power", power=2
     ... )
-    >>> schedule.power, schedule.rate
-    (2, None)
+    >>> schedule.decay_rule
+    Power(power=2)
 
     Raises ScheduleError with all problems at once; sets that are not nested leave holes in a KV
     cache and are refused with the position and the layer.
@@ -93,15 +91,6 @@ class ExitSchedule(ScheduleFields):
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in self._keywords().items())
         return f"ExitSchedule({values})"
-
-    def __getattr__(self, name: str) -> object:
-        """Return a parameter of a decay or placement; None where another one is chosen."""
-        for rule in ("decay_rule", "placement_rule"):  # missing while unpickling
-            if name in (values := self.__dict__[rule].values() if rule in self.__dict__ else {}):
-                return values[name]
-        if not name.startswith("_") and name in parameters_of(DECAYS, PLACEMENTS):
-            return None
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod
     def full(cls, num_layers: int) -> ExitSchedule:
@@ -316,19 +305,20 @@ def _choose_rules(
     become tuples. Raises ScheduleError with all problems; a rule checks its parameters and bounds
     once everything else is sound.
     """
+    tables: dict[str, Mapping[str, type[Rule]]] = {"decay": DECAYS, "placement": PLACEMENTS}
     given = {name: _plain(value) for name, value in parameters.items() if value is not None}
     problems = _unknown_keys(given) if given else []
-    for kind, registry in (("decay", DECAYS), ("placement", PLACEMENTS)):
+    for kind, table in tables.items():
         name = getattr(schedule, kind)
-        if not isinstance(name, str) or name not in registry:
-            meant = did_you_mean(name, registry)
-            problems.append(f"{kind} is {shown(name)}; {meant}allowed: {', '.join(registry)}")
+        if not isinstance(name, str) or name not in table:
+            meant = did_you_mean(name, table)
+            problems.append(f"{kind} is {shown(name)}; {meant}allowed: {', '.join(table)}")
         else:
-            problems += _parameter_problems(f"{kind} {name}", registry, registry.load(name), given)
+            problems += _parameter_problems(f"{kind} {name}", table, table[name], given)
     if problems := [*problems, *field_problems(schedule)]:
         raise ScheduleError("exit schedule", *problems)
-    decay: Decay = _make(DECAYS.load(schedule.decay), given)
-    placement: Placement = _make(PLACEMENTS.load(schedule.placement), given)
+    decay: Decay = _make(DECAYS[schedule.decay], given)
+    placement: Placement = _make(PLACEMENTS[schedule.placement], given)
     if problems := [*decay.problems(schedule), *placement.problems(schedule)]:
         raise ScheduleError("exit schedule", *problems)
     return decay, placement
@@ -348,11 +338,11 @@ def _unknown_keys(keys: Collection[object]) -> list[str]:
 
 
 def _parameter_problems(
-    chosen: str, registry: Registry, rule: type[Rule], given: Mapping[str, object]
+    chosen: str, table: Mapping[str, type[Rule]], rule: type[Rule], given: Mapping[str, object]
 ) -> list[str]:
     own = rule.parameters()
     others = [name for name in given if name not in own]
-    known = parameters_of(registry) if others else {}
+    known = parameters_of(table) if others else {}
     return [
         *(f"{name} is {shown(given[name])}; {chosen} has none" for name in others if name in known),
         *(f"{name} is missing; {chosen} needs it" for name in own if name not in given),

@@ -60,7 +60,7 @@ def tables_markdown(table: Table) -> str:
     """Return BLEU and ROUGE-L with differences, actual depth, lengths, perplexity, speed."""
     parts = [_setting(table)]
     for metric in RESAMPLED:
-        heading = METRICS.load(metric).heading
+        heading = METRICS[metric].heading
         parts += [
             f"**{heading}**",
             _grid(table, partial(_figure, table, metric, 1)),

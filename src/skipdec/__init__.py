@@ -73,11 +73,7 @@ if TYPE_CHECKING:
     from .runtime.opening import OpenOptions as OpenOptions
     from .runtime.schedule import ExitSchedule as ExitSchedule
     from .runtime.schedule.bundle import write_schedule as write_schedule
-    from .runtime.schedule.decays import Decay as Decay
-    from .runtime.schedule.decays import FallingDecay as FallingDecay
-    from .runtime.schedule.placements import Placement as Placement
     from .runtime.schedule.plot import plot_schedule as plot_schedule
-    from .runtime.schedule.rule import ScheduleFields as ScheduleFields
     from .runtime.schedule.text import format_schedule as format_schedule
     from .runtime.schedule.text import parse_schedule as parse_schedule
     from .runtime.scheduling.running_batch import RunningBatch as RunningBatch
@@ -97,7 +93,6 @@ if TYPE_CHECKING:
     from .runtime.tokens.outputs import StreamDelta as StreamDelta
     from .runtime.tokens.sampling import SamplingParams as SamplingParams
 
-    Engine = RunningBatch  # the old name, as in _RENAMED
     __version__: str
 
 
@@ -128,10 +123,7 @@ _RUNNING = _by_name(
         ".runtime.opening": "OpenOptions",
         ".runtime.schedule": "ExitSchedule",
         ".runtime.schedule.bundle": "write_schedule",
-        ".runtime.schedule.decays": "Decay FallingDecay",
-        ".runtime.schedule.placements": "Placement",
         ".runtime.schedule.plot": "plot_schedule",
-        ".runtime.schedule.rule": "ScheduleFields",
         ".runtime.schedule.text": "format_schedule parse_schedule",
         ".runtime.scheduling.running_batch": "RunningBatch",
         ".runtime.scheduling.stats": "EngineStats",

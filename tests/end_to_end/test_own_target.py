@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import pytest
-from registration import new_file, register
+from registration import new_file
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import UsageError
@@ -42,7 +42,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
         lowering=new_file(monkeypatch, "toy_lowering", lower_with_a_name),
         backends={"cpu": ONNX_RUNTIME.backends["cpu"]},
     )
-    register(monkeypatch, TARGETS, "toy", toy)
+    monkeypatch.setitem(TARGETS, "toy", toy)
 
 
 def test_an_export_for_it_is_verified_and_generates(

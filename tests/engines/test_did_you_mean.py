@@ -12,7 +12,7 @@ import pytest
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting.space import SpaceConfig
 from skipdec.engines.errors import UsageError, did_you_mean
-from skipdec.engines.targets import TARGETS
+from skipdec.engines.targets import target_of
 from skipdec.exporter.config import ExportConfig
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
@@ -35,7 +35,7 @@ def schedule(text: str) -> Callable[[], ExitSchedule]:
         (lambda: DataConfig(**{"path": Path("x"), "preset": "e2"}), "e2e"),
         (lambda: ExportConfig(**{"model": "opt", "quantise": "int8"}), "quantize"),
         (lambda: SpaceConfig(decays=("cosin",)), "cosine"),
-        (lambda: TARGETS.load("tensort"), "tensorrt"),
+        (lambda: target_of("tensort"), "tensorrt"),
     ],
 )
 def test_misspelt_names_get_a_suggestion(slip: Callable[[], Any], meant: str) -> None:

@@ -9,22 +9,19 @@ import json
 import sys
 
 from skipdec.engines.host.gpus import survey_gpus
-from skipdec.engines.registry import Registry
+from skipdec.engines.importing import load
 from skipdec.runtime.measuring.bandwidth import PASSES, measure_device_bandwidth
 
-DEVICES = Registry(
-    "device",
-    {
-        "cuda": "engines.backends.cuda:CudaDevice",
-        "rehearsal": "engines.backends.rehearsal:RehearsalDevice",
-    },
-)
+DEVICES = {
+    "cuda": "engines.backends.cuda:CudaDevice",
+    "rehearsal": "engines.backends.rehearsal:RehearsalDevice",
+}
 
 
 def main() -> None:
     """Print the facts of the device in argument 1; the probe copies argument 2 bytes."""
     name, probe_bytes = sys.argv[1], int(sys.argv[2])
-    device = DEVICES.load(name)()
+    device = load(DEVICES[name])()
     facts = {
         "name": device.name,
         "compute_capability": device.compute_capability,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from registration import register
+from registration import new_file
 from torch import Tensor, nn
 from transformers import OlmoConfig, OlmoForCausalLM
 
@@ -62,7 +62,9 @@ class OlmoTuning:
 
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, OlmoForCausalLM]:
-    register(monkeypatch, TUNING_FAMILIES, "olmo", OlmoTuning())
+    monkeypatch.setitem(
+        TUNING_FAMILIES, "olmo", new_file(monkeypatch, "a_new_family", OlmoTuning())
+    )
     torch.manual_seed(0)
     model = OlmoForCausalLM(OlmoConfig(**SIZES)).eval()
     model.save_pretrained(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from registration import register
+from registration import new_file
 from toy_family import CONFIG, Toy, ToyModel, write_toy
 
 from skipdec.engines.bundle import EngineBundle
@@ -38,7 +38,7 @@ needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels w
 @pytest.fixture(autouse=True)
 def added(monkeypatch: pytest.MonkeyPatch, verified_here: None) -> None:
     """Register the family here; a separate process would know only the registry's own lines."""
-    register(monkeypatch, ARCHITECTURES, "toy", Toy())
+    monkeypatch.setitem(ARCHITECTURES, "toy", new_file(monkeypatch, "a_new_family", Toy()))
 
 
 def greedy(model: ToyModel, prompt: list[int], schedule: ExitSchedule) -> list[int]:

@@ -12,7 +12,7 @@ from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES
 
 from skipdec.engines.errors import UnsupportedModelError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
-from skipdec.exporter.architecture.architecture import ARCHITECTURES, Architecture
+from skipdec.exporter.architecture.architecture import family_architecture
 from skipdec.exporter.graphs.expansion import expand
 from skipdec.exporter.graphs.gating import gate_after, gate_nodes
 from skipdec.exporter.graphs.lowering import LoweredEngine, lowering_of
@@ -36,8 +36,7 @@ MOST_NODES = 9  # of a layer: two norms, four products, attention, casts of the 
 
 def spec_of(structure: str) -> ModelSpec:
     config = {**LLAMA_BASE, **LLAMA_STRUCTURES[structure]}
-    family: Architecture = ARCHITECTURES.load(str(config["model_type"]))
-    return family.spec_from_config(config, structure, None)
+    return family_architecture(str(config["model_type"])).spec_from_config(config, structure, None)
 
 
 def lowered(structure: str, precision: PrecisionSpec) -> LoweredEngine:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.decays import DECAYS, FallingDecay
+from skipdec.runtime.schedule.decays import DECAYS, Decay
 
 DEEP = {"num_layers": 24, "max_exit_layer": 23, "min_exit_layer": 2}
 FALLING: list[dict[str, Any]] = [
@@ -46,10 +46,10 @@ def test_segments_are_those_of_a_walk(fields: dict[str, Any], horizon: int) -> N
 def test_a_million_tokens_ask_for_few_budgets(
     fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule = DECAYS.load(fields["decay"])
+    rule = DECAYS[fields["decay"]]
     original, asked = rule.budget, []
 
-    def counted(self: FallingDecay, schedule: ExitSchedule, index: int) -> int:
+    def counted(self: Decay, schedule: ExitSchedule, index: int) -> int:
         asked.append(index)
         return int(original(self, schedule, index))
 
