@@ -247,7 +247,7 @@ def open_session(
     Raises BundleError, with ONNX Runtime's message, if the graph can't be loaded.
     """
     path, subject = bundle.locate(spec.graph), f"engine {spec.name} ({bundle.file(spec.graph)})"
-    if graph is not None:
+    if graph is not None and spec.weights:
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
     try:
         session = onnxruntime.InferenceSession(

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from functools import partial
@@ -17,11 +19,12 @@ import numpy as np
 import onnxruntime
 from typing_extensions import override
 
-from ..errors import BundleError, DeviceError, EnvironmentMismatchError
+from ..errors import BundleError, DeviceError, EnvironmentMismatchError, SkipDecError
 from ..host.gpus import survey_gpus
 from ..host.installation import install_command
 from ..manifest import EngineSpec, KVBucket, TensorRole, TensorSpec
 from ..memory import ITEM_BYTES, DeviceTensor, Tensor
+from .choice import choice_graph, choice_spec
 from .device import Device, DeviceMemory, misplaced
 from .ort import (
     ONNX_BFLOAT16,
@@ -36,6 +39,8 @@ from .session import Binding, EngineBackend, EngineSession
 
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
+
+_LOGGER = logging.getLogger(__name__)
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 _CACHES = (TensorRole.PAST_KEY, TensorRole.PAST_VALUE)
@@ -208,6 +213,27 @@ class _OrtDeviceBackend(EngineBackend):
         self.memory = DeviceMemory(device)
 
     @override
+    def load(
+        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
+    ) -> OrtDeviceSession:
+        return self._load(bundle, spec)
+
+    @override
+    def load_choice(self, bundle: EngineBundle, candidates: EngineSpec) -> OrtDeviceSession | None:
+        spec = choice_spec(candidates)
+        try:
+            return self._load(bundle, spec, choice_graph(spec))
+        except SkipDecError as error:
+            _LOGGER.warning("steps behind tokens drawn by chance begin late: %s", error)
+            return None
+
+    @abstractmethod
+    def _load(
+        self, bundle: EngineBundle, spec: EngineSpec, graph: bytes | None = None
+    ) -> OrtDeviceSession:
+        """Load one engine from its file, or from the serialised ``graph``."""
+
+    @override
     def close(self) -> None:
         self.device.close()
 
@@ -242,8 +268,9 @@ class OrtCudaBackend(_OrtDeviceBackend):
         self._options = _for_captures(session_options(1))
         self._options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
 
-    def load(
-        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
+    @override
+    def _load(
+        self, bundle: EngineBundle, spec: EngineSpec, graph: bytes | None = None
     ) -> OrtDeviceSession:
         """Load one engine entirely on the GPU.
 
@@ -260,7 +287,7 @@ class OrtCudaBackend(_OrtDeviceBackend):
         try:
             with _quiet_log():
                 providers = [(_CUDA_PROVIDER, self._settings())]
-                native = open_session(bundle, spec, self._options, providers)
+                native = open_session(bundle, spec, self._options, providers, graph=graph)
         except BundleError as error:
             if _NO_KERNEL not in str(error):
                 raise
@@ -302,12 +329,13 @@ class OrtRehearsalBackend(_OrtDeviceBackend):
             )
         super().__init__(device if device is not None else RehearsalDevice())
 
-    def load(
-        self, bundle: EngineBundle, spec: EngineSpec, bucket: KVBucket | None = None
+    @override
+    def _load(
+        self, bundle: EngineBundle, spec: EngineSpec, graph: bytes | None = None
     ) -> OrtRehearsalSession:
         """Load one engine. Raises BundleError, with ONNX Runtime's message, for a broken graph."""
         options = _for_captures(cpu_session_options(1, bundle))
-        native = open_session(bundle, spec, options, ["CPUExecutionProvider"])
+        native = open_session(bundle, spec, options, ["CPUExecutionProvider"], graph=graph)
         return OrtRehearsalSession(spec, native, self.device)
 
 

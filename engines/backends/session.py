@@ -133,6 +133,10 @@ class EngineBackend(ABC):
     ) -> EngineSession:
         """Load one engine of ``bundle``; ``bucket`` is one of ``spec.buckets``, if it has any."""
 
+    def load_choice(self, bundle: EngineBundle, candidates: EngineSpec) -> EngineSession | None:
+        """Load the engine that guesses tokens behind ``candidates``; None if it can't run here."""
+        return None
+
     def hashes_weights(self, spec: EngineSpec) -> bool:
         """Return True if ``load`` itself hashes the weights of ``spec`` on the bundle's request."""
         return False

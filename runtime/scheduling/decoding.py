@@ -94,11 +94,11 @@ class OrdinaryDecoding(Decoding):
 
     @override
     def ahead(self, rows: Sequence[Row]) -> list[StepRow]:
-        """Return all rows, if some go on, and all of them draw the most probable token.
+        """Return all rows, if some go on, and the next token of each can be guessed on the device.
 
         A row whose last token comes now takes its position again, which nobody reads any more.
         """
-        if not all(row.sampler.takes_best for row in rows):
+        if not all(row.sampler.is_guessable for row in rows):
             return []
         goes_on = [len(row.token_ids) + 1 < row.request.max_tokens for row in rows]
         if not any(goes_on):
@@ -109,6 +109,7 @@ class OrdinaryDecoding(Decoding):
                 (0,),
                 row.num_positions + more,
                 (row.schedule.plan(len(row.token_ids) - 1 + more),),
+                row.sampler.next_draw,
             )
             for row, more in zip(rows, goes_on, strict=True)
         ]

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from threading import Condition, get_ident
 from time import perf_counter, thread_time
 from typing import cast
@@ -83,6 +83,7 @@ def load_stitcher(
             max_rows,
             padded_rows,
             drafts,
+            partial(backend.load_choice, bundle, manifest.candidates),
         )
 
 

@@ -19,6 +19,7 @@ from ...engines.memory import Array, Buffer, Tensor
 from ..kv.buffers import KVLayout, pair_bytes
 from ..kv.cache import Capacities, KVCache, KVPlan, SlotSizes, plan_kv_cache
 from ..schedule import ExitSchedule, LayerPlan
+from ..tokens.drawing import TokenDraw
 from ..tokens.sampler import StepLogits
 from .drafts import DraftEngines
 
@@ -87,13 +88,15 @@ class StepRow(NamedTuple):
     """The tokens that a row feeds in one pass, one or several, each with the layers that it runs.
 
     ``tokens[i]`` takes position ``position + i`` and runs ``plans[i]``, which names no layer that
-    ``plans[i - 1]`` bypasses.
+    ``plans[i - 1]`` bypasses. Where the only token is not known yet, ``draw`` says how it is drawn,
+    None that it is the most probable one.
     """
 
     row: int
     tokens: tuple[int, ...]
     position: int
     plans: tuple[LayerPlan, ...]
+    draw: TokenDraw | None = None
 
     @property
     def plan(self) -> LayerPlan:

@@ -193,9 +193,9 @@ class SlotStitcher(ABC):
         where products are int8 or int4 on skipdec's kernels.
 
         ``ahead``: what the same rows will feed next, but for the tokens, which nobody knows yet;
-        only where `runs_ahead`, and only if all rows draw their most probable tokens. That pass
-        begins at once, on these tokens. The next call takes its results if its rows are among
-        them and turn out to feed these tokens; else it runs them again. Rows leave layers at once.
+        only where `runs_ahead`. That pass may begin at once, on tokens that the device guesses.
+        The next call takes its results if its rows are among them and turn out to feed these
+        tokens; else it runs them again. Rows leave layers at once.
 
         Raises UsageError, before anything has changed, for tokens that cannot be fed, and where
         the engines take one token per row only.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from ...engines.errors import EnvironmentMismatchError
 from ...engines.kernels.library import KernelDraw, find_library
+from ...engines.manifest import NUM_CANDIDATES
 from .sampling import SamplingParams
 
 Logits = NDArray[np.float32]
@@ -39,6 +40,38 @@ class Drawer(Protocol):
         It is the first place at which the running sum of the kept weights passes that share of
         their total. None if a logit is NaN or +inf, or none is finite.
         """
+
+
+class TokenDraw(NamedTuple):
+    """The numbers by which a device guesses a token, as `engines.backends.choice` takes them.
+
+    ``top_p`` is 2 where all tokens stay. ``least_total``: 1 where it is a share of the whole
+    vocabulary's probabilities, 0 where min_p or top_k has left some. ``last``: the place of the
+    last candidate that top_k leaves.
+    """
+
+    inverse_temperature: float
+    uniform: float
+    top_p: float
+    least_total: float
+    min_p: float
+    last: int
+
+    @classmethod
+    def of(cls, params: SamplingParams, uniform: float) -> TokenDraw:
+        """Return the draw of a token by ``uniform``; ``params`` are not greedy."""
+        leaves_some = params.min_p > 0 or params.top_k > 0
+        return cls(
+            float(_inverse_temperature(params)),
+            uniform,
+            params.top_p if params.top_p < 1 else 2.0,
+            0.0 if leaves_some else 1.0,
+            params.min_p,
+            params.top_k - 1 if params.top_k > 0 else NUM_CANDIDATES,
+        )
+
+
+MOST_PROBABLE = TokenDraw(1.0, 0.0, 2.0, 0.0, 0.0, 0)
 
 
 def drawer_of(params: SamplingParams) -> Drawer:

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from ...engines.errors import LogitsError, UsageError
 from ...engines.memory import Array
-from .drawing import Logits, drawer_of, min_p_margin
+from .drawing import MOST_PROBABLE, Logits, TokenDraw, drawer_of, min_p_margin
 from .outputs import Logprob
 from .sampling import SamplingParams
 
@@ -125,13 +125,28 @@ class Sampler:
     @property
     def takes_best(self) -> bool:
         """True if the next token is the most probable one, and nothing else is asked about it."""
+        return self._random is None and self.is_guessable and self._params.logprobs is None
+
+    @property
+    def is_guessable(self) -> bool:
+        """True if a device can guess the next token from the most probable ones.
+
+        It can't where penalties or a mask change logits, or every token of the vocabulary may come.
+        """
         params = self._params
+        leaves_some = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
         return (
-            self._random is None
+            (self._random is None or leaves_some)
             and self._penalties is None
-            and params.logprobs is None
             and self._num_sampled >= params.min_tokens
         )
+
+    @property
+    def next_draw(self) -> TokenDraw | None:
+        """How a device guesses the next token, if `is_guessable`; None if this `takes_best`."""
+        if self._random is None:
+            return None if self.takes_best else MOST_PROBABLE
+        return TokenDraw.of(self._params, self.peek(0))
 
     def take_best(self, token_id: int) -> SampledToken:
         """Choose the one most probable token, which the caller has found; if `takes_best`."""

@@ -1,7 +1,8 @@
 """DeviceSlotStitcher: steps of a running batch on a device.
 
 A step is one upload, one graph and one small download. While the host draws the tokens of a step,
-the device already runs the next one, on the tokens that it finds most probable itself. Rows that
+the device already runs the next one, on the tokens that it finds itself: the most probable ones, or
+guesses of those that the host is about to draw (`DeviceChoice`). Rows that
 feed several tokens are padded to 2, 4 or 8 of them, so that few graphs serve all steps.
 """
 
@@ -25,6 +26,7 @@ from ...tokens.sampler import CandidateLogits, StepLogits
 from ..protocol import DraftRow, SlotLimits, StepRow, active_counts, feeding_problem
 from ..slot_stitcher import SlotStitcher
 from .buffers import ComingLogits
+from .choices import ComingChoice, Confidence
 from .drafts import DeviceDrafts
 from .rows import StepLayout
 from .stitcher import DeviceStitcher, StepKind
@@ -41,6 +43,7 @@ class DeviceSlotStitcher(SlotStitcher):
         self._layout: _LaidOut | None = None  # of the last step
         self._ahead: _Ahead | None = None  # the step that was begun before its tokens were known
         self._has_run_ahead = False
+        self._confidence = Confidence()
         self._drafts: DeviceDrafts | None = None  # made at the first draft step
 
     @override
@@ -51,6 +54,8 @@ class DeviceSlotStitcher(SlotStitcher):
         begun, self._ahead = self._ahead, None
         places = None if begun is None else begun.places_of(rows)
         self._has_run_ahead = places is not None
+        if begun is not None and begun.choice is not None:
+            self._confidence.learn(right=places is not None)
         if begun is None or places is None:
             if begun is not None:
                 begun.coming.done.wait()  # its inputs on the host are about to be written again
@@ -60,10 +65,13 @@ class DeviceSlotStitcher(SlotStitcher):
             coming = begun.coming
         logits = coming.logits
         assert isinstance(logits, CandidateLogits), "only draft steps have a narrow head"
+        done = coming.done
         if ahead and width == 1:
             sources = {row.row: place for row, place in zip(rows, places, strict=True)}
             self._ahead = self._begin_ahead(ahead, sources, logits)
-        coming.done.wait()
+            if self._ahead is not None and self._ahead.choice is not None:
+                done, logits = self._ahead.choice.done, self._ahead.choice.logits
+        done.wait()
         return logits if places == list(range(len(rows))) else logits.of_rows(places)
 
     @property
@@ -78,14 +86,22 @@ class DeviceSlotStitcher(SlotStitcher):
 
     def _begin_ahead(
         self, rows: Sequence[StepRow], sources: Mapping[int, int], last: CandidateLogits
-    ) -> _Ahead:
-        """Enqueue a step on the most probable tokens of the last one, which may still run.
+    ) -> _Ahead | None:
+        """Enqueue a step on tokens that the device finds behind the last one, which may still run.
 
-        ``sources`` are the places of rows, by their numbers, in the ``last`` step's logits.
+        ``sources`` are the places of rows, by their numbers, in the ``last`` step's logits. Returns
+        None if a row draws by chance, and the device can't guess, or has guessed wrong too often.
         """
-        address = self._engines.best_token_address
-        addresses = {row.row: address(sources[row.row]) for row in rows}
-        return _Ahead(rows, self._enqueue(rows, 1, addresses), sources, last)
+        best, choice = self._engines.best_token_address, None
+        addresses = {row.row: best(sources[row.row]) for row in rows}
+        if draws := {sources[row.row]: row.draw for row in rows if row.draw is not None}:
+            chooser = self._engines.choice
+            if chooser is None or not self._confidence.may_guess():
+                return None
+            choice = chooser.enqueue(draws, last)
+            drawn = (row.row for row in rows if row.draw is not None)
+            addresses |= {row: chooser.token_address(sources[row]) for row in drawn}
+        return _Ahead(rows, self._enqueue(rows, 1, addresses), sources, last, choice)
 
     def _enqueue(
         self, rows: Sequence[StepRow], width: int, token_addresses: Mapping[int, int]
@@ -184,14 +200,16 @@ class DeviceSlotStitcher(SlotStitcher):
 class _Ahead:
     """A step that was enqueued before the tokens that its rows feed were known.
 
-    It serves if they turn out to be the most probable ones of the ``last`` step, in whose logits
-    the rows have the places ``sources``; which of equal ones the device takes is its own affair.
+    It serves if they turn out to be those that the device found behind the ``last`` step, in whose
+    logits the rows have the places ``sources``: the most probable ones (which of equal ones the
+    device takes is its own affair), or those of ``choice`` for rows that draw.
     """
 
     rows: Sequence[StepRow]  # their tokens mean nothing
     coming: ComingLogits
     sources: Mapping[int, int]
     last: CandidateLogits
+    choice: ComingChoice | None
 
     def places_of(self, rows: Sequence[StepRow]) -> list[int] | None:
         """Return the rows' places in this step, or None if it did not run what they feed."""
@@ -201,9 +219,13 @@ class _Ahead:
             place = places.get(row.row)
             if place is None:
                 return None
-            fed = self.last.top_token_ids[self.sources[row.row], 0]
-            begun = self.rows[place]
-            if row.tokens != (fed,) or row[2:] != begun[2:]:
+            begun, source = self.rows[place], self.sources[row.row]
+            guesses = self.last.top_token_ids
+            if begun.draw is not None:
+                assert self.choice is not None
+                guesses = self.choice.tokens
+            fed = StepRow(row.row, (int(guesses[source, 0]),), begun.position, begun.plans)
+            if row != fed:
                 return None
             found.append(place)
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from .buffers import (
     PromptBuffers,
     StepResults,
 )
+from .choices import DeviceChoice
 from .steps import DeviceEngines, DeviceSteps, GraphCapture
 
 LayerSessions = Callable[[int | None], Sequence[EngineSession]]
@@ -65,8 +67,10 @@ class DeviceStitcher(Stitcher):
         max_rows: int,
         padded_rows: Callable[[int], int],
         drafts: DraftEngines | None = None,
+        load_choice: Callable[[], EngineSession | None] = lambda: None,
     ) -> None:
         self.drafts = drafts
+        self._load_choice = load_choice
         self.memory = memory
         self.device: Device = memory.device
         self.embed = embed
@@ -97,6 +101,15 @@ class DeviceStitcher(Stitcher):
         assert isinstance(results, CandidateResults)
         return results.best_token_address(place)
 
+    @cached_property
+    def choice(self) -> DeviceChoice | None:
+        """The choice of tokens behind steps of one token per row; None if the device can't."""
+        session, results = self._load_choice(), self._results_of(StepKind())
+        if session is None:
+            return None
+        assert isinstance(results, CandidateResults)
+        return DeviceChoice(self.memory, session, results, self.max_rows, self.padded_rows)
+
     def runs_several_tokens(self, bucket: int | None) -> bool:
         """Return True if steps may run several tokens per row; TensorRT's plans take one."""
         return self._mask_capacity(bucket) is None
@@ -118,12 +131,14 @@ class DeviceStitcher(Stitcher):
     def drop_graphs(self, capacity: int, bucket: int | None) -> None:
         """Destroy the graphs and bindings of all steps over slots of ``capacity`` positions."""
         _clear(self._steps.get((capacity, bucket), {}))
+        self._drop_choice()
 
     @override
     def close(self) -> None:
         for of_kind in self._steps.values():
             _clear(of_kind)
         self._steps.clear()
+        self._drop_choice()
 
     @override
     def prefill(
@@ -191,6 +206,10 @@ class DeviceStitcher(Stitcher):
             inputs.fill([[0]], [0], gathered)
             inputs.upload()
             yield self._gather(states, inputs.device[TensorRole.ROW_POSITIONS])
+
+    def _drop_choice(self) -> None:
+        if (choice := self.__dict__.pop("choice", None)) is not None:
+            choice.close()
 
     def _run(
         self,

@@ -151,7 +151,7 @@ def test_operators_without_a_kernel_lead_to_another_export(
     words: str,
     expected: type[SkipDecError],
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise BundleError("engine head", words)
 
     monkeypatch.setattr(ort_cuda, "open_session", refuse)
@@ -166,7 +166,7 @@ def test_a_session_that_fell_back_to_the_cpu_is_refused(
 ) -> None:
     asked = []
 
-    def open_session(*arguments: Any) -> FakeSession:  # noqa: ANN401
+    def open_session(*arguments: Any, **_: object) -> FakeSession:  # noqa: ANN401
         asked.extend(arguments[-1])
         return FakeSession("CPUExecutionProvider")
 
@@ -184,7 +184,8 @@ def test_sessions_on_cuda_have_no_memory_pattern_which_would_allocate_in_a_captu
 ) -> None:
     patterns = []
 
-    def open_session(_: object, __: object, options: Any, ___: object) -> FakeSession:  # noqa: ANN401
+    def open_session(*arguments: Any, **_: object) -> FakeSession:  # noqa: ANN401
+        options = arguments[2]
         patterns.append(options.enable_mem_pattern)
         return FakeSession("CUDAExecutionProvider")
 
@@ -202,7 +203,7 @@ def test_onnxruntimes_log_is_quiet_while_any_session_opens_on_cuda(
     severities = [WARNING]
     seen = []
 
-    def open_session(_: object, spec: EngineSpec, *__: object) -> FakeSession:
+    def open_session(_: object, spec: EngineSpec, *__: object, **___: object) -> FakeSession:
         seen.append(severities[-1])
         if spec is bundle.manifest.embed:
             raise BundleError("embed", "broken")
@@ -251,9 +252,9 @@ def test_a_rehearsed_capture_fails_where_onnxruntime_would_allocate(
     with pytest.raises(DeviceError, match="has run 0 times"):
         backend.device.capture(backend.load(bundle, bundle.manifest.layers[0]).bind(other).run)
 
-    def with_patterns(*arguments: Any) -> onnxruntime.InferenceSession:  # noqa: ANN401
+    def with_patterns(*arguments: Any, **named: Any) -> onnxruntime.InferenceSession:  # noqa: ANN401
         arguments[2].enable_mem_pattern = True
-        return open_session(*arguments)
+        return open_session(*arguments, **named)
 
     open_session = ort_cuda.open_session
     monkeypatch.setattr(ort_cuda, "open_session", with_patterns)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
-from device_generators import Exported, Open, device_of, on_cpu
+from device_generators import Exported, Open, device_of, on_cpu, on_onnxruntime
 from random_requests import run_all
 
 from skipdec import Generator, RequestOutput, SamplingParams
+from skipdec.engines.backends import ort_cuda
 from skipdec.runtime.scheduling.decoding import OrdinaryDecoding
-from skipdec.runtime.tokens.sampler import Sampler
+from skipdec.runtime.stitching.device.choices import ComingChoice, Confidence, DeviceChoice
+from skipdec.runtime.tokens.drawing import TokenDraw
+from skipdec.runtime.tokens.sampler import CandidateLogits, Sampler
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+SAMPLED = GREEDY.updated(temperature=0.7, top_p=0.9, seed=3)
 FALLING = "linear:max=5,min=2,horizon=6"
 
 
@@ -82,10 +88,151 @@ def test_a_step_on_other_tokens_than_the_hosts_is_run_again(
     assert tokens(generator.generate(PROMPTS, GREEDY, schedule=schedule)) == found
 
 
-def test_rows_that_draw_by_chance_run_no_step_ahead(open_on_device: Open) -> None:
+def test_rows_that_may_draw_any_token_run_no_step_ahead(open_on_device: Open) -> None:
     generator = open_on_device()
     sampled = GREEDY.updated(temperature=1.0, seed=3)
     assert launches(generator, sampled) == GREEDY.max_tokens - 1
     device = device_of(generator)
     for _ in generator.stream(PROMPTS[:1], sampled, schedule="full"):
         assert device.pending == 0
+
+
+@pytest.fixture
+def guessing(exported: Exported, tmp_path: Path) -> Iterator[Generator]:
+    """A generator on the device that can guess tokens drawn by chance."""
+    bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm")
+    with Generator(bundle, backend) as generator:
+        yield generator
+
+
+def host_waits(generator: Generator, params: SamplingParams) -> float:
+    """Return how often the host waits in a step of a call whose steps are captured."""
+    device = device_of(generator)
+    for _ in range(2):
+        before = Counter(device.counts)
+        generator.generate(PROMPTS, params, schedule=FALLING)
+    moved = device.counts - before
+    return (moved["waits"] + moved["synchronize"]) / (params.max_tokens - 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"top_p": 1.0, "top_k": 40},
+        {"top_p": 1.0, "min_p": 0.1},
+        {"top_k": 100, "min_p": 0.2},
+        {"logprobs": 2},
+        {"temperature": 0, "top_p": 1.0, "logprobs": 2},
+    ],
+    ids=str,
+)
+def test_tokens_drawn_by_chance_are_guessed_and_the_host_waits_once_a_step(
+    guessing: Generator,
+    exported: Exported,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, float],
+) -> None:
+    params = SAMPLED.updated(max_tokens=24, **changes)
+    with on_cpu(exported, "pre_norm") as generator:
+        expected = tokens(generator.generate(PROMPTS, params, schedule=FALLING))
+    assert tokens(guessing.generate(PROMPTS, params, schedule=FALLING)) == expected
+    steps = params.max_tokens - 1
+    assert launches(guessing, params) == 2 * steps - 1  # a choice behind each but the last
+    ends = 2 * len(PROMPTS)  # logits behind prompts and the last step, which nothing follows
+    assert host_waits(guessing, params) * steps <= steps + 1 + ends
+    monkeypatch.setattr(Sampler, "is_guessable", False)
+    decides = params.top_k == 40 or params.min_p > 0  # the candidates alone
+    fetches = 0 if decides else len(PROMPTS)
+    assert host_waits(guessing, params) >= 1 + fetches
+
+
+def test_a_step_begins_while_the_host_draws(guessing: Generator) -> None:
+    device = device_of(guessing)
+    pending = [device.pending > 0 for _ in guessing.stream(PROMPTS[:1], SAMPLED, schedule="full")]
+    assert pending[1:] == [*[True] * 10, False]
+
+
+@pytest.mark.parametrize("schedule", ["full", FALLING])
+def test_wrong_guesses_change_no_text_and_are_given_up(
+    guessing: Generator, monkeypatch: pytest.MonkeyPatch, schedule: str
+) -> None:
+    params = SAMPLED.updated(max_tokens=40)
+    expected = tokens(guessing.generate(PROMPTS, params, schedule=schedule))
+    enqueue, lies = DeviceChoice.enqueue, 0
+
+    def lie(
+        self: DeviceChoice, draws: Mapping[int, TokenDraw], logits: CandidateLogits
+    ) -> ComingChoice:
+        """Let the device draw by other numbers than the host."""
+        nonlocal lies
+        lies += 1
+        others = {place: draw._replace(uniform=1 - draw.uniform) for place, draw in draws.items()}
+        return enqueue(self, others, logits)
+
+    monkeypatch.setattr(DeviceChoice, "enqueue", lie)
+    assert tokens(guessing.generate(PROMPTS, params, schedule=schedule)) == expected
+    assert 0 < lies < 12  # pauses of 1, 3, 7, 15 steps
+
+
+@pytest.mark.parametrize(
+    ("others", "runs_ahead"),
+    [
+        ([GREEDY], True),
+        ([GREEDY, SAMPLED.updated(top_k=5, logprobs=1)], True),
+        ([SAMPLED.updated(repetition_penalty=1.3)], False),
+        ([SAMPLED.updated(top_p=1.0)], False),
+        ([GREEDY.updated(presence_penalty=0.5)], False),
+    ],
+    ids=str,
+)
+def test_a_batch_runs_ahead_if_all_of_its_rows_can(
+    guessing: Generator, others: list[SamplingParams], runs_ahead: bool
+) -> None:
+    params = [SAMPLED, *others]
+    expected = [
+        tokens(guessing.generate([prompt], one, schedule=FALLING))
+        for prompt, one in zip(PROMPTS, params, strict=False)
+    ]
+    device = device_of(guessing)
+    for _ in range(2):
+        before = Counter(device.counts)
+        found = guessing.generate(PROMPTS[: len(params)], params, schedule=FALLING)
+    assert [tokens([one]) for one in found] == expected
+    steps = GREEDY.max_tokens - 1
+    moved = device.counts - before
+    assert moved["graph_launches"] == (2 * steps - 1 if runs_ahead else steps)
+
+
+def test_min_tokens_are_waited_for_and_drawn_again_ahead(guessing: Generator) -> None:
+    ends = SAMPLED.updated(min_tokens=6, stop_token_ids=[5, 6, 7])
+    guessing.generate(PROMPTS[:1], ends, schedule="full")
+    device = device_of(guessing)
+    pending = [device.pending > 0 for _ in guessing.stream(PROMPTS[:1], ends, schedule="full")]
+    assert pending[:6] == [False] * 6
+    assert any(pending[6:]) or len(pending) <= 7
+
+
+def test_a_device_that_cannot_choose_waits_and_says_why(
+    guessing: Generator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ort_cuda, "choice_graph", lambda spec: b"no graph")
+    device = device_of(guessing)
+    for _ in guessing.stream(PROMPTS[:1], SAMPLED, schedule="full"):
+        assert device.pending == 0
+    (record,) = caplog.records
+    assert "begin late: engine choice" in record.message
+
+
+def test_wrong_guesses_double_a_pause_and_right_ones_end_it() -> None:
+    confidence = Confidence()
+    pauses = []
+    for _ in range(7):
+        confidence.learn(right=False)
+        pauses.append(next(steps for steps in range(99) if confidence.may_guess()))
+    assert pauses == [1, 3, 7, 15, 31, 31, 31]
+    for _ in range(13):
+        assert confidence.may_guess()
+        confidence.learn(right=True)
+    confidence.learn(right=False)
+    assert [confidence.may_guess() for _ in range(3)] == [False, True, True]
