@@ -16,6 +16,17 @@ AIMS = {"full": 1.0, "2x": 0.6, "5x": 0.3}
 
 _PACKAGES = ("skipdec", "onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt_rtx_cu13", "torch")
 _SHOWN = 300  # characters of what a part found
+_BENCH = (  # fields of a measurement of ``skipdec bench``
+    "batch_size",
+    "name",
+    "realised_depth",
+    "step_milliseconds_p50",
+    "step_milliseconds_p95",
+    "time_to_first_token",
+    "tokens_per_second",
+    "decode_speedup",
+    "bytes_per_step",
+)
 
 
 def page(record: Record, parts: Sequence[Part], config: CheckConfig) -> str:
@@ -35,7 +46,7 @@ def page(record: Record, parts: Sequence[Part], config: CheckConfig) -> str:
     rows = [_part_row(part, record.outcome(part.name)) for part in parts]
     lines += [markdown_table(("part", "proves", "state", "seconds", "found"), rows), ""]
     for title, figures in (
-        ("skipdec", speed.get("skipdec", {}).get("measurements", [])),
+        ("skipdec", [_shown(one) for one in speed.get("skipdec", {}).get("measurements", [])]),
         ("Hugging Face, static cache, torch.compile", speed.get("baselines", [])),
         ("Cost of a step", _result(record, "cost of a step").get("costs", [])),
         ("Running batch", [_result(record, "speed, running batch")]),
@@ -112,6 +123,10 @@ def _section(title: str, figures: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     rows = [[_cell(value) for value in one.values()] for one in found]
     return [f"## {title}", "", markdown_table([*found[0]], rows), ""]
+
+
+def _shown(measurement: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: measurement[name] for name in _BENCH if name in measurement}
 
 
 def _cell(value: object) -> str:
