@@ -6,80 +6,139 @@ import json
 from pathlib import Path
 
 import pytest
-from attack.readers import KINDS, OPEN, NativeReader, compare
-from attack.readers import python_verdict as verdict_of_python
-from bundle_documents import Edit, edit
+from attack.readers import DOCUMENTS, KINDS, OPEN, NativeReader, compare, python_verdict
+from bundle_documents import Edit, add_drafts, edit
 
 from skipdec.runtime.schedule.bundle import write_schedule
 
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("manifest.json", lambda file: file["engines"][1].update(step_bytes=True)),
-        ("manifest.json", lambda file: file["engines"][1].update(step_bytes="8")),
-        ("manifest.json", lambda file: file["kv_cache"].update(shares_buffer=1)),
-        ("manifest.json", lambda file: file["model"].update(eos_token_id=2.0)),
-        ("manifest.json", lambda file: file["model"].update(ffn_dim=2**64)),
-        ("manifest.json", lambda file: file["model"].update(ffn_dim=float("nan"))),
-        ("manifest.json", lambda file: file["engines"][1].update(weights=None)),
-        ("manifest.json", lambda file: file.update(canonical=None)),
-        ("manifest.json", lambda file: file.update(chat_template={"path": "other.jinja"})),
-        ("manifest.json", lambda file: file.update(chat_template={"bos_token": "<s>"})),
-        ("manifest.json", lambda file: file.update(chat_template="tokenizer.json")),
-        (
-            "manifest.json",
-            lambda file: file.update(
-                chat_template={"path": "tokenizer.json", "special_tokens": {"bos_token": 5}}
-            ),
+# What changes a document, and words of libskipdec's refusal.
+MANIFEST: tuple[tuple[Edit, str], ...] = (
+    (lambda file: file.update(format_version=99), "has format version 99"),
+    (lambda file: file.update(requires=["drafts"]), "requires"),
+    (lambda file: file.update(requires=["drafts", "trees"]), "trees"),
+    (lambda file: file.update(requires="drafts"), "requires"),
+    (lambda file: file.pop("format_version"), "has format version"),
+    (lambda file: file.pop("model"), "model: "),
+    (lambda file: file.pop("engines"), "engines: "),
+    (lambda file: file.pop("precision"), "precision: "),
+    (lambda file: file.pop("target"), "target: "),
+    (lambda file: file["model"].pop("num_layers"), "model.num_layers: "),
+    (lambda file: file["model"].update(num_layers=0), "model.num_layers: is 0"),
+    (lambda file: file["model"].update(vocab_size=2**25), "model.vocab_size: is 33554432"),
+    (lambda file: file["engines"].pop(), "engines"),
+    (lambda file: file["engines"][1].update(kind="tail"), "engines.1.kind: "),
+    (lambda file: file["files"][0].update(path="../x"), "files.0.path: "),
+    (lambda file: file["files"].append(file["files"][0]), " twice"),
+    (lambda file: file["files"][0].update(size=1), "bytes; expected 1"),
+    (lambda file: file["files"][0].update(sha256="0" * 64), "sha256"),
+    (lambda file: file["precision"].update(dtype="float8"), "precision.dtype: "),
+    (lambda file: file.update(kernels="other"), "kernels: "),
+    (lambda file: file.update(prompt_template="x"), "prompt_template: "),
+    (lambda file: file.update(tokenizer="other.json"), "other.json"),
+    (lambda file: file["engines"][1].update(step_bytes=True), ""),
+    (lambda file: file["engines"][1].update(step_bytes="8"), ""),
+    (lambda file: file["kv_cache"].update(shares_buffer=1), ""),
+    (lambda file: file["model"].update(eos_token_id=2.0), ""),
+    (lambda file: file["model"].update(ffn_dim=2**64), ""),
+    (lambda file: file["model"].update(ffn_dim=float("nan")), ""),
+    (lambda file: file["engines"][1].update(weights=None), ""),
+    (lambda file: file.update(canonical=None), ""),
+    (lambda file: file.update(chat_template={"path": "other.jinja"}), ""),
+    (lambda file: file.update(chat_template={"bos_token": "<s>"}), ""),
+    (lambda file: file.update(chat_template="tokenizer.json"), ""),
+    (
+        lambda file: file.update(
+            chat_template={"path": "tokenizer.json", "special_tokens": {"bos_token": 5}}
         ),
-        (
-            "manifest.json",
-            lambda file: file.update(
-                chat_template={"path": "tokenizer.json", "special_tokens": {"additional": ["a", 5]}}
-            ),
+        "",
+    ),
+    (
+        lambda file: file.update(
+            chat_template={"path": "tokenizer.json", "special_tokens": {"additional": ["a", 5]}}
         ),
-        ("manifest.json", lambda file: file.update(end_token_ids=[2, 3])),
-        ("manifest.json", lambda file: file.update(end_token_ids=[2], requires=["end_token_ids"])),
-        ("manifest.json", lambda file: file.update(end_token_ids=None)),
-        ("manifest.json", lambda file: file.update(sampling_defaults={"top_p": 0})),
-        ("manifest.json", lambda file: file.update(sampling_defaults={"temperature": -0.5})),
-        ("manifest.json", lambda file: file.update(sampling_defaults={"top_k": 2.0})),
-        ("manifest.json", lambda file: file.update(sampling_defaults={"min_p": True})),
-        ("manifest.json", lambda file: file.update(sampling_defaults=[])),
-        ("schedule.json", lambda file: file["plan"].update(text="full")),
-        ("schedule.json", lambda file: file["plan"].pop("horizon")),
-        ("schedule.json", lambda file: file["plan"]["segments"].pop()),
-        ("schedule.json", lambda file: file["presets"].pop("2x")),
-        ("schedule.json", lambda file: file["schedule"].update(horizon=5)),
-        ("schedule.json", lambda file: file["schedule"].update(decay="other")),
-        ("schedule.json", lambda file: file["schedule"].update(power=2)),
-        ("tokenizer.json", lambda file: file["model"]["vocab"].update(doubled=70)),
-        ("tokenizer.json", lambda file: file["added_tokens"].append(file["added_tokens"][0])),
-        ("tokenizer.json", lambda file: file["decoder"].pop("trim_offsets")),
-        ("tokenizer.json", lambda file: file["pre_tokenizer"].update(type="Other")),
-        ("tokenizer.json", lambda file: file.update(other=1)),
-    ],
+        "",
+    ),
+    (lambda file: file.update(end_token_ids=[2, 3]), ""),
+    (lambda file: file.update(end_token_ids=[2], requires=["end_token_ids"]), ""),
+    (lambda file: file.update(end_token_ids=None), ""),
+    (lambda file: file.update(sampling_defaults={"top_p": 0}), ""),
+    (lambda file: file.update(sampling_defaults={"temperature": -0.5}), ""),
+    (lambda file: file.update(sampling_defaults={"top_k": 2.0}), ""),
+    (lambda file: file.update(sampling_defaults={"min_p": True}), ""),
+    (lambda file: file.update(sampling_defaults=[]), ""),
 )
-def test_both_refuse_a_value_that_is_not_allowed(
-    reader: NativeReader, bundle: Path, name: str, change: Edit
+DRAFTS: tuple[tuple[Edit, str], ...] = (
+    (lambda file: file["draft_layer"].update(behind=0), "draft_layer.behind: "),
+    (lambda file: file["draft_layer"].update(behind=6), "draft_layer is behind 6 layers"),
+    (lambda file: file["draft_layer"].pop("engine"), "draft_layer.engine: "),
+    (lambda file: file["draft_layer"]["engine"].update(name="layer_001"), "is engine layer_001"),
+    (lambda file: file["draft_layer"]["engine"].update(graph="other.onnx"), "other.onnx"),
+    (lambda file: file["draft_head"].update(tokens=300), "draft_head has 300 tokens"),
+    (lambda file: file["draft_head"].update(tokens=128), "engine head_draft: logits is "),
+    (
+        lambda file: file["draft_head"]["engine"].update(weights=["tokenizer.json"]),
+        "draft_head reads tokenizer.json",
+    ),
+)
+SCHEDULE: tuple[tuple[Edit, str], ...] = (
+    (lambda file: file["schedule"].update(horizon=0), "horizon"),
+    (lambda file: file["schedule"].update(decay="other"), "decay"),
+    (lambda file: file["plan"].pop("horizon"), "plan"),
+    (lambda file: file.pop("schedule"), "write it with 'skipdec schedule set'"),
+    (lambda file: file["plan"].update(text="full"), ""),
+    (lambda file: file["plan"].pop("horizon"), ""),
+    (lambda file: file["plan"]["segments"].pop(), ""),
+    (lambda file: file["presets"].pop("2x"), ""),
+    (lambda file: file["schedule"].update(horizon=5), ""),
+    (lambda file: file["schedule"].update(decay="other"), ""),
+    (lambda file: file["schedule"].update(power=2), ""),
+)
+TOKENIZER: tuple[tuple[Edit, str], ...] = (
+    (lambda file: file["model"]["vocab"].update(doubled=70), ""),
+    (lambda file: file["added_tokens"].append(file["added_tokens"][0]), ""),
+    (lambda file: file["decoder"].pop("trim_offsets"), ""),
+    (lambda file: file["pre_tokenizer"].update(type="Other"), ""),
+    (lambda file: file.update(other=1), ""),
+)
+DAMAGE = (
+    *(("manifest.json", False, *case) for case in MANIFEST),
+    *(("manifest.json", True, *case) for case in DRAFTS),
+    *(("schedule.json", False, *case) for case in SCHEDULE),
+    *(("tokenizer.json", False, *case) for case in TOKENIZER),
+)
+
+
+@pytest.mark.parametrize(("name", "has_drafts", "change", "words"), DAMAGE)
+def test_both_refuse_a_damaged_document(
+    reader: NativeReader, bundle: Path, name: str, has_drafts: bool, change: Edit, words: str
 ) -> None:
-    assert verdict_of_python(bundle) == reader.verdict(bundle) == OPEN
+    if has_drafts:
+        edit(bundle, "manifest.json", add_drafts)
+    assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
     edit(bundle, name, change)
-    assert_same_refusal(reader, bundle)
+    assert_both_refuse(reader, bundle, words)
 
 
-def assert_same_refusal(reader: NativeReader, bundle: Path) -> None:
-    python, native = verdict_of_python(bundle), reader.verdict(bundle)
-    assert python != OPEN
-    assert native.partition(":")[0] == python.partition(":")[0], (native, python)
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_both_refuse_a_missing_or_cut_document(
+    reader: NativeReader, bundle: Path, name: str
+) -> None:
+    (bundle / name).write_text("{")
+    assert_both_refuse(reader, bundle, name)
+    (bundle / name).unlink()
+    assert_both_refuse(reader, bundle, name)
+
+
+def test_both_refuse_a_missing_bundle(reader: NativeReader, tmp_path: Path) -> None:
+    assert_both_refuse(reader, tmp_path / "bundle", str(tmp_path))
+    assert_both_refuse(reader, tmp_path, str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "schedule.json"])
 def test_both_refuse_a_reformatted_document(reader: NativeReader, bundle: Path, name: str) -> None:
     document = json.loads((bundle / name).read_bytes())
     (bundle / name).write_text(json.dumps(document, indent=1))
-    assert_same_refusal(reader, bundle)
+    assert_both_refuse(reader, bundle, name)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +159,7 @@ def test_both_resolve_a_rule_to_the_same_plan(
     reader: NativeReader, bundle: Path, text: str
 ) -> None:
     write_schedule(bundle, text)
-    assert verdict_of_python(bundle) == reader.verdict(bundle) == OPEN
+    assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
@@ -110,3 +169,10 @@ def test_both_agree_on_tampered_documents(
     verdicts = list(compare(text_bundle, tmp_path, reader, range(40), (kind,)))
     assert not [str(each) for each in verdicts if not each.agree]
     assert any(each.python != OPEN for each in verdicts)
+
+
+def assert_both_refuse(reader: NativeReader, bundle: Path, words: str) -> None:
+    python, native = python_verdict(bundle), reader.verdict(bundle)
+    assert python != OPEN
+    assert native.partition(":")[0] == python.partition(":")[0], (native, python)
+    assert words in native
