@@ -14,18 +14,16 @@ from ....engines.errors import shown
 from ...requests.request import MessagesPrompt
 from ...tokens.chat import ASKS_FOR_NOTHING, ROLES, SpecialTokens
 from ...tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
-from .answers import (
-    Blocks,
+from .completions import TextAnswer
+from .config import MAX_LOGPROBS
+from .documents import (
     ShownSchedule,
     TextOffsets,
     TokenNames,
     delta_choice,
-    in_blocks,
     shown_logprob,
     whole_choice,
 )
-from .completions import TextAnswer
-from .config import MAX_LOGPROBS
 from .protocol import ApiError, TextRequest
 from .served import ServedModel
 
@@ -230,15 +228,9 @@ class ChatAnswer(TextAnswer):
         if not logprobs:
             return None
         top = self._asked.logprobs or 0
-        entries = zip(in_blocks(token_ids), in_blocks(logprobs), strict=True)
-        blocks = (
-            [
-                _token_entry(token, one, top, self._names)
-                for token, one in zip(tokens, ones, strict=True)
-            ]
-            for tokens, ones in entries
-        )
-        return {"content": Blocks(blocks), "refusal": None}
+        entries = zip(token_ids, logprobs, strict=True)
+        content = [_token_entry(token, one, top, self._names) for token, one in entries]
+        return {"content": content, "refusal": None}
 
 
 def _token_entry(

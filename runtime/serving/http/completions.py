@@ -22,19 +22,16 @@ from ...requests.score_request import ScoreRequest
 from ...schedule import ExitSchedule
 from ...tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
 from ..stream import RequestStream, ServedRequest
-from .answers import (
-    Items,
+from .config import MAX_REQUEST_LOGPROBS, ServerConfig
+from .documents import (
     ShownSchedule,
     TextOffsets,
     TokenNames,
-    Turns,
-    consumed,
     delta_choice,
-    encoded,
+    event,
     json_answer,
     whole_choice,
 )
-from .config import MAX_REQUEST_LOGPROBS, ServerConfig
 from .protocol import (
     ApiError,
     CompletionRequest,
@@ -214,13 +211,12 @@ class TextAnswer(Response):
 
         Raises CapacityError, OverloadedError and ClosedError as `EngineService.submit`.
         """
-        turns = Turns()
         try:
             for place, (made, schedule) in enumerate(prepared):
                 name = f"{self._head['id']}-{place}"
                 served = ServedRequest.named(made, schedule, name, self._asked.timeout)
                 self._streams.append(self._model.engine.start(served))
-                await turns.take()
+                await asyncio.sleep(0)
         except BaseException:
             for stream in self._streams:
                 stream.cancel()
@@ -231,36 +227,34 @@ class TextAnswer(Response):
         """Wait for all texts. Raises ApiError if one has failed."""
         async with self._models.running_for(self._receive, self._record, self._streams):
             outputs = [await stream.output() for stream in self._streams]
-        used = await self._finish(outputs)
-        self._streams.clear()  # they hold the outputs, each of which is freed once it is encoded
-        choices = Items(self._whole_choices(outputs))
-        return await json_answer(self._head | {"choices": choices, "usage": used})
+        self._streams.clear()  # they hold the outputs, which are freed where they are encoded
+        return await json_answer(
+            lambda: (self._head, self._whole_choices(outputs), self._finish(outputs))
+        )
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._models.running_for(receive, self._record, self._streams):
             await send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
-            turns = Turns()
             async for data in self._events():
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-                await turns.take()
+                await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
-    async def _finish(self, outputs: list[RequestOutput]) -> dict[str, object]:
+    def _finish(self, outputs: list[RequestOutput]) -> dict[str, object]:
         """Note what an answer used, and return it. Raises ApiError if a text has failed."""
         completions = [one for output in outputs for one in output.outputs]
         self._record.finish_reasons = tuple(str(one.finish_reason) for one in completions)
         label = self._model.label(self._asked.schedule)
-        used = await self._metrics.observe(
-            self._record, label, outputs, counts_drafts=self._has_drafts
-        )
+        used = self._metrics.observe(self._record, label, outputs, counts_drafts=self._has_drafts)
         for one in completions:
             if one.finish_reason == "error":
                 raise ApiError(500, str(one.stop_reason), "server_error", code="engine_failed")
         return used
 
     def _whole_choices(self, outputs: list[RequestOutput]) -> Iterator[dict[str, object]]:
-        for place, output in enumerate(consumed(outputs)):
+        for place in range(len(outputs)):
+            output = outputs.pop(0)
             for one in output.outputs:
                 yield self._whole_choice(output, one, place)
 
@@ -281,22 +275,22 @@ class TextAnswer(Response):
         head = self._stream_head | ({"usage": None} if self._asked.includes_usage else {})
         try:
             async for choice in self._event_choices():
-                yield _event(head | {"choices": Items([choice])})
+                yield event(head | {"choices": [choice]})
             outputs = [await stream.output() for stream in self._streams]
-            used = await self._finish(outputs)
+            used = await asyncio.to_thread(self._finish, outputs)
             if self._asked.includes_usage:
-                yield _event(head | {"choices": [], "usage": used})
+                yield event(head | {"choices": [], "usage": used})
         except (ApiError, SkipDecError) as error:
             answer = api_error(error)
             self._record.error = answer.code
-            yield _event(answer.document())
+            yield event(answer.document())
 
     async def _event_choices(self) -> AsyncIterator[dict[str, object]]:
         """Yield a choice for each completion that has got something, as often as one has."""
         schedules = [ShownSchedule(one.exit_schedule, one.schedule) for one in self._streams]
         offsets: dict[int, TextOffsets] = {}  # of a choice
         async for place, deltas in _merged(self._streams):
-            for chunk in _chunks(deltas):
+            for chunk in by_completion(deltas):
                 index, schedule = self._index(place, chunk[0].index), schedules[place]
                 if is_first := index not in offsets:
                     offsets[index] = self._offsets(place)
@@ -363,7 +357,7 @@ def answer_head(model: ServedModel) -> dict[str, object]:
     }
 
 
-def _chunks(deltas: Sequence[StreamDelta]) -> Iterator[list[StreamDelta]]:
+def by_completion(deltas: Sequence[StreamDelta]) -> Iterator[list[StreamDelta]]:
     """Sort deltas by completion; of what a slow reader has left unread, a part at a time."""
     by_index: dict[int, list[StreamDelta]] = {}
     for delta in deltas:
@@ -389,8 +383,3 @@ async def _merged(
     finally:
         for task in tasks:
             task.cancel()
-
-
-def _event(document: object) -> bytes:
-    # Some clients take other characters than line feeds for the end of a line.
-    return b"".join((b"data: ", *encoded(document, ascii_only=True), b"\n\n"))

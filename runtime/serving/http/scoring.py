@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -12,16 +12,8 @@ from starlette.responses import Response
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput
 from ...tokens.tokenizer import Tokenizer
 from ..stream import ServedRequest
-from .answers import (
-    Items,
-    TextOffsets,
-    TokenNames,
-    Turns,
-    consumed,
-    json_answer,
-    logprobs_document,
-)
 from .completions import Prepared, answer_head
+from .documents import TextOffsets, TokenNames, json_answer, logprobs_document
 from .protocol import ApiError, CompletionRequest, unavailable
 from .served import ServedModel, ServedModels
 from .watch import Metrics, RequestRecord
@@ -51,19 +43,17 @@ async def scored_answer(
             await asyncio.sleep(0)  # other requests get a turn between two prompts
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     scored = _all_or_error(await asyncio.gather(*tasks, return_exceptions=True))
-    turns = Turns()
-    record.finish_reasons = tuple(_finish_reason(one) for one in scored)
-    outputs = [_as_request_output(one) for one in scored]
-    used = await metrics.observe(record, model.label(asked.schedule), outputs)
-    names = TokenNames(model.engine.inputs.tokenizer)
-    texts = [await _text(_tokens(one), names.tokenizer, turns) for one in scored]
-    tasks.clear()  # they hold the scores, each of which is freed once it is encoded
-    outputs.clear()
-    choices = Items(
-        _choice(one, place, *text, names)
-        for place, (one, text) in enumerate(zip(consumed(scored), texts, strict=True))
-    )
-    return await json_answer(head | {"choices": choices, "usage": used})
+
+    def make() -> tuple[dict[str, object], Iterator[object], object]:
+        record.finish_reasons = tuple(_finish_reason(one) for one in scored)
+        outputs = [_as_request_output(one) for one in scored]
+        used = metrics.observe(record, model.label(asked.schedule), outputs)
+        names = TokenNames(model.engine.inputs.tokenizer)
+        places = range(len(scored))
+        return head, (_choice(scored.pop(0), place, names) for place in places), used
+
+    tasks.clear()  # they hold the scores, which are freed where they are encoded
+    return await json_answer(make)
 
 
 def _all_or_error(results: Sequence[ScoreOutput | BaseException]) -> list[ScoreOutput]:
@@ -94,10 +84,9 @@ def _tokens(scored: ScoreOutput) -> tuple[int, ...]:
     return (*scored.prompt_token_ids, *scored.token_ids)
 
 
-def _choice(
-    scored: ScoreOutput, index: int, text: str, offsets: list[int], names: TokenNames
-) -> dict[str, Any]:
-    """Describe a prompt; ``text`` and ``offsets``: what `_text` makes of it."""
+def _choice(scored: ScoreOutput, index: int, names: TokenNames) -> dict[str, Any]:
+    """Describe a prompt."""
+    text, offsets = _text(_tokens(scored), names.tokenizer)
     following = scored.following
     entries: list[dict[int, Logprob]] = [{}, *(scored.top_logprobs or ())]
     tokens = list(_tokens(scored))
@@ -119,9 +108,7 @@ def _choice(
     }
 
 
-async def _text(
-    token_ids: Sequence[int], tokenizer: Tokenizer | None, turns: Turns
-) -> tuple[str, list[int]]:
+def _text(token_ids: Sequence[int], tokenizer: Tokenizer | None) -> tuple[str, list[int]]:
     """Return a prompt's text without special tokens, and how much of it precedes each token."""
     if tokenizer is None:
         return "", [0] * len(token_ids)
@@ -131,6 +118,5 @@ async def _text(
         offsets.append(length + decoder.num_held)
         pieces.append(decoder.push(token_id))
         length += len(pieces[-1])
-        await turns.take()
     pieces.append(decoder.flush())
     return "".join(pieces), offsets

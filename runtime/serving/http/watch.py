@@ -43,7 +43,7 @@ from ..figures import (
     HistogramFigure,
 )
 from ..stream import RequestTimes
-from .answers import Turns, usage
+from .documents import usage
 
 _SERVING = __name__.rpartition(".http.")[0]  # all that serves, workers too
 REQUESTS = logging.getLogger(f"{__name__}.requests")
@@ -288,7 +288,7 @@ class Metrics:
         self._whole = self._histogram(WHOLE_REQUEST)
         self._depth = self._histogram(REALISED_DEPTH)
 
-    async def observe(
+    def observe(
         self,
         record: RequestRecord,
         schedule: str,
@@ -300,8 +300,8 @@ class Metrics:
 
         ``schedule``: one of few names.
         """
-        model, turns = record.model or "", Turns()
-        used = await usage(outputs, turns, counts_drafts=counts_drafts)
+        model = record.model or ""
+        used = usage(outputs, counts_drafts=counts_drafts)
         record.use(used)
         self._whole.labels(model).observe(record.seconds)
         for one in (completion for output in outputs for completion in output.outputs):
@@ -313,7 +313,6 @@ class Metrics:
             gap = self._gap.labels(model)
             for step in one.timings.step_seconds:
                 gap.observe(step)
-                await turns.take()
             depth = sum(one.layers_per_token) / len(one.layers_per_token)
             self._depth.labels(model, schedule).observe(depth)
         return used

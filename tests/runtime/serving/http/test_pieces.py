@@ -1,71 +1,50 @@
-"""Long answers: made a piece at a time, the same as at once, and none longer than allowed."""
+"""Long answers: made beside the event loop, sent in pieces, and none longer than allowed."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 from http_servers import Running
 from starlette.responses import StreamingResponse
 
-from skipdec.runtime.serving.http.answers import Blocks, Items, encoded, json_answer
-from skipdec.runtime.serving.http.completions import _chunks
+from skipdec.runtime.serving.http.completions import by_completion
+from skipdec.runtime.serving.http.documents import event, json_answer
 from skipdec.runtime.tokens.outputs import StreamDelta
 
 LONG: dict[str, Any] = {"max_tokens": 50, "ignore_eos": True, "temperature": 0}
 
 
-def document(count: int) -> dict[str, Any]:
-    numbers = [list(range(place)) for place in range(count)]
-    return {
-        "numbers": Blocks(iter(numbers)),
-        "items": Items({"é\u2028": Items([block]), "text": "é"} for block in numbers),
-        "none": Blocks([]),
-        "last": None,
-    }
+def test_an_answer_is_made_and_encoded_beside_the_event_loop() -> None:
+    numbers = list(range(100_000))
 
+    def make() -> tuple[dict[str, object], Iterator[object], object]:
+        return {"id": "a"}, ({"index": index, "numbers": numbers} for index in range(30)), None
 
-@pytest.mark.parametrize("ascii_only", [True, False])
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_pieces_are_the_json_of_the_whole(count: int, ascii_only: bool) -> None:
-    numbers = [list(range(place)) for place in range(count)]
-    whole = {
-        "numbers": [number for block in numbers for number in block],
-        "items": [{"é\u2028": [block], "text": "é"} for block in numbers],
-        "none": [],
-        "last": None,
-    }
-    joined = b"".join(encoded(document(count), ascii_only=ascii_only)).decode()
-    assert joined == json.dumps(whole, ensure_ascii=ascii_only, separators=(",", ":"))
-
-
-def test_a_long_answer_is_made_between_other_work() -> None:
-    async def main() -> tuple[int, int]:
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0)
-                turns += 1
-
-        other = asyncio.create_task(others())
-        answer = await json_answer(document(1500))
+    async def main() -> tuple[int, list[bytes | memoryview], str]:
+        turns, task = 0, asyncio.create_task(json_answer(make))
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        answer = await task
         assert isinstance(answer, StreamingResponse)
-        parts = [part async for part in answer.body_iterator]
-        other.cancel()
-        return turns, max(map(len, parts))
+        parts = [cast(bytes, part) async for part in answer.body_iterator]
+        return turns, parts, answer.headers["content-length"]
 
-    turns, longest = asyncio.run(main())
+    turns, parts, length = asyncio.run(main())
     assert turns > 20
-    assert longest < 1 << 18
+    assert max(map(len, parts)) <= 1 << 16
+    body = b"".join(parts)
+    assert len(body) == int(length)
+    choices = [{"index": index, "numbers": numbers} for index in range(30)]
+    assert json.loads(body) == {"id": "a", "choices": choices, "usage": None}
 
 
-def test_a_short_answer_has_its_length() -> None:
-    answer = asyncio.run(json_answer(document(3)))
-    assert int(answer.headers["content-length"]) == len(answer.body)
+def test_an_event_is_one_line_of_ascii_to_every_client() -> None:
+    assert event({"text": "é\u2028\n"}) == b'data: {"text":"\\u00e9\\u2028\\n"}\n\n'
 
 
 @pytest.mark.parametrize(
@@ -110,14 +89,14 @@ def test_long_answers_say_what_short_ones_say(server: Running) -> None:
     alone = server.complete(prompt="a", **asked)
     many = server.complete(prompt=["a"] * 20, **asked)
     assert "content-length" in alone.headers
-    assert many.headers["transfer-encoding"] == "chunked"
+    assert int(many.headers["content-length"]) == len(many.content) > 1 << 16
     (choice,) = alone.json()["choices"]
     assert [one | {"index": 0} for one in many.json()["choices"]] == [choice] * 20
 
 
 def test_what_a_slow_reader_left_unread_is_several_events() -> None:
     deltas = [StreamDelta(0, place % 2, (place,), "x", None, 3) for place in range(200)]
-    chunks = list(_chunks(deltas))
+    chunks = list(by_completion(deltas))
     assert max(map(len, chunks)) < 50
     assert all(len({one.index for one in chunk}) == 1 for chunk in chunks)
     for index in range(2):

@@ -1,15 +1,14 @@
-"""Results as OpenAI's documents, encoded and sent in pieces that never block the event loop."""
+"""Results as OpenAI's documents, and the answers and events that carry them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from time import perf_counter
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from pydantic_core import to_json
 from starlette.responses import Response, StreamingResponse
 
 from ...schedule import ExitSchedule
@@ -17,107 +16,39 @@ from ...schedule.plan import LayerRanges
 from ...tokens.outputs import CompletionOutput, Drafts, Logprob, RequestOutput, StreamDelta
 from ...tokens.tokenizer import Tokenizer
 
-Item = TypeVar("Item")
-
-_TO_ASCII = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-_TO_UTF8 = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
-_SLICE_SECONDS = 0.001  # of work between two looks at what else the loop has to do
-# Tokens whose entries are made and encoded at once: less than a millisecond.
-_BLOCK, _TOP_BLOCK = 16, 2
-_WHOLE_BYTES = 1 << 16  # an answer of up to so many is sent at once, with its length
+_CHUNK_BYTES = 1 << 16  # of a long answer, which its client takes within the time to write
 
 
-class Turns:
-    """Lets an event loop do other work while long work is done in it."""
+def event(document: object) -> bytes:
+    """Return a document as a server-sent event.
 
-    def __init__(self) -> None:
-        self._begin = perf_counter()
-
-    async def take(self) -> None:
-        """Let others have their turn, if this one has lasted long enough."""
-        if perf_counter() - self._begin > _SLICE_SECONDS:
-            await asyncio.sleep(0)
-            self._begin = perf_counter()
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """A long array of a document, as short lists that are made while it is encoded; read once."""
-
-    blocks: Iterable[Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class Items:
-    """An array whose items are documents that are made while it is encoded; read once."""
-
-    items: Iterable[Any]
-
-
-def consumed(items: list[Item]) -> Iterator[Item]:
-    """Yield the items and empty the list: freeing a hundred thousand objects at once takes long."""
-    items.reverse()
-    while items:
-        yield items.pop()
-
-
-def encoded(document: Any, *, ascii_only: bool = False) -> Iterator[bytes]:  # noqa: ANN401
-    """Yield the JSON of a document in pieces, each of which takes little time to make.
-
-    A document has what JSON has (keys may be numbers, which become texts), Blocks, and Items.
+    It is ASCII: some clients take other characters than line feeds for the end of a line.
     """
-    encode = _TO_ASCII if ascii_only else _TO_UTF8
-    match document:
-        case dict():
-            yield b"{"
-            for place, (name, value) in enumerate(document.items()):
-                yield f"{',' if place else ''}{encode(str(name))}:".encode()
-                yield from encoded(value, ascii_only=ascii_only)
-            yield b"}"
-        case Items(items):
-            yield b"["
-            for place, item in enumerate(items):
-                if place:
-                    yield b","
-                yield from encoded(item, ascii_only=ascii_only)
-            yield b"]"
-        case Blocks(blocks):
-            yield b"["
-            for place, block in enumerate(filter(None, blocks)):
-                yield f"{',' if place else ''}{encode(block)[1:-1]}".encode()
-            yield b"]"
-        case _:
-            yield encode(document).encode()
+    return f"data: {json.dumps(document, allow_nan=False, separators=(',', ':'))}\n\n".encode()
 
 
-async def json_answer(document: dict[str, Any]) -> Response:
-    """Answer with a document: a short one at once, a long one as it is made."""
-    chunks = _chunks(document)
-    first = await anext(chunks)
-    second = await anext(chunks, None)
-    if second is None:
-        return Response(first, media_type="application/json")
+async def json_answer(
+    make: Callable[[], tuple[Mapping[str, object], Iterable[object], object]],
+) -> Response:
+    """Answer with a head, choices and usage, which ``make`` makes in a thread.
 
-    async def chained() -> AsyncIterator[bytes]:
-        yield first
-        yield second
-        async for chunk in chunks:
-            yield chunk
+    The serialiser keeps the interpreter's lock for one choice at a time.
+    """
+    body = await asyncio.to_thread(lambda: _encoded(*make()))
+    if len(body) <= _CHUNK_BYTES:
+        return Response(body, media_type="application/json")
 
-    return StreamingResponse(chained(), media_type="application/json")
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), _CHUNK_BYTES):
+            yield body[start : start + _CHUNK_BYTES]
+
+    length = {"content-length": str(len(body))}
+    return StreamingResponse(chunks(), media_type="application/json", headers=length)
 
 
-async def _chunks(document: dict[str, Any]) -> AsyncIterator[bytes]:
-    turns, chunk = Turns(), bytearray()
-    for piece in encoded(document):
-        chunk += piece
-        if len(chunk) > _WHOLE_BYTES:
-            yield bytes(chunk)
-            chunk.clear()
-        await turns.take()
-    if chunk:
-        yield bytes(chunk)
+def _encoded(head: Mapping[str, object], choices: Iterable[object], used: object) -> bytes:
+    encoded = b",".join(to_json(choice) for choice in choices)
+    return b'%s,"choices":[%s],"usage":%s}' % (to_json(head)[:-1], encoded, to_json(used))
 
 
 class TokenNames(dict[int, str]):
@@ -246,34 +177,20 @@ def logprobs_document(
     A token without an entry, the first of a prompt, has null.
     """
     return {
-        "tokens": Blocks(
-            [names[token] for token in block] for block in in_blocks(token_ids, _BLOCK)
-        ),
-        "token_logprobs": Blocks(
-            [
-                shown_logprob(entry[token]) if entry else None
-                for token, entry in zip(tokens, entries, strict=True)
-            ]
-            for tokens, entries in zip(
-                in_blocks(token_ids, _BLOCK), in_blocks(logprobs, _BLOCK), strict=True
-            )
-        ),
-        "top_logprobs": Blocks(
-            [
-                {names[token]: shown_logprob(one) for token, one in entry.items()} or None
-                for entry in entries
-            ]
-            for entries in in_blocks(logprobs)
-        ),
-        "text_offset": Blocks(
-            [offsets.before(token) for token in block] for block in in_blocks(token_ids, _BLOCK)
-        ),
+        "tokens": [names[token] for token in token_ids],
+        "token_logprobs": [
+            shown_logprob(entry[token]) if entry else None
+            for token, entry in zip(token_ids, logprobs, strict=True)
+        ],
+        "top_logprobs": [
+            {names[token]: shown_logprob(one) for token, one in entry.items()} or None
+            for entry in logprobs
+        ],
+        "text_offset": [offsets.before(token) for token in token_ids],
     }
 
 
-async def usage(
-    outputs: Iterable[RequestOutput], turns: Turns, *, counts_drafts: bool = False
-) -> dict[str, Any]:
+def usage(outputs: Iterable[RequestOutput], *, counts_drafts: bool = False) -> dict[str, Any]:
     """Count tokens of all prompts and completions, and average layers and times over them.
 
     Times are those of the engine: ``time_to_first_token`` on average over the texts, and
@@ -293,7 +210,6 @@ async def usage(
                 first_tokens.append(completion.timings.time_to_first_token)
                 decode_seconds += completion.timings.decode_seconds
             drafts = drafts.plus(completion.drafts or Drafts())
-            await turns.take()
     num_texts = len(first_tokens)
     counted = {
         "passes": drafts.passes,
@@ -308,11 +224,6 @@ async def usage(
         "time_to_first_token": sum(first_tokens) / num_texts if num_texts else None,
         "decode_seconds": decode_seconds if num_texts else None,
     } | (counted if counts_drafts else {})
-
-
-def in_blocks(values: Sequence[Item], size: int = _TOP_BLOCK) -> Iterator[Sequence[Item]]:
-    """Return the values in short slices, for `Blocks`."""
-    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def _token_name(token_id: int, tokenizer: Tokenizer | None) -> str:
