@@ -8,7 +8,6 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Condition, Lock, Thread, current_thread, get_ident
 from time import monotonic, sleep
 from types import TracebackType
@@ -45,17 +44,6 @@ class HomeProcess:
         """Raise SkipDecError in a forked child."""
         if self.is_left:
             raise SkipDecError(self._owner, self.refusal)
-
-
-_LISTED = Path("/proc/self/fd")
-
-
-def open_descriptors() -> int:
-    """Return the number of open descriptors (Linux; elsewhere 0)."""
-    try:
-        return len(list(_LISTED.iterdir())) - 1  # without the directory's own
-    except OSError:
-        return 0
 
 
 def raise_descriptor_limit(wanted: int) -> int:

@@ -97,7 +97,6 @@ def serve(options: ServeOptions) -> None:
         bundles,
         lambda bundle: ProcessEngine.opened(workers[bundle.name], options.restarts),
         options.server,
-        workers=len(workers),
     )
     for settings in workers.values():
         settings.inputs()  # refuses a damaged bundle before any is loaded

@@ -3,9 +3,9 @@
     python scripts/attack/connections.py --count 300
 
 Three servers of a tiny bundle, each ended by SIGTERM with connections still open:
-early: --max-connections 16 and COUNT requests that are answered before they are complete; one byte
-follows each, and nothing else. A client between them gets every answer.
-descriptors: at most 256 open files and COUNT idle connections; meanwhile the worker is killed.
+early: COUNT requests that are answered before they are complete; a byte or garbage follows each.
+A client between them gets every answer, and every connection is closed in the end.
+idle: COUNT idle connections and half requests; meanwhile the worker is killed.
 answers: as many log-probabilities as a request may ask for, whole, streamed to a slow reader and of
 prompts; measures the longest silence of /health/live.
 """
@@ -17,7 +17,6 @@ import json
 import os
 import random
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -27,7 +26,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Event, Thread
@@ -39,8 +37,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # contains the loa
 from benchmarks.process import skipdec_command
 
 _KEY = "key"
-_CONNECTIONS = 16
-_OPEN_FILES = 256
 _SECONDS = 30.0  # for any event to happen
 _LOG_BYTES = 512  # maximum per connection
 _SILENCE = 1.0  # maximum in seconds for /health/live, on a busy machine
@@ -61,7 +57,7 @@ _RESTS = (b"x", b"no chunk\r\n", b"123456789G", b"\0" * 9)
 class Server:
     """``skipdec serve`` of one bundle in its own process, whose log is kept."""
 
-    def __init__(self, bundle: Path, *options: str, open_files: int | None = None) -> None:
+    def __init__(self, bundle: Path, *options: str) -> None:
         command = skipdec_command("serve", f"tiny={bundle}", "--port", "0", "--threads", "1")
         command += ["--log-format", "json", *options]
         self.log: list[str] = []
@@ -71,7 +67,6 @@ class Server:
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"SKIPDEC_API_KEY": _KEY},
-            preexec_fn=None if open_files is None else partial(_limit_open_files, open_files),
         )
         Thread(target=self._read, daemon=True).start()
         if not self._is_ready.wait(4 * _SECONDS):
@@ -152,39 +147,30 @@ def main() -> int:
 
 def _early(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
     """Send requests that are answered before they are complete, and never finish them."""
-    options = ("--max-connections", str(_CONNECTIONS), "--read-timeout", "2")
-    with _started(bundle, *options) as server, ExitStack() as stack:
+    with _started(bundle, "--read-timeout", "0.2") as server, ExitStack() as stack:
         opened: list[socket.socket] = []
         slowest = 0.0
         for place in range(count):
             client = stack.enter_context(server.connect())
             opened.append(client)
-            client.sendall(draw.choice(_EARLY))
-            client.recv(1 << 16)
-            try:
-                client.sendall(draw.choice(_RESTS))
-            except ConnectionError:
-                continue
+            client.sendall(draw.choice(_EARLY) + draw.choice(_RESTS))
             if place % 10 == 9:
                 begin = time.monotonic()
                 if (status := server.ask("/version")[0]) != 200:
                     yield f"{status} beside {place} answered connections"
                 slowest = max(slowest, time.monotonic() - begin)
-        left = sum(not _is_closed(client) for client in opened[: -2 * _CONNECTIONS])
+        left = sum(not _is_closed(client) for client in opened)
         if left:
             yield f"{left} of {count} connections are never closed"
         print(f"{count} early answers; another client waited {slowest * 1e3:.0f} ms at most")
-        for _ in range(_CONNECTIONS - 1):
-            client = stack.enter_context(server.connect())
-            client.sendall(draw.choice(_EARLY))
-            client.recv(1 << 16)
-            client.sendall(b"x")
+        for _ in range(count):
+            stack.enter_context(server.connect()).sendall(draw.choice(_EARLY))
         yield from server.stop()
 
 
-def _descriptors(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
-    """Hold more idle connections than the server has descriptors, and kill a worker."""
-    with _started(bundle, open_files=_OPEN_FILES) as server, ExitStack() as stack:
+def _idle(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
+    """Hold idle connections and half requests, and kill a worker."""
+    with _started(bundle) as server, ExitStack() as stack:
         before = server.log_bytes
         for _ in range(count):
             client = stack.enter_context(server.connect())
@@ -243,24 +229,20 @@ def _answers(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
 
 _ATTACKS: dict[str, Callable[[Path, int, random.Random], Iterator[str]]] = {
     "early": _early,
-    "descriptors": _descriptors,
+    "idle": _idle,
     "answers": _answers,
 }
 
 
 @contextmanager
-def _started(bundle: Path, *options: str, open_files: int | None = None) -> Iterator[Server]:
+def _started(bundle: Path, *options: str) -> Iterator[Server]:
     """Run a server that is gone when the block ends."""
-    server = Server(bundle, *options, open_files=open_files)
+    server = Server(bundle, *options)
     try:
         yield server
     finally:
         server.process.kill()
         server.process.wait()
-
-
-def _limit_open_files(count: int) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 
 
 def _is_closed(client: socket.socket) -> bool:

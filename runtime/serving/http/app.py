@@ -20,10 +20,10 @@ from .chat import ChatAnswer, ChatRequest, has_template, require_template
 from .completions import CompletionAnswer, read_request
 from .config import ServerConfig
 from .middleware import (
-    AdmissionMiddleware,
     ApiKeys,
-    BodyLimitMiddleware,
+    BodyMiddleware,
     CutMiddleware,
+    KeyMiddleware,
     RecordMiddleware,
 )
 from .protocol import ApiError, CompletionRequest, TextRequest, api_error, unavailable
@@ -77,8 +77,8 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
     add("/metrics", routes.metrics, methods=["GET"])
     for error in (ApiError, SkipDecError, HTTPException, Exception):
         app.add_exception_handler(error, _answer)
-    app.add_middleware(BodyLimitMiddleware, limit=config.max_body)
-    app.add_middleware(AdmissionMiddleware, keys=keys, config=config)
+    app.add_middleware(KeyMiddleware, keys=keys, config=config)
+    app.add_middleware(BodyMiddleware, limit=config.max_body, seconds=config.read_timeout)
     app.add_middleware(CutMiddleware)
     app.add_middleware(RecordMiddleware, metrics=metrics)  # added last: outermost
     return app

@@ -51,17 +51,8 @@ class ServerConfig(ValidatedConfig):
     max_body: Annotated[MemorySize, Option(panel=_LIMITS)] = Field(
         default=1 << 20, ge=1024, description="maximum size of a request's body"
     )
-    max_connections: Annotated[int, Option(panel=_LIMITS)] = Field(
-        default=1024,
-        ge=1,
-        description="maximum number of open connections; idle and slow ones are closed for others, "
-        "then new ones get 503",
-    )
     read_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
-        default=30.0, gt=0, description="seconds for a request's headers, and for its body"
-    )
-    write_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
-        default=60.0, gt=0, description="seconds in which a client takes a part of its answer"
+        default=30.0, gt=0, description="seconds for a request's body"
     )
     shutdown_timeout: Annotated[float, Option(panel=_LIMITS)] = Field(
         default=30.0, ge=0, description="seconds for what runs, after SIGTERM"

@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,13 +20,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ....engines.documents import read_file
 from ....engines.errors import UsageError
 from .config import ServerConfig
-from .connections import REFUSED, crowded
 from .protocol import ApiError, unavailable
 from .watch import Metrics, RequestRecord, trace
 
 VARIABLE = "SKIPDEC_API_KEY"
 _MAX_BYTES = 1 << 20  # of a file of keys
 _DISCARDED = 16  # times the limit of a body
+_DISCARDED_SECONDS = 5.0
 _REQUEST_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 
 
@@ -159,11 +160,8 @@ class CutMiddleware:
                 await error.response()(scope, receive, send)
 
 
-class AdmissionMiddleware:
-    """Answers 503 on a connection beyond the limit, and 401 where one of our keys is missing.
-
-    /health is answered on every connection. /v1/ needs a key, and so does /metrics if asked for.
-    """
+class KeyMiddleware:
+    """Answers 401 where one of our keys is missing: /v1/ needs one, and /metrics if asked for."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys, config: ServerConfig) -> None:
         self._app = app
@@ -174,10 +172,7 @@ class AdmissionMiddleware:
         """Handle a request."""
         record, path = RequestRecord.of(scope), scope["path"]
         authorization = dict(scope["headers"]).get(b"authorization", b"")
-        if scope["state"].get(REFUSED, False) and not path.startswith("/health"):
-            record.error = "too_many_connections"
-            await crowded().response()(scope, receive, send)
-        elif path.startswith(self._prefixes) and not self._keys.accept(authorization):
+        if path.startswith(self._prefixes) and not self._keys.accept(authorization):
             record.error = "invalid_api_key"
             error = ApiError(
                 401,
@@ -192,35 +187,49 @@ class AdmissionMiddleware:
             await self._app(scope, receive, send)
 
 
-class BodyLimitMiddleware:
-    """Raises ApiError 413 while a body is read that is too long, whatever its headers say."""
+class BodyMiddleware:
+    """Bounds bodies, and takes the rest of one before a request is answered early.
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    A body that is too long raises ApiError 413 where it is read. A client that still sends when its
+    connection is closed sees a reset instead of the answer, so what comes is thrown away first, for
+    ``seconds`` from the request's beginning; then the connection is closed.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, seconds: float) -> None:
         self._app = app
         self._limit = limit
+        self._seconds = min(seconds, _DISCARDED_SECONDS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        is_too_long = declared.isdigit() and int(declared) > self._limit
-        received = 0
+        headers = Headers(scope=scope)
+        declared = headers.get("content-length", "0")
+        length, received = int(declared) if declared.isdigit() else 0, 0
+        has_ended = not length and "transfer-encoding" not in headers
+        deadline = asyncio.get_running_loop().time() + self._seconds
+
+        async def take() -> Message:
+            nonlocal received, has_ended
+            message = await receive()
+            received += len(message.get("body", b""))
+            has_ended |= not message.get("more_body", False)  # also where its client has gone
+            return message
 
         async def limited() -> Message:
-            nonlocal received, is_too_long
-            while True:
-                message = await receive()
-                received += len(message.get("body", b""))
-                is_too_long |= received > self._limit
-                if not is_too_long:
-                    return message
-                # A client that still sends when the connection is closed sees a reset, no answer:
-                # what comes is thrown away, for a while.
-                if not message.get("more_body", False) or received > _DISCARDED * self._limit:
-                    raise ApiError(
-                        413,
-                        f"the body is longer than {self._limit:,} bytes; send several requests",
-                        code="body_too_long",
-                        headers={"Connection": "close"},
-                    )
+            message = await take()
+            if max(length, received) > self._limit:
+                problem = f"the body is longer than {self._limit:,} bytes; send several requests"
+                raise ApiError(413, problem, code="body_too_long")
+            return message
 
-        await self._app(scope, limited, send)
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start" and not has_ended:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        while not has_ended and received <= _DISCARDED * self._limit:
+                            await take()
+                if not has_ended:
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        await self._app(scope, limited, sent)

@@ -8,26 +8,23 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import uvicorn
 
 from ....engines.errors import ClosedError, SkipDecError, UsageError
-from ....engines.host.process import open_descriptors, raise_descriptor_limit
+from ....engines.host.process import raise_descriptor_limit
 from ....engines.host.signals import SIGNALS
 from ..service import EngineService
 from .app import build_app
 from .config import ServerConfig
-from .connections import SPARE, Acceptor, BoundedProtocol, ConnectionRoom
 from .middleware import ApiKeys
 from .served import ServedModel, ServedModels
 from .watch import SERVER, exporting_traces
 
 _CUT_SECONDS = 5.0  # for answers to leave, once nothing runs any more
 _MAX_HEADERS = 32 << 10  # bytes of a request's line and headers
-_WORKER_DESCRIPTORS = 8  # its link, and what starting it takes for a moment
-_OTHER_DESCRIPTORS = 32  # files of bundles, connections to a trace collector
+_OPEN_FILES = 4096  # that are asked for: a connection is one
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,6 @@ class HttpServer:
 
     ``open_engine``: loads a bundle; leaving the context closes it. ``address`` is known once this
     is made: the port listens from then on, and answers that it is loading once it runs.
-    ``workers``: processes that ``open_engine`` starts for all bundles together.
     """
 
     def __init__(
@@ -64,13 +60,8 @@ class HttpServer:
         bundles: Sequence[ServedBundle],
         open_engine: OpenEngine,
         config: ServerConfig,
-        *,
-        workers: int = 0,
     ) -> None:
-        """Raises UsageError for an address that is taken, two equal names, and a bad key file.
-
-        Also where the process may open too few files for a single connection.
-        """
+        """Raises UsageError for an address that is taken, two equal names, and a bad key file."""
         self.models = ServedModels([bundle.name for bundle in bundles])
         self._bundles = bundles
         self._open_engine = open_engine
@@ -91,11 +82,9 @@ class HttpServer:
                 server_header=False,
                 h11_max_incomplete_event_size=_MAX_HEADERS,
                 timeout_graceful_shutdown=int(_CUT_SECONDS),
-            ),
-            self._socket,
-            config,
-            ConnectionRoom(_connection_limit(config.max_connections, workers)),
+            )
         )
+        raise_descriptor_limit(_OPEN_FILES)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
 
@@ -116,7 +105,7 @@ class HttpServer:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        http = asyncio.create_task(self._http.serve())
+        http = asyncio.create_task(self._http.serve(sockets=[self._socket]))
         stopped = asyncio.create_task(self._stopped.wait())
         SERVER.info("listening on %s", self.address, extra={"fields": {"address": self.address}})
         async with AsyncExitStack() as engines:
@@ -169,69 +158,12 @@ class HttpServer:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn with two changes: it accepts by `Acceptor`, and leaves signals to `HttpServer`."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        listening: socket.socket,
-        limits: ServerConfig,
-        room: ConnectionRoom,
-    ) -> None:
-        super().__init__(config)
-        state = self.server_state
-        make_protocol = partial(
-            BoundedProtocol,
-            config=config,
-            server_state=state,
-            app_state={},
-            limits=limits,
-            room=room,
-        )
-        self._acceptor = Acceptor(listening, make_protocol, state.connections, room)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept."""
-        await super().startup(sockets=[])  # none that asyncio accepts from
-        self._accepting = asyncio.create_task(self._acceptor.run())
-        self._accepting.add_done_callback(lambda _: setattr(self, "should_exit", True))
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, and close all connections once they are answered."""
-        self._accepting.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._accepting
-        await super().shutdown(sockets=[])
+    """uvicorn that leaves signals to `HttpServer`."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave them alone."""
         yield
-
-
-def _connection_limit(wanted: int, workers: int) -> int:
-    """Return how many connections there may be, since each needs a file descriptor.
-
-    Raises the process's limit of open files where that is needed and allowed.
-    """
-    reserved = open_descriptors() + SPARE + _OTHER_DESCRIPTORS + _WORKER_DESCRIPTORS * workers
-    allowed = raise_descriptor_limit(wanted + reserved) - reserved
-    if allowed < 1:
-        raise UsageError(
-            "ulimit -n",
-            f"is {allowed + reserved}, but {reserved} open files are reserved for workers and for "
-            f"connections that are refused; raise it to {wanted + reserved} (ulimit -n)",
-        )
-    if allowed < wanted:
-        SERVER.warning(
-            "at most %d connections at once, not %d: this process may open %d files; raise the "
-            "hard limit (ulimit -Hn) to %d, or lower --max-connections",
-            allowed,
-            wanted,
-            allowed + reserved,
-            wanted + reserved,
-        )
-    return min(wanted, allowed)
 
 
 @contextmanager
@@ -259,7 +191,12 @@ def _first_signal_calls(
 def _listening(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        return socket.create_server((host, port), family=found[0][0], backlog=2048)
+        # asyncio sends each event of a stream at once only where its socket names the protocol.
+        listening = socket.socket(found[0][0], socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(2048)
+        return listening
     except OSError as error:
         raise UsageError(
             "address",

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from threading import Event
+from time import sleep
 from typing import Any
 
 import pytest
@@ -31,8 +32,8 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\n"
 
 @pytest.fixture(scope="module")
 def hasty(bundle: Path) -> Iterator[Running]:
-    """A server whose clients have a fifth of a second."""
-    with serving(ServedBundle("tiny", bundle), read_timeout=0.2, write_timeout=0.2) as running:
+    """A server that waits for a body for a fifth of a second."""
+    with serving(ServedBundle("tiny", bundle), read_timeout=0.2) as running:
         yield running
 
 
@@ -45,39 +46,23 @@ def answered(client: socket.socket) -> tuple[int, dict[str, Any]]:
     return response.status, document
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [b"", b"POST /v1/comple", HEAD, HEAD + b"Content-Length: 10\r\n\r\n{"],
-    ids=["nothing", "half a line", "no end of the headers", "half a body"],
-)
-def test_who_sends_no_whole_request_in_time_is_answered_408_and_closed(
-    hasty: Running, sent: bytes
-) -> None:
+def test_who_sends_no_whole_body_in_time_is_answered_408_and_closed(hasty: Running) -> None:
     with connected(hasty) as client:
-        client.sendall(sent)
+        client.sendall(HEAD + b"Content-Length: 10\r\n\r\n{")
         status, document = answered(client)
     assert status == 408
     assert document["error"]["type"] == "invalid_request_error"
     assert "within 0.2 s" in document["error"]["message"]
 
 
-def test_a_second_request_on_a_connection_has_to_come_whole_in_time_too(hasty: Running) -> None:
-    with connected(hasty) as client:
-        client.sendall(b"GET /version HTTP/1.1\r\nHost: here\r\n\r\n")
-        first = HTTPResponse(client)
-        first.begin()
-        first.read()
-        client.sendall(b"GET /ver")
-        assert answered(client)[0] == 408
-
-
 def test_a_byte_now_and_then_does_not_prolong_the_time(hasty: Running) -> None:
     with connected(hasty) as client:
         client.settimeout(0.05)
+        client.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
         received = b""
-        for byte in HEAD * 100:
+        for _ in range(1000):
             try:
-                client.sendall(bytes([byte]))
+                client.sendall(b"{")
                 received += client.recv(4096)
             except TimeoutError:
                 continue
@@ -91,18 +76,9 @@ def test_headers_that_have_come_may_wait_for_their_answer(hasty: Running) -> Non
     with ThreadPoolExecutor() as pool, held_steps():
         asked = pool.submit(hasty.complete, **LONG)
         hasty.wait_until(lambda figures: figures[RUNNING] == 1)
-        with connected(hasty) as client:  # for as long as a client may be silent
-            answered(client)
+        sleep(0.5)  # longer than a body may take
         assert not asked.done()
     assert asked.result(60).status_code == 200
-
-
-def test_who_takes_no_answer_in_time_is_cut(hasty: Running) -> None:
-    requests = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 200_000  # 6 MB, and no end of answers
-    with connected(hasty, receive_buffer=4096) as client, ThreadPoolExecutor() as pool:
-        sending = pool.submit(client.sendall, requests)
-        assert isinstance(sending.exception(60), ConnectionError)
-    assert hasty.complete(prompt="a", max_tokens=1).status_code == 200
 
 
 @pytest.mark.parametrize("is_declared", [True, False], ids=["declared", "chunked"])
