@@ -14,7 +14,7 @@ from ...engines.bundle.place import MANIFEST_NAME
 from ...engines.checking import Option, ValidatedConfig
 from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
-from ...engines.host.console import print_json, print_report, result_console, stderr_console
+from ...engines.host.console import print_report, stderr_console
 from ...engines.host.options import AsJson, Given, Quiet, from_options
 from ...engines.host.processor import available_cores
 from ...exporter.config import ExportConfig, LoadFormat, chosen_dtype
