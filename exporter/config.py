@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from ..engines.checking import MemorySize, Option, ValidatedConfig
 from ..engines.errors import UsageError
@@ -392,25 +393,27 @@ class BuildConfig(QuantizationConfig):
     """
 
     bundle: Annotated[Path, Option(metavar="BUNDLE", is_argument=True)] = Field(
-        description="only read; for TensorRT: exported with --keep-canonical"
+        description="only read; exported with --keep-canonical"
     )
     target: Annotated[Literal["onnxruntime", "tensorrt", "tensorrt-rtx"], Option()] = Field(
-        description="platform that runs the engines; onnxruntime: rewrites a bundle of skipdec's "
-        "kernels"
+        description="platform that runs the engines"
     )
 
+    @property
+    @override
+    def own_kernels(self) -> Kernels | None:
+        """Return None: the canonical graphs are lowered to the target's own operators."""
+        return None
+
     def _other_problems(self) -> Iterator[str]:
-        """Yield options that would change weights, since rewriting keeps codes and scales."""
         yield from super()._other_problems()
         if self.kernels == "skipdec":
             yield "`kernels` is skipdec, which only an export supports; allowed: onnxruntime"
-        for field in ("quantize", "head_quantize", "block_size", "accuracy_level", "ranges"):
-            value = getattr(self, field)
-            if value is not None and value != type(self).model_fields[field].default:
-                yield (
-                    f"`{field}` is {value}, but rewriting keeps the weights unchanged; leave it "
-                    f"out for target {self.target}"
-                )
+        if self.ranges is not None:
+            yield (
+                f"`ranges` is {self.ranges}, which an export for target {self.target} reads: the "
+                "canonical weights have its factors already; leave it out"
+            )
 
 
 def chosen_dtype(dtype: str | None, *, fp16: bool) -> dict[str, Any]:

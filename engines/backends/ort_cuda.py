@@ -281,8 +281,8 @@ class OrtCudaBackend(_OrtDeviceBackend):
             raise EnvironmentMismatchError(
                 str(bundle.path),
                 f"runs on {bundle.manifest.kernels}'s kernels, which are for CPUs; use "
-                "device='cpu', or rewrite it for ONNX Runtime's: skipdec build BUNDLE "
-                "--target onnxruntime --kernels onnxruntime",
+                "device='cpu', or export the model for ONNX Runtime's: skipdec export MODEL "
+                "--kernels onnxruntime",
             )
         try:
             with _quiet_log():

@@ -69,7 +69,7 @@ _MODULES = {
     "gpu": ("onnxruntime", "cuda.bindings"),
     "tensorrt": ("tensorrt", "cuda.bindings", "onnx", "onnx_ir", "ml_dtypes"),
     "tensorrt-rtx": ("tensorrt_rtx", "cuda.bindings", "onnx", "onnx_ir", "ml_dtypes"),
-    "rewrite": ("onnx", "onnx_ir", "ml_dtypes"),
+    "build": ("onnx", "onnx_ir", "ml_dtypes"),
     "export": _EXPORT,
     "calib": (*_EXPORT, "accelerate", "sacrebleu", "rouge_score"),
     "plot": ("matplotlib",),

@@ -72,8 +72,8 @@ def require_library(subject: str) -> KernelLibrary:
         raise EnvironmentMismatchError(
             subject,
             "needs skipdec's kernels, which were not compiled with this installation; install "
-            "again where there is a C++ compiler, or rewrite the bundle, in seconds, for ONNX "
-            "Runtime's: skipdec build BUNDLE --target onnxruntime --kernels onnxruntime",
+            "again where there is a C++ compiler, or export the model for ONNX Runtime's: "
+            "skipdec export MODEL --kernels onnxruntime",
         )
     return library
 

@@ -1,4 +1,4 @@
-"""Reader for canonical engines, from which TensorRT's engines are compiled; needs no torch."""
+"""Reader for canonical engines, from which others are built; needs no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .engine import BuiltEngine
 
 @dataclass(frozen=True)
 class CanonicalGraph:
-    """Graph and weights of an ONNX engine on disk, canonical or not; files are only read."""
+    """Graph and weights of a canonical engine on disk; files are only read."""
 
     engine: BuiltEngine
 
@@ -67,8 +67,7 @@ def canonical_engines(bundle: EngineBundle) -> tuple[BuiltEngine, ...]:
     if not manifest.canonical:
         raise BundleError(
             str(bundle.path),
-            "has no canonical engines to compile from; export the model again "
-            "with --keep-canonical",
+            "has no canonical engines to build from; export the model again with --keep-canonical",
         )
     missing = [
         engine.name

@@ -78,7 +78,7 @@ def build_engine(
 
     def tensors(parameter: Parameter) -> dict[str, Array]:
         try:
-            return _encoded(parameter.name, parameter.load(reader), lowered)
+            return encoded(parameter.name, parameter.load(reader), lowered)
         except NotFiniteError:
             raise weight_error(parameter, reader, precision.dtype) from None
 
@@ -132,10 +132,10 @@ def write_engine(
 
 def store_parameter(name: str, array: Array, lowered: LoweredEngine, weights: WeightsFile) -> int:
     """Write one parameter's tensors and bind the graph's initialisers; return the bytes."""
-    return store_tensors(_encoded(name, array, lowered), lowered, weights)
+    return store_tensors(encoded(name, array, lowered), lowered, weights)
 
 
-def _encoded(name: str, array: Array, lowered: LoweredEngine) -> dict[str, Array]:
+def encoded(name: str, array: Array, lowered: LoweredEngine) -> dict[str, Array]:
     """Return the tensors that the graph has for one parameter; raises NotFiniteError."""
     if name not in lowered.quantizers:
         stored = lowered.graph.graph.initializers[name].dtype

@@ -1,4 +1,4 @@
-"""``skipdec build``: compile a bundle's engines, or rewrite them for ONNX Runtime's operators."""
+"""``skipdec build``: build a bundle for another target from the canonical engines of one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ skipdec build opt-1.3b-fp16.skipdec --target tensorrt
 
 skipdec build opt-1.3b-fp16.skipdec --target tensorrt-rtx --gpu-arch 8.9 --kv-buckets 512,2048
 
-skipdec build opt-1.3b-int8.skipdec --target onnxruntime --kernels onnxruntime -o plain.skipdec
-  for machines without skipdec's compiled kernels; takes seconds
+skipdec build opt-1.3b.skipdec --target onnxruntime --quantize int8
+  for machines without skipdec's compiled kernels
 
 An interrupted build resumes when you run the same command again.
 
@@ -42,7 +42,7 @@ def build(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a bundle from BUNDLE's engines, compiled by TensorRT or rewritten; needs no torch."""
+    """Make a bundle for another target from BUNDLE's canonical engines; needs no torch."""
     from ...engines.host.progress import run_job
     from ..pipeline.build import build_bundle, plan_build
     from .tables import print_plan, published, report_parts

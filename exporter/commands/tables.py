@@ -186,7 +186,7 @@ def describe_verification(report: ExportReport) -> str:
         return "none (--no-verify)"
     if report.build is None:
         return (
-            "none: engines were rewritten, not run; 'skipdec generate' runs them, 'skipdec verify "
+            "none: engines were built, not run; 'skipdec generate' runs them, 'skipdec verify "
             "BUNDLE --reference MODEL' compares them where torch is installed"
         )
     return (

@@ -30,15 +30,6 @@ def gate_after(graph: ir.Graph, split: ir.Node | None) -> list[ir.Node] | None:
     return [split, sigmoid, silu, product]
 
 
-def gate_nodes(halves: ir.Value) -> list[ir.Node]:
-    """Return new nodes that compute the gate of ``halves``, in order."""
-    split = ir.node("Split", [halves], {"axis": -1, "num_outputs": 2}, num_outputs=2)
-    gate, other = split.outputs
-    sigmoid = ir.node("Sigmoid", [gate])
-    silu = ir.node("Mul", [gate, sigmoid.outputs[0]])
-    return [split, sigmoid, silu, ir.node("Mul", [silu.outputs[0], other])]
-
-
 def _halves_last_axis(node: ir.Node) -> bool:
     """Return True for a Split of hidden states [B, S, 2 F] into two equal halves."""
     if node.op_type != "Split" or len(node.outputs) != 2:

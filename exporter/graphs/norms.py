@@ -1,4 +1,4 @@
-"""Layer and RMS normalisation as skipdec's operators, and back.
+"""Layer and RMS normalisation as skipdec's operators.
 
 LayerNormalization → LayerNorm, RMSNormalization → RmsNorm, both over the last axis in float32.
 skipdec's have equal bits on every processor, unlike ONNX Runtime's sums.
@@ -24,12 +24,3 @@ def replace_norms(graph: ir.Graph) -> None:
         epsilon = {"epsilon": node.attributes.get_float("epsilon", _DEFAULT_EPSILON)}
         own = ir.node(NORMS[node.op_type], node.inputs, epsilon, domain=DOMAIN, name=node.name)
         replace_node(graph, node, own)
-
-
-def restore_norms(graph: ir.Graph) -> None:
-    """Undo ``replace_norms``."""
-    standard = {own: name for name, own in NORMS.items()}
-    for node in [node for node in graph if node.domain == DOMAIN and node.op_type in standard]:
-        attributes = {"axis": -1, "epsilon": node.attributes.get_float("epsilon"), "stash_type": 1}
-        original = ir.node(standard[node.op_type], node.inputs, attributes, name=node.name)
-        replace_node(graph, node, original)

@@ -1,4 +1,4 @@
-"""Norms and rotation of heads before attention, as operands of skipdec's Attention, and back.
+"""Norms and rotation of heads before attention, as operands of skipdec's Attention.
 
 Canonical layers place queries and keys [B, N, S, D] by standard operators:
 
@@ -9,17 +9,12 @@ skipdec's Attention does both itself, at the positions that follow from write_in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-import numpy as np
 import onnx_ir as ir
 
-from ...engines.manifest import ModelSpec, TensorRole
-from .lowering import constant
+from ...engines.manifest import TensorRole
 
-_FIRST_OPERAND = 6  # of Attention: inv_freq, query_norm, key_norm
 _DEFAULT_EPSILON = 1e-5  # of RMSNormalization
 
 
@@ -144,103 +139,3 @@ def _norm(value: ir.Value) -> tuple[ir.Value, ir.Value, float] | None:
     if maker is None or maker.op_type != "Transpose" or node.attributes.get_int("axis", -1) != -1:
         return None  # not of heads
     return source, weight, node.attributes.get_float("epsilon", _DEFAULT_EPSILON)
-
-
-def restore_placing(graph: ir.Graph, node: ir.Node, model: ModelSpec) -> list[ir.Value | None]:
-    """Write norms and rotation as standard operators before ``node``, a skipdec Attention.
-
-    Returns query, key and value: [B, S, heads · D] each, or a packed query alone where nothing
-    happens to heads. Adds the input position_ids to ``graph`` for a rotation.
-    """
-    operands = [*node.inputs[_FIRST_OPERAND:], None, None, None]
-    placing = Placing(
-        operands[0],
-        node.attributes.get_float("rotary_scale", 1.0),
-        operands[1],
-        operands[2],
-        node.attributes.get_float("norm_epsilon", 0.0),
-    )
-    return _Restoration(graph, node, model, placing).run()
-
-
-class _Restoration:
-    """Inserts nodes before an Attention."""
-
-    def __init__(self, graph: ir.Graph, node: ir.Node, model: ModelSpec, placing: Placing) -> None:
-        self._graph = graph
-        self._node = node
-        self._model = model
-        self._placing = placing
-
-    def run(self) -> list[ir.Value | None]:
-        """Return query, key and value."""
-        placing, model = self._placing, self._model
-        query, key, value = self._node.inputs[:3]
-        if not placing.operands:
-            return [query, key, value]
-        if key is None:
-            sizes = [each * model.head_dim for each in (model.num_heads, *[model.num_kv_heads] * 2)]
-            packed = ir.node(
-                "Split", [query, self._constant("head_columns", sizes)], {"axis": 2}, num_outputs=3
-            )
-            self._graph.insert_before(self._node, packed)
-            query, key, value = packed.outputs
-        assert query is not None
-        query = self._normalized(query, placing.query_norm)
-        key = self._normalized(key, placing.key_norm)
-        if (inv_freq := placing.inv_freq) is not None:
-            directions = self._directions(inv_freq)
-            query = self._rotated(query, model.num_heads, inv_freq, directions)
-            key = self._rotated(key, model.num_kv_heads, inv_freq, directions)
-        return [query, key, value]
-
-    def _normalized(self, states: ir.Value, weight: ir.Value | None) -> ir.Value:
-        """Normalise the heads of states [B, S, heads · D]."""
-        if weight is None:
-            return states
-        each_head = self._constant("each_head", [0, 0, -1, self._model.head_dim])
-        heads = self._insert("Reshape", [states, each_head])
-        attributes = {"axis": -1, "epsilon": self._placing.norm_epsilon, "stash_type": 1}
-        norm = self._insert("RMSNormalization", [heads, weight], attributes)
-        return self._insert("Reshape", [norm, self._constant("all_heads", [0, 0, -1])])
-
-    def _rotated(
-        self, states: ir.Value, heads: int, inv_freq: ir.Value, directions: list[ir.Value]
-    ) -> ir.Value:
-        """Rotate states [B, S, heads · D] by cosines and sines [B, S, R/2]."""
-        assert inv_freq.shape is not None
-        size = 2 * int(inv_freq.shape.numpy()[0])
-        partial = 0 if size == self._model.head_dim else size
-        attributes = {"num_heads": heads, "rotary_embedding_dim": partial}
-        return self._insert("RotaryEmbedding", [states, *directions], attributes)
-
-    def _directions(self, inv_freq: ir.Value) -> list[ir.Value]:
-        """Return cosines and sines [B, S, R/2]."""
-        positions = ir.Value(
-            name=TensorRole.POSITION_IDS.value,
-            shape=ir.Shape(("B", "S")),
-            type=ir.TensorType(ir.DataType.INT64),
-        )
-        self._graph.inputs.append(positions)
-        column = self._insert("Unsqueeze", [positions, self._constant("position_axis", [-1])])
-        column = self._insert("Cast", [column], {"to": ir.DataType.FLOAT})
-        angles = self._insert("Mul", [column, inv_freq])
-        directions = [self._insert(function, [angles]) for function in ("Cos", "Sin")]
-        if self._placing.rotary_scale == 1.0:
-            return directions
-        scale = self._constant("rotary_scale", np.float32(self._placing.rotary_scale))
-        return [self._insert("Mul", [each, scale]) for each in directions]
-
-    def _constant(self, name: str, value: np.generic | list[int]) -> ir.Value:
-        array = np.array(value, np.int64) if isinstance(value, list) else np.asarray(value)
-        return constant(self._graph, name, array)
-
-    def _insert(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, float] = MappingProxyType({}),
-    ) -> ir.Value:
-        node = ir.node(op_type, inputs, dict(attributes))
-        self._graph.insert_before(self._node, node)
-        return node.outputs[0]

@@ -1,8 +1,7 @@
-"""Building of a bundle from another's engines, compiled or rewritten, without torch."""
+"""Building of a bundle from the canonical engines of another, without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -12,20 +11,20 @@ from ...engines.checking import Problems, expanded
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.host.installation import require_extra
-from ...engines.manifest import Manifest
 from ...runtime.schedule.bundle import bundle_schedule
+from ..building.canonical import canonical_engines
 from ..checkpoint.chat import CheckpointChat
 from ..config import BuildConfig
 from ..quantization.migration import MIGRATION, Migration
-from .plan import BundlePlan, EngineSource, bundle_path, planned_engines
+from .plan import BundlePlan, bundle_path, planned_engines
 from .report import ExportReport
 
 
 def build_bundle(config: BuildConfig, events: Events | None = None) -> ExportReport:
-    """Compile the canonical engines of ``config.bundle`` for ``config.target``, or rewrite them.
+    """Build a bundle for ``config.target`` from the canonical engines of ``config.bundle``.
 
     The new bundle has the old one's schedule, tokenizer and chat template. It equals one exported
-    for the target with the same options and TensorRT library, except for a few bytes of plans that
+    for the target with the same options and libraries, except for a few bytes of plans that
     depend on the order in which the builder's threads finish. The output becomes visible only when
     complete; an interrupted build is resumed by the next one.
 
@@ -53,31 +52,27 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     manifest = source.manifest
     output = output_path(config, source)
     problems.attempt(_check_output, output, source, force=config.force)
-    compilation = engines = None
+    problems.attempt(canonical_engines, source)
+    compilation = None
     if config.is_compiled:
         from ..building.compilation import plan_compilation
-        from .engines import BundleEngines
 
-        engines = problems.attempt(BundleEngines, source)
         compilation = problems.attempt(
             plan_compilation, config, manifest.precision.dtype, manifest.model
         )
         if compilation is not None and compilation.ranges is not None:
             problems.attempt(_check_migration, source, compilation.ranges.migration, config)
     else:
-        problems.attempt(_check_kernels, source)
+        problems.attempt(_check_dtype, source)
     if problems.errors:
         raise problems.error()
-    from ..graphs.expansion import expanded_precision
-    from .engines import RewrittenEngines
+    from .engines import BundleEngines
 
-    def open_source(directory: Path, *_: object) -> EngineSource:
-        return engines or RewrittenEngines(source, directory)
-
-    if compilation is None:
-        precision, warnings = expanded_precision(manifest.precision), _rewriting_warnings(manifest)
-    else:
-        precision, warnings = compilation.precision, iter(())
+    precision = (
+        config.precision_for(manifest.precision.dtype)
+        if compilation is None
+        else compilation.precision
+    )
     left_out = [spec.name for spec in manifest.draft_engines]
     return BundlePlan(
         output=output,
@@ -90,10 +85,10 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         prompt_template=manifest.prompt_template,
         chat=_chat(source),
         origin={"source": str(source.path)},
-        open_source=open_source,
+        open_source=lambda directory, *_: BundleEngines(source, directory),
         engines=planned_engines(manifest.model, precision, config.target, compilation),
         compilation=compilation,
-        warnings=(*warnings, *([_left_out(left_out)] if left_out else [])),
+        warnings=(_left_out(left_out),) if left_out else (),
     )
 
 
@@ -103,15 +98,15 @@ def _chat(source: EngineBundle) -> CheckpointChat | None:
 
 
 def _require_modules(config: BuildConfig) -> None:
-    require_extra(config.target if config.is_compiled else "rewrite", "skipdec build")
+    require_extra(config.target if config.is_compiled else "build", "skipdec build")
 
 
-def _check_kernels(source: EngineBundle) -> None:
-    if source.manifest.kernels is None:
+def _check_dtype(source: EngineBundle) -> None:
+    if source.manifest.precision.dtype == "bfloat16":
         raise UsageError(
             str(source.path),
-            f"has no skipdec operators to rewrite: its engines already use "
-            f"{source.manifest.target}'s",
+            "has canonical engines of bfloat16, for which ONNX Runtime has no matrix kernels on "
+            "CPUs; export the model again with --dtype float32 and --keep-canonical",
         )
 
 
@@ -122,27 +117,13 @@ def _left_out(names: list[str]) -> str:
     )
 
 
-def _rewriting_warnings(manifest: Manifest) -> Iterator[str]:
-    precision = manifest.precision
-    if precision.dtype != "float32":
-        yield (
-            f"weights and cache of {precision.dtype} become float32, in which ONNX Runtime "
-            "computes on a CPU anyway; the file doubles in size"
-        )
-    if precision.kv_dtype not in (None, "float32"):
-        yield f"the KV cache of {precision.kv_dtype} becomes float32, as ONNX Runtime requires"
-
-
 def output_path(config: BuildConfig, source: EngineBundle) -> Path:
     """Return ``config.output``, else a directory here named after model, precision and target.
 
     A float16 bundle of opt-1.3b, built with ``quantize="int4"`` for ``tensorrt``:
-    ``opt-1.3b-fp16-int4-tensorrt.skipdec``. Rewritten, opt-1.3b-int8.skipdec becomes
-    opt-1.3b-int8-onnxruntime.skipdec.
+    ``opt-1.3b-fp16-int4-tensorrt.skipdec``.
     """
     manifest = source.manifest
-    if config.output is None and not config.is_compiled:
-        return Path.cwd() / f"{source.path.stem}-{config.target}.skipdec"
     return bundle_path(config, Path(manifest.model.name).name, manifest.precision.dtype)
 
 

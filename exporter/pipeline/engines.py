@@ -12,10 +12,12 @@ from ...engines.bundle import EngineBundle
 from ...engines.host.process import collection_paused
 from ...engines.host.signals import interrupts_deferred
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
+from ...engines.memory import Array
 from ...engines.targets import target_of
 from ..architecture.architecture import engine_parameters
-from ..building.canonical import canonical_engines
-from ..building.engine import BuiltEngine, build_engine
+from ..architecture.weights import Parameter
+from ..building.canonical import CanonicalGraph, canonical_engines
+from ..building.engine import BuiltEngine, build_engine, encoded, write_engine
 from ..building.journal import (
     COMPILING_TOOLS,
     Journal,
@@ -23,9 +25,10 @@ from ..building.journal import (
     graph_digest,
     tool_versions,
 )
-from ..building.rewriting import rewrite_engine
 from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.reader import CheckpointReader
+from ..config import CANONICAL
+from ..graphs.lowering import lowering_of
 from ..quantization.migration import MIGRATION, Migration, migrated_reader
 from .plan import EngineSource, PlannedEngine
 from .report import Stages
@@ -34,41 +37,36 @@ _STOPPING = "interrupted: stops once this graph is traced; a second signal stops
 
 
 class BundleEngines(EngineSource):
-    """The canonical engines in ``bundle``, which stay there.
+    """The canonical engines in ``bundle``, which stay there; others are made in ``directory``.
 
     Raises BundleError for a bundle that was exported without ``--keep-canonical``.
     """
 
-    def __init__(self, bundle: EngineBundle) -> None:
+    def __init__(self, bundle: EngineBundle, directory: Path) -> None:
         self.tool_versions = bundle.manifest.tool_versions | tool_versions(COMPILING_TOOLS)
-        self._source = bundle.manifest.source
+        self._manifest = bundle.manifest
+        self._directory = directory
         self._engines = {engine.spec.name: engine for engine in canonical_engines(bundle)}
 
     def provenance(self) -> dict[str, str]:
         """Return the provenance in the bundle's manifest."""
-        return self._source
+        return self._manifest.source
 
     def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
-        """Return the canonical engine, the only form."""
-        return self._engines[planned.name]
+        """Return the canonical engine, or lower it; checking for a finished one takes as long."""
+        canonical = self._engines[planned.name]
+        if form == CANONICAL:
+            return canonical
+        model = self._manifest.model
+        source, spec = CanonicalGraph(canonical), canonical.spec
+        lowered = lowering_of(form)(source.graph(), spec.kind, model, precision)
 
+        def tensors(parameter: Parameter) -> dict[str, Array]:
+            return encoded(parameter.name, source.read(parameter.name), lowered)
 
-class RewrittenEngines(EngineSource):
-    """The engines of ``bundle``, which use skipdec's operators, rewritten in ``directory``."""
-
-    def __init__(self, bundle: EngineBundle, directory: Path) -> None:
-        self.tool_versions = bundle.manifest.tool_versions | tool_versions(COMPILING_TOOLS)
-        self._bundle = bundle
-        self._directory = directory
-        self._specs = {spec.name: spec for spec in bundle.manifest.all_engines}
-
-    def provenance(self) -> dict[str, str]:
-        """Return the provenance in the bundle's manifest."""
-        return self._bundle.manifest.source
-
-    def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
-        """Rewrite the engine; checking for a finished one would take longer."""
-        return rewrite_engine(self._bundle, self._specs[planned.name], self._directory)
+        return write_engine(
+            lowered, spec.kind, spec.layer_index, model, form, tensors, self._directory
+        )
 
 
 class CheckpointEngines(EngineSource):

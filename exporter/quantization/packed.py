@@ -1,7 +1,6 @@
 """Quantised weights in the layout that skipdec's kernels read.
 
-Codes and scales equal those of ONNX Runtime's quantisers (``plain``), so a bundle can be rewritten
-for its operators without the checkpoint. numpy only.
+Codes and scales equal those of ONNX Runtime's quantisers (``plain``). numpy only.
 """
 
 from __future__ import annotations

@@ -135,8 +135,7 @@ def _inexact(device: str, kernels: str | None, precision: PrecisionSpec) -> Iter
     elif kernels != "skipdec":
         yield (
             "needs skipdec's kernels: with ONNX Runtime's operators texts may differ by "
-            "rounding; rewrite the bundle with `skipdec build BUNDLE --target onnxruntime "
-            "--kernels skipdec`, or allow it with exact=no"
+            "rounding; export the model with --kernels skipdec, or allow it with exact=no"
         )
     elif foreign := foreign_products(precision):
         yield (

@@ -20,7 +20,7 @@ from skipdec.engines.kernels.library import (
 )
 from skipdec.runtime.generator import Generator
 
-REMEDY = "skipdec build BUNDLE --target onnxruntime --kernels onnxruntime"
+REMEDY = "skipdec export MODEL --kernels onnxruntime"
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES
 from skipdec.engines.errors import UnsupportedModelError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from skipdec.exporter.architecture.architecture import family_architecture
-from skipdec.exporter.graphs.expansion import expand
-from skipdec.exporter.graphs.gating import gate_after, gate_nodes
+from skipdec.exporter.graphs.gating import gate_after
 from skipdec.exporter.graphs.lowering import LoweredEngine, lowering_of
 
 PRECISIONS = {
@@ -64,17 +63,6 @@ def test_four_products_and_two_norms_are_all_beside_attention(
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_expansion_writes_the_gate_out(precision: str) -> None:
-    model, spec = spec_of("llama"), PRECISIONS[precision]
-    engine = lowered("llama", spec)
-    expanded = expand(engine.graph, EngineKind.LAYER, model, spec)
-    (sigmoid,) = (node for node in expanded.graph.graph if node.op_type == "Sigmoid")
-    split = sigmoid.inputs[0].producer() if sigmoid.inputs[0] is not None else None
-    assert gate_after(expanded.graph.graph, split) is not None
-    assert operators(expanded)["RMSNormalization"] >= 2
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_gated_weight_without_a_gate_is_refused(precision: str) -> None:
     model = spec_of("llama")
     graph = canonical_graph(EngineKind.LAYER, model, "float32").clone()
@@ -85,6 +73,14 @@ def test_a_gated_weight_without_a_gate_is_refused(precision: str) -> None:
 
 def graph_of(nodes: Sequence[ir.Node], halves: ir.Value, *outputs: ir.Value) -> ir.Graph:
     return ir.Graph([halves], outputs, nodes=nodes)
+
+
+def gate_nodes(halves: ir.Value) -> list[ir.Node]:
+    split = ir.node("Split", [halves], {"axis": -1, "num_outputs": 2}, num_outputs=2)
+    gate, other = split.outputs
+    sigmoid = ir.node("Sigmoid", [gate])
+    silu = ir.node("Mul", [gate, sigmoid.outputs[0]])
+    return [split, sigmoid, silu, ir.node("Mul", [silu.outputs[0], other])]
 
 
 def test_only_a_whole_gate_is_one() -> None:

@@ -1,4 +1,4 @@
-"""Norms and rotation of heads become operands of Attention and come back; layers compute the same.
+"""Norms and rotation of heads become operands of Attention; layers compute the same.
 
 Layers run at positions that differ between rows: a ragged prompt, a step, then two tokens a row.
 """
@@ -24,7 +24,6 @@ from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, Tenso
 from skipdec.exporter.architecture.architecture import engine_parameters
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.exporter.architecture.modules import engine_module
-from skipdec.exporter.graphs.expansion import expand
 from skipdec.exporter.graphs.lowering import LoweredEngine
 from skipdec.exporter.graphs.skipdec import lower
 
@@ -115,7 +114,7 @@ def test_attention_takes_them_and_the_layer_no_positions(name: str) -> None:
 
 @pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 @pytest.mark.parametrize("name", MODELS)
-def test_lowered_and_expanded_layers_equal_the_module(name: str) -> None:
+def test_lowered_layers_equal_the_module(name: str) -> None:
     model, reference = tiny(name)
     parameters = engine_parameters(EngineKind.LAYER, model, 0)
     reader = StateReader(reference)
@@ -124,8 +123,7 @@ def test_lowered_and_expanded_layers_equal_the_module(name: str) -> None:
     for key, weight in weights.items():
         module.get_parameter(key).data = torch.from_numpy(weight)
     lowered = lowered_layer(model)
-    expanded = expand(lowered.graph, EngineKind.LAYER, model, PrecisionSpec())
-    layers = [Layer(each, weights, model) for each in (lowered, expanded)]
+    layer = Layer(lowered, weights, model)
     past = [torch.zeros(3, model.num_kv_heads, CAPACITY, model.head_dim)] * 2
     for first, tokens in STEPS:
         hidden = np.random.default_rng(tokens).standard_normal((3, tokens, model.hidden_size))
@@ -136,6 +134,4 @@ def test_lowered_and_expanded_layers_equal_the_module(name: str) -> None:
         expected, *past = module(
             torch.from_numpy(hidden), *past, torch.from_numpy(starts), mask, positions
         )
-        # GroupQueryAttention takes several tokens behind others from one row only
-        for layer in layers[: 1 if tokens == 2 else 2]:
-            np.testing.assert_allclose(layer.step(hidden, first), expected, rtol=0, atol=2e-5)
+        np.testing.assert_allclose(layer.step(hidden, first), expected, rtol=0, atol=2e-5)

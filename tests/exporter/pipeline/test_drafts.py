@@ -356,7 +356,7 @@ def test_verification_refuses_a_layer_from_another_place(
 def test_a_build_leaves_drafts_out_and_says_so(
     drafted: Callable[..., Path], tmp_path: Path
 ) -> None:
-    bundle = drafted("pre_norm", quantize="int8")
+    bundle = drafted("pre_norm", quantize="int8", keep_canonical=True)
     plan = plan_build(
         BuildConfig(
             bundle=bundle, target="onnxruntime", kernels="onnxruntime", output=tmp_path / "b"
