@@ -17,7 +17,8 @@ row_scale 0 and q undefined but finite: y is 0. DynamicQuantizeMatMul is avoided
 per-tensor scale couples rows; ONNX Runtime's optimiser does not rewrite this form to it.
 
 int4 and int8-block use the operator MatMulNBits, which quantises activations itself at
-``accuracy_level`` 4 and computes in float32 at 0.
+``accuracy_level`` 4 and computes in float32 at 0. It takes float16 as it is, with scales of that
+type, so that CUDA runs no casts around it.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def quantize_products(
 ) -> dict[str, WeightQuantizer]:
     """Quantise the products of an engine of ``kind`` in place, as ``precision`` specifies.
 
-    Returns the quantiser of each parameter whose product was replaced. Products compute in
-    float32, with casts around them in a float16 engine.
+    Returns the quantiser of each parameter whose product was replaced. In a float16 engine,
+    products of int8 compute in float32 with casts around them; those of blocks take float16.
     """
     quantizer = weight_quantizer(kind, precision)
     if quantizer is None:
@@ -137,12 +138,13 @@ class ProductWriter:
         assert weight.name is not None
         assert weight.shape is not None
         in_size, out_size = (int(size) for size in weight.shape.numpy())
-        is_float16 = inputs.dtype == ir.DataType.FLOAT16
+        # MatMulNBits takes float16 itself, if its scales are float16
+        is_cast = inputs.dtype == ir.DataType.FLOAT16 and not isinstance(quantizer, BlockQuantizer)
         self._position = product
-        if is_float16:
+        if is_cast:
             inputs = self._node("Cast", [inputs], to=ir.DataType.FLOAT)
         result = self.write(product, inputs, weight.name, (in_size, out_size), quantizer)
-        if is_float16:
+        if is_cast:
             result = self._node("Cast", [result], to=ir.DataType.FLOAT16)
         replace_value(product.outputs[0], result)
         self.graph.remove(product, safe=True)
@@ -156,7 +158,7 @@ class ProductWriter:
         shape: tuple[int, int],
         quantizer: WeightQuantizer,
     ) -> ir.Value:
-        """Insert the product of float32 ``inputs`` and the ``weight`` [K, N] before ``position``.
+        """Insert the product of ``inputs`` and the ``weight`` [K, N] before ``position``.
 
         Returns its result; the weight's tensors are initialisers without data.
         """

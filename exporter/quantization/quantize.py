@@ -103,7 +103,7 @@ class BlockQuantizer(WeightQuantizer):
 
     bits: int
     block_size: int
-    scale_type: FloatType = "float32"  # MatMulNBits requires that of its activations
+    scale_type: FloatType = "float32"  # MatMulNBits requires the type of its activations
 
     @property
     def zero_point(self) -> int:
@@ -174,7 +174,8 @@ def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuanti
             return ChannelQuantizer()
         case "int8-block" | "int4":
             assert precision.block_size is not None
-            return BlockQuantizer(4 if choice == "int4" else 8, precision.block_size)
+            scale_type: FloatType = "float16" if precision.dtype == "float16" else "float32"
+            return BlockQuantizer(4 if choice == "int4" else 8, precision.block_size, scale_type)
         case "fp8":
             raise UsageError("quantize", "is fp8, which ONNX Runtime has no kernels for")
 

@@ -2,8 +2,8 @@
 
 A step is one upload, one graph and one small download. While the host draws the tokens of a step,
 the device already runs the next one, on the tokens that it finds itself: the most probable ones, or
-guesses of those that the host is about to draw (`DeviceChoice`). Rows that
-feed several tokens are padded to 2, 4 or 8 of them, so that few graphs serve all steps.
+guesses of those that the host is about to draw (`DeviceChoice`). Rows that feed several tokens are
+padded to 2, 4 or 8 of them, so that few graphs serve all steps.
 """
 
 from __future__ import annotations

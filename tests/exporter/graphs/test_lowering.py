@@ -84,6 +84,27 @@ def test_the_runtime_keeps_quantised_products_as_they_were_written(
     assert not {"DynamicQuantizeMatMul", "DynamicQuantizeLinear", "MatMul"} & set(operators)
 
 
+@pytest.mark.parametrize("quantize", ["int4", "int8-block"])
+@pytest.mark.parametrize("structure", ["pre_norm", "llama"])
+def test_products_of_blocks_take_and_give_float16(
+    structure: str, quantize: str, tmp_path: Path
+) -> None:
+    precision = PrecisionSpec.model_validate(
+        {"dtype": "float16", "quantize": quantize, "block_size": 16}
+    )
+    built = build(EngineKind.LAYER, tiny_spec(structure), tmp_path, precision)
+    graph = onnx.load(tmp_path / built.spec.graph, load_external_data=False).graph
+    products = [node for node in graph.node if node.op_type == "MatMulNBits"]
+    assert len(products) == 4
+    made = {name for node in products for name in node.output}
+    read = {name for node in products for name in node.input}
+    casts = [node for node in graph.node if node.op_type == "Cast"]
+    assert not any(node.input[0] in made or node.output[0] in read for node in casts)
+    scales = {node.input[2] for node in products}
+    types = {tensor.data_type for tensor in graph.initializer if tensor.name in scales}
+    assert types == {onnx.TensorProto.FLOAT16}
+
+
 def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         UsageError,

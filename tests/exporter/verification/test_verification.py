@@ -97,6 +97,7 @@ QUANTIZATIONS: list[dict[str, Any]] = [
     {"quantize": "int8", "dtype": "float16"},
     {"quantize": "int4", "block_size": 16},
     {"quantize": "int4", "block_size": 16, "accuracy_level": 0},
+    {"quantize": "int4", "block_size": 16, "dtype": "float16"},
     {"quantize": "int8-block", "block_size": 16},
     {"quantize": "int8-block", "block_size": 16, "accuracy_level": 0},
     {"quantize": "int4", "block_size": 16, "head_quantize": "none"},
