@@ -163,17 +163,10 @@ def tokenise(
         if long_prompts == "drop" and len(prompt) + len(whole) > max_length:
             num_dropped += 1
             continue
-        if long_prompts == "cut" and isinstance(example.prompt, str):
-            shorter = cut_to_fit(
-                template.apply(example.prompt),
-                template.text,
-                tokenizer,
-                num_tokens=len(prompt),
-                completion=len(whole),
-                max_length=max_length,
-            )
-            num_cut += shorter is not None
-            prompt = shorter or prompt
+        if long_prompts == "cut":
+            kept = cut_to_fit(example, template, tokenizer, prompt, len(whole), max_length)
+            num_cut += kept is not prompt
+            prompt = kept
         room = max_length - len(prompt)
         if not prompt:
             problems.append(f"{example.source}: the prompt has no tokens")
@@ -213,25 +206,25 @@ def encode_example(
 
 
 def cut_to_fit(
-    prompt: str,
-    template: str,
+    example: Example,
+    template: PromptTemplate,
     tokenizer: Tokenizer,
-    *,
-    num_tokens: int,
+    token_ids: tuple[int, ...],
     completion: int,
     max_length: int,
-) -> tuple[int, ...] | None:
-    """Return the ids of ``prompt``, cut so that ``completion`` more tokens fit ``max_length``.
+) -> tuple[int, ...]:
+    """Return the ids of the prompt, cut so that ``completion`` more tokens fit ``max_length``.
 
-    ``num_tokens`` is the length of the whole prompt, which may take at least half of
-    ``max_length``. Words are dropped at the end of the text that ``template`` wraps: "one two
-    three\\nTLDR", made with "{prompt}\\nTLDR", cut to 3 tokens of a word each, becomes "one
-    two\\nTLDR". Returns None if nothing has to be cut or not even one word would fit.
+    The whole prompt, ``token_ids``, may take at least half of ``max_length``. Words are dropped at
+    the end of the text that ``template`` wraps: "one two three\\nTLDR", made with
+    "{prompt}\\nTLDR", cut to 3 tokens of a word each, becomes "one two\\nTLDR". Returns
+    ``token_ids`` if nothing has to be cut, if not even one word would fit, and for chats.
     """
     allowed = max_length - min(completion, max_length // 2)
-    if num_tokens <= allowed:
-        return None
-    before, after = template.split(PROMPT_PLACEHOLDER)
+    if len(token_ids) <= allowed or not isinstance(example.prompt, str):
+        return token_ids
+    before, after = template.text.split(PROMPT_PLACEHOLDER)
+    prompt = template.apply(example.prompt)
     text = prompt[len(before) : len(prompt) - len(after)]
     ends = [word.end() for word in re.finditer(r"\S+", text)]
 
@@ -239,4 +232,4 @@ def cut_to_fit(
         return tokenizer.encode(before + text[:end] + after)
 
     kept = bisect_right(ends, allowed, key=lambda end: len(cut_at(end)))
-    return tuple(cut_at(ends[kept - 1])) if kept else None
+    return tuple(cut_at(ends[kept - 1])) if kept else token_ids

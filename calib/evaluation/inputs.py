@@ -275,27 +275,21 @@ def encode_prompts(
         except UsageError as error:
             problems += [f"{prompt.source}: {error.subject} {text}" for text in error.problems]
             continue
-        shorter = None
-        if long_prompts == "cut" and isinstance(prompt.prompt, str):
-            shorter = cut_to_fit(
-                template.apply(prompt.prompt),
-                template.text,
-                tokenizer,
-                num_tokens=len(token_ids),
-                completion=len(target_ids),
-                max_length=model.max_seq_len,
+        kept = token_ids
+        if long_prompts == "cut":
+            kept = cut_to_fit(
+                prompt.example, template, tokenizer, token_ids, len(target_ids), model.max_seq_len
             )
-        token_ids = shorter or token_ids
         if not prompt.ends:  # the passage is cut where the positions end
-            target_ids = target_ids[: max(1, model.max_seq_len - len(token_ids))]
+            target_ids = target_ids[: max(1, model.max_seq_len - len(kept))]
         encoded.append(
             EncodedPrompt(
-                token_ids=token_ids,
+                token_ids=kept,
                 target_ids=target_ids,
                 references=prompt.references,
                 reference_tokens=mean(map(len, references)),
                 max_length=model.max_seq_len,
-                is_cut=shorter is not None,
+                is_cut=kept is not token_ids,
             )
         )
     raise_problems(subject, problems)

@@ -6,24 +6,20 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engines.bundle.place import Place
 from ...engines.documents import write_file
 from ...engines.host.console import json_text
 from ...engines.host.installation import own_version
 from ...engines.host.processor import processor_name
-from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
-from ..pictures import frame, label_points
+from ..pictures import Chart, Interval, Series, plot
 from .bootstrap import Estimate
 from .drafts import DraftRow
 from .evaluation import Evaluation, Row
 from .markdown import report_markdown
 from .positions import PositionFigure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 DOCUMENT, REPORT, PICTURE = "evaluation.json", "evaluation.md", "pareto.png"
 POSITIONS_PICTURE = "positions.png"
@@ -145,127 +141,65 @@ def write_evaluation(
         return tuple(sorted(path.name for path in partial.iterdir()))
 
 
-@picture_style()
 def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> None:
-    """Plot ``metric`` over the speed-up of whole calls, one line per bundle, intervals as bars.
+    """Plot ``metric`` over the speed-up of whole calls, one line per bundle, with intervals.
 
-    Higher must be better for ``metric``. Disturbed speed-ups are left out. Pareto-optimal points
-    are ringed. Needs matplotlib (extra ``plot``).
+    Higher must be better for ``metric``. Disturbed speed-ups are left out. Needs matplotlib.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, 4.5), layout="constrained")
-    axes = figure.subplots()
     bundles: dict[Path, list[Row]] = {}
-    timed = [row for row in evaluation.rows if not row.speedup.disturbed]
-    for row in timed:
-        bundles.setdefault(row.prepared.choice.path, []).append(row)
+    for row in evaluation.rows:
+        if not row.speedup.disturbed:
+            bundles.setdefault(row.prepared.choice.path, []).append(row)
+    series = []
     for rows in bundles.values():
         ordered = sorted(rows, key=lambda row: row.speedup.value)
-        estimates = [row.figures[metric].estimate for row in ordered]
-        axes.errorbar(
-            [row.speedup.value for row in ordered],
-            [estimate.value for estimate in estimates],
-            xerr=[
-                [row.speedup.value - row.speedup.low for row in ordered],
-                [row.speedup.high - row.speedup.value for row in ordered],
-            ],
-            yerr=[
-                [max(0.0, estimate.value - estimate.low) for estimate in estimates],
-                [max(0.0, estimate.high - estimate.value) for estimate in estimates],
-            ],
-            marker="o",
-            capsize=3,
-            label=ordered[0].label,
+        speedups = [row.speedup for row in ordered]
+        series.append(
+            Series(
+                ordered[0].label,
+                [(ratio.value, ratio.low, ratio.high) for ratio in speedups],
+                [_interval(row.figures[metric].estimate) for row in ordered],
+                texts=[_label(row) for row in ordered],
+            )
         )
-    points = [(row.speedup.value, row.figures[metric].estimate.value) for row in timed]
-    front = [points[place] for place in pareto_front(points)]
-    axes.scatter(
-        [speedup for speedup, _ in front],
-        [quality for _, quality in front],
-        s=120,
-        facecolors="none",
-        edgecolors="black",
-        label="Pareto-optimal",
-        zorder=3,
-    )
     calls = "texts of equal length" if evaluation.config.equal_lengths else "whole calls"
-    axes.set_xlabel(f"measured speed-up over full depth of the same bundle, {calls}")
-    axes.set_ylabel(evaluation.metrics[metric].heading)
-    axes.legend()
-    frame(axes, points)
-    # Full depth comes last: if its points, which all lie at 1, crowd, others keep their places.
-    named = sorted(range(len(points)), key=lambda place: timed[place].run.schedule.is_full)
-    label_points(
-        axes,
-        [_label(timed[place]) for place in named],
-        [points[place] for place in named],
-    )
-    save_picture(figure, path)
+    xlabel = f"measured speed-up over full depth of the same bundle, {calls}"
+    plot(path, Chart(series, xlabel, evaluation.metrics[metric].heading))
+
+
+def plot_positions(evaluation: Evaluation, path: Path) -> None:
+    """Plot perplexity and loss by position, two charts per bundle; intervals are shaded.
+
+    Needs matplotlib and an evaluation by position.
+    """
+    charts = []
+    for _, group in groupby(evaluation.rows, key=lambda row: row.prepared.choice):
+        rows = list(group)
+        xlabel = "position of the completion's token"
+        perplexities = _by_position(rows, lambda figure: figure.perplexity)
+        losses = _by_position(rows, lambda figure: figure.loss_over_full)
+        charts += [
+            Chart(perplexities, xlabel, "perplexity", rows[0].label, is_log=True),
+            Chart(losses, xlabel, "loss over full depth, nats per token"),
+        ]
+    plot(path, *charts)
+
+
+def _by_position(rows: Sequence[Row], choose: Callable[[PositionFigure], Estimate]) -> list[Series]:
+    series = []
+    for row in rows:
+        assert row.positions is not None, "an evaluation by position"
+        figures = row.positions.figures
+        names = [figure.name for figure in figures]
+        values = [_interval(choose(figure)) for figure in figures]
+        series.append(Series(row.run.name, names, values))
+    return series
+
+
+def _interval(estimate: Estimate) -> Interval:
+    return estimate.value, estimate.low, estimate.high
 
 
 def _label(row: Row) -> str:
     depth = row.figures["realised_depth"].estimate.value
     return f"{row.run.name.partition(':')[0]}, {depth:.1f} layers"
-
-
-def pareto_front(points: list[tuple[float, float]]) -> list[int]:
-    """Return indices of points that no other beats: better in one coordinate, no worse in the
-    other.
-    """
-    return [
-        place
-        for place, (speed, quality) in enumerate(points)
-        if not any(
-            other_speed >= speed
-            and other_quality >= quality
-            and (other_speed, other_quality) != (speed, quality)
-            for other_speed, other_quality in points
-        )
-    ]
-
-
-@picture_style()
-def plot_positions(evaluation: Evaluation, path: Path) -> None:
-    """Plot perplexity and loss by position, two charts per bundle; intervals are shaded.
-
-    Needs matplotlib (extra ``plot``) and an evaluation by position.
-    """
-    from matplotlib.figure import Figure
-
-    groups = [
-        list(rows) for _, rows in groupby(evaluation.rows, key=lambda row: row.prepared.choice)
-    ]
-    figure = Figure(figsize=(WIDTH, 6.4 * len(groups)), layout="constrained")
-    pairs = figure.subplots(2 * len(groups), 1).reshape(len(groups), 2)
-    for (upper, lower), rows in zip(pairs, groups, strict=True):
-        _draw(upper, rows, lambda figure: figure.perplexity)
-        upper.set(yscale="log", ylabel="perplexity", title=rows[0].label)
-        upper.legend()
-        losses = _draw(lower, rows, lambda figure: figure.loss_over_full)
-        lower.set(ylabel="loss over full depth, nats per token")
-        frame(lower, losses)
-    save_picture(figure, path)
-
-
-def _draw(
-    axes: Axes, rows: Sequence[Row], choose: Callable[[PositionFigure], Estimate]
-) -> list[tuple[float, float]]:
-    """Plot one figure of all schedules over the position; return the points."""
-    points: list[tuple[float, float]] = []
-    for row in rows:
-        assert row.positions is not None, "an evaluation by position"
-        figures = row.positions.figures
-        places = [figure.name for figure in figures]
-        estimates = [choose(figure) for figure in figures]
-        values = [entry.value for entry in estimates]
-        axes.plot(places, values, marker="o", label=row.run.name)
-        points += enumerate(values)
-        axes.fill_between(
-            places,
-            [entry.low for entry in estimates],
-            [entry.high for entry in estimates],
-            alpha=0.2,
-        )
-    axes.set_xlabel("position of the completion's token")
-    return points

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +10,13 @@ from ...engines.errors import UsageError
 from ...engines.host.console import Part, Table
 from ...engines.host.installation import own_version, require_extra
 from ...engines.host.processor import processor_name
-from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
-from ..pictures import frame
+from ..pictures import Chart, Series, plot
 from .fitting import Candidate, Fit, NearMiss
 from .search import LossDifference
 from .speed import MeasuredSpeedup
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from .speed import Speedups
 
 FORMATS = (".png", ".svg")
@@ -171,42 +168,21 @@ def plot_fit(fit: Fit, path: Path) -> None:
     Error bars are one standard error of the difference to full depth.
     """
     check_picture(path)
-    save_picture(fit_figure(fit), path)
-
-
-@picture_style()
-def fit_figure(fit: Fit) -> Figure:
-    """Return the figure of ``plot_fit``, framed to show the front."""
-    from matplotlib.figure import Figure
-
     of = fit.config.speedup_of
-    figure = Figure(figsize=(WIDTH, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(
-        [entry.expected.of(of) for entry in fit.others],
-        [entry.loss for entry in fit.others],
-        ".",
-        color="#c9ced6",
-        label="beaten",
-    )
-    front = [(entry.expected.of(of), entry.loss) for entry in fit.front]
-    axes.errorbar(
-        [speedup for speedup, _ in front],
-        [loss for _, loss in front],
-        yerr=[entry.over_full.standard_error for entry in fit.front],
-        marker="o",
-        capsize=2,
-        color="#3b6ea5",
-        label="Pareto front",
-    )
-    marked = [(entry.expected.of(of), entry.loss) for entry in (fit.full, fit.chosen)]
-    for point, marker, colour, name in (
-        (marked[0], "s", "#444444", "full depth"),
-        (marked[1], "*", "#f2a65a", "chosen"),
-    ):
-        axes.plot(*point, marker, color=colour, markersize=12, label=name, zorder=3)
-    axes.set_xlabel(f"speed-up of {fit.config.speedup_name}, expected")
-    axes.set_ylabel("nats per token")
-    axes.legend()
-    frame(axes, list(dict.fromkeys([*front, *marked])))
-    return figure
+
+    def points(entries: Sequence[Candidate]) -> list[float]:
+        return [entry.expected.of(of) for entry in entries]
+
+    def losses(entries: Sequence[Candidate]) -> list[float]:
+        return [entry.loss for entry in entries]
+
+    errors = [(entry.loss, entry.over_full.standard_error) for entry in fit.front]
+    bars = [(loss, loss - error, loss + error) for loss, error in errors]
+    series = [
+        Series("beaten", points(fit.others), losses(fit.others), "."),
+        Series("Pareto front", points(fit.front), bars),
+        Series("full depth", points([fit.full]), losses([fit.full]), "s"),
+        Series("chosen", points([fit.chosen]), losses([fit.chosen]), "*"),
+    ]
+    xlabel = f"speed-up of {fit.config.speedup_name}, expected"
+    plot(path, Chart(series, xlabel, "nats per token"))

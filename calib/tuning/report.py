@@ -16,8 +16,8 @@ from ...engines.host.console import markdown_table
 from ...engines.host.installation import require_extra
 from ...exporter.checkpoint.card import code, facts_table, model_card, structure
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.pictures import WIDTH, picture_style, save_picture
 from ...runtime.schedule.text import format_schedule
+from ..pictures import Chart, Series, plot
 from .plan import TuningPlan, depth_share
 
 if TYPE_CHECKING:
@@ -185,34 +185,20 @@ def make_report(
     )
 
 
-@picture_style()
 def plot_curves(report: TuningReport, path: Path) -> None:
-    """Plot loss and learning rate over the steps to ``path``, a PNG.
+    """Plot the losses over the steps to ``path``, a PNG.
 
     Raises MissingExtraError if matplotlib is not installed.
     """
     require_extra("plot", "curves of a tuning")
-    from matplotlib.figure import Figure
-
     steps = [entry.step for entry in report.losses]
-    figure = Figure(figsize=(WIDTH, 4), layout="constrained")
-    axes = figure.subplots()
-    marker = "o" if len(steps) <= _FEW_POINTS else ""  # a line with one point is invisible
-    losses = [entry.loss for entry in report.losses]
-    axes.plot(steps, losses, marker=marker, color="#3b6ea5", label="training")
-    if report.validation is not None:
-        points = [report.validation.start_at_schedule, report.validation.tuned_at_schedule]
-        axes.plot(
-            [0, report.steps], points, "o", color="#c0392b", label="held out, at the schedule"
-        )
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss, nats per token")
-    axes.set_title(f"{report.schedule_text}, {report.data.examples} examples")
-    axes.legend(loc="upper right")
-    rates = axes.twinx()
-    rates.plot(steps, [entry.learning_rate for entry in report.losses], ":", color="#888888")
-    rates.set_ylabel("learning rate (dotted)")
-    save_picture(figure, path)
+    style = "o-" if len(steps) <= _FEW_POINTS else "-"  # a line with one point is invisible
+    series = [Series("training", steps, [entry.loss for entry in report.losses], style)]
+    if (held_out := report.validation) is not None:
+        points = [held_out.start_at_schedule, held_out.tuned_at_schedule]
+        series.append(Series("held out, at the schedule", [0, report.steps], points, "o"))
+    title = f"{report.schedule_text}, {report.data.examples} examples"
+    plot(path, Chart(series, "step", "loss, nats per token", title))
 
 
 def tuned_card(plan: TuningPlan, report: TuningReport) -> bytes:

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ..generator import Generator
+from ..libskipdec.calls import NativeCalls
 from ..schedule import ExitSchedule, realised_depth
 from ..schedule.text import format_schedule
-from ..tokens.outputs import RequestOutput
 from ..tokens.sampling import SamplingParams
 from .bandwidth import PASSES, Probe, open_probe
 from .config import BenchConfig
@@ -30,13 +30,8 @@ from .prompts import batches
 _WARMUP_TOKENS = 4
 
 
-class Generates(Protocol):
-    """A measured runtime: a `Generator`, or libskipdec behind `NativeCalls`."""
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, schedule: ExitSchedule
-    ) -> list[RequestOutput]:
-        """Continue each prompt."""
+Runtime = Generator | NativeCalls
+"""A measured runtime: Python's, or libskipdec."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,7 @@ def run_benchmark(
     config: BenchConfig,
     probe: Probe | None = None,
     events: Events | None = None,
-    native: Generates | None = None,
+    native: NativeCalls | None = None,
 ) -> BenchReport:
     """Measure every schedule of ``config`` at every batch size, and the bandwidth in between.
 
@@ -118,7 +113,7 @@ def run_benchmark(
         )
     events = events or Events()
     events.stage("measuring", len(config.batch_sizes))
-    timed: dict[str, Generates] = {"python": generator}
+    timed: dict[str, Runtime] = {"python": generator}
     if native is not None:
         timed["native"] = native
     measurements: list[Measurement] = []
@@ -135,7 +130,7 @@ def run_benchmark(
 
 
 def timed_run(
-    generator: Generates, prompts: Sequence[Sequence[int]], schedule: ExitSchedule, num_tokens: int
+    generator: Runtime, prompts: Sequence[Sequence[int]], schedule: ExitSchedule, num_tokens: int
 ) -> Run:
     """Generate exactly ``num_tokens`` greedily for each prompt, in one batch, and time it."""
     params = SamplingParams.fixed(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
@@ -159,7 +154,7 @@ class _Benchmark:
     def __init__(
         self,
         generator: Generator,
-        timed: Mapping[str, Generates],
+        timed: Mapping[str, Runtime],
         config: BenchConfig,
         batch_size: int,
         probe: Probe,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
 
 from ..drafting.memory import DraftMemory
 from ..generator import Generator
@@ -16,39 +15,19 @@ from ..tokens.outputs import CompletionOutput
 from ..tokens.sampling import SamplingParams
 
 
-class StepSeconds(Protocol):
-    """Where the time of a run's steps went; drafts are part of ``decode_seconds``."""
-
-    @property
-    def decode_seconds(self) -> float:
-        """Seconds of the steps behind the prompts."""
-
-    @property
-    def sampling_seconds(self) -> float:
-        """Seconds of drawing tokens."""
-
-    @property
-    def draft_seconds(self) -> float:
-        """Seconds of drafting."""
-
-
 @dataclass(frozen=True)
 class DraftedRun:
     """One run: a completion for each prompt, its times, and the seconds of the whole call."""
 
     completions: tuple[CompletionOutput, ...]
-    stats: StepSeconds
+    decode_seconds: float  # of the steps behind the prompts, with drawing tokens and drafting
+    draft_seconds: float
     wall_seconds: float
 
     @property
     def texts(self) -> list[tuple[int, ...]]:
         """The tokens of each completion."""
         return [one.token_ids for one in self.completions]
-
-    @property
-    def decode_seconds(self) -> float:
-        """Seconds of the steps behind the prompts."""
-        return self.stats.decode_seconds + self.stats.sampling_seconds
 
 
 def run_with_drafts(
@@ -76,4 +55,6 @@ def run_with_drafts(
             batch.step()
         wall_seconds = perf_counter() - start
         completions = tuple(batch.take(number).outputs[0] for number in numbers)
-        return DraftedRun(completions, batch.stats(), wall_seconds)
+        stats = batch.stats()
+        seconds = stats.decode_seconds + stats.sampling_seconds
+        return DraftedRun(completions, seconds, stats.draft_seconds, wall_seconds)

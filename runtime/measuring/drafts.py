@@ -180,7 +180,8 @@ class _Benchmark:
             resolved = self._generator.resolve_schedule(self._schedule, max_tokens=num_tokens)
             made = self._native[draft].run(prompts, params, schedule=resolved, client=self._client)
             completions = tuple(one.outputs[0] for one in made.outputs)
-            return DraftedRun(completions, made, made.wall_seconds)
+            seconds = made.decode_seconds + made.sampling_seconds
+            return DraftedRun(completions, seconds, made.draft_seconds, made.wall_seconds)
         wrap = None
         if self._config.accept is not None and answers is not None:
             known = dict(enumerate(answers))
@@ -216,7 +217,7 @@ class _Benchmark:
             forced_acceptance=None if draft == "off" else self._config.accept,
             tokens_per_pass=total.tokens_per_pass,
             acceptance=total.acceptance,
-            draft_share=median(run.stats.draft_seconds / run.decode_seconds for run in drafted),
+            draft_share=median(run.draft_seconds / run.decode_seconds for run in drafted),
             wall_seconds=sum(turns.seconds((draft, runtime, "call"))) / len(self._batches),
             turns=len(drafted),
             gain=call,

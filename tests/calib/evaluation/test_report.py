@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from evaluations import SKIPPING
@@ -15,7 +16,7 @@ from skipdec.calib.evaluation import report as evaluation_files
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation.markdown import report_markdown, tables
-from skipdec.calib.evaluation.report import pareto_front, report_document, write_evaluation
+from skipdec.calib.evaluation.report import report_document, write_evaluation
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host.console import markdown_report
 from skipdec.runtime.generator import Generator
@@ -83,14 +84,11 @@ def test_all_files_are_written(evaluation: Evaluation, tmp_path: Path) -> None:
     assert (target / "pareto.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_point_of_the_picture_has_a_label(
-    evaluation: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    labels: list[str] = []
-    monkeypatch.setattr(
-        evaluation_files, "label_points", lambda axes, texts, points: labels.extend(texts)
-    )
-    evaluation_files.plot_pareto(evaluation, tmp_path / "pareto.png")
+def test_every_point_of_the_picture_has_a_label(evaluation: Evaluation, tmp_path: Path) -> None:
+    with patch.object(evaluation_files, "plot") as plot:
+        evaluation_files.plot_pareto(evaluation, tmp_path / "pareto.png")
+    _, chart = plot.call_args.args
+    labels = [text for series in chart.series for text in series.texts]
     assert len(labels) == len(evaluation.rows)
     assert any(label.startswith("full, ") for label in labels)
 
@@ -147,17 +145,3 @@ def test_other_directories_are_never_replaced(evaluation: Evaluation, tmp_path: 
     with pytest.raises(UsageError, match="is not a directory; make it"):
         write_evaluation(tmp_path / "no" / "where", evaluation, DOCUMENT, force=True)
     assert (tmp_path / "thesis.txt").exists()
-
-
-@pytest.mark.parametrize(
-    ("points", "front"),
-    [
-        ([(1.0, 69.2), (1.7, 69.1), (1.5, 60.0)], [0, 1]),
-        ([(1.0, 5.0), (1.0, 6.0), (2.0, 6.0)], [2]),
-        ([(1.0, 5.0), (1.0, 5.0)], [0, 1]),
-    ],
-)
-def test_pareto_front_contains_only_undominated_points(
-    points: list[tuple[float, float]], front: list[int]
-) -> None:
-    assert pareto_front(points) == front
