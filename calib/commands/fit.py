@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
-from pydantic import Field
 
 from ...engines.bundle import replace_file
-from ...engines.bundle.place import MANIFEST_NAME
-from ...engines.checking import Option, ValidatedConfig
 from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
 from ...engines.host.console import print_report, stderr_console
-from ...engines.host.options import AsJson, Given, Quiet, from_options
+from ...engines.host.options import AsJson, BundlePath, Given, Quiet, from_options
 from ...engines.host.processor import available_cores
-from ...exporter.config import ExportConfig, LoadFormat, chosen_dtype
 from ...runtime.commands.options import EngineChoice, opener
 from ..fitting.inputs import FitConfig, Goal, MaxLoss, TargetSpeedup
-from ..fitting.source import BundleSource, ModelSource, Source
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -28,11 +22,6 @@ EXAMPLES = """
 skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --target-speedup 1.5 -o schedule.json
   the lowest loss at 1.5× or more; then:
   skipdec schedule set opt-e2e.skipdec schedule.json
-
-skipdec fit ./opt-e2e --quantize int8 --data dev.csv --preset e2e --target-speedup 1.5 \
--o schedule.json
-  exports the checkpoint temporarily; then, with the same precision:
-  skipdec export ./opt-e2e --quantize int8 --schedule schedule.json
 
 skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --max-loss +0.02 --plot front.png
   the fastest that loses at most 0.02 nats per token against full depth
@@ -61,43 +50,13 @@ prints the nearest miss, writes nothing and exits with code 1.
 Values in parentheses are the defaults.
 """
 _GOAL = "Goal, one of"
-Weights = Literal["none", "int8", "int8-block", "int4"]
-_MODEL = Option(panel="If it is a MODEL")
-
-
-class ModelOptions(ValidatedConfig):
-    """Export options of a model to fit; omitted ones have `ExportConfig`'s defaults."""
-
-    load_format: Annotated[LoadFormat | None, _MODEL] = Field(
-        default=None, description="dummy: random weights (auto)"
-    )
-    fp16: Annotated[bool, _MODEL] = Field(default=False, description="same as --dtype float16")
-    dtype: Annotated[Literal["float32", "float16"] | None, _MODEL] = Field(
-        default=None, description="type of the export (float32)"
-    )
-    quantize: Annotated[Weights | None, _MODEL] = Field(
-        default=None, description="format of the weights (none)"
-    )
-    head_quantize: Annotated[Weights | None, _MODEL] = Field(
-        default=None, description="format of the head (as --quantize)"
-    )
-    keep_bundle: Annotated[Path | None, Option(panel="If it is a MODEL", metavar="DIR")] = Field(
-        default=None, description="keep the bundle, with the chosen schedule"
-    )
 
 
 @from_options
 def fit(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL|BUNDLE",
-            help="a bundle's directory; or opt-125m, a hub id, a checkpoint's directory",
-        ),
-    ],
+    bundle: BundlePath,
     given: Given[FitConfig],
     engines: EngineChoice,
-    model: ModelOptions,
     *,
     target_speedup: Annotated[
         float | None,
@@ -123,10 +82,7 @@ def fit(
     from ..fitting.fitting import fit as run
     from ..fitting.report import fit_parts, report_document
 
-    config = given.build(
-        source=_choose_source(source, model, output=output, force=force),
-        goal=_choose_goal(target_speedup, max_loss),
-    )
+    config = given.build(bundle=bundle, goal=_choose_goal(target_speedup, max_loss))
     _check_files(output, plot, force=force)
     with ConsoleProgress(quiet=quiet) as progress:
         found = run(config, opener(engines, max_batch_size=config.rows), progress)
@@ -172,30 +128,3 @@ def _choose_goal(target_speedup: float | None, max_loss: str | None) -> Goal:
         return MaxLoss.parse(max_loss)
     given = "neither was" if max_loss is None else "both were"
     raise UsageError("fit", f"{given} given; give --target-speedup or --max-loss")
-
-
-def _choose_source(text: str, options: ModelOptions, *, output: Path | None, force: bool) -> Source:
-    """Return the bundle at ``text``, which takes no ``options``, or the model of that name.
-
-    A model is exported beside ``output``, or in the directory of temporary files. Raises
-    UsageError.
-    """
-    path = Path(text).expanduser()
-    given = options.model_dump(exclude_defaults=True)
-    is_bundle = (path / MANIFEST_NAME).is_file()
-    if is_bundle and given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(text, f"is a bundle, already exported; leave out {flags}, or name a model")
-    if is_bundle or (path.is_dir() and not (path / "config.json").is_file()):
-        return BundleSource(path)
-    formats = {"load_format", "quantize", "head_quantize"}
-    config = ExportConfig(
-        model=text,
-        output=options.keep_bundle,
-        force=force,
-        **chosen_dtype(options.dtype, fp16=options.fp16),
-        **options.model_dump(include=formats, exclude_none=True),
-    )
-    beside = options.keep_bundle or output
-    directory = Path(tempfile.gettempdir()) if beside is None else beside.absolute().parent
-    return ModelSource(config, directory)

@@ -58,7 +58,7 @@ class Fit:
 
     config: FitConfig
     inputs: FitInputs
-    bundle: EngineBundle  # the bundle that ran; a model's is deleted since or published
+    bundle: EngineBundle  # the bundle that ran
     speed: SpeedModel
     search: SearchResult
     full: Candidate
@@ -78,9 +78,9 @@ def fit(
     """Search for schedules, choose one, and check the choice by measurement.
 
     ``open_generator`` opens a bundle for ``config.rows`` concurrent rows; the default is
-    ``Generator.open``. ``events`` receives the progress, including that of an export.
+    ``Generator.open``. ``events`` receives the progress.
 
-    A model is exported temporarily. Unless ``seconds`` is 0, a target speed-up applies to
+    Unless ``seconds`` is 0, a target speed-up applies to
     *measured* speed, of the whole call unless ``speedup_of`` says otherwise. The fastest candidate
     is measured first; this corrects the estimates from bytes and refuses an impossible target
     before anything is scored. Then the candidate with the lowest loss is measured; if it is too
@@ -94,12 +94,8 @@ def fit(
     events = events or Events()
     open_generator = open_generator or partial(Generator.open, max_batch_size=config.rows)
     events.planned("", inputs.data.warnings)
-    with config.source.bundle(events) as path:
-        with open_generator(path) as generator:
-            found = _Fitting(config, inputs, generator, events).run()
-        if (kept := config.source.publish(path, found.chosen.schedule)) is not None:
-            events.note(f"wrote {kept}, with the chosen schedule")
-    return found
+    with open_generator(config.bundle) as generator:
+        return _Fitting(config, inputs, generator, events).run()
 
 
 class _Fitting:

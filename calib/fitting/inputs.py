@@ -6,19 +6,22 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, SkipValidation
 
+from ...engines.bundle import EngineBundle
 from ...engines.checking import Option, Problems, ValidatedConfig
 from ...engines.errors import SkipDecError, UsageError
 from ...runtime.measuring.meter import SECONDS
 from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.bundle import bundle_schedule
 from ...runtime.schedule.text import format_schedule
+from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import DataConfig, Example, load_examples
 from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
 from .search import ScoredSchedule, SearchConfig
-from .source import Source, SourceFacts
 from .space import SearchSpace, SpaceConfig
 
 SpeedupOf = Literal["call", "steps", "mixed"]
@@ -117,11 +120,11 @@ Goal = TargetSpeedup | MaxLoss
 
 
 class FitConfig(ValidatedConfig):
-    """Options of a fit: source, data, goal, search space and effort."""
+    """Options of a fit: bundle, data, goal, search space and effort."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    source: SkipValidation[Source]
+    bundle: Path
     goal: SkipValidation[Goal]
     speedup_of: Annotated[SpeedupOf, Option(panel="Goal, one of")] = Field(
         default=SPEEDUP,
@@ -186,7 +189,7 @@ class FitConfig(ValidatedConfig):
 class FitInputs:
     """Inputs of a fit, fully checked."""
 
-    own_schedule: ExitSchedule  # the bundle's or checkpoint's
+    own_schedule: ExitSchedule  # the bundle's
     data: TokenisedData  # the complete data
     examples: tuple[TokenisedExample, ...]  # examples to score
     space: SearchSpace
@@ -201,37 +204,38 @@ class FitInputs:
 
 
 def prepare(config: FitConfig) -> FitInputs:
-    """Read data, bundle or checkpoint, tokenise, draw examples; build and load no engine.
+    """Read data and bundle, tokenise, draw examples; load no engine.
 
     Raises one SkipDecError with every problem found: the line of each bad row, problems of the
-    bundle or of exporting the model, choices that fit no schedule of its depth, and a target beyond
-    all schedules.
+    bundle, choices that fit no schedule of its depth, and a target beyond all schedules.
     """
     problems = Problems("fit")
     rows = problems.attempt(load_examples, config.data)
-    facts = problems.attempt(config.source.examine)
+    bundle = problems.attempt(EngineBundle.open, config.bundle)
     data = None
-    if facts is not None:
-        horizon = config.horizon or facts.model.max_seq_len  # the data may be unreadable
-        size = {"num_layers": facts.model.num_layers, "horizon": horizon}
+    if bundle is not None:
+        model = bundle.manifest.model
+        horizon = config.horizon or model.max_seq_len  # the data may be unreadable
+        size = {"num_layers": model.num_layers, "horizon": horizon}
         space = problems.attempt(SearchSpace, config.space, **size)
         if space is not None:
             problems.attempt(_check_target, config.goal, space)
         if rows is not None:
-            data = problems.attempt(_tokenise, config, facts, rows)
-    if facts is None or data is None or problems.errors:
+            data = problems.attempt(_tokenise, config.data, bundle, rows)
+    if bundle is None or data is None or problems.errors:
         raise problems.error()
+    model = bundle.manifest.model
     horizon = config.horizon or data.median_completion
     # Timing generates at least two tokens, for which a maximal prompt leaves no room.
     prompts = sorted((example.prompt_token_ids for example in data.examples), key=len)
-    prompt = prompts[(len(prompts) - 1) // 2][: facts.model.max_seq_len - 2]
-    room = facts.model.max_seq_len - len(prompt)
+    prompt = prompts[(len(prompts) - 1) // 2][: model.max_seq_len - 2]
+    room = model.max_seq_len - len(prompt)
     count = min(config.num_examples, len(data.examples))
     return FitInputs(
-        own_schedule=facts.schedule,
+        own_schedule=bundle_schedule(bundle),
         data=data,
         examples=tuple(random.Random(config.search.seed).sample(data.examples, count)),
-        space=SearchSpace(config.space, num_layers=facts.model.num_layers, horizon=horizon),
+        space=SearchSpace(config.space, num_layers=model.num_layers, horizon=horizon),
         horizon=horizon,
         prompt=prompt,
         num_tokens=max(2, min(data.median_completion, room)),
@@ -251,20 +255,20 @@ def _check_target(goal: Goal, space: SearchSpace) -> None:
         )
 
 
-def _tokenise(config: FitConfig, facts: SourceFacts, rows: Sequence[Example]) -> TokenisedData:
-    model = facts.model
+def _tokenise(data: DataConfig, bundle: EngineBundle, rows: Sequence[Example]) -> TokenisedData:
+    model, tokenizer = bundle.manifest.model, Tokenizer.of(bundle)
     problems = []
-    if facts.tokenizer is None:
+    if tokenizer is None:
         problems.append("has no tokenizer; export it from a checkpoint with tokenizer.json")
     if model.eos_token_id is None:
         problems.append("has no end-of-text token, so no completion has an end; export it with one")
-    if facts.tokenizer is None or problems:
-        raise UsageError(config.source.name, *problems)
+    if tokenizer is None or problems:
+        raise UsageError(str(bundle.path), *problems)
     return tokenise(
         rows,
-        facts.tokenizer,
+        tokenizer,
         end_token_ids=model.end_token_ids,
         max_length=model.max_seq_len,
-        long_prompts=config.data.long_prompts,
-        template=PromptTemplate.choose(config.data, facts.prompt_template),
+        long_prompts=data.long_prompts,
+        template=PromptTemplate.choose(data, bundle.manifest.prompt_template),
     )

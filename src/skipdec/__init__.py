@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .calib.fitting.inputs import MaxLoss as MaxLoss
     from .calib.fitting.inputs import TargetSpeedup as TargetSpeedup
     from .calib.fitting.search import SearchConfig as SearchConfig
-    from .calib.fitting.source import BundleSource as BundleSource
-    from .calib.fitting.source import ModelSource as ModelSource
     from .calib.fitting.space import SpaceConfig as SpaceConfig
     from .calib.rounding.config import RoundingConfig as RoundingConfig
     from .calib.rounding.rounding import round_weights as round_weights
@@ -148,7 +146,6 @@ _MAKING = _by_name(
         ".calib.fitting.fitting": "Fit fit",
         ".calib.fitting.inputs": "FitConfig MaxLoss TargetSpeedup",
         ".calib.fitting.search": "SearchConfig",
-        ".calib.fitting.source": "BundleSource ModelSource",
         ".calib.fitting.space": "SpaceConfig",
         ".calib.rounding.config": "RoundingConfig",
         ".calib.rounding.rounding": "round_weights",

@@ -15,14 +15,12 @@ from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.evaluation import evaluate
 from skipdec.calib.evaluation.inputs import prepare as prepare_evaluation
 from skipdec.calib.fitting.inputs import FitConfig, TargetSpeedup, prepare
-from skipdec.calib.fitting.source import BundleSource, ModelSource
 from skipdec.calib.layerwise.plan import open_texts
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.plan import plan_tuning
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.checking import Problems
 from skipdec.engines.errors import SkipDecError
-from skipdec.exporter.config import ExportConfig
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
@@ -66,14 +64,7 @@ def calibrated(model: Path, bundle: Path, data: DataConfig) -> Rows:
 
 
 def fitted(model: Path, bundle: Path, data: DataConfig) -> Rows:
-    inputs = prepare(FitConfig(source=BundleSource(bundle), data=data, goal=TargetSpeedup(1.2)))
-    return {(one.prompt_token_ids, one.completion_token_ids) for one in inputs.data.examples}
-
-
-def fitted_model(model: Path, bundle: Path, data: DataConfig) -> Rows:
-    export = ExportConfig(model=str(model), kernels="onnxruntime")
-    source = ModelSource(export, data.path.parent)
-    inputs = prepare(FitConfig(source=source, data=data, goal=TargetSpeedup(1.2)))
+    inputs = prepare(FitConfig(bundle=bundle, data=data, goal=TargetSpeedup(1.2)))
     return {(one.prompt_token_ids, one.completion_token_ids) for one in inputs.data.examples}
 
 
@@ -84,7 +75,7 @@ def evaluated(model: Path, bundle: Path, data: DataConfig) -> Rows:
 
 
 COMMANDS: tuple[Callable[[Path, Path, DataConfig], Rows], ...] = (
-    *(tuned, calibrated, fitted, fitted_model, evaluated),
+    *(tuned, calibrated, fitted, evaluated),
 )
 
 

@@ -12,7 +12,6 @@ from skipdec.calib.evaluation.evaluation import evaluate
 from skipdec.calib.fitting.fitting import fit
 from skipdec.calib.fitting.inputs import FitConfig, TargetSpeedup
 from skipdec.calib.fitting.search import SearchConfig
-from skipdec.calib.fitting.source import BundleSource
 from skipdec.calib.fitting.space import SpaceConfig
 from skipdec.runtime.generator import Generator
 
@@ -35,7 +34,7 @@ def test_llama_is_evaluated_at_the_depth_of_its_schedule(llama: Path, data: Path
 def test_fit_chooses_a_schedule_of_llama_that_reads_fewer_bytes(llama: Path, data: Path) -> None:
     found = fit(
         FitConfig(
-            source=BundleSource(llama),
+            bundle=llama,
             data=DataConfig(path=data),
             goal=TargetSpeedup(1.4),
             space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),

@@ -101,7 +101,6 @@ def test_every_error_is_public() -> None:
         "calib.fit": "fit",
         "calib.fit_goal": "TargetSpeedup",
         "calib.fit_inputs": "FitConfig",
-        "calib.fit_source": "BundleSource",
         "calib.rounding": "round_weights",
         "calib.rounding_plan": "RoundingConfig",
         "calib.tune": "tune",

@@ -27,7 +27,7 @@ EXAMPLES: dict[str, Callable[[], object]] = {
     ),
     "ExportConfig": lambda: skipdec.ExportConfig(model="opt-125m", output=Path("bundle")),
     "FitConfig": lambda: skipdec.FitConfig(
-        source=skipdec.BundleSource(Path("bundle")), data=DATA, goal=skipdec.TargetSpeedup(1.5)
+        bundle=Path("bundle"), data=DATA, goal=skipdec.TargetSpeedup(1.5)
     ),
     "MetricOptions": skipdec.MetricOptions,
     "OpenOptions": lambda: skipdec.OpenOptions(schedule="2x", kv_memory="2GiB"),

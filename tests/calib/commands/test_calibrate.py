@@ -121,21 +121,16 @@ def test_texts_beyond_the_memory_limit_are_dropped_with_a_warning(
     assert report["tokens"] + report["loss"]["tokens"] <= 90
 
 
-def test_cut_completions_are_reported(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "options"), [("calibrate", SMALL), ("round", (*SMALL[:4], "--block-size", 16))]
+)
+def test_cut_completions_are_reported(
+    command: str, options: tuple[object, ...], model: Path, tmp_path: Path
+) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("mr,ref\n" + f"name[Ant],{'A pub. ' * 20}\n" * 5)
-    options = (
-        "--data",
-        rows,
-        "--preset",
-        "e2e",
-        *SMALL,
-        "-q",
-        "--json",
-        "-o",
-        tmp_path / "ranges.json",
-    )
-    result = run(model, *options)
+    data = ("--data", rows, "--preset", "e2e", "-q", "--json", "-o", tmp_path / "output")
+    result = command_line.run(command, model, *data, *options)
     assert result.exit_code == 0, result.stderr
     told = "cut off at the maximum length: 5 of 5 completions"
     assert told in result.stderr

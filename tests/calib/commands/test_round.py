@@ -55,11 +55,7 @@ def test_equal_runs_are_equal_and_only_a_roundings_result_is_replaced(
     ("options", "message"),
     [
         (("--block-size", "24"), "--block-size is 24; allowed: 16, 32"),
-        (("--examples", "7"), "has 8 rows; asked for 7 to observe and 2"),
-        (("--schedule", "99x"), "preset 99x | does not fit 6 layers"),
         (("--damping", "0"), "--damping is 0.0; allowed: above 0"),
-        (("--prompt-column", "meaning"), "rows.csv, line 2: has no 'meaning'"),
-        (("--prompt-template", "x" * 80 + "{prompt}"), "line 2: the prompt has 90 tokens"),
         (("--target", "tensorrt", "--block-size", "64"), "blocks of 64 do not divide; choose"),
         (("-o", "model"), "exists and is not a rounded checkpoint"),
     ],
@@ -78,14 +74,3 @@ def test_errors_come_before_any_work(
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
-
-
-def test_cut_completions_are_reported(model: Path, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.csv"
-    rows.write_text("mr,ref\n" + f"name[Ant],{'A pub. ' * 20}\n" * 5)
-    options = ("--data", rows, *SMALL, "-q", "--json", "-o", tmp_path / "rounded")
-    result = run(model, *options)
-    assert result.exit_code == 0, result.stderr
-    told = "cut off at the maximum length: 5 of 5 completions"
-    assert told in result.stderr
-    assert json.loads(result.stdout)["warnings"][-1].startswith(told)

@@ -16,7 +16,6 @@ from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting import fitting as fit
 from skipdec.calib.fitting.inputs import FitConfig, Goal, MaxLoss, TargetSpeedup
 from skipdec.calib.fitting.search import ScoredSchedule, loss_difference
-from skipdec.calib.fitting.source import BundleSource
 from skipdec.calib.fitting.speed import (
     MeasuredSpeedup,
     SpeedModel,
@@ -46,7 +45,7 @@ choose = partial(fit.choose, is_exhaustive=True)
 
 def config(goal: Goal, seconds: float = 1, speedup_of: SpeedupOf = "steps") -> FitConfig:
     return FitConfig(
-        source=BundleSource(Path("bundle")),
+        bundle=Path("bundle"),
         data=DataConfig(path=Path()),
         goal=goal,
         seconds=seconds,
@@ -172,7 +171,7 @@ def test_a_speedup_that_is_no_target_is_refused(value: float) -> None:
 def test_impossible_settings_are_refused_together() -> None:
     with pytest.raises(UsageError, match="3 problems"):
         FitConfig(
-            source=BundleSource(Path("bundle")),
+            bundle=Path("bundle"),
             data=DataConfig(path=Path()),
             goal=TargetSpeedup(2),
             num_examples=0,
@@ -298,7 +297,7 @@ def test_differences_are_paired_by_example() -> None:
 def test_a_target_is_of_whole_calls_unless_told_otherwise() -> None:
     """A 3× of the steps is 1.36× for the caller if the prompt takes 60 % of a call."""
     asked = FitConfig(
-        source=BundleSource(Path("bundle")),
+        bundle=Path("bundle"),
         data=DataConfig(path=Path()),
         goal=TargetSpeedup(1.5),
     )

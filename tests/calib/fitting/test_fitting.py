@@ -22,7 +22,6 @@ from skipdec.calib.fitting.fitting import Fit, NearMiss, fit
 from skipdec.calib.fitting.inputs import FitConfig, MaxLoss, TargetSpeedup, prepare
 from skipdec.calib.fitting.report import fit_parts, report_document
 from skipdec.calib.fitting.search import SearchConfig
-from skipdec.calib.fitting.source import BundleSource
 from skipdec.calib.fitting.space import SpaceConfig
 from skipdec.calib.fitting.speed import MeasuredSpeedup
 from skipdec.engines.bundle import EngineBundle
@@ -39,7 +38,7 @@ MEASURE = "skipdec.calib.fitting.fitting.measure_speedup"
 def config(bundle: Path, data: Path) -> FitConfig:
     """Vary only max and min exit layer of 6 layers: 15 schedules, scored on all 4 rows."""
     return FitConfig(
-        source=BundleSource(bundle),
+        bundle=bundle,
         data=DataConfig(path=data),
         goal=TargetSpeedup(1.4),
         space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),
@@ -47,11 +46,6 @@ def config(bundle: Path, data: Path) -> FitConfig:
         speedup_of="steps",
         seconds=0,
     )
-
-
-def _path(config: FitConfig) -> Path:
-    assert isinstance(config.source, BundleSource)
-    return config.source.path
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +220,7 @@ def test_a_target_that_the_fastest_reaches_is_met_however_small_the_search(
 ) -> None:
     """Tests the better of both schedules with one layer; no search of one schedule scores both."""
     space = SpaceConfig()
-    cost = CostModel(EngineBundle.open(_path(config)).manifest)
+    cost = CostModel(EngineBundle.open(config.bundle).manifest)
     inputs = prepare(config.updated(space=space))
     fastest = inputs.space.fastest()
     reached = cost.bytes_ratio(fastest[0], [len(inputs.prompt)], inputs.num_tokens)
@@ -307,7 +301,7 @@ def test_long_rows_are_left_out_if_asked_and_said(config: FitConfig, tmp_path: P
 
 
 def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:
-    bundle = EngineBundle.open(_path(config))
+    bundle = EngineBundle.open(config.bundle)
     untold = bundle.manifest.model_copy(update={"tokenizer": None})
     with (
         patch(

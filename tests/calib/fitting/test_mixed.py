@@ -16,7 +16,6 @@ from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.fitting.fitting import fit
 from skipdec.calib.fitting.inputs import FitConfig, MaxLoss, TargetSpeedup
 from skipdec.calib.fitting.report import fit_parts, report_document
-from skipdec.calib.fitting.source import BundleSource
 from skipdec.calib.fitting.space import SpaceConfig
 from skipdec.calib.fitting.speed import SpeedModel
 from skipdec.engines.errors import UsageError
@@ -40,7 +39,7 @@ TWO_ROWS = SpeedModel(COST, 0, 4, slots=2)
 def config(bundle: Path, data: Path) -> FitConfig:
     """Vary only max and min exit layer of 6 layers, for rows in flight."""
     return FitConfig(
-        source=BundleSource(bundle),
+        bundle=bundle,
         data=DataConfig(path=data),
         goal=TargetSpeedup(1.3),
         space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),

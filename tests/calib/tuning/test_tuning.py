@@ -23,7 +23,6 @@ from transformers import OPTForCausalLM, TrainerCallback
 from skipdec.calib.data.data import DataConfig, load_examples
 from skipdec.calib.evaluation.config import EvaluationConfig
 from skipdec.calib.evaluation.inputs import prepare as prepare_evaluation
-from skipdec.calib.fitting.source import BundleSource, ModelSource
 from skipdec.calib.layerwise.plan import tokenise_rows
 from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
@@ -174,11 +173,7 @@ def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: P
     wanted = Tokenizer.load(bundle / "tokenizer.json").encode("name[Ant] =")
     assert list(encoded.prompts[0].token_ids) == wanted
     assert encoded.template.note is not None
-    examine = {
-        "bundle": BundleSource(bundle).examine(),
-        "model": ModelSource(ExportConfig(model=str(checkpoint)), rows.parent).examine(),
-    }
-    assert {facts.prompt_template for facts in examine.values()} == {template}
+    assert EngineBundle.open(bundle).manifest.prompt_template == template
     opened = open_checkpoint(CheckpointSource(model=str(checkpoint)))
     examples = load_examples(data)
     tokenised = tokenise_rows(opened, examples, data)
