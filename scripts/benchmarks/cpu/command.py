@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.cpu import restaurants
 from benchmarks.cpu.bundles import Bundles
-from benchmarks.cpu.paired import Paired, paired_calls, paired_steps
+from benchmarks.cpu.paired import paired_calls, paired_steps
 from benchmarks.process import run_measured, skipdec_command
 from benchmarks.record import ROOT, Record
 from skipdec import use_shared_thread_pool
@@ -39,36 +39,34 @@ _PROMPT_ROUNDS = 5
 
 def one_row(bundles: Bundles) -> dict[str, Any]:
     """Time steps at batch 1."""
-    return _timings(
-        paired_steps({kind: bundles.variant(MODEL, kind) for kind in PRODUCTS}, _ROUNDS)
-    )
+    return paired_steps({kind: bundles.variant(MODEL, kind) for kind in PRODUCTS}, _ROUNDS)
 
 
 def eight_rows(bundles: Bundles) -> dict[str, Any]:
     """Time steps at batch 8, and at batch 1 in the same rounds."""
     variants = {kind: bundles.variant(MODEL, kind, rows=8) for kind in PRODUCTS}
     variants["int8, 1 row"] = bundles.variant(MODEL, "int8")
-    return _timings(paired_steps(variants, _ROUNDS))
+    return paired_steps(variants, _ROUNDS)
 
 
 def prompt(bundles: Bundles) -> dict[str, Any]:
     """Time a prompt of 512 tokens and its first token."""
     variants = {kind: bundles.variant(MODEL, kind) for kind in PRODUCTS}
     calls = {kind: partial(one.first_token, 512) for kind, one in variants.items()}
-    return _timings(paired_calls(calls, _PROMPT_ROUNDS))
+    return paired_calls(calls, _PROMPT_ROUNDS)
 
 
 def long_context(bundles: Bundles) -> dict[str, Any]:
     """Time 8 rows that attend to 1,024 positions, by type of the KV cache."""
     variants = {kind: bundles.variant(MODEL, kind, rows=8, context=1024) for kind in CACHES}
-    return _timings(paired_steps(variants, _ROUNDS // 2))
+    return paired_steps(variants, _ROUNDS // 2)
 
 
 def halves(bundles: Bundles) -> dict[str, Any]:
     """Time 16-bit weights beside float32 at batch 1."""
     kinds = ("float32", "float16", "bfloat16")
     variants = {kind: bundles.variant(MODEL, kind) for kind in kinds}
-    return _timings(paired_steps(variants, _ROUNDS // 2))
+    return paired_steps(variants, _ROUNDS // 2)
 
 
 def schedules(bundles: Bundles) -> dict[str, Any]:
@@ -133,20 +131,15 @@ def versions() -> dict[str, str]:
     }
 
 
-def _timings(paired: Paired) -> dict[str, Any]:
-    """Return the milliseconds of each variant, and its median ratio to the first one."""
-    return {"timings": paired.timings(), "ratios": paired.ratios()}
-
-
 def _table(found: dict[str, Any]) -> str:
     if "bench" in found:
-        columns = ("batch_size", "name", "realised_depth", "step_milliseconds_p50", "speedup")
+        columns = ("batch_size", "name", "realised_depth", "step_milliseconds_p50")
         rows = [
-            [bundle, *(str(one[name]) for name in columns)]
+            [bundle, *(str(one[name]) for name in columns), str(one["speedup"]["value"])]
             for bundle, document in found["bench"].items()
             for one in document["measurements"]
         ]
-        return markdown_table(("bundle", *columns), rows)
+        return markdown_table(("bundle", *columns, "speedup"), rows)
     rows = [
         [name, *(str(timing[key]) for key in ("p50", "minimum", "p95")), f"{ratio:.2f}"]
         for (name, timing), ratio in zip(

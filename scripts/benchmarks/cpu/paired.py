@@ -7,14 +7,15 @@ and a ratio is the median of the rounds' ratios.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from skipdec import Generator, SamplingParams
+from skipdec.runtime.measuring.meter import Turns
 from skipdec.runtime.measuring.prompts import random_prompts
 
 _WARM_STEPS = 3
@@ -66,41 +67,29 @@ class Variant:
         return random_prompts(vocab_size, batch_size=self.rows, prompt_length=length, seed=0)
 
 
-@dataclass(frozen=True)
-class Paired:
-    """Seconds of each variant's steps by round."""
-
-    seconds: Mapping[str, tuple[float, ...]]
-
-    def ratios(self) -> dict[str, float]:
-        """Return each variant's time ÷ the first one's, the median of the rounds' ratios."""
-        first = next(iter(self.seconds.values()))
-        return {
-            name: round(median(one / other for one, other in zip(times, first, strict=True)), 3)
-            for name, times in self.seconds.items()
-        }
-
-    def timings(self) -> dict[str, dict[str, float]]:
-        """Return p50, minimum and p95 of each variant in milliseconds, and the count."""
-        return {name: summary(seconds) for name, seconds in self.seconds.items()}
-
-
-def paired_steps(variants: Mapping[str, Variant], rounds: int) -> Paired:
-    """Run ``rounds`` steps of each variant in turn."""
+def paired_steps(variants: Mapping[str, Variant], rounds: int) -> dict[str, Any]:
+    """Run ``rounds`` steps of each variant in turn; return timings and ratios to the first one."""
     running = {name: variant.steps(rounds) for name, variant in variants.items()}
-    timed = [{name: next(steps) for name, steps in running.items()} for _ in range(rounds)]
-    return Paired({name: tuple(times[name] for times in timed) for name in variants})
+    return _figures([{name: next(steps) for name, steps in running.items()} for _ in range(rounds)])
 
 
-def paired_calls(calls: Mapping[str, Callable[[], float]], rounds: int) -> Paired:
+def paired_calls(calls: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Any]:
     """Warm up each call once, then run all in turn ``rounds`` times; calls return seconds."""
     for call in calls.values():
         call()
-    timed = [{name: call() for name, call in calls.items()} for _ in range(rounds)]
-    return Paired({name: tuple(times[name] for times in timed) for name in calls})
+    return _figures([{name: call() for name, call in calls.items()} for _ in range(rounds)])
 
 
-def summary(seconds: tuple[float, ...]) -> dict[str, float]:
+def _figures(timed: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the milliseconds of each variant, and its ratio to the first one by the meter."""
+    turns, first = Turns(timed, items=1), next(iter(timed[0]))
+    return {
+        "timings": {name: summary([turn[name] for turn in timed]) for name in timed[0]},
+        "ratios": {name: round(turns.ratio(first, name).value, 3) for name in timed[0]},
+    }
+
+
+def summary(seconds: Sequence[float]) -> dict[str, float]:
     """Return p50, minimum and p95 in milliseconds, and the count."""
     milliseconds = 1000 * np.array(seconds)  # [count]
     return {
