@@ -24,7 +24,6 @@ from .files import (
     require_bundle,
     weights_files,
 )
-from .hub import push_files
 from .place import (
     CARD_NAME,
     MANIFEST_NAME,
@@ -234,31 +233,6 @@ class EngineBundle:
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(self.path / name, partial / name)
         return type(self).open(directory)
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        private: bool | None = None,
-        revision: str | None = None,
-        token: str | None = None,
-        commit_message: str = "Upload with skipdec",
-    ) -> str:
-        """Upload the bundle to the Hugging Face hub in one commit and return its URL.
-
-        None selects huggingface_hub's default. Raises BundleError if the bundle is damaged, before
-        anything is sent, and what ``push_files`` raises.
-        """
-        self._require_whole()
-        return push_files(
-            self.path,
-            self._names(),
-            repo_id,
-            private=private,
-            revision=revision,
-            token=token,
-            commit_message=commit_message,
-        )
 
     def _require_whole(self) -> None:
         if problems := self.check(full=True):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...engines.bundle.hub import push_files
 from ...engines.documents import read_json
 from ...engines.errors import CheckpointError, ScheduleError
 from ...engines.manifest import EARLY_EXIT, TUNED_SCHEDULE, ModelSpec, json_digest
@@ -332,23 +331,3 @@ def _common_prefix(names: Set[str], expected: Mapping[str, object]) -> str | Non
     prefix = found.removesuffix(sample).removesuffix("model.")
     present = (f"{prefix}{name}" in names or f"{prefix}model.{name}" in names for name in expected)
     return prefix if prefix and all(present) else None
-
-
-def push_checkpoint(
-    directory: Path,
-    repo_id: str,
-    *,
-    private: bool | None = None,
-    revision: str | None = None,
-    token: str | None = None,
-) -> str:
-    """Upload all files of ``directory`` except hidden ones, and return the commit's URL.
-
-    Raises as ``open_checkpoint`` before anything is sent, and as ``push_files``.
-    """
-    opened = open_checkpoint(CheckpointSource(model=str(directory)))
-    assert opened.directory is not None
-    root = opened.directory
-    paths = (path.relative_to(root) for path in sorted(root.rglob("*")) if path.is_file())
-    files = [path.as_posix() for path in paths if not any(part[0] == "." for part in path.parts)]
-    return push_files(root, files, repo_id, private=private, revision=revision, token=token)

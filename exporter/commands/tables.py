@@ -11,8 +11,7 @@ from ...engines.host.progress import ConsoleProgress
 from ...engines.manifest import DRAFT_HEAD, DRAFT_LAYER, BuildSpec, Kernels, PrecisionSpec
 from ...runtime.schedule.text import format_schedule
 from ..config import DEFAULT_TARGET
-from ..pipeline.card import describe_drafts
-from ..pipeline.plan import BundlePlan
+from ..pipeline.plan import BundlePlan, DraftParts
 from ..pipeline.report import EngineReport, ExportReport
 
 _DRAFT_PARTS = (DRAFT_LAYER, DRAFT_HEAD)
@@ -75,7 +74,7 @@ def plan_parts(plan: BundlePlan) -> Iterator[Part]:
         **_build_facts(plan.target, build),
         "schedule": format_schedule(plan.schedule),
         "--draft auto": plan.drafts.text or "",
-        "drafts": describe_drafts(plan.drafts.behind, plan.drafts.head_tokens),
+        "drafts": _described_drafts(plan.drafts),
         "canonical graphs": _megabytes(plan.canonical_size) if plan.canonical_size else "",
         "size": _megabytes(plan.size),
         "on the way": temporary if plan.temporary_size else "",
@@ -175,6 +174,14 @@ def describe_precision(precision: PrecisionSpec) -> str:
         "" if precision.head_quantize == precision.quantize else f", head {precision.head_quantize}"
     )
     return f"{precision.dtype}, weights {precision.quantize}{blocks}{head}{cache}"
+
+
+def _described_drafts(drafts: DraftParts) -> str:
+    """Return what a bundle has for drafts in one line; nothing if it has nothing."""
+    behind, tokens = drafts.behind, drafts.head_tokens
+    layer = "" if behind is None else f"a layer of their own behind layer {behind - 1}"
+    head = "" if tokens is None else f"a head of the first {tokens} tokens"
+    return ", ".join(part for part in (layer, head) if part)
 
 
 def describe_verification(report: ExportReport) -> str:

@@ -12,7 +12,6 @@ from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.host.installation import require_extra
 from ...runtime.schedule.bundle import bundle_schedule
-from ..building.canonical import canonical_engines
 from ..checkpoint.chat import CheckpointChat
 from ..config import BuildConfig
 from ..quantization.migration import MIGRATION, Migration
@@ -45,6 +44,9 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     disk space is the plan's ``shortage``.
     """
     _require_modules(config)
+    from ..building.canonical import canonical_engines
+    from .engines import BundleEngines
+
     problems = Problems("build")
     source = problems.attempt(EngineBundle.open, expanded(config.bundle), verify="full")
     if source is None:
@@ -66,8 +68,6 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         problems.attempt(_check_dtype, source)
     if problems.errors:
         raise problems.error()
-    from .engines import BundleEngines
-
     precision = (
         config.precision_for(manifest.precision.dtype)
         if compilation is None

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Event
 from time import perf_counter
 from typing import TypeVar
 
-from ...engines.bundle import replace_file
-from ...engines.bundle.place import CARD_NAME, CHAT_TEMPLATE_NAME, TOKENIZER_NAME
+from ...engines.bundle.place import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
 from ...engines.bundle.writer import BundleWriter
 from ...engines.host.events import Events
 from ...engines.host.signals import Interruption
@@ -40,7 +39,6 @@ from ..building.journal import Journal
 from ..building.narrow import write_narrow_head
 from ..config import CANONICAL, QuantizationConfig
 from ..verification import process
-from .card import bundle_card
 from .plan import BundlePlan, EngineSource, PlannedEngine
 from .report import EngineReport, ExportReport, PeakMemory, Stages
 
@@ -77,8 +75,6 @@ def run(
                     )
             manifest = building.manifest(canonical=plan.keeps_canonical)
             with stages.stage("publish", 1), Interruption():  # once begun, it is completed
-                with suppress(ModuleNotFoundError):  # huggingface_hub, which builds may lack
-                    replace_file(writer.directory / CARD_NAME, bundle_card(manifest, plan.schedule))
                 bundle = writer.publish(manifest, schedule, *plan.texts)
     return ExportReport(
         output=bundle.path,

@@ -29,7 +29,6 @@ _COMMANDS = {
     "build": ("exporter.commands.build", "Compile a bundle's canonical engines with TensorRT."),
     "compare": ("exporter.commands.compare", "Find where two ways to run engines diverge."),
     "verify": ("exporter.commands.verify", "Check a bundle's bytes, engines and greedy tokens."),
-    "push": ("exporter.commands.push", "Upload a bundle or a checkpoint to the hub."),
     "bench": ("runtime.commands.bench", "Measure latency, throughput and speed-ups."),
     "doctor": ("runtime.commands.doctor", "Show what works on this machine and what is missing."),
     "chat": ("runtime.commands.chat", "Hold a conversation with a model."),

@@ -60,7 +60,6 @@ def test_every_command_is_a_function_of_the_package(command: str) -> None:
         "fit": "fit FitConfig",
         "generate": "Generator SamplingParams",
         "inspect": "inspect_bundle",
-        "push": "EngineBundle",
         "round": "round_weights RoundingConfig",
         "serve": "AsyncEngine",
         "schedule": "parse_schedule plot_schedule write_schedule",

@@ -30,6 +30,7 @@ def package_files() -> set[str]:
     return {file.relative_to(PACKAGE.parent).as_posix() for file in sources} | {
         "skipdec/engines/backends/row_copy.ptx",
         "skipdec/engines/constants/constants.json",
+        "skipdec/exporter/architecture/published.json",
         "skipdec/py.typed",
         "skipdec/runtime/serving/http/playground.html",
     }

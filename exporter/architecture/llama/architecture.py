@@ -11,7 +11,6 @@ from ....engines.manifest import EngineKind, FloatType, ModelSpec
 from ..architecture import HEAD_WEIGHT, Architecture, CachedAttention, MigrationSite
 from ..signature import Signature, decoder_signature
 from ..weights import Parameter
-from .published import PUBLISHED
 from .structure import LlamaSpec, read_structure
 from .weights import (
     EMBEDDING,
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 class LlamaArchitecture(Architecture):
     """All model types of the family; ``ModelSpec.family`` is Hugging Face's model_type."""
-
-    published = PUBLISHED
 
     @override
     def spec_from_config(

@@ -11,7 +11,7 @@ from ....engines.manifest import EngineKind, FloatType, ModelSpec
 from ..architecture import HEAD_WEIGHT, Architecture, CachedAttention, MigrationSite
 from ..signature import Signature, decoder_signature
 from ..weights import Parameter
-from .structure import PUBLISHED, OptSpec, read_structure
+from .structure import OptSpec, read_structure
 from .weights import (
     EMBEDDING,
     embed_parameters,
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 class OptArchitecture(Architecture):
     """The OPT family, which includes Galactica: its checkpoints have the model type OPT."""
-
-    published = PUBLISHED
 
     @override
     def spec_from_config(

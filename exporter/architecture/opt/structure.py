@@ -1,9 +1,9 @@
-"""The structure of an OPT model: read from Hugging Face's config.json, and published sizes."""
+"""The structure of an OPT model, read from Hugging Face's config.json."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from pydantic import Field
 
@@ -94,52 +94,3 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         eos_token_id=token_ids["eos_token_id"],
         pad_token_id=token_ids["pad_token_id"],
     )
-
-
-class _PublishedSize(NamedTuple):
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    word_embed_proj_dim: int
-    do_layer_norm_before: bool = True
-
-
-# Zhang et al., "OPT: Open Pre-trained Transformer Language Models" (arXiv 2205.01068), table 1,
-# and the published config.json files; ffn_dim is four times hidden_size in all of them.
-_PUBLISHED_SIZES = {
-    "125m": _PublishedSize(12, 768, 12, 768),
-    "350m": _PublishedSize(24, 1024, 16, 512, do_layer_norm_before=False),
-    "1.3b": _PublishedSize(24, 2048, 32, 2048),
-    "2.7b": _PublishedSize(32, 2560, 32, 2560),
-    "6.7b": _PublishedSize(32, 4096, 32, 4096),
-    "13b": _PublishedSize(40, 5120, 40, 5120),
-    "30b": _PublishedSize(48, 7168, 56, 7168),
-    "66b": _PublishedSize(64, 9216, 72, 9216),
-}
-
-
-def _config(size: _PublishedSize) -> dict[str, Any]:
-    """Return the checkpoint's config.json."""
-    return {
-        "model_type": "opt",
-        "architectures": ["OPTForCausalLM"],
-        "activation_function": "relu",
-        "bos_token_id": 2,
-        "do_layer_norm_before": size.do_layer_norm_before,
-        "_remove_final_layer_norm": False,
-        "eos_token_id": 2,
-        "ffn_dim": 4 * size.hidden_size,
-        "hidden_size": size.hidden_size,
-        "max_position_embeddings": 2048,
-        "num_attention_heads": size.num_heads,
-        "num_hidden_layers": size.num_layers,
-        "pad_token_id": 1,
-        "tie_word_embeddings": True,
-        "vocab_size": 50272,
-        "word_embed_proj_dim": size.word_embed_proj_dim,
-    }
-
-
-PUBLISHED: Mapping[str, Mapping[str, Any]] = {
-    f"facebook/opt-{name}": _config(size) for name, size in _PUBLISHED_SIZES.items()
-}

@@ -162,7 +162,6 @@ def test_loss_falls_and_the_output_exports_with_its_schedule(
     losses = (report.validation.start_at_full, report.validation.tuned_at_full)
     assert f"| at full depth | {losses[0]:.3f} | {losses[1]:.3f} |" in card.text
     assert all(fact in card.text for fact in (report.schedule_text, "`{prompt} =`", "`small`"))
-    assert "| prompt template | `{prompt} =` |" in ModelCard.load(bundle / "README.md").text
 
 
 def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: Path) -> None:

@@ -13,9 +13,6 @@ from skipdec.engines.kernels.library import find_library
 from skipdec.engines.manifest import TensorRole
 from skipdec.exporter.architecture.architecture import (
     ARCHITECTURES,
-    family_config,
-    hub_id,
-    short_names,
 )
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
@@ -90,10 +87,3 @@ def test_rows_of_a_16_bit_table_may_be_an_engine_output(dtype: str, tmp_path: Pa
     report = export(config)
     assert report.verification is not None
     assert report.verification.tokens is not None
-
-
-def test_its_published_checkpoints_have_short_names() -> None:
-    assert "toy-small" in short_names()
-    assert hub_id("toy-small") == "toys/toy-small"
-    assert family_config("toy-small") == CONFIG
-    assert hub_id("opt-125m") == "facebook/opt-125m"

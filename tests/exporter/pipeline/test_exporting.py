@@ -13,7 +13,6 @@ from types import FrameType
 import onnx
 import pytest
 import torch
-from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 from skipdec.engines.bundle import EngineBundle
@@ -239,16 +238,9 @@ def test_bin_and_safetensors_give_the_same_engines(
     assert source["load_format"] == "bin"
 
 
-def test_bundle_names_no_path_of_this_machine_and_has_a_model_card(
-    model: str, tmp_path: Path
-) -> None:
+def test_bundle_names_no_path_of_this_machine(model: str, tmp_path: Path) -> None:
     output = tmp_path / "bundle"
     export_to(output, model, keep_canonical=True)
-    card = ModelCard.load(output / "README.md")
-    assert (card.data.library_name, card.data.pipeline_tag) == ("skipdec", "text-generation")
-    assert (card.data.license, card.data.base_model) == (None, None), "the user's to say"
-    assert all(fact in card.text for fact in ("| model | OPT, 6 layers", "`full`", "| 1.00× |"))
-    assert all(record.path != "README.md" for record in EngineBundle.open(output).manifest.files)
     for path in output.rglob("*"):
         if path.is_file():
             content = path.read_bytes()

@@ -9,10 +9,8 @@ import pytest
 import torch
 from benchmarks.gpu import compiled_baseline
 
-from skipdec.exporter.architecture.architecture import expected_tensors
+from skipdec.exporter.architecture.architecture import expected_tensors, family_config
 from skipdec.exporter.architecture.model_config import model_spec
-from skipdec.exporter.architecture.opt.architecture import OPT
-from skipdec.exporter.architecture.opt.structure import PUBLISHED
 from skipdec.exporter.checkpoint.dummy import DummyReader
 from skipdec.runtime.measuring.prompts import random_prompts
 
@@ -51,8 +49,8 @@ def test_tokens_are_those_of_hugging_face(
 
 
 def test_weights_are_those_of_a_dummy_export(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {**PUBLISHED["facebook/opt-125m"], **TINY}
-    monkeypatch.setattr(OPT, "published", {"facebook/opt-125m": config})
+    config = {**(family_config("opt-125m") or {}), **TINY}
+    monkeypatch.setattr(compiled_baseline, "family_config", lambda _: config)
     model = compiled_baseline.dummy_model("opt-125m", torch.float16, "cpu", seed=3)
     spec = model_spec(config, "opt-125m")
     reader = DummyReader(expected_tensors(spec), 3)

@@ -43,8 +43,6 @@ FIXED = MigrationSite(fixed="two products share its norm")
 class Toy:
     """A family of toy models, unlike OPT in every way that the seams allow."""
 
-    published: Mapping[str, Mapping[str, Any]] = {"toys/toy-small": CONFIG}
-
     def spec_from_config(
         self, config: Mapping[str, Any], name: str, max_seq_len: int | None
     ) -> ModelSpec:
