@@ -13,28 +13,20 @@ prompts; measures the longest silence of /health/live.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
-import re
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from http.client import HTTPConnection, HTTPException
+from contextlib import ExitStack
 from pathlib import Path
-from threading import Event, Thread
 
 from harness import tiny_bundle
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # contains the load generator
-
-from benchmarks.process import skipdec_command
+from server import Server, started
 
 _KEY = "key"
 _SECONDS = 30.0  # for any event to happen
@@ -52,78 +44,6 @@ _EARLY = (
     b"GET /version HTTP/1.1\r\n" + _END + b"GET /version HTTP/1.1\r\nContent-Length: 9\r\n" + _END,
 )
 _RESTS = (b"x", b"no chunk\r\n", b"123456789G", b"\0" * 9)
-
-
-class Server:
-    """``skipdec serve`` of one bundle in its own process, whose log is kept."""
-
-    def __init__(self, bundle: Path, *options: str) -> None:
-        command = skipdec_command("serve", f"tiny={bundle}", "--port", "0", "--threads", "1")
-        command += ["--log-format", "json", *options]
-        self.log: list[str] = []
-        self._is_ready = Event()
-        self.process = subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"SKIPDEC_API_KEY": _KEY},
-        )
-        Thread(target=self._read, daemon=True).start()
-        if not self._is_ready.wait(4 * _SECONDS):
-            self.process.kill()
-            raise RuntimeError("the server does not become ready:\n" + "".join(self.log))
-
-    @property
-    def log_bytes(self) -> int:
-        """Bytes of the log so far."""
-        return sum(map(len, self.log))
-
-    def workers(self) -> list[int]:
-        """Return the process ids of its children."""
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        listed = [(task / "children").read_text() for task in tasks.iterdir()]
-        return [int(pid) for children in listed for pid in children.split()]
-
-    def connect(self) -> socket.socket:
-        """Open a plain connection."""
-        return socket.create_connection((self.host, self.port), _SECONDS)
-
-    def ask(self, path: str, **fields: object) -> tuple[int, bytes]:
-        """Return status and body of one answer, on a new connection; 0 if none comes."""
-        connection = HTTPConnection(self.host, self.port, timeout=2 * _SECONDS)
-        headers = {"Authorization": f"Bearer {_KEY}"}
-        try:
-            connection.request(
-                "POST" if fields else "GET", path, json.dumps(fields) if fields else None, headers
-            )
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        except (OSError, HTTPException):
-            return 0, b""
-        finally:
-            connection.close()
-
-    def stop(self) -> Iterator[str]:
-        """Stop it as an operator does, and yield any problems."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            code = self.process.wait(_SECONDS)
-        except subprocess.TimeoutExpired:
-            yield "SIGTERM does not end the server"
-            return
-        if code:
-            yield f"the server ended with {code}"
-        if "Traceback" in "".join(self.log):
-            yield "the log has a traceback"
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log.append(line)
-            if found := re.search(r"http://([\d.]+):(\d+)", line):
-                self.host, self.port = found[1], int(found[2])
-            if '"ready: ' in line:
-                self._is_ready.set()
 
 
 def main() -> int:
@@ -147,11 +67,11 @@ def main() -> int:
 
 def _early(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
     """Send requests that are answered before they are complete, and never finish them."""
-    with _started(bundle, "--read-timeout", "0.2") as server, ExitStack() as stack:
+    with started(bundle, "--read-timeout", "0.2", key=_KEY) as server, ExitStack() as stack:
         opened: list[socket.socket] = []
         slowest = 0.0
         for place in range(count):
-            client = stack.enter_context(server.connect())
+            client = stack.enter_context(_connected(server))
             opened.append(client)
             client.sendall(draw.choice(_EARLY) + draw.choice(_RESTS))
             if place % 10 == 9:
@@ -164,16 +84,16 @@ def _early(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
             yield f"{left} of {count} connections are never closed"
         print(f"{count} early answers; another client waited {slowest * 1e3:.0f} ms at most")
         for _ in range(count):
-            stack.enter_context(server.connect()).sendall(draw.choice(_EARLY))
-        yield from server.stop()
+            stack.enter_context(_connected(server)).sendall(draw.choice(_EARLY))
+        yield from _stopped(server)
 
 
 def _idle(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
     """Hold idle connections and half requests, and kill a worker."""
-    with _started(bundle) as server, ExitStack() as stack:
-        before = server.log_bytes
+    with started(bundle, key=_KEY) as server, ExitStack() as stack:
+        before = sum(map(len, server.log))
         for _ in range(count):
-            client = stack.enter_context(server.connect())
+            client = stack.enter_context(_connected(server))
             if draw.random() < 0.5:
                 client.sendall(b"GET /version HTTP/1.1\r\n")
         if server.ask("/health/live")[0] != 200:
@@ -184,11 +104,11 @@ def _idle(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
         if not _wait(lambda: server.ask("/health/ready")[0] == 200):
             yield "the server is not ready again after its worker's death"
         open_files = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
-        told = server.log_bytes - before
+        told = sum(map(len, server.log)) - before
         print(f"{count} idle connections, {open_files} open files, {told:,} bytes of log")
         if told > _LOG_BYTES * (count + 100):
             yield f"{told:,} bytes of log"
-        yield from server.stop()
+        yield from _stopped(server)
 
 
 def _answers(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
@@ -201,7 +121,7 @@ def _answers(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
         "streamed": largest | {"stream": True},
         "scored": {"prompt": ["a" * tokens] * 64, "echo": True, "logprobs": 20, "max_tokens": 0},
     }
-    with _started(bundle, "--max-batch-size", "64") as server:
+    with started(bundle, "--max-batch-size", "64", key=_KEY) as server:
         for name, fields in asked.items():
             with ThreadPoolExecutor(1) as pool:
                 begin = time.monotonic()
@@ -224,7 +144,7 @@ def _answers(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
         status, body = server.ask("/v1/completions", **largest | {"n": 3})
         if status != 400:
             yield f"more log-probabilities than allowed: {status}"
-        yield from server.stop()
+        yield from _stopped(server)
 
 
 _ATTACKS: dict[str, Callable[[Path, int, random.Random], Iterator[str]]] = {
@@ -234,15 +154,16 @@ _ATTACKS: dict[str, Callable[[Path, int, random.Random], Iterator[str]]] = {
 }
 
 
-@contextmanager
-def _started(bundle: Path, *options: str) -> Iterator[Server]:
-    """Run a server that is gone when the block ends."""
-    server = Server(bundle, *options)
-    try:
-        yield server
-    finally:
-        server.process.kill()
-        server.process.wait()
+def _connected(server: Server) -> socket.socket:
+    return socket.create_connection((server.host, server.port), _SECONDS)
+
+
+def _stopped(server: Server) -> Iterator[str]:
+    """Stop the server as an operator does, and yield any problems."""
+    if code := server.stop():
+        yield f"the server ended with {code}"
+    if "Traceback" in "".join(server.log):
+        yield "the log has a traceback"
 
 
 def _is_closed(client: socket.socket) -> bool:

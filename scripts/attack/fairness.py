@@ -21,7 +21,7 @@ from pathlib import Path
 
 import httpx2
 from harness import tiny_bundle
-from soak import Server, started
+from server import Server, started
 
 _GREEDY, _OTHER = "greedy-client", "other-client"
 _TEXTS = 64

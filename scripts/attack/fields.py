@@ -17,7 +17,6 @@ import http.client
 import json
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import put_chat, timed_callbacks, tiny_bundle
+from server import Server
 
 from skipdec.runtime.serving.http.protocol import CompletionRequest
 
@@ -197,16 +197,12 @@ def _object(names: int) -> bytes:
     return json.dumps({"prompt": "a"} | {f"unknown{name}": 1 for name in range(names)}).encode()
 
 
-class TimedServer:
-    """``skipdec serve`` in a process of its own, whose event loop times its callbacks."""
+class TimedServer(Server):
+    """``skipdec serve`` whose event loop times its callbacks."""
 
     def __init__(self, bundle: Path, directory: Path) -> None:
         self._times = directory / "times"
-        command = [sys.executable, __file__, "--serve", str(self._times), str(bundle)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.port = int(self._line("listening")["address"].rpartition(":")[2])
-        self._line("ready")
-        threading.Thread(target=self._line, args=("stopped",), daemon=True).start()
+        super().__init__([sys.executable, __file__, "--serve", str(self._times), str(bundle)])
 
     def longest(self) -> float:
         """Return the processor time of the longest callback since the last call, in seconds."""
@@ -218,22 +214,6 @@ class TimedServer:
                 raise RuntimeError("the server does not report its times")
             time.sleep(0.002)
         return float(self._times.read_text())
-
-    def stop(self) -> None:
-        """Stop it, whatever it is doing."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def _line(self, begin: str) -> dict[str, str]:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if line.startswith("{") and json.loads(line)["message"].startswith(begin):
-                return dict(json.loads(line))
-        return {}
 
 
 def serve(times: Path, bundle: str) -> None:

@@ -32,7 +32,7 @@ from threading import Semaphore
 from typing import Any
 
 from harness import tiny_bundle
-from soak import Server, started
+from server import Server, started
 
 _CLIENTS = 12
 _STOPS = 4  # per worker and round

@@ -11,73 +11,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from statistics import mean
-from threading import Thread
-from urllib.request import urlopen
-
-from harness import tiny_bundle
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # contains the load generator
 
 from benchmarks.load.arrivals import ClosedLoop, Result
 from benchmarks.load.figures import Figures, Objectives
 from benchmarks.load.lengths import Lengths
 from benchmarks.load.openai import OpenAIClient
 from benchmarks.load.requests import drawn, impatient
-from benchmarks.process import anonymous_bytes, skipdec_command
+from benchmarks.process import anonymous_bytes
+from harness import tiny_bundle
+from server import Server, started
 
 _SCHEDULES = (None, "full", "2x:horizon=16", "2x:horizon=9,prompt=decay")
 _SAMPLES = 200  # of memory
 _SETTLED = 5  # minutes before memory is judged
 _GROWTH = 1.05  # allowed ratio of the last quarter's mean to the second's
-
-
-class Server:
-    """``skipdec serve`` of one bundle in its own process."""
-
-    def __init__(self, bundle: Path, *options: str) -> None:
-        command = skipdec_command("serve", f"tiny={bundle}", "--port", "0", "--threads", "1")
-        command += ["--log-format", "json", "--allow-schedule", "any", *options]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.address = str(self._line("listening")["address"])
-        self._line("ready")
-        Thread(
-            target=self._line, args=("stopped",), daemon=True
-        ).start()  # so that the pipe never fills
-
-    def _line(self, begin: str) -> dict[str, object]:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if not line.startswith("{"):  # from a library, or from a crashing interpreter
-                sys.stderr.write(line)
-                continue
-            document: dict[str, object] = json.loads(line)
-            if str(document["message"]).startswith(begin):
-                return document
-        raise RuntimeError(f"the server ended with {self.process.wait()}")
-
-    def figures(self) -> dict[str, float]:
-        """Return the figures of /metrics by name and labels."""
-        with urlopen(f"{self.address}/metrics") as answer:
-            lines = answer.read().decode().splitlines()
-        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-        return {name: float(value) for name, _, value in pairs}
-
-    def stop(self) -> int:
-        """Stop it as an operator does; return its exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait()
 
 
 def main() -> int:
@@ -112,23 +67,12 @@ def _soaked(
     bundle: Path, arguments: argparse.Namespace
 ) -> tuple[list[Result], list[int], list[str]]:
     """Return all results, samples of the server's memory in bytes, and problems."""
-    with started(bundle, "--draft", arguments.draft) as server:
+    with started(bundle, "--allow-schedule", "any", "--draft", arguments.draft) as server:
         results, memory = asyncio.run(_load(server, arguments))
         problems = list(_wrong_books(server, results))
         if code := server.stop():
             problems.append(f"the server ended with {code}")
     return results, memory, problems
-
-
-@contextmanager
-def started(bundle: Path, *options: str) -> Iterator[Server]:
-    """Run a server that is gone when the block ends."""
-    server = Server(bundle, *options)
-    try:
-        yield server
-    finally:
-        server.process.kill()
-        server.process.wait()
 
 
 def short(draw: random.Random) -> Lengths:

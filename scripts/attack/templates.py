@@ -28,7 +28,7 @@ from threading import Event
 from typing import Any
 
 from harness import put_chat, tiny_bundle
-from soak import Server, started
+from server import Server, started
 
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.tokens.template_process import MAX_SECONDS, TemplateProcesses

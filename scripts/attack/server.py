@@ -1,0 +1,102 @@
+"""A server in its own process, for attacks: its log, figures and answers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from urllib.request import urlopen
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # contains the load generator
+
+from benchmarks.process import skipdec_command
+
+_START_SECONDS = 120.0
+_END_SECONDS = 60.0
+
+
+class Server:
+    """A process that serves and writes its log as JSON; with a ``key``, clients need it."""
+
+    def __init__(self, command: Sequence[str], key: str | None = None) -> None:
+        """Wait until it is ready."""
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        environment = os.environ | ({} if key is None else {"SKIPDEC_API_KEY": key})
+        self.log: list[str] = []
+        self._is_ready = Event()
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        Thread(target=self._read, daemon=True).start()
+        if not self._is_ready.wait(_START_SECONDS) or self.process.poll() is not None:
+            self.process.kill()
+            raise RuntimeError("the server does not become ready:\n" + "".join(self.log))
+        host, _, port = self.address.removeprefix("http://").rpartition(":")
+        self.host, self.port = host, int(port)
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of /metrics by name and labels."""
+        with urlopen(f"{self.address}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+    def ask(self, path: str, **fields: object) -> tuple[int, bytes]:
+        """Return status and body of one answer, on a new connection; 0 if none comes."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=_END_SECONDS)
+        try:
+            body = json.dumps(fields) if fields else None
+            connection.request("POST" if fields else "GET", path, body, self._headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException):
+            return 0, b""
+        finally:
+            connection.close()
+
+    def workers(self) -> list[int]:
+        """Return the process ids of its children."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        listed = [(task / "children").read_text() for task in tasks.iterdir()]
+        return [int(pid) for children in listed for pid in children.split()]
+
+    def stop(self) -> int:
+        """Stop it as an operator does, or kill it after a minute; return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def _read(self) -> None:
+        """Keep the log, so that the pipe never fills; lines of libraries are shown."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if not line.startswith("{"):
+                sys.stderr.write(line)
+                continue
+            document = json.loads(line)
+            if str(document["message"]).startswith("listening"):
+                self.address = str(document["address"])
+            elif str(document["message"]).startswith("ready"):
+                self._is_ready.set()
+        self._is_ready.set()  # it has ended
+
+
+@contextmanager
+def started(bundle: Path, *options: str, key: str | None = None) -> Iterator[Server]:
+    """Run ``skipdec serve`` of one bundle, which is gone when the block ends."""
+    command = skipdec_command("serve", f"tiny={bundle}", "--port", "0", "--threads", "1")
+    server = Server([*command, "--log-format", "json", *options], key)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
