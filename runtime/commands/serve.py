@@ -82,8 +82,8 @@ def serve(options: ServeOptions) -> None:
     """Serve bundles over HTTP, many requests in one running batch, each at its own depth."""
     require_extra("serve", "skipdec serve")
     from ..scheduling.scheduler import parse_admission
+    from ..serving.http.logs import log_to_stderr
     from ..serving.http.server import HttpServer, ServedBundle
-    from ..serving.http.watch import log_to_stderr
     from ..serving.process.engine import ProcessEngine
 
     # A thread that reads a body delays the event loop by at most this long.

@@ -21,7 +21,7 @@ from ..scheduling.stats import EngineStats
 from .engine_loop import Cancellation, EngineLoop, require_possible
 from .inputs import InputProcessor
 from .service import EngineService
-from .stream import OpenRequest
+from .stream import PendingRequest
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ class AsyncEngine(EngineService):
         )
         self._generator = generator
         self._held = ExitStack()
-        self._engine = self._held.enter_context(generator.running_batch(options))
-        self._loop = EngineLoop(self._engine, self._requests)
+        self._batch = self._held.enter_context(generator.running_batch(options))
+        self._loop = EngineLoop(self._batch, self._requests)
         self._thread = threading.Thread(target=self._run, name="skipdec engine", daemon=True)
         self._thread.start()
 
@@ -83,13 +83,13 @@ class AsyncEngine(EngineService):
         return self._loop.seconds_in_step
 
     @override
-    def enter(self, opened: OpenRequest) -> None:
+    def enter(self, pending: PendingRequest) -> None:
         self.require_home()
-        require_possible(self._engine, opened.asked)
-        self._requests.open(
-            opened,
+        require_possible(self._batch, pending.asked)
+        self._requests.admit(
+            pending,
             cancel=lambda name, reason: self._loop.send(Cancellation(name, reason)),
-            send=lambda opened: self._loop.send(opened.asked),
+            send=lambda pending: self._loop.send(pending.asked),
             retry_after=self.seconds_until_room,
         )
 
@@ -102,7 +102,7 @@ class AsyncEngine(EngineService):
     def stats(self) -> EngineStats:
         # A request that has not reached the engine yet counts as waiting.
         self.require_home()
-        return replace(self._engine.stats(), waiting=self._requests.waiting)
+        return replace(self._batch.stats(), waiting=self._requests.waiting)
 
     @override
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""EngineLoop: steps an engine in one thread and takes messages from other threads."""
+"""EngineLoop: steps a running batch in one thread and takes messages from other threads."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ class StepSink(Protocol):
 
 
 class EngineLoop:
-    """Steps ``engine`` while it is busy; `send` and `stop` from any thread, `run` in one.
+    """Steps ``batch`` while it is busy; `send` and `stop` from any thread, `run` in one.
 
     Texts to score run between two steps; scored and generated texts share the time
     (`BatchScoring`): the gap between two tokens grows by at most one scored text. A text waits for
     memory that running requests hold.
     """
 
-    def __init__(self, engine: RunningBatch, sink: StepSink) -> None:
-        self._engine = engine
+    def __init__(self, batch: RunningBatch, sink: StepSink) -> None:
+        self._batch = batch
         self._sink = sink
         self._inbox: SimpleQueue[Message | None] = SimpleQueue()
         self._numbers: dict[str, int] = {}  # in the engine, of those that have not ended
         self._requests: dict[int, ServedRequest] = {}  # the same, by number
         self._texts = ClientQueues[str, ServedRequest]()  # to score
         self._step_start: float | None = None
-        engine.on_admission = self._tell_begin
+        batch.on_admission = self._tell_begin
 
     @property
     def seconds_in_step(self) -> float:
@@ -96,7 +96,7 @@ class EngineLoop:
         try:
             while self._take_in():
                 self._step_start = monotonic()
-                deltas = self._engine.step()
+                deltas = self._batch.step()
                 self._step_start = None
                 self._post(deltas)
                 self._score()
@@ -107,14 +107,14 @@ class EngineLoop:
         """Take what was sent, waiting for it where there is nothing to do; False to stop."""
         while True:
             try:
-                message = self._inbox.get(block=not (self._engine.is_busy or self._texts))
+                message = self._inbox.get(block=not (self._batch.is_busy or self._texts))
             except Empty:
                 break
             match message:
                 case None:
                     return False
                 case ServedRequest(request=Request() as request):
-                    number = self._engine.add_request(request, message.schedule)
+                    number = self._batch.add_request(request, message.schedule)
                     self._numbers[message.request_id] = number
                     self._requests[number] = message
                 case ServedRequest():
@@ -127,9 +127,9 @@ class EngineLoop:
     def _end_early(self, request_id: str, reason: str) -> None:
         number = self._numbers.get(request_id)
         if number is not None:
-            self._post(self._engine.abort(number, reason))
+            self._post(self._batch.abort(number, reason))
         elif self._texts.discard(request_id):
-            self._engine.scoring.drop()
+            self._batch.scoring.drop()
             result = ScoreResult(request_id, error=given_up(reason))
             self._sink.step(StepResult(scored=[result]))
 
@@ -144,15 +144,15 @@ class EngineLoop:
         """Score the next text, unless what runs is owed time or holds its memory."""
         if not self._texts:
             return
-        engine, asked = self._engine, next(iter(self._texts))
+        batch, asked = self._batch, next(iter(self._texts))
         text = cast(ScoreRequest, asked.request)
-        if engine.is_busy and not engine.scoring.is_due(text, running=engine.running_rows > 0):
+        if batch.is_busy and not batch.scoring.is_due(text, running=batch.running_rows > 0):
             return
         self._sink.begin([asked.request_id])
         self._step_start = monotonic()
         self._texts.serve(asked.request_id)
         try:
-            result = ScoreResult(asked.request_id, engine.scoring.run(text, asked.schedule))
+            result = ScoreResult(asked.request_id, batch.scoring.run(text, asked.schedule))
         except SkipDecError as error:
             result = ScoreResult(asked.request_id, error=error)
         self._step_start = None
@@ -167,19 +167,19 @@ class EngineLoop:
         numbers = dict.fromkeys(
             delta.request_index for delta in deltas if delta.finish_reason is not None
         )
-        ended = [self._take(number) for number in numbers if self._engine.has_ended(number)]
+        ended = [self._take(number) for number in numbers if self._batch.has_ended(number)]
         self._sink.step(StepResult(named, ended))
 
     def _take(self, number: int) -> RequestOutput:
         request = self._requests.pop(number)
         del self._numbers[request.request_id]
-        return replace(self._engine.take(number), request_id=request.request_id)
+        return replace(self._batch.take(number), request_id=request.request_id)
 
 
-def require_possible(engine: RunningBatch, asked: ServedRequest) -> None:
-    """Raise CapacityError or UsageError for a request that ``engine`` could never run."""
+def require_possible(batch: RunningBatch, asked: ServedRequest) -> None:
+    """Raise CapacityError or UsageError for a request that ``batch`` could never run."""
     match asked.request:
         case Request() as request:
-            engine.limits.require_possible(request, asked.schedule)
+            batch.limits.require_possible(request, asked.schedule)
         case ScoreRequest() as text:
-            engine.scoring.check(text)
+            batch.scoring.check(text)

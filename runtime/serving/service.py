@@ -13,8 +13,8 @@ from ..scheduling.stats import EngineStats
 from ..tokens.outputs import RequestOutput, ScoreOutput
 from ..tokens.sampling import SamplingParams
 from .inputs import InputProcessor
-from .open_requests import OpenRequests
-from .stream import OpenRequest, RequestStream, ScoreFuture, ServedRequest, require_time
+from .pending import PendingRequests
+from .stream import PendingRequest, RequestStream, ScoreFuture, ServedRequest, require_time
 
 
 class RequestOptions(TypedDict, total=False):
@@ -28,7 +28,7 @@ class RequestOptions(TypedDict, total=False):
 
 
 class EngineService(ABC):
-    """A bundle that many asyncio clients generate with at once; they wait in one `OpenRequests`.
+    """A bundle that many asyncio clients generate with at once; they wait in one `PendingRequests`.
 
     `AsyncEngine` runs it in a thread, `ProcessEngine` in a process. Only the process that opened it
     can use it: in a forked child its methods raise SkipDecError.
@@ -36,7 +36,7 @@ class EngineService(ABC):
 
     def __init__(self, inputs: InputProcessor, max_waiting: int) -> None:
         self._inputs = inputs
-        self._requests = OpenRequests(type(self).__name__, max_waiting)
+        self._requests = PendingRequests(type(self).__name__, max_waiting)
 
     @property
     def inputs(self) -> InputProcessor:
@@ -67,7 +67,7 @@ class EngineService(ABC):
         """Seconds that the current step has taken so far; 0.0 between steps."""
 
     @abstractmethod
-    def enter(self, opened: OpenRequest) -> None:
+    def enter(self, pending: PendingRequest) -> None:
         """Queue a prepared request; raises as `submit`, but for its own checks of the prompt."""
 
     def require_home(self) -> None:

@@ -62,7 +62,7 @@ class ServedRequest:
         return self.deadline is not None and now > self.deadline
 
 
-class OpenRequest(ABC):
+class PendingRequest(ABC):
     """A request in flight. Belongs to the event loop in which it was made.
 
     The fields that say how far it has come belong to the engine that holds it.
@@ -135,7 +135,7 @@ class RequestTimes:
         return list(zip(("queue", "prefill", "decode"), starts, ends, strict=False))
 
 
-class RequestStream(OpenRequest):
+class RequestStream(PendingRequest):
     """The deltas of one request; an async iterator, and a context manager whose end cancels it.
 
     The engine never waits for a reader: what is unread stays here, at most max_tokens deltas a
@@ -259,7 +259,7 @@ class RequestStream(OpenRequest):
         return self._output is not None or self._error is not None
 
 
-class ScoreFuture(OpenRequest):
+class ScoreFuture(PendingRequest):
     """The scores of one text, awaited in the event loop in which this was made."""
 
     def __init__(self, asked: ServedRequest) -> None:

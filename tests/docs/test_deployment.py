@@ -22,9 +22,9 @@ from typer.main import get_command
 from skipdec.cli import build_app
 from skipdec.runtime.serving.http.app import build_app as build_server
 from skipdec.runtime.serving.http.config import ServerConfig
+from skipdec.runtime.serving.http.metrics import Metrics
 from skipdec.runtime.serving.http.middleware import ApiKeys
-from skipdec.runtime.serving.http.served import ServedModels
-from skipdec.runtime.serving.http.watch import Metrics
+from skipdec.runtime.serving.http.models import ServedModels
 
 KUBERNETES = "1.37"
 DEPLOYMENT = ROOT / "examples" / "deployment"

@@ -19,6 +19,8 @@ from ...schedule.text import format_schedule
 from .chat import ChatAnswer, ChatRequest, has_template, require_template
 from .completions import CompletionAnswer, read_request
 from .config import ServerConfig
+from .logs import RequestRecord
+from .metrics import Metrics
 from .middleware import (
     ApiKeys,
     BodyMiddleware,
@@ -26,10 +28,9 @@ from .middleware import (
     KeyMiddleware,
     RecordMiddleware,
 )
+from .models import ServedModel, ServedModels
 from .protocol import ApiError, CompletionRequest, TextRequest, api_error, unavailable
 from .scoring import scored_answer
-from .served import ServedModel, ServedModels
-from .watch import Metrics, RequestRecord
 
 _INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 

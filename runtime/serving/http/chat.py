@@ -24,8 +24,8 @@ from .documents import (
     shown_logprob,
     whole_choice,
 )
+from .models import ServedModel
 from .protocol import ApiError, TextRequest
-from .served import ServedModel
 
 _MESSAGES: dict[str, Any] = {
     "type": "array",

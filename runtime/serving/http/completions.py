@@ -32,6 +32,9 @@ from .documents import (
     json_answer,
     whole_choice,
 )
+from .logs import RequestRecord
+from .metrics import Metrics
+from .models import ServedModel, ServedModels
 from .protocol import (
     ApiError,
     CompletionRequest,
@@ -40,8 +43,6 @@ from .protocol import (
     is_small,
     unavailable,
 )
-from .served import ServedModel, ServedModels
-from .watch import Metrics, RequestRecord
 
 _CHUNK = 32  # most deltas of a completion in one event
 _EVENT_HEADERS = [

@@ -20,8 +20,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ....engines.documents import read_file
 from ....engines.errors import UsageError
 from .config import ServerConfig
+from .logs import RequestRecord
+from .metrics import Metrics
 from .protocol import ApiError, unavailable
-from .watch import Metrics, RequestRecord, trace
+from .traces import trace
 
 VARIABLE = "SKIPDEC_API_KEY"
 _MAX_BYTES = 1 << 20  # of a file of keys

@@ -14,9 +14,10 @@ from ...tokens.tokenizer import Tokenizer
 from ..stream import ServedRequest
 from .completions import Prepared, answer_head
 from .documents import TextOffsets, TokenNames, json_answer, logprobs_document
+from .logs import RequestRecord
+from .metrics import Metrics
+from .models import ServedModel, ServedModels
 from .protocol import ApiError, CompletionRequest, unavailable
-from .served import ServedModel, ServedModels
-from .watch import Metrics, RequestRecord
 
 
 async def scored_answer(

@@ -18,9 +18,10 @@ from ....engines.host.signals import SIGNALS
 from ..service import EngineService
 from .app import build_app
 from .config import ServerConfig
+from .logs import SERVER
 from .middleware import ApiKeys
-from .served import ServedModel, ServedModels
-from .watch import SERVER, exporting_traces
+from .models import ServedModel, ServedModels
+from .traces import exporting_traces
 
 _CUT_SECONDS = 5.0  # for answers to leave, once nothing runs any more
 _MAX_HEADERS = 32 << 10  # bytes of a request's line and headers

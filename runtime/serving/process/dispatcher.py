@@ -10,8 +10,8 @@ from time import monotonic
 
 from ....engines.errors import UsageError, WorkerDiedError
 from ..engine_loop import Cancellation, ScoreResult, StepResult
-from ..open_requests import OpenRequests
-from ..stream import OpenRequest, RequestStream, ServedRequest
+from ..pending import PendingRequests
+from ..stream import PendingRequest, RequestStream, ServedRequest
 from .messages import Begun, LogprobParts, Outbox, Refused, ScorePart, Stepped, Submission
 
 _MOST_BLAMES = 4096  # hashes that are remembered
@@ -81,21 +81,21 @@ class Suspects:
 
 
 class Dispatcher:
-    """Hands open requests to the worker that is there, and to the next one what the last lost.
+    """Hands pending requests to the worker that is there, and to the next one what the last lost.
 
-    ``outbox`` of the worker is None while there is none. Safe from all threads; `OpenRequests` is
-    never asked with the lock held, since it calls `send` with its own.
+    ``outbox`` of the worker is None while there is none. Safe from all threads;
+    `PendingRequests` is never asked with the lock held, since it calls `send` with its own.
     """
 
-    def __init__(self, requests: OpenRequests, suspects: Suspects) -> None:
+    def __init__(self, requests: PendingRequests, suspects: Suspects) -> None:
         self._requests = requests
         self._lock = Lock()  # guards all that follows
         self._outbox: Outbox | None = None
-        self._unsent: dict[str, OpenRequest] = {}  # in order of arrival
-        self._sent: dict[str, OpenRequest] = {}
+        self._unsent: dict[str, PendingRequest] = {}  # in order of arrival
+        self._sent: dict[str, PendingRequest] = {}
         self._suspects = suspects
         self._watched: str | None = None  # the suspect that the worker has
-        self._parts = LogprobParts()  # for the keeper's thread alone
+        self._parts = LogprobParts()  # for the supervisor's thread alone
         self._heard = 0.0  # of time.monotonic: from the worker, or when it got something to do
 
     @property
@@ -121,22 +121,22 @@ class Dispatcher:
             if self._suspects.is_poison(content):
                 raise self._poison(content)
 
-    def send(self, opened: OpenRequest) -> None:
+    def send(self, pending: PendingRequest) -> None:
         """Hand a request to the worker, or let it wait for one."""
         with self._lock:
-            self._unsent[opened.request_id] = opened
+            self._unsent[pending.request_id] = pending
             self._send_unsent()
 
     def cancel(self, request_id: str, reason: str) -> None:
         """End a request, wherever it is."""
         with self._lock:
-            opened = self._unsent.pop(request_id, None)
+            pending = self._unsent.pop(request_id, None)
             sent = self._sent.get(request_id)
-            if opened is None and sent is not None and sent.end_reason is None:
+            if pending is None and sent is not None and sent.end_reason is None:
                 sent.end_reason = reason
                 if self._outbox is not None:
                     self._outbox.send(Cancellation(request_id, reason))
-        if opened is not None:
+        if pending is not None:
             self._requests.give_up(request_id, reason, has_left=True)
 
     def end_late(self) -> None:
@@ -159,8 +159,8 @@ class Dispatcher:
             sent, self._sent = list(self._sent.values()), {}
             self._parts.clear()
             self._outbox = self._watched = None
-            ran = [opened for opened in sent if opened.has_begun]
-            self._suspects.blame(_content(opened) for opened in ran)
+            ran = [pending for pending in sent if pending.has_begun]
+            self._suspects.blame(_content(pending) for pending in ran)
             kept = [
                 one
                 for one in sent
@@ -169,15 +169,15 @@ class Dispatcher:
             self._unsent = {one.request_id: one for one in kept} | self._unsent
             waiting = self._unsent.values()
             poison = [one for one in waiting if self._suspects.is_poison(_content(one))]
-            for opened in poison:
-                del self._unsent[opened.request_id]
-        for opened in sent:
-            if opened.end_reason is not None:
-                self._requests.give_up(opened.request_id, opened.end_reason, has_left=True)
+            for pending in poison:
+                del self._unsent[pending.request_id]
+        for pending in sent:
+            if pending.end_reason is not None:
+                self._requests.give_up(pending.request_id, pending.end_reason, has_left=True)
         self._requests.end(ran, WorkerDiedError("worker", f"died while the text ran ({reason})"))
-        for opened in poison:
-            self._requests.end([opened], self._poison(_content(opened)))
-        lost = [opened for opened in sent if opened not in kept]
+        for pending in poison:
+            self._requests.end([pending], self._poison(_content(pending)))
+        lost = [pending for pending in sent if pending not in kept]
         problem = f"died twice while the request waited ({reason})"
         self._requests.end(lost, WorkerDiedError("worker", problem))
         return len(ran)
@@ -199,18 +199,18 @@ class Dispatcher:
         with self._lock:
             self._heard = monotonic()
             for output in message.ended:
-                opened = self._sent.pop(output.request_id, None)
+                pending = self._sent.pop(output.request_id, None)
                 output = self._parts.completed(output)
-                if isinstance(opened, RequestStream):
-                    result.ended.append(replace(output, prompt=opened.prompt))
+                if isinstance(pending, RequestStream):
+                    result.ended.append(replace(output, prompt=pending.prompt))
                     reasons = (one.finish_reason for one in output.outputs)
-                    self._acquit(opened, ended_well=_ENDED_WELL.issuperset(reasons))
+                    self._acquit(pending, ended_well=_ENDED_WELL.issuperset(reasons))
             for request_id, scores in message.scored:
-                opened = self._sent.pop(request_id, None)
+                pending = self._sent.pop(request_id, None)
                 scores = self._parts.scored(request_id, scores)
-                if opened is not None:
+                if pending is not None:
                     result.scored.append(ScoreResult(request_id, scores))
-                    self._acquit(opened, ended_well=True)
+                    self._acquit(pending, ended_well=True)
             self._send_unsent()
         self._requests.step(result)
         if self._unsent:
@@ -220,12 +220,12 @@ class Dispatcher:
         """The worker does not take a request."""
         with self._lock:
             self._heard = monotonic()
-            opened = self._sent.pop(str(message.request_id), None)
+            pending = self._sent.pop(str(message.request_id), None)
             if self._watched == message.request_id:
                 self._watched = None
             self._send_unsent()
-        if opened is not None:
-            self._requests.end([opened], message.error())
+        if pending is not None:
+            self._requests.end([pending], message.error())
 
     def _hear(self) -> None:
         with self._lock:
@@ -235,25 +235,25 @@ class Dispatcher:
         """Hand over what waits, but for suspects while the worker has one."""
         if self._outbox is None:
             return
-        for request_id, opened in list(self._unsent.items()):
-            submission = Submission.of(opened.asked)
+        for request_id, pending in list(self._unsent.items()):
+            submission = Submission.of(pending.asked)
             if self._suspects and self._suspects.has(submission.content()):
                 if self._watched is not None:
                     continue
                 self._watched = request_id
             del self._unsent[request_id]
-            opened.sends += 1
+            pending.sends += 1
             if not self._sent:
                 self._heard = monotonic()
-            self._sent[request_id] = opened
+            self._sent[request_id] = pending
             self._outbox.send(submission)
 
-    def _acquit(self, opened: OpenRequest, *, ended_well: bool) -> None:
+    def _acquit(self, pending: PendingRequest, *, ended_well: bool) -> None:
         """Clear a suspect that has left the worker, which lives."""
-        if self._watched == opened.request_id:
+        if self._watched == pending.request_id:
             self._watched = None
             if ended_well:
-                self._suspects.clear(_content(opened))
+                self._suspects.clear(_content(pending))
 
     def _poison(self, content: str) -> UsageError:
         return UsageError(
@@ -263,5 +263,5 @@ class Dispatcher:
         )
 
 
-def _content(opened: OpenRequest) -> str:
-    return Submission.of(opened.asked).content()
+def _content(pending: PendingRequest) -> str:
+    return Submission.of(pending.asked).content()

@@ -18,13 +18,13 @@ from ...requests.request import Request
 from ...scheduling.loaded_bundle import RequestLimits, require_rows
 from ...scheduling.stats import EngineStats
 from ..inputs import InputProcessor
-from ..open_requests import OpenRequests
+from ..pending import PendingRequests
 from ..service import EngineService
-from ..stream import OpenRequest
+from ..stream import PendingRequest
 from .dispatcher import Dispatcher, Suspects
-from .keeper import WORKER, WorkerKeeper
 from .messages import Begun, Loaded, Message, Outbox, Refused, ScorePart, Stepped
 from .settings import RestartPolicy, WorkerSettings
+from .supervisor import WORKER, WorkerSupervisor
 
 
 class ProcessEngine(EngineService):
@@ -55,7 +55,7 @@ class ProcessEngine(EngineService):
         self._ended_stats: list[EngineStats] = []  # the total of those that died, if any did
         self._limits: RequestLimits | None = None  # of the last worker that has loaded
         self.loaded: Future[None] = Future()
-        self._keeper = WorkerKeeper(settings, policy, self, worker_module)
+        self._supervisor = WorkerSupervisor(settings, policy, self, worker_module)
 
     @classmethod
     @asynccontextmanager
@@ -111,29 +111,29 @@ class ProcessEngine(EngineService):
     @property
     def worker_pid(self) -> int | None:
         """The worker's process id; None while there is none."""
-        return self._keeper.pid
+        return self._supervisor.pid
 
     @property
-    def requests(self) -> OpenRequests:
+    def requests(self) -> PendingRequests:
         """The requests that have not ended."""
         return self._requests
 
     @override
-    def enter(self, opened: OpenRequest) -> None:
+    def enter(self, pending: PendingRequest) -> None:
         """Queue a request, whose stream raises CapacityError if no worker has loaded yet.
 
         Before that the size of the KV memory is unknown here.
         """
         self.require_home()
-        request = opened.asked.request
+        request = pending.asked.request
         if isinstance(request, Request):
             if self._limits is None:
                 require_rows(request, self._settings.max_batch_size)
             else:
-                self._limits.require_possible(request, opened.asked.schedule)
-        self._dispatcher.require_sound(opened.asked)
-        self._requests.open(
-            opened,
+                self._limits.require_possible(request, pending.asked.schedule)
+        self._dispatcher.require_sound(pending.asked)
+        self._requests.admit(
+            pending,
             cancel=self._dispatcher.cancel,
             send=self._dispatcher.send,
             retry_after=self.seconds_until_room,
@@ -158,10 +158,10 @@ class ProcessEngine(EngineService):
             return
         self._requests.refuse("is closed")
         self._inputs.close()
-        self._keeper.close()
+        self._supervisor.close()
         self._requests.end(self._requests.all(), ClosedError("ProcessEngine", "was closed"))
 
-    # What follows is called in the keeper's thread (WorkerClient).
+    # What follows is called in the supervisor's thread (WorkerClient).
 
     def on_loaded(self, loaded: Loaded, outbox: Outbox) -> None:
         """Raises BundleError for another bundle than that whose tokens requests are made of."""

@@ -41,11 +41,11 @@ def main() -> None:
     except SkipDecError as error:
         link.send(Refused.of(error))
         return
-    with generator.running_batch(settings) as engine:
-        loop = EngineLoop(engine, _LinkSink(link, engine))
-        intake.serve(engine, loop, generator.model.num_layers)
+    with generator.running_batch(settings) as batch:
+        loop = EngineLoop(batch, _LinkSink(link, batch))
+        intake.serve(batch, loop, generator.model.num_layers)
         digest = generator.bundle.manifest.digest
-        link.send(Loaded(digest, engine.stats(), engine.limits))
+        link.send(Loaded(digest, batch.stats(), batch.limits))
         try:
             loop.run()
         except Exception:
@@ -60,9 +60,9 @@ class _Intake(Thread):
         super().__init__(name="skipdec intake", daemon=True)
         self._link = link
 
-    def serve(self, engine: RunningBatch, loop: EngineLoop, num_layers: int) -> None:
+    def serve(self, batch: RunningBatch, loop: EngineLoop, num_layers: int) -> None:
         """Hand over requests from now on; the parent sends none before it is told `Loaded`."""
-        self._engine, self._loop, self._num_layers = engine, loop, num_layers
+        self._batch, self._loop, self._num_layers = batch, loop, num_layers
 
     def run(self) -> None:
         """Read until the parent ends."""
@@ -84,7 +84,7 @@ class _Intake(Thread):
             case Submission():
                 try:
                     asked = message.asked(self._num_layers)
-                    require_possible(self._engine, asked)
+                    require_possible(self._batch, asked)
                 except SkipDecError as error:
                     self._link.send(Refused.of(error, message.request_id))
                 else:
@@ -97,9 +97,9 @@ class _LinkSink:
     Figures go with it when a request has begun or ended, else at most every 50 ms.
     """
 
-    def __init__(self, link: Link, engine: RunningBatch) -> None:
+    def __init__(self, link: Link, batch: RunningBatch) -> None:
         self._link = link
-        self._engine = engine
+        self._batch = batch
         self._told = 0.0  # of time.monotonic: when figures were told; 0.0: they are due
 
     def begin(self, request_ids: Sequence[str]) -> None:
@@ -112,7 +112,7 @@ class _LinkSink:
                 self._link.send(Refused.of(one.error, one.request_id))
         now, stats = monotonic(), None
         if result.ended or result.scored or now - self._told > _FRESH_SECONDS:
-            self._told, stats = now, self._engine.stats()
+            self._told, stats = now, self._batch.stats()
         for message in step_messages(result, stats):
             self._link.send(message)
 

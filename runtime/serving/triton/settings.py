@@ -17,8 +17,6 @@ from ...opening import OpenOptions
 BUNDLE_NAME = "bundle"  # beside model.py: a copy, or a link
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_PARAMETERS = {"raw_prompts": "raw_prompt"}  # names that repositories were written with
-_FIELDS = {parameter: field for field, parameter in _PARAMETERS.items()}
 
 
 class ModelSettings(OpenOptions):
@@ -27,7 +25,7 @@ class ModelSettings(OpenOptions):
     def to_parameters(self) -> dict[str, str]:
         """The values that are set, as the parameters of a config.pbtxt."""
         fields = OpenOptions.model_fields.keys() - {"kv_shares"}
-        values = {_PARAMETERS.get(name, name): getattr(self, name) for name in sorted(fields)}
+        values = {name: getattr(self, name) for name in sorted(fields)}
         return {name: str(value) for name, value in values.items() if value is not None}
 
     @classmethod
@@ -43,7 +41,7 @@ class ModelSettings(OpenOptions):
         for name, value in parameters.items():
             if not isinstance(value, Mapping) or not isinstance(value.get("string_value"), str):
                 raise UsageError(f"parameter {name}", f"is {shown(value)}; allowed: a string_value")
-            texts[_FIELDS.get(name, name)] = value["string_value"]
+            texts[name] = value["string_value"]
         return cls(**texts)
 
 

@@ -94,15 +94,16 @@ def test_between_two_texts_that_are_scored_comes_a_step(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    score, decode = BatchScoring.run, RunningBatch._decode
+    score, step = BatchScoring.run, RunningBatch.step
 
     def scored(self: BatchScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
         done.append("score")
         return score(self, request, schedule)
 
     def decoded(self: RunningBatch) -> list[StreamDelta]:
-        done.append("decode")
-        return decode(self)
+        if self.running_rows:
+            done.append("decode")
+        return step(self)
 
     async def main(engine: AsyncEngine) -> None:
         with held_steps() as held:
@@ -114,7 +115,7 @@ def test_between_two_texts_that_are_scored_comes_a_step(
         await asyncio.gather(text, *scores)
 
     monkeypatch.setattr(BatchScoring, "run", scored)
-    monkeypatch.setattr(RunningBatch, "_decode", decoded)
+    monkeypatch.setattr(RunningBatch, "step", decoded)
     with_engine(bundle, main)
     assert done.count("score") == 5
     while done[-1] == "score":  # the text has ended
@@ -193,12 +194,16 @@ def test_too_many_texts_are_refused_and_closing_ends_those_that_wait(bundle: Pat
             await asyncio.sleep(0)
             with pytest.raises(OverloadedError):
                 await engine.score(TEXT)
-            engine._loop.stop()
+            closing = asyncio.create_task(asyncio.to_thread(engine.close))
+            while engine.refusal is None:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.2)
         with pytest.raises(ClosedError):
             await running
         for task in left:
             with pytest.raises(ClosedError):
                 await task
+        await closing
 
     left: list[asyncio.Task[ScoreOutput]] = []
     with_engine(bundle, main, max_waiting=2)
@@ -260,14 +265,13 @@ def test_a_text_waits_for_memory_that_running_requests_hold(bundle: Path) -> Non
             running = asyncio.create_task(engine.generate(TEXT, LONG))
             while not held.is_set():
                 await asyncio.sleep(0)
-            pool = engine._engine._loaded.engines.pool
-            request, _ = engine.inputs.prepare_score(TEXT, None, None)
-            needed = engine._engine.scoring._scorer.nbytes(request)
-            pool.limit = pool.in_use_bytes + needed - 1
+            reserved.append(engine.stats().reserved_bytes)
             scored = asyncio.create_task(engine.score(TEXT))
             await asyncio.sleep(0)
         await running
         assert np.isfinite((await scored).logprobs).all()
         assert engine.stats().failed == 0
 
+    reserved = list[int]()
     with_engine(bundle, main)
+    with_engine(bundle, main, kv_memory=reserved[0] + 1)  # too little for both

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
+from typing import Any
 
 import httpx2
 import pytest
@@ -23,7 +24,7 @@ from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.serving.http.config import ServerConfig
 from skipdec.runtime.serving.http.server import HttpServer, OpenEngine, ServedBundle
-from skipdec.runtime.tokens.outputs import StreamDelta
+from skipdec.runtime.serving.pending import PendingRequests
 
 ROWS = 2  # that run at once
 
@@ -147,22 +148,35 @@ def connected(server: Running, receive_buffer: int | None = None) -> Iterator[so
 
 
 @contextmanager
-def held_steps(method: str = "_decode") -> Iterator[Event]:
-    """Engines of this process wait in their next decode step, or other method, for the end.
+def held_steps() -> Iterator[Event]:
+    """Engines of this process wait in their next step of texts that run, until the end.
 
     Yields an event that is set as soon as one of them waits.
     """
-    waits, may_go_on = Event(), Event()
-    original = getattr(RunningBatch, method)
+    with _held(RunningBatch, "step", lambda batch: batch.running_rows > 0) as waits:
+        yield waits
 
-    def held(engine: RunningBatch, *args: object) -> list[StreamDelta]:
-        waits.set()
-        may_go_on.wait()
-        deltas: list[StreamDelta] = original(engine, *args)
-        return deltas
+
+@contextmanager
+def held_prompts() -> Iterator[Event]:
+    """Engines of this process wait, until the end, when a prompt is about to run."""
+    with _held(PendingRequests, "begin", lambda _: True) as waits:
+        yield waits
+
+
+@contextmanager
+def _held(kind: type, method: str, waits_now: Callable[[Any], bool]) -> Iterator[Event]:
+    waits, may_go_on = Event(), Event()
+    original = getattr(kind, method)
+
+    def held(one: object, *args: object) -> object:
+        if waits_now(one):
+            waits.set()
+            may_go_on.wait()
+        return original(one, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunningBatch, method, held)
+        patch.setattr(kind, method, held)
         try:
             yield waits
         finally:

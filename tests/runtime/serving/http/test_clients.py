@@ -11,7 +11,7 @@ from http_servers import ROWS, Running, held_steps, serving
 
 from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.serving.http.server import ServedBundle
-from skipdec.runtime.serving.stream import OpenRequest
+from skipdec.runtime.serving.stream import PendingRequest
 
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 20, "ignore_eos": True}
 SCORED: dict[str, Any] = {"prompt": "ab", "echo": True, "logprobs": 0, "max_tokens": 0}
@@ -26,7 +26,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     original = AsyncEngine.enter
 
-    def noted(engine: AsyncEngine, opened: OpenRequest) -> None:
+    def noted(engine: AsyncEngine, opened: PendingRequest) -> None:
         names.append(opened.asked.request.client)
         original(engine, opened)
 

@@ -9,7 +9,7 @@ import re
 import pytest
 from http_servers import Running, logged
 
-from skipdec.runtime.serving.http.watch import REQUESTS, JsonFormatter, TextFormatter
+from skipdec.runtime.serving.http.logs import REQUESTS, JsonFormatter, TextFormatter
 
 FORGED = "x\r\n12:00:01 info POST /v1/completions status=200\x1b[2K\u2028\x85 status=200"
 QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')

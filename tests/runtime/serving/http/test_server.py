@@ -19,8 +19,8 @@ from http_servers import Running, held_steps, in_thread, logged, open_tiny, serv
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.serving.http.config import ServerConfig
+from skipdec.runtime.serving.http.logs import REQUESTS, JsonFormatter
 from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
-from skipdec.runtime.serving.http.watch import REQUESTS, JsonFormatter
 
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 50, "ignore_eos": True}  # many steps
 RUNNING = 'skipdec_requests_running{model="tiny"}'
@@ -33,34 +33,10 @@ def tiny(bundle: Path) -> ServedBundle:
     return ServedBundle("tiny", bundle)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
-    [
-        ("GET", "/nothing", 404, None),
-        ("GET", "/v1/completions", 405, None),
-        ("GET", "/v1/models/other", 404, "model_not_found"),
-    ],
-)
-def test_other_paths_answer_in_openais_shape(
-    server: Running, method: str, path: str, status: int, code: str | None
-) -> None:
-    answer = server.http.request(method, path)
-    assert answer.status_code == status
-    assert answer.json()["error"]["code"] == code
-    assert answer.headers["x-request-id"].startswith("req-")
-
-
-def test_a_chat_with_a_bundle_without_template_is_told_what_to_do(server: Running) -> None:
-    chat = {"messages": [{"role": "user", "content": "Hi"}]}
-    answer = server.http.post("/v1/chat/completions", json=chat)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_chat_template")
-    assert "tiny has no chat template; use /v1/completions" in answer.json()["error"]["message"]
-    assert server.http.get("/v1/models/tiny").json()["chat"] is False
-
-
 def test_models_schedules_and_version_are_listed(server: Running) -> None:
     (model,) = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none").models.list().data
     assert model.id == "tiny"
+    assert server.http.get("/v1/models/tiny").json()["chat"] is False
     (listed,) = server.http.get("/v1/schedules").json()["data"]
     assert [entry["schedule"] for entry in listed["allowed"]] == ["full", listed["default"]]
     assert listed["allowed"][0]["layers_per_token"] == [6] * 64
@@ -96,18 +72,6 @@ def test_the_page_holds_all_that_it_shows_and_its_policy_lets_only_that_in(serve
     assert policy.startswith("default-src 'self';")
     assert "unsafe" not in policy
     assert not re.search(r"https?://|\ssrc=|\sstyle=|\son\w+=", answer.text)
-
-
-def test_an_unknown_model_is_answered_404(server: Running) -> None:
-    assert server.complete(model="gpt", prompt="a").json()["error"]["code"] == "model_not_found"
-
-
-@pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_body_that_is_too_long_is_answered_413(server: Running, is_chunked: bool) -> None:
-    body = json.dumps({"prompt": "a" * (1 << 20)}).encode()
-    content: Any = iter([body]) if is_chunked else body
-    answer = server.http.post("/v1/completions", content=content)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_long")
 
 
 def test_only_listed_keys_are_let_in(

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from skipdec.runtime.serving.http import watch as traces
-from skipdec.runtime.serving.http.watch import exporting_traces
+from skipdec.runtime.serving.http import traces
+from skipdec.runtime.serving.http.traces import exporting_traces
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

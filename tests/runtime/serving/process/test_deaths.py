@@ -16,10 +16,10 @@ from steered_worker import DIE, HOLD, RAISE
 from workers import LONG, SHORT, steered, until
 
 from skipdec import Generator, UsageError, WorkerDiedError
-from skipdec.runtime.serving.process import keeper
+from skipdec.runtime.serving.process import supervisor
 from skipdec.runtime.serving.process.engine import ProcessEngine
-from skipdec.runtime.serving.process.keeper import WorkerProcess
 from skipdec.runtime.serving.process.settings import RestartPolicy
+from skipdec.runtime.serving.process.supervisor import WorkerProcess
 
 pytestmark = pytest.mark.slow  # each starts several processes
 
@@ -133,14 +133,14 @@ def test_a_worker_is_started_as_soon_as_there_are_descriptors(
 
     async def main() -> None:
         async with steered(bundle) as engine:
-            monkeypatch.setattr(keeper, "WorkerProcess", short)
+            monkeypatch.setattr(supervisor, "WorkerProcess", short)
             kill(engine)
             await until(lambda: engine.unready is not None)
             late = await engine.generate([5], SHORT, deadline=0.0)
             assert late.outputs[0].stop_reason == "deadline"
             assert (await engine.generate([5], SHORT)).finished
 
-    monkeypatch.setattr(keeper, "_START_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "_START_SECONDS", 0.01)
     asyncio.run(main())
     assert caplog.text.count("can't be started: too little of something") == 3
 
@@ -153,7 +153,7 @@ def test_a_first_worker_that_can_not_be_started_is_the_end(
         raise OSError(number, "too little of something")
 
     async def main() -> None:
-        monkeypatch.setattr(keeper, "WorkerProcess", short)
+        monkeypatch.setattr(supervisor, "WorkerProcess", short)
         async with steered(bundle):
             pass
 

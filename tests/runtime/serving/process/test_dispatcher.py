@@ -12,7 +12,7 @@ from skipdec import RequestStream, SamplingParams, UsageError, WorkerDiedError
 from skipdec.runtime.requests.request import Request
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.serving.engine_loop import Cancellation
-from skipdec.runtime.serving.open_requests import OpenRequests
+from skipdec.runtime.serving.pending import PendingRequests
 from skipdec.runtime.serving.process.dispatcher import Dispatcher, Suspects
 from skipdec.runtime.serving.process.messages import Begun, Message, Outbox, Stepped, Submission
 from skipdec.runtime.serving.stream import ServedRequest
@@ -37,7 +37,7 @@ class Front:
     """Requests by name, each with a prompt of its own token; the dispatcher under test."""
 
     def __init__(self) -> None:
-        self.requests = OpenRequests("test", max_waiting=99)
+        self.requests = PendingRequests("test", max_waiting=99)
         self.now = 0.0
         suspects = Suspects(timeout=60, clock=lambda: self.now)
         self.dispatcher = Dispatcher(self.requests, suspects)
@@ -52,7 +52,7 @@ class Front:
         asked = ServedRequest(name, request, ExitSchedule.full(2), deadline)
         stream = RequestStream(asked)
         self.dispatcher.require_sound(asked)
-        self.requests.open(
+        self.requests.admit(
             stream,
             cancel=self.dispatcher.cancel,
             send=self.dispatcher.send,

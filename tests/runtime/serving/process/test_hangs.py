@@ -64,7 +64,7 @@ def test_a_worker_that_comes_back_is_told_what_was_given_up(bundle: Path) -> Non
                     await engine.score([5], [6], deadline=0.5)
                 for output in [await stream.output(), *await asyncio.gather(*queued)]:
                     assert output.outputs[0].stop_reason == "deadline"
-                assert await engine._requests.wait_until_idle(0)
+                assert await engine.requests.wait_until_idle(0)
                 with pytest.raises(UsageError, match="is in use"):
                     engine.submit([5], SHORT, request_id="a")
             await until(lambda: "a" not in engine.requests)

@@ -22,7 +22,6 @@ from skipdec.runtime.scheduling.stats import Distribution, EngineStats
 from skipdec.runtime.serving.engine_loop import Cancellation, ScoreResult, StepResult
 from skipdec.runtime.serving.process import settings as settings_module
 from skipdec.runtime.serving.process.dispatcher import Suspects
-from skipdec.runtime.serving.process.keeper import Deaths
 from skipdec.runtime.serving.process.messages import (
     Begun,
     Link,
@@ -39,6 +38,7 @@ from skipdec.runtime.serving.process.messages import (
     step_messages,
 )
 from skipdec.runtime.serving.process.settings import RestartPolicy, WorkerSettings
+from skipdec.runtime.serving.process.supervisor import Deaths
 from skipdec.runtime.stitching.protocol import SlotMemory
 from skipdec.runtime.tokens.outputs import (
     CompletionOutput,
@@ -154,7 +154,8 @@ def test_log_probabilities_are_sent_once_in_parts_and_come_back(logprobs: int | 
             found += [parts.scored(request_id, one) for request_id, one in message.scored]
     assert found == [*(delta for _, delta in deltas), output, score]
     assert max(len(encode(one)) for one in messages) < 100_000
-    assert not parts._parts
+    assert not parts.completed(output).outputs[0].logprobs  # they are forgotten
+    assert not parts.scored("b", score).top_logprobs
 
 
 def test_contents_are_alike_whatever_a_request_is_called() -> None:

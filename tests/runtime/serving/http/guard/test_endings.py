@@ -8,9 +8,9 @@ import json
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from skipdec.runtime.serving.http.metrics import Metrics
 from skipdec.runtime.serving.http.middleware import CutMiddleware, RecordMiddleware
-from skipdec.runtime.serving.http.served import ServedModels
-from skipdec.runtime.serving.http.watch import Metrics
+from skipdec.runtime.serving.http.models import ServedModels
 
 
 @pytest.mark.parametrize("has_begun", [False, True])

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 from starlette.types import Receive
 
@@ -17,11 +16,13 @@ from ....engines.errors import ScheduleError, UsageError, shown
 from ...schedule.notation import beyond_notation
 from ...schedule.text import format_schedule
 from ...scheduling.stats import EngineStats
+from ...tokens.outputs import ScoreOutput
 from ...tokens.template_process import MAX_PROCESSES
 from ..service import EngineService
+from ..stream import RequestStream
 from .config import ANY_SCHEDULE
+from .logs import RequestRecord
 from .protocol import ApiError, unavailable
-from .watch import RequestRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +88,7 @@ class ServedModel:
         return wanted if wanted in self.listed else "other"
 
 
-class Cancellable(Protocol):
-    """A stream of a text, or a task."""
-
-    def cancel(self) -> object:
-        """End it, if it has not ended."""
+Texts = Collection[RequestStream | asyncio.Task[ScoreOutput]]  # of one request
 
 
 class ServedModels(Mapping[str, ServedModel]):
@@ -106,7 +103,7 @@ class ServedModels(Mapping[str, ServedModel]):
             )
         self.names = tuple(names)
         self.is_draining = False
-        self._running: dict[int, Collection[Cancellable]] = {}  # by the id of its collection
+        self._running: dict[int, Texts] = {}  # by the id of its collection
         self._models: dict[str, ServedModel] = {}
 
     def __getitem__(self, name: str) -> ServedModel:
@@ -145,7 +142,7 @@ class ServedModels(Mapping[str, ServedModel]):
 
     @asynccontextmanager
     async def running_for(
-        self, receive: Receive, record: RequestRecord, texts: Collection[Cancellable]
+        self, receive: Receive, record: RequestRecord, texts: Texts
     ) -> AsyncIterator[None]:
         """Within the block a client that goes ends all ``texts``; so does leaving it."""
 

@@ -1,4 +1,4 @@
-"""WorkerKeeper: a thread that starts a worker, listens to it, and starts another when it dies."""
+"""WorkerSupervisor: a thread that starts a worker, listens to it, and replaces it when it dies."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Deaths:
 
 
 class WorkerClient(Protocol):
-    """Callbacks of the keeper's thread."""
+    """Callbacks of the supervisor's thread."""
 
     def on_loaded(self, loaded: Loaded, outbox: Outbox) -> None:
         """A worker takes messages. Raises SkipDecError if it is not what is wanted."""
@@ -112,7 +112,7 @@ class WorkerClient(Protocol):
         """No further worker will start. Not called by `close`."""
 
 
-class WorkerKeeper:
+class WorkerSupervisor:
     """Keeps one worker running until `close`, or until it has died too often.
 
     Only a worker that had loaded before is started again; an error that it tells while it loads is
@@ -134,7 +134,7 @@ class WorkerKeeper:
         self._worker: WorkerProcess | None = None
         self._closing = Event()
         self._has_loaded = False
-        self._thread = Thread(target=self._run, name="skipdec keeper", daemon=True)
+        self._thread = Thread(target=self._run, name="skipdec supervisor", daemon=True)
         self._thread.start()
 
     @property
@@ -144,7 +144,7 @@ class WorkerKeeper:
         return None if worker is None else worker.pid
 
     def close(self) -> None:
-        """Kill the worker and start no other; idempotent, from any thread but the keeper's."""
+        """Kill the worker and start no other; idempotent, from any thread but the supervisor's."""
         with self._lock:
             self._closing.set()
             if self._worker is not None:

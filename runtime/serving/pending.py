@@ -1,4 +1,4 @@
-"""OpenRequests: the requests of one engine that have not ended, and whether more are taken."""
+"""PendingRequests: the requests of one engine that have not ended, and whether more are taken."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from functools import partial
 from ...engines.errors import ClosedError, OverloadedError, UsageError
 from ...engines.host.process import HomeProcess
 from .engine_loop import StepResult
-from .stream import OpenRequest, RequestStream
+from .stream import PendingRequest, RequestStream
 
 
-class OpenRequests:
+class PendingRequests:
     """The requests of one engine: let in while there is room, ended one by one.
 
     A request whose engine does not end it in time ends for its client alone: its name stays in
@@ -30,7 +30,7 @@ class OpenRequests:
         self._max_waiting = max_waiting
         self._lock = threading.Lock()
         self.home = HomeProcess(owner, "open an engine here")  # a fork has no thread to answer
-        self._by_id: dict[str, OpenRequest] = {}  # in order of arrival
+        self._by_id: dict[str, PendingRequest] = {}  # in order of arrival
         self._num_waiting = 0
         self._num_unanswered = 0
         self._on_idle: set[Callable[[], None]] = set()
@@ -50,17 +50,17 @@ class OpenRequests:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._by_id
 
-    def all(self) -> list[OpenRequest]:
+    def all(self) -> list[PendingRequest]:
         """A snapshot, in order of arrival."""
         with self._lock:
             return list(self._by_id.values())
 
-    def open(
+    def admit(
         self,
-        opened: OpenRequest,
+        pending: PendingRequest,
         *,
         cancel: Callable[[str, str], None],
-        send: Callable[[OpenRequest], None],
+        send: Callable[[PendingRequest], None],
         retry_after: Callable[[], float],
     ) -> None:
         """Admit a request and hand it to ``send``, in order of arrival.
@@ -69,7 +69,7 @@ class OpenRequests:
         its deadline. Raises UsageError for a request_id that is in use, OverloadedError if too many
         requests wait, and ClosedError if none is taken any more.
         """
-        request_id = opened.request_id
+        request_id = pending.request_id
         with self._lock:
             if self._refusal is not None:
                 raise ClosedError(self._owner, f"{self._refusal}; no request is taken")
@@ -82,11 +82,11 @@ class OpenRequests:
                     "try again later"
                 )
                 raise OverloadedError(self._owner, problem, retry_after=retry_after())
-            self._by_id[request_id] = opened
+            self._by_id[request_id] = pending
             self._num_waiting += 1
             self._num_unanswered += 1
-            send(opened)
-        opened.enter(
+            send(pending)
+        pending.enter(
             partial(cancel, request_id),
             give_up=lambda: self.give_up(request_id, "deadline", has_left=False),
         )
@@ -124,9 +124,9 @@ class OpenRequests:
     def begin(self, request_ids: Sequence[str]) -> None:
         """These no longer wait."""
         with self._lock:
-            for opened in filter(None, map(self._by_id.get, request_ids)):
-                self._num_waiting -= not opened.has_begun
-                opened.begin()
+            for pending in filter(None, map(self._by_id.get, request_ids)):
+                self._num_waiting -= not pending.has_begun
+                pending.begin()
 
     def step(self, result: StepResult) -> None:
         """Hand a step's deltas, and the results of what it ended, to their event loops.
@@ -135,21 +135,21 @@ class OpenRequests:
         """
         posts = defaultdict[asyncio.AbstractEventLoop, list[Callable[[], None]]](list)
         for request_id, delta in result.deltas:
-            opened = self._by_id.get(request_id)
-            if isinstance(opened, RequestStream):
-                posts[opened.loop].append(partial(opened.push, delta))
+            pending = self._by_id.get(request_id)
+            if isinstance(pending, RequestStream):
+                posts[pending.loop].append(partial(pending.push, delta))
         for output in result.ended:
-            if (opened := self._answer(output.request_id)) is not None:
-                posts[opened.loop].append(partial(opened.finish, output))
+            if (pending := self._answer(output.request_id)) is not None:
+                posts[pending.loop].append(partial(pending.finish, output))
         for score in result.scored:
-            if (opened := self._answer(score.request_id)) is not None:
-                posts[opened.loop].append(partial(opened.finish, score.output, score.error))
+            if (pending := self._answer(score.request_id)) is not None:
+                posts[pending.loop].append(partial(pending.finish, score.output, score.error))
         for loop, calls in posts.items():
             _call_soon(loop, partial(_call_all, calls))
 
-    def end(self, opened: Collection[OpenRequest], error: Exception) -> None:
+    def end(self, pending: Collection[PendingRequest], error: Exception) -> None:
         """End these with an error."""
-        for one in opened:
+        for one in pending:
             if self._answer(one.request_id) is not None:
                 _call_soon(one.loop, partial(one.finish, None, error))
 
@@ -158,27 +158,27 @@ class OpenRequests:
 
         ``has_left``: no engine has it any more, or ever had.
         """
-        opened = self._answer(request_id, has_left=has_left)
-        if opened is not None:
-            _call_soon(opened.loop, partial(opened.give_up, reason))
+        pending = self._answer(request_id, has_left=has_left)
+        if pending is not None:
+            _call_soon(pending.loop, partial(pending.give_up, reason))
 
-    def _answer(self, request_id: str, *, has_left: bool = True) -> OpenRequest | None:
+    def _answer(self, request_id: str, *, has_left: bool = True) -> PendingRequest | None:
         """Return a request whose client still waits, for its end; forget one that has left."""
         with self._lock:
-            opened = self._by_id.get(request_id)
-            if opened is None:
+            pending = self._by_id.get(request_id)
+            if pending is None:
                 return None
             if has_left:
                 del self._by_id[request_id]
-                self._num_waiting -= not opened.has_begun
-            if opened.is_answered:
+                self._num_waiting -= not pending.has_begun
+            if pending.is_answered:
                 return None
-            opened.is_answered = True
+            pending.is_answered = True
             self._num_unanswered -= 1
             if not self._num_unanswered:
                 for wake in self._on_idle:
                     wake()
-        return opened
+        return pending
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -1,0 +1,86 @@
+"""OpenTelemetry's spans of requests, and where they are sent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from starlette.types import Scope
+
+from ....engines.host.installation import install_command, own_version
+from .logs import SERVER, RequestRecord
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_ATTRIBUTES = {  # OpenTelemetry's names
+    "method": "http.request.method",
+    "path": "url.path",
+    "status": "http.response.status_code",
+}
+
+
+def trace(scope: Scope, record: RequestRecord) -> None:
+    """Make the OpenTelemetry span of a request that has ended; nothing without ``opentelemetry``.
+
+    The span continues the trace of a ``traceparent`` header. It has children for each prompt:
+    ``queue`` until its prompt ran, ``prefill`` until its first token, and ``decode``. Attributes
+    are those of the log line, never a prompt or a text.
+    """
+    if not find_spec("opentelemetry"):
+        return
+    from opentelemetry import propagate
+    from opentelemetry import trace as otel
+
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    tracer = otel.get_tracer("skipdec", own_version())
+    route = getattr(scope.get("route"), "path", "")  # as it was declared: few names
+    span = tracer.start_span(
+        f"{record.method} {route}".strip(),
+        context=propagate.extract(headers),
+        kind=otel.SpanKind.SERVER,
+        attributes={
+            _ATTRIBUTES.get(name, f"skipdec.{name}"): value
+            for name, value in record.fields().items()
+        },
+        start_time=record.start_ns,
+    )
+    if not span.is_recording():  # nobody exports, or this one was not chosen
+        return
+    inside = otel.set_span_in_context(span)
+    for place, times in enumerate(record.texts):
+        for name, start, end in times.phases():
+            attributes = {"skipdec.prompt": place}
+            tracer.start_span(name, inside, attributes=attributes, start_time=start).end(end)
+    if record.error is not None or record.gone:
+        span.set_status(otel.StatusCode.ERROR, record.error or "disconnected")
+    span.end()
+
+
+@contextmanager
+def exporting_traces(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Within the block traces are sent by OTLP, where the environment says to whom.
+
+    As OpenTelemetry has it: $OTEL_EXPORTER_OTLP_ENDPOINT and what else its SDK reads.
+    """
+    if not any(environment.get(name) for name in _ENDPOINTS):
+        yield
+        return
+    if not find_spec("opentelemetry") or not find_spec("opentelemetry.exporter.otlp.proto.http"):
+        SERVER.warning("traces are not sent: %s installs the exporter", install_command("otel"))
+        yield
+        return
+    from opentelemetry import trace as otel
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    name = environment.get("OTEL_SERVICE_NAME", "skipdec")
+    provider = TracerProvider(resource=Resource.create({"service.name": name}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    otel.set_tracer_provider(provider)
+    try:
+        yield
+    finally:
+        provider.shutdown()  # sends what is left
