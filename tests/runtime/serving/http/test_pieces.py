@@ -47,32 +47,6 @@ def test_an_event_is_one_line_of_ascii_to_every_client() -> None:
     assert event({"text": "é\u2028\n"}) == b'data: {"text":"\\u00e9\\u2028\\n"}\n\n'
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        (
-            {"prompt": [[5]] * 64, "n": 4, "max_tokens": 60, "temperature": 1, "logprobs": 20},
-            "64 prompts, n 4, max_tokens 60 and logprobs 20 are up to 322,560 log-prob",
-        ),
-        (
-            {"prompt": [[5]] * 24, "n": 8, "max_tokens": 61, "temperature": 1, "logprobs": 30},
-            "logprobs is 30",
-        ),
-        (
-            {"prompt": [[5]] * 60, "n": 16, "max_tokens": 61, "temperature": 1, "logprobs": 4}
-            | {"stream": True},
-            "are up to 292,800 log-probabilities; allowed: 131,072 in one answer; lower",
-        ),
-    ],
-)
-def test_more_log_probabilities_than_allowed_are_refused(
-    server: Running, fields: dict[str, Any], told: str
-) -> None:
-    answer = server.complete(**fields)
-    assert answer.status_code == 400
-    assert told in answer.json()["error"]["message"]
-
-
 def test_prompts_with_too_many_log_probabilities_are_not_scored(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,25 +95,6 @@ def test_texts_run_on_between_prompts_that_are_scored(server: Running) -> None:
         assert len(scored.result(60).json()["choices"]) == 12
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"max_tokens": 2}, "max_tokens is 2; allowed: 0 or 1"),
-        ({"n": 2, "temperature": 1.0}, "leave out n"),
-        ({"stream": True}, "leave out n and stream"),
-        ({"echo": False, "max_tokens": 0}, "max_tokens is 0; allowed: from 1"),
-        ({"prompt": [[5], []]}, "no tokens"),
-        ({"prompt": [[5] * 65]}, "65 tokens"),
-    ],
-)
-def test_what_can_not_be_scored_is_refused(
-    server: Running, fields: dict[str, Any], told: str
-) -> None:
-    answer = server.complete(**harness_request([[5, 6]], **fields))
-    assert answer.status_code == 400
-    assert told in answer.json()["error"]["message"]
-
-
 def test_a_deadline_that_is_over_is_answered_504_and_a_full_queue_429(bundle: Path) -> None:
     with serving(ServedBundle("tiny", bundle), open_engine=in_thread(max_waiting=2)) as server:
         late = server.complete(**harness_request([[5, 6]], timeout=1e-9))
