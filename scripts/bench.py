@@ -18,7 +18,6 @@ class Benchmark(NamedTuple):
 BENCHMARKS = {
     "cpu": Benchmark("cpu.command", "the CPU figures of README.md and docs/benchmarks.md"),
     "peers": Benchmark("peers.command", "CTranslate2, OpenVINO and llama.cpp on the same models"),
-    "serving": Benchmark("serving.command", "running batches beside static ones"),
     "load": Benchmark("load.command", "what clients of a server, Triton or an engine see"),
     "gpu": Benchmark("gpu.command", "a GPU beside a compiled model; scripts/gpu_check.sh runs it"),
 }

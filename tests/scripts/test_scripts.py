@@ -18,7 +18,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
         (["gpu_check.sh", "--packed", ".", "--out", "."], "provider.so.xz is missing"),
         (["environments/pack_gpu_host.sh"], "pack_gpu_host.sh DIR [COMPUTE_CAPABILITY]"),
         (["pages/site.sh", "publish"], "scripts/pages/site.sh [serve|build]"),
-        (["bench.py", "sevring"], "'sevring' is not a benchmark; did you mean serving?"),
+        (["bench.py", "laod"], "'laod' is not a benchmark; did you mean load?"),
         (["bench.py", "gpu"], "bench.py gpu"),
     ],
 )
