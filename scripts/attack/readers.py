@@ -182,6 +182,7 @@ class Tampering:
                 record.update(file_record(self.directory, path).model_dump())
 
     def _replace(self, name: str, content: bytes) -> None:
+        (self.directory / name).unlink()  # a copy may consist of hard links
         (self.directory / name).write_bytes(content)
 
 

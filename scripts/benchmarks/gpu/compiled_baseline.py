@@ -2,8 +2,8 @@
 
     python scripts/benchmarks/gpu/compiled_baseline.py opt-1.3b float16 cuda 1,8 128 64 5
 
-prints ``{"batch_size": 1, "step_milliseconds": [...], ...}`` for each batch size, one per line: a
-prompt of 128 tokens, 64 generated, 5 repetitions. The forward pass of one token is compiled as a
+prints ``{"baselines": [{"batch_size": 1, "step_milliseconds": [...], ...}, ...]}``: a prompt of 128
+tokens, 64 generated, 5 repetitions. The forward pass of one token is compiled as a
 whole with ``mode="reduce-overhead"``, which replays it as a CUDA graph; the loop only selects the
 most probable token on the device and waits once, at the end. The baseline thus carries none of the
 overhead of ``model.generate``.
@@ -121,6 +121,8 @@ def _now(device: torch.device) -> float:
 if __name__ == "__main__":
     model_name, number_type, where, batch_sizes, *numbers = sys.argv[1:]
     loaded = dummy_model(model_name, getattr(torch, number_type), where)
+    found = []
     for size in batch_sizes.split(","):
         torch.compiler.reset()  # each size is compiled for itself
-        print(json.dumps(measure(loaded, int(size), *map(int, numbers))), flush=True)
+        found.append(measure(loaded, int(size), *map(int, numbers)))
+    print(json.dumps({"baselines": found}))

@@ -32,7 +32,7 @@ _BENCH = (  # fields of a measurement of ``skipdec bench``
 def page(record: Record, parts: Sequence[Part], config: CheckConfig) -> str:
     """Return the page of everything that ``record`` holds, and of the parts that it lacks."""
     device = _result(record, "device")
-    speed = _result(record, "speed")
+    measured = _result(record, "speed").get("measurements", [])
     lines = [f"# {config.model} float16 on {device.get('name', 'a GPU')}", ""]
     if config.is_rehearsal:
         lines += ["A rehearsal without a GPU: it only proves that the script runs.", ""]
@@ -46,8 +46,8 @@ def page(record: Record, parts: Sequence[Part], config: CheckConfig) -> str:
     rows = [_part_row(part, record.outcome(part.name)) for part in parts]
     lines += [markdown_table(("part", "proves", "state", "seconds", "found"), rows), ""]
     for title, figures in (
-        ("skipdec", [_shown(one) for one in speed.get("skipdec", {}).get("measurements", [])]),
-        ("Hugging Face, static cache, torch.compile", speed.get("baselines", [])),
+        ("skipdec", [_shown(one) for one in measured]),
+        ("Hugging Face, static cache, torch.compile", _baselines(record)),
         ("Cost of a step", _result(record, "cost of a step").get("costs", [])),
         ("Running batch", [_result(record, "speed, running batch")]),
     ):
@@ -65,14 +65,11 @@ def versions() -> str:
 
 def judged_aims(record: Record) -> Iterator[tuple[str, str, bool | None]]:
     """Yield each target, its result, and whether it was met; None if nothing was measured."""
-    speed = _result(record, "speed")
-    theirs = {
-        one["batch_size"]: median(one["step_milliseconds"]) for one in speed.get("baselines", [])
-    }
+    theirs = {one["batch_size"]: median(one["step_milliseconds"]) for one in _baselines(record)}
     for schedule, limit in AIMS.items():
         ratios = {
             one["batch_size"]: one["step_milliseconds_p50"] / theirs[one["batch_size"]]
-            for one in speed.get("skipdec", {}).get("measurements", [])
+            for one in _result(record, "speed").get("measurements", [])
             if one["name"] == schedule and one["batch_size"] in theirs
         }
         aim = f"`{schedule}`: at most {limit} of compiled Hugging Face's step at every batch size"
@@ -86,6 +83,11 @@ def judged_aims(record: Record) -> Iterator[tuple[str, str, bool | None]]:
 def _result(record: Record, name: str) -> dict[str, Any]:
     outcome = record.outcome(name)
     return (outcome.result if outcome is not None else None) or {}
+
+
+def _baselines(record: Record) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = _result(record, "compiled Hugging Face").get("baselines", [])
+    return found
 
 
 def _part_row(part: Part, outcome: Outcome | None) -> Sequence[str]:

@@ -5,13 +5,11 @@ Each part is a program that prints JSON. ``problems`` of it, if it has any, are 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.gpu.speed import SpeedConfig
 from benchmarks.process import skipdec_command
 
 _FOLDER = Path(__file__).parent
@@ -91,18 +89,22 @@ def _tests(*paths: str) -> Command:
 
 
 def _speed(config: CheckConfig) -> list[str]:
-    speed = SpeedConfig(
-        bundle=str(config.speed_bundle),
-        model=config.model,
-        device=config.device,
-        torch_device=config.torch_device,
-        batch_sizes=list(config.batch_sizes),
-        schedules=list(config.schedules),
-        prompt_length=config.prompt_length,
-        num_tokens=config.num_tokens,
-        repetitions=config.repetitions,
+    return skipdec_command(
+        *("bench", str(config.speed_bundle), f"--device={config.device}", "--json"),
+        f"--batch-sizes={','.join(map(str, config.batch_sizes))}",
+        *(f"--schedule={schedule}" for schedule in config.schedules),
+        f"--prompt-len={config.prompt_length}",
+        f"--gen-len={config.num_tokens}",
+        f"--seconds={4 * config.repetitions}",
     )
-    return program("speed.py", json.dumps(asdict(speed)))
+
+
+def _compiled(config: CheckConfig) -> list[str]:
+    sizes = ",".join(map(str, config.batch_sizes))
+    numbers = (config.prompt_length, config.num_tokens, config.repetitions)
+    return program(
+        "compiled_baseline.py", config.model, "float16", config.torch_device, sizes, *numbers
+    )
 
 
 def _device(config: CheckConfig) -> list[str]:
@@ -175,11 +177,18 @@ _PARTS = (
     ),
     Part(
         name="speed",
-        proves="steps, first token, share of the bandwidth, beside compiled Hugging Face",
-        seconds=150,
+        proves="steps, first token, share of the bandwidth",
+        seconds=80,
         timeout=300,
         command=_speed,
         needs_bundle=True,
+    ),
+    Part(
+        name="compiled Hugging Face",
+        proves="the same of transformers' model with a static cache and torch.compile",
+        seconds=70,
+        timeout=300,
+        command=_compiled,
     ),
     Part(
         name="cost of a step",
