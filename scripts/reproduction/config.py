@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from reproduction.columns import COLUMNS, TABLE_COLUMNS
+from reproduction.columns import COLUMNS
 from skipdec.calib.tuning.start import read_fresh_model
 from skipdec.engines.checking import ValidatedConfig
 from skipdec.engines.errors import SkipDecError
@@ -34,7 +34,7 @@ class ReproductionConfig(ValidatedConfig):
     speedups: tuple[int, ...] | None = Field(
         default=None, min_length=1, description="None: 2 to 6, and 8 from 16 layers on"
     )
-    columns: tuple[str, ...] = Field(default=TABLE_COLUMNS, min_length=1)
+    columns: tuple[str, ...] = Field(default=tuple(COLUMNS), min_length=1)
     base_epochs: float = Field(default=2.0, gt=0)
     base_learning_rate: float = Field(default=3e-3, gt=0)
     tuning_steps: int = Field(default=300, ge=1)

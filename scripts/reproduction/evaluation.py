@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from reproduction.columns import Depth, SkipDecode
+from reproduction.columns import Depth, skipdecode
 from reproduction.config import UNTUNED, ReproductionConfig
 from reproduction.runs import Cell, Run, e2e_data
 from skipdec.calib.evaluation.bootstrap import Bootstrap
@@ -95,7 +95,7 @@ def _kept(path: Path, key: str) -> list[CellResult] | None:
 
 def _evaluation(config: ReproductionConfig, run: Run, horizon: int) -> EvaluationConfig:
     presets = tuple(
-        str(SkipDecode.schedule(Depth(cell.speedup, config.num_layers, horizon)))
+        skipdecode(Depth(cell.speedup, config.num_layers, horizon))
         for cell in run.cells
         if cell.column == UNTUNED and cell.speedup > 1
     )

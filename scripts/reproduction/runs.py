@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,46 +63,39 @@ def base_run(config: ReproductionConfig, seed: int) -> Run:
 
 
 def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]:
-    """Return the controls at full depth, then every column at every speed-up, row by row.
+    """Return the control at full depth, then every column at every speed-up, row by row.
 
-    A column's cell at 1× is full depth tuned for as many steps as its other cells. ``horizon`` is
-    the median completion of the training data in tokens of the base's tokenizer.
+    A column's cell at 1× is the control. ``horizon`` is the median completion of the training data
+    in tokens of the base's tokenizer.
     """
     runs: dict[Hashable, Run] = {}
 
-    def add(cell: Cell, name: str, text: str, times_steps: int, **options: Any) -> None:  # noqa: ANN401
-        options["max_steps"] = times_steps * config.tuning_steps
+    def add(cell: Cell, name: str, text: str) -> None:
         schedule = parse_schedule(text, num_layers=config.num_layers, horizon=horizon)
-        plans = tuple(schedule.plan(index) for index in range(horizon + 1))
-        key = (plans, repr(options))
+        key = tuple(schedule.plan(index) for index in range(horizon + 1))
         if key in runs:
             runs[key] = replace(runs[key], cells=(*runs[key].cells, cell))
         else:
-            tuning = _tuning(config, seed, name, text, options)
-            runs[key] = Run(seed, name, (cell,), tuning)
+            runs[key] = Run(seed, name, (cell,), _tuning(config, seed, name, text))
 
-    columns = {name: COLUMNS[name] for name in config.columns}
-    add(Cell(CONTROL, 1), "control", "full", 1)
-    for name, column in columns.items():
-        add(Cell(name, 1), f"{name}-1x", "full", column.times_steps)
+    add(Cell(CONTROL, 1), "control", "full")
+    for name in config.columns:
+        add(Cell(name, 1), "control", "full")
     for speedup in config.rows:
         depth = Depth(speedup, config.num_layers, horizon)
-        for name, column in columns.items():
-            if (text := column.schedule(depth)) is not None:
-                options = column.options(depth)
-                add(Cell(name, speedup), f"{name}-{speedup}x", text, column.times_steps, **options)
+        for name in config.columns:
+            if (text := COLUMNS[name].schedule(depth)) is not None:
+                add(Cell(name, speedup), f"{name}-{speedup}x", text)
     return list(runs.values())
 
 
-def _tuning(
-    config: ReproductionConfig, seed: int, name: str, schedule: str, options: Mapping[str, Any]
-) -> TuneConfig:
+def _tuning(config: ReproductionConfig, seed: int, name: str, schedule: str) -> TuneConfig:
     values = {
         **_common(config, seed, name),
         "model": str(base_run(config, seed).checkpoint),
         "schedule": schedule,
         "learning_rate": config.tuning_learning_rate,
-        **options,
+        "max_steps": config.tuning_steps,
     }
     return TuneConfig(**values)
 

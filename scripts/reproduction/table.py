@@ -86,7 +86,7 @@ def _setting(table: Table) -> str:
     return (
         f"{config.sizes}, vocabulary {config.vocab_size}; seeds {seeds}. "
         f"Base: {config.base_epochs:g} epochs at full depth; then {config.tuning_steps} steps of "
-        f"{config.batch_size}, or as many times those as the column says. {prompts} prompts of "
+        f"{config.batch_size}. {prompts} prompts of "
         f"{config.dev.name}, greedy, batches of {config.evaluation_batch_size}, lower-cased BLEU, "
         "all references. Means over the seeds, each seed in round brackets; in square ones 95 % "
         "bootstrap intervals over the prompts."

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reproduction.columns import COLUMNS, TABLE_COLUMNS, Depth
+from reproduction.columns import COLUMNS, Depth
 from reproduction.config import ReproductionConfig
 from reproduction.runs import Cell, base_run, tuned_runs
 
@@ -23,7 +23,7 @@ def config(**changes: Any) -> ReproductionConfig:  # noqa: ANN401
 
 @pytest.mark.parametrize("num_layers", [12, 24])
 @pytest.mark.parametrize("speedup", [2, 3, 4, 5, 6])
-@pytest.mark.parametrize("column", TABLE_COLUMNS)
+@pytest.mark.parametrize("column", COLUMNS)
 def test_all_columns_of_a_row_run_equally_many_layers(
     column: str, speedup: int, num_layers: int
 ) -> None:
@@ -50,7 +50,7 @@ def test_columns_that_run_the_same_layers_share_a_model() -> None:
     ]
     assert runs[5].cells == (Cell("skipdecode", 6), Cell("unified", 6))
     filled = {cell for run in runs for cell in run.cells}
-    cells = {Cell(column, speedup) for column in TABLE_COLUMNS for speedup in (1, 5, 6)}
+    cells = {Cell(column, speedup) for column in COLUMNS for speedup in (1, 5, 6)}
     assert cells - filled == {Cell("d3", 6)}
 
 
