@@ -18,7 +18,7 @@
 #include "simd/intrinsics.h"
 
 #if defined(__clang__)
-#define SKIPDEC_PRAGMA(text) _Pragma(#text)
+#define SKIPDEC_PRAGMA(...) _Pragma(#__VA_ARGS__)
 #define SKIPDEC_TARGET(set) \
   SKIPDEC_PRAGMA(clang attribute push(__attribute__((target(set))), apply_to = function))
 #if defined(SKIPDEC_AVX2)

@@ -60,7 +60,7 @@ REQUESTS = (
     wrong("stop_token_ids has 300; allowed: 0 to 299", stop_token_ids=[300]),
     wrong("logprobs is 301; the vocabulary has 300 tokens", logprobs=301),
     wrong("max_tokens is -4; allowed: an integer from 1", max_tokens=-4),
-    wrong("max_model_len allows 64", max_tokens=62),
+    wrong("the bundle holds 64 positions", max_tokens=62),
     wrong("up to 4 rows", n=5),
     wrong("kv_memory allows 65,536", n=4, max_tokens=60),
     Wrong("prompt", prompt=()),

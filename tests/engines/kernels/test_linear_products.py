@@ -1,0 +1,166 @@
+"""Every linear operator: its results, which depend on no other row, thread or instruction set."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from linear_layers import DTYPES, FORMS, GELU, NONE, RELU, random_layer
+from one_operator import available_instruction_sets
+
+from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE
+
+INSTRUCTION_SETS = available_instruction_sets()
+
+pytestmark = pytest.mark.skipif(not INSTRUCTION_SETS, reason="the kernels were not compiled")
+
+SHAPES = [(1, 1), (33, 17), (64, 16), (65, 17), (320, 48), (768, 130)]
+EVERY_FORM = pytest.mark.parametrize("form", FORMS)
+ONE_OF_EACH = pytest.mark.parametrize("form", ["int8", "int4-32", "int8-64", *DTYPES])
+
+
+@EVERY_FORM
+@pytest.mark.parametrize("shape", SHAPES)
+def test_any_rows_are_the_product(instruction_set: str, form: str, shape: tuple[int, int]) -> None:
+    layer = random_layer(form, *shape)
+    session = layer.session()
+    for rows in (*range(1, 10), 11, 12, 13, 14, 15, 16, 17, 29, 31, 33, 35, 64, 100):
+        x = layer.rows(rows)
+        layer.check(session.run(None, {"x": x})[0], x)
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("activation", [NONE, RELU])
+@pytest.mark.parametrize("bias", [False, True])
+def test_every_form_is_the_product(
+    instruction_set: str, form: str, bias: bool, activation: int, residual: bool
+) -> None:
+    layer = random_layer(form, 100, 70, bias, activation)
+    for rows in (1, 9, 40):
+        x, added = layer.rows(rows), layer.residual(rows) if residual else None
+        layer.check(layer.run(x, added), x, added)
+
+
+@ONE_OF_EACH
+def test_a_thousand_rows_on_two_threads(instruction_set: str, form: str) -> None:
+    layer = random_layer(form, 129, 200, bias=True)
+    x = layer.rows(1000)
+    y = layer.run(x.reshape(4, 250, 129), threads=2).reshape(1000, 200)
+    layer.check(y, x)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    form=st.sampled_from(FORMS),
+    shape=st.tuples(st.integers(1, 300), st.integers(1, 100)),
+    rows=st.integers(1, 40),
+    exponent=st.integers(-30, 30),
+    parts=st.tuples(st.booleans(), st.sampled_from([NONE, RELU, GELU]), st.booleans()),
+)
+def test_bits_depend_on_no_instruction_set_no_other_row_and_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    shape: tuple[int, int],
+    rows: int,
+    exponent: int,
+    parts: tuple[bool, int, bool],
+) -> None:
+    bias, activation, has_residual = parts
+    layer = random_layer(form, *shape, bias, activation)
+    x = layer.rows(rows, seed=shape[0]) * np.float32(10.0**exponent)
+    residual = layer.residual(rows) if has_residual else None
+    results = []
+    for name in INSTRUCTION_SETS:
+        monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, name)
+        results.append(layer.run(x, residual))
+        cut = rows // 2
+        some = [
+            layer.run(x[part], None if residual is None else residual[part], threads=2)
+            for part in (slice(0, 1), slice(1, cut), slice(max(cut, 1), rows))
+        ]
+        np.testing.assert_array_equal(np.concatenate(some), results[-1])
+    for result in results[1:]:
+        np.testing.assert_array_equal(result.view(np.uint32), results[0].view(np.uint32))
+
+
+@ONE_OF_EACH
+def test_gelu_is_torchs(instruction_set: str, form: str) -> None:
+    torch = pytest.importorskip("torch")
+    layer = random_layer(form, 50, 70, bias=True, activation=GELU)
+    x = layer.rows(10)
+    products = replace(layer, activation=NONE).run(x)
+    expected = torch.nn.functional.gelu(torch.from_numpy(products)).numpy()
+    np.testing.assert_allclose(layer.run(x), expected, rtol=2e-6, atol=2e-6)
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 63, 130])
+def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(
+    instruction_set: str, form: str, place: int, poison: float
+) -> None:
+    layer = random_layer(form, 131, 33, bias=True, activation=RELU)
+    x = layer.rows(20)
+    expected = layer.run(x)
+    x[5, place] = poison
+    y = layer.run(x)
+    if form in DTYPES:
+        assert (~np.isfinite(y[5]) | (y[5] == 0)).all()
+        assert not np.isfinite(y[5]).all()
+    else:
+        assert np.isnan(y[5]).all()
+    np.testing.assert_array_equal(np.delete(y, 5, 0), np.delete(expected, 5, 0))
+
+
+@ONE_OF_EACH
+def test_the_result_may_lie_where_the_residual_lay(instruction_set: str, form: str) -> None:
+    layer = random_layer(form, 96, 50)
+    x, residual = layer.rows(10), layer.residual(10)
+    expected = layer.run(x, residual)
+    shared = onnxruntime.OrtValue.ortvalue_from_numpy(residual)
+    session = layer.session(residual=True)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", x)
+    binding.bind_ortvalue_input("residual", shared)
+    binding.bind_ortvalue_output("y", shared)
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(shared.numpy(), expected)
+
+
+@ONE_OF_EACH
+def test_sessions_of_several_threads_do_not_share_scratch(instruction_set: str, form: str) -> None:
+    layers = [random_layer(form, 200 + 60 * i, 2048 + i) for i in range(3)]
+    sessions = [layer.session(threads=2) for layer in layers]
+
+    def check(number: int) -> None:
+        layer, session = layers[number % 3], sessions[number % 3]
+        x = layer.rows(1 + number, seed=number)
+        layer.check(session.run(None, {"x": x})[0], x)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(check, range(24)))
+
+
+@ONE_OF_EACH
+def test_rows_must_fit(form: str) -> None:
+    layer = random_layer(form, 64, 16)
+    assert layer.run(np.empty((2, 0, 64), np.float32)).shape == (2, 0, 16)
+    for depth in (65, 32) if form == "int4-32" else (65,):  # int8 is padded to 64
+        with pytest.raises(Exception, match="x must be"):
+            layer.run(np.zeros((1, depth), np.float32))
+    with pytest.raises(Exception, match="residual must have the shape"):
+        layer.run(layer.rows(2), np.zeros((1, 16), np.float32))
+
+
+@ONE_OF_EACH
+def test_an_unknown_activation_is_refused(form: str) -> None:
+    with pytest.raises(Exception, match="activation must be 0"):
+        random_layer(form, 64, 16, activation=4).session()

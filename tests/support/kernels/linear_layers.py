@@ -1,0 +1,242 @@
+"""Layers of skipdec's linear operators, each with its exact definition in numpy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+from one_operator import operator_session
+
+from skipdec.engines.kernels.packing import pack_half, pack_int8
+from skipdec.exporter.quantization.packed import (
+    PackedBlockQuantizer,
+    PackedInt4Quantizer,
+    PackedInt8BlockQuantizer,
+)
+
+Array = np.ndarray[Any, Any]
+
+NONE, RELU, GELU = 0, 1, 2
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+FORMS = ("int8", "int4-32", "int4-64", "int4-128", "int8-32", "int8-64", "int8-128", *DTYPES)
+
+
+@dataclass(frozen=True)
+class LinearLayer(ABC):
+    """A weight [K, N], an optional bias float32 [N], and an activation."""
+
+    weight: Array
+    bias: Array | None = None
+    activation: int = NONE
+
+    @abstractmethod
+    def node(self) -> tuple[str, dict[str, Array], dict[str, int]]:
+        """Return the operator, its packed weights by operand, and its attributes."""
+
+    @abstractmethod
+    def check(self, y: Array, x: Array, residual: Array | None = None) -> None:
+        """Assert that ``y`` is the result for ``x``; without GELU."""
+
+    def rows(self, count: int, seed: int = 0) -> Array:
+        random = np.random.default_rng(seed)
+        return random.standard_normal((count, self.weight.shape[0]), np.float32)
+
+    def residual(self, count: int) -> Array:
+        shape = count, self.weight.shape[1]
+        return np.random.default_rng(1).standard_normal(shape, np.float32)
+
+    def session(
+        self, residual: bool = False, threads: int = 1, **changed: Array | int
+    ) -> onnxruntime.InferenceSession:
+        """Open the operator, with weights, attributes or the bias ``changed``."""
+        operator, constants, attributes = self.node()
+        operands = ["x", *constants, "" if self.bias is None else "bias"]
+        if self.bias is not None:
+            constants["bias"] = self.bias
+        attributes["activation"] = self.activation
+        constants |= {name: value for name, value in changed.items() if name in constants}
+        attributes |= {name: value for name, value in changed.items() if name in attributes}
+        operands += ["residual" if residual else ""]
+        return operator_session(operator, operands, constants, attributes, threads=threads)
+
+    def run(self, x: Array, residual: Array | None = None, threads: int = 1) -> Array:
+        feeds = {"x": x} if residual is None else {"x": x, "residual": residual}
+        y: Array = self.session(residual is not None, threads).run(None, feeds)[0]
+        return y
+
+
+class ExactLayer(LinearLayer):
+    """A layer whose results have the bits of `expected`."""
+
+    @abstractmethod
+    def product(self, x: Array) -> Array:
+        """Return x · weight."""
+
+    def expected(self, x: Array, residual: Array | None = None) -> Array:
+        y = self.product(x)
+        if self.bias is not None:
+            y = y + self.bias
+        if self.activation == RELU:
+            y = np.maximum(y, np.float32(0))
+        return y if residual is None else residual + y
+
+    def check(self, y: Array, x: Array, residual: Array | None = None) -> None:
+        np.testing.assert_array_equal(y, self.expected(x, residual))
+
+
+@dataclass(frozen=True)
+class QuantizedLayer(ExactLayer):
+    """QuantizedLinear: codes int8 [K, N], and their scale [N]."""
+
+    scale: Array | None = None
+
+    @classmethod
+    def random(
+        cls, depth: int, columns: int, bias: bool = False, activation: int = NONE
+    ) -> QuantizedLayer:
+        random = np.random.default_rng(depth * 1000 + columns)
+        codes = random.integers(-128, 128, (depth, columns), np.int8)
+        scale = random.uniform(0.001, 0.01, columns).astype(np.float32)
+        of_columns = random.standard_normal(columns).astype(np.float32) if bias else None
+        return cls(codes, of_columns, activation, scale)
+
+    def node(self) -> tuple[str, dict[str, Array], dict[str, int]]:
+        assert self.scale is not None
+        weight, offset = pack_int8(self.weight)
+        constants = {"weight": weight, "scale": self.scale, "offset": offset}
+        return "QuantizedLinear", constants, {}
+
+    def product(self, x: Array) -> Array:
+        """Compute in numpy, whose sums of integers and roundings are exact."""
+        row_scale = np.abs(x).max(-1, keepdims=True) / np.float32(127)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            codes = np.nan_to_num(np.clip(np.rint(x / row_scale), -128, 127)).astype(np.int64)
+        sums = (codes @ self.weight.astype(np.int64)).astype(np.float32)
+        y: Array = sums * self.scale * row_scale
+        return y
+
+
+@dataclass(frozen=True)
+class BlockLayer(ExactLayer):
+    """BlockLinear4 and 8 of a float32 weight."""
+
+    block_size: int = 32
+    bits: int = 4
+
+    @classmethod
+    def random(
+        cls,
+        depth: int,
+        columns: int,
+        bias: bool = False,
+        activation: int = NONE,
+        block_size: int = 32,
+        bits: int = 4,
+    ) -> BlockLayer:
+        random = np.random.default_rng((depth, columns))
+        weight = random.standard_normal((depth, columns), np.float32) * np.float32(0.05)
+        of_columns = random.standard_normal(columns, np.float32) if bias else None
+        return cls(weight, of_columns, activation, block_size, bits)
+
+    @property
+    def quantizer(self) -> PackedBlockQuantizer:
+        kinds = {4: PackedInt4Quantizer, 8: PackedInt8BlockQuantizer}
+        return kinds[self.bits](self.block_size)
+
+    def node(self) -> tuple[str, dict[str, Array], dict[str, int]]:
+        tensors = self.quantizer.encode(self.weight)
+        constants = {"weight": tensors["quantized"], "scale": tensors["scale"]}
+        attributes = {"block_size": self.block_size, "N": self.weight.shape[1]}
+        return self.quantizer.operator, constants, attributes
+
+    def product(self, x: Array) -> Array:
+        """Compute the definition exactly.
+
+        Worked, one block of 32: x = (1, -0.5, 0, …) has scale 1/127 and codes (127, -64, 0, …), for
+        -63.5 rounds to the even -64; the column (0.5, -1, 0, …) has scale 0.125 and codes
+        (12, 0, 8, …). y = float32(127 · 4 + 64 · 8) · (0.125 · 1/127) = 1020 · 0.000984252.
+        """
+        tensors = self.quantizer.plain.encode(self.weight)
+        packed, scale = tensors["quantized"], tensors["scale"].astype(np.float32)  # [N, blocks]
+        columns, blocks = scale.shape
+        codes = packed - 128.0
+        if self.bits == 4:
+            codes = np.stack((packed & 15, packed >> 4), -1).reshape(columns, blocks, -1) - 8.0
+        padding = blocks * self.block_size - x.shape[-1]
+        blocked = np.pad(x, ((0, 0), (0, padding))).reshape(len(x), blocks, -1)
+        x_scale = np.abs(blocked).max(-1) / np.float32(127)  # [M, blocks]
+        x_scale[x_scale < 2.0**-126] = 0
+        inverse = np.divide(np.float32(1), x_scale, where=x_scale > 0, out=np.zeros_like(x_scale))
+        x_codes = np.rint(blocked * inverse[..., None])
+        y = np.zeros((len(x), columns), np.float32)
+        for block in range(blocks):
+            sums = x_codes[:, block] @ codes[:, block].T  # of integers, exact in float64
+            both = scale[:, block] * x_scale[:, block, None]
+            y = fused_multiply_add(sums.astype(np.float32), both, y)
+        return y
+
+
+def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
+    """Return float32(a · b + c), rounded once: float64 rounds to odd, so that float32 is right."""
+    product, addend = a.astype(np.float64) * b, c.astype(np.float64)
+    total = product + addend
+    virtual = total - product
+    error = (product - (total - virtual)) + (addend - virtual)
+    is_even = total.view(np.int64) & 1 == 0
+    towards = np.where(error > 0, np.inf, -np.inf)
+    odd = np.where((error != 0) & is_even, np.nextafter(total, towards), total)
+    return odd.astype(np.float32)
+
+
+class HalfLayer(LinearLayer):
+    """HalfLinear: a weight of 16 bits."""
+
+    @classmethod
+    def random(
+        cls,
+        depth: int,
+        columns: int,
+        bias: bool = False,
+        activation: int = NONE,
+        dtype: str = "float16",
+    ) -> HalfLayer:
+        random = np.random.default_rng(depth * 1000 + columns)
+        weight = random.standard_normal((depth, columns)).astype(DTYPES[dtype])
+        of_columns = random.standard_normal(columns).astype(np.float32) if bias else None
+        return cls(weight, of_columns, activation)
+
+    def node(self) -> tuple[str, dict[str, Array], dict[str, int]]:
+        return "HalfLinear", {"weight": pack_half(self.weight)}, {"N": self.weight.shape[1]}
+
+    def check(self, y: Array, x: Array, residual: Array | None = None) -> None:
+        """Assert that ``y`` is within the error bound of K roundings per sum."""
+        depth = self.weight.shape[0]
+        weight = self.weight.astype(np.float64)
+        expected = x.astype(np.float64) @ weight
+        bound = np.abs(x).astype(np.float64) @ np.abs(weight)
+        for term in [self.bias, residual]:
+            if term is not None:
+                bound += np.abs(term)
+        if self.bias is not None:
+            expected += self.bias
+        if self.activation == RELU:
+            expected = np.maximum(expected, 0)
+        if residual is not None:
+            expected += residual
+        assert (np.abs(y - expected) <= (depth + 2) * 2.0**-24 * bound).all()
+
+
+def random_layer(
+    form: str, depth: int, columns: int, bias: bool = False, activation: int = NONE
+) -> LinearLayer:
+    """Return a random layer of one of FORMS: int8 by column, int4 or int8 by block, 16 bits."""
+    if form in DTYPES:
+        return HalfLayer.random(depth, columns, bias, activation, form)
+    if form == "int8":
+        return QuantizedLayer.random(depth, columns, bias, activation)
+    bits, block_size = (int(number) for number in form.removeprefix("int").split("-"))
+    return BlockLayer.random(depth, columns, bias, activation, block_size, bits)
