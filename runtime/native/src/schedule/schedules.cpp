@@ -105,9 +105,13 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   for (const auto& member : presets.items())
     schedules.presets_.emplace(member.key(),
                                preset_of(member.value(), member.key(), num_layers, document));
-  const Rule rule = rule_of(fields.value("schedule"), document);
+  const json& own_rule = fields.value("schedule");
+  if (!own_rule.is_object())
+    fields.refuse("schedule", "is " + shown(own_rule) + "; allowed: an object");
   fields.require_no_others();
   require_canonical(text, value, document);
+  const Document of_rule{Status::kSchedule, subject, document.remedy};
+  const Rule rule = rule_of(own_rule, of_rule);
   if (fields.value("plan") != plan_document(rule, document))
     fields.refuse("plan", "is not what its schedule stands for");
   if (presets != preset_documents(num_layers))
