@@ -72,7 +72,7 @@ def drafted(exported: Callable[..., Path], draft_of: Callable[..., Path]) -> Cal
 
     def export_once(structure: str, behind: int = 1, **options: object) -> Path:
         chosen = {"kernels": "skipdec"} | options
-        return exported(structure, draft=draft_of(structure, behind), **chosen)
+        return exported(structure, draft_layer=draft_of(structure, behind), **chosen)
 
     return export_once
 
@@ -84,7 +84,7 @@ def verified(bundle: Path, model: Path, draft: Path | None, **options: Any) -> V
         source=config.source,
         precision=config.precision(),
         kernels=config.own_kernels,
-        draft=draft,
+        draft_layer=draft,
     )
     return verify_bundle(request, Events())
 
@@ -168,7 +168,7 @@ def test_equal_input_gives_equal_bundles(
     first = EngineBundle.open(drafted("pre_norm", quantize="int8")).manifest
     config = ExportConfig(
         model=str(checkpoint("pre_norm")),
-        draft=draft_of("pre_norm"),
+        draft_layer=draft_of("pre_norm"),
         quantize="int8",
         kernels="skipdec",
         output=tmp_path / "again",
@@ -237,7 +237,9 @@ def test_a_bad_draft_layer_is_refused_before_any_work(
     directory = write_draft_layer(tmp_path / "draft", model)
     spoil, words = BAD[name]
     spoil(directory)
-    config = ExportConfig(model=model, draft=directory, output=tmp_path / "out", quantize="int8")
+    config = ExportConfig(
+        model=model, draft_layer=directory, output=tmp_path / "out", quantize="int8"
+    )
     with pytest.raises((UsageError, CheckpointError), match=words):
         export(config)
     assert not list(tmp_path.glob("*out*"))
@@ -246,10 +248,10 @@ def test_a_bad_draft_layer_is_refused_before_any_work(
 def test_the_draft_layer_of_another_model_is_refused(
     checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
 ) -> None:
-    config = ExportConfig(model=str(checkpoint("no_final_norm")), draft=draft_of("pre_norm"))
+    config = ExportConfig(model=str(checkpoint("no_final_norm")), draft_layer=draft_of("pre_norm"))
     with pytest.raises(UsageError, match="was trained for weights of SHA-256"):
         plan_export(config)
-    config = ExportConfig(model=str(checkpoint("untied")), draft=draft_of("pre_norm"))
+    config = ExportConfig(model=str(checkpoint("untied")), draft_layer=draft_of("pre_norm"))
     with pytest.raises(UsageError, match="hidden_size 32; untied has 64"):
         plan_export(config)
 
@@ -262,8 +264,14 @@ def test_the_draft_layer_of_another_model_is_refused(
         ({"draft_head": 192}, "draft_head .* is 192; allowed: multiples of 64 up to 128"),
         ({"draft_head": 64, "quantize": "none"}, "its weights are float32"),
         ({"draft_head": 64, "kernels": "onnxruntime"}, "only the kernels skipdec read a part"),
-        ({"draft": Path("d"), "target": "tensorrt"}, "drafts run on CPUs only"),
-        ({"draft": Path("d")}, "d .* has no draft_layer.json and no draft_layer.safetensors"),
+        ({"draft_layer": Path("d"), "target": "tensorrt"}, "drafts run on CPUs only"),
+        ({"draft": "own", "target": "tensorrt"}, "drafts run on CPUs only"),
+        ({"draft": "onw"}, "'onw' is unknown; did you mean 'own'"),
+        ({"draft": "auto"}, "which stands for the text given here"),
+        ({"draft": "trained"}, "trained needs a draft layer"),
+        ({"draft": "ends:6"}, "ends:6 runs 6 layers of 6"),
+        ({"draft": "own", "quantize": "none"}, "needs weights of int8"),
+        ({"draft_layer": Path("d")}, "d .* has no draft_layer.json and no draft_layer.safetensors"),
     ],
 )
 def test_options_that_ask_for_what_can_not_be_are_refused(
@@ -278,7 +286,9 @@ def test_options_that_ask_for_what_can_not_be_are_refused(
 def test_a_head_that_can_not_be_cut_is_left_out_with_a_warning(
     options: dict[str, Any], checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
 ) -> None:
-    config = ExportConfig(model=str(checkpoint("untied")), draft=draft_of("untied"), **options)
+    config = ExportConfig(
+        model=str(checkpoint("untied")), draft_layer=draft_of("untied"), **options
+    )
     plan = plan_export(config)
     assert plan.drafts.behind == 1
     assert plan.drafts.head_tokens is None
@@ -304,7 +314,7 @@ def test_no_narrow_head_on_request_is_no_warning(
     checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
 ) -> None:
     model = str(checkpoint("untied"))
-    plan = plan_export(ExportConfig(model=model, draft=draft_of("untied", 3), draft_head=0))
+    plan = plan_export(ExportConfig(model=model, draft_layer=draft_of("untied", 3), draft_head=0))
     assert plan.drafts.behind == 3
     assert not plan.drafts.warnings
 
@@ -313,7 +323,7 @@ def test_planned_sizes_count_the_draft_layer(
     drafted: Callable[..., Path], draft_of: Callable[..., Path], checkpoint: Callable[[str], Path]
 ) -> None:
     config = ExportConfig(
-        model=str(checkpoint("pre_norm")), draft=draft_of("pre_norm"), quantize="int8"
+        model=str(checkpoint("pre_norm")), draft_layer=draft_of("pre_norm"), quantize="int8"
     )
     plan = plan_export(config)
     manifest = EngineBundle.open(drafted("pre_norm", quantize="int8")).manifest
@@ -339,9 +349,9 @@ def test_verification_says_that_a_draft_layer_was_not_compared(
     model, bundle = checkpoint("pre_norm"), drafted("pre_norm", quantize="int8")
     report = verified(bundle, model, None, quantize="int8")
     assert report.verdict == "passed, in part"
-    assert "pass the directory that it was exported from as --draft" in report.notes[0]
+    assert "pass the directory that it was exported from as --draft-layer" in report.notes[0]
     plain = exported("pre_norm", kernels="skipdec", quantize="int8")
-    with pytest.raises(VerificationError, match="has no draft layer; leave --draft out"):
+    with pytest.raises(VerificationError, match="has no draft layer; leave --draft-layer out"):
         verified(plain, model, bundle, quantize="int8")
 
 
@@ -390,7 +400,8 @@ def test_a_dry_run_shows_drafts(
     checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
 ) -> None:
     model, draft = str(checkpoint("pre_norm")), str(draft_of("pre_norm"))
-    options = ("--quantize", "int8", "--draft", draft, "--dry-run")
-    shown = command("export", model, *options)
+    options = ("--quantize", "int8", "--draft-layer", draft, "--draft", "Own + trained")
+    shown = command("export", model, *options, "--dry-run")
+    assert "own+trained" in shown
     assert "layer_draft" in shown
     assert "a layer of their own behind layer 0, a head of the first 64 tokens" in shown

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from compared_texts import fields
 from layer_draft_requests import KINDS, PENALTIES, SAME, params, run
-from poisoned_caches import poison_caches
 from random_requests import run_all
 
 from skipdec import Generator, SamplingParams
@@ -22,7 +20,6 @@ from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.scheduling import decoding as decoding_module
 from skipdec.runtime.scheduling import drafted_decoding, layer_drafter
 from skipdec.runtime.scheduling.decoding import Decoding, fed
-from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
 from skipdec.runtime.scheduling.layer_drafter import LayerDrafter
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.scheduling.stats import EngineStats
@@ -40,47 +37,6 @@ def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
     bundle = exported("pre_norm", kernels="skipdec", quantize="int8", kv_dtype="float16")
     with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
         yield generator
-
-
-def draft_at_random(monkeypatch: Monkey, seed: int) -> None:
-    """Draft 0 to 7 tokens in each pass, whatever pays."""
-    source, most_of = Random(seed), DraftedDecoding._most
-
-    def most(self: DraftedDecoding, *arguments: Any) -> int:  # noqa: ANN401
-        return min(source.randint(0, 7), most_of(self, *arguments))
-
-    monkeypatch.setattr(DraftedDecoding, "_most", most)
-
-
-DRAFTS = ("ends:3", "first:2", "layers:2,adapt=no", "own+lookup+ends:2,adapt=no", "lookup+first:5")
-
-
-@pytest.mark.parametrize(
-    ("structure", "options"),
-    [
-        ("pre_norm", {"quantize": "int8", "kv_dtype": "float16"}),
-        ("pre_norm", {"quantize": "int8", "kv_dtype": "int8"}),
-        ("post_norm", {"quantize": "int4", "kv_dtype": "bfloat16"}),
-        ("no_bias", {"quantize": "int4", "kv_dtype": "int8"}),
-        ("untied", {"quantize": "int8", "kv_dtype": "float32"}),
-        ("untied", {"quantize": "int8-block", "kv_dtype": "float16"}),
-    ],
-)
-def test_texts_with_drafts_by_layers_are_those_without(
-    exported: Callable[..., Path], monkeypatch: Monkey, structure: str, options: dict[str, str]
-) -> None:
-    bundle = exported(structure, kernels="skipdec", **options)
-    with Generator.open(bundle, threads=1, max_batch_size=4) as generator:
-        ordinary = [fields(one) for one in run(generator, None)[0]]
-        poison_caches(monkeypatch)
-        generator.trim()
-        for seed, draft in enumerate(DRAFTS):
-            with monkeypatch.context() as patch:
-                if "adapt=no" in draft:
-                    draft_at_random(patch, seed)
-                outputs, stats = run(generator, draft)
-            assert [fields(one) for one in outputs] == ordinary
-            assert stats.draft_steps > 0 or "adapt" not in draft
 
 
 SURE = tuple(one for one in KINDS if one.ignore_eos and one.presence_penalty == 0)

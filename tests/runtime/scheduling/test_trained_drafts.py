@@ -55,7 +55,7 @@ def bundle(
                     output=path,
                     quantize="int8",
                     kernels="skipdec",
-                    draft=layer,
+                    draft_layer=layer,
                     draft_head=HEAD,
                     verify=False,
                 )
@@ -65,9 +65,10 @@ def bundle(
     return exported
 
 
-@pytest.mark.parametrize("behind", [1, 2])
-@pytest.mark.parametrize("draft", ["trained", f"own+trained,head={HEAD}", f"ends:2,head={HEAD}"])
-def test_texts_with_the_draft_layer_are_those_without(
+@pytest.mark.parametrize(
+    ("draft", "behind"), [("trained", 1), ("own+trained", 2), ("own+ends:2", 1)]
+)
+def test_texts_with_drafts_by_layers_are_those_without(
     bundle: Callable[[int], Path], behind: int, draft: str
 ) -> None:
     with Generator.open(bundle(behind), threads=1, max_batch_size=4) as generator:
@@ -169,20 +170,6 @@ def test_a_request_that_fits_only_without_drafts_is_refused(
         generator.generate(PROMPTS[0], params(max_tokens=50))
         with pytest.raises(CapacityError, match="bytes of KV cache"):
             generator.generate(PROMPTS[0], params(max_tokens=50), draft="trained")
-
-
-@pytest.mark.parametrize(
-    ("draft", "problem"),
-    [
-        ("own,head=64", "no part runs layers"),
-        ("ends:2,head=32", "head is 32; allowed: 64, the bundle's narrow head"),
-    ],
-)
-def test_a_head_that_is_not_there_is_refused(
-    bundle: Callable[[int], Path], draft: str, problem: str
-) -> None:
-    with pytest.raises(UsageError, match=problem):
-        Generator.open(bundle(1), draft=draft)
 
 
 def test_a_bundle_without_a_draft_layer_says_how_to_get_one(

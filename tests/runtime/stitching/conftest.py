@@ -39,7 +39,7 @@ def drafted(
 ) -> Path:
     """A bundle of int8 with a draft layer behind two layers, and a narrow head of 64 tokens."""
     layer = write_draft_layer(tmp_path_factory.mktemp("draft"), str(checkpoint("pre_norm")), 2)
-    options = {"quantize": "int8", "kernels": "skipdec", "draft": layer, "draft_head": 64}
+    options = {"quantize": "int8", "kernels": "skipdec", "draft_layer": layer, "draft_head": 64}
     return exported("pre_norm", **options)
 
 

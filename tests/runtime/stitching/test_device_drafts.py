@@ -13,9 +13,7 @@ from device_generators import Exported, device_of, on_onnxruntime, on_tensorrt, 
 from known_tokens import alone, assert_close, draw_texts, fed_stitcher, known_bits, together
 from loaded_backends import BACKENDS
 from machine_devices import TOLERANCES
-from poisoned_caches import poison_devices
-from random_requests import draw, run_all, texts
-from random_requests import together as requests_together
+from random_requests import run_all, texts
 
 from skipdec import Generator, SamplingParams, UsageError
 from skipdec.engines.errors import EnvironmentMismatchError
@@ -30,13 +28,6 @@ needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels w
 OWN = {"kernels": "skipdec", "quantize": "int8"}  # whose bits are promised
 TEXTS = draw_texts(3, 8)
 ALL = LayerPlan(tuple(range(6)))
-DRAFTS = (
-    "own,adapt=no",
-    "lookup,adapt=no",
-    "lookup+own,tokens=3,adapt=no",
-    "own+ends:2,adapt=no",
-    "first:2,adapt=no",
-)
 
 
 @pytest.fixture
@@ -140,19 +131,6 @@ def test_drafts_on_a_gpu_leave_texts_as_they_are(
 
 
 @needs_kernels
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_texts_with_drafts_are_those_without(generator: Generator, draft: str) -> None:
-    """Random arrivals, lengths, schedules, completions, greedy and sampled."""
-    wanted = draw(7, 30)
-    expected = [texts(one.alone(generator)) for one in wanted]
-    for _ in range(2):  # with n-grams of the first time
-        outputs = requests_together(generator, wanted, draft=draft)
-        assert [texts(output) for output in outputs] == expected
-    counts = [one.drafts for output in outputs for one in output.outputs if one.drafts]
-    assert sum(one.accepted for one in counts) > 10
-
-
-@needs_kernels
 def test_rows_that_want_all_logits_get_those_of_each_token(generator: Generator) -> None:
     params = [
         SamplingParams(temperature=0, max_tokens=12, logprobs=2, ignore_eos=True),
@@ -170,17 +148,6 @@ def test_rows_that_want_all_logits_get_those_of_each_token(generator: Generator)
                 each.logprobs for each in other.outputs
             ]
     assert sum(each.drafts.accepted for one in found for each in one.outputs if each.drafts) > 5
-
-
-@needs_kernels
-def test_unused_memory_is_never_read(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = draw(11, 20)
-    expected = [texts(output) for output in requests_together(generator, wanted)]
-    requests_together(generator, wanted, draft=DRAFTS[0])  # whose n-grams are right
-    generator.trim()
-    poison_devices(monkeypatch)
-    outputs = requests_together(generator, wanted, draft=DRAFTS[0])
-    assert [texts(output) for output in outputs] == expected
 
 
 @needs_kernels
@@ -208,7 +175,9 @@ def test_closing_frees_all_device_memory(generator: Generator) -> None:
     device = device_of(generator)
     for _ in range(2):
         generator.generate(
-            [[5, 6]], SamplingParams(temperature=0, max_tokens=20, ignore_eos=True), draft=DRAFTS[0]
+            [[5, 6]],
+            SamplingParams(temperature=0, max_tokens=20, ignore_eos=True),
+            draft="own,adapt=no",
         )
     generator.close()
     assert not device.allocated
