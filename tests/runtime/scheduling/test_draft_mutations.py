@@ -15,6 +15,7 @@ from skipdec import Generator, SamplingParams
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.drafting.config import DraftConfig, DraftPart
+from skipdec.runtime.drafting.memory import DraftMemory
 from skipdec.runtime.scheduling import decoding as decoding_module
 from skipdec.runtime.scheduling import drafted_decoding
 from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
@@ -90,9 +91,9 @@ def run(generator: Generator, decoding: DraftedDecoding | None = None) -> Outcom
 
 
 def drafted(generator: Generator, texts: Sequence[Sequence[int]]) -> Outcome:
-    loaded = generator._loaded
     config = DraftConfig((DraftPart("own"),), adapt=False)
-    decoding = DraftedDecoding(config, [Known(texts)], loaded.draft_memory, loaded.model.vocab_size)
+    vocab_size = generator.model.vocab_size
+    decoding = DraftedDecoding(config, [Known(texts)], DraftMemory(), vocab_size)
     return run(generator, decoding)
 
 

@@ -18,6 +18,7 @@ from skipdec.engines.errors import UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.drafting.config import DraftConfig, DraftPart
+from skipdec.runtime.drafting.memory import DraftMemory
 from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
 from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts
 
@@ -84,10 +85,8 @@ class RandomDrafter(Drafter):
 def test_any_guesses_leave_texts_as_they_are(generator: Generator, seed: int) -> None:
     ordinary, _ = run_requests(generator, REQUESTS)
     texts = dict(enumerate(one.token_ids for output in ordinary for one in output.outputs))
-    loaded = generator._loaded
-    decoding = DraftedDecoding(
-        ALWAYS, [RandomDrafter(texts, seed)], loaded.draft_memory, loaded.model.vocab_size
-    )
+    drafters = [RandomDrafter(texts, seed)]
+    decoding = DraftedDecoding(ALWAYS, drafters, DraftMemory(), generator.model.vocab_size)
     drafted, stats = run_requests(generator, REQUESTS, decoding)
     assert shown(drafted) == shown(ordinary)
     assert 0 < stats.accepted_draft_tokens < stats.draft_tokens

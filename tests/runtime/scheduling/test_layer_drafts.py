@@ -17,7 +17,6 @@ from skipdec import Generator, SamplingParams
 from skipdec.engines.backends.session import EngineSession
 from skipdec.engines.errors import ClosedError, DeviceError, SkipDecError
 from skipdec.engines.kernels.library import find_library
-from skipdec.runtime.scheduling import decoding as decoding_module
 from skipdec.runtime.scheduling import drafted_decoding, layer_drafter
 from skipdec.runtime.scheduling.decoding import Decoding, fed
 from skipdec.runtime.scheduling.layer_drafter import LayerDrafter
@@ -280,12 +279,3 @@ def test_nothing_is_bound_again_once_all_shapes_ran(
             batch.step()
             counts.append(len(bound))
     assert len(set(counts[5:25])) == 1
-
-
-def test_without_drafts_nothing_of_them_is_made(generator: Generator) -> None:
-    with generator.running_batch() as batch:
-        batch.add([5, 6, 7], params(), schedule="full")
-        run_all(batch)
-        assert batch._slots._drafts is None
-        assert batch._slots._passes is None
-        assert decoding_module.OrdinaryDecoding is type(batch._decoding)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 from runtimes import Asked, Made
@@ -35,16 +33,6 @@ def of_every_kind(prompts: Sequence[list[int]], schedule: str) -> list[Asked]:
         Asked(prompt, BASE.model_copy(update=kind), schedule, after=ALONE)
         for kind in KINDS
         for prompt in prompts
-    ]
-
-
-def side_by_side(requests: Iterable[Sequence[Asked]], seed: str) -> list[Asked]:
-    """Let the requests of each sequence start while those before them run."""
-    chance = random.Random(seed)
-    return [
-        replace(each, after=index + chance.choice((0, 2, 9)))
-        for sequence in requests
-        for index, each in enumerate(sequence)
     ]
 
 
