@@ -137,6 +137,8 @@ def _cell(value: object) -> str:
             return f"{value:.4g}"
         case list():
             return ", ".join(map(_cell, value))
+        case {"value": ratio, "disturbed": reason}:  # as ``skipdec bench`` prints speed-ups
+            return "disturbed" if reason else f"{ratio:.2f}×"
     return str(value)
 
 
