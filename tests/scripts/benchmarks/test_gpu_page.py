@@ -20,7 +20,12 @@ def record_of(**results: dict[str, Any]) -> Record:
 
 
 def speed(schedule: str, milliseconds: float) -> Record:
-    measured = {"batch_size": 8, "name": schedule, "step_milliseconds_p50": milliseconds}
+    measured = {
+        "batch_size": 8,
+        "name": schedule,
+        "step_milliseconds_p50": milliseconds,
+        "decode_speedup": {"value": 1.5, "low": 1.4, "high": 1.6, "disturbed": ""},
+    }
     baseline = {"batch_size": 8, "step_milliseconds": [0.95, 1.0, 5.0]}
     return record_of(
         speed={"measurements": [measured]}, compiled_Hugging_Face={"baselines": [baseline]}
@@ -46,7 +51,7 @@ def test_the_page_shows_figures_and_parts_that_have_not_run(tmp_path: Path) -> N
     shown = page(speed("full", 0.8), parts_of(config), config)
     assert shown.count("**not run yet**") == len(parts_of(config)) - 2
     assert "0.80 at batch 8, met" in shown
-    assert "| 8 | full | 0.8 |" in shown
+    assert "| 8 | full | 0.8 | 1.50× |" in shown
     assert "| 8 | 0.95, 1, 5 |" in shown
 
 
