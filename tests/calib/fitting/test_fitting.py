@@ -305,7 +305,7 @@ def test_a_bundle_without_tokenizer_is_refused(config: FitConfig) -> None:
     untold = bundle.manifest.model_copy(update={"tokenizer": None})
     with (
         patch(
-            "skipdec.calib.fitting.source.EngineBundle.open",
+            "skipdec.calib.fitting.inputs.EngineBundle.open",
             return_value=replace(bundle, manifest=untold),
         ),
         pytest.raises(UsageError, match="has no tokenizer"),
