@@ -51,7 +51,7 @@ class Decoding(ABC):
     def passed(  # noqa: B027
         self, rows: Sequence[StepRow], seconds: float, searching: float, *, is_first: bool = False
     ) -> None:
-        """Take the time from `feed` until all tokens were accepted, by `LoadedEngines.clock`.
+        """Take the time from `feed` until all tokens were accepted, by `EngineLock.clock`.
 
         ``searching`` is that of `feed`. ``is_first``: the pass had to find its calls, so it took
         longer than later ones.

@@ -10,7 +10,7 @@ from typing_extensions import override
 from ..drafting.acceptance import Guesses
 from ..drafting.costs import PassCosts
 from ..schedule import LayerPlan
-from ..stitching.loaded import LoadedEngines
+from ..stitching.loaded import EngineLock
 from ..stitching.protocol import DraftRow
 from ..stitching.slot_stitcher import SlotStitcher
 from .drafters import Drafter, RowDrafts, room_of
@@ -32,7 +32,7 @@ class LayerDrafter(Drafter):
         self,
         source: str,
         plan: LayerPlan,
-        engines: LoadedEngines,
+        engines: EngineLock,
         slots: SlotStitcher,
         costs: PassCosts,
         draft_prior: float,

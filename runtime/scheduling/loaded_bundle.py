@@ -24,7 +24,7 @@ from ..opening import OpenOptions, PrefixSharing
 from ..requests.request import Request
 from ..schedule import ExitSchedule
 from ..schedule.request_schedules import ScheduleResolver
-from ..stitching.loaded import LoadedEngines, load_stitcher, make_slots
+from ..stitching.loaded import EngineLock, load_stitcher, make_slots
 from ..stitching.protocol import PromptRow, SlotLimits, SlotMemory
 from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.tokenizer import Tokenizer
@@ -244,14 +244,14 @@ def require_rows(request: Request, max_rows: int) -> None:
 
 @dataclass(frozen=True)
 class LoadedBundle:
-    """A bundle with its engines loaded; `LoadedEngines` guards who uses them."""
+    """A bundle with its engines loaded; `EngineLock` guards who uses them."""
 
     model: ModelSpec
     tokenizer: Tokenizer | None
     schedules: ScheduleResolver
     layout: KVLayout
     limits: BatchLimits
-    engines: LoadedEngines
+    engines: EngineLock
     drafts: DraftResolver
     draft_memory: DraftMemory = field(default_factory=DraftMemory)
 
@@ -288,7 +288,7 @@ class LoadedBundle:
             keeps_idle=device is not None,
             least_idle=_LEAST_IDLE_BYTES,
         )
-        engines = LoadedEngines(stitcher, backend, pool)
+        engines = EngineLock(stitcher, backend, pool)
         if draft is not None:
             engines.load_drafts(draft)
         return cls(

@@ -74,7 +74,7 @@ class Scorer:
     def score(self, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
         """Score one checked request at ``schedule`` for the holder of the engines.
 
-        Raises LogitsError for logits that are NaN or +inf, and what `LoadedEngines.step` raises.
+        Raises LogitsError for logits that are NaN or +inf, and what `EngineLock.step` raises.
         """
         start = perf_counter()
         depths = request.depths(schedule)

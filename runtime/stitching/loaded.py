@@ -1,4 +1,4 @@
-"""LoadedEngines: loads the engines of a bundle, guards access to them, and makes slots on them."""
+"""Loads the engines of a bundle, makes slots on them, and locks them for one call: EngineLock."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class _Holder:
     lasts: bool
 
 
-class LoadedEngines:
+class EngineLock:
     """Engines and their KV memory, held by one call at a time and used one step at a time.
 
     Calls of other threads wait for the holder (`hold`). A holder may pause between two steps for as

@@ -15,7 +15,7 @@ from skipdec.engines.errors import CapacityError, ClosedError, SkipDecError
 from skipdec.engines.memory import HostMemory
 from skipdec.runtime.kv.buffers import BufferPool
 from skipdec.runtime.stitching import loaded
-from skipdec.runtime.stitching.loaded import LoadedEngines
+from skipdec.runtime.stitching.loaded import EngineLock
 from skipdec.runtime.stitching.protocol import Stitcher
 from skipdec.runtime.stitching.slot_stitcher import SlotStitcher
 
@@ -31,7 +31,7 @@ class Room:
         stitcher.close.side_effect = lambda: self.done.append("freed")
         self.backend: Mock = create_autospec(EngineBackend, instance=True)
         self.pool = BufferPool(HostMemory(), 10**6)
-        self.engines = LoadedEngines(stitcher, self.backend, self.pool)
+        self.engines = EngineLock(stitcher, self.backend, self.pool)
 
     def slots(self) -> SlotStitcher:
         """Slots that have memory until they are closed."""
