@@ -9,6 +9,7 @@ from typing import Any
 from ...engines.host.console import Part, Table, facts, print_report
 from ...engines.host.progress import ConsoleProgress
 from ...engines.manifest import DRAFT_HEAD, DRAFT_LAYER, BuildSpec, Kernels, PrecisionSpec
+from ...engines.targets import target_of
 from ...runtime.schedule.text import format_schedule
 from ..config import DEFAULT_TARGET
 from ..pipeline.plan import BundlePlan, DraftParts
@@ -191,7 +192,7 @@ def describe_verification(report: ExportReport) -> str:
         return "\n".join((verification.verdict, *verification.summary()))
     if "trace" in report.stage_seconds:  # an export, not a build
         return "none (--no-verify)"
-    if report.build is None:
+    if not target_of(report.target).is_compiled:
         return (
             "none: engines were built, not run; 'skipdec generate' runs them, 'skipdec verify "
             "BUNDLE --reference MODEL' compares them where torch is installed"

@@ -15,6 +15,7 @@ from ...engines.errors import SkipDecError
 from ...engines.host.console import print_json
 from ...engines.host.options import AsJson, BundlePath, Quiet, from_options
 from ...engines.manifest import Manifest
+from ...engines.targets import target_of
 from ..config import GIB, CheckpointSource, LoadFormat
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _print(
         print_json(document)
         return
     typer.echo(f"{path}: all {files} files match manifest.json")
-    if report is None and manifest.build is not None:
+    if report is None and target_of(manifest.target).is_compiled:
         typer.echo(
             "plans were not run; --reference MODEL compares them on a machine with their GPU"
         )

@@ -73,7 +73,11 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
     start = perf_counter()
     bundle = EngineBundle.open(request.directory, verify="full")
     checkpoint = open_checkpoint(request.source)
-    check_identity(bundle, checkpoint.model, request.precision, request.kernels)
+    built = bundle.manifest
+    if request.precision is None:
+        check_identity(bundle, checkpoint.model, built.precision, built.kernels)
+    else:
+        check_identity(bundle, checkpoint.model, request.precision, request.kernels)
     check_graphs(bundle)
     migration = None if request.ranges is None else read_ranges(request.ranges).migration
     check_migration(bundle, migration)
@@ -93,9 +97,9 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
         notes=notes,
         remedies=tuple(
             remedies(
-                request.precision,
+                built.precision,
                 is_migrated=migration is not None,
-                is_compiled=target_of(bundle.manifest.target).is_compiled,
+                is_compiled=target_of(built.target).is_compiled,
             )
         ),
         seconds=perf_counter() - start,

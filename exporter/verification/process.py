@@ -93,12 +93,9 @@ def verify_bundle(
     if source is None:
         EngineBundle.open(path, verify="full")
         return None
-    opened = EngineBundle.open(path)
     request = VerificationRequest(
-        directory=opened.path,
+        directory=Path(path),
         source=source,
-        precision=opened.manifest.precision,
-        kernels=opened.manifest.kernels,
         ranges=ranges,
         draft_layer=draft_layer,
         atol=atol,

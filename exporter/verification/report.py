@@ -24,8 +24,10 @@ class VerificationRequest(ValidatedConfig):
 
     directory: Path
     source: CheckpointSource
-    precision: PrecisionSpec = Field(description="requested precision, which the bundle must have")
-    kernels: Kernels | None = Field(default=None, description="requested kernels, likewise")
+    precision: PrecisionSpec | None = Field(
+        default=None, description="which the bundle must have, as the kernels; None: its own"
+    )
+    kernels: Kernels | None = Field(default=None, description="requested with a precision")
     ranges: Path | None = Field(
         default=None, description="with the factors that migrated the weights, if any"
     )

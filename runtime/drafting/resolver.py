@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from ...engines.errors import UsageError, shown
 from ...engines.kernels.formats import foreign_products
 from ...engines.manifest import Manifest, PrecisionSpec
-from ...engines.targets import default_device
+from ...engines.targets import default_device, target_of
 from ..schedule import ExitSchedule, LayerPlan
 from ..schedule.text import format_schedule
 from .config import DraftConfig, DraftPart, is_auto, parse_draft
@@ -79,7 +79,7 @@ class DraftResolver:
         config = parse_draft((manifest.draft or _RECOMMENDED) if is_auto(text) else text)
         if config is None:
             return None
-        if manifest.build is not None:
+        if target_of(manifest.target).is_compiled:
             raise UsageError(
                 "draft",
                 "needs engines that run several tokens of a row in one step; TensorRT's plans are "
