@@ -39,6 +39,12 @@ class DraftRows:
         ends = [min(cache.reserved(number, layer) for layer in plan) for number in numbers]
         return cls(cache.version, plan, numbers, residents, ends)
 
+    @property
+    def others(self) -> list[int]:
+        """The rows in these slots that do not draft."""
+        inside = dict.fromkeys(row for held in self.residents.values() for row in held)
+        return [row for row in inside if row not in self.numbers]
+
     def serves(self, cache: SlotCache, rows: Sequence[DraftRow], plan: LayerPlan) -> bool:
         """Return True if `of` would find the same rows."""
         return (

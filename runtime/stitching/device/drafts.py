@@ -59,8 +59,7 @@ class DeviceDrafts:
             if known.rows.serves(self._cache, rows, plan):
                 return known
         found = DraftRows.of(self._cache, rows, plan)
-        inside = dict.fromkeys(row for held in found.residents.values() for row in held)
-        others = [row for row in inside if row not in found.numbers]
+        others = found.others
         count = max(self._num_layers, *(layer + 1 for layer in plan))
         residents = [found.residents.get(layer, ()) for layer in range(count)]
         numbers = [*found.numbers, *others]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,41 +13,36 @@ _MOST_VIEWS = 1024  # shapes whose tensors are kept
 
 
 class StepBuffers:
-    """The memory of one decode step for up to ``max_rows`` rows of a token each, allocated once.
+    """The memory of one pass over up to ``max_tokens`` tokens, allocated once.
 
-    ``input_ids`` and ``position_ids`` int64 [max_rows, 1] are written before each step;
-    ``hidden_states`` float [max_rows, 1, E] is every layer's input and output; ``logits`` float32
-    [max_rows, V] is the result, overwritten by the next step. Rows of several tokens take as many
-    places, one after the other.
+    ``input_ids`` and ``position_ids`` int64 [max_tokens, 1] are written before each pass;
+    ``hidden_states`` float [max_tokens, 1, E] is every layer's input and output; ``logits`` float32
+    [max_tokens, V] is the result, overwritten by the next pass. A row's tokens lie one after the
+    other.
     """
 
-    def __init__(self, embed: EngineSpec, head: EngineSpec, max_rows: int) -> None:
+    def __init__(self, embed: EngineSpec, head: EngineSpec, max_tokens: int) -> None:
         hidden = embed.tensor(TensorRole.HIDDEN_STATES_OUT)
         vocab_size = int(head.tensor(TensorRole.LOGITS).shape[-1])
-        self.input_ids = np.zeros((max_rows, 1), np.int64)
-        self.position_ids = np.zeros((max_rows, 1), np.int64)
-        self.hidden_states = np.zeros((max_rows, 1, int(hidden.shape[-1])), hidden.dtype)
-        self.seqlens_k = np.zeros(max_rows, np.int32)  # total length - 1 of each row
-        self.total_lengths = np.zeros(max_rows, np.int32)  # the first: of the longest row
-        self.write_indices = np.zeros(max_rows, np.int64)  # the token's position
-        self.row_positions = np.arange(max_rows, dtype=np.int64)
-        self.logits = np.zeros((max_rows, vocab_size), np.float32)
+        self.input_ids = np.zeros((max_tokens, 1), np.int64)
+        self.position_ids = np.zeros((max_tokens, 1), np.int64)
+        self.hidden_states = np.zeros((max_tokens, 1, int(hidden.shape[-1])), hidden.dtype)
+        self.seqlens_k = np.zeros(max_tokens, np.int32)  # total length - 1 of each row
+        self.total_lengths = np.zeros(max_tokens, np.int32)  # the first: of the longest row
+        self.write_indices = np.zeros(max_tokens, np.int64)  # the token's position
+        self.row_positions = np.arange(max_tokens, dtype=np.int64)
+        self.logits = np.zeros((max_tokens, vocab_size), np.float32)
         self._views: dict[tuple[int, ...], Mapping[TensorRole, Tensor]] = {}
 
-    def set_positions(self, positions: Sequence[int]) -> None:
-        """Set the position of the one token that each row feeds."""
-        rows = len(positions)
-        self.position_ids[:rows, 0] = positions
-        self.seqlens_k[:rows] = positions
-        self.total_lengths[0] = max(positions) + 1
-        self.write_indices[:rows] = positions
+    def set_rows(self, starts: Array, counts: Array, *, is_split: bool) -> None:
+        """Set where each row's tokens start and how many there are.
 
-    def set_rows(self, starts: Array, counts: Array) -> None:
-        """Set where each row's tokens start and how many there are, for calls of one row each."""
-        rows = len(starts)
+        ``is_split``: each row has a call of its own.
+        """
+        rows, ends = len(starts), starts + counts
         self.write_indices[:rows] = starts
-        np.add(starts, counts - 1, out=self.seqlens_k[:rows], casting="unsafe")
-        np.add(starts, counts, out=self.total_lengths[:rows], casting="unsafe")
+        np.subtract(ends, 1, out=self.seqlens_k[:rows], casting="unsafe")
+        self.total_lengths[:rows] = ends if is_split else ends.max()
 
     def tensors(
         self, rows: int, tokens: int = 1, *, first_row: int = 0, first_token: int = 0

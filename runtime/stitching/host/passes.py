@@ -1,4 +1,4 @@
-"""Passes on the host in which rows feed several tokens each."""
+"""HostPasses: the calls of one pass or one draft step on the host."""
 
 from __future__ import annotations
 
@@ -15,54 +15,59 @@ from ....engines.memory import Array, address_of
 from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.sampler import HostLogits
-from ..protocol import StepRow, active_counts, feeding_problem
-from .buffers import StepBuffers
+from ..draft_rows import DraftRows
+from ..protocol import DraftRow, StepRow, active_counts, feeding_problem
 from .stitcher import HostStitcher
+from .workspace import Workspace
 
 # Bindings kept for each layer: one per shape of its calls and buffer of its slots. Beyond it all
 # are bound anew.
-MOST_BINDINGS = 128
-_LEAST_TOKENS = 16  # that the buffers hold
+_MOST_BINDINGS = 128
 _LASTING_ROUTES = 64  # that serve later texts, too
 _KEPT_ROUTES = 16  # the number of guesses changes from pass to pass
 
 
-_MadeOf = list[tuple[int, tuple[LayerPlan, ...]]]
+_Fed = list[tuple[int, tuple[LayerPlan, ...]]]
+_Drafted = tuple[list[int], LayerPlan]
+_Residents = dict[int, list[int]]  # by layer
 _SlotMemory = tuple[tuple[int, int, int] | None, ...] | None
 
 
 class HostPasses:
-    """Runs rows of several tokens each, on a past, through the layers that each token's plan names.
+    """Runs the tokens that rows feed, one or several each, through the layers of their plans.
 
     Hidden states of a pass lie token after token, row after row, without padding: embedding and
     head run on exactly these. A layer runs all of its slots in one call, [rows, longest, E], for
     which its tokens are gathered and padded: a shorter row repeats its last token there, whose
     results are dropped. What padding writes to the cache lies behind the row's own positions, where
-    the next token that is fed overwrites it before it is read. One row, and rows of as many tokens
-    each, need no gathering.
+    the next token that is fed overwrites it before it is read. Rows stand in the order of the
+    highest layer that all of them run; there, rows of as many tokens each need no gathering.
 
     Worked: rows a and b feed a0 a1 a2 and b0, and a2 bypasses layer 4. Layer 3 runs
     [[a0 a1 a2] [b0 b0 b0]], layer 4 [[a0 a1] [b0 b0]].
 
     ONNX Runtime's own attention takes several tokens on a past for one row only: its layers are
     called row by row.
+
+    In a draft step, rows in a layer's slots that don't draft take part in its call. They write
+    their keys and values at the position that their next pass overwrites before it is read. A layer
+    that they leave in that pass may hold no such position: there they write the last one, which
+    nobody reads again. The head runs on the rows that draft only.
+
+    Worked: rows 7, 8, 9 have 5, 6, 9 positions; 7 and 9 draft. The first step writes positions
+    5, 6, 9, the second 6, 6, 10, and the pass behind them begins again at 5, 6, 9.
     """
 
     def __init__(self, engines: HostStitcher, cache: SlotCache) -> None:
         self._engines = engines
         self._cache = cache
-        self._workspace = engines.passes(_LEAST_TOKENS)
         self._routes: list[_Route] = []  # of the last passes, the latest first
         self._memory: tuple[int, _SlotMemory] | None = None  # by the cache's version
         self.has_found_route = False  # in the last pass, which took longer for it
 
     @property
-    def _all(self) -> StepBuffers:
-        return self._workspace.whole
-
-    @property
-    def _part(self) -> StepBuffers:
-        return self._workspace.part
+    def _workspace(self) -> Workspace:
+        return self._engines.workspace()
 
     def check(self, rows: Sequence[StepRow]) -> None:
         """Raise UsageError for tokens that cannot be fed; nothing has changed then."""
@@ -72,13 +77,40 @@ class HostPasses:
                 raise UsageError(f"row {row.row}", problem)
 
     def run(self, rows: Sequence[StepRow]) -> HostLogits:
-        """Run a pass of rows that `check` let pass and that have left the layers they bypass."""
-        route = self._route_of(rows)
-        starts = np.array([rows[index].position for index in route.order])
-        count = len(route.owners)
+        """Run a pass of rows that have left the layers they bypass; see `SlotStitcher.step`."""
+        fed = [(row.row, row.plans) for row in rows]
+        route = self._known_route(fed) or self._kept(self._pass_route(rows, fed))
+        self._call_engines(route, rows)
+        self._cache.set_lengths(
+            [row.row for row in rows], [row.position + len(row.tokens) for row in rows]
+        )
+        return route.logits
+
+    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
+        """Run a draft step; see `SlotStitcher.draft`."""
+        made_of = [row.row for row in rows], plan
+        known = self._known_route(made_of)
+        drafting = known.drafting if known else DraftRows.of(self._cache, rows, plan)
+        assert drafting is not None
+        drafting.require_positions(self._cache, rows)
+        plans = (plan,)
+        fed = [StepRow(row.row, (row.token,), row.position, plans) for row in rows]
+        fed += [StepRow(row, (0,), self._cache.length(row), plans) for row in drafting.others]
+        route = known or self._kept(self._find_route(fed, made_of, drafting))
+        self._workspace.head_positions[: len(rows)] = route.firsts[: len(rows)]
+        self._call_engines(route, fed)
+        return route.logits
+
+    def forget(self) -> None:
+        """Drop all routes, whose slots are about to be freed."""
+        self._routes.clear()
+
+    def _call_engines(self, route: _Route, rows: Sequence[StepRow]) -> None:
+        whole = self._workspace.whole
         tokens = [token for index in route.order for token in rows[index].tokens]
-        self._all.input_ids[:count, 0] = tokens
-        self._all.position_ids[:count, 0] = starts[route.owners] + route.offsets
+        starts = np.array([rows[index].position for index in route.order])
+        whole.input_ids[: len(tokens), 0] = tokens
+        whole.position_ids[: len(tokens), 0] = starts[route.owners] + route.offsets
         route.embed.run()
         group: _Group | None = None
         for stop in route.stops:
@@ -90,35 +122,28 @@ class HostPasses:
                 binding.run()
         self._scatter(group)
         route.head.run()
-        self._cache.set_lengths(
-            [row.row for row in rows], [row.position + len(row.tokens) for row in rows]
-        )
-        return route.logits
-
-    def forget(self) -> None:
-        """Drop all routes, whose slots are about to be freed."""
-        self._routes.clear()
 
     def _gather(self, group: _Group, starts: Array) -> None:
         """Set where the group's rows stand, and bring its tokens together."""
-        buffers = self._all if group.tokens is None else self._part
-        buffers.set_rows(starts[group.rows], group.counts)
-        if group.tokens is None:
-            return
-        padded = len(group.tokens)
-        for source, target in (
-            (self._all.hidden_states, buffers.hidden_states),
-            (self._all.position_ids, buffers.position_ids),
-        ):
-            np.take(source, group.tokens, axis=0, out=target[:padded])
+        whole = self._workspace.whole
+        buffers = whole if group.tokens is None else self._workspace.part
+        starts = starts[group.rows]
+        if group.last is not None:
+            starts = np.minimum(starts, group.last)
+        buffers.set_rows(starts, group.counts, is_split=group.is_split)
+        if group.tokens is not None:
+            padded = len(group.tokens)
+            np.take(whole.hidden_states, group.tokens, 0, out=buffers.hidden_states[:padded])
+            np.take(whole.position_ids, group.tokens, 0, out=buffers.position_ids[:padded])
+        if group.last is not None:
+            buffers.position_ids[: len(starts), 0] = starts
 
     def _scatter(self, group: _Group | None) -> None:
         if group is not None and group.tokens is not None:
-            own = group.tokens[group.places]
-            self._all.hidden_states[own] = self._part.hidden_states[group.places]
+            held = self._workspace.part.hidden_states[group.places]
+            self._workspace.whole.hidden_states[group.own] = held
 
-    def _route_of(self, rows: Sequence[StepRow]) -> _Route:
-        made_of = [(row.row, row.plans) for row in rows]
+    def _known_route(self, made_of: _Fed | _Drafted) -> _Route | None:
         self.has_found_route = False
         if self._routes and self._routes[0].version != self._cache.version:
             self._routes.clear()
@@ -126,41 +151,43 @@ class HostPasses:
             if route.made_of == made_of:
                 self._routes.insert(0, self._routes.pop(place))
                 return route
-        if len(self._workspace.layers) > MOST_BINDINGS * len(self._engines.layers):
+        return None
+
+    def _kept(self, route: _Route) -> _Route:
+        self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
+        return route
+
+    def _pass_route(self, rows: Sequence[StepRow], fed: _Fed) -> _Route:
+        if len(self._workspace.layers) > _MOST_BINDINGS * len(self._engines.layers):
             self.forget()
             self._workspace.layers.close()
-        self._reserve_buffers(rows)
-        made = self._lasting_route(rows, made_of) if len(rows) == 1 else None
-        if made is None:
-            self.has_found_route = True
-            made = self._find_route(rows, made_of)
-        self._routes = [made, *self._routes[: _KEPT_ROUTES - 1]]
-        return made
+        padded = len(rows) * max(len(row.tokens) for row in rows)
+        if padded > self._workspace.max_tokens:
+            self.forget()
+            self._engines.workspace(padded)
+        if len(rows) == 1 and (memory := self._slot_memory()) is not None:
+            return self._lasting_route(rows, fed, memory)
+        return self._find_route(rows, fed)
 
-    def _lasting_route(self, rows: Sequence[StepRow], made_of: _MadeOf) -> _Route | None:
-        """Return the route of one row alone, as an earlier text on the same memory had it.
-
-        None if other rows hold slots.
-        """
-        version = self._cache.version
-        if self._memory is None or self._memory[0] != version:
-            self._memory = version, self._slot_memory()
-        memory = self._memory[1]
-        if memory is None:
-            return None
+    def _lasting_route(self, rows: Sequence[StepRow], fed: _Fed, memory: _SlotMemory) -> _Route:
+        """Return the route of one row alone, as an earlier text on the same memory had it."""
         key, kept = (rows[0].plans, memory), self._workspace.layers.routes
         found: _Route | None = kept.get(key)
         if found is not None:
-            return replace(found, version=version, made_of=made_of)
-        self.has_found_route = True
-        route = self._find_route(rows, made_of)
+            return replace(found, version=self._cache.version, made_of=fed)
         if len(kept) >= _LASTING_ROUTES:
             kept.clear()
-        kept[key] = route
+        route = kept[key] = self._find_route(rows, fed)
         return route
 
     def _slot_memory(self) -> _SlotMemory:
         """Return where the only row's slots lie, layer by layer; None if there are more rows."""
+        version = self._cache.version
+        if self._memory is None or self._memory[0] != version:
+            self._memory = version, self._find_slot_memory()
+        return self._memory[1]
+
+    def _find_slot_memory(self) -> _SlotMemory:
         found: list[tuple[int, int, int] | None] = []
         for layer in range(len(self._engines.layers)):
             inside = len(self._cache.residents(layer))
@@ -173,69 +200,90 @@ class HostPasses:
             found.append((address_of(key), address_of(value), key.shape[2]))
         return tuple(found)
 
-    def _reserve_buffers(self, rows: Sequence[StepRow]) -> None:
-        """Make the buffers large enough; they double, so that few are made."""
-        padded = len(rows) * max(len(row.tokens) for row in rows)
-        if padded > self._workspace.max_tokens:
-            self.forget()
-            self._workspace = self._engines.passes(padded)
-
-    def _find_route(self, rows: Sequence[StepRow], made_of: _MadeOf) -> _Route:
+    def _find_route(
+        self,
+        rows: Sequence[StepRow],
+        made_of: _Fed | _Drafted,
+        drafting: DraftRows | None = None,
+    ) -> _Route:
         """Find the calls of the layers that the rows reside in, lowest first."""
-        layers = self._engines.layers
-        residents = [list(self._cache.residents(layer)) for layer in range(len(layers))]
+        self.has_found_route = True
+        residents = drafting.residents if drafting else self._residents()
+        numbers = [row.row for row in rows]
+        for inside in residents.values():
+            numbers = inside if len(inside) == len(rows) else numbers
         index = {row.row: place for place, row in enumerate(rows)}
-        numbers = residents[-1] if len(residents[-1]) == len(rows) else list(index)
         order = [index[number] for number in numbers]
         lengths = np.array([len(rows[place].tokens) for place in order])
-        firsts = np.cumsum(lengths) - lengths  # of each row, in the pass
-        active = [active_counts(rows[place], len(layers)) for place in order]
-        place_of = {number: place for place, number in enumerate(numbers)}
-        stops: list[_Stop] = []
-        group: _Group | None = None
-        now: object = None
-        for layer, (session, inside) in enumerate(zip(layers, residents, strict=True)):
-            if not inside:
-                continue
-            at = [place_of[number] for number in inside]
-            counts = [active[place][layer] for place in at]
-            row_by_row = TensorRole.SEQLENS_K in session.roles
-            if group is None or (at, counts, row_by_row) != now:
-                now = at, counts, row_by_row
-                group = _Group.of(
-                    np.array(at), np.array(counts), lengths, firsts, row_by_row=row_by_row
-                )
-            stops.append(_Stop(group, self._layer_bindings(layer, group, firsts, row_by_row)))
-        count = int(lengths.sum())
-        embed, head = self._workspace.ends(count)
-        starts = (int(firsts[place_of[row.row]]) for row in rows)
-        flat = [
-            place
-            for start, row in zip(starts, rows, strict=True)
-            for place in range(start, start + len(row.tokens))
-        ]
+        firsts = np.cumsum(lengths) - lengths
+        workspace, count = self._workspace, int(lengths.sum())
+        embed, head = workspace.ends(count)
+        own_firsts = firsts[np.argsort(order)]  # in the order in which rows were given
+        if drafting:
+            head = workspace.draft_head(count, len(drafting.numbers))
+            logits = HostLogits(workspace.draft_logits)
+        else:
+            places = zip(own_firsts, rows, strict=True)
+            scored = [first + token for first, row in places for token in range(len(row.tokens))]
+            logits = HostLogits([workspace.whole.logits[place] for place in scored])
         return _Route(
             version=self._cache.version,
             made_of=made_of,
             order=order,
-            owners=np.repeat(np.arange(len(order)), lengths),
+            owners=_index(np.repeat(np.arange(len(order)), lengths), len(order)),
             offsets=np.arange(count) - np.repeat(firsts, lengths),
-            stops=stops,
+            firsts=own_firsts,
+            stops=self._find_stops([rows[place] for place in order], residents, drafting),
             embed=embed,
             head=head,
-            logits=HostLogits([self._all.logits[place] for place in flat]),
+            logits=logits,
+            drafting=drafting,
         )
 
-    def _layer_bindings(
-        self, layer: int, group: _Group, firsts: Array, row_by_row: bool
-    ) -> list[Binding]:
-        bound, rows = partial(self._workspace.layers.layer, self._cache), len(group.rows)
-        if not row_by_row:
-            return [bound(layer, rows, group.longest, is_part=group.is_gathered)]
+    def _find_stops(
+        self, rows: Sequence[StepRow], residents: _Residents, drafting: DraftRows | None
+    ) -> list[_Stop]:
+        """Return the calls of the layers; ``rows`` are in the order of the pass."""
+        lengths = np.array([len(row.tokens) for row in rows])
+        firsts = np.cumsum(lengths) - lengths
+        active = [active_counts(row, max(residents, default=0) + 1) for row in rows]
+        place_of = {row.row: place for place, row in enumerate(rows)}
+        stops: list[_Stop] = []
+        group: _Group | None = None
+        now: object = None
+        for layer, inside in residents.items():
+            at = [place_of[number] for number in inside]
+            counts = [active[place][layer] for place in at]
+            last = [self._cache.reserved(one, layer) - 1 for one in inside] if drafting else None
+            roles = self._engines.session(layer).roles
+            is_split = TensorRole.SEQLENS_K in roles and max(counts) > 1
+            if group is None or (at, counts, last, is_split) != now:
+                now = at, counts, last, is_split
+                group = _Group.of(at, counts, lengths, firsts, last, is_split=is_split)
+            stops.append(_Stop(group, self._layer_bindings(layer, group, firsts[at])))
+        return stops
+
+    def _residents(self) -> _Residents:
+        """Return the rows in the slots of each layer that has some."""
+        layers = range(len(self._engines.layers))
+        found = {layer: list(self._cache.residents(layer)) for layer in layers}
+        return {layer: inside for layer, inside in found.items() if inside}
+
+    def _layer_bindings(self, layer: int, group: _Group, firsts: Array) -> list[Binding]:
+        """Return the calls of a layer; ``firsts`` [n]: the first token of each of its rows."""
+        bound, rows = partial(self._workspace.layers.layer, self._cache), len(group.counts)
+        if not group.is_split:
+            is_part = group.tokens is not None
+            return [bound(layer, rows, group.longest, is_part=is_part)]
         return [
-            bound(layer, 1, int(tokens), slot=slot, first_token=int(firsts[row]), is_part=False)
-            for slot, (row, tokens) in enumerate(zip(group.rows, group.counts, strict=True))
+            bound(layer, 1, int(tokens), slot=slot, first_token=int(first), is_part=False)
+            for slot, (first, tokens) in enumerate(zip(firsts, group.counts, strict=True))
         ]
+
+
+def _index(rows: Array, count: int) -> Array | slice:
+    """Return what selects ``rows`` of ``count`` rows: a slice, which copies nothing, if of all."""
+    return slice(None) if np.array_equal(rows, np.arange(count)) else rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,34 +292,49 @@ class _Group:
 
     ``rows`` [n]: places in the pass, in the order of the layers' slots; ``counts`` [n]: tokens of
     each. ``tokens`` [n · longest]: the pass's tokens that are gathered, padding included; None if
-    they already lie so. ``places``: those of ``tokens`` that are no padding.
+    they already lie so, or if the layers are called row by row, ``is_split``. ``own``: the tokens
+    without padding, which lie at ``places`` of those gathered. ``last`` [n]: the last positions
+    that the rows hold in these layers, if they may feed one behind it.
     """
 
-    rows: Array
+    rows: Array | slice
     counts: Array
     longest: int
     tokens: Array | None
+    own: Array
     places: Array
+    last: Array | None
+    is_split: bool
 
     @classmethod
     def of(
-        cls, rows: Array, counts: Array, lengths: Array, firsts: Array, *, row_by_row: bool
+        cls,
+        rows: Sequence[int],
+        counts: Sequence[int],
+        lengths: Array,
+        firsts: Array,
+        last: Sequence[int] | None,
+        *,
+        is_split: bool,
     ) -> _Group:
-        longest = int(counts.max())
+        longest = max(counts)
         steps = np.arange(longest)
-        is_dense = (
-            len(rows) == len(lengths)
-            and bool((rows == np.arange(len(rows))).all())
-            and (len(rows) == 1 or bool((counts == longest).all() and (lengths == longest).all()))
+        is_dense = list(rows) == list(range(len(lengths))) and (
+            len(rows) == 1 or (min(counts) == longest and bool((lengths == longest).all()))
         )
-        tokens = firsts[rows][:, None] + np.minimum(steps, counts[:, None] - 1)
-        places = np.flatnonzero(steps < counts[:, None])
-        lies_so = is_dense or row_by_row
-        return cls(rows, counts, longest, None if lies_so else tokens.reshape(-1), places)
-
-    @property
-    def is_gathered(self) -> bool:
-        return self.tokens is not None
+        held = np.array(counts)
+        tokens = (firsts[rows][:, None] + np.minimum(steps, held[:, None] - 1)).reshape(-1)
+        places = np.flatnonzero(steps < held[:, None])
+        return cls(
+            _index(np.array(rows), len(lengths)),
+            held,
+            longest,
+            None if is_dense or is_split else tokens,
+            tokens[places],
+            places,
+            None if last is None else np.array(last),
+            is_split,
+        )
 
 
 @dataclass(frozen=True)
@@ -287,11 +350,13 @@ class _Route:
     """The calls of a pass; passes repeat them while ``version`` of the cache lasts."""
 
     version: int
-    made_of: _MadeOf  # rows and the plans of their tokens, as given
-    order: list[int]  # places in ``made_of`` of the rows as they stand in the pass
-    owners: Array  # of each token of the pass, its row's place in ``order``
+    made_of: _Fed | _Drafted  # rows and the plans of their tokens, as given
+    order: list[int]  # indices of the given rows as they stand in the pass
+    owners: Array | slice  # of each token of the pass, its row's place in ``order``
     offsets: Array  # and how many of the row's tokens precede it
+    firsts: Array  # each given row's first token in the pass
     stops: list[_Stop]
     embed: Binding
     head: Binding
     logits: HostLogits  # in the order in which rows and their tokens were given
+    drafting: DraftRows | None  # of a draft step

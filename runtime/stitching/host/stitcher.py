@@ -17,12 +17,14 @@ from ..drafts import DraftEngines
 from ..protocol import LayerCaches, Stitcher, cache_tensors, run_once
 from .workspace import Workspace
 
+_LEAST_TOKENS = 16  # that the memory of passes of several tokens a row holds
+
 
 class HostStitcher(Stitcher):
     """Holds engines on numpy arrays and the memory of their passes, for `HostSlotStitcher`.
 
     ``drafts`` are the bundle's engines for drafts, loaded once they are used; None: it has none.
-    ``steps`` is the memory of passes in which up to ``max_rows`` rows feed a token each.
+    Up to ``max_rows`` rows feed a token each in the memory that is held from the start.
     """
 
     def __init__(
@@ -37,16 +39,20 @@ class HostStitcher(Stitcher):
         self.embed = embed
         self.layers = tuple(layers)
         self.head = head
-        self.steps = self._workspace(max_rows)
-        self._passes: Workspace | None = None
+        self._max_rows = max_rows
+        self._workspace: Workspace | None = self._new_workspace(max_rows)
 
-    def passes(self, tokens: int) -> Workspace:
+    def workspace(self, tokens: int = 1) -> Workspace:
         """Return the memory of passes over up to ``tokens`` tokens; a larger one replaces it."""
-        if self._passes is None or self._passes.max_tokens < tokens:
-            if self._passes is not None:
-                self._passes.close()
-            self._passes = self._workspace(1 << (tokens - 1).bit_length())
-        return self._passes
+        held = self._workspace
+        if held is None or held.max_tokens < tokens:
+            if held is not None:
+                held.close()
+            wanted = 1 << (max(tokens, _LEAST_TOKENS) - 1).bit_length()
+            held = self._workspace = self._new_workspace(
+                wanted if tokens > self._max_rows else self._max_rows
+            )
+        return held
 
     def session(self, layer: int) -> EngineSession:
         """Return a layer's engine; the draft layer has the number behind the last."""
@@ -68,20 +74,19 @@ class HostStitcher(Stitcher):
 
     @override
     def forget(self, memory: Buffer) -> None:
-        for workspace in (self.steps, self._passes):
-            if workspace is not None:
-                workspace.layers.forget(memory)
+        if self._workspace is not None:
+            self._workspace.layers.forget(memory)
 
     @override
     def trim(self) -> None:
-        if self._passes is not None:
-            self._passes.close()
-            self._passes = None
+        if self._workspace is not None and self._workspace.max_tokens > self._max_rows:
+            self.close()
 
     @override
     def close(self) -> None:
-        self.trim()
-        self.steps.close()
+        if self._workspace is not None:
+            self._workspace.close()
+            self._workspace = None
 
     @override
     def prefill(
@@ -148,7 +153,7 @@ class HostStitcher(Stitcher):
         for start in range(0, len(positions), chunk):
             yield self._gather_logits(hidden_states, np.array(positions[start : start + chunk]))
 
-    def _workspace(self, tokens: int) -> Workspace:
+    def _new_workspace(self, tokens: int) -> Workspace:
         session = partial(_session_of, self.layers, self.drafts)  # not self, which would be a cycle
         return Workspace(self.embed, self.head, self.drafts, tokens, session)
 

@@ -22,7 +22,6 @@ from skipdec.runtime.scheduling.decoding import Decoding, fed
 from skipdec.runtime.scheduling.layer_drafter import LayerDrafter
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.scheduling.stats import EngineStats
-from skipdec.runtime.stitching.host.drafts import HostDrafts
 from skipdec.runtime.stitching.host.passes import HostPasses
 from skipdec.runtime.tokens.sampler import HostLogits, Sampler
 
@@ -122,15 +121,16 @@ def _gives_drafts_to_other_rows(monkeypatch: Monkey) -> None:
 
 
 def _keeps_the_route_of_another_width(monkeypatch: Monkey) -> None:
-    route_of = HostPasses._route_of
+    known_route = HostPasses._known_route
 
-    def kept(self: HostPasses, rows: Any) -> object:  # noqa: ANN401
+    def kept(self: HostPasses, made_of: Any) -> object:  # noqa: ANN401
         for route in self._routes:
-            if len(route.made_of) == len(rows) and route.version == self._cache.version:
+            is_wide = isinstance(made_of, list) and len(route.made_of) == len(made_of)
+            if is_wide and route.version == self._cache.version:
                 return route
-        return route_of(self, rows)
+        return known_route(self, made_of)
 
-    monkeypatch.setattr(HostPasses, "_route_of", kept)
+    monkeypatch.setattr(HostPasses, "_known_route", kept)
 
 
 def _reads_logits_at_another_rows_place(monkeypatch: Monkey) -> None:
@@ -190,13 +190,13 @@ def test_a_row_that_fails_within_a_window_keeps_the_tokens_before(
 
 def test_nan_in_the_draft_alone_changes_no_text(generator: Generator, monkeypatch: Monkey) -> None:
     ordinary, _ = run(generator, None)
-    draft = HostDrafts.run
+    draft = HostPasses.draft
 
-    def sick(self: HostDrafts, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
+    def sick(self: HostPasses, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
         draft(self, rows, plan, **options)
         return HostLogits(np.full((len(rows), 131), np.nan, np.float32))
 
-    monkeypatch.setattr(HostDrafts, "run", sick)
+    monkeypatch.setattr(HostPasses, "draft", sick)
     drafted, stats = run(generator, "ends:2,adapt=no")
     assert [fields(one) for one in drafted] == [fields(one) for one in ordinary]
     assert stats.draft_tokens > stats.accepted_draft_tokens
@@ -205,15 +205,15 @@ def test_nan_in_the_draft_alone_changes_no_text(generator: Generator, monkeypatc
 def test_an_engine_that_fails_in_a_draft_step_fails_as_in_a_pass(
     generator: Generator, monkeypatch: Monkey
 ) -> None:
-    draft, calls = HostDrafts.run, []
+    draft, calls = HostPasses.draft, []
 
-    def failing(self: HostDrafts, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
+    def failing(self: HostPasses, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
         calls.append(rows)
         if len(calls) == 4:
             raise DeviceError("layer 0", "is out of order")
         return draft(self, rows, plan, **options)
 
-    monkeypatch.setattr(HostDrafts, "run", failing)
+    monkeypatch.setattr(HostPasses, "draft", failing)
     with generator.running_batch(draft="ends:3,adapt=no") as batch:
         numbers = [batch.add([5, 6, 7], params(), schedule="full") for _ in range(6)]
         run_all(batch)
@@ -226,13 +226,13 @@ def test_closing_in_a_draft_step_ends_the_batch(
     exported: Callable[..., Path], monkeypatch: Monkey
 ) -> None:
     bundle = exported("pre_norm", kernels="skipdec", quantize="int8", kv_dtype="float16")
-    generator, draft = Generator.open(bundle, threads=1), HostDrafts.run
+    generator, draft = Generator.open(bundle, threads=1), HostPasses.draft
 
-    def closing(self: HostDrafts, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
+    def closing(self: HostPasses, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
         generator.close()
         return draft(self, rows, plan, **options)
 
-    monkeypatch.setattr(HostDrafts, "run", closing)
+    monkeypatch.setattr(HostPasses, "draft", closing)
     with pytest.raises(ClosedError):
         generator.generate([[5, 6, 7]], params(), draft="ends:3,adapt=no")
 

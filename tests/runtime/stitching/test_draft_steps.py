@@ -23,7 +23,8 @@ from skipdec import UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
-from skipdec.runtime.stitching.host.drafts import HostDrafts, _Group
+from skipdec.runtime.stitching.host.buffers import StepBuffers
+from skipdec.runtime.stitching.host.passes import HostPasses
 from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
 from skipdec.runtime.stitching.protocol import DraftRow, StepRow
 
@@ -75,9 +76,9 @@ def test_drafts_on_operators_of_onnxruntime_leave_no_trace(exported: Callable[..
 
 def _writes_a_position_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that do not draft write their last position again."""
-    run = HostDrafts.run
+    run = HostPasses.draft
 
-    def early(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+    def early(self: HostPasses, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
         length = SlotCache.length
         drafting = {row.row for row in rows}
         with monkeypatch.context() as patch:
@@ -86,7 +87,7 @@ def _writes_a_position_early(monkeypatch: pytest.MonkeyPatch) -> None:
             )
             return run(self, rows, plan)
 
-    monkeypatch.setattr(HostDrafts, "run", early)
+    monkeypatch.setattr(HostPasses, "draft", early)
 
 
 def _leaves_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,10 +113,10 @@ def _moves_rows_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _keeps_what_drafts_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes leave out what the draft's layers did: keys of its first position stay."""
-    step, run = HostSlotStitcher.step, HostDrafts.run
+    step, run = HostSlotStitcher.step, HostPasses.draft
     written: list[tuple[int, int, int]] = []
 
-    def drafting(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+    def drafting(self: HostPasses, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
         written.extend((row.row, layer, row.position) for row in rows for layer in plan)
         return run(self, rows, plan)
 
@@ -132,21 +133,22 @@ def _keeps_what_drafts_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
         written.clear()
         return logits
 
-    monkeypatch.setattr(HostDrafts, "run", drafting)
+    monkeypatch.setattr(HostPasses, "draft", drafting)
     monkeypatch.setattr(HostSlotStitcher, "step", keeping)
 
 
 def _keeps_the_route_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    route_of = HostDrafts._route_of
+    known_route = HostPasses._known_route
 
-    def kept(self: HostDrafts, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+    def kept(self: HostPasses, made_of: object) -> object:
         for route in self._routes:
-            known = route.rows
-            if len(known.numbers) == len(rows) and known.version == self._cache.version:
+            known = route.drafting
+            is_wide = isinstance(made_of, tuple) and known and len(known.numbers) == len(made_of[0])
+            if is_wide and route.version == self._cache.version:
                 return route
-        return route_of(self, rows, plan)
+        return known_route(self, made_of)
 
-    monkeypatch.setattr(HostDrafts, "_route_of", kept)
+    monkeypatch.setattr(HostPasses, "_known_route", kept)
 
 
 @pytest.mark.parametrize(
@@ -205,14 +207,13 @@ def test_rows_that_do_not_draft_write_within_their_positions(
     own: FedStitcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that leaves a layer in its next pass holds no position there that it would write."""
-    gather, written = HostDrafts._gather, []
+    set_rows, written = StepBuffers.set_rows, []
 
-    def noted(self: HostDrafts, group: _Group, positions: Sequence[int]) -> None:
-        gather(self, group, positions)
-        buffers = self._whole if group.rows is None else self._part
-        written.append((list(buffers.write_indices[: len(group.last)]), group.last))
+    def noted(self: StepBuffers, starts: np.ndarray, counts: np.ndarray, *, is_split: bool) -> None:
+        written.append(list(starts))
+        set_rows(self, starts, counts, is_split=is_split)
 
-    monkeypatch.setattr(HostDrafts, "_gather", noted)
+    monkeypatch.setattr(StepBuffers, "set_rows", noted)
     schedule = own.schedule("linear:max=5,min=2,horizon=4")
     assert len(schedule.plan(1)) < len(schedule.plan(0))
     try:
@@ -223,9 +224,8 @@ def test_rows_that_do_not_draft_write_within_their_positions(
         own.slots.draft([DraftRow(0, 8, 4)], FULL)
     finally:
         own.slots.reset()
-    assert all(index <= last for group in written for index, last in zip(*group, strict=True))
-    assert [4, 3] in [indices for indices, _ in written]
-    assert [4, 4] in [indices for indices, _ in written]
+    assert [4, 3] in written
+    assert [4, 4] in written
 
 
 @pytest.mark.parametrize(
@@ -249,15 +249,14 @@ def test_tokens_that_cannot_be_drafted_from_are_refused(
         own.slots.reset()
 
 
-def test_draft_steps_allocate_nothing_once_they_ran(own: FedStitcher) -> None:
+def test_draft_steps_are_bound_once(own: FedStitcher) -> None:
     try:
         begin(own, 40, 40)
         rows = [DraftRow(0, 8, 3), DraftRow(1, 9, 3)]
         own.slots.draft(rows, PLANS[2])
-        routes, bindings = own.slots._drafts._routes[:], len(own.slots._engines.steps.layers)
-        for _ in range(100):
+        assert own.slots.has_found_route
+        for _ in range(3):
             own.slots.draft(rows, PLANS[2])
-        assert own.slots._drafts._routes == routes
-        assert len(own.slots._engines.steps.layers) == bindings
+            assert not own.slots.has_found_route
     finally:
         own.slots.reset()

@@ -78,7 +78,10 @@ def _keeps_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     def scatter(self: HostPasses, group: object) -> None:
         tokens = getattr(group, "tokens", None)
         if tokens is not None:
-            self._all.hidden_states[tokens[::-1]] = self._part.hidden_states[: len(tokens)]
+            workspace = self._workspace
+            workspace.whole.hidden_states[tokens[::-1]] = workspace.part.hidden_states[
+                : len(tokens)
+            ]
 
     monkeypatch.setattr(HostPasses, "_scatter", scatter)
 
@@ -128,8 +131,9 @@ def test_moving_padding_back_into_the_cache_changes_bits(
     """A mutation: rows start earlier where their padding would not fit, as a scatter clamps."""
     set_rows = StepBuffers.set_rows
 
-    def moved(self: StepBuffers, starts: np.ndarray, counts: np.ndarray) -> None:
-        set_rows(self, np.minimum(starts, CAPACITY - counts.max()), counts)
+    def moved(self: StepBuffers, starts: np.ndarray, counts: np.ndarray, *, is_split: bool) -> None:
+        moved = np.minimum(starts, CAPACITY - counts.max())
+        set_rows(self, moved, counts, is_split=is_split)
 
     texts, operations = beside_the_last_position(CAPACITY)
     expected = alone(texts)
