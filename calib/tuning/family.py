@@ -1,4 +1,4 @@
-"""The tuning interface of a model family, and the registry of families.
+"""The tuning interface of a model family, and the table of families.
 
 To tune another family that the exporter knows, add a folder here and a line in ``TUNING_FAMILIES``.
 The exporter can't name its training model, as it never imports calib.

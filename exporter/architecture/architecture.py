@@ -1,4 +1,4 @@
-"""The exporter's interface to a model family, and the registry of families.
+"""The exporter's interface to a model family, and the table of families.
 
 A new family is a folder here with an ``Architecture``, and its line in ``ARCHITECTURES``. It must
 keep to engines by kind as in ``engines.manifest``, hidden states [B, S, E] between them, a KV

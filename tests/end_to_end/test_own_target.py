@@ -1,4 +1,4 @@
-"""A target is one object and one line of the registry: exported, verified, run, refused by name."""
+"""A target is one object and one line of a table: exported, verified, run, refused by name."""
 
 from __future__ import annotations
 
