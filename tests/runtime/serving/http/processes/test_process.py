@@ -133,7 +133,7 @@ def test_sigterm_under_load_loses_no_text(bundle: Path) -> None:
 def test_a_second_sigterm_ends_it_at_once(bundle: Path) -> None:
     with started(bundle) as served, ThreadPoolExecutor() as pool:
         served.line("ready")
-        asked = [pool.submit(served.complete, model="twin", prompt=["a"] * 60) for _ in range(4)]
+        asked = [pool.submit(served.complete, prompt=["a"] * 60) for _ in range(4)]
         served.line("POST")
         served.process.send_signal(signal.SIGTERM)
         served.line("draining")
