@@ -1,0 +1,253 @@
+"""The contract of a service: what clients get, whether a thread or a process runs the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from workers import LONG, SHORT, settings
+
+from skipdec import (
+    CapacityError,
+    ClosedError,
+    Generator,
+    OverloadedError,
+    RequestOutput,
+    RequestStream,
+    SamplingParams,
+    SkipDecError,
+    UsageError,
+)
+from skipdec.runtime.serving.async_engine import AsyncEngine
+from skipdec.runtime.serving.process.engine import ProcessEngine
+from skipdec.runtime.serving.service import EngineService
+
+pytestmark = pytest.mark.slow  # half of them start a process
+
+PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13], [5, 9]]
+SCHEDULES = (None, "full", "linear:max=4,min=2,warmup=1,horizon=4")
+
+Opener = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def bundle(exported: Callable[..., Path]) -> Path:
+    return exported("pre_norm", quantize="int8", kernels="auto")
+
+
+@pytest.fixture(params=["AsyncEngine", "ProcessEngine"])
+def opened(request: pytest.FixtureRequest, bundle: Path) -> Opener:
+    """Open the bundle as a service of two rows."""
+
+    @asynccontextmanager
+    async def context(**options: object) -> AsyncIterator[EngineService]:
+        asked = settings(bundle, **options)
+        async with (
+            AsyncEngine.open(bundle, asked)
+            if request.param == "AsyncEngine"
+            else ProcessEngine.opened(asked) as engine,
+            asyncio.timeout(240),
+        ):
+            yield engine
+
+    return context
+
+
+def with_service(
+    opener: Opener, use: Callable[[Any], Coroutine[Any, Any, Any]], **options: object
+) -> Any:  # noqa: ANN401  (what ``use`` returns)
+    async def main() -> object:
+        async with opener(**options) as engine:
+            return await use(engine)
+
+    return asyncio.run(main())
+
+
+def texts(outputs: list[RequestOutput]) -> list[tuple[object, ...]]:
+    """All of them but times and names."""
+    return [
+        (
+            output.prompt_token_ids,
+            output.schedule,
+            *((one.token_ids, one.layers_per_token, one.logprobs) for one in output.outputs),
+        )
+        for output in outputs
+    ]
+
+
+def test_texts_and_scores_are_those_of_the_generator(opened: Opener, bundle: Path) -> None:
+    params = SamplingParams(n=2, seed=3, max_tokens=6, logprobs=2)
+
+    async def use(engine: EngineService) -> list[Any]:
+        found: list[Any] = []
+        for schedule in SCHEDULES:
+            calls = (engine.generate(one, params, schedule=schedule) for one in PROMPTS)
+            found.append(texts(await asyncio.gather(*calls)))
+        stats = engine.stats()
+        assert (stats.finished, stats.requests) == (len(PROMPTS) * len(SCHEDULES), 0)
+        return [*found, await engine.score([5, 6, 7], [8, 9])]
+
+    *found, score = with_service(opened, use)
+    with Generator.open(bundle, threads=1) as generator:
+        for schedule, one in zip(SCHEDULES, found, strict=True):
+            assert one == texts(generator.generate(PROMPTS, params, schedule=schedule))
+        (expected,) = generator.score([[5, 6, 7]], [[8, 9]])
+    assert score.logprobs == pytest.approx(expected.logprobs)
+
+
+def test_a_stream_is_the_text_token_by_token(opened: Opener) -> None:
+    async def use(engine: EngineService) -> None:
+        async with engine.submit(PROMPTS[0], SHORT) as stream:
+            tokens = [token async for delta in stream for token in delta.token_ids]
+        assert tuple(tokens) == (await stream.output()).outputs[0].token_ids
+
+    with_service(opened, use)
+
+
+def test_leaving_a_stream_frees_its_slots_and_draining_takes_nothing_new(opened: Opener) -> None:
+    async def use(engine: EngineService) -> None:
+        async with engine.submit(PROMPTS[0], LONG) as stream:
+            await anext(stream)
+        assert (await stream.output()).outputs[0].finish_reason in ("abort", "length")
+        await engine.abort("never seen")
+        last = engine.submit(PROMPTS[1], LONG)
+        assert not await engine.drain(timeout=0)
+        with pytest.raises(ClosedError, match="draining"):
+            engine.submit([5], SHORT)
+        assert await engine.drain(timeout=60)
+        assert (await last.output()).outputs[0].finish_reason == "length"
+        assert engine.stats().reserved_bytes == engine.stats().running == 0
+
+    with_service(opened, use)
+
+
+def test_deadlines_end_what_runs_and_what_waits(opened: Opener) -> None:
+    async def use(engine: EngineService) -> None:
+        deadlines = (0.0, 0.0, 0.0, -1.0)
+        calls = [engine.generate(PROMPTS[0], LONG, deadline=one) for one in deadlines]
+        ended = [output.outputs[0] for output in await asyncio.gather(*calls)]
+        assert {(one.finish_reason, one.stop_reason) for one in ended} == {("abort", "deadline")}
+        with pytest.raises(TimeoutError):
+            await engine.score([5], [6], deadline=0.0)
+        with pytest.raises(UsageError, match=r"deadline \| is nan; allowed: seconds"):
+            engine.submit(PROMPTS[0], LONG, deadline=math.nan)
+        with pytest.raises(UsageError, match=r"timeout \| is nan"):
+            await engine.drain(math.nan)
+        assert (await engine.generate(PROMPTS[0], SHORT)).finished  # it does not drain
+
+    with_service(opened, use)
+
+
+def test_what_is_wrong_is_said_before_it_is_queued(opened: Opener) -> None:
+    async def use(engine: EngineService) -> None:
+        with pytest.raises(UsageError, match="no tokens"):
+            engine.submit([], SHORT)
+        with pytest.raises(SkipDecError, match="schedule"):
+            engine.submit([5], SHORT, schedule="3y")
+        with pytest.raises(CapacityError, match="n 3"):
+            engine.submit([5], SamplingParams(n=3, max_tokens=2))
+        assert engine.stats().waiting == 0
+        stream = engine.submit([5], SHORT, request_id="a")
+        with pytest.raises(UsageError, match="'a' is in use"):
+            engine.submit([5], SHORT, request_id="a")
+        await stream.output()
+
+    with_service(opened, use)
+
+
+def test_what_can_never_fit_is_refused(opened: Opener) -> None:
+    async def use(engine: EngineService) -> None:
+        with pytest.raises(CapacityError, match="kv_memory allows 40,000"):
+            engine.submit([5], SHORT)
+
+    with_service(opened, use, kv_memory=40_000)
+
+
+def test_too_many_that_wait_are_refused_and_closing_ends_all(opened: Opener) -> None:
+    taken: list[RequestStream] = []
+
+    async def use(engine: EngineService) -> None:
+        with pytest.raises(OverloadedError) as refused:
+            taken.extend(engine.submit(PROMPTS[0], LONG) for _ in range(9))
+        assert refused.value.retry_after >= 1
+        for stream in taken:
+            assert (await stream.output()).finished
+        taken[:] = [engine.submit(PROMPTS[0], LONG) for _ in range(2)]
+
+    async def main() -> None:
+        async with opened(max_waiting=2) as engine:
+            await use(engine)
+        with pytest.raises(ClosedError):
+            await taken[-1].output()
+
+    asyncio.run(main())
+
+
+def test_clients_of_several_event_loops_share_it(opened: Opener, bundle: Path) -> None:
+    found: list[tuple[int, ...]] = []
+
+    async def use(engine: EngineService) -> None:
+        async def ask() -> None:
+            for _ in range(3):
+                found.append((await engine.generate(PROMPTS[2], SHORT)).outputs[0].token_ids)
+
+        threads = [Thread(target=lambda: asyncio.run(ask())) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
+
+    with_service(opened, use)
+    with Generator.open(bundle, threads=1) as generator:
+        (expected,) = generator.generate([PROMPTS[2]], SHORT)
+    assert found == [expected.outputs[0].token_ids] * 12
+
+
+def told_in_a_fork(engine: EngineService) -> list[str]:
+    """Collect the errors of each use in a forked child, which closes the engine at the end."""
+    uses: tuple[Callable[[], object], ...] = (
+        lambda: engine.submit([5], SHORT),
+        lambda: engine.score([5], [6]).send(None),  # type: ignore[attr-defined]
+        lambda: engine.abort("a").send(None),  # type: ignore[attr-defined]
+        lambda: engine.drain().send(None),  # type: ignore[attr-defined]
+        engine.stats,
+    )
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # a child that hangs is killed, which fails the test
+        try:
+            for use in uses:
+                try:
+                    use()
+                except SkipDecError as error:
+                    os.write(writer, f"{error}\n".encode())
+            os.write(writer, f"{engine.refusal}\n".encode())
+            engine.close()
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        lines = told.read().splitlines()
+    assert os.waitpid(child, 0) == (child, 0)
+    return lines
+
+
+def test_a_fork_is_refused_by_name_and_harms_nobody(opened: Opener) -> None:
+    async def use(engine: EngineService) -> None:
+        before = await engine.generate([5, 6], SHORT)
+        told = told_in_a_fork(engine)
+        assert len(told) == 6
+        assert all("is a fork" in line for line in told)
+        assert told[0].startswith(type(engine).__name__)
+        after = await engine.generate([5, 6], SHORT)
+        assert after.outputs[0].token_ids == before.outputs[0].token_ids
+
+    with_service(opened, use)
