@@ -95,7 +95,7 @@ def test_draft_steps_have_the_bits_of_the_cpus(exported: Exported, plan: LayerPl
     [
         ("ends:3", SCHEDULES),
         ("first:2,tokens=3", ("full", "linear:max=5,min=4,horizon=30")),
-        ("own+trained", ("full",)),
+        ("trained", ("full",)),
         ("trained,tokens=4", ("full", "linear:max=5,min=4,horizon=30")),
     ],
 )
