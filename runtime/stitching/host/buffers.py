@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import add
 
 import numpy as np
 
 from ....engines.manifest import EngineSpec, TensorRole
-from ....engines.memory import Array, Tensor
+from ....engines.memory import Tensor
 
 _MOST_VIEWS = 1024  # shapes whose tensors are kept
 
@@ -34,15 +35,18 @@ class StepBuffers:
         self.logits = np.zeros((max_tokens, vocab_size), np.float32)
         self._views: dict[tuple[int, ...], Mapping[TensorRole, Tensor]] = {}
 
-    def set_rows(self, starts: Array, counts: Array, *, is_split: bool) -> None:
+    def set_rows(self, starts: Sequence[int], counts: Sequence[int], *, is_split: bool) -> None:
         """Set where each row's tokens start and how many there are.
 
         ``is_split``: each row has a call of its own.
         """
-        rows, ends = len(starts), starts + counts
+        rows, ends = len(starts), list(map(add, starts, counts))
         self.write_indices[:rows] = starts
-        np.subtract(ends, 1, out=self.seqlens_k[:rows], casting="unsafe")
-        self.total_lengths[:rows] = ends if is_split else ends.max()
+        self.seqlens_k[:rows] = [end - 1 for end in ends]
+        if is_split:
+            self.total_lengths[:rows] = ends
+        else:
+            self.total_lengths[0] = max(ends)
 
     def tensors(
         self, rows: int, tokens: int = 1, *, first_row: int = 0, first_token: int = 0

@@ -108,9 +108,12 @@ class HostPasses:
     def _call_engines(self, route: _Route, rows: Sequence[StepRow]) -> None:
         whole = self._workspace.whole
         tokens = [token for index in route.order for token in rows[index].tokens]
-        starts = np.array([rows[index].position for index in route.order])
+        starts = [rows[index].position for index in route.order]
         whole.input_ids[: len(tokens), 0] = tokens
-        whole.position_ids[: len(tokens), 0] = starts[route.owners] + route.offsets
+        positions = (
+            starts if route.offsets is None else np.array(starts)[route.owners] + route.offsets
+        )
+        whole.position_ids[: len(tokens), 0] = positions
         route.embed.run()
         group: _Group | None = None
         for stop in route.stops:
@@ -123,19 +126,21 @@ class HostPasses:
         self._scatter(group)
         route.head.run()
 
-    def _gather(self, group: _Group, starts: Array) -> None:
+    def _gather(self, group: _Group, starts: Sequence[int]) -> None:
         """Set where the group's rows stand, and bring its tokens together."""
         whole = self._workspace.whole
         buffers = whole if group.tokens is None else self._workspace.part
-        starts = starts[group.rows]
+        if group.rows is not None:
+            starts = [starts[row] for row in group.rows]
         if group.last is not None:
-            starts = np.minimum(starts, group.last)
+            starts = list(map(min, starts, group.last))
         buffers.set_rows(starts, group.counts, is_split=group.is_split)
         if group.tokens is not None:
             padded = len(group.tokens)
             np.take(whole.hidden_states, group.tokens, 0, out=buffers.hidden_states[:padded])
-            np.take(whole.position_ids, group.tokens, 0, out=buffers.position_ids[:padded])
-        if group.last is not None:
+            if group.longest > 1:
+                np.take(whole.position_ids, group.tokens, 0, out=buffers.position_ids[:padded])
+        if group.longest == 1:
             buffers.position_ids[: len(starts), 0] = starts
 
     def _scatter(self, group: _Group | None) -> None:
@@ -230,8 +235,8 @@ class HostPasses:
             version=self._cache.version,
             made_of=made_of,
             order=order,
-            owners=_index(np.repeat(np.arange(len(order)), lengths), len(order)),
-            offsets=np.arange(count) - np.repeat(firsts, lengths),
+            owners=np.repeat(np.arange(len(order)), lengths),
+            offsets=np.arange(count) - np.repeat(firsts, lengths) if count > len(order) else None,
             firsts=own_firsts,
             stops=self._find_stops([rows[place] for place in order], residents, drafting),
             embed=embed,
@@ -281,29 +286,25 @@ class HostPasses:
         ]
 
 
-def _index(rows: Array, count: int) -> Array | slice:
-    """Return what selects ``rows`` of ``count`` rows: a slice, which copies nothing, if of all."""
-    return slice(None) if np.array_equal(rows, np.arange(count)) else rows
-
-
 @dataclass(frozen=True, eq=False)
 class _Group:
     """The tokens that neighbouring layers run.
 
-    ``rows`` [n]: places in the pass, in the order of the layers' slots; ``counts`` [n]: tokens of
-    each. ``tokens`` [n · longest]: the pass's tokens that are gathered, padding included; None if
-    they already lie so, or if the layers are called row by row, ``is_split``. ``own``: the tokens
-    without padding, which lie at ``places`` of those gathered. ``last`` [n]: the last positions
-    that the rows hold in these layers, if they may feed one behind it.
+    ``rows`` [n]: places in the pass, in the order of the layers' slots, or None if they are all as
+    they stand; ``counts`` [n]: tokens of each. ``tokens`` [n · longest]: the pass's tokens that are
+    gathered, padding included; None if they already lie so, or if the layers are called row by
+    row, ``is_split``. ``own``: the tokens without padding, which lie at ``places`` of those
+    gathered. ``last`` [n]: the last positions that the rows hold in these layers, if they may feed
+    one behind it.
     """
 
-    rows: Array | slice
-    counts: Array
+    rows: Sequence[int] | None
+    counts: Sequence[int]
     longest: int
     tokens: Array | None
     own: Array
-    places: Array
-    last: Array | None
+    places: Array | slice
+    last: Sequence[int] | None
     is_split: bool
 
     @classmethod
@@ -319,20 +320,21 @@ class _Group:
     ) -> _Group:
         longest = max(counts)
         steps = np.arange(longest)
-        is_dense = list(rows) == list(range(len(lengths))) and (
+        are_all = list(rows) == list(range(len(lengths)))
+        is_dense = are_all and (
             len(rows) == 1 or (min(counts) == longest and bool((lengths == longest).all()))
         )
         held = np.array(counts)
         tokens = (firsts[rows][:, None] + np.minimum(steps, held[:, None] - 1)).reshape(-1)
         places = np.flatnonzero(steps < held[:, None])
         return cls(
-            _index(np.array(rows), len(lengths)),
-            held,
+            None if are_all else rows,
+            counts,
             longest,
             None if is_dense or is_split else tokens,
             tokens[places],
-            places,
-            None if last is None else np.array(last),
+            slice(len(tokens)) if len(places) == len(tokens) else places,
+            last,
             is_split,
         )
 
@@ -352,8 +354,8 @@ class _Route:
     version: int
     made_of: _Fed | _Drafted  # rows and the plans of their tokens, as given
     order: list[int]  # indices of the given rows as they stand in the pass
-    owners: Array | slice  # of each token of the pass, its row's place in ``order``
-    offsets: Array  # and how many of the row's tokens precede it
+    owners: Array  # of each token of the pass, its row's place in ``order``
+    offsets: Array | None  # and how many of the row's tokens precede it; None: each has one token
     firsts: Array  # each given row's first token in the pass
     stops: list[_Stop]
     embed: Binding

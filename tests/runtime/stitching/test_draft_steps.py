@@ -208,7 +208,9 @@ def test_rows_that_do_not_draft_write_within_their_positions(
     """A row that leaves a layer in its next pass holds no position there that it would write."""
     set_rows, written = StepBuffers.set_rows, []
 
-    def noted(self: StepBuffers, starts: np.ndarray, counts: np.ndarray, *, is_split: bool) -> None:
+    def noted(
+        self: StepBuffers, starts: Sequence[int], counts: Sequence[int], *, is_split: bool
+    ) -> None:
         written.append(list(starts))
         set_rows(self, starts, counts, is_split=is_split)
 

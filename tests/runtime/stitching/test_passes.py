@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 from known_tokens import (
     FedStitcher,
@@ -70,7 +69,9 @@ def test_engines_of_onnxruntime_differ_by_rounding_at_most(
 def _attends_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
     gather = HostPasses._gather
     monkeypatch.setattr(
-        HostPasses, "_gather", lambda self, group, starts: gather(self, group, starts + 1)
+        HostPasses,
+        "_gather",
+        lambda self, group, starts: gather(self, group, [start + 1 for start in starts]),
     )
 
 
@@ -131,8 +132,10 @@ def test_moving_padding_back_into_the_cache_changes_bits(
     """A mutation: rows start earlier where their padding would not fit, as a scatter clamps."""
     set_rows = StepBuffers.set_rows
 
-    def moved(self: StepBuffers, starts: np.ndarray, counts: np.ndarray, *, is_split: bool) -> None:
-        moved = np.minimum(starts, CAPACITY - counts.max())
+    def moved(
+        self: StepBuffers, starts: Sequence[int], counts: Sequence[int], *, is_split: bool
+    ) -> None:
+        moved = [min(start, CAPACITY - max(counts)) for start in starts]
         set_rows(self, moved, counts, is_split=is_split)
 
     texts, operations = beside_the_last_position(CAPACITY)
