@@ -58,7 +58,11 @@ def test_auto_stands_for_the_drafts_of_the_manifest(
 ) -> None:
     exact = manifest.model_copy(update={"kernels": "skipdec", "draft": recommended})
     exact = exact.model_copy(
-        update={"precision": exact.precision.model_copy(update={"quantize": "int8"})}
+        update={
+            "precision": exact.precision.model_copy(
+                update={"quantize": "int8", "head_quantize": "int8"}
+            )
+        }
     )
     drafts = DraftResolver(exact)
     if recommended == "onw":
