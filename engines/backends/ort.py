@@ -116,11 +116,6 @@ def execution_providers() -> list[str]:
     return list(onnxruntime.get_available_providers())
 
 
-def shared_thread_pool_size() -> int | None:
-    """Return the size of the process-wide thread pool, or None if sessions own their pools."""
-    return _process_wide.threads
-
-
 class OrtBinding(Binding):
     """An IOBinding whose OrtValues share memory with the caller's arrays.
 

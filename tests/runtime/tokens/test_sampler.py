@@ -67,7 +67,7 @@ def test_frequencies_follow_the_definition(
     seed=st.integers(0, 2**32),
     share=st.floats(0, 1, exclude_max=True),
 )
-def testplace_of_share_is_that_of_a_running_sum(
+def test_place_of_share_is_that_of_a_running_sum(
     size: int, zeros: float, seed: int, share: float
 ) -> None:
     random = np.random.default_rng(seed)

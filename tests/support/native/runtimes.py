@@ -113,11 +113,6 @@ def run_native(bundle: Path, lines: Sequence[dict[str, Any]], **options: object)
     return list(json.loads(done.stdout))
 
 
-def native_error(bundle: Path, **options: object) -> str:
-    """Return the error with which libskipdec refuses to open ``bundle``."""
-    return native_refusal(bundle, **options)[1]
-
-
 def native_refusal(bundle: Path, **options: object) -> tuple[str, str]:
     """Return the code and words with which libskipdec refuses to open ``bundle``."""
     done = _generate(bundle, (), options)
