@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.bundle import write_schedule
 from skipdec.runtime.schedule.placements import Bottom, Top
 from skipdec.runtime.stitching.host.buffers import StepBuffers
+from skipdec.runtime.stitching.host.passes import HostPasses
 
 Array = NDArray[Any]
 PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 11)]
@@ -151,13 +152,13 @@ def test_a_rotation_off_by_one_position_is_visible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Generated tokens rotate as if one token more came before them; the prompt's do not."""
-    set_positions = StepBuffers.set_positions
+    gather = HostPasses._gather
 
-    def one_more(self: StepBuffers, positions: list[int]) -> None:
-        set_positions(self, positions)
-        self.position_ids[: len(positions)] += 1
+    def one_more(self: HostPasses, group: Any, starts: Sequence[int]) -> None:  # noqa: ANN401
+        gather(self, group, starts)
+        self._workspace.whole.position_ids += 1
 
-    monkeypatch.setattr(StepBuffers, "set_positions", one_more)
+    monkeypatch.setattr(HostPasses, "_gather", one_more)
     assert deviation(exported("llama"), "llama") > VISIBLE
 
 
@@ -203,13 +204,15 @@ def test_a_length_off_by_one_is_visible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each generated token overwrites the previous one in the cache."""
-    set_positions = StepBuffers.set_positions
+    set_rows = StepBuffers.set_rows
 
-    def one_short(self: StepBuffers, positions: list[int]) -> None:
-        set_positions(self, positions)
-        self.seqlens_k[: len(positions)] -= 1
+    def one_short(
+        self: StepBuffers, starts: Sequence[int], counts: Sequence[int], *, is_split: bool
+    ) -> None:
+        set_rows(self, starts, counts, is_split=is_split)
+        self.seqlens_k[: len(starts)] -= 1
 
-    monkeypatch.setattr(StepBuffers, "set_positions", one_short)
+    monkeypatch.setattr(StepBuffers, "set_rows", one_short)
     assert deviation(exported("pre_norm"), "pre_norm") > VISIBLE
 
 

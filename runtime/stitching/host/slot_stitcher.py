@@ -58,7 +58,7 @@ class HostSlotStitcher(SlotStitcher):
     @property
     @override
     def has_found_route(self) -> bool:
-        return self._passes.has_found_route
+        return self._loaded is not None and self._passes.has_found_route
 
     @override
     def close(self) -> None:

@@ -18,6 +18,7 @@ from transformers import OPTForCausalLM
 
 from skipdec.calib.calibration import calibration
 from skipdec.calib.calibration.calibration import run_calibration
+from skipdec.calib.layerwise import run as layerwise_run
 from skipdec.calib.layerwise.engines import round_to_fp8, round_to_int8
 from skipdec.calib.layerwise.texts import HiddenStates
 from skipdec.engines.errors import CheckpointError
@@ -171,7 +172,8 @@ def test_one_engine_is_in_memory_at_a_time(
         loaded.append(weakref.ref(module))
         return module
 
-    monkeypatch.setattr(calibration, "load_engine", count)
+    for module in (calibration, layerwise_run):
+        monkeypatch.setattr(module, "load_engine", count)
     events = RecordedEvents()
     run_calibration(plan_of(checkpoint("pre_norm")), events)
     assert alive == [0] * 8

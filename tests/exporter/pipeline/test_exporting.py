@@ -230,10 +230,7 @@ def test_bin_and_safetensors_give_the_same_engines(
     weights.unlink()
     output = tmp_path / "bundle"
     export_to(output, str(directory))
-    assert {k for k, v in files(output).items() if undisturbed[k] != v} == {
-        "manifest.json",
-        "README.md",  # says which format
-    }
+    assert {k for k, v in files(output).items() if undisturbed[k] != v} == {"manifest.json"}
     source = EngineBundle.open(output).manifest.source
     assert source["load_format"] == "bin"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -244,12 +244,14 @@ def test_nan_is_worse_than_any_deviation(
 def test_a_mistake_of_the_runtime_shows_in_the_tokens(
     exported: Exported, verified: Verify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_positions = StepBuffers.set_positions
-    monkeypatch.setattr(
-        StepBuffers,
-        "set_positions",
-        lambda self, positions: set_positions(self, [max(0, p - 1) for p in positions]),
-    )
+    set_rows = StepBuffers.set_rows
+
+    def one_back(
+        self: StepBuffers, starts: Sequence[int], counts: Sequence[int], *, is_split: bool
+    ) -> None:
+        set_rows(self, [max(0, start - 1) for start in starts], counts, is_split=is_split)
+
+    monkeypatch.setattr(StepBuffers, "set_rows", one_back)
     report = verified(exported("pre_norm"))
     assert not [check for check in report.engines if check.problems]
     assert "greedy tokens differ from Hugging Face's" in report.problems[0]

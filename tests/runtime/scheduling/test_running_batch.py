@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from skipdec import CapacityError, Generator, OpenOptions, SamplingParams, SkipD
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.scheduling.running_batch import RunningBatch
+from skipdec.runtime.stitching.host.passes import HostPasses
 from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
 from skipdec.runtime.stitching.protocol import StepRow
 from skipdec.runtime.tokens.sampler import Sampler
@@ -245,20 +247,23 @@ def _moves_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _gathers_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    gather = HostSlotStitcher._gather
-    monkeypatch.setattr(
-        HostSlotStitcher, "_gather", lambda self, index, at: gather(self, index[::-1], at)
-    )
+    gather = HostPasses._gather
+
+    def backwards(self: HostPasses, group: Any, starts: Any) -> None:  # noqa: ANN401
+        if group.tokens is not None:
+            group = replace(group, tokens=group.tokens[::-1])
+        gather(self, group, starts)
+
+    monkeypatch.setattr(HostPasses, "_gather", backwards)
 
 
 def _takes_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    gather = HostSlotStitcher._gather
+    gather = HostPasses._gather
 
-    def wrong(self: HostSlotStitcher, index: np.ndarray, positions: list[int]) -> None:
-        gather(self, index, positions)
-        self._part.set_positions(positions[: len(index)])
+    def wrong(self: HostPasses, group: Any, starts: Any) -> None:  # noqa: ANN401
+        gather(self, replace(group, rows=range(len(group.counts))), starts)
 
-    monkeypatch.setattr(HostSlotStitcher, "_gather", wrong)
+    monkeypatch.setattr(HostPasses, "_gather", wrong)
 
 
 def _retires_a_step_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,5 +289,8 @@ def test_a_wrong_move_gather_length_or_release_changes_texts(
     expected = [texts(one.alone(generator)) for one in wanted]
     with monkeypatch.context() as patch:
         mutate(patch)
-        results = [texts(output) for output in together(generator, wanted)]
+        try:
+            results = [texts(output) for output in together(generator, wanted)]
+        except ValueError:  # a layer that no token runs
+            results = []
     assert results != expected
