@@ -153,7 +153,7 @@ def test_the_service_streams_what_it_answers_whole(text_bundle: Path, address: s
         ({"prompt": 3}, "body | prompt is 3; allowed: a text"),
         ({"prompt": "a", "temp": 1}, "body | temp is unknown; allowed: max_tokens prompt"),
         ({"prompt": "a", "max_tokens": 1.5}, "body | max_tokens is 1.5; allowed: an integer"),
-        ({"prompt": "a", "temperature": -1}, "SamplingParams | temperature is -1.0; allowed: "),
+        ({"prompt": "a", "temperature": -1}, "SamplingParams | temperature is -1; allowed: "),
         ({"prompt": "a", "schedule": "7y"}, "7y"),
         ({"prompt": "a" * 100}, "64 positions"),
         ({"prompt": "a\0b"}, "prompt | has a zero byte"),
