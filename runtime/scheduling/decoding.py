@@ -10,8 +10,8 @@ from time import perf_counter
 from typing_extensions import override
 
 from ..stitching.protocol import StepRow
+from ..tokens.logits import StepLogits
 from ..tokens.outputs import StreamDelta
-from ..tokens.sampler import StepLogits
 from .running_request import Row
 
 

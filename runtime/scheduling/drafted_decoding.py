@@ -13,8 +13,8 @@ from ..drafting.memory import DraftMemory
 from ..drafting.policy import DraftPolicy, Offer
 from ..stitching.protocol import StepRow
 from ..stitching.slot_stitcher import SlotStitcher
+from ..tokens.logits import StepLogits
 from ..tokens.outputs import StreamDelta
-from ..tokens.sampler import StepLogits
 from .decoding import Decoding, OrdinaryDecoding, fed
 from .drafters import Drafter, LookupDrafter, OwnDrafter, RowDrafts, room_of
 from .layer_drafter import LayerDrafter, TrainedDrafter

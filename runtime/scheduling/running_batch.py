@@ -15,8 +15,8 @@ from ..requests.request import Prompt, Request, make_request
 from ..schedule import ExitSchedule
 from ..stitching.protocol import StepRow
 from ..stitching.slot_stitcher import SlotStitcher
+from ..tokens.logits import SharedLogits, StepLogits
 from ..tokens.outputs import RequestOutput, StreamDelta
-from ..tokens.sampler import SharedLogits, StepLogits
 from ..tokens.sampling import SamplingParams
 from .decoding import Decoding, prompt_end
 from .drafted_decoding import make_decoding

@@ -17,8 +17,9 @@ from ..requests.score_request import ScoreRequest
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
 from ..stitching.slot_stitcher import SlotStitcher
+from ..tokens.logits import HostLogits
 from ..tokens.outputs import CompletionOutput, Logprob, ScoreOutput
-from ..tokens.sampler import HostLogits, not_finite, row_logprobs
+from ..tokens.sampler import not_finite, row_logprobs
 from ..tokens.tokenizer import Tokenizer
 from .loaded_bundle import LoadedBundle
 from .running_request import Row

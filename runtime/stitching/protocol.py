@@ -20,7 +20,7 @@ from ..kv.buffers import KVLayout, pair_bytes
 from ..kv.cache import Capacities, KVCache, KVPlan, SlotSizes, plan_kv_cache
 from ..schedule import ExitSchedule, LayerPlan
 from ..tokens.drawing import TokenDraw
-from ..tokens.sampler import StepLogits
+from ..tokens.logits import StepLogits
 from .drafts import DraftEngines
 
 LayerCaches = Callable[[int], tuple[Tensor, Tensor]]

@@ -14,7 +14,7 @@ from ..kv.buffers import BufferPool
 from ..kv.cache import Capacities, KVCache, KVPlan, SlotCache
 from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
 from ..schedule import LayerPlan
-from ..tokens.sampler import StepLogits
+from ..tokens.logits import StepLogits
 from .protocol import DraftRow, PromptRow, SlotLimits, SlotMemory, StepRow, Stitcher
 
 _PREFIX_SHARE = integer("prefix_share")  # prefixes take at most a quarter of the KV memory

@@ -16,7 +16,7 @@ from typing_extensions import override
 from ....engines.backends.device import DeviceEvent, DeviceMemory
 from ....engines.manifest import DType, EngineSpec, TensorRole
 from ....engines.memory import ITEM_BYTES, Array, DeviceBuffer, DeviceTensor
-from ...tokens.sampler import CandidateLogits, HostLogits, StepLogits
+from ...tokens.logits import CandidateLogits, HostLogits, StepLogits
 
 _ALIGNMENT = 256  # what CUDA gives its own allocations
 

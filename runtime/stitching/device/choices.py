@@ -14,7 +14,7 @@ from ....engines.backends.session import EngineSession
 from ....engines.manifest import TensorRole
 from ....engines.memory import ITEM_BYTES, Array, Tensor
 from ...tokens.drawing import TokenDraw
-from ...tokens.sampler import CandidateLogits
+from ...tokens.logits import CandidateLogits
 from ..protocol import bind
 from .buffers import CandidateResults, Field, Staging
 from .steps import GraphCapture, StepGraphs, StepPart

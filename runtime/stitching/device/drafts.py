@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
-from ...tokens.sampler import StepLogits
+from ...tokens.logits import StepLogits
 from ..draft_rows import DraftRows
 from ..protocol import DraftRow, SlotLimits, StepRow
 from .rows import StepLayout

@@ -22,7 +22,7 @@ from ....engines.memory import DeviceTensor
 from ...kv.buffers import BufferPool, KVLayout, pooled_size
 from ...kv.cache import SlotCache, SlotSizes
 from ...schedule import LayerPlan
-from ...tokens.sampler import CandidateLogits, StepLogits
+from ...tokens.logits import CandidateLogits, StepLogits
 from ..protocol import DraftRow, SlotLimits, StepRow, active_counts, feeding_problem
 from ..slot_stitcher import SlotStitcher
 from .buffers import ComingLogits

@@ -14,7 +14,7 @@ from ....engines.manifest import TensorRole
 from ....engines.memory import Array, address_of
 from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
-from ...tokens.sampler import HostLogits
+from ...tokens.logits import HostLogits
 from ..draft_rows import DraftRows
 from ..protocol import DraftRow, StepRow, active_counts, feeding_problem
 from .stitcher import HostStitcher

@@ -10,7 +10,7 @@ from ...kv.buffers import BufferPool
 from ...kv.cache import SlotCache
 from ...kv.prefixes import PrefixCache
 from ...schedule import LayerPlan
-from ...tokens.sampler import HostLogits
+from ...tokens.logits import HostLogits
 from ..protocol import DraftRow, SlotLimits, StepRow
 from ..slot_stitcher import SlotStitcher
 from .passes import HostPasses

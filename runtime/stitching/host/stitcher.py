@@ -12,7 +12,7 @@ from ....engines.backends.session import EngineSession
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array, Buffer, Tensor
 from ...kv.cache import KVCache
-from ...tokens.sampler import HostLogits
+from ...tokens.logits import HostLogits
 from ..drafts import DraftEngines
 from ..protocol import LayerCaches, Stitcher, cache_tensors, run_once
 from .workspace import Workspace

@@ -24,8 +24,8 @@ from skipdec.runtime.scheduling.loaded_bundle import RunningBatchConfig
 from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.stitching.protocol import StepRow
+from skipdec.runtime.tokens.logits import StepLogits
 from skipdec.runtime.tokens.outputs import Drafts, StreamDelta
-from skipdec.runtime.tokens.sampler import StepLogits
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 

@@ -23,7 +23,8 @@ from skipdec.runtime.scheduling.layer_drafter import LayerDrafter
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.scheduling.stats import EngineStats
 from skipdec.runtime.stitching.host.passes import HostPasses
-from skipdec.runtime.tokens.sampler import HostLogits, Sampler
+from skipdec.runtime.tokens.logits import HostLogits
+from skipdec.runtime.tokens.sampler import Sampler
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 

@@ -15,7 +15,8 @@ from skipdec.engines.backends import ort_cuda
 from skipdec.runtime.scheduling.decoding import OrdinaryDecoding
 from skipdec.runtime.stitching.device.choices import ComingChoice, Confidence, DeviceChoice
 from skipdec.runtime.tokens.drawing import TokenDraw
-from skipdec.runtime.tokens.sampler import CandidateLogits, Sampler
+from skipdec.runtime.tokens.logits import CandidateLogits
+from skipdec.runtime.tokens.sampler import Sampler
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from skipdec.runtime.tokens.sampler import CandidateLogits, Candidates, Sampler
+from skipdec.runtime.tokens.logits import CandidateLogits
+from skipdec.runtime.tokens.sampler import Candidates, Sampler
 from skipdec.runtime.tokens.sampling import SamplingParams
 
 VOCABULARY, COUNT = 40, 6

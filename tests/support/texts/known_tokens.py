@@ -23,7 +23,7 @@ from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.stitching.loaded import load_stitcher, make_slots
 from skipdec.runtime.stitching.protocol import DraftRow, PromptRow, SlotLimits, StepRow
 from skipdec.runtime.stitching.slot_stitcher import SlotStitcher
-from skipdec.runtime.tokens.sampler import CandidateLogits, HostLogits, StepLogits
+from skipdec.runtime.tokens.logits import CandidateLogits, HostLogits, StepLogits
 
 Operation = dict[str, Any]
 Bits = dict[tuple[int, int], str]
