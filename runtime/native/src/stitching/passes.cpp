@@ -251,6 +251,7 @@ std::vector<Binding*> Passes::layer_bindings(std::int64_t layer, const Group& gr
     return {layer_binding({layer, 0, group.rows.size(), group.longest, 0, group.is_gathered})};
   }
   std::vector<Binding*> bindings;
+  bindings.reserve(group.rows.size());
   for (std::size_t slot = 0; slot < group.rows.size(); ++slot) {
     bindings.push_back(
         layer_binding({layer, slot, 1, group.counts[slot], firsts[group.rows[slot]], false}));

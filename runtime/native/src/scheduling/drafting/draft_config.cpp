@@ -185,7 +185,7 @@ std::string DraftPart::text() const {
 }
 
 std::optional<DraftConfig> DraftConfig::parse(std::string_view text) {
-  const std::size_t length = num_characters(std::string(text)).value_or(text.size());
+  const std::size_t length = num_characters(text).value_or(text.size());
   if (length > kMostLength) {
     throw Error(Status::kUsage, "draft",
                 "has " + grouped(static_cast<std::int64_t>(length)) +

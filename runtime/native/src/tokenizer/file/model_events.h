@@ -24,7 +24,7 @@ class ModelEvents final : public JsonEvents {
   // Two texts per merge, in order of rank.
   const TextList& merges() const { return merges_; }
 
-  void on_scalar(const nlohmann::json& value) override;
+  void on_scalar(const nlohmann::json& scalar) override;
   void on_string(std::string& value) override;
   void on_key(std::string& value) override;
   void on_start(bool is_object) override;
