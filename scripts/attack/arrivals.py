@@ -7,11 +7,12 @@
     python scripts/attack/arrivals.py --count 1000 --family llama
 
 Prompts, lengths, schedules, completions, seeds, arrivals and cancellations are random; caches start
-full of NaN, and memory is short, so that rows wait for it. Products are int8, so texts must not
-depend on the batch at all. With --draft requests come in batches, each of which drafts as one of
-the texts says; a third of the requests switch drafts off. Half of the proposals are replaced by
-the text that the request generates alone, with some tokens wrong, so that many drafts hold. With
---runtime native libskipdec runs the requests, as scripts/libskipdec/arrivals.py describes.
+full of NaN (of 6.3 on a device), and memory is short, so that rows wait for it. Products are int8,
+so texts must not depend on the batch at all. With --draft requests come in batches, each of which
+drafts as one of the texts says; a third of the requests switch drafts off. Half of the proposals
+are replaced by the text that the request generates alone, with some tokens wrong, so that many
+drafts hold. With --runtime native libskipdec runs the requests, as scripts/libskipdec/arrivals.py
+describes.
 """
 
 from __future__ import annotations
@@ -124,11 +125,11 @@ class _PoisonedMemory(HostMemory):
 
 
 class _PoisonedDeviceMemory(DeviceMemory):
-    """Fills new memory of a device with NaN."""
+    """Fills a device's new memory of caches with 6.3 in float16; attention would spread NaN."""
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         buffer = super().allocate(nbytes)
-        self.device.fill(buffer.address, nbytes, 0xFF)
+        self.device.fill(buffer.address, nbytes, 0x46)
         return buffer
 
 

@@ -20,14 +20,15 @@ from itertools import takewhile
 from pathlib import Path
 from statistics import mean
 
+from harness import tiny_bundle
+from server import Server, started  # finds the load generator
+
 from benchmarks.load.arrivals import ClosedLoop, Result
 from benchmarks.load.figures import Figures, Objectives
 from benchmarks.load.lengths import Lengths
 from benchmarks.load.openai import OpenAIClient
 from benchmarks.load.requests import drawn, impatient
 from benchmarks.process import anonymous_bytes
-from harness import tiny_bundle
-from server import Server, started
 
 _SCHEDULES = (None, "full", "2x:horizon=16", "2x:horizon=9,prompt=decay")
 _SAMPLES = 200  # of memory

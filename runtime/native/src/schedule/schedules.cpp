@@ -92,19 +92,8 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   if (fields.text("digest") != checked_digest(text, document))
     fields.refuse("digest", "is not the file's own");
 
-  Schedules schedules;
-  schedules.num_layers_ = num_layers;
-  schedules.positions_ = std::min(positions, constants::kMaxHorizon);
-  PlanEntry own = plan_of(fields.value("plan"), num_layers, document);
-  schedules.own_ = std::move(own.schedule);
-  schedules.own_horizon_ = own.horizon;
+  const json& plan = fields.value("plan");
   const json& presets = fields.value("presets");
-  if (!presets.is_object() || presets.size() > kMostPresets)
-    fields.refuse("presets", "is " + shown(presets) + "; allowed: an object of up to " +
-                                 std::to_string(kMostPresets) + " presets");
-  for (const auto& member : presets.items())
-    schedules.presets_.emplace(member.key(),
-                               preset_of(member.value(), member.key(), num_layers, document));
   const json& own_rule = fields.value("schedule");
   if (!own_rule.is_object())
     fields.refuse("schedule", "is " + shown(own_rule) + "; allowed: an object");
@@ -112,7 +101,20 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   require_canonical(text, value, document);
   const Document of_rule{Status::kSchedule, subject, document.remedy};
   const Rule rule = rule_of(own_rule, of_rule);
-  if (fields.value("plan") != plan_document(rule, document))
+
+  Schedules schedules;
+  schedules.num_layers_ = num_layers;
+  schedules.positions_ = std::min(positions, constants::kMaxHorizon);
+  PlanEntry own = plan_of(plan, num_layers, document);
+  schedules.own_ = std::move(own.schedule);
+  schedules.own_horizon_ = own.horizon;
+  if (!presets.is_object() || presets.size() > kMostPresets)
+    fields.refuse("presets", "is " + shown(presets) + "; allowed: an object of up to " +
+                                 std::to_string(kMostPresets) + " presets");
+  for (const auto& member : presets.items())
+    schedules.presets_.emplace(member.key(),
+                               preset_of(member.value(), member.key(), num_layers, document));
+  if (plan != plan_document(rule, document))
     fields.refuse("plan", "is not what its schedule stands for");
   if (presets != preset_documents(num_layers))
     fields.refuse("presets",

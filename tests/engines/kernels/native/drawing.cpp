@@ -64,7 +64,7 @@ Outcome drawing(InstructionSet set) {
           own.uniform = static_cast<double>(i) / 19.7;
           const auto place = static_cast<std::size_t>(i);
           results[place] =
-              static_cast<float>(drawing(set).draw_token(own, logits.data(), size, scratch));
+              static_cast<float>(skipdec::drawing(set).draw_token(own, logits.data(), size, scratch));
           wanted[place] = static_cast<float>(expected(own, logits));
         }
       });
@@ -74,7 +74,7 @@ Outcome drawing(InstructionSet set) {
     const float best = *std::max_element(logits.begin(), logits.end());
     double total = 0;
     for (const float logit : logits) total += std::exp(static_cast<double>(logit - best));
-    const double sum = drawing(set).sum_weights(logits.data(), size, best);
+    const double sum = skipdec::drawing(set).sum_weights(logits.data(), size, best);
     outcome.add({static_cast<float>(sum)}, {static_cast<float>(total)},
                 static_cast<float>(total * 1e-6));
   }

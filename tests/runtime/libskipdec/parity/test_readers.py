@@ -88,6 +88,7 @@ SCHEDULE: tuple[tuple[Edit, str], ...] = (
     (lambda file: file["plan"].update(text="full"), ""),
     (lambda file: file["plan"]["segments"].pop(), ""),
     (lambda file: file["presets"].pop("2x"), ""),
+    (lambda file: file.update(schedule=file["plan"], plan=file["schedule"]), "schedule"),
     (lambda file: file["schedule"].update(horizon=5), ""),
     (lambda file: file["schedule"].update(power=2), ""),
 )
