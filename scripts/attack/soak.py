@@ -21,7 +21,8 @@ from pathlib import Path
 from statistics import mean
 
 from harness import tiny_bundle
-from server import Server, started  # finds the load generator
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # contains the load generator
 
 from benchmarks.load.arrivals import ClosedLoop, Result
 from benchmarks.load.figures import Figures, Objectives
@@ -29,6 +30,7 @@ from benchmarks.load.lengths import Lengths
 from benchmarks.load.openai import OpenAIClient
 from benchmarks.load.requests import drawn, impatient
 from benchmarks.process import anonymous_bytes
+from server import Server, started
 
 _SCHEDULES = (None, "full", "2x:horizon=16", "2x:horizon=9,prompt=decay")
 _SAMPLES = 200  # of memory
