@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 from ...engines.errors import UsageError
 from ..kv.cache import SlotCache
 from ..schedule import LayerPlan
-from .protocol import DraftRow
+from .protocol import DraftRow, StepRow
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,17 @@ class DraftRows:
         ends = [min(cache.reserved(number, layer) for layer in plan) for number in numbers]
         return cls(cache.version, plan, numbers, residents, ends)
 
-    @property
+    @cached_property
     def others(self) -> list[int]:
         """The rows in these slots that do not draft."""
         inside = dict.fromkeys(row for held in self.residents.values() for row in held)
         return [row for row in inside if row not in self.numbers]
+
+    def fed(self, cache: SlotCache, rows: Sequence[DraftRow]) -> list[StepRow]:
+        """Return what the step feeds: the tokens of ``rows``, then a token 0 for each other row."""
+        plans = (self.plan,)
+        drafted = [StepRow(row.row, (row.token,), row.position, plans) for row in rows]
+        return drafted + [StepRow(row, (0,), cache.length(row), plans) for row in self.others]
 
     def serves(self, cache: SlotCache, rows: Sequence[DraftRow], plan: LayerPlan) -> bool:
         """Return True if `of` would find the same rows."""

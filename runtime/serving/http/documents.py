@@ -16,7 +16,7 @@ from ...schedule.plan import LayerRanges
 from ...tokens.outputs import CompletionOutput, Drafts, Logprob, RequestOutput, StreamDelta
 from ...tokens.tokenizer import Tokenizer
 
-_CHUNK_BYTES = 1 << 16  # of a long answer, which its client takes within the time to write
+_CHUNK_BYTES = 1 << 16  # of a long answer, which is unfinished until its client has taken it
 
 
 def event(document: object) -> bytes:

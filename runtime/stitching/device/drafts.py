@@ -9,7 +9,7 @@ from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.logits import StepLogits
 from ..draft_rows import DraftRows
-from ..protocol import DraftRow, SlotLimits, StepRow
+from ..protocol import DraftRow, SlotLimits
 from .rows import StepLayout
 from .stitcher import DeviceStitcher, StepKind
 
@@ -42,9 +42,7 @@ class DeviceDrafts:
         """Run a draft step; see `SlotStitcher.draft`."""
         laid_out = self._lay_out(rows, plan)
         laid_out.rows.require_positions(self._cache, rows)
-        plans = (plan,)
-        fed = [StepRow(row.row, (row.token,), row.position, plans) for row in rows]
-        fed += [StepRow(row, (0,), self._cache.length(row), plans) for row in laid_out.others]
+        fed = laid_out.rows.fed(self._cache, rows)
         drafts = self._engines.drafts
         narrow = drafts is not None and drafts.head_tokens is not None
         kind = StepKind(has_draft_layer=self._num_layers in plan, narrow=narrow)
@@ -59,20 +57,18 @@ class DeviceDrafts:
             if known.rows.serves(self._cache, rows, plan):
                 return known
         found = DraftRows.of(self._cache, rows, plan)
-        others = found.others
         count = max(self._num_layers, *(layer + 1 for layer in plan))
         residents = [found.residents.get(layer, ()) for layer in range(count)]
-        numbers = [*found.numbers, *others]
+        numbers = [*found.numbers, *found.others]
         layout = StepLayout.of(numbers, residents, self._engines.max_rows)
-        laid_out = _LaidOut(found, others, layout)
+        laid_out = _LaidOut(found, layout)
         self._layouts = [laid_out, *self._layouts[: _KEPT_LAYOUTS - 1]]
         return laid_out
 
 
 @dataclass(frozen=True)
 class _LaidOut:
-    """A step's layout, which steps of the same rows repeat; ``others`` do not draft."""
+    """A step's layout, which steps of the same rows repeat."""
 
     rows: DraftRows
-    others: list[int]
     layout: StepLayout

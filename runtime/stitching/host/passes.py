@@ -93,9 +93,7 @@ class HostPasses:
         drafting = known.drafting if known else DraftRows.of(self._cache, rows, plan)
         assert drafting is not None
         drafting.require_positions(self._cache, rows)
-        plans = (plan,)
-        fed = [StepRow(row.row, (row.token,), row.position, plans) for row in rows]
-        fed += [StepRow(row, (0,), self._cache.length(row), plans) for row in drafting.others]
+        fed = drafting.fed(self._cache, rows)
         route = known or self._kept(self._find_route(fed, made_of, drafting))
         self._workspace.head_positions[: len(rows)] = route.firsts[: len(rows)]
         self._call_engines(route, fed)
@@ -238,7 +236,9 @@ class HostPasses:
             owners=np.repeat(np.arange(len(order)), lengths),
             offsets=np.arange(count) - np.repeat(firsts, lengths) if count > len(order) else None,
             firsts=own_firsts,
-            stops=self._find_stops([rows[place] for place in order], residents, drafting),
+            stops=self._find_stops(
+                [rows[place] for place in order], lengths, firsts, residents, drafting
+            ),
             embed=embed,
             head=head,
             logits=logits,
@@ -246,11 +246,14 @@ class HostPasses:
         )
 
     def _find_stops(
-        self, rows: Sequence[StepRow], residents: _Residents, drafting: DraftRows | None
+        self,
+        rows: Sequence[StepRow],
+        lengths: Array,
+        firsts: Array,
+        residents: _Residents,
+        drafting: DraftRows | None,
     ) -> list[_Stop]:
-        """Return the calls of the layers; ``rows`` are in the order of the pass."""
-        lengths = np.array([len(row.tokens) for row in rows])
-        firsts = np.cumsum(lengths) - lengths
+        """Return the calls of the layers; ``rows``, each with ``lengths`` tokens, as they stand."""
         active = [active_counts(row, max(residents, default=0) + 1) for row in rows]
         place_of = {row.row: place for place, row in enumerate(rows)}
         stops: list[_Stop] = []

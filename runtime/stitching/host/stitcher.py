@@ -48,10 +48,10 @@ class HostStitcher(Stitcher):
         if held is None or held.max_tokens < tokens:
             if held is not None:
                 held.close()
-            wanted = 1 << (max(tokens, _LEAST_TOKENS) - 1).bit_length()
-            held = self._workspace = self._new_workspace(
-                wanted if tokens > self._max_rows else self._max_rows
-            )
+            size = self._max_rows
+            if tokens > size:
+                size = 1 << (max(tokens, _LEAST_TOKENS) - 1).bit_length()
+            held = self._workspace = self._new_workspace(size)
         return held
 
     def session(self, layer: int) -> EngineSession:
