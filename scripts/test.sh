@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Check format, lint, import directions and types, and run the tests. Arguments go to pytest:
+# Check format (of C++, too), lint, import directions and types, and run the tests. Arguments go to pytest:
 # scripts/test.sh -k kv
 # A leading --quick runs only each folder's main contract (tests/core.txt).
 # scripts/test.sh --cov --cov-report=term-missing:skip-covered measures coverage, a quarter slower.
@@ -14,6 +14,8 @@ fi
 
 ruff format --check .
 ruff check .
+find engines runtime examples scripts tests \( -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.hpp' \) -print0 |
+    xargs -0 clang-format --style=file:engines/kernels/native/.clang-format --dry-run -Werror
 lint-imports --no-cache --no-logo
 
 mypy=(mypy --cache-dir "$environment/mypy_cache")

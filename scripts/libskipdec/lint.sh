@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Check the C++ of libskipdec, its tests and examples: format, clang-tidy with clang's warnings
+# Check the C++ of libskipdec, its tests and examples: clang-tidy with clang's warnings
 # (g++'s are errors when the tests are built), and each header alone in each language it supports.
 # Missing tools are reported. ANALYZE=1 adds clang's path-sensitive analyzer, which takes five times
 # as long.
@@ -17,9 +17,6 @@ print(pathlib.Path(nlohmann_json.__file__).parent / "include")')"
 checks='clang-diagnostic-*,-clang-diagnostic-deprecated-declarations,-bugprone-unchecked-optional-access'
 [[ "${ANALYZE:-0}" == 1 ]] || checks+=,-clang-analyzer-*
 
-find "$runtime" tests/runtime/libskipdec $(compgen -G examples/cpp) \
-    \( -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.hpp' \) -print0 |
-    xargs -0 clang-format --style="file:$kernels/.clang-format" --dry-run -Werror
 find "$runtime" -name '*.cpp' -print0 |
     xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet --config-file="$kernels/.clang-tidy" \
         --exclude-header-filter='skipdec/skipdec\.h$' \
@@ -27,7 +24,7 @@ find "$runtime" -name '*.cpp' -print0 |
     tail -n 20 "$work/counts" >&2
     exit 1
 }
-echo "libskipdec: clang-format and clang-tidy find no problems, clang has no warnings"
+echo "libskipdec: clang-tidy finds no problems, clang has no warnings"
 
 clang="$(compgen -c clang++ | sort -V | tail -n 1 || true)" # often missing
 for compiler in gcc g++ ${clang:+"${clang/++/}" "$clang"}; do

@@ -63,8 +63,8 @@ Outcome drawing(InstructionSet set) {
         for (std::int64_t i = begin; i < end; ++i) {
           own.uniform = static_cast<double>(i) / 19.7;
           const auto place = static_cast<std::size_t>(i);
-          results[place] =
-              static_cast<float>(skipdec::drawing(set).draw_token(own, logits.data(), size, scratch));
+          results[place] = static_cast<float>(
+              skipdec::drawing(set).draw_token(own, logits.data(), size, scratch));
           wanted[place] = static_cast<float>(expected(own, logits));
         }
       });
