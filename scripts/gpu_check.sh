@@ -1,18 +1,16 @@
 #!/usr/bin/env bash
 # Run everything that needs a GPU, part by part in order of worth: tests of correctness, then
-# opt-1.3b beside a compiled Hugging Face model. Each call runs what fits into its time and writes
-# one page and one JSON, with which the next call continues.
+# opt-1.3b beside a compiled Hugging Face model. Each call runs what fits into its time, and writes
+# what each part found and one page to DIR, with which the next call continues.
 #
-#   scripts/gpu_check.sh --out DIR [--packed DIR] [--resume FILE] [--seconds 540] [--work DIR]
+#   scripts/gpu_check.sh --out DIR [--packed DIR] [--seconds 540] [--work DIR]
 #   scripts/gpu_check.sh --rehearse --out DIR      without a GPU: the same parts, a small model
 #
 # --packed  holds the two files of scripts/environments/pack_gpu_host.sh, for a host without a package
 #           index; they are unpacked into WORK/site, which precedes all installed packages; once only.
-# --resume  gpu-check.json of an earlier call; default: OUT/gpu-check.json, if it exists.
 # --seconds limit of this call, installation included.
 # --work    keeps the site directory and bundles (default: /tmp/skipdec-gpu-check).
-# Further options are those of scripts/bench.py gpu: --bundle, --model, --part NAME, --again NAME,
-# --tests.
+# Further options are those of scripts/bench.py gpu: --model, --part NAME, --tests.
 # PYTHON    names the interpreter (default: python3; for --rehearse the one of .venv, which
 #           setup_environment.sh makes). Exit codes: 0 all passed and no target was missed, 1 not.
 set -euo pipefail
@@ -26,8 +24,7 @@ while (($#)); do
         --out) out="$2" && shift 2 ;;
         --work) work="$2" && shift 2 ;;
         --seconds) seconds="$2" && shift 2 ;;
-        --bundle | --resume) options+=("$1" "$(realpath "$2")") && shift 2 ;;
-        --part | --again | --tests | --model) options+=("$1=$2") && shift 2 ;;
+        --part | --tests | --model) options+=("$1=$2") && shift 2 ;;
         --rehearse) rehearse=true options+=(--rehearse) && shift ;;
         *) sed -n '2,/^set/{/^#/s/^# \?//p}' "$0" >&2 && exit 2 ;;
     esac
@@ -67,5 +64,6 @@ libraries="$("$python" -P -c 'import pathlib, sys; print(*(
 export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
 cd "$repository"
+export PYTHON="$python"
 "$python" scripts/bench.py gpu --out "$out" --work "$work" --seconds $((seconds - SECONDS)) \
     "${options[@]}"

@@ -234,9 +234,3 @@ def open_probe(device: Device | None, threads: int | None = None) -> Probe:
     if device is None:
         return BandwidthProbe(threads or available_cores(), settle_seconds=0.1)
     return DeviceBandwidthProbe(device)
-
-
-def measure_device_bandwidth(device: Device, nbytes: int = PROBE_BYTES) -> float:
-    """Return the best of ten passes over ``nbytes``, in bytes read and written per second."""
-    with DeviceBandwidthProbe(device, nbytes) as probe:
-        return probe.best_of_passes()

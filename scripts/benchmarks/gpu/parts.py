@@ -1,13 +1,13 @@
 """The parts of the GPU check, in order of worth: what each proves, how it runs, how long it takes.
 
-Each part is a program that prints JSON. ``problems`` of it, if it has any, are what failed.
+A part is a program that ends with 0 if all is well; what it prints is a JSON object, or words.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.process import skipdec_command
@@ -23,75 +23,63 @@ class CheckConfig:
     model: str = "opt-1.3b"
     device: str = "cuda"
     torch_device: str = "cuda"
-    bundle: Path | None = None  # float16; None: random weights of ``model``, which need torch
-    batch_sizes: tuple[int, ...] = (1, 8, 64)
+    batch_sizes: str = "1,8,64"
     schedules: tuple[str, ...] = ("full", "2x", "5x")
     prompt_length: int = 128
     num_tokens: int = 64
     repetitions: int = 5
-    probe_bytes: int = 2**30
-    attempted_model: str = "opt-125m"  # by TensorRT
     tests: tuple[str, ...] = ()  # further arguments of pytest
 
     @property
-    def is_rehearsal(self) -> bool:
-        """True if this only proves that the check works."""
-        return self.device == "rehearsal"
+    def bundle(self) -> Path:
+        """The bundle whose speed is measured: float16, random weights."""
+        return self.work / f"{self.model}-{self.device}"
 
     @property
-    def speed_bundle(self) -> Path:
-        """The bundle whose speed is measured."""
-        return self.bundle or self.work / f"{self.model}-onnxruntime"
-
-    @property
-    def measured(self) -> dict[str, object]:
-        """What must be the same in a call that continues another one."""
-        fields = asdict(self)
-        return {name: fields[name] for name in ("model", "device", "prompt_length", "num_tokens")}
-
-
-Command = Callable[[CheckConfig], list[str]]
+    def sizes(self) -> tuple[str, ...]:
+        """The lengths of prompts and texts, as arguments."""
+        return str(self.prompt_length), str(self.num_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part: that of ``worth`` 1 comes first; ``seconds`` are expected on an H100.
-
-    A part that runs for ``timeout`` seconds hangs. With ``needs_bundle`` the bundle of
-    ``EXPORT`` is made first where it is missing.
-    """
+    """One part; ``seconds`` are expected on an H100, and four times that is a hang."""
 
     name: str
-    worth: int = 0  # its place in ``parts_of``
     proves: str
     seconds: float
-    timeout: float
-    command: Command
-    needs_bundle: bool = False
+    command: Callable[[CheckConfig], list[str]]
 
 
-def program(name: str, *arguments: object) -> list[str]:
-    """Return the command that runs a file of this folder."""
-    return [sys.executable, str(_FOLDER / name), *map(str, arguments)]
+def _program(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, str(_FOLDER / name), *arguments]
 
 
-def _tests(*paths: str) -> Command:
+def _tests(config: CheckConfig) -> list[str]:
     """Return the command of tests on CUDA; a rehearsal runs those on host memory instead."""
+    chosen = ["-m", "not gpu and not slow"]
+    if config.device == "cuda":
+        chosen = ["-m", "gpu", "-n", "8", "--dist", "worksteal"]
+    return [
+        *(sys.executable, "-P", "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *chosen),
+        *("-k", "not tensorrt", "tests/engines/backends", "tests/runtime/devices"),
+        *("tests/runtime/stitching/test_device_drafts.py", *config.tests),
+    ]
 
-    def command(config: CheckConfig) -> list[str]:
-        marked = ["-m", "not gpu and not slow"] if config.is_rehearsal else ["-m", "gpu"]
-        chosen = [*marked, "-k", "not tensorrt"]  # which has a part of its own
-        if not config.is_rehearsal:
-            chosen += ["-n", "8", "--dist", "worksteal"]
-        return program("selected_tests.py", *chosen, *paths, *config.tests)
 
-    return command
+def _export(config: CheckConfig) -> list[str]:
+    return skipdec_command(
+        *("export", config.model, "-o", str(config.bundle), "--fp16", "--force", "--quiet"),
+        *("--load-format=dummy", "--no-verify"),
+        "--kernels=onnxruntime",  # the only ones that GPUs support
+        f"--max-seq-len={config.prompt_length + config.num_tokens}",
+    )
 
 
 def _speed(config: CheckConfig) -> list[str]:
     return skipdec_command(
-        *("bench", str(config.speed_bundle), f"--device={config.device}", "--json"),
-        f"--batch-sizes={','.join(map(str, config.batch_sizes))}",
+        *("bench", str(config.bundle), f"--device={config.device}", "--json"),
+        f"--batch-sizes={config.batch_sizes}",
         *(f"--schedule={schedule}" for schedule in config.schedules),
         f"--prompt-len={config.prompt_length}",
         f"--gen-len={config.num_tokens}",
@@ -100,117 +88,63 @@ def _speed(config: CheckConfig) -> list[str]:
 
 
 def _compiled(config: CheckConfig) -> list[str]:
-    sizes = ",".join(map(str, config.batch_sizes))
-    numbers = (config.prompt_length, config.num_tokens, config.repetitions)
-    return program(
-        "compiled_baseline.py", config.model, "float16", config.torch_device, sizes, *numbers
-    )
-
-
-def _device(config: CheckConfig) -> list[str]:
-    return program("device_facts.py", config.device, config.probe_bytes)
-
-
-def _running_batch(config: CheckConfig) -> list[str]:
-    sizes = (max(config.batch_sizes), config.prompt_length, config.num_tokens)
-    return program(
-        "running_batch.py", config.speed_bundle, config.device, *sizes, *config.schedules
-    )
+    numbers = (config.batch_sizes, *config.sizes, str(config.repetitions))
+    return _program("compiled_baseline.py", config.model, "float16", config.torch_device, *numbers)
 
 
 def _step_cost(config: CheckConfig) -> list[str]:
-    sizes = ",".join(map(str, config.batch_sizes))
-    return program(
-        "step_cost.py",
-        *(config.speed_bundle, config.device, config.prompt_length, config.num_tokens, sizes),
-        *config.schedules,
-    )
+    where = (str(config.bundle), config.device)
+    return _program("step_cost.py", *where, *config.sizes, config.batch_sizes, *config.schedules)
+
+
+def _running_batch(config: CheckConfig) -> list[str]:
+    rows = config.batch_sizes.rpartition(",")[2]
+    where = (str(config.bundle), config.device, rows)
+    return _program("running_batch.py", *where, *config.sizes, *config.schedules)
 
 
 def _tensorrt(config: CheckConfig) -> list[str]:
-    return program("tensorrt_attempt.py", "tensorrt", config.attempted_model, config.work)
+    return ["bash", str(_FOLDER / "tensorrt.sh"), str(config.work), *config.sizes]
 
 
-def _export(config: CheckConfig) -> list[str]:
-    return skipdec_command(
-        *("export", config.model, "-o", str(config.speed_bundle), "--fp16"),
-        *("--load-format=dummy", "--no-verify"),
-        "--kernels=onnxruntime",  # the only ones that GPUs support
-        f"--max-seq-len={config.prompt_length + config.num_tokens}",
-    )
-
-
-EXPORT = Part(
-    name="export",
-    proves="nothing: makes the bundle whose speed is measured",
-    seconds=50,
-    timeout=300,
-    command=_export,
-)
-
-
-def parts_of(config: CheckConfig) -> tuple[Part, ...]:
-    """Return all parts, the most worthy first."""
-    return tuple(replace(part, worth=place) for place, part in enumerate(_PARTS, start=1))
-
-
-_PARTS = (
-    Part(
-        name="device",
-        proves="the device answers; its memory's bandwidth",
-        seconds=15,
-        timeout=90,
-        command=_device,
-    ),
+PARTS = (
     Part(
         name="tests",
         proves="copies, captured graphs, the gather kernel's PTX; tokens equal the CPU's, ties "
         "aside, for every structure; 40 random requests of a structure in a running batch, each "
         "as alone; limits of memory; a server; whether texts with drafts stay equal",
         seconds=150,
-        timeout=300,
-        command=_tests(
-            "tests/engines/backends",
-            "tests/runtime/devices",
-            "tests/runtime/stitching/test_device_drafts.py",
-        ),
+        command=_tests,
     ),
+    Part(name="export", proves="the bundle whose speed is measured", seconds=50, command=_export),
     Part(
         name="speed",
         proves="steps, first token, share of the bandwidth",
         seconds=80,
-        timeout=300,
         command=_speed,
-        needs_bundle=True,
     ),
     Part(
-        name="compiled Hugging Face",
+        name="compiled",
         proves="the same of transformers' model with a static cache and torch.compile",
         seconds=70,
-        timeout=300,
         command=_compiled,
     ),
     Part(
-        name="cost of a step",
+        name="step-cost",
         proves="what a step costs beside its engines",
         seconds=30,
-        timeout=200,
         command=_step_cost,
-        needs_bundle=True,
     ),
     Part(
-        name="speed, running batch",
+        name="running-batch",
         proves="tokens per second of requests at several depths, beside static batches",
         seconds=40,
-        timeout=300,
         command=_running_batch,
-        needs_bundle=True,
     ),
     Part(
         name="tensorrt",
         proves="NVIDIA's full TensorRT, where it is installed, builds plans and runs them",
         seconds=60,
-        timeout=300,
         command=_tensorrt,
     ),
 )

@@ -9,7 +9,7 @@ import pytest
 from skipdec.engines.backends.rehearsal import RehearsalDevice
 from skipdec.engines.errors import CapacityError
 from skipdec.runtime.measuring import bandwidth as device_bandwidth
-from skipdec.runtime.measuring.bandwidth import DeviceBandwidthProbe, measure_device_bandwidth
+from skipdec.runtime.measuring.bandwidth import DeviceBandwidthProbe
 
 MIB = 2**20
 
@@ -47,6 +47,7 @@ def test_a_pass_waits_for_the_copies_that_it_times(monkeypatch: pytest.MonkeyPat
 def test_memory_is_released_and_a_shortage_reported() -> None:
     device = RehearsalDevice(limit=8 * MIB)
     for _ in range(3):
-        assert measure_device_bandwidth(device, 3 * MIB) > 0
+        with DeviceBandwidthProbe(device, 3 * MIB) as probe:
+            assert probe.best_of_passes() > 0
     with pytest.raises(CapacityError):
-        measure_device_bandwidth(device, 5 * MIB)
+        DeviceBandwidthProbe(device, 5 * MIB)
