@@ -13,9 +13,9 @@ from pydantic import AfterValidator, Field
 from ...engines.checking import Option, ValidatedConfig
 from ...engines.errors import ScheduleError, did_you_mean
 from ...runtime.schedule import ExitSchedule
+from ...runtime.schedule.checks import PROMPT_DEPTHS
 from ...runtime.schedule.decays import DECAYS as ALL_DECAYS
 from ...runtime.schedule.placements import PLACEMENTS as ALL_PLACEMENTS
-from ...runtime.schedule.rule import PROMPT_DEPTHS
 from ...runtime.schedule.text import parse_schedule
 
 T = TypeVar("T")

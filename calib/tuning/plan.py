@@ -17,7 +17,7 @@ from ...engines.host.events import Events
 from ...engines.host.installation import install_command, require_extra
 from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.rule import round_half_up
+from ...runtime.schedule.rounding import round_half_up
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise

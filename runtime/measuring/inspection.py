@@ -17,7 +17,7 @@ from ..kv.buffers import KVLayout
 from ..kv.cache import plan_kv_cache
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
-from ..schedule.notation import fitting_presets
+from ..schedule.presets import fitting_presets
 from ..schedule.request_schedules import default_horizon
 from ..schedule.text import format_schedule, parse_schedule
 from .cost import CostModel

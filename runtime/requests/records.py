@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from ...engines.documents import parse_json
 from ...engines.errors import UsageError, shown
-from ..schedule.notation import beyond_notation
+from ..schedule.text import beyond_notation
 from ..tokens.sampling import SamplingParams
 from .request import Prompt
 

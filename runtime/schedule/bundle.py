@@ -19,7 +19,7 @@ from ...engines.constants import integer
 from ...engines.documents import canonical_text
 from ...engines.errors import BundleError, ScheduleError
 from ...engines.manifest import EARLY_EXIT, TUNED_SCHEDULE, Manifest
-from .notation import fitting_presets, preset_budgets, speedup_of
+from .presets import fitting_presets, preset_budgets, speedup_of
 from .schedule import ExitSchedule
 from .text import format_schedule, parse_schedule
 

@@ -6,91 +6,72 @@ warm-up, b the budget; layers are 0 … L−1. With any rule, b = L runs every l
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from typing import ClassVar
-
-from typing_extensions import override
+from typing import TYPE_CHECKING, Any
 
 from ...engines.errors import shown
-from .rule import Rule, ScheduleFields, round_half_up
+from .rounding import round_half_up
+
+if TYPE_CHECKING:
+    from .schedule import ExitSchedule
 
 
-class Placement(Rule, ABC):
-    """A rule for the layers of a budget.
-
-    ``hole_advice`` says what to do about sets of layers that are not nested.
-    """
-
-    hole_advice: ClassVar[str] = ""
-
-    @override
-    def problems(self, schedule: ScheduleFields) -> list[str]:
-        # By default the top layer always runs, so the smallest budget is above the warm-up.
-        if schedule.min_exit_layer <= schedule.warmup_layers:
-            return [
-                f"min_exit_layer is {schedule.min_exit_layer}; allowed with placement "
-                f"{schedule.placement}: above warmup_layers, {schedule.warmup_layers}"
-            ]
+def _without_top(schedule: ExitSchedule, _: None) -> list[str]:
+    """Refuse a smallest budget that leaves nothing above the warm-up: the top layer always runs."""
+    smallest, warmup = schedule.min_exit_layer, schedule.warmup_layers
+    if smallest > warmup:
         return []
-
-    @abstractmethod
-    def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
-        """Return the ``budget`` layers that run, lowest first."""
+    return [
+        f"min_exit_layer is {smallest}; allowed with placement {schedule.placement}: above "
+        f"warmup_layers, {warmup}"
+    ]
 
 
 @dataclass(frozen=True)
-class Top(Placement):
-    """Warm-up layers, then the top ones (SkipDecode, arXiv 2307.02628).
+class Placement:
+    """A rule for the layers of a budget.
+
+    ``layers`` maps a schedule, a budget and the parameter's value to the layers that run, lowest
+    first. ``parameter`` and ``problems`` are as in `Decay`. ``hole_advice`` says what to do about
+    sets of layers that are not nested.
+    """
+
+    layers: Callable[[ExitSchedule, int, Any], tuple[int, ...]]
+    parameter: str | None = None
+    problems: Callable[[ExitSchedule, Any], list[str]] = _without_top
+    hole_advice: str = ""
+
+
+def layers_of(schedule: ExitSchedule, budget: int) -> tuple[int, ...]:
+    """Return the ``budget`` layers that run, lowest first."""
+    placement = PLACEMENTS[schedule.placement]
+    return placement.layers(schedule, budget, schedule.value_of(placement.parameter))
+
+
+def _top(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
+    """Run the warm-up layers, then the top ones (SkipDecode, arXiv 2307.02628).
 
     {0..w-1} ∪ {L-(b-w)..L-1}. L=12, w=1: budget 6 runs 0, 7–11; budget 4 runs 0, 9–11.
     Lower-to-middle layers are bypassed.
     """
-
-    @override
-    def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
-        warmup = schedule.warmup_layers
-        top = schedule.num_layers - (budget - warmup)
-        return (*range(warmup), *range(top, schedule.num_layers))
+    top = schedule.num_layers - (budget - schedule.warmup_layers)
+    return (*range(schedule.warmup_layers), *range(top, schedule.num_layers))
 
 
-@dataclass(frozen=True)
-class Bottom(Placement):
-    """The lowest layers (early termination, the baseline): {0..b-1}.
+def _bottom(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
+    """Run the lowest layers (early termination, the baseline): {0..b-1}.
 
     L=12: budget 6 runs 0–5, budget 4 runs 0–3; warm-up layers are among the lowest anyway.
     """
-
-    @override
-    def problems(self, schedule: ScheduleFields) -> list[str]:
-        return []
-
-    @override
-    def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
-        return tuple(range(budget))
+    return tuple(range(budget))
 
 
-class EvenlySpread(Placement):
-    """Layers from the first to the last, both of which always run."""
-
-    @override
-    def problems(self, schedule: ScheduleFields) -> list[str]:
-        problems = super().problems(schedule)
-        if not problems and schedule.min_exit_layer < 2:
-            return [
-                f"min_exit_layer is {schedule.min_exit_layer}; allowed with placement "
-                f"{schedule.placement}: 2 or more, the first and the last layer always run"
-            ]
-        return problems
-
-
-@dataclass(frozen=True)
-class Unified(EvenlySpread):
-    """Evenly spread layers, the first and the last among them (arXiv 2404.06954).
+def _unified(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
+    """Spread layers evenly, the first and the last among them (arXiv 2404.06954).
 
     The paper's, from its abstract: the number of skipped layers follows from the target speed-up
     alone, and intermediate layers are skipped in a balanced manner. Ours: the rounding, and
@@ -102,23 +83,15 @@ class Unified(EvenlySpread):
     0, 2, 4, 7, 9, 11. Layer 4 is in both, but budget 5 runs 0, 3, 6, 8, 11: the sets are not
     nested, so this placement goes with the decay constant.
     """
-
-    hole_advice = "take the decay constant, e.g. constant:max=4, or placement unified-nested"
-
-    @override
-    def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
-        lowest = max(schedule.warmup_layers, 1)
-        steps = budget - lowest
-        span = schedule.num_layers - lowest
-        spread = (
-            lowest - 1 + round_half_up(Fraction(j * span, steps)) for j in range(1, steps + 1)
-        )
-        return (*range(lowest), *spread)
+    lowest = max(schedule.warmup_layers, 1)
+    steps = budget - lowest
+    span = schedule.num_layers - lowest
+    spread = (lowest - 1 + round_half_up(Fraction(j * span, steps)) for j in range(1, steps + 1))
+    return (*range(lowest), *spread)
 
 
-@dataclass(frozen=True)
-class UnifiedNested(EvenlySpread):
-    """Evenly spread layers whose smaller sets lie in the larger ones: ours, after ``unified``.
+def _unified_nested(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
+    """Spread layers so that smaller sets lie in the larger ones: ours, after ``unified``.
 
     Layers join in a fixed order, and a budget runs the first b of it: 0..max(w, 1)−1 and L−1,
     then repeatedly the middle layer (the lower of two) of the widest gap (the highest of equals).
@@ -128,11 +101,8 @@ class UnifiedNested(EvenlySpread):
     layer 2, budget 6 layer 9. The gaps of budget 4 are 5, 3, 3, where unified has 4, 3, 4: the
     price of nesting.
     """
-
-    @override
-    def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
-        order = _halving_order(schedule.num_layers, max(schedule.warmup_layers, 1))
-        return tuple(sorted(order[:budget]))
+    order = _halving_order(schedule.num_layers, max(schedule.warmup_layers, 1))
+    return tuple(sorted(order[:budget]))
 
 
 @lru_cache(maxsize=64)
@@ -150,9 +120,8 @@ def _halving_order(num_layers: int, lowest: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-@dataclass(frozen=True)
-class Hierarchical(Placement):
-    """Every second layer, then every fourth, … (after Hierarchical Skip Decoding, 2403.14919).
+def _hierarchical(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
+    """Run every second layer, then every fourth, … (Hierarchical Skip Decoding, 2403.14919).
 
     The paper's, from its abstract: layers are skipped in a hierarchical manner that depends on the
     length reached; from a published summary of its section on the method: with s layers skipped
@@ -169,25 +138,17 @@ class Hierarchical(Placement):
     budget 5 runs 0, 3, 7, 9, 11.
     """
 
-    @override
-    def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
-        warmup = schedule.warmup_layers
-        others = sorted(
-            range(warmup, schedule.num_layers),
-            key=lambda layer: (_level(schedule.num_layers - 1 - layer), layer),
-            reverse=True,
-        )
-        return tuple(sorted((*range(warmup), *others[: budget - warmup])))
+    def rank(layer: int) -> tuple[float, int]:
+        distance = schedule.num_layers - 1 - layer
+        return (distance & -distance or float("inf"), layer)  # the power of 2 in the distance
+
+    warmup = schedule.warmup_layers
+    others = sorted(range(warmup, schedule.num_layers), key=rank, reverse=True)
+    return tuple(sorted((*range(warmup), *others[: budget - warmup])))
 
 
-def _level(distance: int) -> int:
-    """Return the exponent of 2 in ``distance``: 8 → 3, 6 → 1, 5 → 0; 0 has the largest."""
-    return (distance & -distance).bit_length() - 1 if distance else 1 << 30
-
-
-@dataclass(frozen=True)
-class D3(Placement):
-    """Core layers at both ends run, those between them are skipped (after D3, arXiv 2503.08524).
+def _d3(schedule: ExitSchedule, budget: int, tail: int) -> tuple[int, ...]:
+    """Run core layers at both ends, skip those between them (after D3, arXiv 2503.08524).
 
     The paper's: head and tail layers are core and always run, the flexible ones in the middle are
     skipped, more of them with each token (the decay d3: ⌊L·αⁱ⌋ layers run). Its full text was
@@ -200,34 +161,42 @@ class D3(Placement):
     L=12, w=2, tail=3: layers 2–8 are flexible. Budget 12 runs all; 9 skips 4–6 and runs 0–3, 7–11;
     6 skips 2–7 and runs 0, 1, 8–11; 5, the minimum, runs the core 0, 1, 9–11.
     """
+    warmup, num_layers = schedule.warmup_layers, schedule.num_layers
+    start = warmup + (budget - warmup - tail) // 2
+    return (*range(start), *range(start + num_layers - budget, num_layers))
 
-    tail: int
 
-    @override
-    def problems(self, schedule: ScheduleFields) -> list[str]:
-        tail, warmup = self.tail, schedule.warmup_layers
-        if type(tail) is not int or tail < 1:
-            return [f"tail is {shown(tail)}; placement d3 needs an integer, 1 or more, e.g. 2"]
-        if schedule.min_exit_layer < warmup + tail:
-            return [
-                f"min_exit_layer is {schedule.min_exit_layer}; allowed with placement d3: "
-                f"{shown(warmup + tail)} or more, the core of warmup_layers, {warmup}, and tail, "
-                f"{shown(tail)}"
-            ]
+def _without_ends(schedule: ExitSchedule, _: None) -> list[str]:
+    if (problems := _without_top(schedule, None)) or schedule.min_exit_layer >= 2:
+        return problems
+    return [
+        f"min_exit_layer is {schedule.min_exit_layer}; allowed with placement "
+        f"{schedule.placement}: 2 or more, the first and the last layer always run"
+    ]
+
+
+def _without_core(schedule: ExitSchedule, tail: object) -> list[str]:
+    if type(tail) is not int or tail < 1:
+        return [f"tail is {shown(tail)}; placement d3 needs an integer, 1 or more, e.g. 2"]
+    warmup = schedule.warmup_layers
+    if schedule.min_exit_layer >= warmup + tail:
         return []
+    return [
+        f"min_exit_layer is {schedule.min_exit_layer}; allowed with placement d3: "
+        f"{shown(warmup + tail)} or more, the core of warmup_layers, {warmup}, and tail, "
+        f"{shown(tail)}"
+    ]
 
-    @override
-    def layers(self, schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
-        warmup, num_layers = schedule.warmup_layers, schedule.num_layers
-        start = warmup + (budget - warmup - self.tail) // 2
-        return (*range(start), *range(start + num_layers - budget, num_layers))
 
-
-PLACEMENTS: Mapping[str, type[Placement]] = {
-    "top": Top,
-    "bottom": Bottom,
-    "unified": Unified,
-    "unified-nested": UnifiedNested,
-    "hierarchical": Hierarchical,
-    "d3": D3,
+PLACEMENTS: Mapping[str, Placement] = {
+    "top": Placement(_top),
+    "bottom": Placement(_bottom, problems=lambda schedule, value: []),
+    "unified": Placement(
+        _unified,
+        problems=_without_ends,
+        hole_advice="take the decay constant, e.g. constant:max=4, or placement unified-nested",
+    ),
+    "unified-nested": Placement(_unified_nested, problems=_without_ends),
+    "hierarchical": Placement(_hierarchical),
+    "d3": Placement(_d3, "tail", _without_core),
 }

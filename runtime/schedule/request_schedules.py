@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ...engines.errors import ScheduleError, choice, shown
-from .decays import DECAYS
-from .notation import read_arguments
+from ...engines.errors import ScheduleError, shown
 from .schedule import ExitSchedule
-from .text import parse_schedule
+from .text import implied_fields, parse_schedule, read_arguments
 
 _MAX_CACHED_TEXTS = 128
 
@@ -83,8 +81,7 @@ class ScheduleResolver:
         longest = max(self.positions, self.own.horizon)
         if not isinstance(horizon, int) or horizon <= longest:
             return  # `ExitSchedule.from_document` refuses a horizon that is missing or not a number
-        decay = choice(DECAYS, arguments.get("decay", "linear"), "decay")
-        implied = decay.implied(arguments)
+        implied = implied_fields(arguments.get("decay", "linear"), arguments)
         if horizon != implied.get("horizon"):  # d3's follows from its other parameters
             raise ScheduleError(
                 "exit schedule",

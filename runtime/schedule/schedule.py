@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
 from ...engines.checking import plain
-from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, few, shown
-from .decays import DECAYS, Decay
-from .notation import full_arguments
-from .placements import PLACEMENTS, Placement
+from ...engines.errors import MOST_PROBLEMS, ScheduleError, few, shown
+from .checks import schedule_problems, unknown_keys
+from .decays import DECAYS, budget_changes
+from .placements import PLACEMENTS, layers_of
 from .plan import LayerPlan, LayerRanges, Segment, generated_holes, prompt_holes
-from .rule import Rule, ScheduleFields, field_problems, parameters_of, round_half_up
+from .rounding import round_half_up
 
 _REQUIRED = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon")
 
 
-@dataclass(frozen=True, init=False, repr=False)
-class ExitSchedule(ScheduleFields):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ExitSchedule:
     """Budgets that never grow, and the layers which each budget runs (SkipDecode, 2307.02628).
 
     Generated token i = 0, 1, … (the i-th after the prompt, when it is fed back) runs
@@ -38,58 +38,47 @@ class ExitSchedule(ScheduleFields):
     >>> [schedule.last_index(layer) for layer in range(6)]  # None: never stops
     [None, -1, -1, 0, 2, None]
 
-    Each parameter of the decay and the placement is a keyword:
-
-    >>> schedule = ExitSchedule(
-    ...     num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4, decay="power", power=2
-    ... )
-    >>> schedule.decay_rule
-    Power(power=2)
+    The last six fields are parameters, each of one decay or placement, which needs it. Numbers and
+    arrays of numpy or torch become Python's, lists become tuples.
 
     Raises ScheduleError with all problems at once; sets that are not nested leave holes in a KV
     cache and are refused with the position and the layer.
     """
 
-    decay_rule: Decay
-    placement_rule: Placement
+    num_layers: int
+    max_exit_layer: int
+    min_exit_layer: int
+    warmup_layers: int = 1
+    horizon: int
+    decay: str = "linear"
+    placement: str = "top"
+    prompt: str = "full"
+    power: float | None = None
+    rate: float | None = None
+    steps: int | None = None
+    table: tuple[int, ...] | None = None
+    alpha: float | None = None
+    tail: int | None = None
 
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        max_exit_layer: int,
-        min_exit_layer: int,
-        warmup_layers: int = 1,
-        horizon: int,
-        decay: str = "linear",
-        placement: str = "top",
-        prompt: str = "full",
-        **parameters: object,
-    ) -> None:
-        super().__init__(
-            num_layers=plain(num_layers),
-            max_exit_layer=plain(max_exit_layer),
-            min_exit_layer=plain(min_exit_layer),
-            warmup_layers=plain(warmup_layers),
-            horizon=plain(horizon),
-            decay=decay,
-            placement=placement,
-            prompt=prompt,
-        )
-        decay_rule, placement_rule = _choose_rules(self, parameters)
-        object.__setattr__(self, "decay_rule", decay_rule)
-        object.__setattr__(self, "placement_rule", placement_rule)
-        advice = f"; {placement_rule.hole_advice}" if placement_rule.hole_advice else ""
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = plain(getattr(self, field.name))
+            if isinstance(value, list | tuple):
+                value = tuple(map(plain, value))
+            object.__setattr__(self, field.name, value)
+        if problems := schedule_problems(self):
+            raise ScheduleError("exit schedule", *problems)
+        advice = PLACEMENTS[self.placement].hole_advice
         if holes := [*prompt_holes(self.prompt_plans), *generated_holes(self.segments)]:
             problems = [
                 f"{hole}: a hole in that layer's KV cache; allowed: sets of layers that only "
-                f"shrink{advice}"
+                f"shrink{advice and f'; {advice}'}"
                 for hole in holes[:MOST_PROBLEMS]
             ]
             raise ScheduleError("exit schedule", *few(problems, len(holes)))
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in self._keywords().items())
+        values = ", ".join(f"{name}={value!r}" for name, value in self.to_document().items())
         return f"ExitSchedule({values})"
 
     @classmethod
@@ -102,7 +91,7 @@ class ExitSchedule(ScheduleFields):
         """Build a schedule from its JSON object; unknown and missing keys are refused."""
         if not isinstance(document, Mapping):
             raise ScheduleError("exit schedule", f"is {shown(document)}; allowed: a JSON object")
-        problems = _unknown_keys(document)
+        problems = unknown_keys(document, cls)
         problems += [f"key {key!r} is missing" for key in _REQUIRED if key not in document]
         if problems:
             raise ScheduleError("exit schedule", *problems)
@@ -110,29 +99,33 @@ class ExitSchedule(ScheduleFields):
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON object: fields and rule parameters; ``prompt`` only if not "full"."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.prompt == "full":
+            del named["prompt"]
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in self._keywords().items()
+            for name, value in named.items()
+            if value is not None
         }
 
     def changed(self, **changes: object) -> ExitSchedule:
-        """Return this schedule with other fields; a rule that changes loses its parameters.
+        """Return this schedule with other fields; a rule that changes loses its parameter.
 
         >>> ExitSchedule.full(6).changed(min_exit_layer=4, horizon=9, decay="linear").budget(8)
         4
         """
-        kept = self._keywords()
-        for field, rule in (("decay", self.decay_rule), ("placement", self.placement_rule)):
-            if field in changes:
-                kept = {name: kept[name] for name in kept if name not in rule.parameters()}
+        kept = self.to_document()
+        for field, parameter in (
+            ("decay", DECAYS[self.decay].parameter),
+            ("placement", PLACEMENTS[self.placement].parameter),
+        ):
+            if field in changes and parameter:
+                del kept[parameter]
         return ExitSchedule(**{**kept, **changes})
 
-    def _keywords(self) -> dict[str, Any]:
-        """Return the arguments that make an equal schedule."""
-        named = {field.name: getattr(self, field.name) for field in fields(ScheduleFields)}
-        prompt = {"prompt": named.pop("prompt")}
-        rules = {**self.decay_rule.values(), **self.placement_rule.values()}
-        return {**named, **rules, **(prompt if self.prompt != "full" else {})}
+    def value_of(self, parameter: str | None) -> Any:  # noqa: ANN401  (the rule knows its type)
+        """Return the value of a rule's ``parameter``; None if it has none."""
+        return parameter and getattr(self, parameter)
 
     @property
     def is_reduced(self) -> bool:
@@ -239,7 +232,7 @@ class ExitSchedule(ScheduleFields):
         starts: list[tuple[int, LayerPlan]] = []
         plans: dict[int, LayerPlan] = {}  # by budget
         last = (self.horizon, self.min_exit_layer)
-        for start, budget in (*self.decay_rule.changes(self), last):
+        for start, budget in (*budget_changes(self), last):
             if budget not in plans:
                 plans[budget] = self._plan_of(budget)
             if not starts or starts[-1][1] != plans[budget]:
@@ -293,66 +286,16 @@ class ExitSchedule(ScheduleFields):
         return tuple(needs)
 
     def _plan_of(self, budget: int) -> LayerPlan:
-        return LayerPlan(self.placement_rule.layers(self, budget))
+        return LayerPlan(layers_of(self, budget))
 
 
-def _choose_rules(
-    schedule: ScheduleFields, parameters: Mapping[str, object]
-) -> tuple[Decay, Placement]:
-    """Return the decay and the placement of ``schedule``, made with ``parameters``.
-
-    A parameter that is None is missing; numbers and arrays of numpy or torch become Python's, lists
-    become tuples. Raises ScheduleError with all problems; a rule checks its parameters and bounds
-    once everything else is sound.
-    """
-    tables: dict[str, Mapping[str, type[Rule]]] = {"decay": DECAYS, "placement": PLACEMENTS}
-    given = {name: _plain(value) for name, value in parameters.items() if value is not None}
-    problems = _unknown_keys(given) if given else []
-    for kind, table in tables.items():
-        name = getattr(schedule, kind)
-        if not isinstance(name, str) or name not in table:
-            meant = did_you_mean(name, table)
-            problems.append(f"{kind} is {shown(name)}; {meant}allowed: {', '.join(table)}")
-        else:
-            problems += _parameter_problems(f"{kind} {name}", table, table[name], given)
-    if problems := [*problems, *field_problems(schedule)]:
-        raise ScheduleError("exit schedule", *problems)
-    decay: Decay = _make(DECAYS[schedule.decay], given)
-    placement: Placement = _make(PLACEMENTS[schedule.placement], given)
-    if problems := [*decay.problems(schedule), *placement.problems(schedule)]:
-        raise ScheduleError("exit schedule", *problems)
-    return decay, placement
-
-
-def _unknown_keys(keys: Collection[object]) -> list[str]:
-    """Return a problem for each key that is neither a field nor a parameter of any rule."""
-    known = [field.name for field in fields(ScheduleFields)]
-    known += parameters_of(DECAYS, PLACEMENTS)
-    unknown = [key for key in keys if key not in known]
-    problems = [
-        f"key {shown(key)} is unknown; {did_you_mean(key, known, among=len(keys))}"
-        f"allowed: {', '.join(known)}"
-        for key in unknown[:MOST_PROBLEMS]
-    ]
-    return few(problems, len(unknown))
-
-
-def _parameter_problems(
-    chosen: str, table: Mapping[str, type[Rule]], rule: type[Rule], given: Mapping[str, object]
-) -> list[str]:
-    own = rule.parameters()
-    others = [name for name in given if name not in own]
-    known = parameters_of(table) if others else {}
-    return [
-        *(f"{name} is {shown(given[name])}; {chosen} has none" for name in others if name in known),
-        *(f"{name} is missing; {chosen} needs it" for name in own if name not in given),
-    ]
-
-
-def _plain(value: object) -> object:
-    value = plain(value)
-    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
-
-
-def _make(rule: Any, given: Mapping[str, object]) -> Any:  # noqa: ANN401  (any rule's class)
-    return rule(**{name: given[name] for name in rule.parameters()})
+def full_arguments(num_layers: int) -> dict[str, Any]:
+    """Return the arguments of the schedule that runs all layers for every token."""
+    return {
+        "num_layers": num_layers,
+        "max_exit_layer": num_layers,
+        "min_exit_layer": num_layers,
+        "warmup_layers": 0,
+        "horizon": 1,
+        "decay": "constant",
+    }

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.notation import preset_budgets
+from skipdec.runtime.schedule.presets import preset_budgets
 from skipdec.runtime.schedule.text import parse_schedule
 
 _LARGEST_GAP = 0.1  # maximum difference of average depth, in layers, between the columns of one row

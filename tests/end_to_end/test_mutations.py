@@ -18,7 +18,7 @@ from skipdec import ExitSchedule, Generator, SamplingParams
 from skipdec.engines.errors import BundleError
 from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.bundle import write_schedule
-from skipdec.runtime.schedule.placements import Bottom, Top
+from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.stitching.host.buffers import StepBuffers
 from skipdec.runtime.stitching.host.passes import HostPasses
 
@@ -223,7 +223,7 @@ def test_a_wrong_placement_is_visible(
     tmp_path: Path,
 ) -> None:
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
-    monkeypatch.setattr(Top, "layers", Bottom.layers)
+    monkeypatch.setitem(PLACEMENTS, "top", PLACEMENTS["bottom"])  # type: ignore[misc]
     with pytest.raises(BundleError, match="presets: is not what its schedule"):
         deviation(bundle, "pre_norm")
     write_schedule(bundle, "full")  # resolved by the wrong rule: the file agrees with it

@@ -13,8 +13,7 @@ from functools import cached_property
 from starlette.types import Receive
 
 from ....engines.errors import ScheduleError, UsageError, shown
-from ...schedule.notation import beyond_notation
-from ...schedule.text import format_schedule
+from ...schedule.text import beyond_notation, format_schedule
 from ...scheduling.stats import EngineStats
 from ...tokens.outputs import ScoreOutput
 from ...tokens.template_process import MAX_PROCESSES

@@ -18,8 +18,7 @@ from ....engines.errors import SkipDecError, UsageError, shown
 from ...drafting.resolver import wants_drafts
 from ...requests.request import Prompt
 from ...schedule import ExitSchedule
-from ...schedule.notation import beyond_notation
-from ...schedule.text import format_schedule
+from ...schedule.text import beyond_notation, format_schedule
 from ...tokens.outputs import Drafts, Logprob, RequestOutput, StreamDelta
 from ...tokens.sampling import SamplingParams
 

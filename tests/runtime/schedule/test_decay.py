@@ -11,7 +11,7 @@ import pytest
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.decays import DECAYS, d3_horizon
-from skipdec.runtime.schedule.rule import round_half_up
+from skipdec.runtime.schedule.rounding import round_half_up
 
 
 def budgets(decay: str, options: dict[str, Any], horizon: int = 5) -> list[int]:

@@ -20,7 +20,7 @@ from skipdec.runtime.schedule.bundle import (
     preset_documents,
     schedule_file,
 )
-from skipdec.runtime.schedule.notation import fitting_presets
+from skipdec.runtime.schedule.presets import fitting_presets
 from skipdec.runtime.schedule.request_schedules import default_horizon
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 

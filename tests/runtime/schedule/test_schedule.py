@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule, realised_depth
-from skipdec.runtime.schedule.decays import DECAYS
 from skipdec.runtime.schedule.placements import PLACEMENTS
-from skipdec.runtime.schedule.rule import ScheduleFields, parameters_of
 
 # No deadline: a busy machine is no failure. The same examples each time, nothing kept on disk.
 repeatable = settings(deadline=None, derandomize=True, database=None)
@@ -249,18 +247,6 @@ def test_positions_before_the_first_are_refused() -> None:
 
 def test_a_single_token_has_no_realised_depth() -> None:
     assert realised_depth([24]) is None
-
-
-def test_no_parameter_is_a_field_and_no_decay_shares_one_with_a_placement() -> None:
-    """Keys of one JSON object; rules of one kind may share a name, of one type."""
-    parameters = [set(parameters_of(table)) for table in (DECAYS, PLACEMENTS)]
-    fields = {"max", "min", "warmup", *ScheduleFields.__dataclass_fields__}
-    assert sum(map(len, [*parameters, fields])) == len(fields.union(*parameters))
-
-
-def test_an_unknown_keyword_is_refused_with_the_ones_there_are() -> None:
-    with pytest.raises(ScheduleError, match=r"key 'speed' is unknown; allowed: num_.*, power"):
-        ExitSchedule(num_layers=6, max_exit_layer=5, min_exit_layer=2, horizon=4, speed=2)
 
 
 def test_schedules_with_parameters_can_be_pickled_and_changed() -> None:

@@ -15,7 +15,7 @@ from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.bundle import schedule_file
-from skipdec.runtime.schedule.notation import preset_budgets
+from skipdec.runtime.schedule.presets import preset_budgets
 from skipdec.runtime.schedule.request_schedules import default_horizon
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 

@@ -13,7 +13,7 @@ from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.bundle import schedule_file
-from skipdec.runtime.schedule.notation import fitting_presets
+from skipdec.runtime.schedule.presets import fitting_presets
 from skipdec.runtime.schedule.request_schedules import ScheduleResolver
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
 
