@@ -20,7 +20,7 @@ EXAMPLES = """
 skipdec tune opt-125m --data train.csv --preset e2e --schedule 2x -o opt-e2e-2x
 
 skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl --schedule 4x \
---distill 0.5 --curriculum 0.3 -o ./opt-e2e-4x
+--distill 0.5 -o ./opt-e2e-4x
 
 skipdec tune ./opt-e2e --data train.jsonl --schedule 4x --mixture 2x --mixture 3x \
 --lora 16 -o ./opt-e2e-any

@@ -15,18 +15,15 @@ from ...runtime.schedule import ExitSchedule
 from ..data.tokenised import TokenisedExample
 from .model import IGNORED_LABEL, SkipModel
 
-POOLED_STEPS = 50
-
 
 class ExampleDataset(Dataset[dict[str, list[int]]]):
     """Examples with ``input_ids`` and ``labels`` of equal length, and ``prompt_lengths`` [1].
 
-    Labels of the prompt are ignored unless ``learn_prompt``.
+    Labels of the prompt are ignored.
     """
 
-    def __init__(self, examples: Sequence[TokenisedExample], *, learn_prompt: bool = False) -> None:
+    def __init__(self, examples: Sequence[TokenisedExample]) -> None:
         self._examples = examples
-        self._learn_prompt = learn_prompt
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -39,31 +36,23 @@ class ExampleDataset(Dataset[dict[str, list[int]]]):
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         example = self._examples[index]
         prompt, completion = list(example.prompt_token_ids), list(example.completion_token_ids)
-        ignored = [IGNORED_LABEL] * len(prompt)
         return {
             "input_ids": prompt + completion,
-            "labels": (prompt if self._learn_prompt else ignored) + completion,
+            "labels": [IGNORED_LABEL] * len(prompt) + completion,
             "prompt_lengths": [len(prompt)],
         }
 
 
-class LikeLengths(Sampler[int]):
-    """Samples all examples in a random order that keeps texts of similar length together.
+class SortedSteps(Sampler[int]):
+    """Samples the examples of random steps, and sorts those of each step by length.
 
-    Pools of ``pooled_steps`` × ``step_size`` examples are sorted by length and cut into steps,
-    which are shuffled, so that long texts do not always come first. With 1, each step is a random
-    sample whose micro-batches need less padding than the step as a whole. With more, whole steps
-    have similar lengths: padding is minimal, but a step's mean loss then gives tokens of short
-    texts, above all their ends, more weight than those of long ones. The order depends only on seed
-    and epoch, so that a resumed run continues it.
+    So a step's micro-batches need less padding than the step as a whole. The order depends only on
+    seed and epoch, so that a resumed run continues it.
     """
 
-    def __init__(
-        self, lengths: Sequence[int], step_size: int, seed: int, *, pooled_steps: int
-    ) -> None:
+    def __init__(self, lengths: Sequence[int], step_size: int, seed: int) -> None:
         self._lengths = list(lengths)
         self._step_size = step_size
-        self._pooled_steps = pooled_steps
         self._seed = seed
         self._epoch = 0
 
@@ -77,14 +66,12 @@ class LikeLengths(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
         shuffled = torch.randperm(len(self._lengths), generator=generator).tolist()
-        sorted_pools = [
-            sorted(pool, key=self._lengths.__getitem__)
-            for pool in _chunks(shuffled, self._pooled_steps * self._step_size)
-        ]
-        steps = [step for pool in sorted_pools for step in _chunks(pool, self._step_size)]
-        whole = len(self._lengths) // self._step_size  # a smaller last step stays last
-        places = [*torch.randperm(whole, generator=generator).tolist(), *range(whole, len(steps))]
-        return (index for place in places for index in steps[place])
+        starts = range(0, len(shuffled), self._step_size)
+        whole = len(shuffled) // self._step_size  # a smaller last step stays last
+        places = [*torch.randperm(whole, generator=generator).tolist(), *range(whole, len(starts))]
+        for place in places:
+            step = shuffled[starts[place] : starts[place] + self._step_size]
+            yield from sorted(step, key=self._lengths.__getitem__)
 
 
 def collate(items: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
@@ -105,10 +92,6 @@ def collate(items: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
 def _padded(rows: Sequence[list[int]], value: int) -> Tensor:
     tensors = [torch.tensor(row) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=value)
-
-
-def _chunks(indices: list[int], size: int) -> list[list[int]]:
-    return [indices[start : start + size] for start in range(0, len(indices), size)]
 
 
 @torch.no_grad()

@@ -12,61 +12,21 @@ from ...engines.checking import Option, ValidatedConfig
 from ..data.data import DataConfig
 
 DEFAULT_VOCAB_SIZE = 2000
-DEFAULT_SEPARATOR = "<sep>"
 FULL = "full"  # the schedule that runs every layer
-DEFAULT_VALIDATION_EXAMPLES = 512
 
-_MODEL, _DATA, _LEARNING, _DEPTH, _DRAFTS, _RUNNING = (
-    Option(panel=name) for name in ("Model", "Data", "Learning", "Depth", "Drafts", "Running")
+_MODEL, _DATA, _LEARNING, _DRAFTS, _RUNNING = (
+    Option(panel=name) for name in ("Model", "Data", "Learning", "Drafts", "Running")
 )
-_FOR_WHOLE_MODELS = {  # field: the option of it that names it
-    "from_scratch": "from_scratch",
-    "distillation": "distillation.weight",
-    "lora": "lora.rank",
-    "gradient_checkpointing": "gradient_checkpointing",
-}
+_FOR_WHOLE_MODELS = ("from_scratch", "distill", "lora", "gradient_checkpointing")
 _SPEC = Option(panel="Depth", metavar="SPEC")
-
-
-class LoraConfig(ValidatedConfig):
-    """Low-rank adapters instead of all weights (peft), merged into the weights at the end."""
-
-    rank: Annotated[int, Option("--lora", metavar="RANK")] = Field(
-        ge=1, description="train adapters only; needs peft"
-    )
-    alpha: Annotated[float | None, Option("--lora-alpha")] = Field(
-        default=None, gt=0, description="(twice the rank)"
-    )
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-
-    @property
-    def scale(self) -> float:
-        """``alpha`` or its default."""
-        return 2.0 * self.rank if self.alpha is None else self.alpha
-
-
-class DistillationConfig(ValidatedConfig):
-    """Distillation: KL divergence to the start checkpoint at full depth, added to the loss on
-    labels.
-
-    The loss is (1 − weight)·cross-entropy + weight·temperature²·KL(teacher ‖ student), both
-    distributions at ``temperature``.
-    """
-
-    weight: Annotated[float, Option("--distill", metavar="WEIGHT")] = Field(
-        gt=0, le=1, description="weight of the teacher at full depth, 0 to 1"
-    )
-    temperature: Annotated[float, Option()] = Field(
-        default=1.0, gt=0, description="temperature of --distill"
-    )
 
 
 class DraftObjective(ValidatedConfig):
     """A model that drafts for itself: part of the loss is KL divergence of its drafts from it.
 
     The loss is (1 − weight)·rest + weight·KL(full depth ‖ draft). The rest is cross-entropy on
-    labels, blended with the start checkpoint as ``distillation`` says: with a weight of 1 there,
-    labels have no part, and full depth moves least.
+    labels, blended with the start checkpoint as ``distill`` says: with 1 there, labels have no
+    part, and full depth moves least.
     """
 
     layers: Annotated[str, Option("--draft", metavar="SPEC")] = Field(
@@ -85,16 +45,17 @@ class TuneConfig(ValidatedConfig):
     ``draft`` and ``draft_layer``, which train at full depth. ``max_steps`` replaces ``epochs``. The
     learning rate rises linearly over ``warmup_fraction`` of the steps.
 
-    ``curriculum``: over this fraction of the steps the depth shrinks from full to the schedule.
-    ``mixture``: each step draws one of these schedules, the target and full depth.
+    ``mixture``: each step draws one of these schedules, the target and full depth. ``distill`` w
+    makes the loss (1 − w)·cross-entropy + w·KL(start checkpoint at full depth ‖ model). ``lora``
+    trains low-rank adapters of this rank, scaled by 2, and merges them into the weights at the end.
 
     ``draft``: full depth and drafts that run a part of its layers are tuned together.
     ``draft_layer`` E leaves the model as it is and trains one more decoder layer: a draft runs
     layers 0 … E−1, this one, and the model's final norm and head.
 
-    Losses before and after, and how many drafts hold, are measured on the ``validation`` data, at
-    the schedule and at full depth; a path there names another file that is read with the same
-    options as ``data``.
+    Losses before and after, and how many drafts hold, are measured on the first 512 examples of
+    the ``validation`` data, at the schedule and at full depth; a path there names another file that
+    is read with the same options as ``data``.
     """
 
     model: Annotated[str | None, Option(metavar="[MODEL]", is_argument=True)] = Field(
@@ -110,9 +71,6 @@ class TuneConfig(ValidatedConfig):
     vocab_size: Annotated[int | None, _MODEL] = Field(
         default=None, ge=300, description="vocabulary of the tokenizer to train (2000)"
     )
-    separator: Annotated[str | None, _MODEL] = Field(
-        default=None, description="token that ends prompts (<sep>)"
-    )
     save_dtype: Annotated[Literal["float32", "float16", "bfloat16"], _MODEL] = Field(
         default="float32", description="type of the written weights"
     )
@@ -120,13 +78,9 @@ class TuneConfig(ValidatedConfig):
     validation: Annotated[DataConfig | None, Option(panel="Data", metavar="FILE")] = Field(
         default=None, description="held-out data for losses before and after"
     )
-    validation_examples: Annotated[int | None, _DATA] = Field(
-        default=None, ge=1, description="read from the start of that file (512)"
-    )
     max_length: Annotated[int | None, _DATA] = Field(
         default=None, ge=2, description="prompt + completion (the model's, at most 8192)"
     )
-    learn_prompt: Annotated[bool, _DATA] = Field(default=False, description="also learn prompts")
     learning_rate: Annotated[float, _LEARNING] = Field(
         default=1e-4, gt=0, description="fresh and small models: 1e-3 to 3e-3"
     )
@@ -151,22 +105,17 @@ class TuneConfig(ValidatedConfig):
     gradient_accumulation: Annotated[int, _LEARNING] = Field(
         default=1, ge=1, description="batches per step"
     )
-    group_by_length: Annotated[bool, Option("--group-by-length/--shuffle", panel="Running")] = (
-        Field(
-            default=False,
-            description="group texts of similar length: faster, but outputs get shorter",
-        )
+    lora: Annotated[int | None, Option(panel="Learning", metavar="RANK")] = Field(
+        default=None, ge=1, description="train adapters only; needs peft"
     )
-    lora: Annotated[LoraConfig | None, _LEARNING] = None
     seed: Annotated[int, _LEARNING] = Field(
         default=0, ge=0, description="seed of data order and fresh weights"
     )
     schedule: Annotated[str | None, _SPEC] = Field(
         default=None, description="full, 2x, linear:max=8,min=4,… (full with drafts, else required)"
     )
-    distillation: Annotated[DistillationConfig | None, _DEPTH] = None
-    curriculum: Annotated[float | None, Option(panel="Depth", metavar="FRACTION")] = Field(
-        default=None, gt=0, le=1, description="part of the steps in which depth shrinks from full"
+    distill: Annotated[float | None, Option(panel="Depth", metavar="WEIGHT")] = Field(
+        default=None, gt=0, le=1, description="weight of the teacher at full depth, 0 to 1"
     )
     mixture: Annotated[tuple[str, ...], _SPEC] = Field(
         default=(), description="repeat: steps draw one, the target, or full"
@@ -212,26 +161,14 @@ class TuneConfig(ValidatedConfig):
                 "of them: a checkpoint to tune, or the sizes of a new model"
             )
         if self.from_scratch is not None:
-            for field in ("lora.rank", "distillation.weight"):
-                if getattr(self, field.partition(".")[0]) is not None:
+            for field in ("lora", "distill"):
+                if getattr(self, field) is not None:
                     yield f"`{field}` needs a trained model; leave it out with `from_scratch`"
-        for field, other in (
-            ("vocab_size", "from_scratch"),
-            ("separator", "from_scratch"),
-            ("validation_examples", "validation"),
-        ):
-            if getattr(self, field) is not None and getattr(self, other) is None:
-                yield f"`{field}` needs `{other}`"
+        elif self.vocab_size is not None:
+            yield "`vocab_size` needs `from_scratch`"
         if self.epochs is not None and self.max_steps is not None:
             yield f"`epochs` and `max_steps` {self.max_steps} are both given; leave one of them out"
-        if self.curriculum is not None and self.mixture:
-            yield (
-                "`curriculum` and `mixture` both choose a step's schedule; give one of them, "
-                f"`curriculum` is {self.curriculum}, `mixture` {', '.join(self.mixture)}"
-            )
         yield from self._draft_problems()
-        if self.separator == "":
-            yield "`separator` is ''; allowed: text that does not occur in the data, e.g. '<sep>'"
 
     def _draft_problems(self) -> Iterator[str]:
         """Yield a problem for each option that contradicts ``draft`` or ``draft_layer``."""
@@ -250,10 +187,9 @@ class TuneConfig(ValidatedConfig):
                 f"`schedule` is {self.schedule!r}; `{goal}` trains at full depth: leave `schedule` "
                 "out (a model tuned with `mixture` to skip layers drafts well without it)"
             )
-        for field in ("curriculum", "mixture"):
-            if getattr(self, field):
-                yield f"`{field}` changes the depth; `{goal}` trains at full depth: leave it out"
+        if self.mixture:
+            yield f"`mixture` changes the depth; `{goal}` trains at full depth: leave it out"
         if self.draft_layer is not None:
-            for field, path in _FOR_WHOLE_MODELS.items():
+            for field in _FOR_WHOLE_MODELS:
                 if getattr(self, field):
-                    yield f"`{path}` trains the model, which `{goal}` freezes; leave it out"
+                    yield f"`{field}` trains the model, which `{goal}` freezes; leave it out"

@@ -7,8 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from importlib.util import find_spec
 
 from ...engines.checking import Problems
@@ -17,17 +16,17 @@ from ...engines.host.events import Events
 from ...engines.host.installation import install_command, require_extra
 from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.rounding import round_half_up
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
-from .config import DEFAULT_VALIDATION_EXAMPLES, FULL, TuneConfig
+from .config import FULL, TuneConfig
 from .draft import draft_layers
 from .start import StartModel, open_start
 from .work import Resumed, TuningDirectories, directories_of
 
-StepSchedules = Callable[[int, int], ExitSchedule]
-"""Returns the schedule of an optimizer step: ``(step, num_steps)``, 0 ≤ step < num_steps."""
+VALIDATION_EXAMPLES = 512  # that are measured
+StepSchedules = Callable[[int], ExitSchedule]
+"""Returns the schedule of an optimizer step, from 0."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +126,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
         schedule=schedule,
         horizon_is_median=_parse(text, start, horizon + 1) != schedule,
         schedules=step_schedules(
-            schedule,
-            curriculum=config.curriculum,
-            mixture=[parsed for parsed in mixture if parsed is not None],
-            seed=config.seed,
+            schedule, [parsed for parsed in mixture if parsed is not None], config.seed
         ),
         data=data,
         validation=validation,
@@ -190,8 +186,7 @@ def _draft_layers(config: TuneConfig, num_layers: int) -> tuple[int, ...]:
 def _load_validation(config: TuneConfig) -> list[Example] | None:
     if config.validation is None:
         return None
-    most = config.validation_examples or DEFAULT_VALIDATION_EXAMPLES
-    return load_examples(config.validation)[:most]
+    return load_examples(config.validation)[:VALIDATION_EXAMPLES]
 
 
 def _reader(config: TuneConfig, start: StartModel) -> partial[TokenisedData]:
@@ -248,48 +243,16 @@ def _warnings(
 
 
 def step_schedules(
-    target: ExitSchedule, *, curriculum: float | None, mixture: Sequence[ExitSchedule], seed: int
+    target: ExitSchedule, mixture: Sequence[ExitSchedule], seed: int
 ) -> StepSchedules:
-    """Return the choice of schedules that a tuning's options make.
+    """Return the schedules of steps: the target, or with a ``mixture`` one that is drawn.
 
-    Each depends on the step only, so that resumed runs and all processes agree. A ``mixture`` draws
-    one of its schedules, the target and full depth, all equally likely, from seed and step.
-
-    A ``curriculum`` shrinks depth from full to the target over this fraction of the steps, with one
-    stage per layer saved in the end: 12 layers to a target with min 4 take 8 stages and then reach
-    the target. With 0.5 of 160 steps, a stage takes 10.
+    One of the mixture, the target and full depth, all equally likely; seed and step alone decide,
+    so that resumed runs and all processes agree.
     """
     choices = tuple(dict.fromkeys((ExitSchedule.full(target.num_layers), target, *mixture)))
 
-    def draw(step: int, num_steps: int) -> ExitSchedule:
+    def draw(step: int) -> ExitSchedule:
         return random.Random(f"{seed}:{step}").choice(choices)
 
-    def shrink(step: int, num_steps: int) -> ExitSchedule:
-        stages = target.num_layers - target.min_exit_layer
-        stage = int(step / ((curriculum or 1.0) * num_steps) * stages)
-        return target if stage >= stages else _between(target, Fraction(stage, stages))
-
-    if curriculum is not None:
-        return shrink
-    return draw if mixture else lambda step, num_steps: target
-
-
-@cache
-def _between(target: ExitSchedule, progress: Fraction) -> ExitSchedule:
-    """Return the schedule whose budgets are ``progress`` of the way from full depth to the
-    target's.
-
-    12 layers, budgets 8 6 4, half way: 10 9 8.
-    """
-    num_layers = target.num_layers
-
-    def budget(final: int) -> int:
-        return round_half_up(num_layers - (num_layers - final) * progress)
-
-    table = tuple(budget(target.budget(index)) for index in range(target.horizon))
-    return target.changed(
-        decay="table",
-        table=table,
-        max_exit_layer=table[0],
-        min_exit_layer=budget(target.min_exit_layer),
-    )
+    return draw if mixture else lambda step: target

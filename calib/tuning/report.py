@@ -139,7 +139,7 @@ def make_report(
 ) -> TuningReport:
     """Combine the options of ``plan``, Trainer's state and ``losses`` on held-out examples."""
     examples, num_steps = plan.data.examples, state.global_step
-    steps = Counter(plan.schedules(step, num_steps) for step in range(num_steps))
+    steps = Counter(map(plan.schedules, range(num_steps)))
     validation = None
     if plan.validation is not None:
         validation = ValidationReport(examples=len(plan.validation.examples), **losses)
@@ -246,7 +246,7 @@ def _purpose(plan: TuningPlan, report: TuningReport) -> tuple[str, str]:
             "few of its layers: exported by skipdec, these layers propose tokens that one pass of "
             "all layers checks, so that full depth writes the same text sooner.",
         )
-    if all(plan.schedules(step, report.steps).is_full for step in range(report.steps)):
+    if all(plan.schedules(step).is_full for step in range(report.steps)):
         return (
             "tuned at full depth",
             "A checkpoint for transformers that was tuned at full depth: none of its layers was "

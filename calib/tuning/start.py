@@ -21,14 +21,15 @@ from ...exporter.config import CheckpointSource
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.chats import Conversation
 from ..data.data import Example
-from .config import DEFAULT_SEPARATOR, DEFAULT_VOCAB_SIZE, TuneConfig
+from .config import DEFAULT_VOCAB_SIZE, TuneConfig
 from .family import FreshModelConfig, TuningFamily, load_skip_model, tuning_family
 
 if TYPE_CHECKING:
     from .model import SkipModel
 
 TOKEN_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
-_SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3; the separator is 4
+_SEPARATOR = "<sep>"
+_SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", _SEPARATOR)  # ids 0 to 4
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,7 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
         return _open_checkpoint(config.model, config.max_length)
     assert config.from_scratch is not None
     sizes = read_fresh_model(config.from_scratch)
-    files = train_tokenizer(
-        examples,
-        vocab_size=config.vocab_size or DEFAULT_VOCAB_SIZE,
-        separator=config.separator or DEFAULT_SEPARATOR,
-    )
+    files = train_tokenizer(examples, vocab_size=config.vocab_size or DEFAULT_VOCAB_SIZE)
     name = "from-scratch"
     fresh = parse_tokenizer(files["tokenizer.json"], None, name)
     document = fresh_document(sizes, fresh.vocab_size)
@@ -184,21 +181,16 @@ def fresh_document(sizes: FreshModelConfig, vocab_size: int) -> dict[str, Any]:
     return {**config, "vocab_size": vocab_size, **TOKEN_IDS}
 
 
-def train_tokenizer(
-    examples: Sequence[Example], *, vocab_size: int, separator: str
-) -> dict[str, bytes]:
+def train_tokenizer(examples: Sequence[Example], *, vocab_size: int) -> dict[str, bytes]:
     """Return the content of tokenizer.json and tokenizer_config.json.
 
-    The post-processor adds ``<s>`` before a prompt and ``separator`` after it, so that a bare
-    prompt works wherever the tokenizer goes: ``name[A]`` becomes ``<s>name[A]<sep>``. Equal data
-    gives equal bytes. Raises UsageError if the data contains the text of a special token, or chats,
+    The post-processor adds ``<s>`` before a prompt and ``<sep>`` after it, so that a bare prompt
+    works wherever the tokenizer goes: ``name[A]`` becomes ``<s>name[A]<sep>``. Equal data gives
+    equal bytes. Raises UsageError if the data contains the text of a special token, or chats,
     for which a fresh model has no template.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    special = [*_SPECIAL_TOKENS, separator]
-    if len(set(special)) < len(special):
-        raise UsageError("separator", f"is {separator!r}; allowed: none of {_SPECIAL_TOKENS}")
     texts = [text for example in examples for text in (str(example.prompt), example.completion)]
     for example in examples:
         if isinstance(example.prompt, Conversation):
@@ -207,26 +199,26 @@ def train_tokenizer(
                 f"{example.source} has messages, and a fresh model has no chat template; tune a "
                 "checkpoint that has one, or give prompts and completions",
             )
-    found = [token for token in special if any(token in text for text in texts)]
+    found = [token for token in _SPECIAL_TOKENS if any(token in text for text in texts)]
     if found:
         raise UsageError(
             "data",
             f"contains {', '.join(found)}, special in a fresh tokenizer; remove it "
-            "from the texts or templates, or choose another separator",
+            "from the texts or templates",
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=special,
+        special_tokens=list(_SPECIAL_TOKENS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"<s> $A {separator}",
-        special_tokens=[("<s>", 0), (separator, special.index(separator))],
+        single=f"<s> $A {_SEPARATOR}",
+        special_tokens=[(token, _SPECIAL_TOKENS.index(token)) for token in ("<s>", _SEPARATOR)],
     )
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

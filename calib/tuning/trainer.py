@@ -31,8 +31,8 @@ from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ...engines.host.signals import Interruption
 from ...runtime.schedule import ExitSchedule
-from .batches import POOLED_STEPS, ExampleDataset, LikeLengths, collate
-from .config import DistillationConfig, LoraConfig, TuneConfig
+from .batches import ExampleDataset, SortedSteps, collate
+from .config import TuneConfig
 from .draft import step_windows
 from .model import IGNORED_LABEL, SkipModel
 from .plan import StepSchedules, TuningPlan
@@ -53,8 +53,8 @@ def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrai
         model=model if config.lora is None else _with_adapters(plan, model, config.lora),
         schedules=plan.schedules,
         target=plan.schedule,
-        distillation=config.distillation,
-        teacher=None if config.distillation is None else plan.start.load(),
+        distill=config.distill or 0.0,
+        teacher=None if config.distill is None else plan.start.load(),
         drafting=None if config.draft is None else Drafting(config.draft.weight, plan.draft_layers),
     )
 
@@ -65,10 +65,9 @@ def trainer_keywords(plan: TuningPlan, events: Events) -> dict[str, Any]:
     return {
         "interruption": interruption,
         "args": training_arguments(config, str(plan.directories.checkpoints)),
-        "train_dataset": ExampleDataset(plan.data.examples, learn_prompt=config.learn_prompt),
+        "train_dataset": ExampleDataset(plan.data.examples),
         "data_collator": collate,
         "callbacks": [Watcher(plan, events, interruption)],
-        "groups_lengths": config.group_by_length,
     }
 
 
@@ -148,15 +147,11 @@ def _gathered(
     return plain.to(dtype).eval(), trained
 
 
-def _with_adapters(plan: TuningPlan, model: SkipModel, config: LoraConfig) -> PeftModel:
+def _with_adapters(plan: TuningPlan, model: SkipModel, rank: int) -> PeftModel:
     import peft
 
-    adapters = peft.LoraConfig(
-        r=config.rank,
-        lora_alpha=config.scale,
-        lora_dropout=config.dropout,
-        target_modules=list(plan.start.family.adapter_targets),
-    )
+    targets = list(plan.start.family.adapter_targets)
+    adapters = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets)
     with warnings.catch_warnings():  # peft reads a property that transformers renamed
         warnings.filterwarnings(
             "ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning
@@ -236,20 +231,15 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
 
 
 class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
-    """Trains on an ExampleDataset in an order that a resumed run continues.
-
-    ``groups_lengths`` makes whole steps of texts of similar length, see ``LikeLengths``.
-    """
+    """Trains on an ExampleDataset in an order that a resumed run continues."""
 
     def __init__(
         self,
         *args: Any,  # noqa: ANN401  (Trainer's own)
-        groups_lengths: bool = False,
         interruption: Interruption | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._groups_lengths = groups_lengths
         self.interruption = interruption or Interruption()
         self.remove_callback(PrinterCallback)  # writes to stdout, which is for results
 
@@ -261,8 +251,7 @@ class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
             * self.args.gradient_accumulation_steps
             * self.args.world_size
         )
-        pooled_steps = POOLED_STEPS if self._groups_lengths else 1
-        return LikeLengths(dataset.lengths, rows, self.args.seed, pooled_steps=pooled_steps)
+        return SortedSteps(dataset.lengths, rows, self.args.seed)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -294,8 +283,9 @@ class Drafting:
 class SkipTrainer(OrderedTrainer):
     """Trains at the schedule of the step; evaluates at the target.
 
-    ``teacher`` runs at full depth and is moved to the device of the model. With ``drafting``, the
-    schedule is full depth and drafts are a part of the loss.
+    ``teacher``, whose weight in the loss is ``distill``, runs at full depth and is moved to the
+    device of the model. With ``drafting``, the schedule is full depth and drafts are a part of the
+    loss.
     """
 
     def __init__(
@@ -303,7 +293,7 @@ class SkipTrainer(OrderedTrainer):
         *args: Any,  # noqa: ANN401  (Trainer's own)
         schedules: StepSchedules,
         target: ExitSchedule,
-        distillation: DistillationConfig | None = None,
+        distill: float = 0.0,
         teacher: SkipModel | None = None,
         drafting: Drafting | None = None,
         **kwargs: Any,  # noqa: ANN401
@@ -311,7 +301,7 @@ class SkipTrainer(OrderedTrainer):
         super().__init__(*args, **kwargs)
         self._schedules = schedules
         self._target = target
-        self._distillation = distillation
+        self._distill = distill
         self._teacher = None if teacher is None else teacher.to(self.args.device).eval()
         self._drafting = drafting
 
@@ -325,7 +315,7 @@ class SkipTrainer(OrderedTrainer):
         """Return the mean loss over the labels of the whole step, in all parts and processes."""
         schedule = self._target
         if model.training:
-            schedule = self._schedules(self.state.global_step, self.state.max_steps)
+            schedule = self._schedules(self.state.global_step)
         windows = None
         if self._drafting is not None and model.training:
             step = self.state.global_step
@@ -334,25 +324,17 @@ class SkipTrainer(OrderedTrainer):
         shifted = inputs["labels"][:, 1:]
         targets = shifted[shifted != IGNORED_LABEL]  # [R]
         total = F.cross_entropy(outputs.logits, targets, reduction="sum")
-        if self._distillation is not None and model.training:
-            total = self._distil(total, outputs.logits, inputs, self._distillation)
+        if self._teacher is not None and model.training:
+            full = ExitSchedule.full(self._target.num_layers)
+            with torch.no_grad():
+                wanted = self._teacher(**inputs, schedule=full).logits  # [R, V]
+            from_teacher = kl_divergence(outputs.logits, wanted)
+            total = (1 - self._distill) * total + self._distill * from_teacher
         if self._drafting is not None and windows is not None:
             from_full = kl_divergence(outputs.draft_logits, outputs.logits.detach())
             total = (1 - self._drafting.weight) * total + self._drafting.weight * from_full
         loss = self.mean(total, targets.numel(), num_items_in_batch)
         return (loss, {"loss": loss}) if return_outputs else loss
-
-    def _distil(
-        self, total: Tensor, logits: Tensor, inputs: dict[str, Tensor], config: DistillationConfig
-    ) -> Tensor:
-        """Blend the summed loss with the divergence from the teacher; logits are [R, V]."""
-        assert self._teacher is not None
-        full = ExitSchedule.full(self._target.num_layers)
-        with torch.no_grad():
-            wanted = self._teacher(**inputs, schedule=full).logits  # [R, V]
-        from_teacher = kl_divergence(logits / config.temperature, wanted / config.temperature)
-        scale = config.weight * config.temperature**2
-        return (1 - config.weight) * total + scale * from_teacher
 
 
 def kl_divergence(logits: Tensor, wanted: Tensor) -> Tensor:

@@ -59,15 +59,11 @@ def test_long_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> 
         ),
         (("--preset", "e2e", "--schedule", "99x"), "preset 99x | does not fit 4 layers"),
         (("--preset", "e2e", "--batch-size", "0"), "--batch-size is 0; allowed: 1 or more"),
-        (("--preset", "e2e", "--temperature", "2"), "--temperature needs --distill"),
-        (("--preset", "e2e", "--lora-alpha", "2"), "--lora-alpha needs --lora"),
-        (("--preset", "e2e", "--validation-examples", "3"), "--validation-examples needs --val"),
         (
             ("--preset", "e2e", "--epochs", "1", "--max-steps", "2"),
             "--max-steps 2 are both given; leave",
         ),
         (("--preset", "e2e", "--distill", "0.5"), "--distill needs a trained model"),
-        (("--preset", "e2e", "--curriculum", "1", "--mixture", "full"), "give one of them"),
         (("--preset", "e2e", "-o", "/dev/null/out"), "lies below /dev/null, which is not a direct"),
     ],
 )
@@ -78,32 +74,6 @@ def test_usage_errors_come_before_work(
     assert result.exit_code == 2
     assert message in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
-
-
-def test_options_of_fresh_models_are_refused_for_checkpoints(
-    model: Path, rows: Path, tmp_path: Path
-) -> None:
-    fresh = ("--vocab-size", 500, "--separator", "|", "--temperature", 2)
-    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "-o", tmp_path / "out")
-    result = run(model, *options, *fresh)
-    assert result.exit_code == 2
-    for problem in (
-        "--vocab-size needs --from-scratch",
-        "--separator needs --from-scratch",
-        "--temperature needs --distill",
-    ):
-        assert problem in result.stderr
-
-
-def test_options_that_are_given_replace_the_defaults(rows: Path, tmp_path: Path) -> None:
-    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu")
-    held_out = ("--validation", rows, "--validation-examples", 3, "--separator", "|")
-    directory = tmp_path / "tuned"
-    result = run(*FRESH, *options, *held_out, "--epochs", 2, "-q", "--json", "-o", directory)
-    assert result.exit_code == 0, result.stderr
-    report = json.loads(result.stdout)
-    given = ("vocab_size", "separator", "validation_examples", "epochs", "max_steps")
-    assert [report["config"][name] for name in given] == [300, "|", 3, 2.0, None]
 
 
 def test_a_draft_layer_alone_is_behind_the_first_layer(
@@ -148,9 +118,9 @@ def test_a_model_that_drafts_for_itself_is_told_how_to_run(
         (("--draft-layer", "-1"), "--draft-layer is -1; allowed: 1 or more"),
         (("--draft", "ends:9"), "9 layers of 6; allowed: 1 to 5"),
         (("--draft", "end:3"), "did you mean 'ends'?"),
-        (("--draft", "ends:3", "--curriculum", "0.5"), "--curriculum changes the depth; --draft"),
         (("--draft-weight", "0.5", "--schedule", "full"), "--draft-weight needs --draft"),
         ((), "--schedule is missing; give one, e.g. 2x, or full"),
+        (("--schedule", "2x", "--vocab-size", "500"), "--vocab-size needs --from-scratch"),
     ],
 )
 def test_options_against_drafts_are_refused_by_name(

@@ -77,7 +77,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     fresh = {"model": None, "from_scratch": "layers=4,width=32,heads=2,positions=48"}
     tune(TuneConfig(**settings(directory, "start", **fresh, vocab_size=300, schedule="full")))
-    adapters = {"lora": {"rank": 4}}
+    adapters = {"lora": 4}
     tune(TuneConfig(**settings(directory, "one", batch_size=4)))
     halted = {"save_steps": 2}
     jobs = [

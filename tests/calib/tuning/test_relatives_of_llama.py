@@ -117,7 +117,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_adapters_change_every_projection_and_files_go_along(checkpoint: Path, data: Path) -> None:
     turns = [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "A pub"}]
     data.write_text((json.dumps({"messages": turns}) + "\n") * 8)
-    report = tuned(data, "tuned", model=str(checkpoint), lora={"rank": 2})
+    report = tuned(data, "tuned", model=str(checkpoint), lora=2)
     assert report.trained_parameters < report.parameters / 4
     before, after = (
         load_file(directory / "model.safetensors") for directory in (checkpoint, report.output)

@@ -257,15 +257,12 @@ def test_a_save_without_its_optimizer_is_not_resumed_but_the_one_before(
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
 
-@pytest.mark.parametrize("group_by_length", [True, False])
 def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
-    group_by_length: bool,
     settings: Callable[..., TuneConfig],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Interrupted in the fourth of six epochs, two steps after a save; the steps draw schedules."""
     options = {
-        "group_by_length": group_by_length,
         "save_steps": 5,
         "mixture": ("2x",),
         "from_scratch": "layers=4,width=32,heads=2,positions=48,dropout=0.1",
@@ -331,19 +328,10 @@ def test_bfloat16_learns(settings: Callable[..., TuneConfig]) -> None:
     assert {tensor.dtype for tensor in weights(report.output).values()} == {torch.bfloat16}
 
 
-def test_a_loss_on_prompts_too_learns_prompts(
-    small: Path, rows: Path, settings: Callable[..., TuneConfig]
-) -> None:
-    """Half-way through prompts, the next characters become more probable."""
-    plain = tune(settings("plain", model=str(small)))
-    prompts = tune(settings("prompts", model=str(small), learn_prompt=True))
-    assert prompts.losses[0].loss > plain.losses[0].loss
-
-
 def test_adapters_are_merged_into_the_weights(
     small: Path, settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"model": str(small), "lora": {"rank": 2}, "save_steps": 5}
+    options = {"model": str(small), "lora": 2, "save_steps": 5}
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         report = tune(settings(**options))
@@ -364,7 +352,7 @@ def test_adapters_without_peft_name_the_pip_command(
 ) -> None:
     monkeypatch.setattr("skipdec.calib.tuning.plan.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="pip install peft"):
-        tune(settings(model=str(small), lora={"rank": 2}))
+        tune(settings(model=str(small), lora=2))
 
 
 def test_an_existing_output_is_only_replaced_by_force(

@@ -261,9 +261,8 @@ def test_sharding_is_refused(
     [
         ({"schedule": "2x"}, "schedule is '2x'; draft_layer trains at full depth"),
         ({"mixture": ("2x",)}, "mixture changes the depth"),
-        ({"curriculum": 0.5}, "curriculum changes the depth"),
-        ({"lora": {"rank": 2}}, "lora.rank trains the model, which draft_layer freezes"),
-        ({"distillation": {"weight": 0.5}}, "distillation.weight trains the model"),
+        ({"lora": 2}, "lora trains the model, which draft_layer freezes"),
+        ({"distill": 0.5}, "distill trains the model"),
         ({"gradient_checkpointing": True}, "gradient_checkpointing trains the model"),
         (
             {"model": None, "from_scratch": "layers=4,width=32,heads=2"},

@@ -46,7 +46,7 @@ def test_distillation_from_the_start_moves_full_depth_less(
     other.write_text(toy_rows.read_text().replace("is a pub", "was an inn"))
     options = {"data": {"path": other}, "draft": {"layers": "first:2"}, "max_steps": 20}
     labels = tuned(settings("labels", **options)).validation
-    start = tuned(settings("start", **options, distillation={"weight": 1.0})).validation
+    start = tuned(settings("start", **options, distill=1.0)).validation
     assert labels is not None
     assert start is not None
     moved = [each.tuned_at_full - each.start_at_full for each in (start, labels)]
@@ -55,6 +55,6 @@ def test_distillation_from_the_start_moves_full_depth_less(
 
 
 def test_adapters_are_tuned_for_drafts_too(settings: Callable[..., TuneConfig]) -> None:
-    report = tuned(settings(draft={"layers": "ends:2"}, lora={"rank": 2}, max_steps=2))
+    report = tuned(settings(draft={"layers": "ends:2"}, lora=2, max_steps=2))
     assert report.drafts is not None
     assert report.trained_parameters < report.parameters / 2

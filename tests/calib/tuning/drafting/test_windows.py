@@ -127,7 +127,7 @@ def test_the_loss_is_labels_and_the_divergence_of_drafts(
         args=TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True),
         train_dataset=ExampleDataset(ROWS),
         data_collator=collate,
-        schedules=lambda step, num_steps: full,
+        schedules=lambda step: full,
         target=full,
         drafting=Drafting(0.25, ENDS),
     )
