@@ -89,35 +89,6 @@ def test_every_error_is_public() -> None:
     assert {name for name in known if name.endswith("Error")} <= set(skipdec.__all__)
 
 
-@pytest.mark.parametrize(
-    ("module", "names"),
-    {
-        "calib.calibration": "calibrate",
-        "calib.calibration_plan": "CalibrationConfig",
-        "calib.data": "DataConfig",
-        "calib.evaluation": "evaluate",
-        "calib.evaluation_inputs": "BundleChoice EvaluationConfig",
-        "calib.fit": "fit",
-        "calib.fit_goal": "TargetSpeedup",
-        "calib.fit_inputs": "FitConfig",
-        "calib.rounding": "round_weights",
-        "calib.rounding_plan": "RoundingConfig",
-        "calib.tune": "tune",
-        "calib.tune_config": "TuneConfig",
-        "engines.bundle": "EngineBundle",
-        "exporter.config": "ExportConfig",
-        "exporter.pipeline": "export",
-    }.items(),
-)
-def test_imports_that_were_documented_before_there_were_folders_still_work(
-    module: str, names: str
-) -> None:
-    imported: dict[str, object] = {}
-    exec(f"from skipdec.{module} import {', '.join(names.split())}", imported)
-    for name in names.split():
-        assert imported[name] is getattr(skipdec, name)
-
-
 def test_help_and_version_load_no_numeric_library() -> None:
     asked = [["--help"], ["--version"], *([name, "--help"] for name in cli._COMMANDS)]
     asked += [["schedule", name, "--help"] for name in ("show", "plot", "set")]
