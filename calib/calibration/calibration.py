@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,10 +25,9 @@ from ..layerwise.engines import (
     replaced,
 )
 from ..layerwise.run import LayerwiseRun
-from ..layerwise.texts import HiddenStates, PackedTexts
-from .config import CalibrationConfig, RangeMethod
+from .config import CalibrationConfig
 from .migration import Migrator
-from .plan import CalibrationPlan, generate_completions, plan_calibration
+from .plan import CalibrationPlan, plan_calibration
 from .products import measure_errors, measure_ranges
 
 HEAD = engine_name(EngineKind.HEAD)
@@ -57,23 +55,6 @@ class LossReport(FrozenModel):
     static: dict[StaticFormat, float] = Field(description="weights and activations of all engines")
 
 
-class EngineLossReport(FrozenModel):
-    """Loss with one engine alone in static int8."""
-
-    engine: str
-    loss: float
-    increase: float = Field(description="over float32 on the same tokens")
-
-
-class GenerationReport(FrozenModel):
-    """Origin of generated completions: written greedily, at the calibration's schedule."""
-
-    bundle: Path
-    digest: str = Field(description="the bundle's manifest digest")
-    max_tokens: int
-    tokens: int = Field(description="generated, ends of text included")
-
-
 class MigrationReport(FrozenModel):
     """Factors moved from activations into weights, and the static losses without them."""
 
@@ -89,16 +70,12 @@ class CalibrationReport(FrozenModel):
     output: Path
     model: str
     schedule: str
-    method: RangeMethod
-    percentile: float | None
-    generated: GenerationReport | None = Field(description="None: completions come from the data")
+    percentile: float
     migration: MigrationReport | None
     texts: int
     tokens: int = Field(description="observed, prompts included")
     products: tuple[ProductReport, ...]
     loss: LossReport
-    by_layer_tokens: int
-    by_layer: tuple[EngineLossReport, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -112,21 +89,14 @@ class CalibrationReport(FrozenModel):
         migration = None if self.migration is None else self.migration.factors
         return ActivationRanges(layers=layers, head=head, migration=migration)
 
-    @property
-    def worst(self) -> EngineLossReport | None:
-        """Engine whose int8 products raise the loss most; None if this was not measured."""
-        return max(self.by_layer, key=lambda entry: entry.increase, default=None)
-
 
 def calibrate(config: CalibrationConfig, events: Events | None = None) -> CalibrationReport:
     """Measure activations, choose ranges, write them to ``config.output`` and return a report.
 
-    If a bundle is to write the completions, it does so first.
-
     Texts are teacher-forced at scheduled depth: a product sees only the tokens that run its layer.
-    Memory at any time: one engine's float32 weights and a quantised copy, the hidden states of at
-    most ``config.max_tokens`` tokens (three times for held-out texts, five times with ``migrate``),
-    and those of ``num_by_layer`` texts once per layer.
+    Memory at any time: one engine's float32 weights and a quantised copy, and the hidden states of
+    at most ``config.max_tokens`` tokens (three times for held-out texts, five times with
+    ``migrate``).
 
     Raises SkipDecError before any work if something is wrong, see ``plan_calibration``;
     CheckpointError if an activation is NaN or infinite.
@@ -143,17 +113,6 @@ def calibrate(config: CalibrationConfig, events: Events | None = None) -> Calibr
 
 def run_calibration(plan: CalibrationPlan, events: Events) -> CalibrationReport:
     """Measure as ``calibrate`` does, without writing a file."""
-    if plan.writer is not None:
-        assert plan.config.completion_tokens is not None
-        events.stage("generating", len(plan.observed))
-        written = generate_completions(
-            plan.writer,
-            plan.observed,
-            plan.schedule,
-            plan.config.completion_tokens,
-            events.advance,
-        )
-        plan = replace(plan, observed=written)
     with torch.inference_mode():
         return _Calibrator(plan).run(events)
 
@@ -163,14 +122,10 @@ class _Calibrator(LayerwiseRun):
 
     def __init__(self, plan: CalibrationPlan) -> None:
         super().__init__(plan)
-        config = self._config = plan.config
         self._plan = plan
-        few = plan.held_out[: config.num_by_layer]
-        self._few = PackedTexts(few, plan.schedule, config.batch_tokens) if few else None
         self._static = {name: self.exact.copy() for name in STATIC_FORMATS}
-        alpha = config.migrate
+        alpha = plan.config.migrate
         self._migrator = None if alpha is None else Migrator(plan, self.exact, alpha)
-        self._alone: dict[str, HiddenStates] = {}  # by engine name, with that engine alone in int8
         self._products: list[ProductReport] = []
 
     def run(self, events: Events) -> CalibrationReport:
@@ -181,19 +136,15 @@ class _Calibrator(LayerwiseRun):
     @override
     def run_engine(self, kind: EngineKind, index: int | None) -> None:
         """Choose an engine's ranges, measure its products and run its static formats in turn."""
-        name, config, model = engine_name(kind, index), self._config, self.model
+        name, model = engine_name(kind, index), self.model
         reader: TensorReader = self.reader
         if self._migrator is not None:
             reader = self._migrator.migrated(kind, index, self.observed)
         module = load_engine(kind, model, reader, index)
-        for states in self._alone.values():
-            states.run(index, module)
-        if self._few is not None:
-            self._alone[name] = self.exact.copy(self._few)
         self.exact.run(index, module)
         read = partial(self.observed.read, index, module)
         products = quantized_parameters(kind, model)
-        inputs = measure_ranges(name, products, module, read, config.method, config.percentage)
+        inputs = measure_ranges(name, products, module, read, self._plan.config.percentile)
         ranges = {weight: found.range for weight, found in inputs.items()}
         for static_format, states in self._static.items():
             quantized = quantized_products(module, static_format, ranges)
@@ -202,27 +153,13 @@ class _Calibrator(LayerwiseRun):
                 errors = measure_errors(module, quantized, advance)
             with replaced(module, quantized):
                 states.run(index, module)
-                if static_format == "int8" and name in self._alone:
-                    self._alone[name].run(index, module)
         self._products += [
             ProductReport(engine=name, weight=weight, **vars(found), **vars(errors[weight]))
             for weight, found in inputs.items()
         ]
 
     def _report(self) -> CalibrationReport:
-        plan, config, losses = self._plan, self._plan.config, self.exact.head_losses
-        few = 0 if self._few is None else len(self._few.targets)
-        own = float(losses[:few].mean()) if few else 0.0
-        generated = migration = None
-        if plan.writer is not None:
-            assert config.generate_with is not None
-            assert config.completion_tokens is not None
-            generated = GenerationReport(
-                bundle=config.generate_with,
-                digest=plan.writer.manifest.digest,
-                max_tokens=config.completion_tokens,
-                tokens=sum(len(text.completion_token_ids) for text in plan.observed),
-            )
+        plan, migration = self._plan, None
         if self._migrator is not None:
             kinds = (EngineKind.LAYER, EngineKind.HEAD)
             layer, head = (fixed_inputs(kind, plan.model) for kind in kinds)
@@ -234,28 +171,19 @@ class _Calibrator(LayerwiseRun):
                 factors=factors,
             )
         return CalibrationReport(
-            output=config.output,
+            output=plan.config.output,
             model=plan.model.name,
             schedule=plan.schedule_text,
-            method=config.method,
-            percentile=config.percentage if config.method == "percentile" else None,
-            generated=generated,
+            percentile=plan.config.percentile,
             migration=migration,
             texts=len(plan.observed),
             tokens=len(self.observed.texts),
             products=tuple(self._products),
             loss=LossReport(
                 texts=len(plan.held_out),
-                tokens=len(losses),
+                tokens=len(self.exact.head_losses),
                 float32=self.exact.mean_loss,
                 static={name: states.mean_loss for name, states in self._static.items()},
-            ),
-            by_layer_tokens=few,
-            by_layer=tuple(
-                EngineLossReport(
-                    engine=name, loss=states.mean_loss, increase=states.mean_loss - own
-                )
-                for name, states in self._alone.items()
             ),
             warnings=plan.warnings,
         )

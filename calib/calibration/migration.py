@@ -110,7 +110,7 @@ class Migrator:
         module = load_engine(kind, self._model, self._reader, layer_index)
         run = partial(observed.read, layer_index, module)
         products = quantized_parameters(kind, self._model)
-        inputs = measure_ranges(name, products, module, run, config.method, config.percentage)
+        inputs = measure_ranges(name, products, module, run, config.percentile)
         ranges = {weight: found.range for weight, found in inputs.items()}
         for static_format, states in self._static.items():
             with replaced(module, quantized_products(module, static_format, ranges)):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...engines.errors import CheckpointError
-from ...exporter.quantization.linear import INT8_MAXIMUM
 from ..layerwise.engines import QuantizedProjection, SquareSums, observed
-from .config import RangeMethod
 
 # A bin is a float32's exponent and the upper 10 bits of its mantissa: bins are 0.1 % wide at every
 # magnitude, so no range has to be known in advance and partial histograms add up exactly.
@@ -21,8 +18,6 @@ _DROPPED_BITS = 13
 _NUM_BINS = 1 << (31 - _DROPPED_BITS)
 _INFINITY_BIN = 0x7F800000 >> _DROPPED_BITS
 _BLOCK = 1 << 20  # values counted at a time
-_CLIPS_PER_OCTAVE = 8
-_CLIP_OCTAVES = 8
 _OUTLIER_PERCENTAGE = 99.9
 _UNUSED_RANGE = 1.0  # for an input that is always 0, where any scale but 0 is right
 
@@ -56,13 +51,12 @@ def measure_ranges(
     products: Iterable[str],
     module: nn.Module,
     run: Callable[[], object],
-    method: RangeMethod,
     percentage: float,
 ) -> dict[str, InputRange]:
     """Return the ranges of the inputs that ``run`` sends to ``products`` of ``module``, by name.
 
-    An input that is always zero gets the range 1. Raises CheckpointError, naming ``engine``, if an
-    input is NaN or infinite.
+    ``percentage`` of an input's magnitudes are within its range. An input that is always zero gets
+    the range 1. Raises CheckpointError, naming ``engine``, if an input is NaN or infinite.
     """
     histograms = {weight: MagnitudeHistogram() for weight in products}
 
@@ -74,9 +68,8 @@ def measure_ranges(
 
     with observed(module, histograms, count):
         run()
-    choose = RANGE_METHODS[method]
     return {
-        weight: _input_range(histogram, choose(histogram, percentage))
+        weight: _input_range(histogram, histogram.percentile(percentage))
         for weight, histogram in histograms.items()
     }
 
@@ -159,28 +152,6 @@ class MagnitudeHistogram:
         # The first bin holds zeros and values that no int8 or fp8 scale distinguishes from zero.
         return min(float(_edges(np.array([index + 1]))[0]), self.maximum) if index else 0.0
 
-    def int8_clip(self) -> float:
-        """Return the range that minimises the mean squared error of int8 codes, clipping included.
-
-        Tries 8 ranges per octave, from the maximum down to 1/256 of it. Each value counts as the
-        middle of its bin.
-        """
-        occupied = np.flatnonzero(self._counts)
-        counts = self._counts[occupied]
-        centres = (_edges(occupied) + _edges(occupied + 1)) / 2
-        steps = np.arange(_CLIP_OCTAVES * _CLIPS_PER_OCTAVE + 1) / _CLIPS_PER_OCTAVE
-        clips = self.maximum * np.exp2(-steps)
-        errors = [float(counts @ _int8_error(centres, clip) ** 2) for clip in clips]
-        return float(clips[int(np.argmin(errors))])
-
-
-RANGE_METHODS: Mapping[RangeMethod, Callable[[MagnitudeHistogram, float], float]] = {
-    "max": lambda histogram, _: histogram.maximum,
-    "percentile": MagnitudeHistogram.percentile,
-    "mse": lambda histogram, _: histogram.int8_clip(),
-}
-"""Functions ``(histogram, percentage) -> range``; only ``percentile`` uses the percentage."""
-
 
 def _edges(indices: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the lower edge of each bin."""
@@ -188,8 +159,3 @@ def _edges(indices: NDArray[np.int64]) -> NDArray[np.float64]:
         (indices << _DROPPED_BITS).astype(np.uint32).view(np.float32).astype(np.float64)
     )
     return edges
-
-
-def _int8_error(magnitudes: NDArray[np.float64], clip: float) -> NDArray[Any]:
-    scale = clip / INT8_MAXIMUM
-    return np.minimum(np.rint(magnitudes / scale), INT8_MAXIMUM) * scale - magnitudes

@@ -24,7 +24,6 @@ _HEADINGS = (
     "max /\n99.9 %",
     "int8 error\nof input",
     "int8 error\nof output",
-    "engine's loss,\nalone in int8",
 )
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -37,11 +36,7 @@ skipdec export ./opt-e2e-2x --fp16 --target tensorrt --quantize int8 --ranges ra
 skipdec calibrate opt-1.3b --data notes.jsonl --schedule 2x --percentile 99.99 \
 --examples 256 -o ranges.json
 
-skipdec calibrate ./opt-e2e-2x --data train.csv --preset e2e --generate-with e2e-2x.skipdec \
--o ranges.json
-  measures on the prompts and the model's own completions
-
-skipdec calibrate opt-6.7b --data notes.jsonl --by-layer 0 -o ranges.json --json > report.json
+skipdec calibrate opt-6.7b --data notes.jsonl -o ranges.json --json > report.json
 
 Rows of the data are drawn at random: --examples for the ranges, then --held-out others for the
 losses. Each token runs only its scheduled layers and affects only their ranges.
@@ -57,8 +52,8 @@ def calibrate(config: CalibrationConfig, *, quiet: Quiet = False, as_json: AsJso
     """Measure the input ranges of all products, for TensorRT's static int8 and fp8.
 
     Writes the file for --ranges of export and build; prints each product's int8 error and the loss
-    of held-out completions in int8 and fp8, overall and with one layer alone in int8. --migrate
-    adds factors that move outliers from activations into weights, for CPUs as well.
+    of held-out completions in int8 and fp8. --migrate adds factors that move outliers from
+    activations into weights, for CPUs as well.
     """
     from ...engines.host.progress import run_job
 
@@ -75,16 +70,10 @@ def calibrate(config: CalibrationConfig, *, quiet: Quiet = False, as_json: AsJso
 
 
 def _parts(report: CalibrationReport) -> Iterator[Part]:
-    percentile = "" if report.percentile is None else f" {report.percentile:g}"
     yield (
-        f"{report.output}: ranges of {report.model} by {report.method}{percentile}, "
+        f"{report.output}: ranges of {report.model}, percentile {report.percentile:g}, "
         f"{report.texts} texts, {report.tokens} tokens, schedule {report.schedule}"
     )
-    if (written := report.generated) is not None:
-        yield (
-            f"completions of those texts: {written.tokens} tokens written by {written.bundle}, "
-            f"at most {written.max_tokens} each"
-        )
     yield _products(report)
     loss = report.loss
     yield (
@@ -95,11 +84,6 @@ def _parts(report: CalibrationReport) -> Iterator[Part]:
         change = f"{value - loss.float32:+.4f}, perplexity {exp(value):.3f}"
         yield f"  static {name} {value:.4f} ({change})"
     yield from _migration(report)
-    if (worst := report.worst) is not None:
-        yield (
-            f"one engine alone in static int8 ({report.by_layer_tokens} tokens): {worst.engine} "
-            f"hurts most, {worst.increase:+.4f}"
-        )
 
 
 def _migration(report: CalibrationReport) -> Iterator[Part]:
@@ -113,7 +97,6 @@ def _migration(report: CalibrationReport) -> Iterator[Part]:
 
 
 def _products(report: CalibrationReport) -> Table:
-    increases = {entry.engine: f"{entry.increase:+.4f}" for entry in report.by_layer}
     rows = [
         (
             product.engine,
@@ -124,7 +107,6 @@ def _products(report: CalibrationReport) -> Table:
             f"{product.outlier_ratio:.2f}",
             f"{product.input_error:.2%}",
             f"{product.output_error:.2%}",
-            increases.get(product.engine, ""),
         )
         for product in report.products
     ]

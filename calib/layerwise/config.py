@@ -45,13 +45,6 @@ class LayerwiseConfig(ValidatedConfig):
         return CheckpointSource(model=self.model)
 
     @property
-    def completion_tokens(self) -> int | None:
-        """Length of the completions to be generated for observed texts; None if the data's are
-        used.
-        """
-        return None
-
-    @property
     def observed_share(self) -> float:
         """Share of the drawn rows that are observed."""
         return self.num_examples / (self.num_examples + self.num_held_out)

@@ -63,12 +63,9 @@ class OpenedTexts:
         data, config = self.data, self.config
         if data is None or self.schedule is None or self.problems.errors:
             raise self.problems.error()
-        observed, held_out = split_rows(data.examples, config)
-        lengths = list(map(len, observed))
-        if (most := config.completion_tokens) is not None:
-            lengths = [len(example.prompt_token_ids) + most for example in observed]
+        observed, held_out = _split_rows(data.examples, config)
         room = config.max_tokens * config.observed_share
-        kept = observed[: _count_within(lengths, room)]
+        kept = observed[: _count_within(map(len, observed), room)]
         kept_out = held_out[: _count_within(map(len, held_out), config.max_tokens - room)]
         warnings = [*self.checkpoint.warnings, *data.warnings]
         if dropped := len(data.examples) - len(kept) - len(kept_out):
@@ -101,7 +98,7 @@ def open_texts(config: LayerwiseConfig, problems: Problems) -> OpenedTexts:
     return OpenedTexts(config, problems, checkpoint, data, schedule)
 
 
-def split_rows(
+def _split_rows(
     examples: Sequence[TokenisedExample], config: LayerwiseConfig
 ) -> tuple[Sequence[TokenisedExample], Sequence[TokenisedExample]]:
     """Split the drawn rows into observed and held out, neither empty; both lose overlong rows

@@ -117,10 +117,9 @@ class HiddenStates:
         ]
         return cls(texts, torch.cat(parts))
 
-    def copy(self, texts: PackedTexts | None = None) -> HiddenStates:
-        """Return a copy, limited to ``texts`` if given, which must be the first of these."""
-        chosen = self.texts if texts is None else texts
-        return HiddenStates(chosen, self.values[: len(chosen)].clone())
+    def copy(self) -> HiddenStates:
+        """Return a copy of the same texts' states."""
+        return HiddenStates(self.texts, self.values.clone())
 
     def read(self, index: int | None, engine: nn.Module) -> None:
         """Run layer ``index``, or the head if None, only for observers of its products."""

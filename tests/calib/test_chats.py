@@ -53,7 +53,6 @@ def calibrated(model: Path, bundle: Path, data: DataConfig) -> Rows:
         data=data,
         num_examples=1,
         num_held_out=1,
-        num_by_layer=1,
         output=data.path.parent / "ranges.json",
     )
     problems = Problems("calibrate")

@@ -11,7 +11,7 @@ import pytest
 
 from skipdec.exporter.quantization.ranges import ActivationRanges
 
-SMALL = ("--examples", 3, "--held-out", 2, "--by-layer", 1)
+SMALL = ("--examples", 3, "--held-out", 2)
 
 
 run = partial(command_line.run, "calibrate")
@@ -81,11 +81,7 @@ def test_the_checkpoints_own_schedule_is_taken(model: Path, rows: Path, tmp_path
         ((), "rows.csv, line 2: has no 'prompt', nor have 7 other rows; its columns are"),
         (("--preset", "e2e", "--schedule", "99x"), "preset 99x | does not fit 6 layers"),
         (("--preset", "e2e", "--examples", "7"), "has 8 rows; asked for 7 to observe and 2 others"),
-        (
-            ("--preset", "e2e", "--method", "max", "--percentile", "99"),
-            "--percentile is 99.0 but --method is max",
-        ),
-        (("--preset", "e2e", "--by-layer", "3"), "--by-layer is 3; allowed: at most --held-out"),
+        (("--preset", "e2e", "--percentile", "101"), "--percentile is 101.0; allowed: 100"),
         (
             ("--preset", "e2e", "--prompt-template", "x" * 80 + "{prompt}"),
             "rows.csv, line 2: the prompt has 90 tokens",

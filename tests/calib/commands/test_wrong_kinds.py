@@ -16,7 +16,7 @@ SAMPLE = ("--examples", "1", "--held-out", "1")
         ("export", ()),
         ("tune", ("--schedule", "2x", "--data")),
         ("round", (*SAMPLE, "--data")),
-        ("calibrate", (*SAMPLE, "--by-layer", "0", "--data")),
+        ("calibrate", (*SAMPLE, "--data")),
     ],
 )
 def test_a_bundle_instead_of_a_checkpoint_is_refused(

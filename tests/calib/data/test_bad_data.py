@@ -23,7 +23,7 @@ def command(request: pytest.FixtureRequest, bundle: Path, tmp_path: Path) -> Com
         "evaluate": ("evaluate", bundle, "-o", output),
         "fit": ("fit", bundle, "--target-speedup", "1.5", "-o", output.with_suffix(".json")),
         "calibrate": ("calibrate", checkpoint, "-o", output.with_suffix(".json"), *SAMPLE),
-        "round": ("round", checkpoint, "-o", output, *SAMPLE[:4]),
+        "round": ("round", checkpoint, "-o", output, *SAMPLE),
     }[request.param]
 
     def run(data: Path, *options: str) -> Result:
@@ -36,7 +36,7 @@ def command(request: pytest.FixtureRequest, bundle: Path, tmp_path: Path) -> Com
     return run
 
 
-SAMPLE = ("--examples", "1", "--held-out", "1", "--by-layer", "0")
+SAMPLE = ("--examples", "1", "--held-out", "1")
 
 
 def test_bad_rows_are_named_by_line(command: Command, tmp_path: Path) -> None:

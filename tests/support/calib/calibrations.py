@@ -60,10 +60,9 @@ def random_examples(seed: int = 2) -> tuple[TokenisedExample, ...]:
 def plan_of(checkpoint: Path, schedule: str = "full", **options: Any) -> CalibrationPlan:  # noqa: ANN401
     """Return a plan with the token ids of ``random_examples``, seeds 2 (ranges) and 3 (losses)."""
     values = {
-        "method": "max",
+        "percentile": 100,
         "num_examples": 4,
         "num_held_out": 4,
-        "num_by_layer": 2,
         "batch_tokens": 24,
     }
     config = CalibrationConfig(
