@@ -1,7 +1,7 @@
 """The tuning interface of a model family, and the table of families.
 
-To tune another family that the exporter knows, add a folder here and a line in ``TUNING_FAMILIES``.
-The exporter can't name its training model, as it never imports calib.
+To tune another family that the exporter knows, describe it in ``families`` and add a line in
+``TUNING_FAMILIES``. The exporter can't name its training model, as it never imports calib.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from .model import SkipModel
 
 TUNING_FAMILIES: Mapping[str, str] = {
-    "opt": "calib.tuning.families.opt.family:OPT",
-    "llama": "calib.tuning.families.llama.family:LLAMA",
-    "mistral": "calib.tuning.families.llama.family:MISTRAL",
-    "qwen2": "calib.tuning.families.llama.family:QWEN2",
-    "qwen3": "calib.tuning.families.llama.family:QWEN3",
-    "phi3": "calib.tuning.families.llama.family:PHI3",
-    "granite": "calib.tuning.families.llama.family:GRANITE",
-    "smollm3": "calib.tuning.families.llama.family:SMOLLM3",
-    "olmo2": "calib.tuning.families.llama.family:OLMO2",
+    "opt": "calib.tuning.families.families:OPT",
+    "llama": "calib.tuning.families.families:LLAMA",
+    "mistral": "calib.tuning.families.families:MISTRAL",
+    "qwen2": "calib.tuning.families.families:QWEN2",
+    "qwen3": "calib.tuning.families.families:QWEN3",
+    "phi3": "calib.tuning.families.families:PHI3",
+    "granite": "calib.tuning.families.families:GRANITE",
+    "smollm3": "calib.tuning.families.families:SMOLLM3",
+    "olmo2": "calib.tuning.families.families:OLMO2",
 }
 """Where each ``TuningFamily`` is, by the ``model_type`` of Hugging Face's config.json."""
 

@@ -1,1 +1,1 @@
-"""Model families: their common interface, and a folder for each."""
+"""Model families: their common interface, and what each is."""

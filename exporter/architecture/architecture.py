@@ -1,8 +1,9 @@
 """The exporter's interface to a model family, and the table of families.
 
-A new family is a folder here with an ``Architecture``, and its line in ``ARCHITECTURES``. It must
-keep to engines by kind as in ``engines.manifest``, hidden states [B, S, E] between them, a KV
-cache [B, N, T, D] per layer, and a head whose vocabulary product is named ``HEAD_WEIGHT``.
+A new family is a ``decoder.Decoder`` as data, or an ``Architecture`` of its own where that cannot
+say it, and its line in ``ARCHITECTURES``. It must keep to engines by kind as in
+``engines.manifest``, hidden states [B, S, E] between them, a KV cache [B, N, T, D] per layer, and a
+head whose vocabulary product is named ``HEAD_WEIGHT``.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 HEAD_WEIGHT = "lm_head.weight"
 
 ARCHITECTURES: Mapping[str, str] = {
-    "opt": "exporter.architecture.opt.architecture:OPT",
-    "llama": "exporter.architecture.llama.architecture:LLAMA",
-    "mistral": "exporter.architecture.llama.architecture:LLAMA",
-    "qwen2": "exporter.architecture.llama.architecture:LLAMA",
-    "qwen3": "exporter.architecture.llama.architecture:LLAMA",
-    "phi3": "exporter.architecture.llama.architecture:LLAMA",
-    "granite": "exporter.architecture.llama.architecture:LLAMA",
-    "smollm3": "exporter.architecture.llama.architecture:LLAMA",
-    "olmo2": "exporter.architecture.llama.architecture:LLAMA",
+    "opt": "exporter.architecture.opt:OPT",
+    "llama": "exporter.architecture.llama.llama:LLAMA",
+    "mistral": "exporter.architecture.llama.llama:LLAMA",
+    "qwen2": "exporter.architecture.llama.llama:LLAMA",
+    "qwen3": "exporter.architecture.llama.llama:LLAMA",
+    "phi3": "exporter.architecture.llama.llama:LLAMA",
+    "granite": "exporter.architecture.llama.llama:LLAMA",
+    "smollm3": "exporter.architecture.llama.llama:LLAMA",
+    "olmo2": "exporter.architecture.llama.llama:LLAMA",
 }
 """Where each ``Architecture`` is, by the ``model_type`` of Hugging Face's config.json."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from pydantic import ConfigDict, ValidationError
 
 from ...engines.errors import UnsupportedModelError, UsageError, shown
 from ...engines.manifest import MAX_END_TOKENS, ModelSpec, SamplingDefaults
@@ -101,6 +102,25 @@ def _reasons(config: Mapping[str, Any]) -> list[str]:
         for reason, fields in _FOREIGN_FIELDS.items()
         if (found := [field for field in fields if config.get(field) is not None])
     ]
+
+
+class FamilySpec(ModelSpec):
+    """Base of a family's ModelSpec, whose subclass declares the family's own facts as fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @classmethod
+    def of(cls, model: ModelSpec) -> Self:
+        """Read the facts that ``model`` carries. Raises UnsupportedModelError for invalid ones."""
+        try:
+            return cls.model_validate(model.model_dump())
+        except ValidationError as error:
+            problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors()]
+            raise UnsupportedModelError(model.name, *problems) from error
+
+    def model_spec(self) -> ModelSpec:
+        """Return the form that manifests store, without the family's facts that are None."""
+        return ModelSpec.model_validate(self.model_dump(exclude_none=True))
 
 
 class ConfigReader:

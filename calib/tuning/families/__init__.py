@@ -1,1 +1,1 @@
-"""The model families that can be tuned, a folder each."""
+"""The model families that can be tuned: what they are, and the models that skip layers."""

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ....engines.manifest import MAX_TOKENS, MAX_WIDTH
-from ..family_spec import FamilySpec
-from ..model_config import ConfigReader
+from ..model_config import ConfigReader, FamilySpec
 
 RopeType = Literal["default", "linear", "llama3", "yarn", "longrope"]
 Frequencies = NDArray[np.float32]

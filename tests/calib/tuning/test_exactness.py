@@ -15,7 +15,7 @@ from transformers import AutoConfig, PreTrainedModel
 from skipdec import ExitSchedule, Generator
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import ExampleDataset, collate
-from skipdec.calib.tuning.families.opt.model import SkipOPTForCausalLM
+from skipdec.calib.tuning.families.models import SkipOPTForCausalLM
 from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.model import SkipModel, active_lengths, attention
 from skipdec.engines.errors import UsageError

@@ -18,7 +18,7 @@ from skipdec.engines.manifest import EngineKind, FloatType, ModelSpec, Precision
 from skipdec.exporter.architecture.architecture import engine_parameters, expected_tensors
 from skipdec.exporter.architecture.llama.structure import LlamaSpec
 from skipdec.exporter.architecture.modules import engine_module
-from skipdec.exporter.architecture.opt.structure import OptSpec
+from skipdec.exporter.architecture.opt import OptSpec
 from skipdec.exporter.building.engine import BuiltEngine, build_engine
 
 Array = NDArray[Any]

@@ -1,1 +1,0 @@
-"""Tuning of LLaMA and its relatives."""

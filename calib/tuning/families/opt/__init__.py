@@ -1,1 +1,0 @@
-"""Tuning of OPT models."""

@@ -1,1 +1,0 @@
-"""The OPT family: structure, weights, modules and published sizes."""
