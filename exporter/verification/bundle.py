@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from time import perf_counter, process_time
 from typing import Self
+
+import onnx
 
 from ...engines.backends.session import open_backend
 from ...engines.bundle import EngineBundle
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
+from ...engines.memory import Array
 from ...engines.targets import target_of
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..architecture.weights import TensorReader
@@ -27,9 +30,9 @@ from .engines import check_engine, graph_tensors, weight_problem
 from .hugging_face import hugging_face_logits
 from .identity import (
     available_memory,
-    check_graphs,
     check_identity,
     check_migration,
+    checked_graphs,
     loaded_bytes,
     reference_bytes,
 )
@@ -78,12 +81,13 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
         check_identity(bundle, checkpoint.model, built.precision, built.kernels)
     else:
         check_identity(bundle, checkpoint.model, request.precision, request.kernels)
-    check_graphs(bundle)
+    graphs = checked_graphs(bundle)
     migration = None if request.ranges is None else read_ranges(request.ranges).migration
     check_migration(bundle, migration)
     draft = open_draft_layer(bundle, request.draft_layer, checkpoint)
-    reader = checkpoint.reader
-    with Verification(request, bundle, reader, events, migration, draft) as verification:
+    with Verification(
+        request, bundle, graphs, checkpoint.reader, events, migration, draft
+    ) as verification:
         engines = verification.check_engines()
         broken = any(check.problems for check in engines)
         tokens = None if broken else verification.check_tokens()
@@ -117,6 +121,7 @@ class Verification:
         self,
         request: VerificationRequest,
         bundle: EngineBundle,
+        graphs: Mapping[str, onnx.GraphProto],
         reader: TensorReader,
         events: Events,
         migration: Migration | None = None,
@@ -125,25 +130,22 @@ class Verification:
         self._began = process_time()
         self._token_seconds = 0.0
         self._unasked: tuple[str, ...] = ()
+        self._request = request
         self._seed = request.source.seed
-        self._is_dummy = request.source.load_format == "dummy"
-        self._atol = request.atol
-        self._max_divergence = request.max_divergence
         self._memory = min(request.verify_memory, available_memory())
         self._bundle = bundle
-        self._model = bundle.manifest.model
-        self._precision = bundle.manifest.precision
+        self._graphs = graphs
+        manifest = bundle.manifest
+        self._model, self._precision, form = manifest.model, manifest.precision, manifest.form
         self._reader = reader
-        target = bundle.manifest.target
-        self._is_compiled = target_of(target).is_compiled
-        form = bundle.manifest.form
+        self._is_compiled = target_of(manifest.target).is_compiled
         self._quantized = Reference(self._model, self._precision, reader, form, migration)
         float_precision = PrecisionSpec(dtype=self._precision.dtype)
         self._canonical = Reference(self._model, float_precision, reader, migration=migration)
         self._draft = (  # whose inputs no factor was measured for
             None if draft is None else Reference(self._model, self._precision, draft.reader, form)
         )
-        self._cpu = open_backend(DEFAULT_TARGET if self._is_compiled else target)
+        self._cpu = open_backend(DEFAULT_TARGET if self._is_compiled else manifest.target)
         self._plans = plan_runner(bundle) if self._is_compiled else None
         self._events = events
 
@@ -230,6 +232,7 @@ class Verification:
                     self._bundle,
                     self._cpu,
                     head,
+                    self._stored(head.engine),
                     self._quantized,
                     self._tolerance(default),
                     self._seed,
@@ -243,7 +246,7 @@ class Verification:
 
         ``layer_index``: by which the reference knows the engine, if not the engine's own.
         """
-        stored = graph_tensors(self._bundle, spec)
+        stored = self._stored(spec)
         index = spec.layer_index if layer_index is None else layer_index
         builder = ReferenceBuilder(reference, spec.kind, index)
         problems = [weight_problem(name, stored(name), array) for name, array in builder.tensors()]
@@ -268,6 +271,10 @@ class Verification:
             independent=reference.has_own_kernels and reference.is_exact(spec.kind),
         )
 
+    def _stored(self, spec: EngineSpec) -> Callable[[str], Array | None]:
+        """Return a function that reads an initialiser of an engine's graph."""
+        return graph_tensors(self._bundle.file(spec.graph).parent, self._graphs[spec.graph])
+
     def _check_plan(
         self, runner: PlanRunner, spec: EngineSpec, bucket: KVBucket | None
     ) -> EngineCheck:
@@ -283,7 +290,8 @@ class Verification:
         )
 
     def _tolerance(self, default: Tolerance) -> Tolerance:
-        return default if self._atol is None else Tolerance(self._atol, self._atol)
+        atol = self._request.atol
+        return default if atol is None else Tolerance(atol, atol)
 
     def check_tokens(self) -> TokenCheck | None:
         """Compare greedy tokens at full depth with Hugging Face's, in the bundle's float type.
@@ -307,7 +315,7 @@ class Verification:
         return compare_tokens(
             texts,
             logits,
-            self._atol or token_tolerance(self._precision),
+            self._request.atol or token_tolerance(self._precision),
             required=is_float,
             bound=self._divergence_bound(is_float=is_float),
         )
@@ -326,7 +334,11 @@ class Verification:
         Returns None for random weights, without a chat template, and if the bundle can't generate.
         """
         tokenizer = Tokenizer.of(self._bundle)
-        if self._is_dummy or tokenizer is None or tokenizer.chat is None:
+        if (
+            self._request.source.load_format == "dummy"
+            or tokenizer is None
+            or tokenizer.chat is None
+        ):
             return None
         if not self._generates:
             if not self._is_compiled:
@@ -354,8 +366,8 @@ class Verification:
 
     def _divergence_bound(self, *, is_float: bool) -> DivergenceBound | None:
         """Return the requested bound, else the default of a quantised precision."""
-        if self._max_divergence is not None:
-            return DivergenceBound(self._max_divergence, self._max_divergence)
+        if (largest := self._request.max_divergence) is not None:
+            return DivergenceBound(largest, largest)
         return None if is_float else divergence_bound(self._precision)
 
     def _streamed_texts(self) -> list[GreedyText]:

@@ -22,10 +22,17 @@ class EngineCalls(ABC):
     """Runs one engine, or its reference, on numpy arrays; shapes as in ``TensorRole``."""
 
     @abstractmethod
+    def run(self, inputs: Mapping[TensorRole, Array]) -> list[Array]:
+        """Run on inputs of any size; return the outputs in order.
+
+        Roles that the engine doesn't have are ignored.
+        """
+
     def embed(self, input_ids: Array, position_ids: Array) -> Array:
         """Map int64 input_ids and position_ids [B, S] to hidden states [B, S, E]."""
+        role = TensorRole
+        return self.run({role.INPUT_IDS: input_ids, role.POSITION_IDS: position_ids})[0]
 
-    @abstractmethod
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
         """Run a layer on hidden states [B, S, E]; row b starts at position ``starts[b]``.
 
@@ -33,31 +40,7 @@ class EngineCalls(ABC):
         place. With S > 1, all starts are 0 except for engines of skipdec's kernels; prompts are
         padded on the right, and outputs at padding are meaningless. Returns [B, S, E].
         """
-
-    @abstractmethod
-    def head(self, hidden_states: Array, row_positions: Array) -> Array:
-        """Map [B, S, E] and int64 [R] into B*S to float32 logits [R, V]."""
-
-    @abstractmethod
-    def candidates(self, logits: Array) -> tuple[Array, Array]:
-        """Return the K largest of float32 logits [R, V] per row, [R, K], and their int64 ids."""
-
-
-class WholeCalls(EngineCalls):
-    """An engine that takes inputs of any size in one call."""
-
-    @abstractmethod
-    def _run(self, inputs: Mapping[TensorRole, Array]) -> list[Array]:
-        """Return the outputs in order; roles that the engine doesn't have are ignored."""
-
-    @override
-    def embed(self, input_ids: Array, position_ids: Array) -> Array:
-        role = TensorRole
-        return self._run({role.INPUT_IDS: input_ids, role.POSITION_IDS: position_ids})[0]
-
-    @override
-    def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
-        output, key[...], value[...] = self._run(
+        output, key[...], value[...] = self.run(
             {
                 TensorRole.HIDDEN_STATES: hidden_states,
                 TensorRole.PAST_KEY: key,
@@ -67,38 +50,38 @@ class WholeCalls(EngineCalls):
         )
         return output
 
-    @override
     def head(self, hidden_states: Array, row_positions: Array) -> Array:
+        """Map [B, S, E] and int64 [R] into B*S to float32 logits [R, V]."""
         role = TensorRole
-        return self._run({role.HIDDEN_STATES: hidden_states, role.ROW_POSITIONS: row_positions})[0]
+        return self.run({role.HIDDEN_STATES: hidden_states, role.ROW_POSITIONS: row_positions})[0]
 
-    @override
     def candidates(self, logits: Array) -> tuple[Array, Array]:
-        top_logits, top_token_ids = self._run({TensorRole.LOGITS: logits})
+        """Return the K largest of float32 logits [R, V] per row, [R, K], and their int64 ids."""
+        top_logits, top_token_ids = self.run({TensorRole.LOGITS: logits})
         return top_logits, top_token_ids
 
 
-class ModuleCalls(WholeCalls):
+class ModuleCalls(EngineCalls):
     """An engine module with its weights; float32 throughout."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
 
     @override
-    def _run(self, inputs: Mapping[TensorRole, Array]) -> list[Array]:
+    def run(self, inputs: Mapping[TensorRole, Array]) -> list[Array]:
         tensors = {role: _float32_tensor(array) for role, array in inputs.items()}
         with torch.inference_mode():
             return [tensor.numpy() for tensor in call_by_role(self._module, tensors)]
 
 
-class SessionCalls(WholeCalls):
+class SessionCalls(EngineCalls):
     """An engine bound as in the runtime: cache updated in place, tensors by role."""
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session
 
     @override
-    def _run(self, inputs: Mapping[TensorRole, Array]) -> list[Array]:
+    def run(self, inputs: Mapping[TensorRole, Array]) -> list[Array]:
         spec = self._session.spec
         tensors = dict(inputs)
         tensors |= {role: inputs[past] for role, past in PAST_OF.items() if past in inputs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.draft_layer import TrainedDraftLayer, read_draft_layer
 from ..graphs.narrow import narrow_shapes
 from .calls import ModuleCalls, SessionCalls
-from .engines import check_engine, graph_tensors, weight_problem
+from .engines import check_engine, weight_problem
 from .reference import Reference, ReferenceBuilder
 from .report import EngineCheck
 from .tolerance import Tolerance
@@ -53,13 +54,16 @@ def check_draft_head(
     bundle: EngineBundle,
     backend: EngineBackend,
     head: DraftHead,
+    stored: Callable[[str], Array | None],
     reference: Reference,
     tolerance: Tolerance,
     seed: int,
 ) -> EngineCheck:
-    """Compare the narrow head with its module, and with the whole head bit for bit."""
+    """Compare the narrow head with its module, and with the whole head bit for bit.
+
+    ``stored`` reads the initialisers of its graph.
+    """
     builder = ReferenceBuilder(reference, head.engine.kind, None)
-    stored = graph_tensors(bundle, head.engine)
     shapes = narrow_shapes(reference.model, reference.precision, head.tokens)
     problems = []
     for name, array in builder.tensors():

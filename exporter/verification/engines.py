@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
 
-from ...engines.bundle import EngineBundle
 from ...engines.errors import SkipDecError
 from ...engines.manifest import EngineKind, EngineSpec, ModelSpec, TensorRole
 from ...engines.memory import Array
@@ -104,10 +104,8 @@ def _measure(
     )
 
 
-def graph_tensors(bundle: EngineBundle, spec: EngineSpec) -> Callable[[str], Array | None]:
-    """Return a function that reads an initialiser of the engine's graph, or None if missing."""
-    path = bundle.file(spec.graph)
-    graph = onnx.load(path, load_external_data=False).graph
+def graph_tensors(directory: Path, graph: onnx.GraphProto) -> Callable[[str], Array | None]:
+    """Return a function that reads an initialiser of a graph in ``directory``; None if missing."""
     initializers = {tensor.name: tensor for tensor in graph.initializer}
 
     def read(name: str) -> Array | None:
@@ -120,7 +118,7 @@ def graph_tensors(bundle: EngineBundle, spec: EngineSpec) -> Callable[[str], Arr
         extent = {entry.key: entry.value for entry in tensor.external_data}
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
         shape, offset = tuple(tensor.dims), int(extent["offset"])
-        return np.memmap(path.parent / extent["location"], dtype, "r", offset, shape)
+        return np.memmap(directory / extent["location"], dtype, "r", offset, shape)
 
     return read
 

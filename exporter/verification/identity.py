@@ -49,10 +49,10 @@ def check_migration(bundle: EngineBundle, migration: Migration | None) -> None:
     raise VerificationError(str(bundle.path), problem)
 
 
-def check_graphs(bundle: EngineBundle) -> None:
-    """Raise VerificationError, for all engines at once, if dtypes differ from the request.
+def checked_graphs(bundle: EngineBundle) -> dict[str, onnx.GraphProto]:
+    """Return the ONNX graphs, by path, without their weights; the builder has checked plans.
 
-    Checks ONNX graphs only: the builder has checked plans.
+    Raises VerificationError, for all engines at once, if dtypes differ from the request.
     """
     manifest = bundle.manifest
     float_precision = PrecisionSpec(dtype=manifest.precision.dtype)
@@ -60,15 +60,18 @@ def check_graphs(bundle: EngineBundle) -> None:
     if not target_of(manifest.target).is_compiled:
         engines = (*manifest.all_engines, *manifest.draft_engines)
         asked = [(spec, manifest.precision, manifest.form) for spec in engines] + asked
+    graphs: dict[str, onnx.GraphProto] = {}
     problems: list[str] = []
     for spec, precision, target in asked:
         graph = onnx.load(bundle.file(spec.graph), load_external_data=False).graph
+        graphs[spec.graph] = graph
         try:
             check_dtypes(graph, spec, manifest.model, precision, target)
         except SkipDecError as error:
             problems += [f"{error.subject}: {problem}" for problem in error.problems]
     if problems:
         raise VerificationError(str(bundle.path), *problems)
+    return graphs
 
 
 def loaded_bytes(bundle: EngineBundle) -> int:

@@ -53,7 +53,7 @@ class DeviceCalls(EngineCalls):
                 TensorRole.INPUT_IDS: ids[:, tokens],
                 TensorRole.POSITION_IDS: positions[:, tokens],
             }
-            pieces += self._run(inputs)
+            pieces += self.run(inputs)
         return np.concatenate(pieces, axis=1).reshape(*input_ids.shape, size)
 
     def layer(self, hidden_states: Array, key: Array, value: Array, starts: Array) -> Array:
@@ -71,7 +71,7 @@ class DeviceCalls(EngineCalls):
                 states = hidden_states[rows, tokens]
                 places = placing(starts[rows] + tokens.start, states.shape[1], self._capacity)
                 inputs = {TensorRole.HIDDEN_STATES: states, **places}
-                (output[rows, tokens],) = self._run(inputs, on_device)
+                (output[rows, tokens],) = self.run(inputs, on_device)
             self._caches.download()
             self._device.synchronize()
             for role, cache in caches.items():
@@ -90,22 +90,23 @@ class DeviceCalls(EngineCalls):
                     TensorRole.HIDDEN_STATES: states[:, tokens],
                     TensorRole.ROW_POSITIONS: row_positions[row : row + 1] - tokens.start,
                 }
-                (logits[row : row + 1],) = self._run(inputs)
+                (logits[row : row + 1],) = self.run(inputs)
         return logits
 
     @override
     def candidates(self, logits: Array) -> tuple[Array, Array]:
         slices = _pieces(len(logits), self._build.max_batch_size)
-        pieces = [self._run({TensorRole.LOGITS: logits[rows]}) for rows in slices]
+        pieces = [self.run({TensorRole.LOGITS: logits[rows]}) for rows in slices]
         top_logits, top_token_ids = map(np.concatenate, zip(*pieces, strict=True))
         return top_logits, top_token_ids
 
-    def _run(
+    @override
+    def run(
         self,
         inputs: Mapping[TensorRole, Array],
         caches: Mapping[TensorRole, Tensor] | None = None,
     ) -> list[Array]:
-        """Upload ``inputs``, run, and return the outputs but for ``caches``, already on device."""
+        """Run on inputs within the limits; return the outputs but for ``caches``, on device."""
         spec, staging, kept = self._session.spec, self._staging, caches or {}
         inputs = {role: array for role, array in inputs.items() if role in spec.roles}
         outputs = [tensor for tensor in spec.outputs if tensor.role not in kept]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from hollow_bundles import hollow_manifest
@@ -28,13 +30,7 @@ class Layer(EngineCalls):
         is_off = {"nothing": False, "batch": rows > 1, "cut": tokens == 10}[self.depends_on]
         return np.nextafter(hidden_states, np.float32(2)) if is_off else hidden_states
 
-    def embed(self, input_ids: Array, position_ids: Array) -> Array:
-        raise NotImplementedError
-
-    def head(self, hidden_states: Array, row_positions: Array) -> Array:
-        raise NotImplementedError
-
-    def candidates(self, logits: Array) -> tuple[Array, Array]:
+    def run(self, inputs: Mapping[TensorRole, Array]) -> list[Array]:
         raise NotImplementedError
 
 
