@@ -78,7 +78,7 @@ def _advice(config: TuneConfig) -> str:
     """Return advice on continuing after Ctrl-C, which depends on what was saved."""
     from ..tuning.work import directories_of
 
-    if directories_of(config).last_checkpoint() is None:
+    if directories_of(config).last_save() is None:
         return (
             "nothing was saved yet: no step had ended, or it was stopped twice; run the command "
             "again, with or without --resume"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 from ...engines.checking import Problems
 from ...engines.errors import MissingExtraError, UsageError
@@ -22,7 +23,7 @@ from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, to
 from .config import FULL, TuneConfig
 from .draft import draft_layers
 from .start import StartModel, open_start
-from .work import Resumed, TuningDirectories, directories_of
+from .work import TuningDirectories, directories_of
 
 VALIDATION_EXAMPLES = 512  # that are measured
 StepSchedules = Callable[[int], ExitSchedule]
@@ -46,7 +47,7 @@ class TuningPlan:
     schedules: StepSchedules
     data: TokenisedData
     validation: TokenisedData | None
-    resumed: Resumed | None
+    resumed: Path | None
     warnings: tuple[str, ...]
     draft_layers: tuple[int, ...] = ()
 
@@ -93,7 +94,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     problems.attempt(_check_adapters, config)
     problems.attempt(_check_sharding, config)
     problems.attempt(directories.check, force=config.force, resume=config.resume)
-    resumed = problems.attempt(directories.resumed) if config.resume else None
+    resumed = directories.last_save() if config.resume else None
     examples = problems.attempt(load_examples, config.data)
     events.advance("data")
     held_out = problems.attempt(_load_validation, config)
@@ -222,9 +223,9 @@ def _warnings(
     config: TuneConfig,
     data: TokenisedData,
     validation: TokenisedData | None,
-    resumed: Resumed | None,
+    resumed: Path | None,
 ) -> list[str]:
-    warnings = [*(() if resumed is None else resumed.warnings), *data.warnings]
+    warnings = [*data.warnings]
     if config.resume and resumed is None:
         warnings.append("there is no save to resume, so the tuning begins anew")
     if validation is not None:

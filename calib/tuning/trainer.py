@@ -36,7 +36,7 @@ from .config import TuneConfig
 from .draft import step_windows
 from .model import IGNORED_LABEL, SkipModel
 from .plan import StepSchedules, TuningPlan
-from .work import Save
+from .work import seal_save
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -77,7 +77,7 @@ def train(plan: TuningPlan, trainer: OrderedTrainer) -> None:
     After a signal the step ends and is saved, then the signal is delivered. A second one interrupts
     at once.
     """
-    resumed = None if plan.resumed is None else str(plan.resumed.save.path)
+    resumed = None if plan.resumed is None else str(plan.resumed)
     full_disk = naming_full_disk(plan.directories.work, SafetensorError, RuntimeError)
     with full_disk, trainer.interruption:
         trainer.train(resume_from_checkpoint=resumed)
@@ -113,24 +113,11 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
     )
 
 
-def tuned_weights(
-    plan: TuningPlan, trainer: SkipTrainer, dtype: torch.dtype
-) -> tuple[PreTrainedModel, int] | None:
-    """Return transformers' own model with the tuned weights, and the number of trained ones.
+def gathered_weights(plan: TuningPlan, trainer: OrderedTrainer) -> PreTrainedModel | None:
+    """Return transformers' own model with the tuned weights, in the type that is written.
 
     Adapters are merged and the weights of all processes gathered; None except in the main process.
-    Raises SkipDecError in every process if the weights, as they would be written, are not finite.
     """
-    tuned = _gathered(plan, trainer, dtype)
-    finite = tuned is None or are_finite(tuned[0].parameters())
-    require_finite(plan, finite, trainer.args.device)
-    return tuned
-
-
-def _gathered(
-    plan: TuningPlan, trainer: SkipTrainer, dtype: torch.dtype
-) -> tuple[PreTrainedModel, int] | None:
-    trained = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
     state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     if not trainer.is_world_process_zero():
         return None
@@ -144,7 +131,7 @@ def _gathered(
         plain = source.plain_class(source.config)
     plain.load_state_dict(state, assign=True)
     plain.tie_weights()
-    return plain.to(dtype).eval(), trained
+    return plain.to(getattr(torch, plan.config.save_dtype)).eval()
 
 
 def _with_adapters(plan: TuningPlan, model: SkipModel, rank: int) -> PeftModel:
@@ -227,7 +214,7 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         """Seal the save that all processes have written."""
         everywhere(True, args.device)  # waits for all processes to write their parts
         if state.is_world_process_zero:
-            Save(Path(args.output_dir) / f"checkpoint-{state.global_step}").seal()
+            seal_save(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
@@ -370,7 +357,7 @@ def divergence(plan: TuningPlan, what: str) -> SkipDecError:
     if config.save_dtype == "float16":
         remedies.append("leave out --save-dtype float16")
     text = f"{what}, and nothing was published; {', '.join(remedies)}, or look at the data"
-    last = plan.directories.last_checkpoint()
+    last = plan.directories.last_save()
     if last is not None:
         step = last.name.removeprefix("checkpoint-")
         text += (

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
-from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
-from ...engines.documents import naming_full_disk, sealed_text, write_file
 from ...engines.host.events import Events
-from ...engines.host.installation import missing_modules
-from ...exporter.checkpoint.template import template_files
 from ...runtime.schedule import ExitSchedule
-from ...runtime.schedule.bundle import schedule_file
 from .config import TuneConfig
-from .drafting.training import train_draft_layer
-from .family import load_skip_model
 from .plan import TuningPlan, plan_tuning
-from .report import Acceptance, DraftReport, TuningReport, make_report, plot_curves, tuned_card
-from .stages import Stages, announce_held_out
-from .work import CURVES_NAME, FREE_OPTIONS, REPORT_NAME, num_processes
+from .report import Acceptance, DraftReport, TuningReport, make_report
+from .work import FREE_OPTIONS, num_processes
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from .subjects import NewDraftLayer, WholeModel
 
-    from .model import SkipModel
+_TITLES = {  # of the stages; one with a number announces as many steps, the others their own
+    "load": ("loading", 1),
+    "validate": ("held-out loss", None),
+    "train": ("tuning", None),
+    "publish": ("writing", 1),
+}
 
 
 def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | None:
@@ -64,47 +63,51 @@ def is_main() -> bool:
 
 
 def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
-    import torch
     from transformers import set_seed
 
-    if plan.config.draft_layer is not None:
-        return train_draft_layer(plan, events, is_main=is_main())
-    from .trainer import divergence, make_trainer, train, tuned_weights
+    from .subjects import NewDraftLayer, WholeModel
+    from .trainer import divergence, train
 
-    stages = Stages(events)
+    stages = _Stages(events)
     with stages.timed("load"):
         model = plan.start.load()
     set_seed(plan.config.seed)  # for adapters and dropout
+    is_whole = plan.config.draft_layer is None
+    subject = WholeModel(plan, model) if is_whole else NewDraftLayer(plan, model)
     with stages.timed("validate"):
-        before = _measure("start", model, plan, events) if is_main() else _HeldOut()
+        before = _measure("start", subject, plan, events) if is_main() else _HeldOut()
     with stages.timed("train"):
-        trainer = make_trainer(plan, model, events)
+        trainer = subject.make_trainer(events)
         train(plan, trainer)
-        tuned = tuned_weights(plan, trainer, getattr(torch, plan.config.save_dtype))
-    if tuned is None:
+        subject.finish(trainer)
+    if not is_main():
         return None
-    plain, trained = tuned
     with stages.timed("publish"):
         directory = plan.directories.stage()
-        _write_checkpoint(plain, plan, directory)
-        after = _HeldOut()
-        if plan.validation is not None:
-            tuned_model = load_skip_model(directory, plan.model.family)
-            after = _measure("tuned", tuned_model, plan, events)
-            if not all(map(isfinite, after.losses.values())):
-                raise divergence(plan, f"held-out losses are {after.losses}")
+        subject.write(directory)
+        after = _measure("tuned", subject, plan, events)
+        if not all(map(isfinite, after.losses.values())):
+            raise divergence(plan, f"held-out losses are {after.losses}")
+        drafts = None
+        if subject.drafts is not None:
+            drafts = DraftReport(
+                text=subject.drafts,
+                layers=plan.draft_layers,
+                start=before.drafts,
+                tuned=after.drafts,
+            )
         report = make_report(
             plan,
             trainer.state,
-            parameters=plain.num_parameters(),
-            trained_parameters=trained,
+            parameters=subject.parameters,
+            trained_parameters=subject.trained_parameters,
             losses=before.losses | after.losses,
             seconds=stages.seconds,
             processes=trainer.args.world_size,
             device=str(trainer.args.device),
-            drafts=_draft_report(plan, before, after),
+            drafts=drafts,
         )
-        _describe(report, plan, directory)
+        subject.describe(report, directory)
         plan.directories.publish()
     return report
 
@@ -120,54 +123,43 @@ class _HeldOut:
     drafts: Acceptance | None = None
 
 
-def _measure(name: str, model: SkipModel, plan: TuningPlan, events: Events) -> _HeldOut:
-    """Measure ``model`` on the held-out examples, if any; losses are named ``NAME_at_full``, …."""
+def _measure(
+    name: str, subject: WholeModel | NewDraftLayer, plan: TuningPlan, events: Events
+) -> _HeldOut:
+    """Measure on the held-out examples, if any; losses are named ``NAME_at_full``, ….
+
+    They do not change where a draft layer is trained.
+    """
     from .batches import mean_loss
-    from .drafting.acceptance import held_by_layers, measure_acceptance
+    from .drafting.acceptance import measure_acceptance
 
     if plan.validation is None:
         return _HeldOut()
     examples, size = plan.validation.examples, plan.config.batch_size
-    announce_held_out(events, len(examples), size, 2 if plan.schedule.is_reduced else 1)
-    measured = partial(mean_loss, model, examples, batch_size=size, events=events)
+    passes = 2 if plan.schedule.is_reduced else 1
+    events.stage(_TITLES["validate"][0], passes * -(-len(examples) // size))
+    measured = partial(mean_loss, subject.model, examples, batch_size=size, events=events)
     at_schedule = at_full = measured(plan.schedule)
     if plan.schedule.is_reduced:
-        full = ExitSchedule.full(plan.model.num_layers)
-        at_full = measured(full)
+        at_full = measured(ExitSchedule.full(plan.model.num_layers))
     losses = {f"{name}_at_schedule": at_schedule, f"{name}_at_full": at_full}
-    if plan.config.draft is None:
-        return _HeldOut(losses)
-    held = held_by_layers(model, plan.draft_layers)
-    return _HeldOut(losses, measure_acceptance(model, plan, held))
+    held = subject.held()
+    return _HeldOut(losses, held and measure_acceptance(subject.model, plan, held))
 
 
-def _draft_report(plan: TuningPlan, before: _HeldOut, after: _HeldOut) -> DraftReport | None:
-    """Return the drafts that were tuned; None if there are none."""
-    if plan.config.draft is None:
-        return None
-    return DraftReport(
-        text=plan.config.draft.layers,
-        layers=plan.draft_layers,
-        start=before.drafts,
-        tuned=after.drafts,
-    )
+@dataclass(frozen=True)
+class _Stages:
+    """The seconds that each stage took so far, by its name in the report."""
 
+    events: Events
+    seconds: dict[str, float] = field(default_factory=dict)
 
-def _describe(report: TuningReport, plan: TuningPlan, directory: Path) -> None:
-    """Write the report, the model card and, if matplotlib is installed, the curves."""
-    write_file(directory / REPORT_NAME, report.model_dump_json(indent=2) + "\n")
-    write_file(directory / CARD_NAME, tuned_card(plan, report))
-    if not missing_modules("plot"):
-        plot_curves(report, directory / CURVES_NAME)
-
-
-def _write_checkpoint(model: PreTrainedModel, plan: TuningPlan, directory: Path) -> None:
-    """Write weights, config, tokenizer, template and schedule for ``skipdec export``."""
-    from safetensors import SafetensorError
-
-    with naming_full_disk(directory, SafetensorError):
-        model.save_pretrained(directory)
-    share_weights(directory)
-    for name, content in (plan.start.files | template_files(plan.data.template.text)).items():
-        write_file(directory / name, content)
-    write_file(directory / SCHEDULE_NAME, sealed_text(schedule_file(plan.schedule)))
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Announce a stage and record how long it took."""
+        self.events.stage(*_TITLES[stage])
+        begin = perf_counter()
+        yield
+        if stage == "load":
+            self.events.advance()
+        self.seconds[stage] = round(perf_counter() - begin, 3)

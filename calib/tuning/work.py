@@ -10,17 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from ...engines.bundle import file_record, replace_file
 from ...engines.bundle.place import Place, foreign_directory
 from ...engines.documents import read_json
 from ...engines.errors import UsageError
-from ...engines.manifest import FileRecord
+from ...exporter.checkpoint.draft_layer import FACTS_NAME
 from .config import TuneConfig
 
 REPORT_NAME = "tuning_report.json"
-DRAFT_LAYER_NAME = "draft_layer.json"
 CURVES_NAME = "tuning_curves.png"
 SEAL_NAME = "seal.json"
 FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
@@ -29,14 +26,6 @@ FREE_OPTIONS = {"resume", "force", "output", "logging_steps", "save_steps"}
 _PREFIX = "checkpoint-"
 _OPTIONS_NAME = "options.json"
 _PUBLISHED_NAME = "published"
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """The save from which a run continues. ``warnings`` name damaged later saves for people."""
-
-    save: Save
-    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,7 @@ class TuningDirectories:
         problems = self.place.problems(force=force)
         if foreign is not None:
             problems.append(f"needs the name {self.work.name}, which {foreign}")
-        if not resume and self.last_checkpoint() is not None:
+        if not resume and self.last_save() is not None:
             problems.append(
                 f"has an unfinished tuning; pass --resume, or delete {self.work} to start over"
             )
@@ -85,35 +74,18 @@ class TuningDirectories:
             self.place.sweep()
             raise UsageError(str(self.output), *problems)
 
-    def last_checkpoint(self) -> Path | None:
-        """Trainer's newest completed checkpoint; None if there is none."""
-        sealed = (save.path for save in saves_in(self.checkpoints) if save.is_sealed)
-        return next(sealed, None)
+    def last_save(self) -> Path | None:
+        """Return Trainer's newest whole checkpoint; None if there is none.
 
-    def resumed(self) -> Resumed | None:
-        """Return the newest undamaged save; hashes every byte of it and of damaged newer ones.
-
-        None if there is no save, as when a run was interrupted before its first step ended. Raises
-        UsageError with the damage of each save if none is left.
+        One whose writing was interrupted is not whole, nor one whose files have other sizes since.
         """
-        damages: list[str] = []
-        for save in saves_in(self.checkpoints):
-            if (damage := save.damage()) is None:
-                warnings = [f"{each}: it is deleted" for each in damages]
-                if damages:
-                    warnings.append(f"resumed at step {save.step}")
-                return Resumed(save, tuple(warnings))
-            damages.append(f"{save.path.name}: {damage}")
-        if damages:
-            advice = f"every save is damaged; delete {self.work} to start over, without --resume"
-            raise UsageError(str(self.checkpoints), *damages, advice)
-        return None
+        return next((save for save in self._saves() if _is_whole(save)), None)
 
-    def begin(self, options: Mapping[str, Any], *, resumed: Resumed | None) -> None:
+    def begin(self, options: Mapping[str, Any], *, resumed: Path | None) -> None:
         """Create the working directory; on resuming, compare ``options`` with the first run's.
 
-        Saves newer than ``resumed`` are damaged and get deleted. Call this inside ``place.locked``.
-        Raises UsageError with every option that differs.
+        Newer saves than ``resumed`` are not whole and get deleted. Call this inside
+        ``place.locked``. Raises UsageError with every option that differs.
         """
         path = self.work / _OPTIONS_NAME
         if resumed is None:
@@ -135,13 +107,13 @@ class TuningDirectories:
         ]
         if problems:
             raise UsageError("--resume", *problems)
-        for save in saves_in(self.checkpoints):
-            if save.step > resumed.save.step:
-                shutil.rmtree(save.path)
+        saves = self._saves()
+        for save in saves[: saves.index(resumed)]:
+            shutil.rmtree(save)
 
     def abandon(self) -> None:
         """Delete the state of a failed run that saved nothing and so can't be resumed."""
-        if self.last_checkpoint() is None:
+        if self.last_save() is None:
             shutil.rmtree(self.work, ignore_errors=True)  # errors here must not hide the failure
 
     def stage(self) -> Path:
@@ -159,6 +131,11 @@ class TuningDirectories:
         replace_file(self.work / _PUBLISHED_NAME, digest.encode())
         self.place.take(self.place.partial)
         self._forget()
+
+    def _saves(self) -> list[Path]:
+        """Return all saves, whole or not, newest first."""
+        saves = [path for path in self.checkpoints.glob(f"{_PREFIX}*") if _step(path).isdecimal()]
+        return sorted(saves, key=lambda path: int(_step(path)), reverse=True)
 
     @property
     def _is_published(self) -> bool:
@@ -179,7 +156,7 @@ def directories_of(config: TuneConfig) -> TuningDirectories:
     output = config.output.expanduser().absolute()
     if config.draft_layer is None:
         return TuningDirectories(output)
-    return TuningDirectories(output, DRAFT_LAYER_NAME, "a draft layer")
+    return TuningDirectories(output, FACTS_NAME, "a draft layer")
 
 
 def num_processes() -> int:
@@ -187,58 +164,22 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-@dataclass(frozen=True)
-class Save:
-    """One checkpoint directory of Trainer's."""
-
-    path: Path
-
-    @property
-    def step(self) -> int:
-        """Steps done: 500 for ``checkpoint-500``."""
-        return int(self.path.name.removeprefix(_PREFIX))
-
-    @property
-    def is_sealed(self) -> bool:
-        """True if the save was completed."""
-        return (self.path / SEAL_NAME).is_file()
-
-    def seal(self) -> None:
-        """Record sizes and hashes of the save, to which nothing is written afterwards."""
-        document = [record.model_dump(mode="json") for record in self._records()]
-        content = json.dumps(document, indent=2) + "\n"
-        replace_file(self.path / SEAL_NAME, content.encode())
-
-    def damage(self) -> str | None:
-        """Return the damage, hashing every byte; None if the save equals its seal."""
-        if not self.is_sealed:
-            return f"has no {SEAL_NAME}: its writing was interrupted"
-        try:
-            document = read_json(self.path / SEAL_NAME, UsageError, subject=SEAL_NAME)
-            expected = {entry["path"]: FileRecord(**entry) for entry in document}
-            found = {record.path: record for record in self._records()}
-        except UsageError as error:
-            return str(error)
-        except (TypeError, KeyError, ValidationError):
-            return f"{SEAL_NAME} is not what was written"
-        except OSError as error:
-            return f"can't be read ({error})"
-        for path, record in expected.items():
-            if path not in found:
-                return f"{path} is missing"
-            if found[path] != record:
-                return f"{path} is not what was written"
-        return None
-
-    def _records(self) -> list[FileRecord]:
-        """Return records of all files but the seal, by name."""
-        paths = sorted(path for path in self.path.rglob("*") if path.is_file())
-        names = (path.relative_to(self.path).as_posix() for path in paths)
-        return [file_record(self.path, name) for name in names if name != SEAL_NAME]
+def seal_save(save: Path) -> None:
+    """Record the sizes of a save's files, to which nothing is written afterwards."""
+    replace_file(save / SEAL_NAME, json.dumps(_sizes(save), indent=2).encode() + b"\n")
 
 
-def saves_in(directory: Path) -> list[Save]:
-    """Return all saves of a run, damaged or not, newest first."""
-    saves = (Save(path) for path in directory.glob(f"{_PREFIX}*"))
-    numbered = [save for save in saves if save.path.name.removeprefix(_PREFIX).isdecimal()]
-    return sorted(numbered, key=lambda save: save.step, reverse=True)
+def _is_whole(save: Path) -> bool:
+    try:
+        return bool(read_json(save / SEAL_NAME, UsageError) == _sizes(save))
+    except (UsageError, OSError):
+        return False
+
+
+def _sizes(save: Path) -> dict[str, int]:
+    files = [path for path in sorted(save.rglob("*")) if path.is_file() and path.name != SEAL_NAME]
+    return {path.relative_to(save).as_posix(): path.stat().st_size for path in files}
+
+
+def _step(save: Path) -> str:
+    return save.name.removeprefix(_PREFIX)

@@ -85,5 +85,5 @@ def _fixed_options(config: TuneConfig) -> dict[str, object]:
 def _tune(run: Run) -> None:
     from skipdec.calib.tuning.tuning import tune
 
-    unfinished = TuningDirectories(run.checkpoint).last_checkpoint() is not None
+    unfinished = TuningDirectories(run.checkpoint).last_save() is not None
     tune(run.tuning.model_copy(update={"resume": unfinished}))

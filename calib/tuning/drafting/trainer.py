@@ -14,10 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ....engines.host.events import Events
 from ..model import IGNORED_LABEL, SkipModel
-from ..plan import TuningPlan
-from ..trainer import OrderedTrainer, kl_divergence, trainer_keywords
+from ..trainer import OrderedTrainer, kl_divergence
 
 
 class DraftLayer(nn.Module):
@@ -74,8 +72,3 @@ class DraftLayerTrainer(OrderedTrainer):
         total = kl_divergence(logits, wanted)
         loss = self.mean(total, len(wanted), num_items_in_batch)
         return (loss, {"loss": loss}) if return_outputs else loss
-
-
-def make_draft_trainer(plan: TuningPlan, layer: DraftLayer, events: Events) -> DraftLayerTrainer:
-    """Return the Trainer of a draft layer for ``plan``."""
-    return DraftLayerTrainer(**trainer_keywords(plan, events), model=layer)

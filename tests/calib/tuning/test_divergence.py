@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from interruptions import add_callback
 from transformers import TrainerCallback
 
-from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.tuning import tune
 from skipdec.engines.errors import SkipDecError
@@ -59,17 +59,6 @@ class Weight(TrainerCallback):  # type: ignore[misc]
             next(model.parameters()).data.view(-1)[0] = self.value
 
 
-def set_weight(value: float, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_trainer = tune_training.make_trainer
-
-    def changed(*args: Any) -> Any:  # noqa: ANN401
-        trainer = make_trainer(*args)
-        trainer.add_callback(Weight(value, step))
-        return trainer
-
-    monkeypatch.setattr(tune_training, "make_trainer", changed)
-
-
 @pytest.mark.parametrize("logging_steps", [1, 100])
 def test_a_loss_or_weights_that_are_not_finite_end_the_run(
     logging_steps: int, tmp_path: Path
@@ -87,7 +76,7 @@ def test_a_loss_or_weights_that_are_not_finite_end_the_run(
 def test_earlier_saves_stay_and_diverged_weights_are_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_weight(torch.nan, 4, monkeypatch)
+    add_callback(Weight(torch.nan, 4), monkeypatch)
     with pytest.raises(SkipDecError, match=r"not finite after step 4.* the save of step 2 stays"):
         tune(settings(tmp_path, save_steps=2, logging_steps=100))
     saves = tmp_path / ".tuned.tuning" / "checkpoints"
@@ -99,7 +88,7 @@ def test_weights_are_checked_in_the_published_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1e5 is finite in float32 but not in float16."""
-    set_weight(1e5, 1, monkeypatch)
+    add_callback(Weight(1e5, 1), monkeypatch)
     with pytest.raises(
         SkipDecError, match=r"not finite as float16.*leave out --save-dtype float16"
     ):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from skipdec.calib.tuning.work import REPORT_NAME, SEAL_NAME, Save, TuningDirectories
+from skipdec.calib.tuning.work import REPORT_NAME, SEAL_NAME, TuningDirectories, seal_save
 from skipdec.engines.errors import UsageError
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
@@ -17,7 +18,6 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "removed": Path.unlink,
     "emptied": lambda path: path.write_bytes(b""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-3]),
-    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
 }
 
 
@@ -31,36 +31,29 @@ def directories(tmp_path: Path) -> TuningDirectories:
         save.mkdir()
         for name in FILES:
             (save / name).write_text(f"{name} after {step}")
-        Save(save).seal()
+        seal_save(save)
     return directories
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", [*FILES, SEAL_NAME])
-def test_a_damaged_save_falls_back_to_the_one_before_and_says_so(
+def test_a_damaged_save_falls_back_to_the_one_before(
     name: str, damage: str, directories: TuningDirectories
 ) -> None:
-    assert directories.resumed().save.step == 10
     newest, older = (directories.checkpoints / f"checkpoint-{step}" for step in (10, 5))
+    assert directories.last_save() == newest
     DAMAGES[damage](newest / name)
-    resumed = directories.resumed()
-    assert resumed.save.step == 5
-    assert "checkpoint-10: " in resumed.warnings[0]
-    assert name in resumed.warnings[0]
+    assert directories.last_save() == older
     DAMAGES[damage](older / name)
-    with pytest.raises(UsageError) as caught:
-        directories.resumed()
-    assert len(caught.value.problems) == 3
-    assert "start over" in caught.value.problems[-1]
-    directories.check(force=False, resume=True)
-    assert newest.is_dir(), "an error deletes nothing"
+    assert directories.last_save() is None
+    assert newest.is_dir(), "only a run deletes"
 
 
 def test_resuming_deletes_later_saves_and_asks_for_the_same_options(
     directories: TuningDirectories,
 ) -> None:
     (directories.checkpoints / "checkpoint-10" / "optimizer.pt").unlink()
-    resumed = directories.resumed()
+    resumed = directories.last_save()
     with pytest.raises(UsageError, match="seed is 1; the run began with 0"):
         directories.begin({"seed": 1}, resumed=resumed)
     directories.begin({"seed": 0}, resumed=resumed)
@@ -71,7 +64,7 @@ def test_resuming_deletes_later_saves_and_asks_for_the_same_options(
 def test_damaged_options_say_what_can_be_done(content: str, directories: TuningDirectories) -> None:
     (directories.work / "options.json").write_text(content)
     with pytest.raises(UsageError, match="start over, without --resume"):
-        directories.begin({"seed": 0}, resumed=directories.resumed())
+        directories.begin({"seed": 0}, resumed=directories.last_save())
 
 
 def test_an_interrupted_first_save_is_discarded(directories: TuningDirectories) -> None:
@@ -82,17 +75,17 @@ def test_an_interrupted_first_save_is_discarded(directories: TuningDirectories) 
     assert not list(directories.checkpoints.iterdir())
 
 
-@pytest.mark.parametrize("killed_before", ["take", "_forget"])
+@pytest.mark.parametrize("killed_before", ["take", "rmtree"])
 def test_leftovers_of_a_late_kill_are_deleted_by_the_next_run(
     killed_before: str, directories: TuningDirectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         pass
 
-    def kill(*_: object) -> None:
+    def kill(*_: object, **__: object) -> None:
         raise Killed
 
-    owner = TuningDirectories if killed_before == "_forget" else type(directories.place)
+    owner = shutil if killed_before == "rmtree" else type(directories.place)
     (directories.stage() / REPORT_NAME).write_text(json.dumps({"seconds": 1.5}))
     with monkeypatch.context() as patch:
         patch.setattr(owner, killed_before, kill)
@@ -100,7 +93,7 @@ def test_leftovers_of_a_late_kill_are_deleted_by_the_next_run(
             directories.publish()
     with pytest.raises(UsageError, match=r"pass --resume|pass --force") as caught:
         directories.check(force=False, resume=False)
-    published = killed_before == "_forget"
+    published = killed_before == "rmtree"
     assert ("pass --force" in str(caught.value)) == published
     assert directories.work.exists() == (not published)
 

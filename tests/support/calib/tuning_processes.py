@@ -35,17 +35,16 @@ def run(job: dict[str, Any]) -> None:
     os.environ["ACCELERATE_USE_FSDP"] = str(job["sharded"]).lower()
     os.environ["FSDP_VERSION"] = "2"
     os.environ["FSDP_AUTO_WRAP_POLICY"] = "TRANSFORMER_BASED_WRAP"
-    make_trainer = tune_training.make_trainer
+    train = tune_training.train
 
-    def checked(*args: Any) -> Any:  # noqa: ANN401
-        trainer = make_trainer(*args)
+    def checked(plan: Any, trainer: Any) -> None:  # noqa: ANN401
         wanted = DistributedType.FSDP if job["sharded"] else DistributedType.MULTI_CPU
         assert trainer.accelerator.distributed_type == wanted
         if job["stop_at"] is not None:
             trainer.add_callback(Stop(job["stop_at"]))
-        return trainer
+        train(plan, trainer)
 
-    tune_training.make_trainer = checked
+    tune_training.train = checked
     try:
         tune(TuneConfig(**job["config"]))
         assert job["error"] is None
@@ -55,7 +54,7 @@ def run(job: dict[str, Any]) -> None:
         if job["error"] is None or job["error"] not in str(error):
             raise
     finally:
-        tune_training.make_trainer = make_trainer
+        tune_training.train = train
     torch.distributed.barrier()
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from interruptions import interrupt
 from safetensors.torch import load_file
 from tiny_models import STRUCTURES
 from torch.nn import functional as F
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import ExampleDataset, collate
 from skipdec.calib.tuning.config import TuneConfig
-from skipdec.calib.tuning.drafting import trainer as draft_training
 from skipdec.calib.tuning.drafting.trainer import DraftLayer, DraftLayerTrainer
 from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.tuning import tune
@@ -133,7 +133,7 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
             "sha256": opened.source()["content"],
         },
         "training": {"steps": 80, "examples": 8, "learning_rate": 1e-2, "seed": 0},
-        "acceptance": {"held_of_6": tuned.held_of_6, "first": tuned.first},
+        "acceptance": tuned.model_dump(),
     }
     weights = load_file(output / "draft_layer.safetensors")
     prefix = "model.decoder.layers.0."
@@ -173,16 +173,8 @@ def test_without_held_out_data_there_is_no_acceptance(settings: Callable[..., Tu
     assert report is not None
     assert any("--validation FILE names held-out data" in warning for warning in report.warnings)
     document = json.loads((report.output / "draft_layer.json").read_text())
-    assert "acceptance" not in document
+    assert document["acceptance"] == {}
     assert document["behind"] == 3
-
-
-class Stop(TrainerCallback):  # type: ignore[misc]
-    """Ends the process's work after 7 steps, as a kill would."""
-
-    def on_step_begin(self, args: object, state: Any, control: object, **_: object) -> None:  # noqa: ANN401
-        if state.global_step == 7:
-            raise KeyboardInterrupt
 
 
 def test_a_resumed_run_ends_in_the_same_layer(
@@ -190,17 +182,7 @@ def test_a_resumed_run_ends_in_the_same_layer(
 ) -> None:
     options = {"draft_layer": 1, "save_steps": 5, "batch_size": 4}
     tune(settings("undisturbed", **options))
-    make_trainer = draft_training.make_draft_trainer
-
-    def stopping(*args: Any) -> Any:  # noqa: ANN401
-        made = make_trainer(*args)
-        made.add_callback(Stop())
-        return made
-
-    with monkeypatch.context() as patch:
-        patch.setattr(draft_training, "make_draft_trainer", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            tune(settings("resumed", **options))
+    interrupt(settings("resumed", **options), 7, monkeypatch)
     (weights,) = (tmp_path / ".resumed.tuning").rglob("model.safetensors")
     assert set(load_file(weights)) == {
         f"layer.{name}" for name in load_file(tmp_path / "undisturbed/draft_layer.safetensors")
@@ -223,7 +205,7 @@ def test_only_a_draft_layer_is_replaced_by_force(
         raise SkipDecError("disk", "failed while the second file was written")
 
     with monkeypatch.context() as patch:
-        patch.setattr("skipdec.calib.tuning.drafting.files.write_file", fail)
+        patch.setattr("skipdec.calib.tuning.subjects.write_file", fail)
         with pytest.raises(SkipDecError, match="second file"):
             tune(settings(**options, force=True, seed=1))
     assert digests(output) == before, "an error leaves the result in place"

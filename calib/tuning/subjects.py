@@ -1,0 +1,162 @@
+"""What a tuning trains: a whole model, or a draft layer while the model is frozen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save
+
+from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
+from ...engines.documents import naming_full_disk, sealed_text, write_file
+from ...engines.host.events import Events
+from ...engines.host.installation import missing_modules
+from ...exporter.checkpoint.checkpoint import open_checkpoint
+from ...exporter.checkpoint.draft_layer import (
+    FACTS_NAME,
+    TENSORS_NAME,
+    DraftedModel,
+    DraftLayerFacts,
+)
+from ...exporter.checkpoint.template import template_files
+from ...exporter.config import CheckpointSource
+from ...runtime.schedule.bundle import schedule_file
+from .drafting.acceptance import HeldDrafts, held_by_layer, held_by_layers
+from .drafting.trainer import DraftLayer, DraftLayerTrainer
+from .family import load_skip_model
+from .plan import TuningPlan
+from .report import TuningReport, plot_curves, tuned_card
+from .trainer import (
+    OrderedTrainer,
+    are_finite,
+    gathered_weights,
+    make_trainer,
+    require_finite,
+    trainer_keywords,
+)
+from .work import CURVES_NAME, REPORT_NAME
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from .model import SkipModel
+
+
+class WholeModel:
+    """A model whose weights are trained, or adapters that are merged into them.
+
+    ``model`` has the start weights, and after ``write`` those that were written.
+    """
+
+    def __init__(self, plan: TuningPlan, model: SkipModel) -> None:
+        self._plan, self.model = plan, model
+        self._plain: PreTrainedModel | None = None
+        self.parameters = self.trained_parameters = 0
+        self.drafts = None if plan.config.draft is None else plan.config.draft.layers
+
+    def make_trainer(self, events: Events) -> OrderedTrainer:
+        """Return the Trainer of the model."""
+        return make_trainer(self._plan, self.model, events)
+
+    def finish(self, trainer: OrderedTrainer) -> None:
+        """Gather the weights in the main process, as they will be written.
+
+        Raises SkipDecError in every process if they are not finite then.
+        """
+        self._plain = gathered_weights(self._plan, trainer)
+        if self._plain is not None:
+            weights = trainer.model.parameters()
+            self.parameters = self._plain.num_parameters()
+            self.trained_parameters = sum(one.numel() for one in weights if one.requires_grad)
+        is_finite = self._plain is None or are_finite(self._plain.parameters())
+        require_finite(self._plan, is_finite, trainer.args.device)
+
+    def held(self) -> HeldDrafts | None:
+        """Return the counts of drafts that hold; None if no drafts are tuned."""
+        return None if self.drafts is None else held_by_layers(self.model, self._plan.draft_layers)
+
+    def write(self, directory: Path) -> None:
+        """Write weights, config, tokenizer, template and schedule for ``skipdec export``."""
+        assert self._plain is not None
+        plan = self._plan
+        with naming_full_disk(directory, SafetensorError):
+            self._plain.save_pretrained(directory)
+        share_weights(directory)
+        for name, content in (plan.start.files | template_files(plan.data.template.text)).items():
+            write_file(directory / name, content)
+        write_file(directory / SCHEDULE_NAME, sealed_text(schedule_file(plan.schedule)))
+        if plan.validation is not None:
+            self.model = load_skip_model(directory, plan.model.family)
+
+    def describe(self, report: TuningReport, directory: Path) -> None:
+        """Write the report, the model card and, if matplotlib is installed, the curves."""
+        write_file(directory / REPORT_NAME, report.model_dump_json(indent=2) + "\n")
+        write_file(directory / CARD_NAME, tuned_card(self._plan, report))
+        if not missing_modules("plot"):
+            plot_curves(report, directory / CURVES_NAME)
+
+
+class NewDraftLayer:
+    """A draft layer behind the lowest layers of ``model``, which stays as it is."""
+
+    def __init__(self, plan: TuningPlan, model: SkipModel) -> None:
+        self._plan, self.model = plan, model
+        self._layer = DraftLayer(model, len(plan.draft_layers))
+        self.parameters = model.num_parameters()
+        self.trained_parameters = sum(weight.numel() for weight in self._layer.parameters())
+        self.drafts = f"a layer behind layer {self._layer.behind - 1}"
+
+    def make_trainer(self, events: Events) -> OrderedTrainer:
+        """Return the Trainer of the layer."""
+        return DraftLayerTrainer(**trainer_keywords(self._plan, events), model=self._layer)
+
+    def finish(self, trainer: OrderedTrainer) -> None:
+        """Round the weights to the written type, so that what is measured is what is written.
+
+        Raises SkipDecError in every process if they are not finite then.
+        """
+        state = self._layer.state_dict()
+        self._layer.load_state_dict({name: each.to(self._dtype) for name, each in state.items()})
+        require_finite(self._plan, are_finite(self._layer.parameters()), trainer.args.device)
+
+    def held(self) -> HeldDrafts:
+        """Return the counts of drafts that hold."""
+        layer = self._layer.eval()
+        return held_by_layer(self.model, layer.layer, layer.behind)
+
+    def write(self, directory: Path) -> None:
+        """Write the weights under the names that they have in the model's own layers."""
+        weights = {
+            name: tensor.detach().to("cpu", self._dtype).contiguous()
+            for name, tensor in self._layer.layer.state_dict().items()
+        }
+        with naming_full_disk(directory, SafetensorError):
+            # As bytes: the package would make a file that its owner alone can read.
+            write_file(directory / TENSORS_NAME, save(weights))
+
+    def describe(self, report: TuningReport, directory: Path) -> None:
+        """Write to which model the layer belongs, how it was trained, and what its drafts do."""
+        start, config = self._plan.start.directory, self._plan.config
+        assert start is not None
+        assert report.drafts is not None
+        tuned = report.drafts.tuned
+        facts = DraftLayerFacts(
+            behind=self._layer.behind,
+            model=DraftedModel.of(open_checkpoint(CheckpointSource(model=str(start)))),
+            training={
+                "steps": report.steps,
+                "examples": report.data.examples,
+                "learning_rate": config.learning_rate,
+                "seed": config.seed,
+            },
+            acceptance={} if tuned is None else tuned.model_dump(),
+        )
+        text = facts.model_dump_json(indent=2, exclude_none=True)
+        write_file(directory / FACTS_NAME, text + "\n")
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self._plan.config.save_dtype)
+        return dtype
