@@ -66,7 +66,7 @@ class TuneConfig(ValidatedConfig):
     output: Annotated[Path, Option("-o", metavar="DIR")] = Field(description="the tuned checkpoint")
     from_scratch: Annotated[str | None, Option(panel="Model", metavar="SIZES")] = Field(
         default=None,
-        description="layers=12,width=256,heads=4[,family=llama,ffn=,…] or a config.json",
+        description="layers=12,width=256,heads=4[,family=llama,ffn=,…]",
     )
     vocab_size: Annotated[int | None, _MODEL] = Field(
         default=None, ge=300, description="vocabulary of the tokenizer to train (2000)"

@@ -38,8 +38,7 @@ class FreshModelConfig(ValidatedConfig):
     """Sizes of a new model of ``family``, which is a ``model_type``.
 
     ``kv_heads`` None: as many as ``heads``. ``head_dim`` None: the width divided by the heads.
-    ``ffn`` None: as wide as the family makes it. ``base`` is a whole config.json, of any family,
-    whose vocabulary and token ids are replaced; ``family`` then has no meaning.
+    ``ffn`` None: as wide as the family makes it.
     """
 
     family: str = "opt"
@@ -51,7 +50,6 @@ class FreshModelConfig(ValidatedConfig):
     ffn: int | None = Field(default=None, ge=1)
     positions: int = Field(default=256, ge=2)
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    base: dict[str, Any] | None = None
 
     @property
     def head_size(self) -> int:
@@ -68,10 +66,6 @@ class FreshModelConfig(ValidatedConfig):
             yield f"`head_dim` is {self.head_dim}; allowed: a multiple of 8"
         if self.kv_heads is not None and self.heads % self.kv_heads:
             yield f"`kv_heads` is {self.kv_heads}; allowed: a divisor of `heads`, {self.heads}"
-        if self.base is None:
-            yield from self._family_problems()
-
-    def _family_problems(self) -> Iterator[str]:
         if self.family not in TUNING_FAMILIES:
             meant = did_you_mean(self.family, TUNING_FAMILIES)
             yield f"`family` is {self.family!r}; {meant}allowed: {', '.join(TUNING_FAMILIES)}"
@@ -80,17 +74,6 @@ class FreshModelConfig(ValidatedConfig):
         for name in ("kv_heads", "head_dim", "ffn", "positions", "dropout"):
             if name in self.model_fields_set and name not in taken:
                 yield f"`{name}` is not a size of {self.family}; allowed: {', '.join(taken)}"
-
-    @classmethod
-    def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
-        """Describe an unknown name, which comes from a text and so can't mean ``base``."""
-        if item["type"] == "extra_forbidden":
-            allowed = [name for name in cls.model_fields if name != "base"]
-            name = item["loc"][0]
-            meant = did_you_mean(name, allowed)
-            yield f"{name} is unknown; {meant}allowed: {', '.join(allowed)}"
-        else:
-            yield from super()._describe(item, values)
 
 
 class TuningFamily(Protocol):

@@ -136,17 +136,15 @@ def _draw_weights(family: str, document: dict[str, Any], seed: int) -> SkipModel
 
 
 def read_fresh_model(text: str) -> FreshModelConfig:
-    """Parse ``layers=12,width=256,heads=4[,ffn=1024,positions=256,…]`` or a .json file.
+    """Parse ``layers=12,width=256,heads=4[,ffn=1024,positions=256,…]``.
 
     ``family=llama,layers=12,width=256,heads=8,kv_heads=2`` is a model of another family than OPT.
     Raises UsageError with every problem.
     """
-    if text.endswith(".json"):
-        return _read_file(Path(text))
     values: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or name in values or name == "base":
+        if not equals or name in values:
             raise UsageError(
                 f"from_scratch {text!r}",
                 f"{part!r} is not NAME=NUMBER, or given twice; e.g. layers=12,width=256,heads=4",
@@ -155,29 +153,9 @@ def read_fresh_model(text: str) -> FreshModelConfig:
     return FreshModelConfig(**values)
 
 
-def _read_file(path: Path) -> FreshModelConfig:
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"from_scratch {path}", f"can't be read as JSON ({error})") from error
-    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
-    missing = [name for name in names if not isinstance(document, dict) or name not in document]
-    if missing:
-        raise UsageError(f"from_scratch {path}", f"lacks {', '.join(missing)}; add them")
-    layers, width, heads, positions = (document[name] for name in names)
-    return FreshModelConfig(
-        layers=layers,
-        width=width,
-        heads=heads,
-        head_dim=document.get("head_dim"),
-        positions=positions,
-        base=document,
-    )
-
-
 def fresh_document(sizes: FreshModelConfig, vocab_size: int) -> dict[str, Any]:
     """Return config.json of a new model with a vocabulary of ``vocab_size`` tokens."""
-    config = sizes.base or tuning_family(sizes.family).fresh_config(sizes)
+    config = tuning_family(sizes.family).fresh_config(sizes)
     return {**config, "vocab_size": vocab_size, **TOKEN_IDS}
 
 

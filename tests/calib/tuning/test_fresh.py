@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -39,25 +36,6 @@ def test_sizes_of_another_family() -> None:
     assert smallest["intermediate_size"] == 704
 
 
-def test_sizes_from_a_config_keep_its_structure(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    document = {
-        "model_type": "opt",
-        "num_hidden_layers": 4,
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 32,
-        "do_layer_norm_before": False,
-        "word_embed_proj_dim": 16,
-        "eos_token_id": 7,
-    }
-    path.write_text(json.dumps(document))
-    made = fresh_document(read_fresh_model(str(path)), 300)
-    assert made == {
-        **document, "vocab_size": 300, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -66,11 +44,9 @@ def test_sizes_from_a_config_keep_its_structure(tmp_path: Path) -> None:
         ("layers=2,width=20,heads=4", "width is a multiple of 8"),
         (
             "layers=2,width=32,heads=4,depth=3",
-            "depth is unknown; did you mean 'width'. allowed: family, layers, width, heads, "
-            "kv_heads, head_dim, ffn, positions, dropout$",
+            "depth is unknown; did you mean 'width'",
         ),
         ("layers=2,layers=3", "'layers=3' is not NAME=NUMBER, or given twice"),
-        ("missing.json", "can't be read as JSON"),
         (
             "family=lama,layers=2,width=32,heads=4",
             "family is 'lama'; did you mean 'llama'. allowed: opt, llama, mistral, qwen2,",
