@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...engines.errors import SkipDecError, UsageError
-from ...engines.host.console import print_report, stderr_console
-from ...engines.host.installation import install_command
+from ...engines.host.events import Events
 from ...engines.host.options import AsJson, Quiet, from_options
 from ...engines.host.processor import available_cores
 from ...runtime.commands.options import EngineChoice, opener
@@ -61,24 +61,35 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Generate texts at every schedule, compare them with references, and measure the time."""
-    from ...engines.host.progress import ConsoleProgress
+    from ...engines.host.progress import run_job
     from ..evaluation.evaluation import evaluate as run
     from ..evaluation.markdown import tables
-    from ..evaluation.report import evaluation_place, report_document
+    from ..evaluation.report import evaluation_place, report_document, write_evaluation
 
     if output and (problems := evaluation_place(output).problems(force=force)):
         raise UsageError(f"--output {output}", *problems)
     open_generator = opener(engines, max_batch_size=config.batch_size)
-    with ConsoleProgress(quiet=quiet) as progress:
-        evaluation = run(config, open_generator, progress)
-    document = report_document(evaluation, threads=engines.threads or available_cores())
-    if output is not None:
-        _write(output, evaluation, document, force=force, quiet=quiet)
-    print_report(document, tables(evaluation), as_json=as_json)
-    _require_equal_texts(evaluation)
+    document = partial(report_document, threads=engines.threads or available_cores())
+
+    def job(events: Events) -> Evaluation:
+        evaluation = run(config, open_generator, events)
+        if output is not None:
+            write_evaluation(output, evaluation, document(evaluation), force=force, events=events)
+        return evaluation
+
+    evaluation = run_job(
+        job,
+        tables,
+        document=document,
+        done=lambda _: "the evaluation is done" if output is None else f"{output} is written",
+        as_json=as_json,
+        quiet=quiet,
+    )
+    if evaluation is not None:
+        require_equal_texts(evaluation)
 
 
-def _require_equal_texts(evaluation: Evaluation) -> None:
+def require_equal_texts(evaluation: Evaluation) -> None:
     """Raise SkipDecError, behind all results, if drafts changed a text that they must not."""
     exact = [row.run for row in evaluation.changed_by_drafts if row.run.draft.exact]
     if exact:
@@ -89,21 +100,4 @@ def _require_equal_texts(evaluation: Evaluation) -> None:
                 "which it must not; report this"
                 for run in exact
             ),
-        )
-
-
-def _write(
-    output: Path, evaluation: Evaluation, document: dict[str, Any], *, force: bool, quiet: bool
-) -> None:
-    from ..evaluation.report import pictures, write_evaluation
-
-    names = write_evaluation(output, evaluation, document, force=force)
-    console = stderr_console()
-    if not quiet:
-        console.print(f"wrote {', '.join(str(output / name) for name in names)}")
-    if missing := [name for name in pictures(evaluation) if name not in names]:
-        console.print(
-            f"no {', '.join(missing)}: needs matplotlib, not installed here; run: "
-            f"{install_command('plot')}",
-            markup=False,
         )

@@ -10,7 +10,7 @@ import typer
 from ...engines.bundle import replace_file
 from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
-from ...engines.host.console import print_report, stderr_console
+from ...engines.host.events import Events
 from ...engines.host.options import AsJson, BundlePath, Given, Quiet, from_options
 from ...engines.host.processor import available_cores
 from ...runtime.commands.options import EngineChoice, opener
@@ -77,27 +77,34 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Choose the exit schedule that reaches a goal on your data with the lowest loss of quality."""
-    from ...engines.host.progress import ConsoleProgress
+    from ...engines.host.progress import run_job
     from ...runtime.schedule.bundle import schedule_file
+    from ..fitting.fitting import Fit
     from ..fitting.fitting import fit as run
-    from ..fitting.report import fit_parts, report_document
+    from ..fitting.report import fit_parts, plot_fit, report_document
 
     config = given.build(bundle=bundle, goal=_choose_goal(target_speedup, max_loss))
     _check_files(output, plot, force=force)
-    with ConsoleProgress(quiet=quiet) as progress:
-        found = run(config, opener(engines, max_batch_size=config.rows), progress)
-    if output is not None:
-        text = sealed_text(schedule_file(found.chosen.schedule))
-        replace_file(output, text.encode())
-        if not quiet:
-            stderr_console().print(f"wrote {output}", markup=False)
-    if plot is not None:
-        from ..fitting.report import plot_fit
 
-        plot_fit(found, plot)
+    def job(events: Events) -> Fit:
+        found = run(config, opener(engines, max_batch_size=config.rows), events)
+        if output is not None:
+            replace_file(output, sealed_text(schedule_file(found.chosen.schedule)).encode())
+            events.note(f"wrote {output}")
+        if plot is not None:
+            plot_fit(found, plot)
+        return found
+
     # A device of null: the bundle's target chose it.
     machine = {"device": engines.device, "threads": engines.threads or available_cores()}
-    print_report(report_document(found, machine), fit_parts(found), as_json=as_json)
+    run_job(
+        job,
+        fit_parts,
+        document=lambda found: report_document(found, machine),
+        done=lambda _: "a schedule is chosen" if output is None else f"{output} is written",
+        as_json=as_json,
+        quiet=quiet,
+    )
 
 
 def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None:

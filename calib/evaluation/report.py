@@ -11,7 +11,8 @@ from typing import Any
 from ...engines.bundle.place import Place
 from ...engines.documents import write_file
 from ...engines.host.console import json_text
-from ...engines.host.installation import own_version
+from ...engines.host.events import Events
+from ...engines.host.installation import install_command, own_version
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.text import format_schedule
 from ..pictures import Chart, Interval, Series, plot
@@ -123,22 +124,33 @@ def pictures(evaluation: Evaluation) -> tuple[str, ...]:
 
 
 def write_evaluation(
-    directory: Path, evaluation: Evaluation, document: dict[str, Any], *, force: bool
+    directory: Path,
+    evaluation: Evaluation,
+    document: dict[str, Any],
+    *,
+    force: bool,
+    events: Events | None = None,
 ) -> tuple[str, ...]:
     """Write evaluation.json, evaluation.md and, with matplotlib, the ``pictures``.
 
-    Returns the names of the files. An existing ``directory`` is replaced atomically, and only by a
-    complete result. Raises as ``Place.replaced`` does.
+    Returns the names of the files, of which ``events`` hears. An existing ``directory`` is replaced
+    atomically, and only by a complete result. Raises as ``Place.replaced`` does.
     """
+    events, drawn = events or Events(), pictures(evaluation)
     with evaluation_place(directory).replaced(force=force) as partial:
         write_file(partial / DOCUMENT, json_text(document))
         write_file(partial / REPORT, report_markdown(evaluation))
         if find_spec("matplotlib") is not None:
-            if PICTURE in pictures(evaluation):
+            if PICTURE in drawn:
                 plot_pareto(evaluation, partial / PICTURE)
-            if POSITIONS_PICTURE in pictures(evaluation):
+            if POSITIONS_PICTURE in drawn:
                 plot_positions(evaluation, partial / POSITIONS_PICTURE)
-        return tuple(sorted(path.name for path in partial.iterdir()))
+        names = tuple(sorted(path.name for path in partial.iterdir()))
+    events.note(f"wrote {', '.join(str(directory / name) for name in names)}")
+    if missing := [name for name in drawn if name not in names]:
+        pip = install_command("plot")
+        events.warn(f"no {', '.join(missing)}: needs matplotlib, not installed here; run: {pip}")
+    return names
 
 
 def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from threading import RLock
 from time import monotonic
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -155,19 +155,21 @@ def run_job(
     parts: Callable[[Report], Iterable[Part]],
     *,
     done: Callable[[Report], str],
+    document: Callable[[Report], Any] = lambda report: report,
     as_json: bool,
     quiet: bool = False,
     verbose: bool = False,
     advice: Callable[[], str] | None = None,
-) -> None:
-    """Run a command's job with progress on stderr, then print its report on stdout.
+) -> Report | None:
+    """Run a command's job with progress on stderr, print its report on stdout, and return it.
 
-    ``done`` says what holds even if stdout can't take the report: "model.skipdec is published". A
-    report of None is printed by another process. The rest is as `ConsoleProgress` and
-    `print_report` take it.
+    ``done`` says what holds even if stdout can't take the report: "model.skipdec is published".
+    ``document`` is what ``as_json`` prints. A report of None is printed by another process. The
+    rest is as `ConsoleProgress` and `print_report` take it.
     """
     with ConsoleProgress(quiet=quiet, verbose=verbose, advice=advice) as progress:
         report = run(progress)
     if report is not None:
         with reporting(done(report)):
-            print_report(report, parts(report), as_json=as_json)
+            print_report(document(report), parts(report), as_json=as_json)
+    return report

@@ -12,6 +12,7 @@ from command_line import run
 from evaluations import SKIPPING, write_rows
 from text_bundles import STRUCTURE, copy_with_tokenizer
 
+from skipdec.calib.commands.evaluate import require_equal_texts
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
@@ -105,10 +106,8 @@ def test_changed_texts_are_counted_and_end_the_command_with_an_error(
     result = evaluate(config.updated(drafts=("own",)), Generator.open)
     assert result.drafts[0].run.num_equal == 0
     assert "Drafts changed texts: tiny, own." in markdown_report(tables(result))
-    from skipdec.calib.commands.evaluate import _require_equal_texts
-
     with pytest.raises(SkipDecError, match="own changed 3 of 3 texts"):
-        _require_equal_texts(result)
+        require_equal_texts(result)
 
 
 def test_auto_is_the_draft_of_the_bundle(
