@@ -105,22 +105,6 @@ def test_its_json_is_that_of_skipdec_generate(
     assert timeless(document) == timeless(of_python(text_bundle, *arguments))
 
 
-def test_drafts_change_no_text_and_are_counted(text_bundle: Path) -> None:
-    arguments = (text_bundle, "-p", "Hello", "--temperature", "0", "--max-tokens", "40", "--json")
-    plain = json.loads(run(*arguments).stdout)
-    drafted = run(*arguments, "--draft", "own,adapt=no,exact=no")
-    document = json.loads(drafted.stdout)
-    (result,) = document["results"]
-    drafts = result.pop("drafts")
-    assert timeless(document) == timeless(plain)
-    tokens = 1 + drafts["passes"] + drafts["accepted"]
-    assert tokens == len(result["token_ids"])
-    assert (
-        f"{drafts['accepted']} of {drafts['drafted']} drafted tokens were right" in drafted.stderr
-    )
-    assert "needs weights of int8" in run(*arguments, "--draft", "own", code=2).stderr
-
-
 def test_a_stream_marks_drafted_tokens_as_skipdec_generate_does(text_bundle: Path) -> None:
     arguments = (text_bundle, "-p", "Hello", "--temperature", "0", "--max-tokens", "40", "--stream")
     draft = ("--draft", "own,adapt=no,exact=no")

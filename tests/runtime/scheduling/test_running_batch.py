@@ -51,26 +51,6 @@ def test_prompts_at_different_depths_share_a_call(generator: Generator) -> None:
     assert [texts(output) for output in results] == [texts(one.alone(generator)) for one in wanted]
 
 
-def test_unused_cache_is_never_read(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill fresh memory with NaN: reading a position that was not written would change a text."""
-    memory = type(generator._engines.pool.memory)
-    allocate = memory.allocate
-
-    def poisoned(self: object, nbytes: int) -> np.ndarray:
-        buffer = allocate(self, nbytes)  # type: ignore[arg-type]
-        buffer.fill(0xFF)
-        return buffer
-
-    generator.trim()
-    monkeypatch.setattr(memory, "allocate", poisoned)
-    wanted = draw(11, 10)
-    results = together(generator, wanted)
-    generator.trim()
-    monkeypatch.undo()
-    for one, output in zip(wanted, results, strict=True):
-        assert texts(output) == texts(one.alone(generator))
-
-
 def test_a_cancelled_request_frees_its_slots_and_changes_no_other(
     generator: Generator,
 ) -> None:

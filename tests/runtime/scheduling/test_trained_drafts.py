@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from compared_texts import PROMPTS, greedy, shown
+from compared_texts import PROMPTS, greedy
 from draft_layers import write_draft_layer
 from random_requests import run_all
 from text_bundles import STRUCTURE, copy_with_tokenizer
@@ -28,14 +28,6 @@ HEAD = 64
 
 
 params = partial(greedy, max_tokens=30)
-REQUESTS = (
-    params(),
-    params(temperature=0.9, seed=3, n=2),
-    params(max_tokens=2),
-    params(max_tokens=1),
-    params(temperature=1.2, seed=8, presence_penalty=0.5, repetition_penalty=1.2),
-    params(min_tokens=5, ignore_eos=False, frequency_penalty=0.3),
-)
 
 
 @pytest.fixture(scope="module")
@@ -63,25 +55,6 @@ def bundle(
         return path
 
     return exported
-
-
-@pytest.mark.parametrize(
-    ("draft", "behind"), [("trained", 1), ("own+trained", 2), ("own+ends:2", 1)]
-)
-def test_texts_with_drafts_by_layers_are_those_without(
-    bundle: Callable[[int], Path], behind: int, draft: str
-) -> None:
-    with Generator.open(bundle(behind), threads=1, max_batch_size=4) as generator:
-        ordinary = generator.generate(PROMPTS, REQUESTS)
-        for adapt in ("yes", "no"):
-            text = f"{draft},adapt={adapt}"
-            assert shown(generator.generate(PROMPTS, REQUESTS, draft=text)) == shown(ordinary)
-        skipping = "linear:max=5,min=2,horizon=12"
-        ordinary = generator.generate(PROMPTS, REQUESTS, schedule=skipping)
-        drafted = generator.generate(
-            PROMPTS, REQUESTS, schedule=skipping, draft=f"{draft},adapt=no"
-        )
-        assert shown(drafted) == shown(ordinary)
 
 
 @pytest.mark.parametrize("behind", [1, 2])

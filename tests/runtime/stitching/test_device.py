@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from device_generators import Exported, Open, device_of, on_cpu, on_tensorrt
-from host_device import HostDevice
 from tiny_models import EVERY_STRUCTURE
 
 from skipdec import Generator, SamplingParams
-from skipdec.engines.errors import CapacityError, ClosedError, DeviceError, UsageError
+from skipdec.engines.errors import CapacityError, ClosedError, UsageError
 from skipdec.runtime.stitching.device.stitcher import DeviceStitcher
 
 SCHEDULES = (
@@ -77,26 +75,6 @@ def test_scores_are_the_cpus(open_on_device: Open, exported: Exported, schedule:
         np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=0, atol=1e-3)
 
 
-def test_a_step_is_one_launch_one_wait_and_copies_no_logits(open_on_device: Open) -> None:
-    generator = open_on_device()
-    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
-    generator.generate(PROMPTS[:2], params, schedule="full")
-    device = device_of(generator)
-    counts = []
-    for _ in generator.stream(PROMPTS[:1], params, schedule="full"):
-        counts.append(dict(device.counts))
-    before, after = counts[-3:-1]  # one step of a graph that was captured earlier in the call
-    changes = {name: after[name] - before.get(name, 0) for name in after}
-    moved = {name: count for name, count in changes.items() if count}
-    vocab_size = generator.model.vocab_size
-    assert moved.pop("graph_launches") == 1
-    assert moved.pop("waits") == 1
-    assert "synchronize" not in moved  # which would wait for the next step, too
-    assert moved.pop("bytes_to_host", 0) <= 8 * min(64, vocab_size) * 3 * 8
-    assert "allocate" not in moved
-    assert "pinned" not in moved
-
-
 def test_bypassed_layers_are_not_enqueued(
     open_on_device: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,15 +123,6 @@ def test_one_graph_per_layer_plan_and_row_count_serves_repeated_calls(
     assert device_of(generator).counts["captures"] == 3
 
 
-def test_other_calls_in_between_do_not_cost_the_graphs(open_on_device: Open) -> None:
-    generator = open_on_device()
-    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-    for _ in range(3):
-        for schedule in SCHEDULES[:2]:
-            generator.generate(PROMPTS[:1], params, schedule=schedule)
-    assert device_of(generator).counts["captures"] == 1 + 3  # full; 4, 3 and 2 layers
-
-
 def test_warmup_captures_what_later_calls_replay(open_on_device: Open) -> None:
     generator = open_on_device()
     generator.warmup([1, 2], prompt_length=6, max_tokens=8, schedule=SCHEDULES[1])
@@ -162,26 +131,6 @@ def test_warmup_captures_what_later_calls_replay(open_on_device: Open) -> None:
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     generator.generate([PROMPTS[0]] * 2, params, schedule=SCHEDULES[1])
     assert device_of(generator).counts["captures"] == captured
-
-
-def test_without_graphs_steps_are_enqueued_and_the_reason_is_logged(
-    open_on_device: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-    expected = open_on_device().generate(PROMPTS[:2], params, schedule=SCHEDULES[1])
-
-    def refuse(self: HostDevice) -> None:
-        raise DeviceError("stream", "a kernel can't be captured")
-
-    monkeypatch.setattr(HostDevice, "begin_capture", refuse)
-    generator = open_on_device()
-    with caplog.at_level(logging.WARNING):
-        actual = generator.generate(PROMPTS[:2], params, schedule=SCHEDULES[1])
-    assert [one.outputs[0].token_ids for one in actual] == [
-        one.outputs[0].token_ids for one in expected
-    ]
-    assert stitcher(generator).num_graphs == 0
-    assert [record.message for record in caplog.records if "can't be captured" in record.message]
 
 
 def test_too_little_memory_is_said_with_the_numbers(open_on_device: Open) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from device_generators import Exported, device_of, on_onnxruntime, on_tensorrt, slots_of
-from known_tokens import alone, assert_close, draw_texts, fed_stitcher, known_bits, together
+from known_tokens import alone, draw_texts, fed_stitcher, known_bits, together
 from loaded_backends import BACKENDS
 from machine_devices import TOLERANCES
 from random_requests import run_all, texts
@@ -36,29 +36,6 @@ def generator(exported: Exported, tmp_path: Path) -> Iterator[Generator]:
     bundle, backend = on_onnxruntime(exported, tmp_path, "pre_norm", **OWN)
     with Generator(bundle, backend, max_batch_size=4) as generator:
         yield generator
-
-
-@needs_kernels
-@pytest.mark.parametrize("width", [2, 3, 8])
-@pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
-def test_several_tokens_have_the_bits_of_one_on_the_cpu(
-    exported: Exported, kv_dtype: str, width: int
-) -> None:
-    bundle = exported("pre_norm", **OWN, kv_dtype=kv_dtype)
-    operations, expected = together(TEXTS, width, seed=width), alone(TEXTS)
-    with fed_stitcher(bundle) as stitcher:
-        wanted = known_bits(TEXTS, expected, stitcher.run(expected))
-    with fed_stitcher(bundle, device="rehearsal") as stitcher:
-        assert known_bits(TEXTS, operations, stitcher.run(operations)) == wanted
-
-
-def test_engines_of_onnxruntime_run_row_by_row_and_differ_by_rounding(exported: Exported) -> None:
-    operations, expected = together(TEXTS, 3, seed=5), alone(TEXTS)
-    with fed_stitcher(exported("pre_norm"), device="rehearsal") as stitcher:
-        wanted = known_bits(TEXTS, expected, stitcher.run(expected))
-        fed = stitcher.run(operations)
-    compared = assert_close(TEXTS, operations, fed, wanted, atol=1e-4)
-    assert compared > 200
 
 
 def _with_and_without_drafts(
@@ -131,26 +108,6 @@ def test_drafts_on_a_gpu_leave_texts_as_they_are(
 
 
 @needs_kernels
-def test_rows_that_want_all_logits_get_those_of_each_token(generator: Generator) -> None:
-    params = [
-        SamplingParams(temperature=0, max_tokens=12, logprobs=2, ignore_eos=True),
-        SamplingParams(temperature=0.9, seed=1, max_tokens=9, repetition_penalty=1.3),
-        SamplingParams(temperature=0.9, seed=2, max_tokens=8, top_p=0.9, logprobs=1, n=2),
-        SamplingParams(temperature=0, max_tokens=12, min_tokens=5, frequency_penalty=0.3),
-    ]
-    prompts = [[5 + 7 * index, 6, 7] for index in range(len(params))]
-    expected = generator.generate(prompts, params)
-    for _ in range(2):
-        found = generator.generate(prompts, params, draft="own,adapt=no")
-        for one, other in zip(found, expected, strict=True):
-            assert texts(one) == texts(other)
-            assert [each.logprobs for each in one.outputs] == [
-                each.logprobs for each in other.outputs
-            ]
-    assert sum(each.drafts.accepted for one in found for each in one.outputs if each.drafts) > 5
-
-
-@needs_kernels
 def test_the_steady_state_is_one_launch_and_one_wait_per_pass(generator: Generator) -> None:
     """Few graphs serve it: one for each of the padded rows and tokens that occur."""
     device = device_of(generator)
@@ -170,19 +127,6 @@ def test_the_steady_state_is_one_launch_and_one_wait_per_pass(generator: Generat
         assert slots_of(engine)._engines.num_graphs <= 3 * 4  # 1, 2, 4 rows by 1, 2, 4, 8 tokens
 
 
-@needs_kernels
-def test_closing_frees_all_device_memory(generator: Generator) -> None:
-    device = device_of(generator)
-    for _ in range(2):
-        generator.generate(
-            [[5, 6]],
-            SamplingParams(temperature=0, max_tokens=20, ignore_eos=True),
-            draft="own,adapt=no",
-        )
-    generator.close()
-    assert not device.allocated
-
-
 def test_plans_of_tensorrt_refuse_several_tokens_by_name(
     exported: Exported, tmp_path: Path
 ) -> None:
@@ -192,26 +136,6 @@ def test_plans_of_tensorrt_refuse_several_tokens_by_name(
             slots_of(engine).step([StepRow(0, (5, 6), 3, (ALL, ALL))])
         with pytest.raises(UsageError, match="TensorRT's plans are built for one"):
             generator.generate([[5, 6]], draft="own,exact=no")
-
-
-@pytest.mark.parametrize(
-    ("row", "problem"),
-    [
-        (StepRow(0, (5, 6), 3, (ALL,)), "2 tokens with 1 plans"),
-        (StepRow(0, (5, 6), 3, (LayerPlan((0, 5)), ALL)), "that the token before it bypasses"),
-        (StepRow(0, (5, 6, 7), 3, (ALL,) * 3), "holds 5 positions"),
-        (StepRow(0, (), 3, ()), "0 tokens"),
-    ],
-)
-def test_tokens_that_cannot_be_fed_are_refused(
-    exported: Exported, row: StepRow, problem: str
-) -> None:
-    begin = {"begin": {"row": 0, "tokens": [5, 6, 7], "schedule": "full", "max_tokens": 3}}
-    with fed_stitcher(exported("pre_norm"), device="rehearsal") as stitcher:
-        stitcher.run([begin])
-        with pytest.raises(UsageError, match=problem):
-            stitcher.slots.step([row])
-        stitcher.step([StepRow(0, (8, 9), 3, (ALL, ALL))])  # nothing has changed
 
 
 def test_padding_that_leaves_the_slots_is_refused(exported: Exported, tmp_path: Path) -> None:

@@ -6,19 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 from compared_texts import fields
 from device_generators import Exported, device_of, on_onnxruntime, on_tensorrt, slots_of
 from known_tokens import (
-    PLANS,
     Drafting,
-    FedStitcher,
     alone,
     draw_texts,
     fed_stitcher,
     known_bits,
-    logits_of,
     together,
 )
 from layer_draft_requests import KINDS, SCHEDULES, params, run
@@ -27,7 +23,6 @@ from random_requests import run_all
 
 from skipdec import Generator, UsageError
 from skipdec.engines.kernels.library import find_library
-from skipdec.engines.memory import Array
 from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
@@ -70,26 +65,6 @@ def _watched(
         return run(generator, draft, schedules=schedules)[0], proposals
 
 
-def _draft_logits(stitcher: FedStitcher, plan: LayerPlan) -> list[Array]:
-    """Return the logits of two of three rows that draft twice, in an order of their own."""
-    for row in range(3):
-        one = {"row": row, "tokens": [5, 6 + row, 7], "schedule": "full", "max_tokens": 9}
-        stitcher.run([{"begin": one}])
-    found = []
-    for place in range(2):
-        rows = [DraftRow(2, 11 + place, 3 + place), DraftRow(0, 8, 3 + place)]
-        logits = stitcher.slots.draft(rows, plan)
-        found += [np.array(logits_of(logits, index)) for index in range(2)]
-    return found
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_draft_steps_have_the_bits_of_the_cpus(exported: Exported, plan: LayerPlan) -> None:
-    bundle = exported("pre_norm", kernels="skipdec", quantize="int8")
-    with fed_stitcher(bundle) as host, fed_stitcher(bundle, device="rehearsal") as device:
-        np.testing.assert_array_equal(_draft_logits(host, plan), _draft_logits(device, plan))
-
-
 @pytest.mark.parametrize(
     ("draft", "schedules"),
     [
@@ -124,13 +99,6 @@ def test_texts_and_drafts_are_the_cpus(
         assert [one.drafts for one in outputs] == [one.drafts for one in expected]
 
 
-def test_the_policy_chooses_drafts_by_layers_on_a_device(generator: Generator) -> None:
-    ordinary, _ = run(generator, None)
-    for draft in ("ends:3", "trained"):
-        outputs, _ = run(generator, draft)
-        assert [fields(one) for one in outputs] == [fields(one) for one in ordinary]
-
-
 @pytest.mark.parametrize("draft", ["ends:3", "trained", "first:2"])
 def test_the_steady_state_is_a_launch_per_step_and_allocates_nothing(
     generator: Generator, draft: str
@@ -150,28 +118,6 @@ def test_the_steady_state_is_a_launch_per_step_and_allocates_nothing(
         assert {"allocate", "pinned", "captures"}.isdisjoint(moved)
         # 1, 2, 4 rows by 1, 2, 4 tokens, and by one token that drafts
         assert slots_of(engine)._engines.num_graphs <= 3 * 4
-
-
-def test_closing_frees_all_device_memory(generator: Generator) -> None:
-    device = device_of(generator)
-    generator.generate([[5, 6]], params(), draft="trained,adapt=no")
-    generator.close()
-    assert not device.allocated
-
-
-def test_memory_of_the_draft_layer_is_reserved_and_freed(generator: Generator) -> None:
-    held = []
-    for draft in ("off", "trained,adapt=no"):
-        generator.trim()
-        with generator.running_batch(draft=draft, max_model_len=32) as batch:
-            batch.add([5, 6, 7], params(max_tokens=20))
-            batch.step()
-            capacity = batch._slots.limits.capacity
-            held.append(batch.stats().reserved_bytes / capacity)
-            run_all(batch)
-            assert batch.stats().reserved_bytes == 0
-    layers = generator.model.num_layers
-    assert held[1] / held[0] == pytest.approx((layers + 1) / layers, rel=0.05)
 
 
 @pytest.mark.parametrize("draft", ["ends:2", "trained"])

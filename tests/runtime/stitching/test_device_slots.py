@@ -15,9 +15,8 @@ from device_generators import Exported, Open, device_of, on_onnxruntime
 from loaded_backends import BACKENDS, ON_GPUS
 from poisoned_caches import poison_devices
 from random_requests import Wanted, draw, run_all, texts, together
-from tiny_models import EVERY_STRUCTURE
 
-from skipdec import CapacityError, Generator, SamplingParams
+from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import EnvironmentMismatchError
 from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
@@ -30,26 +29,6 @@ MIXED = ("full", "linear:max=5,min=2,horizon=6", "linear:max=4,min=2,horizon=5,p
 # Bytes of memory that was never used. TensorRT's attention multiplies what a mask hides by 0, so
 # there it must be numbers: 12,689.6 in float32.
 UNUSED = {"onnxruntime": 0xFF, "tensorrt": 0x46}
-
-
-@pytest.mark.parametrize("structure", EVERY_STRUCTURE)
-def test_each_text_is_what_it_is_alone(open_on_device: Open, structure: str) -> None:
-    """Random arrivals, lengths, schedules, completions; long prompts in chunks."""
-    generator = open_on_device(structure, max_batch_size=5)
-    wanted = draw(7, 30)
-    outputs = together(generator, wanted)
-    for one, output in zip(wanted, outputs, strict=True):
-        assert texts(output) == texts(one.alone(generator))
-
-
-def test_texts_of_int8_are_the_cpus(exported: Exported) -> None:
-    """With the kernels of skipdec, whose texts don't depend on the batch at all."""
-    path = exported("pre_norm", quantize="int8", kernels="auto")
-    wanted = draw(3, 40)
-    with Generator.open(path, threads=1, max_batch_size=4) as generator:
-        expected = [texts(output) for output in together(generator, wanted)]
-    with Generator.open(path, device="rehearsal", max_batch_size=4) as generator:
-        assert [texts(output) for output in together(generator, wanted)] == expected
 
 
 def test_unused_memory_is_never_read(
@@ -94,22 +73,6 @@ def test_a_cancelled_request_frees_its_slots_and_changes_no_other(open_on_device
         run_all(engine)
         assert [texts(engine.take(number)) for number in numbers[1:]] == expected[1:]
         assert engine.stats().reserved_bytes == 0
-
-
-def test_where_memory_is_short_rows_wait_for_it(open_on_device: Open) -> None:
-    """For all layers of five rows, 64 positions each, there would have to be 0.5 MB and more."""
-    wanted = draw(5, 15)
-    roomy = open_on_device(max_batch_size=5)
-    expected = [texts(one.alone(roomy)) for one in wanted]
-    tight = open_on_device(max_batch_size=5, kv_memory=400_000)
-    assert [texts(output) for output in together(tight, wanted)] == expected
-    assert tight.kv_memory.peak <= 400_000
-    small = open_on_device(max_batch_size=5, kv_memory=50_000)
-    with (
-        small.running_batch() as engine,
-        pytest.raises(CapacityError, match="kv_memory allows 50,000"),
-    ):
-        engine.add([5, 6], GREEDY, schedule="full")
 
 
 def test_when_a_device_fails_what_runs_ends_and_what_waits_goes_on(

@@ -47,20 +47,26 @@ CAPACITY = 64  # positions of the tiny models
 def test_several_tokens_have_the_bits_of_one(
     exported: Callable[..., Path], structure: str, quantize: str, kv_dtype: str, width: int
 ) -> None:
+    """On the host; and on a device where the cache's types take other ways there."""
     bundle = exported(structure, kernels="skipdec", quantize=quantize, kv_dtype=kv_dtype)
     operations, expected = together(TEXTS, width, seed=width), alone(TEXTS)
     with fed_stitcher(bundle) as stitcher:
         wanted = known_bits(TEXTS, expected, stitcher.run(expected))
         found = known_bits(TEXTS, operations, stitcher.run(operations))
     assert found == wanted
+    if structure == "pre_norm" and kv_dtype in ("float32", "int8"):
+        with fed_stitcher(bundle, device="rehearsal") as stitcher:
+            assert known_bits(TEXTS, operations, stitcher.run(operations)) == wanted
 
 
-@pytest.mark.parametrize("options", [{}, {"quantize": "int8"}], ids=["float32", "int8"])
+@pytest.mark.parametrize(
+    ("quantize", "device"), [("none", "cpu"), ("int8", "cpu"), ("none", "rehearsal")]
+)
 def test_engines_of_onnxruntime_differ_by_rounding_at_most(
-    exported: Callable[..., Path], options: dict[str, str]
+    exported: Callable[..., Path], quantize: str, device: str
 ) -> None:
     operations, expected = together(TEXTS, 3, seed=5), alone(TEXTS)
-    with fed_stitcher(exported("pre_norm", **options)) as stitcher:
+    with fed_stitcher(exported("pre_norm", quantize=quantize), device=device) as stitcher:
         wanted = known_bits(TEXTS, expected, stitcher.run(expected))
         fed = stitcher.run(operations)
     assert assert_close(TEXTS, operations, fed, wanted, atol=0.05) > 0
@@ -157,6 +163,7 @@ PLANS = tuple(LayerPlan(tuple(layers)) for layers in (range(6), (0, 4, 5), (0, 3
         (StepRow(0, (), 4, ()), "0 tokens"),
     ],
 )
+@pytest.mark.parametrize("own", ["cpu", "rehearsal"], indirect=True)
 def test_tokens_that_cannot_be_fed_are_refused(
     own: FedStitcher, row: StepRow, problem: str
 ) -> None:

@@ -57,21 +57,6 @@ def test_layers_of_a_whole_plan_guess_every_token(bundle: Path) -> None:
     assert drafts_of(drafted) == [(4, 28, 28)] * 4
 
 
-@pytest.mark.parametrize("draft", ["own,adapt=no", "ends:2,adapt=no"])
-def test_drafts_of_a_llama_change_no_text_in_either_runtime(
-    exported: Callable[..., Path], draft: str
-) -> None:
-    llama = exported("llama", kernels="skipdec", quantize="int8")
-    requests = of_every_kind(PROMPTS, "full") * 2
-    with both(llama) as (python, _):
-        expected = python.run(requests)
-    with both(llama, draft=draft) as (python, native):
-        made = python.run(requests), native.run(requests, draft=draft)
-    assert made == (expected, expected)
-    assert drafts_of(made[0]) == drafts_of(made[1])
-    assert sum(accepted for _, _, accepted in drafts_of(made[0])) > 0
-
-
 @pytest.mark.parametrize("stop", [("e", "st"), ("a", "ab", " ")])
 def test_stop_strings_cut_texts_within_a_pass(text_bundle: Path, stop: tuple[str, ...]) -> None:
     params = SamplingParams(max_tokens=30, temperature=1.5, seed=3, stop=stop)

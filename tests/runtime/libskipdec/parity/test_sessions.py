@@ -123,13 +123,6 @@ def test_a_limit_that_keeps_onnx_runtime_out_is_named(
     assert "pip install" not in done.stderr
 
 
-@pytest.mark.skipif(PRESET != "tests", reason="a sanitizer has an operator new of its own")
-def test_a_run_allocates_nothing(exported: Callable[..., Path]) -> None:
-    done = run("allocations", exported("pre_norm", kernels="auto", quantize="int8"))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "0\n"
-
-
 def test_engines_of_one_process_share_its_pool(exported: Callable[..., Path]) -> None:
     done = run("shared_process", exported("pre_norm"))
     assert done.returncode == 0, done.stderr

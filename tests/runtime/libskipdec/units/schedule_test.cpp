@@ -20,49 +20,6 @@ const std::string kOwn = "table:max=6,min=2,warmup=1,horizon=4,table=6/3/3/2";
 
 Schedules parsed(const json& document) { return Schedules::parse(sealed(document), 6, kSubject); }
 
-Schedule worked(PromptRule prompt = {}) {
-  return {6, {{0, {0, 1, 2, 3, 4, 5}}, {1, {0, 4, 5}}, {3, {0, 5}}}, std::move(prompt), "worked"};
-}
-
-TEST(Schedule, RunsTheLastSegmentThatHasBegun) {
-  const Schedule schedule = worked();
-  EXPECT_EQ(schedule.plan(0).size(), 6U);
-  EXPECT_EQ(schedule.plan(2), (LayerPlan{0, 4, 5}));
-  EXPECT_EQ(&schedule.plan(1), &schedule.plan(2));
-  EXPECT_EQ(schedule.plan(1'000'000'000), (LayerPlan{0, 5}));
-  EXPECT_EQ(schedule.last_index(4), 2);
-  EXPECT_EQ(schedule.last_index(1), 0);
-  EXPECT_EQ(schedule.last_index(5), Schedule::kForever);
-  EXPECT_TRUE(schedule.is_reduced());
-  EXPECT_EQ(schedule.active_lengths(7, 2), (std::vector<std::int64_t>{9, 8, 8, 8, 9, 9}));
-}
-
-TEST(Schedule, ExitsEarlyIfEachTokenRunsTheLowestLayers) {
-  EXPECT_FALSE(worked().exits_early());
-  EXPECT_TRUE(Schedule(6, {{0, {0, 1, 2, 3}}, {2, {0, 1}}}, {}, "bottom").exits_early());
-  EXPECT_FALSE(Schedule(6, {{0, {0, 1, 3}}, {2, {0, 1}}}, {}, "gap").exits_early());
-}
-
-TEST(Schedule, ShortensPromptsAsTheRuleSays) {  // Python's example: 12 layers, max 8, 5 tokens
-  PromptRule prompt{{-1, 1, 3, 5, 7, -1, -1, -1, -1, -1, -1, -1}, 8};
-  const Schedule schedule(12, {{0, {0, 5, 6, 7, 8, 9, 10, 11}}}, prompt, "decay");
-  std::vector<std::int64_t> depths;
-  for (int index = 0; index < 5; ++index) depths.push_back(schedule.prompt_depth(index, 5));
-  EXPECT_EQ(depths, (std::vector<std::int64_t>{12, 11, 10, 9, 8}));
-  EXPECT_EQ(schedule.prompt_prefix(4, 5), 4);
-  EXPECT_EQ(schedule.prompt_prefix(1, 5), 1);
-  EXPECT_EQ(schedule.prompt_depth(0, 1), 12);
-}
-
-TEST(Schedule, HasOneSetOfLayersForEachNumber) {
-  const Schedule schedule(6, {{0, {0, 4, 5}}, {3, {0, 5}}}, {{-1, 1, 1, 2, -1, -1}, 2}, "worked");
-  EXPECT_EQ(schedule.layers(2), (LayerPlan{0, 5}));
-  EXPECT_EQ(schedule.layers(3), (LayerPlan{0, 4, 5}));
-  EXPECT_EQ(schedule.layers(4), (LayerPlan{0, 3, 4, 5}));  // the prompt's last token runs them
-  EXPECT_EQ(schedule.layers(6), (LayerPlan{0, 1, 2, 3, 4, 5}));
-  EXPECT_THROW(schedule.layers(5), Error);
-}
-
 // An invalid plan of three layers as in schedule.json, and words of its error.
 struct Hole {
   const char* segments;
@@ -106,25 +63,6 @@ constexpr Hole kHoles[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, NoSchedule, testing::ValuesIn(kHoles));
-
-TEST(Schedules, ResolvesPresetsByTheHorizonThatIsNamedOrTheOwnOneOrTheRequest) {
-  const Schedules schedules = parsed(hollow_schedule());
-  EXPECT_EQ(schedules.resolve("", 9), schedules.own());
-  EXPECT_EQ(schedules.resolve(" full ", 9)->text(), "full");
-  EXPECT_EQ(schedules.resolve("2x", 9)->text(), "linear:max=4,min=2,warmup=1,horizon=4");
-  const SchedulePointer named = schedules.resolve("2x:horizon=9", 5);
-  EXPECT_EQ(named->text(), "linear:max=4,min=2,warmup=1,horizon=9");
-  EXPECT_EQ(named->plan(2).size(), 4U);  // 1 * 8 / 4 + 1
-  EXPECT_EQ(named->plan(3).size(), 3U);
-  EXPECT_EQ(named->plan(7).size(), 2U);
-  EXPECT_EQ(parsed(full_schedule()).resolve("2x", 9)->text(), named->text());
-}
-
-TEST(Schedules, TakesTheLastOfSegmentsThatBeginAtOneToken) {
-  const SchedulePointer schedule = parsed(hollow_schedule()).resolve("2x:horizon=2", 1);
-  EXPECT_EQ(schedule->plan(0).size(), 4U);
-  EXPECT_EQ(schedule->plan(1).size(), 2U);
-}
 
 TEST(Schedules, SharesAPresetWhileItIsUsed) {
   const Schedules schedules = parsed(hollow_schedule());

@@ -17,7 +17,6 @@
 #include "tokenizer/file/unsupported.h"
 #include "tokenizer/incremental_decoder.h"
 #include "tokenizer/text/byte_alphabet.h"
-#include "tokenizer/text/composition.h"
 #include "tokenizer/text/pieces.h"
 
 namespace skipdec::runtime {
@@ -66,36 +65,12 @@ std::unique_ptr<Tokenizer> tokenizer_of(const json& file,
   return Tokenizer::parse(file.dump(), "tokenizer.json", std::move(prompt_template));
 }
 
-TEST(Tokenizer, PutsAPromptIntoItsTemplate) {
-  const auto tokenizer = tokenizer_of(document(), "a{prompt}<sep>");
-  EXPECT_EQ(tokenizer->encode_prompt("{he}"), (TokenIds{kSpecial, 'a', '{', kEnd, '}', kPlain}));
-  EXPECT_EQ(tokenizer->encode_prompt(""), (TokenIds{kSpecial, 'a', kPlain}));
-  EXPECT_EQ(tokenizer_of(document())->encode_prompt("he"), (TokenIds{kSpecial, kEnd}));
-}
-
-TEST(Tokenizer, KnowsEachTokenAlone) {
-  const auto tokenizer = tokenizer_of(document());
-  EXPECT_EQ(tokenizer->vocab_size(), 259U);
-  EXPECT_EQ(tokenizer->token_text(kSpecial), "<s>");
-  EXPECT_EQ(tokenizer->token_text(0xC3), "\xEF\xBF\xBD");
-  EXPECT_EQ(tokenizer->texts().of(0xC3), "\xC3");
-  EXPECT_TRUE(tokenizer->texts().is_special(kSpecial));
-  EXPECT_FALSE(tokenizer->texts().is_special(kPlain));
-}
-
 TEST(Tokenizer, KnowsWhatIsNoToken) {
   const auto tokenizer = tokenizer_of(document());
   for (const std::int64_t none : {std::int64_t{-1}, std::int64_t{259}, INT64_MAX, INT64_MIN}) {
     EXPECT_EQ(tokenizer->texts().of(none), "");
     EXPECT_FALSE(tokenizer->texts().is_special(none));
   }
-}
-
-TEST(Tokenizer, LeavesSpecialTokensOutIfAsked) {
-  const auto tokenizer = tokenizer_of(document());
-  const TokenIds token_ids = {kSpecial, kEnd, 999, kSpecial, kPlain};
-  EXPECT_EQ(tokenizer->decode(token_ids), "he<sep>");
-  EXPECT_EQ(tokenizer->decode(token_ids, false), "<s>he<s><sep>");
 }
 
 TEST(Tokenizer, PromisesNoTokensWhereASpaceMayVanish) {
@@ -206,12 +181,6 @@ TEST(IncrementalDecoder, OmitsTheFirstBlankOnly) {
   EXPECT_EQ(decoder.push(kSpecial), "");
   EXPECT_EQ(decoder.push(257), "");
   EXPECT_EQ(decoder.push(257), " ");
-}
-
-TEST(Composition, OrdersMarksAndComposesThem) {
-  EXPECT_EQ(composed("q\u0307\u0323"), "q\u0323\u0307");
-  EXPECT_EQ(composed("e\u0323\u0301\u0302"), "\u1EB9\u0301\u0302");  // the acute blocks
-  EXPECT_EQ(composed("\u1100\u1161\u11A8 \u212B"), "\uAC01 \u00C5");
 }
 
 TEST(Pieces, RecogniseAnExpressionByItsExactText) {

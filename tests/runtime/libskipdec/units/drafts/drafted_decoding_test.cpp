@@ -37,10 +37,7 @@ class DraftedBatchTest : public ::testing::Test {
     config.prefix_cache = prefix_cache;
     const std::string allowed = draft == "off" ? draft : draft + ",exact=no";
     config.draft = resolve_draft(allowed, bundle_.manifest());
-    if (config.draft) {
-      engines_.load_draft_layer(bundle_, *backend_);
-      if (is_narrow_) engines_.load_draft_head(bundle_, *backend_);
-    }
+    if (config.draft) engines_.load_draft_layer(bundle_, *backend_);
     std::unique_ptr<DraftedDecoding> decoding;
     if (drafter) {
       decoding = std::make_unique<DraftedDecoding>(*config.draft, testing::kVocabulary);
@@ -159,56 +156,10 @@ class DraftedBatchTest : public ::testing::Test {
 
   ArithmeticBundle bundle_;
   std::unique_ptr<ArithmeticBackend> backend_;
-  bool is_narrow_ = false;  // the narrow head is loaded, by which layers then draft
   Engines engines_;
   std::unique_ptr<RunningBatch> batch_;
   std::int64_t next_ = 0;
 };
-
-struct Drafted {
-  std::string draft;
-  std::int64_t kv_memory;
-  bool is_narrow = false;
-};
-
-class EqualTextsTest : public DraftedBatchTest, public ::testing::WithParamInterface<Drafted> {};
-
-TEST_P(EqualTextsTest, TextsWithDraftsAreThoseWithout) {
-  const std::vector<Request> requests = mixed();
-  const auto expected = undrafted(requests);
-  is_narrow_ = GetParam().is_narrow;
-  make(GetParam().draft, GetParam().kv_memory);
-  for (int round = 0; round < 3; ++round) expect_equal(run(requests), expected);
-  const EngineStats stats = batch_->stats();
-  EXPECT_GT(stats.draft_tokens, 0);
-  const bool is_own = GetParam().draft.find("own") == 0;  // a text seldom repeats itself
-  EXPECT_GE(stats.accepted_draft_tokens, is_own ? 500 : 0);
-  EXPECT_GT(stats.draft_seconds, 0);
-  EXPECT_LE(stats.draft_seconds, stats.decode_seconds);
-}
-
-INSTANTIATE_TEST_SUITE_P(Drafts, EqualTextsTest,
-                         ::testing::Values(Drafted{"own,adapt=no", 1 << 22},
-                                           Drafted{"own+lookup,adapt=no", 1 << 22},
-                                           Drafted{"lookup,adapt=no,tokens=2", 1 << 22},
-                                           Drafted{"own+ends:3,adapt=no", 1 << 22},
-                                           Drafted{"first:5,adapt=no", 1 << 22},
-                                           Drafted{"ends:2,adapt=no", kShortMemory},
-                                           Drafted{"trained,adapt=no", 1 << 22},
-                                           Drafted{"own+trained,adapt=no", kShortMemory},
-                                           Drafted{"trained,adapt=no", kShortMemory, true},
-                                           Drafted{"first:2,adapt=no", 1 << 22, true},
-                                           Drafted{"own,adapt=no,tokens=5", kShortMemory}));
-
-TEST_F(DraftedBatchTest, TextsThatWereWrittenBeforeTakeAFractionOfThePasses) {
-  make("own,adapt=no");
-  const Request asked = request({5, 6, 7}, 50);
-  run({asked});
-  const Completion again = run({asked})[0][0];
-  EXPECT_LT(again.passes, 10);
-  EXPECT_EQ(1 + again.passes + again.accepted, 50);
-  EXPECT_GE(again.drafted, again.accepted);
-}
 
 // Draws how many of a text's true tokens it proposes, and makes some wrong or no tokens at all.
 class RandomDrafter : public Drafter {
@@ -262,40 +213,6 @@ TEST_P(ForcedDraftsTest, GuessesOfAnyKindChangeNoText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(WrongPercents, ForcedDraftsTest, ::testing::Values(0, 30, 100));
-
-struct Depth {
-  std::string draft, schedule;
-};
-
-class WholePlanTest : public DraftedBatchTest, public ::testing::WithParamInterface<Depth> {};
-
-// A draft that runs a row's whole plan guesses with the row's own logits and random numbers.
-TEST_P(WholePlanTest, DraftsOfAllLayersOfAPlanAllHold) {
-  std::vector<Request> requests;
-  for (const double temperature : {0.0, 0.5, 1.5}) {
-    requests.push_back(request({5, 6, 7}, 33, GetParam().schedule));
-    requests.back().params.temperature = temperature;
-    requests.back().params.n = temperature > 0 ? 2 : 1;
-    requests.push_back(request({8, 7}, 33));  // takes part in calls, with drafts that do not hold
-  }
-  const auto expected = undrafted(requests);
-  make(GetParam().draft);
-  for (std::size_t index = 0; index < requests.size(); index += 2) {
-    const auto found = run({requests[index], requests[index + 1]});
-    expect_equal(found, {expected[index], expected[index + 1]});
-    for (const Completion& each : found[0]) {
-      EXPECT_EQ(each.passes, 4);  // of eight tokens each
-      EXPECT_EQ(each.accepted, each.drafted);
-    }
-    EXPECT_GT(found[1][0].passes, 4);
-  }
-  EXPECT_GE(batch_->stats().draft_steps, 3 * 4 * 7);
-}
-
-INSTANTIATE_TEST_SUITE_P(Plans, WholePlanTest,
-                         ::testing::Values(Depth{"ends:3,adapt=no", falling_schedule(3, 3, 1)},
-                                           Depth{"ends:4,adapt=no", falling_schedule(4, 4, 1)},
-                                           Depth{"first:1,adapt=no", falling_schedule(1, 1, 1)}));
 
 // Returns a schedule of all layers for the first ``full`` tokens and of layers 0 and 1 from then
 // on, whose logits are those of the draft layer.
@@ -368,17 +285,6 @@ TEST_F(DraftedBatchTest, WrongDraftsLeaveNothingInTheDraftLayer) {
     EXPECT_GT(wrong, 100);
     EXPECT_GT(right, 100);
   }
-}
-
-TEST_F(DraftedBatchTest, ADraftLayerTakesMemoryThatIsCountedAtAdmission) {
-  const Request asked = request({5, 6, 7}, 20);
-  make("trained", 2 * 4096 * testing::kLayers);
-  EXPECT_THROW(batch_->require_possible(asked), Error);
-  make("trained", 2 * 4096 * (testing::kLayers + 1));
-  batch_->require_possible(asked);
-  EXPECT_EQ(run({asked})[0][0].token_ids.size(), 20U);
-  make("ends:3", 2 * 4096 * testing::kLayers);
-  batch_->require_possible(asked);
 }
 
 TEST_F(DraftedBatchTest, LayersDraftOnlyTokensThatRunOnePlanWithThem) {
