@@ -86,19 +86,3 @@ def test_rows_that_end_early_leave_the_others_unchanged(
     assert len(expected[0]) < NUM_TOKENS
     for prompt, result, wanted in zip(prompts, results, expected, strict=True):
         assert_same_greedy_tokens(model, prompt, full_plan(6), result.outputs[0].token_ids, wanted)
-
-
-@pytest.mark.parametrize("max_batch_size", [1, 2, 8])
-def test_results_do_not_depend_on_the_batch(
-    max_batch_size: int, exported: Callable[..., Path]
-) -> None:
-    prompts = ragged_prompts(4, 12, 1, 7, 3)
-    params = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
-    bundle = exported("untied")
-    with Generator.open(bundle, threads=1, max_batch_size=max_batch_size) as generator:
-        together = generator.generate(prompts, params)
-        alone = [generator.generate([prompt], params)[0] for prompt in prompts]
-    assert [result.prompt_token_ids for result in together] == [tuple(row) for row in prompts]
-    assert [result.outputs[0].token_ids for result in together] == [
-        result.outputs[0].token_ids for result in alone
-    ]

@@ -76,15 +76,3 @@ def test_depths_and_log_probabilities_equal_the_reference(
         pairs = zip(output.logprobs, output.token_ids, strict=True)
         chosen = torch.tensor([row[token].logprob for row, token in pairs])
         torch.testing.assert_close(chosen, expected, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_teacher_forcing_equals_decoding_step_by_step(schedule: str, generator: Generator) -> None:
-    params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=5, logprobs=0)
-    for result in generator.generate(PROMPTS, params, schedule=schedule):
-        output = result.outputs[0]
-        scored = generator.score([result.prompt_token_ids], [output.token_ids], schedule=schedule)
-        assert output.logprobs is not None
-        pairs = zip(output.logprobs, output.token_ids, strict=True)
-        chosen = [row[token].logprob for row, token in pairs]
-        np.testing.assert_allclose(scored[0].logprobs, chosen, rtol=0, atol=2e-5)

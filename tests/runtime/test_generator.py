@@ -8,7 +8,6 @@ import signal
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -18,13 +17,11 @@ import pytest
 from skipdec import ExitSchedule, Generator, SamplingParams
 from skipdec.engines.backends.ort import OrtBackend
 from skipdec.engines.errors import (
-    CapacityError,
     ClosedError,
     ScheduleError,
     SkipDecError,
     UsageError,
 )
-from skipdec.runtime.scheduling.loaded_bundle import RunningBatchConfig
 from skipdec.runtime.stitching.host.stitcher import HostStitcher
 
 STRUCTURE = "pre_norm"
@@ -42,27 +39,6 @@ def generator(exported: Callable[..., Path]) -> Iterator[Generator]:
 
 def tokens(results: list, index: int = 0) -> list[tuple[int, ...]]:
     return [result.outputs[index].token_ids for result in results]
-
-
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("schedule", ["full", SCHEDULE])
-def test_results_do_not_depend_on_the_batch(
-    generator: Generator, params: SamplingParams, schedule: str
-) -> None:
-    together = generator.generate(PROMPTS, params, schedule=schedule)
-    alone = [generator.generate([prompt], params, schedule=schedule)[0] for prompt in PROMPTS]
-    assert tokens(together) == tokens(alone)
-    assert [result.prompt_token_ids for result in together] == [tuple(p) for p in PROMPTS]
-
-
-def test_rows_of_different_lengths_leave_the_batch_one_by_one(generator: Generator) -> None:
-    params = [GREEDY.updated(max_tokens=n) for n in (1, 12, 3, 7, 2, 5)]
-    results = generator.generate(PROMPTS, params, schedule=SCHEDULE)
-    alone = [generator.generate([p], GREEDY, schedule=SCHEDULE)[0] for p in PROMPTS]
-    for result, reference, wanted in zip(results, alone, params, strict=True):
-        output = result.outputs[0]
-        assert output.token_ids == reference.outputs[0].token_ids[: wanted.max_tokens]
-        assert output.finish_reason == "length"
 
 
 def test_n_completions_share_the_prompt_and_differ(generator: Generator) -> None:
@@ -115,21 +91,6 @@ def test_a_neighbour_does_not_change_a_score(generator: Generator) -> None:
         assert scored.schedule.endswith(f"horizon={len(continuation)}")
 
 
-@pytest.mark.parametrize("schedule", ["full", SCHEDULE, SCHEDULE + ",prompt=decay"])
-def test_prompts_of_many_lengths_with_several_completions_each_run(
-    exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, schedule: str
-) -> None:
-    config = partial(RunningBatchConfig, max_prefill_tokens=40)
-    monkeypatch.setattr("skipdec.runtime.scheduling.loaded_bundle.RunningBatchConfig", config)
-    prompts = [[5] * 20, [6] * 20, *([7, index] * 4 for index in range(5))]
-    params = [SAMPLED.updated(n=n, max_tokens=4) for n in (2, 1, 1, 1, 1, 1, 1)]
-    with Generator.open(exported(STRUCTURE), threads=1) as generator:
-        together = generator.generate(prompts, params, schedule=schedule)
-        alone = [generator.generate([prompt], SAMPLED, schedule=schedule)[0] for prompt in prompts]
-    assert tokens(together) == [ids[:4] for ids in tokens(alone)]
-    assert len(together[0].outputs) == 2
-
-
 def test_stream_gives_what_generate_gives(generator: Generator) -> None:
     streamed: dict[int, list[int]] = {index: [] for index in range(len(PROMPTS))}
     for delta in generator.stream(PROMPTS, SAMPLED, schedule=SCHEDULE):
@@ -161,17 +122,6 @@ def test_closing_a_stream_frees_the_generator(generator: Generator) -> None:
         generator.generate([PROMPTS[0]], GREEDY)
     stream.close()
     assert len(tokens(generator.generate([PROMPTS[0]], GREEDY))[0]) == 12
-
-
-def test_calls_of_several_threads_run_one_after_the_other(generator: Generator) -> None:
-    expected = [tokens(generator.generate([prompt], SAMPLED)) for prompt in PROMPTS]
-    stream = generator.stream([PROMPTS[0]], GREEDY)
-    next(stream)
-    with ThreadPoolExecutor(len(PROMPTS)) as threads:
-        calls = [threads.submit(generator.generate, [prompt], SAMPLED) for prompt in PROMPTS]
-        assert not any(call.done() for call in calls)  # the stream is open
-        stream.close()
-        assert [tokens(call.result(30)) for call in calls] == expected
 
 
 def test_close_ends_a_call_of_another_thread(generator: Generator) -> None:
@@ -228,22 +178,6 @@ def test_memory_used_is_the_memory_planned(generator: Generator) -> None:
         assert generator.kv_memory.peak == generator.kv_memory.planned > 0
     generator.trim()
     assert generator.kv_memory.held == 0
-
-
-def test_memory_limit_makes_batches_smaller_and_results_stay(exported: Callable[..., Path]) -> None:
-    bundle = exported(STRUCTURE)
-    long = GREEDY.updated(max_tokens=40)
-    with Generator.open(bundle, threads=1) as roomy:
-        expected = tokens(roomy.generate(PROMPTS, long))
-        one_row = roomy.generate([PROMPTS[2]], long) and roomy.kv_memory.planned
-    with Generator.open(bundle, threads=1, kv_memory=one_row) as tight:
-        assert tokens(tight.generate(PROMPTS, long)) == expected
-        assert tight.kv_memory.peak <= one_row
-    with (
-        Generator.open(bundle, threads=1, kv_memory=one_row // 2) as too_tight,
-        pytest.raises(CapacityError, match="kv_memory allows"),
-    ):
-        too_tight.generate(PROMPTS, long)
 
 
 @pytest.mark.parametrize(

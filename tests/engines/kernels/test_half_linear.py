@@ -26,13 +26,6 @@ def test_subnormal_and_infinite_weights_are_taken_as_they_are(instruction_set: s
     np.testing.assert_array_equal(y, expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_wide_products_are_divided_between_threads(instruction_set: str, dtype: str) -> None:
-    layer = HalfLayer.random(129, 1000, dtype=dtype)
-    x = layer.rows(9)
-    np.testing.assert_array_equal(layer.run(x, threads=2), layer.run(x))
-
-
 WRONG: dict[str, tuple[dict[str, Array | int], str]] = {
     "unpacked": ({"weight": np.zeros((8, 32), np.float16)}, "weight must be packed"),
     "blocks": ({"weight": np.zeros((3, 8, 16), np.float16)}, "weight must be packed"),

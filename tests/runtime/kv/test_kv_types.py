@@ -66,13 +66,6 @@ def test_scores_are_near_those_of_a_float32_cache(
     assert (difference > 0) == (kv_dtype != "float32")
 
 
-def test_the_device_path_reads_the_same_caches(path: Path, generator: Generator) -> None:
-    with Generator.open(path, schedule=SCHEDULE, device="rehearsal") as rehearsed:
-        assert completions(rehearsed, PROMPTS, seeded(5)) == completions(
-            generator, PROMPTS, seeded(5)
-        )
-
-
 def test_memory_is_planned_by_type(generator: Generator, kv_dtype: str) -> None:
     generator.generate([PROMPTS[0]], seeded(8))
     assert generator.kv_memory.peak == generator.kv_memory.planned
