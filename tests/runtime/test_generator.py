@@ -205,17 +205,6 @@ def test_bad_input_is_refused_before_work(
         generator.stream(prompts, params)
 
 
-def test_untuned_depth_is_logged_once(
-    generator: Generator, caplog: pytest.LogCaptureFixture
-) -> None:
-    generator.generate(PROMPTS[:1], GREEDY)
-    assert not caplog.records
-    for _ in range(2):
-        generator.generate(PROMPTS[:1], GREEDY, schedule=SCHEDULE)
-        list(generator.stream(PROMPTS[:1], GREEDY, schedule=SCHEDULE))
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-
-
 def test_outputs_serialise_to_json_with_readable_reprs(generator: Generator) -> None:
     params = SAMPLED.updated(logprobs=1, max_tokens=2)
     (output,) = generator.generate(PROMPTS[:1], params)

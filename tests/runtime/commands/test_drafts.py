@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,6 @@ def run(command: str, bundle: Path, *arguments: str, stdin: bytes | None = None)
     return command_line.run(command, bundle, *arguments, input=stdin)
 
 
-def draft_lines(result: Result) -> list[str]:
-    return [line for line in result.stderr.splitlines() if line.startswith("draft ")]
-
-
 def documents(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
@@ -56,16 +51,6 @@ def test_results_are_those_without_drafts_and_count_them(bundle: Path) -> None:
     assert {name: figures[name] for name in drafts} == drafts
     assert figures["tokens_per_pass"] == pytest.approx(29 / drafts["passes"])
     assert figures["acceptance"] == pytest.approx(drafts["accepted"] / drafts["drafted"])
-
-
-def test_the_summary_tells_tokens_per_pass_and_acceptance(bundle: Path) -> None:
-    asked = ("-p", "aa", *GREEDY, *DRAFT)
-    (line,) = draft_lines(run("generate", bundle, *asked))
-    assert re.fullmatch(
-        r"draft lookup,adapt=no: [\d.]+ tokens per pass, \d+% of \d+ drafted tokens right", line
-    )
-    assert draft_lines(run("generate", bundle, *asked, "--stream")) == [line]
-    assert draft_lines(run("generate", bundle, *asked, "--stream", "--json")) == [line]
 
 
 def test_streamed_lines_mark_the_drafted_tokens(bundle: Path) -> None:
@@ -90,20 +75,6 @@ def test_lines_of_json_have_the_drafts_of_each_completion(bundle: Path, tmp_path
     assert len(drafts) == 3
     for name in ("passes", "drafted", "accepted"):
         assert figures["drafts"][name] == sum(one[name] for one in drafts)
-
-
-@pytest.mark.parametrize(
-    ("draft", "told"),
-    [
-        ("onw", "draft 'onw' is unknown; did you mean 'own'?"),
-        ("own,tokens=9", "tokens is '9'; allowed: 1 to 7"),
-        ("ends:6", "ends:6 runs 6 layers of 6; allowed: 1 to 5"),
-    ],
-)
-def test_drafts_that_do_not_fit_are_refused(bundle: Path, draft: str, told: str) -> None:
-    refused = run("generate", bundle, "-p", "a", "--draft", draft)
-    assert refused.exit_code == 2
-    assert told in " ".join(refused.stderr.split())
 
 
 def test_inspect_says_whether_drafts_are_exact(bundle: Path, exported: Callable[..., Path]) -> None:

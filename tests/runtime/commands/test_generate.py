@@ -149,44 +149,11 @@ def test_lines_from_stdin_go_to_stdout(run: Callable[..., Result]) -> None:
     assert list(lines[0]) == keys
 
 
-def test_seeded_lines_do_not_depend_on_other_lines(run: Callable[..., Result]) -> None:
-    sampled = ("--seed", "3", "--max-tokens", "6", "--ignore-eos")
-    together = parsed(run("--input", "-", *sampled, stdin=records(4)).stdout)
-    alone = parsed(run("--input", "-", *sampled, stdin=records(1)).stdout)
-    assert together[0] == alone[0]
-
-
 def test_bad_line_is_an_error_line_and_exit_code_1(run: Callable[..., Result]) -> None:
     result = run("--input", "-", *GREEDY, stdin=records(1) + b"{\n" + b'{"id": 9, "prompt": "a"}')
     assert result.exit_code == 1
     assert ["error" in line for line in parsed(result.stdout)] == [False, True, False]
     assert "1 of 3 lines could not be run" in result.stderr
-
-
-def test_resume_after_any_cut_gives_the_same_file(
-    run: Callable[..., Result], tmp_path: Path
-) -> None:
-    source, whole, cut = (tmp_path / name for name in ("in.jsonl", "whole.jsonl", "cut.jsonl"))
-    source.write_bytes(records(7) + b"bad\n")
-    assert run("--input", str(source), "--output", str(whole), *GREEDY).exit_code == 1
-    cut.write_bytes(whole.read_bytes()[:333])
-    resumed = run("--input", str(source), "--output", str(cut), "--resume", *GREEDY)
-    assert "of 8 lines are done already" in resumed.stderr
-    assert cut.read_bytes() == whole.read_bytes()
-
-
-def test_resuming_with_another_schedule_is_refused(
-    run: Callable[..., Result], tmp_path: Path
-) -> None:
-    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_bytes(records(2))
-    files = ("--input", str(source), "--output", str(output))
-    assert run(*files, *GREEDY).exit_code == 0
-    content = output.read_bytes()
-    refused = run(*files, "--resume", *GREEDY, "--schedule", "2x")
-    assert refused.exit_code == 2
-    assert "schedule was 'full' and is '2x'" in refused.stderr
-    assert output.read_bytes() == content
 
 
 @pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])

@@ -28,19 +28,6 @@ def logits(count: int = 20) -> np.ndarray:
     return np.random.default_rng(7).normal(0, 2, (count, 40)).astype(np.float32)
 
 
-@pytest.mark.parametrize("options", KINDS)
-def test_proposals_change_no_text(options: dict[str, object]) -> None:
-    rows = logits()
-    alone, beside = sampler(**options), sampler(**options)
-    expected = [alone.sample(row) for row in rows]
-    found = []
-    for index, row in enumerate(rows):
-        for place in range(index % 5):
-            beside.propose(rows[(index + place + 3) % 20], place)
-        found.append(beside.sample(row))
-    assert found == expected
-
-
 @pytest.mark.parametrize("options", [one for one in KINDS if "presence_penalty" not in one])
 def test_a_proposal_from_full_logits_is_the_token_to_come(options: dict[str, object]) -> None:
     rows, one = logits(), sampler(**options)

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,76 +84,6 @@ TEST_F(RunningBatchTest, BypassedLayersChangeTheTokens) {
   EXPECT_NE(alone(request({5, 6, 7}, 12))[0].token_ids,
             alone(request({5, 6, 7}, 12, falling_schedule(4, 2, 1)))[0].token_ids);
 }
-
-struct Mix {
-  std::int64_t slots, kv_memory, max_prefill_tokens;
-  bool prefix_cache;
-};
-
-class MixedTest : public RunningBatchTest, public ::testing::WithParamInterface<Mix> {};
-
-// Requests that arrive at random times with shared prompt prefixes; some are cancelled.
-TEST_P(MixedTest, EveryRequestHasTheTokensThatItHasAlone) {
-  std::mt19937 chance(7);  // NOLINT(bugprone-random-generator-seed): repeatable
-  const auto draw = [&](std::int64_t low, std::int64_t high) {
-    return low + static_cast<std::int64_t>(chance() % static_cast<std::uint64_t>(high - low + 1));
-  };
-  constexpr std::int64_t kRequests = 120;
-  const std::vector<std::string> schedules{"full", falling_schedule(5, 2, 1),
-                                           falling_schedule(3, 3, 1), falling_schedule(6, 1, 3)};
-  std::vector<Request> requests;
-  for (std::int64_t number = 0; number < kRequests; ++number) {
-    TokenSpan prompt;
-    const std::int64_t common = draw(0, 1) * 33;  // length of a prefix that prompts share
-    for (std::int64_t place = 0; place < common; ++place) prompt.push_back(place);
-    for (std::int64_t more = draw(1, 20); more > 0; --more) prompt.push_back(draw(3, 96));
-    const auto& schedule = schedules[static_cast<std::size_t>(draw(0, 3))];
-    requests.push_back(request(prompt, draw(1, 10), schedule, draw(0, 5) == 0 ? 2 : 1));
-  }
-  std::vector<std::vector<Completion>> expected;
-  for (const Request& each : requests) expected.push_back(alone(each));
-
-  const Mix mix = GetParam();
-  make(mix.slots, mix.kv_memory, mix.max_prefill_tokens, mix.prefix_cache);
-  std::map<std::int64_t, std::vector<Completion>> ended;
-  std::int64_t next = 0;
-  while (batch_->is_busy() || next < kRequests) {
-    while (next < kRequests && (draw(0, 3) == 0 || !batch_->is_busy())) {
-      batch_->require_possible(requests[static_cast<std::size_t>(next)]);
-      batch_->add(next, requests[static_cast<std::size_t>(next)], 0);
-      ++next;
-    }
-    if (draw(0, 30) == 0) batch_->abort(draw(0, next - 1), "cancelled");
-    batch_->step(0);
-    for (std::int64_t number = 0; number < next; ++number) {
-      if (ended.count(number) == 0 && batch_->has_ended(number)) {
-        ended[number] = batch_->take(number);
-      }
-    }
-  }
-  std::int64_t aborted = 0;
-  for (const auto& [number, completions] : ended) {
-    for (std::size_t index = 0; index < completions.size(); ++index) {
-      const std::vector<std::int64_t>& seen = completions[index].token_ids;
-      std::vector<std::int64_t> wanted =
-          expected[static_cast<std::size_t>(number)][index].token_ids;
-      if (completions[index].finish_reason == FinishReason::kAbort) {
-        ++aborted;
-        wanted.resize(seen.size());
-      }
-      EXPECT_EQ(seen, wanted) << "request " << number << ", completion " << index;
-    }
-  }
-  EXPECT_EQ(ended.size(), static_cast<std::size_t>(kRequests));
-  EXPECT_GT(aborted, 0);
-  EXPECT_EQ(batch_->stats().reserved_bytes, 0);
-}
-
-INSTANTIATE_TEST_SUITE_P(Batches, MixedTest,
-                         ::testing::Values(Mix{8, 1 << 22, 2048, false},
-                                           Mix{5, 1 << 22, 2048, true}, Mix{5, 1 << 22, 16, true},
-                                           Mix{6, kShortMemory, 2048, false},
-                                           Mix{6, kShortMemory, 24, true}));
 
 TEST_F(RunningBatchTest, APromptThatBeginsLikeOneBeforeRunsTheRestOnly) {
   TokenSpan prompt;

@@ -112,15 +112,6 @@ TEST_F(DraftRefusalTest, AutoStandsForTheDraftsOfTheManifest) {
   EXPECT_NE(words("auto").find("draft | 'onw' is unknown"), std::string::npos);
 }
 
-TEST_F(DraftRefusalTest, ALayerDraftRunsTheLayersThatItsTextNames) {
-  const std::vector<std::pair<std::string, LayerPlan>> layers{
-      {"ends:3", {0, 4, 5}}, {"ends:1", {0}}, {"first:3", {0, 1, 2}}};
-  for (const auto& [text, expected] : layers) {
-    const auto config = resolve_draft("own+" + text, manifest_);
-    EXPECT_EQ(config->parts.back().layers, expected) << text;
-  }
-}
-
 TEST_F(DraftRefusalTest, DraftsOfLayersThatAScheduleNeverRunsAreWarnedOf) {
   const std::vector<std::pair<std::string, bool>> drafts{
       {"own", false}, {"own+ends:3", false}, {"ends:5", true}, {"own+first:2", true}};
@@ -133,27 +124,6 @@ TEST_F(DraftRefusalTest, DraftsOfLayersThatAScheduleNeverRunsAreWarnedOf) {
               is_unused)
         << text << ": " << words;
   }
-}
-
-TEST_F(DraftRefusalTest, ADraftLayerRunsBehindTheModelsFirstLayers) {
-  manifest_.draft_layer.emplace().behind = 2;
-  const auto config = resolve_draft("own+trained", manifest_);
-  EXPECT_EQ(config->parts.back().layers, (LayerPlan{0, 1, testing::kLayers}));
-  EXPECT_TRUE(config->uses_draft_layer());
-}
-
-TEST(ByteShare, CountsWhatADraftStepReads) {
-  Manifest manifest;
-  manifest.model.num_layers = 2;
-  manifest.layers.resize(2);
-  manifest.embed.step_bytes = 10;
-  for (EngineSpec& layer : manifest.layers) layer.step_bytes = 30;
-  manifest.head.step_bytes = 30;
-  manifest.draft_layer.emplace().engine.step_bytes = 20;
-  EXPECT_EQ(byte_share(manifest, {0, 2}), 0.9);
-  EXPECT_EQ(byte_share(manifest, {}), 0);
-  manifest.draft_head.emplace().engine.step_bytes = 5;
-  EXPECT_EQ(byte_share(manifest, {1}), 0.45);
 }
 
 TEST_F(DraftRefusalTest, ARequestMayOnlySwitchDraftsOffByThisWord) {
