@@ -23,7 +23,7 @@ from ..engines.manifest import (
     has_kernel_blocks,
 )
 from ..engines.targets import compiled_targets, exported_targets
-from .tensorrt import TensorRtConfig
+from .tensorrt_config import TensorRtConfig
 
 LoadFormat = Literal["auto", "safetensors", "bin", "dummy"]
 KernelChoice = Literal["auto", "skipdec", "onnxruntime"]

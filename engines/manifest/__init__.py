@@ -37,8 +37,7 @@ from .precision import (
     Quantization,
     has_kernel_blocks,
 )
-from .prompts import PROMPT_PLACEHOLDER, ChatFile, PromptTemplate
-from .sampling_defaults import SamplingDefaults
+from .requests import PROMPT_PLACEHOLDER, ChatFile, PromptTemplate, SamplingDefaults
 
 __all__ = [
     "DRAFT_HEAD", "DRAFT_LAYER", "EARLY_EXIT", "END_TOKENS_FEATURE", "FORMAT_VERSION",

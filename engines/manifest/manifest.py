@@ -23,8 +23,7 @@ from .fields import Integer, Record, RelativePath, without_nulls
 from .kv_cache import KVCacheSpec, kv_width
 from .model_spec import ModelSpec
 from .precision import FloatType, Kernels, KVType, PrecisionSpec, has_kernel_blocks
-from .prompts import ChatFile, PromptTemplate
-from .sampling_defaults import SamplingDefaults
+from .requests import ChatFile, PromptTemplate, SamplingDefaults
 
 FORMAT_VERSION = constants.integer("format_version")
 KNOWN_FEATURES = constants.names("known_features")

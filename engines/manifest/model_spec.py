@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 from pydantic.json_schema import SkipJsonSchema
 
 from .fields import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, Capacity, Integer, Record
-from .sampling_defaults import SamplingDefaults
+from .requests import SamplingDefaults
 
 
 class ModelSpec(Record):
@@ -63,7 +63,7 @@ class ModelSpec(Record):
 
     @model_serializer(mode="wrap")
     def _without_implied(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out defaults: older bundles lack the fields and must keep their bytes."""
+        """Leave out defaults, as ``ModelSpec`` says."""
         document: dict[str, Any] = serialize(self)
         implied = {
             "family": "opt",

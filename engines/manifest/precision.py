@@ -46,7 +46,7 @@ class PrecisionSpec(Record):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is absent: older bundles lack these fields and must keep their bytes."""
+        """Leave out what is absent, as most bundles have none of these."""
         return without_nulls(serialize(self), "int8_blocks", "kv_dtype", "table_dtype")
 
 

@@ -20,6 +20,7 @@ from ...engines.checking import FrozenModel
 from ...engines.documents import naming_file
 from ...engines.errors import NotFiniteError
 from ...engines.manifest import (
+    DRAFT_HEAD,
     DRAFT_LAYER,
     EngineKind,
     EngineSpec,
@@ -30,9 +31,11 @@ from ...engines.manifest import (
 from ...engines.memory import WEIGHTS_ALIGNMENT, Array
 from ...engines.trt.build import PlanReport
 from ..architecture.architecture import engine_parameters
+from ..architecture.signature import Signature
 from ..architecture.weights import Parameter, TensorReader, engine_name
 from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import LoweredEngine, lowering_of
+from ..graphs.narrow import external_bytes, narrow_head, narrow_signature
 from .magnitudes import require_range, row_blocks, weight_error
 
 
@@ -128,6 +131,33 @@ def write_engine(
     graph_sha256 = hashlib.sha256(graph_bytes).hexdigest()
     records.insert(0, FileRecord(path=spec.graph, size=len(graph_bytes), sha256=graph_sha256))
     return BuiltEngine(spec=spec, files=tuple(records), directory=directory)
+
+
+def write_narrow_head(
+    head: BuiltEngine, model: ModelSpec, precision: PrecisionSpec, form: str, tokens: int
+) -> BuiltEngine:
+    """Write the graph of the first ``tokens`` of the vocabulary beside that of ``head``.
+
+    Its only file is the graph, which refers to the head's weights. It is on disk (fsync) on return.
+    """
+    source = head.directory / head.spec.graph
+    narrow = narrow_head(source, model, precision, tokens)
+    signature = narrow_signature(Signature(head.spec.inputs, head.spec.outputs), tokens)
+    graph_bytes = ir.to_proto(narrow).SerializeToString(deterministic=True)
+    path = source.with_name(f"{DRAFT_HEAD}.onnx")
+    write_new(path, graph_bytes)
+    spec = head.spec.model_copy(
+        update={
+            "name": DRAFT_HEAD,
+            "graph": path.relative_to(head.directory).as_posix(),
+            "outputs": signature.outputs,
+            "step_bytes": external_bytes(narrow),
+        }
+    )
+    check_dtypes(onnx.load_from_string(graph_bytes).graph, spec, model, precision, form)
+    digest = hashlib.sha256(graph_bytes).hexdigest()
+    record = FileRecord(path=spec.graph, size=len(graph_bytes), sha256=digest)
+    return BuiltEngine(spec=spec, files=(record,), directory=head.directory)
 
 
 def store_parameter(name: str, array: Array, lowered: LoweredEngine, weights: WeightsFile) -> int:

@@ -25,7 +25,7 @@ from ..quantization.migration import Factors
 from .engine import BuiltEngine
 
 if TYPE_CHECKING:
-    from .compilation import Compilation
+    from .tensorrt_options import TensorRtOptions
 
 
 JOURNAL_NAME = "journal.jsonl"
@@ -162,7 +162,7 @@ def content_key(
 
 
 def plan_key(
-    path: str, source: tuple[FileRecord, ...], compilation: Compilation, capacity: int | None
+    path: str, source: tuple[FileRecord, ...], tensorrt: TensorRtOptions, capacity: int | None
 ) -> str:
     """Return a hash that changes whenever the plan at ``path``, for one KV capacity, would.
 
@@ -172,10 +172,10 @@ def plan_key(
     return json_digest(
         {
             "path": path,
-            "target": compilation.target,
+            "target": tensorrt.target,
             "source": [record.sha256 for record in source],
-            "precision": compilation.precision.model_dump(mode="json"),
-            "build": compilation.build.model_dump(mode="json"),
+            "precision": tensorrt.precision.model_dump(mode="json"),
+            "build": tensorrt.build.model_dump(mode="json"),
             "capacity": capacity,
             "tools": tool_versions(COMPILING_TOOLS),
             "code": _code_digest(),

@@ -28,7 +28,7 @@ def print_plan(plan: BundlePlan, *, as_json: bool) -> None:
 
 def describe_plan(plan: BundlePlan) -> dict[str, Any]:
     """Return the plan as a JSON object; sizes in bytes."""
-    build = None if plan.compilation is None else plan.compilation.build
+    build = None if plan.tensorrt is None else plan.tensorrt.build
     return {
         "output": str(plan.output),
         "target": plan.target,
@@ -65,7 +65,7 @@ def plan_parts(plan: BundlePlan) -> Iterator[Part]:
         size = _megabytes(sum(engine.size for engine in members))
         engines.append((label + plans, size))
     yield Table(("engine", "size"), engines)
-    build = None if plan.compilation is None else plan.compilation.build
+    build = None if plan.tensorrt is None else plan.tensorrt.build
     unverified = "" if plan.verification is None else " without verification"
     temporary = f"{_megabytes(plan.temporary_size)} more, deleted at the end"
     pairs = {

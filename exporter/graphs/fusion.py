@@ -5,7 +5,9 @@
 
 Inputs of a fused product, in this order: the activations, the tensors of the packed weight, and an
 optional bias and residual. Its attribute ``activation`` is an index into ``ACTIVATIONS``, or
-``SILU`` of a gated product, whose attribute ``gated`` is 1.
+``SILU`` of a gated product, whose attribute ``gated`` is 1. A gate in a graph:
+
+    halves [..., 2 F] → Split → gate, other [..., F];  Sigmoid(gate) · gate · other → [..., F]
 """
 
 from __future__ import annotations
@@ -17,8 +19,7 @@ import onnx_ir as ir
 from ...engines.errors import UnsupportedModelError
 from ...engines.kernels.library import DOMAIN
 from ..quantization.packed import PackedQuantizer
-from .gating import gate_after
-from .lowering import initializer, only_use, replace_value
+from .lowering import consumer, initializer, only_use, replace_value
 
 ACTIVATIONS = ("", "Relu", "Gelu")  # by the attribute's value
 ACTIVATION = "activation"
@@ -131,3 +132,36 @@ def _is_exact(node: ir.Node) -> bool:
     """Return True for an exact activation: GELU by erf, not by tanh."""
     approximate = node.attributes.get("approximate")
     return approximate is None or approximate.as_string() == "none"
+
+
+def gate_after(graph: ir.Graph, split: ir.Node | None) -> list[ir.Node] | None:
+    """Return Split, Sigmoid and two Mul of a gate that begins with ``split``; None if none does.
+
+    Only the last node's result is used elsewhere.
+    """
+    if split is None or not _halves_last_axis(split):
+        return None
+    gate, other = split.outputs
+    sigmoids = [use.node for use in gate.uses() if use.node.op_type == "Sigmoid"]
+    if len(sigmoids) != 1 or len(gate.uses()) != 2 or len(other.uses()) != 1:
+        return None
+    (sigmoid,) = sigmoids
+    silu, product = only_use(graph, sigmoid), consumer(other)
+    if silu is None or not _multiplies(silu, gate, sigmoid.outputs[0]):
+        return None
+    if only_use(graph, silu) is not product or not _multiplies(product, silu.outputs[0], other):
+        return None
+    return [split, sigmoid, silu, product]
+
+
+def _halves_last_axis(node: ir.Node) -> bool:
+    """Return True for a Split of hidden states [B, S, 2 F] into two equal halves."""
+    if node.op_type != "Split" or len(node.outputs) != 2:
+        return False
+    sizes = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] else None
+    is_even = "num_outputs" in node.attributes if sizes is None else len(set(sizes.numpy())) == 1
+    return is_even and node.attributes.get_int("axis", 0) in (-1, 2)
+
+
+def _multiplies(node: ir.Node, *factors: ir.Value) -> bool:
+    return node.op_type == "Mul" and {*node.inputs} == {*factors}

@@ -35,13 +35,15 @@ from .lowering import (
     CONTRIB_DOMAIN,
     LoweredEngine,
     products_by_weight,
+    replace_node,
     replace_value,
 )
-from .norms import replace_norms
 from .onnxruntime import quantize_products
 from .placing import take_placing
 
 ATTENTION = "Attention"
+NORMS = {"LayerNormalization": "LayerNorm", "RMSNormalization": "RmsNorm"}  # standard → skipdec's
+_DEFAULT_EPSILON = 1e-5  # of both standard norms
 CACHES = frozenset(
     {
         TensorRole.PAST_KEY,
@@ -86,6 +88,19 @@ def lower(
     _narrow(lowered.graph, _narrow_matrices(kind, model, precision))
     RemoveUnusedNodesPass()(lowered)
     return LoweredEngine(lowered, signature, precision, quantizers)
+
+
+def replace_norms(graph: ir.Graph) -> None:
+    """Replace every float32 norm over the last axis in place.
+
+    skipdec's have equal bits on every processor, unlike ONNX Runtime's sums.
+    """
+    for node in [node for node in graph if node.domain == "" and node.op_type in NORMS]:
+        axis = node.attributes.get_int("axis", -1)
+        assert axis == -1, axis
+        epsilon = {"epsilon": node.attributes.get_float("epsilon", _DEFAULT_EPSILON)}
+        own = ir.node(NORMS[node.op_type], node.inputs, epsilon, domain=DOMAIN, name=node.name)
+        replace_node(graph, node, own)
 
 
 def _placed(query: ir.Value, key: ir.Value) -> Heads:

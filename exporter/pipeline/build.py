@@ -55,23 +55,21 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     output = output_path(config, source)
     problems.attempt(_check_output, output, source, force=config.force)
     problems.attempt(canonical_engines, source)
-    compilation = None
+    tensorrt = None
     if config.is_compiled:
-        from ..building.compilation import plan_compilation
+        from ..building.tensorrt_options import resolve_options
 
-        compilation = problems.attempt(
-            plan_compilation, config, manifest.precision.dtype, manifest.model
+        tensorrt = problems.attempt(
+            resolve_options, config, manifest.precision.dtype, manifest.model
         )
-        if compilation is not None and compilation.ranges is not None:
-            problems.attempt(_check_migration, source, compilation.ranges.migration, config)
+        if tensorrt is not None and tensorrt.ranges is not None:
+            problems.attempt(_check_migration, source, tensorrt.ranges.migration, config)
     else:
         problems.attempt(_check_dtype, source)
     if problems.errors:
         raise problems.error()
     precision = (
-        config.precision_for(manifest.precision.dtype)
-        if compilation is None
-        else compilation.precision
+        config.precision_for(manifest.precision.dtype) if tensorrt is None else tensorrt.precision
     )
     left_out = [spec.name for spec in manifest.draft_engines]
     return BundlePlan(
@@ -86,8 +84,8 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         chat=_chat(source),
         origin={"source": str(source.path)},
         open_source=lambda directory, *_: BundleEngines(source, directory),
-        engines=planned_engines(manifest.model, precision, config.target, compilation),
-        compilation=compilation,
+        engines=planned_engines(manifest.model, precision, config.target, tensorrt),
+        tensorrt=tensorrt,
         warnings=(_left_out(left_out),) if left_out else (),
     )
 

@@ -35,8 +35,8 @@ from .plan import BundlePlan, EngineSource, bundle_path, planned_engines
 from .report import ExportReport, Stages
 
 if TYPE_CHECKING:
-    from ..building.compilation import Compilation
     from ..building.journal import Journal
+    from ..building.tensorrt_options import TensorRtOptions
 
 HEAD_SIZE_MULTIPLE = 8
 
@@ -77,11 +77,11 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         raise problems.error()
     model = checkpoint.model
     schedule = problems.attempt(resolve_schedule, config.schedule, checkpoint)
-    compilation = migration = None
+    tensorrt = migration = None
     if config.is_compiled:
-        compilation = problems.attempt(_compilation, config, model)
-        if compilation is not None and compilation.ranges is not None:
-            migration = compilation.ranges.migration
+        tensorrt = problems.attempt(_tensorrt, config, model)
+        if tensorrt is not None and tensorrt.ranges is not None:
+            migration = tensorrt.ranges.migration
     else:
         problems.attempt(_check_head_size, model)
         if config.ranges is not None:
@@ -91,10 +91,10 @@ def plan_export(config: ExportConfig) -> BundlePlan:
     )
     if schedule is None or problems.errors:
         raise problems.error()
-    precision = _precision(config, checkpoint) if compilation is None else compilation.precision
+    precision = _precision(config, checkpoint) if tensorrt is None else tensorrt.precision
     canonical_size = 0
     dtypes: set[FloatType] = {"float32" if kernels is not None else config.dtype}
-    if config.keep_canonical or compilation is not None:
+    if config.keep_canonical or tensorrt is not None:
         dtypes.add(config.dtype)
         canonical = planned_engines(model, PrecisionSpec(dtype=config.dtype), CANONICAL)
         canonical_size = sum(engine.size for engine in canonical)
@@ -117,10 +117,10 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         chat=checkpoint.chat,
         origin={"load_format": checkpoint.load_format},
         open_source=open_source,
-        engines=planned_engines(model, precision, kernels or config.target, compilation, drafts),
+        engines=planned_engines(model, precision, kernels or config.target, tensorrt, drafts),
         canonical_size=canonical_size if config.keep_canonical else 0,
         temporary_size=0 if config.keep_canonical else canonical_size,
-        compilation=compilation,
+        tensorrt=tensorrt,
         drafts=drafts,
         verification=_verification(config, output, precision) if config.verify else None,
         warnings=(
@@ -161,12 +161,12 @@ def _tokenizer_warnings(checkpoint: Checkpoint) -> tuple[str, ...]:
     return tuple(warning for warning in warnings if warning is not None)
 
 
-def _compilation(config: ExportConfig, model: ModelSpec) -> Compilation:
+def _tensorrt(config: ExportConfig, model: ModelSpec) -> TensorRtOptions:
     """Return TensorRT's options. Raises MissingExtraError without the export extra."""
     require_extra("export", f"skipdec export --target {config.target}")
-    from ..building.compilation import plan_compilation
+    from ..building.tensorrt_options import resolve_options
 
-    return plan_compilation(config, config.dtype, model)
+    return resolve_options(config, config.dtype, model)
 
 
 def _verification(

@@ -35,9 +35,9 @@ from ..verification.report import VerificationRequest
 from .report import Stages
 
 if TYPE_CHECKING:
-    from ..building.compilation import Compilation
     from ..building.engine import BuiltEngine
     from ..building.journal import Journal
+    from ..building.tensorrt_options import TensorRtOptions
 
 _GRAPH_BYTES = 1 << 16  # upper bound of any engine's graph without weights
 _FIXED_SECONDS = 10.0  # imports and traces
@@ -112,7 +112,7 @@ class BundlePlan:
     ``open_source`` opens the source of ONNX engines for a run's directory and journal; ``origin``
     describes it. ``engines`` are in the manifest's order, then the layer of ``drafts``, if any; a
     narrow head is cut from the head's graph. ``temporary_size`` is written during the run and
-    deleted at the end. ``compilation`` is None unless TensorRT compiles the engines.
+    deleted at the end. ``tensorrt`` is None unless TensorRT compiles the engines.
     ``verification`` is run before the bundle is published.
     """
 
@@ -128,7 +128,7 @@ class BundlePlan:
     chat: CheckpointChat | None
     origin: dict[str, str]
     open_source: Callable[[Path, Journal, Stages], EngineSource]
-    compilation: Compilation | None = None
+    tensorrt: TensorRtOptions | None = None
     drafts: DraftParts = DraftParts()
     canonical_size: int = 0
     temporary_size: int = 0
@@ -191,7 +191,7 @@ class BundlePlan:
             EngineKind.CANDIDATES: 0.0,
         }
         plans = sum(len(engine.capacities) or 1 for engine in self.engines)
-        compiling = 0.0 if self.compilation is None else _SECONDS_PER_PLAN * plans
+        compiling = 0.0 if self.tensorrt is None else _SECONDS_PER_PLAN * plans
         return (
             _FIXED_SECONDS
             + compiling
@@ -222,16 +222,16 @@ def planned_engines(
     model: ModelSpec,
     precision: PrecisionSpec,
     form: str,
-    compilation: Compilation | None = None,
+    tensorrt: TensorRtOptions | None = None,
     drafts: DraftParts = DraftParts(),
 ) -> tuple[PlannedEngine, ...]:
     """Return the engines of a bundle in the manifest's order, with the size of their files."""
     sizes = {kind: _planned_size(kind, model, precision, form) for kind in EngineKind}
 
     def planned(kind: EngineKind, index: int | None = None) -> PlannedEngine:
-        if compilation is None:
+        if tensorrt is None:
             return PlannedEngine(kind, index, sizes[kind])
-        capacities = compilation.capacities(kind)
+        capacities = tensorrt.capacities(kind)
         size = (sizes[kind] + _PLAN_BYTES) * (len(capacities) or 1)
         return PlannedEngine(kind, index, size, capacities)
 

@@ -33,10 +33,9 @@ from ...engines.targets import target_of
 from ...runtime.schedule.bundle import schedule_file
 from ...runtime.schedule.text import format_schedule
 from ..architecture.weights import engine_name
-from ..building.compile import Compiler, OnPlanProgress
-from ..building.engine import BuiltEngine
+from ..building.engine import BuiltEngine, write_narrow_head
 from ..building.journal import Journal
-from ..building.narrow import write_narrow_head
+from ..building.plan_compiler import OnPlanProgress, PlanCompiler
 from ..config import CANONICAL, QuantizationConfig
 from ..verification import process
 from .plan import BundlePlan, EngineSource, PlannedEngine
@@ -112,9 +111,11 @@ class _Building:
         journal = Journal(directory)
         self._source: EngineSource = plan.open_source(directory, journal, stages)
         self._compiler = None
-        if plan.compilation is not None:
+        if plan.tensorrt is not None:
             on_progress = _unless(self._cancelled, stages.events.part)
-            self._compiler = Compiler(plan.compilation, plan.model, directory, journal, on_progress)
+            self._compiler = PlanCompiler(
+                plan.tensorrt, plan.model, directory, journal, on_progress
+            )
 
     def run(self, jobs: int) -> tuple[EngineReport, ...]:
         """Build all engines, ``jobs`` at once; reports are in the manifest's order.
@@ -194,7 +195,7 @@ class _Building:
             engines=tuple(stitched),
             candidates=candidates,
             canonical=tuple(engine.spec for engine in kept),
-            build=None if plan.compilation is None else plan.compilation.build,
+            build=None if plan.tensorrt is None else plan.tensorrt.build,
             draft=plan.drafts.text,
             draft_layer=self._draft_layer(),
             draft_head=self._draft_head(),

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from .exporter.config import ExportConfig as ExportConfig
     from .exporter.pipeline.build import build_bundle as build_bundle
     from .exporter.pipeline.exporting import export as export
-    from .exporter.tensorrt import TensorRtConfig as TensorRtConfig
+    from .exporter.tensorrt_config import TensorRtConfig as TensorRtConfig
     from .exporter.verification.process import verify_bundle as verify_bundle
     from .runtime.generator import Generator as Generator
     from .runtime.libskipdec.paths import NativePaths as NativePaths
@@ -156,7 +156,7 @@ _MAKING = _by_name(
         ".exporter.config": "BuildConfig CheckpointSource ExportConfig",
         ".exporter.pipeline.build": "build_bundle",
         ".exporter.pipeline.exporting": "export",
-        ".exporter.tensorrt": "TensorRtConfig",
+        ".exporter.tensorrt_config": "TensorRtConfig",
         ".exporter.verification.process": "verify_bundle",
     }
 )

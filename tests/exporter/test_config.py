@@ -12,7 +12,7 @@ from skipdec.engines.targets import TARGETS, exported_targets
 from skipdec.exporter.architecture.architecture import family_config, hub_id, short_names
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.exporter.config import CheckpointSource, ExportConfig
-from skipdec.exporter.tensorrt import TensorRtConfig
+from skipdec.exporter.tensorrt_config import TensorRtConfig
 
 TINY = {"model_type": "opt", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
 

@@ -13,7 +13,7 @@ import pytest
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import exporting as pipeline
-from skipdec.exporter.tensorrt import TensorRtConfig
+from skipdec.exporter.tensorrt_config import TensorRtConfig
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES
 from skipdec.engines.errors import UnsupportedModelError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from skipdec.exporter.architecture.architecture import family_architecture
-from skipdec.exporter.graphs.gating import gate_after
+from skipdec.exporter.graphs.fusion import gate_after
 from skipdec.exporter.graphs.lowering import LoweredEngine, lowering_of
 
 PRECISIONS = {

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from skipdec.engines.kernels.library import DOMAIN, find_library
-from skipdec.exporter.graphs.norms import NORMS, replace_norms
+from skipdec.exporter.graphs.skipdec import NORMS, replace_norms
 
 SIZE = 48
 

@@ -17,7 +17,7 @@ def remembered_plans(tmp_path_factory: pytest.TempPathFactory) -> RememberedPlan
 @pytest.fixture(scope="module")
 def plans_built_once(remembered_plans: RememberedPlans) -> Iterator[None]:
     """Copy plans that this process has built before, instead of building them again."""
-    name = "skipdec.exporter.building.compile.build_plan"
+    name = "skipdec.exporter.building.plan_compiler.build_plan"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(name, remembered_plans.build)
         yield

@@ -21,7 +21,7 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import EngineBuildError
 from skipdec.engines.manifest import Manifest
 from skipdec.engines.trt.build import PlanReport, PlanRequest, build_plan
-from skipdec.exporter.building import compile as compile_module
+from skipdec.exporter.building import plan_compiler
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.pipeline.report import ExportReport
@@ -150,7 +150,7 @@ def test_the_command_reports_as_json_and_shows_each_engine(command: tuple[Result
 def test_interruption_within_a_plan_leaves_no_partial_file_and_resumes(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile_module, "build_plan", build_plan)  # all built here
+    monkeypatch.setattr(plan_compiler, "build_plan", build_plan)  # all built here
     config = export_config(model, tmp_path / "bundle")
     with pytest.raises(KeyboardInterrupt):
         export(config, Watched(interrupt_in="layer_001.t64"))
@@ -187,7 +187,7 @@ def test_killed_between_engines_it_resumes_there(model: Path, tmp_path: Path) ->
 def test_a_failing_engine_is_named_and_what_was_finished_is_kept(
     jobs: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = compile_module.build_plan
+    build = plan_compiler.build_plan
 
     def crash_on_a_layer(request: PlanRequest, *arguments: Any) -> PlanReport:  # noqa: ANN401
         if request.engine == "layer_001.t64":
@@ -195,7 +195,7 @@ def test_a_failing_engine_is_named_and_what_was_finished_is_kept(
         return build(request, *arguments)
 
     config = export_config(model, tmp_path / "bundle", jobs=jobs)
-    monkeypatch.setattr(compile_module, "build_plan", crash_on_a_layer)
+    monkeypatch.setattr(plan_compiler, "build_plan", crash_on_a_layer)
     with pytest.raises(EngineBuildError, match=r"layer_001\.t64"):
         export(config)
     monkeypatch.undo()

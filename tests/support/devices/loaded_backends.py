@@ -22,7 +22,7 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.manifest import EngineSpec, TensorRole
 from skipdec.engines.memory import Tensor
 from skipdec.engines.trt.backend import TensorRtBackend, TensorRtRtxBackend
-from skipdec.exporter.tensorrt import TensorRtConfig
+from skipdec.exporter.tensorrt_config import TensorRtConfig
 
 Array = NDArray[Any]
 Tensors = dict[TensorRole, Tensor]

@@ -35,7 +35,7 @@ _SCORED_ROWS = 64  # logits rows that the head returns at once, unless there are
 
 
 @dataclass(frozen=True)
-class Compilation:
+class TensorRtOptions:
     """Resolved options for compiling canonical engines; ``build`` goes into the manifest."""
 
     target: TensorRtTarget
@@ -84,7 +84,9 @@ def _profile(
     }
 
 
-def plan_compilation(config: QuantizationConfig, dtype: FloatType, model: ModelSpec) -> Compilation:
+def resolve_options(
+    config: QuantizationConfig, dtype: FloatType, model: ModelSpec
+) -> TensorRtOptions:
     """Resolve the options in ``config`` for engines of ``model`` and this machine.
 
     Raises one error with every problem: sizes that do not fit the model (UsageError), a model that
@@ -132,7 +134,7 @@ def plan_compilation(config: QuantizationConfig, dtype: FloatType, model: ModelS
         version_compatible=tensorrt.version_compatible,
     )
     gpu = facts.gpu if facts.compute_capability == compute_capability else None
-    return Compilation(options.target, precision, ranges, build, options, gpu)
+    return TensorRtOptions(options.target, precision, ranges, build, options, gpu)
 
 
 def default_kv_buckets(max_seq_len: int) -> tuple[int, ...]:

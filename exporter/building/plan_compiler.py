@@ -22,9 +22,9 @@ from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import LoweredEngine, lowering_of
 from ..graphs.tensorrt import EXPECTED_LAYERS, bind_activation_scales, with_capacity
 from .canonical import CanonicalGraph
-from .compilation import Compilation
 from .engine import BuiltEngine, WeightsFile, step_bytes, store_parameter
 from .journal import Journal, plan_key
+from .tensorrt_options import TensorRtOptions
 
 OnPlanProgress = Callable[[str, str, int, int], None]
 """Called with a plan's name (``layer_007.t256``), the builder's phase, the step and the total."""
@@ -32,7 +32,7 @@ OnPlanProgress = Callable[[str, str, int, int], None]
 _QUANTIZED_WEIGHTS = "quantized.weights"
 
 
-class Compiler:
+class PlanCompiler:
     """Compiles the engines of one bundle into ``directory``; thread-safe.
 
     ``on_progress`` may be called from any thread; an exception from it ends that engine's build.
@@ -40,16 +40,16 @@ class Compiler:
 
     def __init__(
         self,
-        compilation: Compilation,
+        tensorrt: TensorRtOptions,
         model: ModelSpec,
         directory: Path,
         journal: Journal,
         on_progress: OnPlanProgress,
     ) -> None:
-        self._compilation = compilation
+        self._tensorrt = tensorrt
         self._model = model
         self._directory = directory
-        self._folder = Path("engines") / compilation.target
+        self._folder = Path("engines") / tensorrt.target
         self._journal = journal
         self._on_progress = on_progress
         (directory / self._folder).mkdir(parents=True, exist_ok=True)
@@ -60,13 +60,13 @@ class Compiler:
         Raises EngineBuildError, naming the engine, if the builder rejects the graph, crashes, or
         builds a different network; finished plans stay in the journal.
         """
-        source, precision = CanonicalGraph(canonical), self._compilation.precision
-        lowered = lowering_of(self._compilation.target)(
+        source, precision = CanonicalGraph(canonical), self._tensorrt.precision
+        lowered = lowering_of(self._tensorrt.target)(
             source.graph(), canonical.spec.kind, self._model, precision
         )
         spec = self._spec(canonical.spec, lowered)
         keys = {
-            path: plan_key(path, canonical.files, self._compilation, capacity)
+            path: plan_key(path, canonical.files, self._tensorrt, capacity)
             for path, capacity in _plans(spec)
         }
         built = {path: self._journal.built(key) for path, key in keys.items()}
@@ -88,7 +88,7 @@ class Compiler:
 
     def _spec(self, canonical: EngineSpec, lowered: LoweredEngine) -> EngineSpec:
         """Return the manifest's description; a plan file is both graph and weights."""
-        capacities = self._compilation.capacities(canonical.kind)
+        capacities = self._tensorrt.capacities(canonical.kind)
         stem = self._folder / canonical.name
         buckets = tuple(
             KVBucket(capacity=capacity, graph=f"{stem}.t{capacity}.plan") for capacity in capacities
@@ -125,11 +125,11 @@ class Compiler:
                         store_parameter(parameter, source.read(parameter), lowered, weights)
                     else:
                         lowered.graph.graph.initializers[parameter].const_value = tensor
-            if (ranges := self._compilation.ranges) is not None:
+            if (ranges := self._tensorrt.ranges) is not None:
                 bind_activation_scales(lowered, spec.kind, ranges.of(spec.name))
-            compilation = self._compilation
+            tensorrt = self._tensorrt
             graph = ir.to_proto(lowered.graph).graph
-            check_dtypes(graph, spec, self._model, compilation.precision, compilation.target)
+            check_dtypes(graph, spec, self._model, tensorrt.precision, tensorrt.target)
             yield directory / spec.name
 
     def _request(
@@ -140,11 +140,11 @@ class Compiler:
             engine=spec.name if capacity is None else f"{spec.name}.t{capacity}",
             graph=ir.to_proto(graph).SerializeToString(deterministic=True),
             weights_path=weights_path,
-            profiles=self._compilation.profiles(spec.kind, spec.inputs, capacity),
+            profiles=self._tensorrt.profiles(spec.kind, spec.inputs, capacity),
             inputs=spec.inputs,
             outputs=spec.outputs,
             expected_layers=EXPECTED_LAYERS.get(spec.kind, {}),
-            options=self._compilation.options,
+            options=self._tensorrt.options,
         )
 
     def _build(self, request: PlanRequest, spec: EngineSpec, path: str) -> BuiltEngine:

@@ -19,8 +19,12 @@ from skipdec.engines.host.gpus import Gpu, GpuSurvey
 from skipdec.engines.manifest import EngineKind, ModelSpec
 from skipdec.engines.trt.build import BuilderFacts, BuildOptions
 from skipdec.exporter.architecture.architecture import canonical_signature
-from skipdec.exporter.building import compilation
-from skipdec.exporter.building.compilation import Compilation, default_kv_buckets, plan_compilation
+from skipdec.exporter.building import tensorrt_options
+from skipdec.exporter.building.tensorrt_options import (
+    TensorRtOptions,
+    default_kv_buckets,
+    resolve_options,
+)
 from skipdec.exporter.config import QuantizationConfig
 
 MODEL = tiny_spec(hidden_size=64, max_position_embeddings=2048, max_seq_len=2048)
@@ -30,12 +34,16 @@ H200 = BuilderFacts("11.4", "NVIDIA H200", "9.0", "13.0", ())
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "check_options", lambda options: NO_GPU)
+    monkeypatch.setattr(tensorrt_options, "check_options", lambda options: NO_GPU)
 
 
-def compile_for(model: ModelSpec = MODEL, dtype: Any = "float16", **options: Any) -> Compilation:  # noqa: ANN401
+def resolved(
+    model: ModelSpec = MODEL,
+    dtype: Any = "float16",  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
+) -> TensorRtOptions:
     values = {"target": "tensorrt-rtx", "tensorrt": {"gpu_arch": "8.9"}, **options}
-    return plan_compilation(QuantizationConfig(**values), dtype, model)
+    return resolve_options(QuantizationConfig(**values), dtype, model)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +67,12 @@ def test_default_buckets_end_at_the_longest_sequence(
 def test_a_prefill_call_holds_about_2048_tokens(
     options: dict[str, int], expected: tuple[int, int, int]
 ) -> None:
-    build = compile_for(tensorrt={"gpu_arch": "8.9", **options}).build
+    build = resolved(tensorrt={"gpu_arch": "8.9", **options}).build
     assert (build.max_batch_size, build.max_prompt_len, build.max_prefill_rows) == expected
 
 
 def test_profiles_are_decode_and_prefill_within_the_bucket() -> None:
-    compiled = compile_for(
-        tensorrt={"gpu_arch": "8.9", "max_batch_size": 16, "max_prompt_len": 512}
-    )
+    compiled = resolved(tensorrt={"gpu_arch": "8.9", "max_batch_size": 16, "max_prompt_len": 512})
     layer = canonical_signature(EngineKind.LAYER, MODEL, "float16").inputs
     decode, prefill = compiled.profiles(EngineKind.LAYER, layer, 256)
     assert decode["hidden_states"] == ((1, 1, 64), (16, 1, 64), (16, 1, 64))
@@ -86,7 +92,7 @@ def test_profiles_are_decode_and_prefill_within_the_bucket() -> None:
 
 
 def test_only_layers_have_capacities_and_no_driver_is_named_without_a_gpu() -> None:
-    compiled = compile_for()
+    compiled = resolved()
     assert compiled.capacities(EngineKind.LAYER) == (256, 1024, 2048)
     assert compiled.capacities(EngineKind.HEAD) == ()
     assert (compiled.build.driver, compiled.gpu, compiled.build.compute_capability) == (
@@ -97,8 +103,8 @@ def test_only_layers_have_capacities_and_no_driver_is_named_without_a_gpu() -> N
 
 
 def test_the_gpu_of_this_machine_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "check_options", lambda options: H200)
-    compiled = compile_for(target="tensorrt", tensorrt=None)
+    monkeypatch.setattr(tensorrt_options, "check_options", lambda options: H200)
+    compiled = resolved(target="tensorrt", tensorrt=None)
     assert (compiled.build.compute_capability, compiled.build.driver) == ("9.0", "13.0")
     assert compiled.gpu == "NVIDIA H200"
 
@@ -106,7 +112,7 @@ def test_the_gpu_of_this_machine_is_recorded(monkeypatch: pytest.MonkeyPatch) ->
 def test_every_problem_of_sizes_model_and_ranges_is_named_at_once(tmp_path: Path) -> None:
     tensorrt = {"gpu_arch": "8.9", "max_prompt_len": 4096, "kv_buckets": [256, 512]}
     with pytest.raises(UsageError) as caught:
-        compile_for(
+        resolved(
             tiny_spec(max_seq_len=1024, max_position_embeddings=1024),
             quantize="fp8",
             ranges=tmp_path / "none.json",
@@ -116,12 +122,12 @@ def test_every_problem_of_sizes_model_and_ranges_is_named_at_once(tmp_path: Path
     for words in ("4096; allowed: at most max_seq_len, 1024", "512, too small", "none.json"):
         assert words in text
     with pytest.raises(UnsupportedModelError, match="heads are 8 wide"):
-        compile_for(tiny_spec())
+        resolved(tiny_spec())
 
 
 def test_a_bucket_that_no_request_would_take_is_refused() -> None:
     with pytest.raises(UsageError, match="2048 and 4096, which both hold max_seq_len 2048"):
-        compile_for(tensorrt={"gpu_arch": "8.9", "kv_buckets": [2048, 4096]})
+        resolved(tensorrt={"gpu_arch": "8.9", "kv_buckets": [2048, 4096]})
 
 
 @pytest.mark.parametrize("error", [EnvironmentMismatchError, MissingExtraError])
@@ -138,15 +144,15 @@ def test_without_a_gpu_the_error_says_what_can_be_done_here(
     def refuse(options: BuildOptions) -> BuilderFacts:
         raise error(f"target {options.target}", "does not work here")
 
-    monkeypatch.setattr(compilation, "check_options", refuse)
-    monkeypatch.setattr(compilation, "survey_gpus", GpuSurvey)
+    monkeypatch.setattr(tensorrt_options, "check_options", refuse)
+    monkeypatch.setattr(tensorrt_options, "survey_gpus", GpuSurvey)
     with pytest.raises(error) as caught:
-        compile_for(target=target, tensorrt=None)
+        resolved(target=target, tensorrt=None)
     assert advice in str(caught.value)
     assert f"skipdec build BUNDLE --target {target}" in str(caught.value)
     assert "--keep-canonical" in str(caught.value)
     survey = GpuSurvey((Gpu(0, "NVIDIA H200", "9.0", 1),))
-    monkeypatch.setattr(compilation, "survey_gpus", lambda: survey)
+    monkeypatch.setattr(tensorrt_options, "survey_gpus", lambda: survey)
     with pytest.raises(error) as caught:
-        compile_for(target=target, tensorrt=None)
+        resolved(target=target, tensorrt=None)
     assert caught.value.problems == ("does not work here",)
