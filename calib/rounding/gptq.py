@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...engines.targets import target_of
 from ...exporter.quantization.linear import LinearBlockQuantizer
 from ...exporter.quantization.quantize import BlockQuantizer, WeightQuantizer
 from .config import GridTarget
@@ -112,12 +113,12 @@ class Int4Grid:
     @property
     def lowest_code(self) -> int:
         """The code of the extreme: TensorRT's codes are symmetric."""
-        return -7 if self.target == "tensorrt" else -8
+        return -7 if target_of(self.target).is_compiled else -8
 
     @property
     def quantizer(self) -> WeightQuantizer:
         """The exporter's own quantizer, which rounds to nearest."""
-        if self.target == "tensorrt":
+        if target_of(self.target).is_compiled:
             return LinearBlockQuantizer(4, self.block_size, "float16")
         return BlockQuantizer(4, self.block_size)
 
@@ -128,7 +129,7 @@ class Int4Grid:
         float16, in which seven times a scale may be rounded. The others are bfloat16, as
         BlockLinear4 stores them, an eighth of what is stored, which is exact.
         """
-        if self.target != "tensorrt":
+        if not target_of(self.target).is_compiled:
             return _without_the_smallest(extremes.bfloat16().to(self.dtype)) / self.lowest_code
         scales = (extremes / self.lowest_code).half().float()
         stored = _without_the_smallest((scales * self.lowest_code).half())

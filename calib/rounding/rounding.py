@@ -15,6 +15,7 @@ from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, ModelSpec
+from ...engines.targets import target_of
 from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
 from ...runtime.schedule.bundle import schedule_file
@@ -181,7 +182,7 @@ def _check_structure(config: RoundingConfig, model: ModelSpec) -> None:
     problems = []
     if config.untie_head and not model.tie_word_embeddings:
         problems.append("the head already has its own weights; leave --untie-head out")
-    if config.target == "tensorrt":
+    if target_of(config.target).is_compiled:
         kinds = ((EngineKind.LAYER, 0), (EngineKind.HEAD, None))
         problems += [
             f"{engine_name(kind, index)}'s {parameter.name} has {parameter.shape[0]} inputs, which "
