@@ -14,7 +14,7 @@ from ..engines.bundle.contract import check_contract
 from ..engines.kernels.library import kernels_in_use
 from .drafting.memory import DraftMemory
 from .kv.buffers import KVMemory
-from .opening import OpenKeywords, OpenOptions, PrefixSharing
+from .opening import OpenKeywords, OpenOptions
 from .requests.request import Messages, Prompts, Request, chat_prompts, make_requests
 from .requests.score_request import make_score_requests
 from .schedule import ExitSchedule
@@ -331,44 +331,32 @@ class Generator:
         self,
         options: OpenOptions | None = None,
         *,
-        max_prefill_tokens: int | None = None,
-        max_model_len: int | None = None,
-        admission: str | None = None,
-        prefix_cache: bool | PrefixSharing | None = None,
-        draft: str | None = None,
         draft_memory: DraftMemory | None = None,
+        **changes: Unpack[OpenKeywords],
     ) -> Iterator[RunningBatch]:
         """Hold this generator for requests that come at any time and run together.
 
-        Up to ``max_batch_size`` rows run at once; see `RunningBatch`. The options are those of
-        `OpenOptions`: ``max_prefill_tokens`` is 2,048 by default, on a GPU up to 8,192 where it has
+        Up to ``max_batch_size`` rows run at once; see `RunningBatch`. Of the options, which keyword
+        arguments change, those from ``max_prefill_tokens`` on and ``draft`` have an effect:
+        ``max_prefill_tokens`` is 2,048 by default, on a GPU up to 8,192 where it has
         memory for their activations, and ``max_model_len`` what the bundle holds; TensorRT runs the
         engines of the smallest KV bucket that holds so many positions. ``admission`` is ``fcfs``,
         the default on a CPU, or ``gang:min_free=2,hold_ms=8``, the default on a device. With
         ``prefix_cache`` a prompt on a CPU that begins like an earlier one runs only its rest, and
         its text stays the same. ``draft`` replaces the drafts that the generator was opened with.
-        ``options`` is given in place of these five. ``draft_memory``: as in `generate_requests`.
+        ``draft_memory``: as in `generate_requests`.
 
         Other calls are refused while the batch is open. Raises UsageError for an invalid value, and
         SkipDecError inside another running batch or this thread's open stream.
         """
-        options = OpenOptions.either(
-            options,
-            max_prefill_tokens=max_prefill_tokens,
-            max_model_len=max_model_len,
-            admission=admission,
-            prefix_cache=prefix_cache,
-            draft=draft,
-        )
+        options = OpenOptions.of(options, **changes)
         config = RunningBatchConfig(
             admission=options.admission,
             prefixes=options.prefix_cache,
             draft=self.drafts.resolve(options.draft),
         )
-        if options.max_prefill_tokens is not None:
-            config = config.updated(max_prefill_tokens=options.max_prefill_tokens)
-        loaded, keeps = self._loaded.remembering(draft_memory), config.prefixes != "off"
-        slots = loaded.batch_slots(options.max_model_len, config.draft, keeps_prefixes=keeps)
+        loaded = self._loaded.remembering(draft_memory)
+        slots = loaded.batch_slots(options, config)
         with self._engines.hold(slots, lasts=True):
             yield RunningBatch(loaded, slots, config)
 

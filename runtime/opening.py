@@ -183,25 +183,6 @@ class OpenOptions(ValidatedConfig):
             return OpenOptions(**changes)  # type: ignore[arg-type]  # pydantic converts
         return options.updated(**changes) if changes else options
 
-    @classmethod
-    def either(cls, options: OpenOptions | None, /, **given: object) -> OpenOptions:
-        """Return ``options``, or those of the arguments that are not None. Raises UsageError.
-
-        Both at once are refused: one of them would have no effect.
-        """
-        given = {name: value for name, value in given.items() if value is not None}
-        if options is None:
-            return cls(**given)  # type: ignore[arg-type]  # pydantic converts
-        if given:
-            names = " and ".join(f"`{name}`" for name in given)
-            change = ", ".join(f"{name}=…" for name in given)
-            raise UsageError(
-                "options",
-                f"are given together with {names}; give one of them: options.updated({change}) "
-                "changes options",
-            )
-        return options
-
     def open_backend(self, target: str, *, pool_threads: int | None = None) -> EngineBackend:
         """Make the backend that runs bundles of ``target``.
 

@@ -1,15 +1,4 @@
-"""KV caches: what a batch needs, caches of prompts that run, and slots of rows that come and go.
-
-Worked example (L=6, warm-up 1, budgets 6 4 3 3 2 2 ..., prompt of 10 tokens, max_tokens 8):
-layers 1 and 2 run only in the prompt and share one scratch pair of capacity 10; layer 3 last runs
-at generated index 0 and holds 10 + 1 positions; layer 4 last runs at index 2 and holds 10 + 3;
-layers 0 and 5 always run and hold 10 + 7, since the last token is never fed back.
-
-With ``prompt="decay"`` the prompt's last token runs 4 layers; layers 1 and 2 run its first 3 and 7
-tokens, and the pair's capacity is 7. Caches have no holes: budgets never grow along a row, so a
-layer that the last prompt token bypasses never runs again for that row and writes the scratch pair,
-and a layer with a cache of its own runs the last prompt token and therefore all before it.
-"""
+"""KV caches: those of prompts that run, and slots of rows that come and go."""
 
 from __future__ import annotations
 
@@ -19,82 +8,8 @@ from dataclasses import dataclass, field
 
 from ...engines.errors import CapacityError
 from ...engines.memory import Tensor
-from ..schedule import ExitSchedule
-from .buffers import BufferPool, CachePair, KVLayout, pair_bytes, pooled_size, size_class
-
-Capacities = tuple[int, ...]
-"""Positions that a row takes in each layer's cache; 0 in a layer that only its prompt runs."""
-
-
-@dataclass(frozen=True)
-class KVPlan:
-    """Capacities of one batch's caches, in positions.
-
-    ``capacities[l]`` is 0 for a layer that runs in the prompt only; one scratch pair of
-    ``scratch_rows`` x ``scratch_capacity`` serves such layers. ``bucket`` is the static capacity
-    of all engines that run the batch, where they have one.
-    """
-
-    layout: KVLayout
-    rows: int
-    capacities: Capacities
-    scratch_rows: int = 0
-    scratch_capacity: int = 0
-    bucket: int | None = None
-
-    def __str__(self) -> str:
-        live = [capacity for capacity in self.capacities if capacity]
-        return (
-            f"{self.nbytes:,} bytes for {self.rows} rows, {len(live)} layers of up to "
-            f"{max(live, default=0)} positions in {self.layout.dtype}, and {self.scratch_rows} "
-            f"rows of {self.scratch_capacity} for the prompt"
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """The largest number of bytes that the batch takes from the pool at once."""
-        sizes = [(self.rows, capacity) for capacity in self.capacities if capacity]
-        if self.scratch_capacity:
-            sizes.append((self.scratch_rows, self.scratch_capacity))
-        return 2 * sum(pooled_size(self.layout.nbytes(*size)) for size in sizes)
-
-
-def plan_kv_cache(
-    layout: KVLayout,
-    schedule: ExitSchedule,
-    prompt_lengths: Sequence[int],
-    max_tokens: Sequence[int],
-    *,
-    scratch_rows: int,
-) -> KVPlan:
-    """Plan the caches of a batch whose row r holds prompt_lengths[r] + up to max_tokens[r] tokens.
-
-    ``scratch_rows``: the most rows of one prefill call.
-    """
-    capacities = []
-    for layer in range(schedule.num_layers):
-        last = schedule.last_index(layer)
-        fed = [max(0, tokens - 1) for tokens in max_tokens]  # the last token is never fed back
-        if last is not None:
-            fed = [min(steps, last + 1) for steps in fed]
-        needed = max(length + steps for length, steps in zip(prompt_lengths, fed, strict=True))
-        capacities.append(needed if any(fed) else 0)
-    longest_prompt = max(prompt_lengths)
-    longest_prefix = max(  # of a prompt's tokens in a layer without a cache of its own
-        (
-            schedule.prompt_prefix(layer, longest_prompt)
-            for layer, capacity in enumerate(capacities)
-            if not capacity
-        ),
-        default=0,
-    )
-    return KVPlan(
-        layout=layout,
-        rows=len(prompt_lengths),
-        capacities=tuple(capacities),
-        scratch_rows=scratch_rows if longest_prefix else 0,
-        scratch_capacity=longest_prefix,
-    )
+from .buffers import BufferPool, CachePair, pair_bytes
+from .plans import Capacities, KVPlan, SlotMemory
 
 
 class KVCache:
@@ -154,39 +69,6 @@ class KVCache:
         self._pairs.clear()
 
 
-def row_class(rows: int, most: int) -> int:
-    """Round up to 1, 2, 4, 8, … rows, at most ``most``, so that buffers seldom grow."""
-    return min(1 << (rows - 1).bit_length(), most)
-
-
-def capacity_class(positions: int, most: int) -> int:
-    """Round up to four sizes per octave from 16 positions on, at most ``most``."""
-    return min(size_class(positions, 16), most)
-
-
-@dataclass(frozen=True)
-class SlotSizes:
-    """Computes the size of a layer's buffers from the rows and positions that are reserved.
-
-    Sizes are rounded up to classes, so that buffers seldom grow; ``exact`` ones are what is
-    reserved, which is cheapest when the longest request comes first. With a ``capacity`` every row
-    has that many positions, and there are at least ``least_rows`` rows.
-    """
-
-    most_rows: int
-    most_positions: int
-    exact: bool = False
-    capacity: int | None = None
-    least_rows: int = 1
-
-    def of(self, rows: int, positions: int) -> tuple[int, int]:
-        """Return the buffers' rows and positions where ``rows`` reserve up to ``positions``."""
-        if self.exact:
-            return rows, positions
-        rows = max(self.least_rows, row_class(rows, self.most_rows))
-        return rows, self.capacity or capacity_class(positions, self.most_positions)
-
-
 @dataclass
 class _Slots:
     """One layer: reserved positions by row, the rows in slots 0 … n-1, and the buffers."""
@@ -203,33 +85,24 @@ class SlotCache:
     A layer's residents lie in its slots 0 … n-1, so that the first n of one buffer are what the
     layer is bound to. A row enters at the tail; when it leaves a layer, the last resident's
     positions move into the gap, in that layer alone. Rows reserve all that they will need when they
-    are admitted. ``sizes`` computes the size of buffers, which grow one layer at a time and are
+    are admitted. ``memory`` computes the size of buffers, which grow one layer at a time and are
     given back when a layer has no reservation left, unless the cache ``keeps`` them.
 
     Worked: rows 7, 8, 9 lie in slots 0, 1, 2 of layer 3; row 7 leaves it; then rows 9, 8 lie in
     slots 0, 1.
 
-    ``pool`` owns the memory; ``limit`` bytes of it may be in use.
+    ``pool`` owns the buffers.
     """
 
-    def __init__(
-        self,
-        pool: BufferPool,
-        layout: KVLayout,
-        *,
-        num_layers: int,
-        limit: int,
-        sizes: SlotSizes,
-        keeps: bool = False,
-    ) -> None:
-        self.layout = layout
-        self.limit = limit
+    def __init__(self, pool: BufferPool, memory: SlotMemory, *, keeps: bool = False) -> None:
+        self.memory = memory
+        self.layout = memory.layout
+        self.limit = memory.limits.kv_bytes
         self.version = 0  # incremented when a row enters or leaves a layer or a buffer moves
         self.planned_bytes = 0  # maximum that a reservation needed at once, growing included
         self._pool = pool
-        self.sizes = sizes
         self._keeps = keeps
-        self._layers = [_Slots() for _ in range(num_layers)]
+        self._layers = [_Slots() for _ in range(memory.num_cached)]
         self._lengths: dict[int, int] = {}  # row -> positions written
 
     def residents(self, layer: int) -> Sequence[int]:
@@ -239,11 +112,6 @@ class SlotCache:
     def generation(self, layer: int) -> int:
         """Return a number that changes with the layer's buffers; older bindings are invalid."""
         return self._layers[layer].generation
-
-    @property
-    def num_layers(self) -> int:
-        """The number of layers, a draft layer included."""
-        return len(self._layers)
 
     @property
     def num_rows(self) -> int:
@@ -369,7 +237,7 @@ class SlotCache:
         if slots.pair is not None and slots.pair.size == size:
             return
         self.version += 1
-        fills = self.sizes.capacity is None  # else it is that of the engines
+        fills = self.memory.limits.capacity is None  # else it is that of the engines
         pair = CachePair.acquire(self._pool, self.layout, *size, f"layer {layer}", fills=fills)
         if slots.pair is not None:
             for slot, row in enumerate(slots.residents):
@@ -392,5 +260,5 @@ class SlotCache:
         held_rows, held_positions = (0, 0) if pair is None else pair.size
         if not capacities:
             return (held_rows, held_positions) if self._keeps else (0, 0)
-        rows, positions = self.sizes.of(len(capacities), max(capacities))
+        rows, positions = self.memory.size(len(capacities), max(capacities))
         return max(rows, held_rows), max(positions, held_positions)

@@ -14,7 +14,7 @@ from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import EngineSpec, Manifest, TensorRole
 from ..drafting.resolver import DraftResolver
 from ..kv.buffers import KVLayout
-from ..kv.cache import plan_kv_cache
+from ..kv.plans import plan_kv_cache
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
 from ..schedule.presets import fitting_presets

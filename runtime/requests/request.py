@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NotRequired, SupportsIndex, TypedDict, cast, get_args
 
 from ...engines.checking import plain
-from ...engines.errors import UsageError, shown
+from ...engines.errors import CapacityError, UsageError, shown
 from ...engines.manifest import ModelSpec
+from ..drafting.resolver import wants_drafts
+from ..kv.plans import SlotMemory
+from ..schedule import ExitSchedule
+from ..schedule.request_schedules import ScheduleResolver
 from ..tokens.chat import SpecialTokens
 from ..tokens.sampling import MAX_LOGPROBS, SamplingParams
 from ..tokens.tokenizer import Tokenizer
@@ -83,126 +87,105 @@ def chat_prompts(messages: Messages | Sequence[Messages], **options: Any) -> lis
     return [cast("MessagesPrompt", {"messages": one, **options}) for one in chats]
 
 
-def prompt_text(prompt: Prompt) -> str | None:
-    """Return a text prompt's text, or None for token ids."""
-    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-    return text if isinstance(text, str) else None
-
-
-def as_read(
-    prompt: Prompt, model: ModelSpec, tokenizer: Tokenizer | None
-) -> tuple[str | None, Prompt]:
-    """Return the text of a prompt, None for token ids, and the prompt without its messages.
-
-    Messages are rendered by the chat template of the bundle. Raises UsageError where it has none,
-    and for messages that are not allowed.
-    """
-    if not (isinstance(prompt, Mapping) and "messages" in prompt):
-        return prompt_text(prompt), prompt
-    choice: Any = prompt.get("special_tokens", "escape")
-    if unknown := prompt.keys() - MessagesPrompt.__annotations__.keys():
-        raise UsageError("messages", f"are given with {', '.join(sorted(unknown)):.200}")
-    if choice not in get_args(SpecialTokens):
-        raise UsageError("special_tokens", f"is {shown(choice)}; allowed: escape or allow")
-    continues: Any = prompt.get("continue_final_message", False)
-    if not isinstance(continues, bool):
-        raise UsageError("continue_final_message", f"is {shown(continues)}; allowed: true or false")
-    if tokenizer is None or tokenizer.chat is None:
-        raise UsageError(
-            "messages",
-            "need a chat template, and the bundle has none: send a prompt instead, or put "
-            "chat_template.jinja into the checkpoint and export it again",
-        )
-    chat = cast("MessagesPrompt", prompt)
-    made = tokenizer.chat.encode(
-        chat["messages"],
-        special_tokens=choice,
-        continue_final_message=continues,
-        chat_template_kwargs=chat.get("chat_template_kwargs"),
-        max_tokens=model.max_seq_len,
-    )
-    return made.text, made.token_ids
-
-
-def checked_token_ids(
+def read_prompt(
     prompt: Prompt,
     subject: str,
     model: ModelSpec,
     tokenizer: Tokenizer | None,
     *,
     is_continuation: bool = False,
-) -> tuple[list[str], tuple[int, ...]]:
-    """Return the problems of a prompt, if any, and its token ids.
+) -> tuple[str | None, tuple[int, ...]]:
+    """Return the text of a prompt, None for token ids, and its token ids.
 
-    A text is put into the tokenizer's prompt template and gets its special tokens, unless it is a
-    continuation; token ids are used as given. A text that is too long for the model whatever its
-    tokens are is refused without tokenizing it, which would take half a minute for 10 MB.
+    Messages are rendered by the chat template of the bundle. A text is put into the tokenizer's
+    prompt template and gets its special tokens, unless it is a continuation; token ids are used as
+    given. A text that is too long for the model whatever its tokens are is refused without
+    tokenizing it, which would take half a minute for 10 MB. Raises UsageError, which names
+    ``subject``.
     """
-    problems, _, token_ids = _checked_prompt(
-        prompt, subject, model, tokenizer, is_continuation=is_continuation
-    )
-    return problems, token_ids
-
-
-def _checked_prompt(
-    prompt: Prompt,
-    subject: str,
-    model: ModelSpec,
-    tokenizer: Tokenizer | None,
-    *,
-    is_continuation: bool = False,
-) -> tuple[list[str], str | None, tuple[int, ...]]:
-    """Return the problems of a prompt, its text, None for token ids, and its token ids."""
+    given: Any = plain(prompt)
+    if _is_mapping(given):
+        if isinstance(given, Mapping) and "messages" in given:
+            return _rendered(given, subject, model, tokenizer)
+        if tuple(given.keys()) not in (("prompt",), ("prompt_token_ids",)):
+            keys = ", ".join(map(str, islice(given.keys(), 10))) or "none"
+            raise _refusal(f"{subject} is a mapping with the keys {keys:.200}; allowed: {_FORMS}")
+        (key,) = given.keys()
+        given = plain(given[key])
+        if isinstance(given, str) != (key == "prompt"):
+            raise _refusal(f"{subject} has {shown(given)} under {key!r}; allowed: {_FORMS}")
+    if not isinstance(given, str):
+        return None, _checked_ids(given, subject, model)
+    if tokenizer is None:
+        raise _refusal(f"{subject} is text, but the bundle has no tokenizer; give token ids")
+    if (least := tokenizer.least_tokens(given)) > model.max_seq_len:
+        raise _too_long(subject, f"at least {least} tokens", model)
     try:
-        text, read = as_read(prompt, model, tokenizer)
-    except UsageError as error:
-        return [f"{subject}: {error.subject} {problem}" for problem in error.problems], None, ()
-    problems, token_ids = _tokenized(read, subject, model, tokenizer, is_continuation)
-    return problems, text, token_ids
-
-
-def _tokenized(
-    prompt: Prompt,
-    subject: str,
-    model: ModelSpec,
-    tokenizer: Tokenizer | None,
-    is_continuation: bool,
-) -> tuple[list[str], tuple[int, ...]]:
-    ids: Any = plain(prompt)
-    if _is_mapping(ids):
-        if tuple(ids.keys()) not in (("prompt",), ("prompt_token_ids",)):
-            keys = ", ".join(map(str, islice(ids.keys(), 10))) or "none"
-            return [f"{subject} is a mapping with the keys {keys:.200}; allowed: {_FORMS}"], ()
-        (key,) = ids.keys()
-        ids = plain(ids[key])
-        if isinstance(ids, str) != (key == "prompt"):
-            return [f"{subject} has {shown(ids)} under {key!r}; allowed: {_FORMS}"], ()
-    if isinstance(ids, str):
-        if tokenizer is None:
-            return [f"{subject} is text, but the bundle has no tokenizer; give token ids"], ()
-        if (least := tokenizer.least_tokens(ids)) > model.max_seq_len:
-            return [_too_long(subject, f"at least {least} tokens", model)], ()
         if is_continuation:
-            ids = tokenizer.encode(ids, add_special_tokens=False)
+            ids = tokenizer.encode(given, add_special_tokens=False)
         else:
-            ids = tokenizer.encode_prompt(ids)
-    elif isinstance(ids, bytes) or not isinstance(ids, Iterable):
-        return [f"{subject} is {shown(ids)}; allowed: {_FORMS}"], ()
-    token_ids = tuple(map(plain, islice(ids, model.max_seq_len + 1)))
+            ids = tokenizer.encode_prompt(given)
+    except UsageError as error:
+        raise _refusal(*(f"{subject} {problem}" for problem in error.problems)) from error
+    return given, _checked_ids(ids, subject, model)
+
+
+def _rendered(
+    prompt: Mapping[str, Any], subject: str, model: ModelSpec, tokenizer: Tokenizer | None
+) -> tuple[str, tuple[int, ...]]:
+    """Return the text and the token ids of messages. Raises UsageError."""
+    choice = prompt.get("special_tokens", "escape")
+    continues = prompt.get("continue_final_message", False)
+    if unknown := prompt.keys() - MessagesPrompt.__annotations__.keys():
+        problem = f"messages are given with {', '.join(sorted(unknown)):.200}"
+    elif choice not in get_args(SpecialTokens):
+        problem = f"special_tokens is {shown(choice)}; allowed: escape or allow"
+    elif not isinstance(continues, bool):
+        problem = f"continue_final_message is {shown(continues)}; allowed: true or false"
+    elif tokenizer is None or tokenizer.chat is None:
+        problem = (
+            "messages need a chat template, and the bundle has none: send a prompt instead, or put "
+            "chat_template.jinja into the checkpoint and export it again"
+        )
+    else:
+        try:
+            made = tokenizer.chat.encode(
+                prompt["messages"],
+                special_tokens=choice,
+                continue_final_message=continues,
+                chat_template_kwargs=prompt.get("chat_template_kwargs"),
+                max_tokens=model.max_seq_len,
+            )
+        except UsageError as error:
+            told = (f"{subject}: {error.subject} {problem}" for problem in error.problems)
+            raise _refusal(*told) from error
+        return made.text, _checked_ids(made.token_ids, subject, model)
+    raise _refusal(f"{subject}: {problem}")
+
+
+def _checked_ids(given: Any, subject: str, model: ModelSpec) -> tuple[int, ...]:  # noqa: ANN401
+    """Return token ids. Raises UsageError for anything else."""
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise _refusal(f"{subject} is {shown(given)}; allowed: {_FORMS}")
+    token_ids = tuple(map(plain, islice(given, model.max_seq_len + 1)))
     if not token_ids:
-        return [f"{subject} has no tokens; give at least one"], ()
+        raise _refusal(f"{subject} has no tokens; give at least one")
     for position, token_id in enumerate(token_ids):
         if isinstance(token_id, bool) or not isinstance(token_id, int):
-            return [f"{subject} has {shown(token_id)} at {position}; allowed: integers"], ()
+            raise _refusal(f"{subject} has {shown(token_id)} at {position}; allowed: integers")
         if not 0 <= token_id < model.vocab_size:
-            return [
+            raise _refusal(
                 f"{subject} has token id {shown(token_id)} at {position}; "
                 f"allowed: 0 to {model.vocab_size - 1}"
-            ], ()
+            )
     if len(token_ids) > model.max_seq_len:
-        count = len(ids) if isinstance(ids, Sized) else f"more than {model.max_seq_len}"
-        return [_too_long(subject, f"{count} tokens", model)], ()
-    return [], token_ids
+        count = len(given) if isinstance(given, Sized) else f"more than {model.max_seq_len}"
+        raise _too_long(subject, f"{count} tokens", model)
+    return token_ids
+
+
+def _refusal(*problems: str) -> UsageError:
+    return UsageError("prompt", *problems)
 
 
 def _is_mapping(value: object) -> bool:
@@ -210,8 +193,8 @@ def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping) or hasattr(value, "keys")
 
 
-def _too_long(subject: str, length: str, model: ModelSpec) -> str:
-    return (
+def _too_long(subject: str, length: str, model: ModelSpec) -> UsageError:
+    return _refusal(
         f"{subject} has {length}; the bundle holds {model.max_seq_len} positions; shorten the "
         "prompt"
     )
@@ -232,6 +215,43 @@ class Request:
     max_tokens: int
     client: str = ""
     drafts: bool = True
+
+    def require_possible(self, memory: SlotMemory, schedule: ExitSchedule) -> None:
+        """Raise CapacityError if the request could not run even alone in ``memory``."""
+        self.require_rows(memory.limits.max_rows)
+        self.require_memory(memory, schedule, self.params.n, "prompt")
+
+    def require_rows(self, max_rows: int) -> None:
+        """Raise CapacityError for more completions than run at once."""
+        if self.params.n > max_rows:
+            raise CapacityError(
+                "prompt",
+                f"has n {self.params.n}; the engine runs up to {max_rows} rows at once; lower n or "
+                "raise max_batch_size",
+            )
+
+    def require_memory(
+        self, memory: SlotMemory, schedule: ExitSchedule, rows: int, subject: str
+    ) -> None:
+        """Raise CapacityError if ``rows`` of the completions don't fit even alone."""
+        tokens, limits = len(self.prompt_token_ids), memory.limits
+        asked = f"{tokens} tokens and max_tokens {self.max_tokens}"
+        positions = tokens + self.max_tokens
+        if positions > limits.max_positions:
+            raise CapacityError(
+                subject,
+                f"{asked} are {positions:,} positions; max_model_len allows "
+                f"{limits.max_positions:,}; raise it, shorten the prompt or lower max_tokens",
+            )
+        prompt = memory.prompt_row(self.prompt_token_ids, schedule, self.max_tokens, range(rows))
+        needed = memory.alone(prompt, in_chunks=tokens > limits.chunk_tokens)
+        if needed > limits.kv_bytes:
+            raise CapacityError(
+                subject,
+                f"{asked} need {needed:,} bytes of KV cache; kv_memory allows "
+                f"{limits.kv_bytes:,}; raise it, shorten the prompt, lower max_tokens or use a "
+                "schedule with fewer layers",
+            )
 
 
 def make_requests(
@@ -277,7 +297,13 @@ def make_request(
     may be as long as the model allows, but with its prompt no longer than ``max_model_len``, so
     that it does not reserve more than others may.
     """
-    problems, text, token_ids = _checked_prompt(prompt, subject, model, tokenizer)
+    problems: list[str] = []
+    text: str | None = None
+    token_ids: tuple[int, ...] = ()
+    try:
+        text, token_ids = read_prompt(prompt, subject, model, tokenizer)
+    except UsageError as error:
+        problems += error.problems
     is_chat = isinstance(prompt, Mapping) and "messages" in prompt
     try:
         params = params.resolved(model.sampling_defaults.given, is_chat=is_chat)
@@ -305,6 +331,30 @@ def make_request(
     if problems:
         raise UsageError("generate", *problems)
     return Request(index, text, token_ids, params, max_tokens, client)
+
+
+def prepare_request(
+    prompt: Prompt,
+    params: SamplingParams | None,
+    schedule: str | ExitSchedule | None,
+    model: ModelSpec,
+    tokenizer: Tokenizer | None,
+    schedules: ScheduleResolver,
+    *,
+    client: str = "",
+    subject: str = "prompt",
+    draft: str | None = None,
+    max_model_len: int | None = None,
+) -> tuple[Request, ExitSchedule]:
+    """Make and check one request and its schedule; raises as `make_request`, and ScheduleError.
+
+    ``draft``: as in `wants_drafts`.
+    """
+    drafts = wants_drafts(draft)
+    params = params or SamplingParams()
+    request = make_request(0, prompt, params, model, tokenizer, subject, client, max_model_len)
+    resolved = schedules.resolve(schedule, request.max_tokens)
+    return replace(request, drafts=drafts), resolved
 
 
 def _as_params_list(

@@ -9,7 +9,7 @@ from ...engines.manifest import ModelSpec
 from ..schedule import ExitSchedule
 from ..tokens.sampling import SamplingParams
 from ..tokens.tokenizer import Tokenizer
-from .request import Prompt, Prompts, Request, as_prompt_list, checked_token_ids, make_request
+from .request import Prompt, Prompts, Request, as_prompt_list, make_request, read_prompt
 
 
 @dataclass(frozen=True)
@@ -81,18 +81,20 @@ def make_score_requests(
     for index, (prompt, continuation) in enumerate(
         zip(prompt_list, continuation_list, strict=True)
     ):
-        found, prompt_ids = checked_token_ids(prompt, f"prompt {index}", model, tokenizer)
-        more, token_ids = checked_token_ids(
-            continuation, f"continuation {index}", model, tokenizer, is_continuation=True
-        )
-        found += more
+        try:
+            _, prompt_ids = read_prompt(prompt, f"prompt {index}", model, tokenizer)
+            _, token_ids = read_prompt(
+                continuation, f"continuation {index}", model, tokenizer, is_continuation=True
+            )
+        except UsageError as error:
+            problems += error.problems
+            continue
         length = len(prompt_ids) + len(token_ids)
-        if not found and length > model.max_seq_len:
-            found.append(
+        if length > model.max_seq_len:
+            problems.append(
                 f"prompt {index} and its continuation have {length} tokens; the bundle holds "
                 f"{model.max_seq_len} positions"
             )
-        problems += found
         requests.append(ScoreRequest(index, prompt_ids, token_ids))
     if problems:
         raise UsageError("score", *problems)
@@ -119,9 +121,7 @@ def make_score_request(
         allowed = f"0 to {model.vocab_size}"
         raise UsageError("top_logprobs", f"is {top_logprobs}; allowed: {allowed}, or None")
     if continuation is None:
-        problems, token_ids = checked_token_ids(prompt, subject, model, tokenizer)
-        if problems:
-            raise UsageError("score", *problems)
+        _, token_ids = read_prompt(prompt, subject, model, tokenizer)
         made = ScoreRequest(0, token_ids[:1], token_ids[1:], is_prompt=True)
     else:
         (made,) = make_score_requests([prompt], [continuation], model, tokenizer)

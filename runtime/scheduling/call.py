@@ -119,14 +119,14 @@ class Call:
             yield _Part(request, schedule, range(start, min(start + rows, request.params.n)))
 
     def _rows_that_fit(self, request: Request, schedule: ExitSchedule) -> int:
-        limits = self._batch.limits
-        for rows in range(min(request.params.n, limits.max_rows), 1, -1):
+        memory = self._slots.memory
+        for rows in range(min(request.params.n, memory.limits.max_rows), 1, -1):
             try:
-                limits.require_memory(request, schedule, rows, "")
+                request.require_memory(memory, schedule, rows, "")
             except CapacityError:
                 continue
             return rows
-        limits.require_memory(request, schedule, 1, f"prompt {request.index}")
+        request.require_memory(memory, schedule, 1, f"prompt {request.index}")
         return 1
 
     def _fill(self) -> None:

@@ -10,8 +10,7 @@ from time import perf_counter
 
 from ...engines.constants import integer
 from ...engines.errors import ClosedError, SkipDecError, UsageError
-from ..drafting.resolver import wants_drafts
-from ..requests.request import Prompt, Request, make_request
+from ..requests.request import Prompt, Request, prepare_request
 from ..schedule import ExitSchedule
 from ..stitching.protocol import StepRow
 from ..stitching.slot_stitcher import SlotStitcher
@@ -76,15 +75,15 @@ class RunningBatch:
         self._counters = Counters.zero(loaded.model.num_layers)
         # Called with the numbers of requests that stop waiting, before their prompts run.
         self.on_admission: Callable[[Sequence[int]], None] = lambda numbers: None
-        max_prefill_tokens = config.max_prefill_tokens or loaded.limits.prefill_tokens
-        self.limits = loaded.request_limits(slots, max_prefill_tokens)
+        self.memory = slots.memory  # what requests need of it, any thread may ask
+        self.limits = limits = slots.limits
         self._scheduler = Scheduler[RunningRequest](
-            self.limits.max_rows,
-            max_prefill_tokens,
+            limits.max_rows,
+            limits.prefill_tokens,
             parse_admission(config.admission, on_device=loaded.engines.device is not None),
             self._fits,
             kept_tokens=lambda request: slots.kept_tokens(request.prompt),
-            max_chunk_tokens=self.limits.max_chunk_tokens,
+            max_chunk_tokens=limits.chunk_tokens,
             fills_first=config.fills_first,
         )
 
@@ -131,34 +130,20 @@ class RunningBatch:
         Raises UsageError, ScheduleError, or CapacityError if the request could never run, before
         it is queued.
         """
-        return self.add_request(*self.prepare(prompt, params, schedule, client, draft))
-
-    def prepare(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None,
-        schedule: str | ExitSchedule | None,
-        client: str = "",
-        draft: str | None = None,
-    ) -> tuple[Request, ExitSchedule]:
-        """Make and check the arguments of `add_request`; raises as `add`. Any thread may call."""
         loaded = self._loaded
-        params = params or SamplingParams()
-        request = make_request(
-            0,
+        request, resolved = prepare_request(
             prompt,
             params,
+            schedule,
             loaded.model,
             loaded.tokenizer,
-            "prompt",
-            client,
-            self.limits.max_positions,
+            loaded.schedules,
+            client=client,
+            draft=draft,
+            max_model_len=self.limits.max_positions,
         )
-        if not wants_drafts(draft):
-            request = replace(request, drafts=False)
-        resolved = loaded.schedules.resolve(schedule, request.max_tokens)
-        self.limits.require_possible(request, resolved)
-        return request, resolved
+        request.require_possible(self.memory, resolved)
+        return self.add_request(request, resolved)
 
     def add_request(self, request: Request, schedule: ExitSchedule) -> int:
         """Queue a prepared request, whose index becomes its number, and return that."""
@@ -175,6 +160,7 @@ class RunningBatch:
         number = self._next_number
         running = RunningRequest.create(
             self._loaded,
+            self.memory,
             number,
             request,
             schedule,
@@ -182,7 +168,6 @@ class RunningBatch:
             first_row=self._next_row,
             start=start,
             owner=request.client if self._config.prefixes == "client" else "",
-            has_draft_layer=self.limits.memory.has_draft_layer,
         )
         self._next_number += 1
         self._next_row += len(outputs)
@@ -272,7 +257,7 @@ class RunningBatch:
     def _fits(self, requests: Sequence[RunningRequest]) -> bool:
         """Return whether there is KV memory to admit ``requests`` now, together."""
         first, slots = requests[0].prompt, self._slots
-        if len(first.tokens) > self.limits.max_chunk_tokens or slots.kept_tokens(first):
+        if len(first.tokens) > self.limits.chunk_tokens or slots.kept_tokens(first):
             assert len(requests) == 1, "a prompt that runs in chunks runs alone"
             return slots.fits_in_chunks(first)
         return slots.fits([request.prompt for request in requests])

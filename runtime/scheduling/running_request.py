@@ -7,10 +7,10 @@ from time import perf_counter
 from typing import Self
 
 from ...engines.manifest import ModelSpec
+from ..kv.plans import PromptRow, SlotMemory
 from ..requests.request import Request
 from ..schedule import ExitSchedule
 from ..schedule.text import format_schedule
-from ..stitching.protocol import PromptRow
 from ..tokens.outputs import (
     CompletionOutput,
     Drafts,
@@ -211,6 +211,7 @@ class RunningRequest:
     def create(
         cls,
         loaded: LoadedBundle,
+        memory: SlotMemory,
         number: int,
         request: Request,
         schedule: ExitSchedule,
@@ -219,12 +220,10 @@ class RunningRequest:
         first_row: int,
         start: float,
         owner: str = "",
-        has_draft_layer: bool = False,
     ) -> Self:
         """Make rows ``first_row`` and up for the completions ``outputs`` of the request.
 
-        ``owner`` is that of the kept prefixes which the prompt may use, see `PromptRow`. With
-        ``has_draft_layer`` the rows reserve memory for the bundle's draft layer, too.
+        ``owner`` is that of the kept prefixes which the prompt may use, see `PromptRow`.
         """
         rows = tuple(
             Row(
@@ -239,15 +238,9 @@ class RunningRequest:
             )
             for row, output_index in enumerate(outputs, first_row)
         )
-        prompt = PromptRow.of(
-            request.prompt_token_ids,
-            schedule,
-            request.max_tokens,
-            loaded.layout,
-            rows=range(first_row, first_row + len(rows)),
-            owner=owner,
-            has_draft_layer=has_draft_layer,
-        )
+        numbers = range(first_row, first_row + len(rows))
+        tokens = request.prompt_token_ids
+        prompt = memory.prompt_row(tokens, schedule, request.max_tokens, numbers, owner)
         return cls(number, request, schedule, rows, prompt, start)
 
     @property

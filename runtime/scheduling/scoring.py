@@ -11,7 +11,8 @@ import numpy as np
 from ...engines.constants import integer
 from ...engines.errors import CapacityError
 from ...engines.memory import Array
-from ..kv.cache import KVCache, KVPlan
+from ..kv.cache import KVCache
+from ..kv.plans import KVPlan
 from ..requests.request import Request
 from ..requests.score_request import ScoreRequest
 from ..schedule import ExitSchedule
@@ -47,7 +48,7 @@ class Scorer:
         limits = self.loaded.limits
         longest = max(requests, key=lambda request: len(request.fed))
         num_fed = len(longest.fed)
-        for problem in limits.check_prompt(f"text {longest.index}", num_fed):
+        for problem in limits.prompt_problems(f"text {longest.index}", num_fed):
             raise CapacityError("score", problem)
         needed = self.nbytes(longest)
         if needed > limits.kv_bytes:

@@ -180,6 +180,6 @@ def require_possible(batch: RunningBatch, asked: ServedRequest) -> None:
     """Raise CapacityError or UsageError for a request that ``batch`` could never run."""
     match asked.request:
         case Request() as request:
-            batch.limits.require_possible(request, asked.schedule)
+            request.require_possible(batch.memory, asked.schedule)
         case ScoreRequest() as text:
             batch.scoring.check(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from ...engines.bundle import EngineBundle
@@ -10,10 +10,10 @@ from ...engines.bundle.contract import check_contract
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import ModelSpec
 from ..drafting.config import DraftConfig
-from ..drafting.resolver import DraftResolver, wants_drafts
+from ..drafting.resolver import DraftResolver
 from ..generator import Generator
 from ..opening import OpenOptions
-from ..requests.request import Prompt, Request, make_request
+from ..requests.request import Prompt, Request, prepare_request
 from ..requests.score_request import ScoreRequest, make_score_request
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
@@ -97,19 +97,18 @@ class InputProcessor:
 
         ``subject``: the prompt, where a client sent several. ``draft``: as in `wants_drafts`.
         """
-        drafts = wants_drafts(draft)
-        request = make_request(
-            0,
+        return prepare_request(
             prompt,
-            params or SamplingParams(),
+            params,
+            schedule,
             self.model,
             self.tokenizer,
-            subject,
-            client,
-            self.max_model_len,
+            self.schedules,
+            client=client,
+            subject=subject,
+            draft=draft,
+            max_model_len=self.max_model_len,
         )
-        schedule = self.schedules.resolve(schedule, request.max_tokens)
-        return replace(request, drafts=drafts), schedule
 
     def prepare_score(
         self,

@@ -18,15 +18,16 @@ from ...engines.errors import BundleError, CapacityError, ClosedError, SkipDecEr
 from ...engines.host.process import NATIVE_WORK, HomeProcess
 from ...engines.memory import Buffer
 from ..drafting.config import DraftConfig
-from ..kv.buffers import BufferPool, KVLayout, KVMemory
-from ..kv.cache import SlotCache, SlotSizes
+from ..kv.buffers import BufferPool, KVMemory
+from ..kv.cache import SlotCache
+from ..kv.plans import SlotMemory
 from ..kv.prefixes import PrefixCache
 from .device.slot_stitcher import DeviceSlotStitcher, device_slot_cache
 from .device.stitcher import DeviceStitcher
 from .drafts import draft_engines
 from .host.slot_stitcher import HostSlotStitcher
 from .host.stitcher import HostStitcher
-from .protocol import SlotLimits, Stitcher
+from .protocol import Stitcher
 from .slot_stitcher import SlotStitcher
 
 
@@ -317,32 +318,14 @@ class EngineLock:
 
 
 def make_slots(
-    stitcher: Stitcher,
-    pool: BufferPool,
-    layout: KVLayout,
-    num_layers: int,
-    limits: SlotLimits,
-    *,
-    exact: bool = False,
-    keeps_prefixes: bool = False,
-    has_draft_layer: bool = False,
+    stitcher: Stitcher, pool: BufferPool, memory: SlotMemory, *, keeps_prefixes: bool = False
 ) -> SlotStitcher:
     """Make slots in memory of ``pool`` for rows that run on the engines of ``stitcher``.
 
-    ``has_draft_layer`` adds the slots of the bundle's draft layer. On the host, ``exact`` slots
-    take no more memory than is reserved, and ``keeps_prefixes`` adds a `PrefixCache`.
+    On the host, ``keeps_prefixes`` adds a `PrefixCache`.
     """
-    num_cached = num_layers + has_draft_layer
     if isinstance(stitcher, DeviceStitcher):
-        cache = device_slot_cache(pool, layout, num_cached, limits)
-        return DeviceSlotStitcher(stitcher, cache, pool, limits)
-    sizes = SlotSizes(limits.max_rows, limits.max_positions, exact=exact)
-    cache = SlotCache(
-        pool,
-        layout,
-        num_layers=num_cached,
-        limit=limits.kv_bytes,
-        sizes=sizes,
-    )
-    prefixes = PrefixCache(pool, layout, num_layers) if keeps_prefixes else None
-    return HostSlotStitcher(cast(HostStitcher, stitcher), cache, pool, limits, prefixes)
+        return DeviceSlotStitcher(stitcher, device_slot_cache(pool, memory), pool)
+    prefixes = PrefixCache(pool, memory.layout, memory.num_layers) if keeps_prefixes else None
+    cache = SlotCache(pool, memory)
+    return HostSlotStitcher(cast(HostStitcher, stitcher), cache, pool, prefixes)

@@ -9,79 +9,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from ...engines.backends.session import Binding, EngineSession
 from ...engines.manifest import TensorRole
 from ...engines.memory import Array, Buffer, Tensor
-from ..kv.buffers import KVLayout, pair_bytes
-from ..kv.cache import Capacities, KVCache, KVPlan, SlotSizes, plan_kv_cache
-from ..schedule import ExitSchedule, LayerPlan
+from ..kv.cache import KVCache
+from ..schedule import LayerPlan
 from ..tokens.drawing import TokenDraw
 from ..tokens.logits import StepLogits
 from .drafts import DraftEngines
 
 LayerCaches = Callable[[int], tuple[Tensor, Tensor]]
 """Returns the key and value [rows, N, T, W] that a layer writes."""
-
-
-@dataclass(frozen=True)
-class PromptRow:
-    """A row that begins: its number, its prompt, and the KV positions that it reserves per layer.
-
-    ``copies`` are the numbers of rows that continue the same prompt (its further completions).
-    ``owner`` names whose prefixes the prompt may use, see `PrefixCache`.
-    """
-
-    row: int
-    tokens: tuple[int, ...]
-    schedule: ExitSchedule
-    capacities: Capacities
-    copies: tuple[int, ...] = ()
-    owner: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        tokens: tuple[int, ...],
-        schedule: ExitSchedule,
-        max_tokens: int,
-        layout: KVLayout,
-        *,
-        rows: range,
-        owner: str = "",
-        has_draft_layer: bool = False,
-    ) -> Self:
-        """Make the rows that continue a prompt by up to ``max_tokens`` tokens each.
-
-        A draft layer holds the positions of all of these tokens but the last.
-        """
-        plan = plan_kv_cache(layout, schedule, [len(tokens)], [max_tokens], scratch_rows=1)
-        capacities = plan.capacities
-        if has_draft_layer:
-            capacities += (len(tokens) + max_tokens - 1 if max_tokens > 1 else 0,)
-        return cls(rows[0], tokens, schedule, capacities, tuple(rows[1:]), owner)
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The row's own number and those of its copies."""
-        return (self.row, *self.copies)
-
-    @property
-    def runs_whole(self) -> bool:
-        """True if every layer runs the whole prompt."""
-        layers = range(self.schedule.num_layers)
-        return all(self.active_length(layer) == len(self.tokens) for layer in layers)
-
-    def active_length(self, layer: int) -> int:
-        """Return how many of the prompt's tokens, from the first on, run ``layer``."""
-        return self.schedule.prompt_prefix(layer, len(self.tokens))
-
-    def keeps(self, layer: int) -> bool:
-        """Return True if the row runs ``layer`` after its prompt."""
-        return self.capacities[layer] > 0
 
 
 class StepRow(NamedTuple):
@@ -145,78 +86,6 @@ class DraftRow(NamedTuple):
     row: int
     token: int
     position: int
-
-
-@dataclass(frozen=True)
-class SlotLimits:
-    """The limits of a running batch: rows, positions per row (prompt and text), KV memory.
-
-    ``capacity`` is the number of positions of a slot where all slots have as many, on a device;
-    where rows feed several tokens it has room for padding besides. ``bucket`` is that number where
-    it is static in the engines. ``most_prompts`` and ``most_prompt_tokens`` (of each prompt) bound
-    one call for prompts; None is no bound.
-    """
-
-    max_rows: int
-    max_positions: int
-    capacity: int
-    kv_bytes: int
-    bucket: int | None = None
-    most_prompts: int | None = None
-    most_prompt_tokens: int | None = None
-
-
-@dataclass(frozen=True)
-class SlotMemory:
-    """Computes the KV memory that rows need in slots of these sizes; allocates nothing.
-
-    ``bucket`` is the number of positions of a prompt's caches where it is static in the engines.
-    With ``has_draft_layer`` rows have one more capacity, that of the draft layer.
-    """
-
-    layout: KVLayout
-    num_layers: int
-    sizes: SlotSizes
-    bucket: int | None = None
-    has_draft_layer: bool = False
-
-    def alone(self, row: PromptRow, *, in_chunks: bool) -> int:
-        """Return the bytes that the row and its copies need if nothing else runs."""
-        plan = self.chunk_plan(row) if in_chunks else self.scratch_plan([row])
-        capacities = filter(None, row.capacities)
-        sizes = (self.sizes.of(len(row.rows), capacity) for capacity in capacities)
-        return sum(pair_bytes(self.layout, size) for size in sizes) + plan.nbytes
-
-    def scratch_plan(self, rows: Sequence[PromptRow]) -> KVPlan:
-        """Plan the one pair that the layers share which not all rows keep after their prompts."""
-        layers = range(self.num_layers)
-        # A scheduler plans ever larger groups, mostly of rows that are alike.
-        kinds = {(id(row.schedule), len(row.tokens), row.capacities): row for row in rows}.values()
-        longest = max(
-            (
-                max(row.active_length(layer) for row in kinds)
-                for layer in layers
-                if not all(row.keeps(layer) for row in kinds)
-            ),
-            default=0,
-        )
-        return KVPlan(
-            self.layout,
-            rows=len(rows),
-            capacities=(0,) * len(layers),
-            scratch_rows=len(rows) if longest else 0,
-            scratch_capacity=(self.bucket or longest) if longest else 0,
-        )
-
-    def chunk_plan(self, row: PromptRow) -> KVPlan:
-        """Plan the caches of a prompt in chunks: every layer keeps what it has seen so far."""
-        return KVPlan(
-            self.layout,
-            rows=1,
-            capacities=tuple(
-                self.bucket or row.active_length(layer) for layer in range(self.num_layers)
-            ),
-        )
 
 
 class Stitcher(ABC):

@@ -6,16 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from ...engines.constants import integer
 from ...engines.errors import UsageError
 from ...engines.memory import Tensor
 from ..kv.buffers import BufferPool
-from ..kv.cache import Capacities, KVCache, KVPlan, SlotCache
+from ..kv.cache import KVCache, SlotCache
+from ..kv.plans import Capacities, KVPlan, PromptRow
 from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
 from ..schedule import LayerPlan
 from ..tokens.logits import StepLogits
-from .protocol import DraftRow, PromptRow, SlotLimits, SlotMemory, StepRow, Stitcher
+from .protocol import DraftRow, StepRow, Stitcher, feeding_problem
 
 _PREFIX_SHARE = integer("prefix_share")  # prefixes take at most a quarter of the KV memory
 
@@ -35,25 +37,15 @@ class SlotStitcher(ABC):
     """
 
     def __init__(
-        self,
-        cache: SlotCache,
-        pool: BufferPool,
-        num_layers: int,
-        limits: SlotLimits,
-        prefixes: PrefixCache | None = None,
+        self, cache: SlotCache, pool: BufferPool, prefixes: PrefixCache | None = None
     ) -> None:
         """Take ownership of ``prefixes``."""
         self._cache = cache
         self._pool = pool
-        self._num_layers = num_layers
-        self.limits = limits
-        self.memory = SlotMemory(
-            cache.layout,
-            num_layers,
-            cache.sizes,
-            limits.bucket,
-            has_draft_layer=cache.num_layers > num_layers,
-        )
+        self.memory = cache.memory
+        self.limits = cache.memory.limits
+        self._num_layers = cache.memory.num_layers
+        self._bucket = self.limits.bucket
         self._prefixes = prefixes
         self._plans: dict[int, LayerPlan] = {}  # row -> of the first token of its last step
         self._floors: dict[int, int] = {}  # row -> the position at which it last left layers
@@ -81,7 +73,7 @@ class SlotStitcher(ABC):
 
     def fits(self, rows: Sequence[PromptRow]) -> bool:
         """Return True if the KV memory holds these rows until they end, beside those that run."""
-        most = self.limits.most_prompts
+        most = self.limits.prefill_rows
         if most is not None and len(rows) > most:
             return False
         return self._cache.fits(_capacities(rows), self.memory.scratch_plan(rows).nbytes)
@@ -133,7 +125,7 @@ class SlotStitcher(ABC):
                     recording.copy(layer, written[layer], index)
 
             logits = self._engines.prefill(
-                [row.tokens for row in rows], active, self.limits.bucket, caches, copy
+                [row.tokens for row in rows], active, self._bucket, caches, copy
             )
         self._begin(rows)
         return logits
@@ -167,7 +159,7 @@ class SlotStitcher(ABC):
             row.tokens[chunked.done : stop],
             chunked.done,
             [row.active_length(layer) for layer in layers],
-            self.limits.bucket,
+            self._bucket,
             lambda layer: cache.rows(layer, 0, 1),
             is_last=stop == len(row.tokens),
         )
@@ -231,7 +223,7 @@ class SlotStitcher(ABC):
 
         for done in range(0, len(tokens), _FOLLOWED_TOKENS):
             some = tokens[done : done + _FOLLOWED_TOKENS]
-            self._engines.follow(some, start + done, plan, self.limits.bucket, caches)
+            self._engines.follow(some, start + done, plan, self._bucket, caches)
 
     @property
     def runs_ahead(self) -> bool:
@@ -304,6 +296,13 @@ class SlotStitcher(ABC):
     @abstractmethod
     def _unbind(self) -> None:
         """Drop all bindings to slots, whose buffers are about to be freed."""
+
+    def _require_feedable(self, rows: Sequence[StepRow], width: int = 1) -> None:
+        """Raise UsageError for tokens that cannot be fed; nothing has changed then."""
+        for row in rows:
+            problem = feeding_problem(row, partial(self._cache.reserved, row.row))
+            if problem:
+                raise UsageError(f"row {row.row}", problem)
 
     def _leave_bypassed(self, row: StepRow) -> None:
         """Free the row's slots in the layers that it bypasses from now on."""

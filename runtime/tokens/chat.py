@@ -48,8 +48,8 @@ class ChatTokenizer(Protocol):
         """Return the id of a token, if there is one."""
 
     @property
-    def special_tokens(self) -> tuple[str, ...]:
-        """The texts of all special tokens."""
+    def ids_of_special_tokens(self) -> Mapping[str, int]:
+        """The ids of all special tokens by their texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class ChatTemplate:
 
     @cached_property
     def _spelled(self) -> SpelledTokens:
-        return SpelledTokens(self._tokenizer.special_tokens)
+        return SpelledTokens(tuple(self._tokenizer.ids_of_special_tokens))
 
     def _encoded(self, rendered: str, max_tokens: int | None = None) -> ChatPrompt:
         """Return rendered text with special tokens in the place of marks, and its ids."""

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
@@ -71,18 +70,10 @@ class Tokenizer:
         self._bytes_of: dict[int, bytes] = {}  # a cache
 
     @classmethod
-    def load(cls, path: str | Path, prompt_template: str | None = None) -> Tokenizer:
-        """Read a ``tokenizer.json``. Raises BundleError if it is missing or malformed."""
-        path = Path(path)
-        if not path.is_file():
-            raise BundleError(str(path), "does not exist; export the model again")
-        return cls.parse(path.read_bytes(), str(path), prompt_template)
-
-    @classmethod
     def of(cls, bundle: EngineBundle, prompt_template: str | None = None) -> Tokenizer | None:
         """Read the tokenizer of ``bundle``, if it has one, and its chat template.
 
-        Raises BundleError as ``load`` does.
+        Raises BundleError as ``parse`` does.
         """
         name = bundle.manifest.tokenizer
         if name is None:
@@ -142,11 +133,6 @@ class Tokenizer:
         copied.encode_special_tokens = True
         return copied
 
-    @property
-    def special_tokens(self) -> tuple[str, ...]:
-        """Texts of the special tokens, by ascending id."""
-        return tuple(self.ids_of_special_tokens)
-
     def token_id(self, token: str) -> int | None:
         """Return the id of ``token``; None if the vocabulary does not have it."""
         return self._tokenizer.token_to_id(token)
@@ -154,7 +140,7 @@ class Tokenizer:
     def encode_prompt(self, prompt: str) -> list[int]:
         """Return the token ids that the model reads for ``prompt``, template included.
 
-        >>> Tokenizer.load("tokenizer.json", "{prompt}\\nTL;DR:").encode_prompt("a post")
+        >>> Tokenizer.parse(content, "tokenizer.json", "{prompt}\\nTL;DR:").encode_prompt("a post")
         ...     # as encode("a post\\nTL;DR:")
         """
         if self.prompt_template is not None:
@@ -199,7 +185,7 @@ class Tokenizer:
         """Return a decoder for one new sequence."""
 
         def is_skipped(token_id: int) -> bool:
-            return skip_special_tokens and self.is_special(token_id)
+            return skip_special_tokens and token_id in self.special_ids
 
         token_of = self._tokenizer.id_to_token
         if self._byte_level:
@@ -226,10 +212,6 @@ class Tokenizer:
         """End the processes that render chats, if there are any."""
         if self.chat is not None:
             self.chat.close()
-
-    def is_special(self, token_id: int) -> bool:
-        """Return whether ``skip_special_tokens`` omits this token."""
-        return token_id in self.special_ids
 
     def is_token(self, token_id: int) -> bool:
         """Return whether the id is a token; a padded vocabulary has ids without one."""

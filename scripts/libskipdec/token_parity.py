@@ -43,7 +43,7 @@ def _expected_decoding(tokenizer: Tokenizer, token_ids: list[int]) -> str:
 def differences(program: Path, path: Path, texts: list[str], seed: int = 0) -> Iterator[str]:
     """Yield differences on ``texts``, each encoded and, cut and mixed, decoded."""
     source = random.Random(seed)
-    tokenizer = Tokenizer.load(path)
+    tokenizer = Tokenizer.parse(path.read_bytes(), str(path))
     records: list[Record] = []
     expected: list[str] = []
     for text in texts:
@@ -65,5 +65,5 @@ def differences(program: Path, path: Path, texts: list[str], seed: int = 0) -> I
 def random_texts(path: Path, count: int, seed: int) -> list[str]:
     """Return ``count`` texts for the tokenizer of ``path``, some of them with its added tokens."""
     source = random.Random(seed)
-    added = added_contents(Tokenizer.load(path)._tokenizer)
+    added = added_contents(Tokenizer.parse(path.read_bytes(), str(path))._tokenizer)
     return [random_text(source, added) for _ in range(count)]

@@ -20,7 +20,7 @@ from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.bundle import write_schedule
 from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.stitching.host.buffers import StepBuffers
-from skipdec.runtime.stitching.host.passes import HostPasses
+from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
 
 Array = NDArray[Any]
 PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 11)]
@@ -152,13 +152,13 @@ def test_a_rotation_off_by_one_position_is_visible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Generated tokens rotate as if one token more came before them; the prompt's do not."""
-    gather = HostPasses._gather
+    gather = HostSlotStitcher._gather
 
-    def one_more(self: HostPasses, group: Any, starts: Sequence[int]) -> None:  # noqa: ANN401
+    def one_more(self: HostSlotStitcher, group: Any, starts: Sequence[int]) -> None:  # noqa: ANN401
         gather(self, group, starts)
         self._workspace.whole.position_ids += 1
 
-    monkeypatch.setattr(HostPasses, "_gather", one_more)
+    monkeypatch.setattr(HostSlotStitcher, "_gather", one_more)
     assert deviation(exported("llama"), "llama") > VISIBLE
 
 

@@ -13,9 +13,9 @@ from typing import Self, Unpack
 from typing_extensions import override
 
 from ....engines.errors import BundleError, ClosedError
+from ...kv.plans import SlotMemory
 from ...opening import OpenKeywords, OpenOptions
 from ...requests.request import Request
-from ...scheduling.loaded_bundle import RequestLimits, require_rows
 from ...scheduling.stats import EngineStats
 from ..inputs import InputProcessor
 from ..pending import PendingRequests
@@ -53,7 +53,7 @@ class ProcessEngine(EngineService):
         self._dispatcher = Dispatcher(self._requests, Suspects(policy.poison_timeout))
         self._stats: EngineStats | None = None  # of the worker that runs; None until the first
         self._ended_stats: list[EngineStats] = []  # the total of those that died, if any did
-        self._limits: RequestLimits | None = None  # of the last worker that has loaded
+        self._memory: SlotMemory | None = None  # of the last worker that has loaded
         self.loaded: Future[None] = Future()
         self._supervisor = WorkerSupervisor(settings, policy, self, worker_module)
 
@@ -127,10 +127,10 @@ class ProcessEngine(EngineService):
         self.require_home()
         request = pending.asked.request
         if isinstance(request, Request):
-            if self._limits is None:
-                require_rows(request, self._settings.max_batch_size)
+            if self._memory is None:
+                request.require_rows(self._settings.max_batch_size)
             else:
-                self._limits.require_possible(request, pending.asked.schedule)
+                request.require_possible(self._memory, pending.asked.schedule)
         self._dispatcher.require_sound(pending.asked)
         self._requests.admit(
             pending,
@@ -170,7 +170,7 @@ class ProcessEngine(EngineService):
                 str(self._settings.path),
                 "was replaced by another bundle since it was opened; start the server again",
             )
-        self._stats, self._limits = loaded.stats, loaded.limits
+        self._stats, self._memory = loaded.stats, loaded.memory
         self._dispatcher.worker_is_up(outbox)
         if not self.loaded.done():
             self.loaded.set_result(None)

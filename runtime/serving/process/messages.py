@@ -19,11 +19,11 @@ from pydantic import ConfigDict, TypeAdapter
 
 from ....engines import errors
 from ....engines.errors import SkipDecError
+from ...kv.plans import SlotMemory
 from ...requests.request import Request
 from ...requests.score_request import ScoreRequest
 from ...schedule import ExitSchedule
 from ...schedule.text import format_schedule, parse_schedule
-from ...scheduling.loaded_bundle import RequestLimits
 from ...scheduling.stats import EngineStats
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput, StreamDelta
 from ..engine_loop import Cancellation, StepResult
@@ -75,7 +75,7 @@ class Loaded:
 
     digest: str  # of the manifest of the bundle that it opened
     stats: EngineStats
-    limits: RequestLimits
+    memory: SlotMemory
 
 
 @dataclass(frozen=True)

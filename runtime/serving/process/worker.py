@@ -45,7 +45,7 @@ def main() -> None:
         loop = EngineLoop(batch, _LinkSink(link, batch))
         intake.serve(batch, loop, generator.model.num_layers)
         digest = generator.bundle.manifest.digest
-        link.send(Loaded(digest, batch.stats(), batch.limits))
+        link.send(Loaded(digest, batch.stats(), batch.memory))
         try:
             loop.run()
         except Exception:

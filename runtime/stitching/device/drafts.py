@@ -9,7 +9,7 @@ from ...kv.cache import SlotCache
 from ...schedule import LayerPlan
 from ...tokens.logits import StepLogits
 from ..draft_rows import DraftRows
-from ..protocol import DraftRow, SlotLimits
+from ..protocol import DraftRow
 from .rows import StepLayout
 from .stitcher import DeviceStitcher, StepKind
 
@@ -28,14 +28,10 @@ class DeviceDrafts:
     positions 9, 5, 6, the second at 10, 6, 6; the first two logits of each are those of 9 and 7.
     """
 
-    def __init__(
-        self, engines: DeviceStitcher, cache: SlotCache, limits: SlotLimits, num_layers: int
-    ) -> None:
-        """Draft on slots of ``limits``; the model has ``num_layers``, without a draft layer."""
+    def __init__(self, engines: DeviceStitcher, cache: SlotCache) -> None:
         self._engines = engines
         self._cache = cache
-        self._limits = limits
-        self._num_layers = num_layers
+        self._num_layers = cache.memory.num_layers  # of the model, without a draft layer
         self._layouts: list[_LaidOut] = []  # of the last steps, the latest first
 
     def run(self, rows: Sequence[DraftRow], plan: LayerPlan) -> StepLogits:
@@ -46,7 +42,7 @@ class DeviceDrafts:
         drafts = self._engines.drafts
         narrow = drafts is not None and drafts.head_tokens is not None
         kind = StepKind(has_draft_layer=self._num_layers in plan, narrow=narrow)
-        steps = self._engines.steps(self._limits.capacity, self._limits.bucket, kind)
+        steps = self._engines.steps(self._cache.memory.limits, kind)
         return steps.enqueue(laid_out.layout, fed, self._cache.first).wait()
 
     def _lay_out(self, rows: Sequence[DraftRow], plan: LayerPlan) -> _LaidOut:

@@ -9,8 +9,7 @@ padded to 2, 4 or 8 of them, so that few graphs serve all steps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -19,11 +18,12 @@ from typing_extensions import override
 
 from ....engines.errors import UsageError
 from ....engines.memory import DeviceTensor
-from ...kv.buffers import BufferPool, KVLayout, pooled_size
-from ...kv.cache import SlotCache, SlotSizes
+from ...kv.buffers import BufferPool, pooled_size
+from ...kv.cache import SlotCache
+from ...kv.plans import SlotMemory
 from ...schedule import LayerPlan
 from ...tokens.logits import CandidateLogits, StepLogits
-from ..protocol import DraftRow, SlotLimits, StepRow, active_counts, feeding_problem
+from ..protocol import DraftRow, StepRow, active_counts
 from ..slot_stitcher import SlotStitcher
 from .buffers import ComingLogits
 from .choices import ComingChoice, Confidence
@@ -35,11 +35,9 @@ from .stitcher import DeviceStitcher, StepKind
 class DeviceSlotStitcher(SlotStitcher):
     """Runs steps on the engines of a `DeviceStitcher`, which owns them and the steps' graphs."""
 
-    def __init__(
-        self, engines: DeviceStitcher, cache: SlotCache, pool: BufferPool, limits: SlotLimits
-    ) -> None:
+    def __init__(self, engines: DeviceStitcher, cache: SlotCache, pool: BufferPool) -> None:
         self._loaded: DeviceStitcher | None = engines
-        super().__init__(cache, pool, len(engines.layers(limits.bucket)), limits)
+        super().__init__(cache, pool)
         self._layout: _LaidOut | None = None  # of the last step
         self._ahead: _Ahead | None = None  # the step that was begun before its tokens were known
         self._has_run_ahead = False
@@ -108,7 +106,7 @@ class DeviceSlotStitcher(SlotStitcher):
     ) -> ComingLogits:
         for row in rows:
             self._leave_bypassed(row)
-        steps = self._engines.steps(self.limits.capacity, self.limits.bucket, StepKind(width))
+        steps = self._engines.steps(self.limits, StepKind(width))
         layout = self._lay_out(rows, width)
         coming = steps.enqueue(layout, rows, self._cache.first, token_addresses)
         lengths = [row.position + len(row.tokens) for row in rows]
@@ -118,13 +116,13 @@ class DeviceSlotStitcher(SlotStitcher):
     @override
     def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> StepLogits:
         if self._drafts is None:
-            self._drafts = DeviceDrafts(self._engines, self._cache, self.limits, self._num_layers)
+            self._drafts = DeviceDrafts(self._engines, self._cache)
         return self._drafts.run(rows, plan)
 
     @override
     def discard(self, row: int) -> None:
         """Zero the row's slots and free them: what is NaN there spoils the next row's attention."""
-        for layer in range(self._cache.num_layers):
+        for layer in range(self.memory.num_cached):
             residents = self._cache.residents(layer)
             if row in residents:
                 slot = residents.index(row)
@@ -137,7 +135,7 @@ class DeviceSlotStitcher(SlotStitcher):
         """Free all rows and graphs after a failure: both may be wrong."""
         super().reset()
         self._ahead = None
-        self._engines.drop_graphs(self.limits.capacity, self.limits.bucket)
+        self._engines.drop_graphs(self.limits)
 
     @override
     def close(self) -> None:
@@ -156,24 +154,25 @@ class DeviceSlotStitcher(SlotStitcher):
     def _unbind(self) -> None:
         """Do nothing: bindings hold addresses, not buffers."""
 
-    def _require_feedable(self, rows: Sequence[StepRow], width: int) -> None:
+    @override
+    def _require_feedable(self, rows: Sequence[StepRow], width: int = 1) -> None:
         """Raise UsageError for tokens that cannot be fed, ``width`` per row; nothing has changed.
 
         Padding writes behind a row's own positions, so the slots must hold that, too.
         """
-        if not self._engines.runs_several_tokens(self.limits.bucket):
+        if not self._engines.runs_several_tokens(self._bucket):
             raise UsageError(
                 "draft", "feeds several tokens per row; TensorRT's plans take one per step"
             )
+        super()._require_feedable(rows, width)
+        capacity = self.limits.slot_capacity
         for row in rows:
-            problem = feeding_problem(row, partial(self._cache.reserved, row.row))
-            if problem is None and row.position + width > self.limits.capacity:
-                problem = (
+            if row.position + width > capacity:
+                raise UsageError(
+                    f"row {row.row}",
                     f"feeds tokens at position {row.position}, padded to {width}; "
-                    f"its slots hold {self.limits.capacity} positions"
+                    f"its slots hold {capacity} positions",
                 )
-            if problem is not None:
-                raise UsageError(f"row {row.row}", problem)
 
     def _lay_out(self, rows: Sequence[StepRow], width: int) -> StepLayout:
         """Return the last layout, or a new one if rows, their layers or their tokens differ."""
@@ -245,31 +244,20 @@ def _padded_tokens(tokens: int) -> int:
     return 1 << (tokens - 1).bit_length()
 
 
-def device_slot_cache(
-    pool: BufferPool, layout: KVLayout, num_layers: int, limits: SlotLimits
-) -> SlotCache:
-    """Make slots of ``capacity`` positions each, to which engines are bound.
+def device_slot_cache(pool: BufferPool, memory: SlotMemory) -> SlotCache:
+    """Make slots of as many positions each, to which engines are bound.
 
-    If there is memory for ``max_rows`` slots in all layers, and for prompts and a scored text
-    besides, buffers have that size from the start and are kept, and with them all captured graphs.
+    If there is memory for all slots in all layers, and for prompts and a scored text besides,
+    buffers have that size from the start and are kept, and with them all captured graphs.
     Otherwise they grow and are freed as on the host.
     """
+    limits, num_layers = memory.limits, memory.num_cached
 
     def pair_bytes(rows: int) -> int:
-        return 2 * pooled_size(layout.nbytes(rows, limits.capacity))
+        return 2 * pooled_size(memory.layout.nbytes(rows, limits.slot_capacity))
 
     prompts = max(pair_bytes(limits.max_rows), num_layers * pair_bytes(1)) + pair_bytes(1)
     has_room = num_layers * pair_bytes(limits.max_rows) + prompts <= limits.kv_bytes
-    return SlotCache(
-        pool,
-        layout,
-        num_layers=num_layers,
-        limit=limits.kv_bytes,
-        sizes=SlotSizes(
-            limits.max_rows,
-            limits.max_positions,
-            capacity=limits.capacity,
-            least_rows=limits.max_rows if has_room else 1,
-        ),
-        keeps=has_room,
-    )
+    if has_room:
+        memory = replace(memory, least_rows=limits.max_rows)
+    return SlotCache(pool, memory, keeps=has_room)

@@ -17,6 +17,7 @@ from ....engines.backends.session import EngineSession
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array, DeviceTensor, Tensor
 from ...kv.cache import KVCache
+from ...kv.limits import Limits
 from ...tokens.logits import StepLogits
 from ..drafts import DraftEngines
 from ..protocol import LayerCaches, Stitcher, cache_tensors, run_once
@@ -89,12 +90,6 @@ class DeviceStitcher(Stitcher):
         self.capture = GraphCapture(self.device)
         self._steps: OrderedDict[tuple[int, int | None], _StepsByKind] = OrderedDict()
 
-    @property
-    def num_graphs(self) -> int:
-        """The number of steps that are kept as graphs."""
-        kept = (steps for of_kind in self._steps.values() for steps in of_kind.values())
-        return sum(len(steps.graphs) for steps in kept)
-
     def best_token_address(self, place: int) -> int:
         """Return where a step of one token per row leaves the most probable token behind a row."""
         results = self._results_of(StepKind())
@@ -114,23 +109,23 @@ class DeviceStitcher(Stitcher):
         """Return True if steps may run several tokens per row; TensorRT's plans take one."""
         return self._mask_capacity(bucket) is None
 
-    def steps(self, capacity: int, bucket: int | None, kind: StepKind) -> DeviceSteps:
-        """Return the steps of a kind over slots of ``capacity`` positions.
+    def steps(self, limits: Limits, kind: StepKind) -> DeviceSteps:
+        """Return the steps of a kind over slots of as many positions as ``limits`` says.
 
         Those of the last few capacities are kept.
         """
-        key = capacity, bucket
+        key = limits.slot_capacity, limits.bucket
         of_kind = self._steps.setdefault(key, {})
         if kind not in of_kind:
-            of_kind[kind] = self._new_steps(capacity, bucket, kind)
+            of_kind[kind] = self._new_steps(*key, kind)
         self._steps.move_to_end(key)
         if len(self._steps) > _KEPT_CAPACITIES:
             _clear(self._steps.popitem(last=False)[1])
         return of_kind[kind]
 
-    def drop_graphs(self, capacity: int, bucket: int | None) -> None:
-        """Destroy the graphs and bindings of all steps over slots of ``capacity`` positions."""
-        _clear(self._steps.get((capacity, bucket), {}))
+    def drop_graphs(self, limits: Limits) -> None:
+        """Destroy the graphs and bindings of all steps over slots of these ``limits``."""
+        _clear(self._steps.get((limits.slot_capacity, limits.bucket), {}))
         self._drop_choice()
 
     @override

@@ -1,71 +1,393 @@
-"""HostSlotStitcher: passes of a running batch on the host."""
+"""HostSlotStitcher: passes and draft steps of a running batch on the host."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
+import numpy as np
 from typing_extensions import override
 
+from ....engines.backends.session import Binding
+from ....engines.manifest import TensorRole
+from ....engines.memory import Array, address_of
 from ...kv.buffers import BufferPool
 from ...kv.cache import SlotCache
 from ...kv.prefixes import PrefixCache
 from ...schedule import LayerPlan
 from ...tokens.logits import HostLogits
-from ..protocol import DraftRow, SlotLimits, StepRow
+from ..draft_rows import DraftRows
+from ..protocol import DraftRow, StepRow, active_counts
 from ..slot_stitcher import SlotStitcher
-from .passes import HostPasses
 from .stitcher import HostStitcher
+from .workspace import Workspace
+
+# Bindings kept for each layer: one per shape of its calls and buffer of its slots. Beyond it all
+# are bound anew.
+_MOST_BINDINGS = 128
+_LASTING_ROUTES = 64  # that serve later texts, too
+_KEPT_ROUTES = 16  # the number of guesses changes from pass to pass
+
+
+_Fed = list[tuple[int, tuple[LayerPlan, ...]]]
+_Drafted = tuple[list[int], LayerPlan]
+_Residents = dict[int, list[int]]  # by layer
+_SlotPlaces = tuple[tuple[int, int, int] | None, ...] | None
 
 
 class HostSlotStitcher(SlotStitcher):
-    """Runs passes on the engines of a `HostStitcher`, which it does not own."""
+    """Runs passes on the engines of a `HostStitcher`, which it does not own.
+
+    Hidden states of a pass lie token after token, row after row, without padding: embedding and
+    head run on exactly these. A layer runs all of its slots in one call, [rows, longest, E], for
+    which its tokens are gathered and padded: a shorter row repeats its last token there, whose
+    results are dropped. What padding writes to the cache lies behind the row's own positions, where
+    the next token that is fed overwrites it before it is read. Rows stand in the order of the
+    highest layer that all of them run; there, rows of as many tokens each need no gathering.
+
+    Worked: rows a and b feed a0 a1 a2 and b0, and a2 bypasses layer 4. Layer 3 runs
+    [[a0 a1 a2] [b0 b0 b0]], layer 4 [[a0 a1] [b0 b0]].
+
+    ONNX Runtime's own attention takes several tokens on a past for one row only: its layers are
+    called row by row.
+
+    In a draft step, rows in a layer's slots that don't draft take part in its call. They write
+    their keys and values at the position that their next pass overwrites before it is read. A layer
+    that they leave in that pass may hold no such position: there they write the last one, which
+    nobody reads again. The head runs on the rows that draft only.
+
+    Worked: rows 7, 8, 9 have 5, 6, 9 positions; 7 and 9 draft. The first step writes positions
+    5, 6, 9, the second 6, 6, 10, and the pass behind them begins again at 5, 6, 9.
+    """
 
     def __init__(
         self,
         engines: HostStitcher,
         cache: SlotCache,
         pool: BufferPool,
-        limits: SlotLimits,
         prefixes: PrefixCache | None,
     ) -> None:
-        super().__init__(cache, pool, len(engines.layers), limits, prefixes)
-        self._loaded: tuple[HostStitcher, HostPasses] | None
-        self._loaded = engines, HostPasses(engines, cache)
+        super().__init__(cache, pool, prefixes)
+        self._host: HostStitcher | None = engines
+        self._routes: list[_Route] = []  # of the last passes, the latest first
+        self._places: tuple[int, _SlotPlaces] | None = None  # by the cache's version
+        self._has_found_route = False  # in the last pass
 
     @property
     @override
     def _engines(self) -> HostStitcher:
-        assert self._loaded is not None, "closed"
-        return self._loaded[0]
+        assert self._host is not None, "closed"
+        return self._host
 
     @property
-    def _passes(self) -> HostPasses:
-        assert self._loaded is not None, "closed"
-        return self._loaded[1]
-
-    @override
-    def step(self, rows: Sequence[StepRow], ahead: Sequence[StepRow] = ()) -> HostLogits:
-        if any(len(row.tokens) != 1 for row in rows):
-            self._passes.check(rows)
-        for row in rows:
-            self._leave_bypassed(row)
-        return self._passes.run(rows)
-
-    @override
-    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
-        return self._passes.draft(rows, plan)
+    def _workspace(self) -> Workspace:
+        return self._engines.workspace()
 
     @property
     @override
     def has_found_route(self) -> bool:
-        return self._loaded is not None and self._passes.has_found_route
+        return self._has_found_route
+
+    @override
+    def step(self, rows: Sequence[StepRow], ahead: Sequence[StepRow] = ()) -> HostLogits:
+        if any(len(row.tokens) != 1 for row in rows):
+            self._require_feedable(rows)
+        for row in rows:
+            self._leave_bypassed(row)
+        return self._run(rows)
+
+    @override
+    def draft(self, rows: Sequence[DraftRow], plan: LayerPlan) -> HostLogits:
+        made_of = [row.row for row in rows], plan
+        known = self._known_route(made_of)
+        drafting = known.drafting if known else DraftRows.of(self._cache, rows, plan)
+        assert drafting is not None
+        drafting.require_positions(self._cache, rows)
+        fed = drafting.fed(self._cache, rows)
+        route = known or self._kept(self._find_route(fed, made_of, drafting))
+        self._workspace.head_positions[: len(rows)] = route.firsts[: len(rows)]
+        self._call_engines(route, fed)
+        return route.logits
 
     @override
     def close(self) -> None:
         self.reset()
-        self._loaded = None  # a stream that nobody reads may hold this for long
+        self._host = None  # a stream that nobody reads may hold this for long
 
     @override
     def _unbind(self) -> None:
-        if self._loaded is not None:
-            self._passes.forget()
+        self._routes.clear()
+
+    def _run(self, rows: Sequence[StepRow]) -> HostLogits:
+        """Run a pass of rows that have left the layers they bypass."""
+        fed = [(row.row, row.plans) for row in rows]
+        route = self._known_route(fed) or self._kept(self._pass_route(rows, fed))
+        self._call_engines(route, rows)
+        self._cache.set_lengths(
+            [row.row for row in rows], [row.position + len(row.tokens) for row in rows]
+        )
+        return route.logits
+
+    def _call_engines(self, route: _Route, rows: Sequence[StepRow]) -> None:
+        whole = self._workspace.whole
+        tokens = [token for index in route.order for token in rows[index].tokens]
+        starts = [rows[index].position for index in route.order]
+        whole.input_ids[: len(tokens), 0] = tokens
+        positions = (
+            starts if route.offsets is None else np.array(starts)[route.owners] + route.offsets
+        )
+        whole.position_ids[: len(tokens), 0] = positions
+        route.embed.run()
+        group: _Group | None = None
+        for stop in route.stops:
+            if stop.group is not group:
+                self._scatter(group)
+                group = stop.group
+                self._gather(group, starts)
+            for binding in stop.bindings:
+                binding.run()
+        self._scatter(group)
+        route.head.run()
+
+    def _gather(self, group: _Group, starts: Sequence[int]) -> None:
+        """Set where the group's rows stand, and bring its tokens together."""
+        whole = self._workspace.whole
+        buffers = whole if group.tokens is None else self._workspace.part
+        if group.rows is not None:
+            starts = [starts[row] for row in group.rows]
+        if group.last is not None:
+            starts = list(map(min, starts, group.last))
+        buffers.set_rows(starts, group.counts, is_split=group.is_split)
+        if group.tokens is not None:
+            padded = len(group.tokens)
+            np.take(whole.hidden_states, group.tokens, 0, out=buffers.hidden_states[:padded])
+            if group.longest > 1:
+                np.take(whole.position_ids, group.tokens, 0, out=buffers.position_ids[:padded])
+        if group.longest == 1:
+            buffers.position_ids[: len(starts), 0] = starts
+
+    def _scatter(self, group: _Group | None) -> None:
+        if group is not None and group.tokens is not None:
+            held = self._workspace.part.hidden_states[group.places]
+            self._workspace.whole.hidden_states[group.own] = held
+
+    def _known_route(self, made_of: _Fed | _Drafted) -> _Route | None:
+        self._has_found_route = False
+        if self._routes and self._routes[0].version != self._cache.version:
+            self._routes.clear()
+        for place, route in enumerate(self._routes):
+            if route.made_of == made_of:
+                self._routes.insert(0, self._routes.pop(place))
+                return route
+        return None
+
+    def _kept(self, route: _Route) -> _Route:
+        self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
+        return route
+
+    def _pass_route(self, rows: Sequence[StepRow], fed: _Fed) -> _Route:
+        if len(self._workspace.layers) > _MOST_BINDINGS * len(self._engines.layers):
+            self._unbind()
+            self._workspace.layers.close()
+        padded = len(rows) * max(len(row.tokens) for row in rows)
+        if padded > self._workspace.max_tokens:
+            self._unbind()
+            self._engines.workspace(padded)
+        if len(rows) == 1 and (slots := self._slot_places()) is not None:
+            return self._lasting_route(rows, fed, slots)
+        return self._find_route(rows, fed)
+
+    def _lasting_route(self, rows: Sequence[StepRow], fed: _Fed, slots: _SlotPlaces) -> _Route:
+        """Return the route of one row alone, as an earlier text on the same memory had it."""
+        key, kept = (rows[0].plans, slots), self._workspace.layers.routes
+        found: _Route | None = kept.get(key)
+        if found is not None:
+            return replace(found, version=self._cache.version, made_of=fed)
+        if len(kept) >= _LASTING_ROUTES:
+            kept.clear()
+        route = kept[key] = self._find_route(rows, fed)
+        return route
+
+    def _slot_places(self) -> _SlotPlaces:
+        """Return where the only row's slots lie, layer by layer; None if there are more rows."""
+        version = self._cache.version
+        if self._places is None or self._places[0] != version:
+            self._places = version, self._find_slot_places()
+        return self._places[1]
+
+    def _find_slot_places(self) -> _SlotPlaces:
+        found: list[tuple[int, int, int] | None] = []
+        for layer in range(len(self._engines.layers)):
+            inside = len(self._cache.residents(layer))
+            if inside > 1:
+                return None
+            if inside == 0:
+                found.append(None)
+                continue
+            key, value = self._cache.first(layer, 1)
+            found.append((address_of(key), address_of(value), key.shape[2]))
+        return tuple(found)
+
+    def _find_route(
+        self,
+        rows: Sequence[StepRow],
+        made_of: _Fed | _Drafted,
+        drafting: DraftRows | None = None,
+    ) -> _Route:
+        """Find the calls of the layers that the rows reside in, lowest first."""
+        self._has_found_route = True
+        residents = drafting.residents if drafting else self._residents()
+        numbers = [row.row for row in rows]
+        for inside in residents.values():
+            numbers = inside if len(inside) == len(rows) else numbers
+        index = {row.row: place for place, row in enumerate(rows)}
+        order = [index[number] for number in numbers]
+        lengths = np.array([len(rows[place].tokens) for place in order])
+        firsts = np.cumsum(lengths) - lengths
+        workspace, count = self._workspace, int(lengths.sum())
+        embed, head = workspace.ends(count)
+        own_firsts = firsts[np.argsort(order)]  # in the order in which rows were given
+        if drafting:
+            head = workspace.draft_head(count, len(drafting.numbers))
+            logits = HostLogits(workspace.draft_logits)
+        else:
+            places = zip(own_firsts, rows, strict=True)
+            scored = [first + token for first, row in places for token in range(len(row.tokens))]
+            logits = HostLogits([workspace.whole.logits[place] for place in scored])
+        return _Route(
+            version=self._cache.version,
+            made_of=made_of,
+            order=order,
+            owners=np.repeat(np.arange(len(order)), lengths),
+            offsets=np.arange(count) - np.repeat(firsts, lengths) if count > len(order) else None,
+            firsts=own_firsts,
+            stops=self._find_stops(
+                [rows[place] for place in order], lengths, firsts, residents, drafting
+            ),
+            embed=embed,
+            head=head,
+            logits=logits,
+            drafting=drafting,
+        )
+
+    def _find_stops(
+        self,
+        rows: Sequence[StepRow],
+        lengths: Array,
+        firsts: Array,
+        residents: _Residents,
+        drafting: DraftRows | None,
+    ) -> list[_Stop]:
+        """Return the calls of the layers; ``rows``, each with ``lengths`` tokens, as they stand."""
+        active = [active_counts(row, max(residents, default=0) + 1) for row in rows]
+        place_of = {row.row: place for place, row in enumerate(rows)}
+        stops: list[_Stop] = []
+        group: _Group | None = None
+        now: object = None
+        for layer, inside in residents.items():
+            at = [place_of[number] for number in inside]
+            counts = [active[place][layer] for place in at]
+            last = [self._cache.reserved(one, layer) - 1 for one in inside] if drafting else None
+            roles = self._engines.session(layer).roles
+            is_split = TensorRole.SEQLENS_K in roles and max(counts) > 1
+            if group is None or (at, counts, last, is_split) != now:
+                now = at, counts, last, is_split
+                group = _Group.of(at, counts, lengths, firsts, last, is_split=is_split)
+            stops.append(_Stop(group, self._layer_bindings(layer, group, firsts[at])))
+        return stops
+
+    def _residents(self) -> _Residents:
+        """Return the rows in the slots of each layer that has some."""
+        layers = range(len(self._engines.layers))
+        found = {layer: list(self._cache.residents(layer)) for layer in layers}
+        return {layer: inside for layer, inside in found.items() if inside}
+
+    def _layer_bindings(self, layer: int, group: _Group, firsts: Array) -> list[Binding]:
+        """Return the calls of a layer; ``firsts`` [n]: the first token of each of its rows."""
+        bound, rows = partial(self._workspace.layers.layer, self._cache), len(group.counts)
+        if not group.is_split:
+            is_part = group.tokens is not None
+            return [bound(layer, rows, group.longest, is_part=is_part)]
+        return [
+            bound(layer, 1, int(tokens), slot=slot, first_token=int(first), is_part=False)
+            for slot, (first, tokens) in enumerate(zip(firsts, group.counts, strict=True))
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """The tokens that neighbouring layers run.
+
+    ``rows`` [n]: places in the pass, in the order of the layers' slots, or None if they are all as
+    they stand; ``counts`` [n]: tokens of each. ``tokens`` [n · longest]: the pass's tokens that are
+    gathered, padding included; None if they already lie so, or if the layers are called row by
+    row, ``is_split``. ``own``: the tokens without padding, which lie at ``places`` of those
+    gathered. ``last`` [n]: the last positions that the rows hold in these layers, if they may feed
+    one behind it.
+    """
+
+    rows: Sequence[int] | None
+    counts: Sequence[int]
+    longest: int
+    tokens: Array | None
+    own: Array
+    places: Array | slice
+    last: Sequence[int] | None
+    is_split: bool
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[int],
+        counts: Sequence[int],
+        lengths: Array,
+        firsts: Array,
+        last: Sequence[int] | None,
+        *,
+        is_split: bool,
+    ) -> _Group:
+        longest = max(counts)
+        steps = np.arange(longest)
+        are_all = list(rows) == list(range(len(lengths)))
+        is_dense = are_all and (
+            len(rows) == 1 or (min(counts) == longest and bool((lengths == longest).all()))
+        )
+        held = np.array(counts)
+        tokens = (firsts[rows][:, None] + np.minimum(steps, held[:, None] - 1)).reshape(-1)
+        places = np.flatnonzero(steps < held[:, None])
+        return cls(
+            None if are_all else rows,
+            counts,
+            longest,
+            None if is_dense or is_split else tokens,
+            tokens[places],
+            slice(len(tokens)) if len(places) == len(tokens) else places,
+            last,
+            is_split,
+        )
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """A layer's calls on the tokens of a group, which neighbours share."""
+
+    group: _Group
+    bindings: list[Binding]
+
+
+@dataclass(frozen=True)
+class _Route:
+    """The calls of a pass; passes repeat them while ``version`` of the cache lasts."""
+
+    version: int
+    made_of: _Fed | _Drafted  # rows and the plans of their tokens, as given
+    order: list[int]  # indices of the given rows as they stand in the pass
+    owners: Array  # of each token of the pass, its row's place in ``order``
+    offsets: Array | None  # and how many of the row's tokens precede it; None: each has one token
+    firsts: Array  # each given row's first token in the pass
+    stops: list[_Stop]
+    embed: Binding
+    head: Binding
+    logits: HostLogits  # in the order in which rows and their tokens were given
+    drafting: DraftRows | None  # of a draft step

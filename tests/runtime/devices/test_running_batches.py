@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import pytest
 from compared_tokens import compare_tokens
-from device_generators import Exported
+from device_generators import Exported, num_graphs, slots_of
 from machine_devices import DEVICES, TOLERANCES, open_on
 from poisoned_caches import poison_devices
 from random_requests import Wanted, draw, run_all, texts, together
 from tiny_models import STRUCTURES
 
-from skipdec import Generator, RunningBatch, SamplingParams
-from skipdec.runtime.stitching.device.slot_stitcher import DeviceSlotStitcher
+from skipdec import Generator, SamplingParams
 from skipdec.runtime.tokens.outputs import CompletionOutput
 
 REQUESTS = {"cuda": 40, "rehearsal": 30}
@@ -68,12 +67,6 @@ def test_each_request_writes_what_it_writes_alone(
     assert not any(each.finish_reason == "error" for one in outputs for each in one.outputs)
 
 
-def _num_graphs(engine: RunningBatch) -> int:
-    slots = engine._slots
-    assert isinstance(slots, DeviceSlotStitcher)
-    return slots._engines.num_graphs
-
-
 @DEVICES
 def test_each_padded_number_of_rows_is_one_captured_graph(
     exported: Exported, record_property: Callable[[str, object], None], device: str
@@ -90,7 +83,7 @@ def test_each_padded_number_of_rows_is_one_captured_graph(
                 found = [engine.take(number).outputs[0] for number in numbers]
                 comparison = compare_tokens(found, [expected] * rows, TOLERANCES["float16"])
                 assert not comparison.parted, "\n".join(comparison.parted)
-                assert captured.setdefault(rows, _num_graphs(engine)) <= _num_graphs(engine)
-            again = _num_graphs(engine)
+                again = num_graphs(slots_of(engine)._engines)
+                assert captured.setdefault(rows, again) <= again
     record_property("graphs", captured)
     assert captured[1] < captured[2] < captured[4] < captured[8] == again

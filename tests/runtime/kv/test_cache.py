@@ -8,13 +8,9 @@ import pytest
 from skipdec.engines.errors import CapacityError
 from skipdec.engines.manifest import DType
 from skipdec.engines.memory import HostMemory
-from skipdec.runtime.kv.buffers import BufferPool, CachePair, pooled_size
-from skipdec.runtime.kv.cache import (
-    KVCache,
-    KVLayout,
-    KVPlan,
-    plan_kv_cache,
-)
+from skipdec.runtime.kv.buffers import BufferPool, CachePair, KVLayout, pooled_size
+from skipdec.runtime.kv.cache import KVCache
+from skipdec.runtime.kv.plans import KVPlan, plan_kv_cache
 from skipdec.runtime.schedule import ExitSchedule
 
 OF_EACH_TYPE = [  # heads of 64: elements that one has, bytes of two

@@ -21,8 +21,10 @@ def test_an_open_text_ends_at_the_limit_of_the_batch(
         Generator.open(exported("untied"), threads=1) as generator,
         generator.running_batch(max_model_len=max_model_len) as batch,
     ):
-        request, _ = batch.prepare([5, 6, 7], OPEN, "full")
-        assert request.max_tokens == expected
+        number = batch.add([5, 6, 7], OPEN, schedule="full")
+        while batch.is_busy:
+            batch.step()
+        assert len(batch.take(number).outputs[0].token_ids) == expected
 
 
 def test_more_than_the_limit_or_the_memory_is_refused_with_its_numbers(
@@ -31,10 +33,10 @@ def test_more_than_the_limit_or_the_memory_is_refused_with_its_numbers(
     with Generator.open(exported("untied"), threads=1, kv_memory=1 << 16) as generator:
         with generator.running_batch(max_model_len=8) as batch:
             with pytest.raises(CapacityError, match="max_model_len allows 8"):
-                batch.prepare([5] * 9, OPEN, "full")
-            batch.prepare([5] * 7, OPEN, "full")
+                batch.add([5] * 9, OPEN, schedule="full")
+            batch.add([5] * 7, OPEN, schedule="full")
         with (
             generator.running_batch() as batch,
             pytest.raises(CapacityError, match="kv_memory allows 65,536; raise it"),
         ):
-            batch.prepare([5], OPEN, "full")
+            batch.add([5], OPEN, schedule="full")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import UserDict
 from collections.abc import Iterator
 from itertools import repeat
@@ -15,9 +16,8 @@ from skipdec.engines.errors import UsageError
 from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 from skipdec.runtime.requests.request import (
     as_prompt_list,
-    checked_token_ids,
     make_request,
-    prompt_text,
+    read_prompt,
 )
 from skipdec.runtime.tokens.sampling import SamplingParams
 from skipdec.runtime.tokens.tokenizer import Tokenizer
@@ -28,8 +28,8 @@ assert _BYTES is not None
 TOKENIZER = Tokenizer.parse(_BYTES, "tokenizer")
 
 
-def checked(prompt: object) -> tuple[list[str], tuple[int, ...]]:
-    return checked_token_ids(prompt, "prompt", MODEL, TOKENIZER)
+def read(prompt: Any) -> tuple[int, ...]:  # noqa: ANN401
+    return read_prompt(prompt, "prompt", MODEL, TOKENIZER)[1]
 
 
 class Table:
@@ -47,10 +47,10 @@ class Table:
     [{"prompt": "ab"}, "ab", TOKENIZER.encode("ab"), {"prompt_token_ids": TOKENIZER.encode("ab")}],
 )
 def test_every_form_of_a_prompt_means_its_token_ids(prompt: object) -> None:
-    problems, token_ids = checked(prompt)
-    assert (problems, list(token_ids)) == ([], TOKENIZER.encode("ab"))
+    text, token_ids = read_prompt(prompt, "prompt", MODEL, TOKENIZER)
+    assert list(token_ids) == TOKENIZER.encode("ab")
     assert all(type(token_id) is int for token_id in token_ids)
-    assert prompt_text(prompt) in ("ab", None)
+    assert text in ("ab", None)
 
 
 @pytest.mark.parametrize("prompt", ["ab", {"prompt": "ab"}, Table()])
@@ -60,7 +60,7 @@ def test_one_text_alone_is_a_list_of_one(prompt: object) -> None:
 
 @pytest.mark.parametrize("ids", [np.array([5, 7]), np.int64([5, 7]), (np.uint8(5), np.int32(7))])
 def test_ids_may_be_integers_of_numpy(ids: object) -> None:
-    assert checked(ids) == ([], (5, 7))
+    assert read(ids) == (5, 7)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,8 @@ def test_ids_may_be_integers_of_numpy(ids: object) -> None:
     ids=lambda value: str(value)[:30],
 )
 def test_anything_else_is_refused_and_shown(prompt: object, problem: str) -> None:
-    (text,), token_ids = checked(prompt)
-    assert problem in text
-    assert token_ids == ()
+    with pytest.raises(UsageError, match=re.escape(problem)):
+        read(prompt)
 
 
 @pytest.mark.parametrize("prompts", [None, 3, b"ab", 0.5, [5, 6], np.array([5, 6]), repeat("a")])

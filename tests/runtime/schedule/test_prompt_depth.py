@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.kv.buffers import KVLayout
-from skipdec.runtime.kv.cache import plan_kv_cache
+from skipdec.runtime.kv.plans import plan_kv_cache
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule

@@ -6,22 +6,14 @@ import pytest
 
 from skipdec.engines.errors import UsageError
 from skipdec.engines.manifest import ModelSpec
-from skipdec.runtime.requests.request import Request
-from skipdec.runtime.scheduling.loaded_bundle import BatchLimits, device_prefill_tokens
-from skipdec.runtime.tokens.sampling import SamplingParams
+from skipdec.runtime.kv.limits import Limits, device_prefill_tokens
 
-HOST = BatchLimits(6, 6, 1)
-ONNXRUNTIME = BatchLimits(6, 6, 1, pads_rows=True)
-TENSORRT = BatchLimits(6, 2, 1, kv_buckets=(16, 32, 64), pads_rows=True, max_prompt_tokens=20)
 LONGEST = 100  # positions of the bundle
-
-
-def requests(*lengths: int, n: int = 1, max_tokens: int = 10) -> list[Request]:
-    params = SamplingParams(n=n, max_tokens=max_tokens)
-    return [
-        Request(index, None, (5,) * length, params, max_tokens)
-        for index, length in enumerate(lengths)
-    ]
+HOST = Limits(6, LONGEST, 1)
+ONNXRUNTIME = Limits(6, LONGEST, 1, pads_rows=True)
+TENSORRT = Limits(
+    6, 65, 1, prefill_rows=2, prompt_tokens=20, kv_buckets=(16, 32, 64), pads_rows=True
+)
 
 
 @pytest.mark.parametrize(("rows", "padded"), [(1, 1), (2, 2), (3, 4), (5, 6), (6, 6)])
@@ -32,18 +24,18 @@ def test_steps_on_a_device_are_padded_to_few_row_counts(rows: int, padded: int) 
 
 @pytest.mark.parametrize(("max_model_len", "bucket"), [(1, 16), (17, 16), (18, 32), (65, 64)])
 def test_the_smallest_bucket_holds_all_but_the_last_token(max_model_len: int, bucket: int) -> None:
-    limits = TENSORRT.slot_limits(max_model_len, LONGEST)
+    limits = TENSORRT.of_batch(max_model_len)
     assert (limits.max_positions, limits.capacity, limits.bucket) == (
         max_model_len,
         bucket,
         bucket,
     )
-    assert (limits.most_prompts, limits.most_prompt_tokens) == (2, 20)
+    assert (limits.prefill_rows, limits.prompt_tokens) == (2, 20)
 
 
 def test_without_buckets_slots_have_the_positions_that_are_asked_for() -> None:
     for max_model_len, positions in ((None, LONGEST), (40, 40)):
-        limits = ONNXRUNTIME.slot_limits(max_model_len, LONGEST)
+        limits = ONNXRUNTIME.of_batch(max_model_len)
         assert (limits.max_positions, limits.capacity, limits.bucket) == (
             positions,
             positions,
@@ -58,27 +50,27 @@ def test_without_buckets_slots_have_the_positions_that_are_asked_for() -> None:
         (TENSORRT, "is 101; the bundle holds 65 positions; lower it"),
     ],
 )
-def test_more_positions_than_there_can_be_are_refused(limits: BatchLimits, words: str) -> None:
+def test_more_positions_than_there_can_be_are_refused(limits: Limits, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        limits.slot_limits(101, LONGEST)
-    assert limits.slot_limits(None, LONGEST).max_positions == (100 if limits is HOST else 65)
+        limits.of_batch(101)
+    assert limits.of_batch(None).max_positions == (100 if limits is HOST else 65)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "rows", "capacity"),
+    ("wanted", "positions", "rows", "capacity"),
     [
-        ([], 1, 16),
-        (requests(5), 1, 16),
-        (requests(5, 25), 2, 40),
-        (requests(5, 28), 2, 40),  # as those of like length have
-        (requests(5, 7, 9), 4, 20),
-        (requests(85, 5, n=4), 6, 96),
+        (0, 1, 1, 16),
+        (1, 15, 1, 16),
+        (2, 35, 2, 40),
+        (2, 38, 2, 40),  # as those of like length have
+        (3, 19, 4, 20),
+        (8, 95, 6, 96),
     ],
 )
 def test_a_call_has_slots_for_what_it_needs(
-    wanted: list[Request], rows: int, capacity: int
+    wanted: int, positions: int, rows: int, capacity: int
 ) -> None:
-    limits = ONNXRUNTIME.call_limits(wanted, LONGEST)
+    limits = ONNXRUNTIME.of_call(wanted, positions)
     assert (limits.max_rows, limits.capacity) == (rows, capacity)
 
 

@@ -22,7 +22,7 @@ from skipdec.runtime.scheduling.decoding import Decoding, fed
 from skipdec.runtime.scheduling.layer_drafter import LayerDrafter
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.scheduling.stats import EngineStats
-from skipdec.runtime.stitching.host.passes import HostPasses
+from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
 from skipdec.runtime.tokens.logits import HostLogits
 from skipdec.runtime.tokens.sampler import Sampler
 
@@ -122,22 +122,22 @@ def _gives_drafts_to_other_rows(monkeypatch: Monkey) -> None:
 
 
 def _keeps_the_route_of_another_width(monkeypatch: Monkey) -> None:
-    known_route = HostPasses._known_route
+    known_route = HostSlotStitcher._known_route
 
-    def kept(self: HostPasses, made_of: Any) -> object:  # noqa: ANN401
+    def kept(self: HostSlotStitcher, made_of: Any) -> object:  # noqa: ANN401
         for route in self._routes:
             is_wide = isinstance(made_of, list) and len(route.made_of) == len(made_of)
             if is_wide and route.version == self._cache.version:
                 return route
         return known_route(self, made_of)
 
-    monkeypatch.setattr(HostPasses, "_known_route", kept)
+    monkeypatch.setattr(HostSlotStitcher, "_known_route", kept)
 
 
 def _reads_logits_at_another_rows_place(monkeypatch: Monkey) -> None:
-    run_pass = HostPasses.run
+    run_pass = HostSlotStitcher._run
     monkeypatch.setattr(
-        HostPasses, "run", lambda self, rows: HostLogits(run_pass(self, rows).logits[::-1])
+        HostSlotStitcher, "_run", lambda self, rows: HostLogits(run_pass(self, rows).logits[::-1])
     )
 
 
@@ -191,13 +191,13 @@ def test_a_row_that_fails_within_a_window_keeps_the_tokens_before(
 
 def test_nan_in_the_draft_alone_changes_no_text(generator: Generator, monkeypatch: Monkey) -> None:
     ordinary, _ = run(generator, None)
-    draft = HostPasses.draft
+    draft = HostSlotStitcher.draft
 
-    def sick(self: HostPasses, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
+    def sick(self: HostSlotStitcher, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
         draft(self, rows, plan, **options)
         return HostLogits(np.full((len(rows), 131), np.nan, np.float32))
 
-    monkeypatch.setattr(HostPasses, "draft", sick)
+    monkeypatch.setattr(HostSlotStitcher, "draft", sick)
     drafted, stats = run(generator, "ends:2,adapt=no")
     assert [fields(one) for one in drafted] == [fields(one) for one in ordinary]
     assert stats.draft_tokens > stats.accepted_draft_tokens
@@ -206,15 +206,15 @@ def test_nan_in_the_draft_alone_changes_no_text(generator: Generator, monkeypatc
 def test_an_engine_that_fails_in_a_draft_step_fails_as_in_a_pass(
     generator: Generator, monkeypatch: Monkey
 ) -> None:
-    draft, calls = HostPasses.draft, []
+    draft, calls = HostSlotStitcher.draft, []
 
-    def failing(self: HostPasses, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
+    def failing(self: HostSlotStitcher, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
         calls.append(rows)
         if len(calls) == 4:
             raise DeviceError("layer 0", "is out of order")
         return draft(self, rows, plan, **options)
 
-    monkeypatch.setattr(HostPasses, "draft", failing)
+    monkeypatch.setattr(HostSlotStitcher, "draft", failing)
     with generator.running_batch(draft="ends:3,adapt=no") as batch:
         numbers = [batch.add([5, 6, 7], params(), schedule="full") for _ in range(6)]
         run_all(batch)
@@ -227,13 +227,13 @@ def test_closing_in_a_draft_step_ends_the_batch(
     exported: Callable[..., Path], monkeypatch: Monkey
 ) -> None:
     bundle = exported("pre_norm", kernels="skipdec", quantize="int8", kv_dtype="float16")
-    generator, draft = Generator.open(bundle, threads=1), HostPasses.draft
+    generator, draft = Generator.open(bundle, threads=1), HostSlotStitcher.draft
 
-    def closing(self: HostPasses, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
+    def closing(self: HostSlotStitcher, rows: Any, plan: Any, **options: Any) -> HostLogits:  # noqa: ANN401
         generator.close()
         return draft(self, rows, plan, **options)
 
-    monkeypatch.setattr(HostPasses, "draft", closing)
+    monkeypatch.setattr(HostSlotStitcher, "draft", closing)
     with pytest.raises(ClosedError):
         generator.generate([[5, 6, 7]], params(), draft="ends:3,adapt=no")
 

@@ -16,7 +16,6 @@ from skipdec import CapacityError, Generator, OpenOptions, SamplingParams, SkipD
 from skipdec.engines.backends.ort import OrtBinding
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.scheduling.running_batch import RunningBatch
-from skipdec.runtime.stitching.host.passes import HostPasses
 from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
 from skipdec.runtime.stitching.protocol import StepRow
 from skipdec.runtime.tokens.sampler import Sampler
@@ -196,16 +195,10 @@ def test_memory_for_one_request_serves_any_number_one_by_one(
         assert [texts(output) for output in together(tight, wanted)] == alone
 
 
-def test_options_and_keywords_at_once_are_refused(generator: Generator) -> None:
-    changes: dict[str, Any] = {"max_prefill_tokens": 16, "prefix_cache": "shared", "draft": "off"}
-    named = "`max_prefill_tokens` and `prefix_cache` and `draft`"
-    with (
-        pytest.raises(UsageError, match=f"given together with {named}; give one"),
-        generator.running_batch(OpenOptions(), **changes),
-    ):
-        pass
-    with generator.running_batch(OpenOptions().updated(**changes)) as batch:
-        assert batch.limits.max_chunk_tokens == 16
+def test_keywords_change_options(generator: Generator) -> None:
+    options = OpenOptions(max_prefill_tokens=32, max_model_len=20)
+    with generator.running_batch(options, max_prefill_tokens=16) as batch:
+        assert (batch.limits.chunk_tokens, batch.limits.max_positions) == (16, 20)
 
 
 def test_a_call_beside_an_open_batch_is_refused(generator: Generator) -> None:
@@ -227,23 +220,23 @@ def _moves_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _gathers_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    gather = HostPasses._gather
+    gather = HostSlotStitcher._gather
 
-    def backwards(self: HostPasses, group: Any, starts: Any) -> None:  # noqa: ANN401
+    def backwards(self: HostSlotStitcher, group: Any, starts: Any) -> None:  # noqa: ANN401
         if group.tokens is not None:
             group = replace(group, tokens=group.tokens[::-1])
         gather(self, group, starts)
 
-    monkeypatch.setattr(HostPasses, "_gather", backwards)
+    monkeypatch.setattr(HostSlotStitcher, "_gather", backwards)
 
 
 def _takes_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    gather = HostPasses._gather
+    gather = HostSlotStitcher._gather
 
-    def wrong(self: HostPasses, group: Any, starts: Any) -> None:  # noqa: ANN401
+    def wrong(self: HostSlotStitcher, group: Any, starts: Any) -> None:  # noqa: ANN401
         gather(self, replace(group, rows=range(len(group.counts))), starts)
 
-    monkeypatch.setattr(HostPasses, "_gather", wrong)
+    monkeypatch.setattr(HostSlotStitcher, "_gather", wrong)
 
 
 def _retires_a_step_late(monkeypatch: pytest.MonkeyPatch) -> None:

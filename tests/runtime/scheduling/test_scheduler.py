@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from skipdec import UsageError
 from skipdec.runtime.scheduling.scheduler import (
     Action,
+    Admission,
     Chunk,
     Decode,
-    Gang,
     Prefill,
     Scheduler,
     Wait,
@@ -176,7 +176,7 @@ def test_what_is_no_admission_is_refused_by_name(text: str) -> None:
 
 
 def test_an_admission_is_read_with_its_parameters() -> None:
-    assert parse_admission("gang:min_free=4") == Gang(min_free=4, hold_ms=8)
+    assert parse_admission("gang:min_free=4") == Admission(min_free=4, hold_ms=8)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_generators import Exported, device_of, on_onnxruntime, on_tensorrt, slots_of
+from device_generators import Exported, device_of, num_graphs, on_onnxruntime, on_tensorrt, slots_of
 from known_tokens import alone, draw_texts, fed_stitcher, known_bits, together
 from loaded_backends import BACKENDS
 from machine_devices import TOLERANCES
@@ -124,7 +124,7 @@ def test_the_steady_state_is_one_launch_and_one_wait_per_pass(generator: Generat
         assert steps < 20
         assert moved["graph_launches"] == steps
         assert {"allocate", "pinned", "captures"}.isdisjoint(moved)
-        assert slots_of(engine)._engines.num_graphs <= 3 * 4  # 1, 2, 4 rows by 1, 2, 4, 8 tokens
+        assert num_graphs(slots_of(engine)._engines) <= 3 * 4  # 1, 2, 4 rows by 1, 2, 4, 8 tokens
 
 
 def test_plans_of_tensorrt_refuse_several_tokens_by_name(

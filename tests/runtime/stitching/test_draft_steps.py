@@ -24,7 +24,6 @@ from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.stitching.host.buffers import StepBuffers
-from skipdec.runtime.stitching.host.passes import HostPasses
 from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
 from skipdec.runtime.stitching.protocol import DraftRow, StepRow
 
@@ -75,9 +74,9 @@ def test_drafts_on_operators_of_onnxruntime_leave_no_trace(exported: Callable[..
 
 def _writes_a_position_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that do not draft write their last position again."""
-    run = HostPasses.draft
+    run = HostSlotStitcher.draft
 
-    def early(self: HostPasses, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+    def early(self: HostSlotStitcher, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
         length = SlotCache.length
         drafting = {row.row for row in rows}
         with monkeypatch.context() as patch:
@@ -86,7 +85,7 @@ def _writes_a_position_early(monkeypatch: pytest.MonkeyPatch) -> None:
             )
             return run(self, rows, plan)
 
-    monkeypatch.setattr(HostPasses, "draft", early)
+    monkeypatch.setattr(HostSlotStitcher, "draft", early)
 
 
 def _leaves_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,10 +111,10 @@ def _moves_rows_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _keeps_what_drafts_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes leave out what the draft's layers did: keys of its first position stay."""
-    step, run = HostSlotStitcher.step, HostPasses.draft
+    step, run = HostSlotStitcher.step, HostSlotStitcher.draft
     written: list[tuple[int, int, int]] = []
 
-    def drafting(self: HostPasses, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
+    def drafting(self: HostSlotStitcher, rows: Sequence[DraftRow], plan: LayerPlan) -> object:
         written.extend((row.row, layer, row.position) for row in rows for layer in plan)
         return run(self, rows, plan)
 
@@ -132,14 +131,14 @@ def _keeps_what_drafts_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
         written.clear()
         return logits
 
-    monkeypatch.setattr(HostPasses, "draft", drafting)
+    monkeypatch.setattr(HostSlotStitcher, "draft", drafting)
     monkeypatch.setattr(HostSlotStitcher, "step", keeping)
 
 
 def _keeps_the_route_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    known_route = HostPasses._known_route
+    known_route = HostSlotStitcher._known_route
 
-    def kept(self: HostPasses, made_of: object) -> object:
+    def kept(self: HostSlotStitcher, made_of: object) -> object:
         for route in self._routes:
             known = route.drafting
             is_wide = isinstance(made_of, tuple) and known and len(known.numbers) == len(made_of[0])
@@ -147,7 +146,7 @@ def _keeps_the_route_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
                 return route
         return known_route(self, made_of)
 
-    monkeypatch.setattr(HostPasses, "_known_route", kept)
+    monkeypatch.setattr(HostSlotStitcher, "_known_route", kept)
 
 
 @pytest.mark.parametrize(

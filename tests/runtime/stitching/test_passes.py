@@ -21,7 +21,7 @@ from skipdec import UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.stitching.host.buffers import StepBuffers
-from skipdec.runtime.stitching.host.passes import HostPasses
+from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
 from skipdec.runtime.stitching.protocol import StepRow
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
@@ -73,16 +73,16 @@ def test_engines_of_onnxruntime_differ_by_rounding_at_most(
 
 
 def _attends_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    gather = HostPasses._gather
+    gather = HostSlotStitcher._gather
     monkeypatch.setattr(
-        HostPasses,
+        HostSlotStitcher,
         "_gather",
         lambda self, group, starts: gather(self, group, [start + 1 for start in starts]),
     )
 
 
 def _keeps_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def scatter(self: HostPasses, group: object) -> None:
+    def scatter(self: HostSlotStitcher, group: object) -> None:
         tokens = getattr(group, "tokens", None)
         if tokens is not None:
             workspace = self._workspace
@@ -90,12 +90,12 @@ def _keeps_padding(monkeypatch: pytest.MonkeyPatch) -> None:
                 : len(tokens)
             ]
 
-    monkeypatch.setattr(HostPasses, "_scatter", scatter)
+    monkeypatch.setattr(HostSlotStitcher, "_scatter", scatter)
 
 
 def _runs_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "skipdec.runtime.stitching.host.passes.active_counts",
+        "skipdec.runtime.stitching.host.slot_stitcher.active_counts",
         lambda row, num_layers: [len(row.tokens)] * num_layers,
     )
 

@@ -16,6 +16,8 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.trt.backend import TensorRtBackend
 from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.stitching.device.slot_stitcher import DeviceSlotStitcher
+from skipdec.runtime.stitching.device.stitcher import DeviceStitcher
+from skipdec.runtime.stitching.protocol import Stitcher
 
 Exported = Callable[..., Path]
 Open = Callable[..., Generator]
@@ -65,3 +67,10 @@ def slots_of(engine: RunningBatch) -> DeviceSlotStitcher:
     slots = engine._slots
     assert isinstance(slots, DeviceSlotStitcher)
     return slots
+
+
+def num_graphs(engines: Stitcher) -> int:
+    """Return the number of steps that are kept as graphs."""
+    assert isinstance(engines, DeviceStitcher)
+    kept = (steps for of_kind in engines._steps.values() for steps in of_kind.values())
+    return sum(len(steps.graphs) for steps in kept)

@@ -17,11 +17,13 @@ from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import Array
 from skipdec.runtime.drafting.config import MAX_DRAFT_TOKENS
 from skipdec.runtime.kv.buffers import BufferPool, KVLayout
+from skipdec.runtime.kv.limits import Limits
+from skipdec.runtime.kv.plans import PromptRow, SlotMemory
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.plan import LayerPlan
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.stitching.loaded import load_stitcher, make_slots
-from skipdec.runtime.stitching.protocol import DraftRow, PromptRow, SlotLimits, StepRow
+from skipdec.runtime.stitching.protocol import DraftRow, StepRow
 from skipdec.runtime.stitching.slot_stitcher import SlotStitcher
 from skipdec.runtime.tokens.logits import CandidateLogits, HostLogits, StepLogits
 
@@ -166,9 +168,8 @@ def known_bits(
 class FedStitcher:
     """Runs operations on a slot stitcher of the Python runtime."""
 
-    def __init__(self, bundle: EngineBundle, slots: SlotStitcher, layout: KVLayout) -> None:
+    def __init__(self, bundle: EngineBundle, slots: SlotStitcher) -> None:
         self.slots = slots
-        self._layout = layout
         self._num_layers = bundle.manifest.model.num_layers
 
     def run(self, operations: Sequence[Operation]) -> list[list[str]]:
@@ -198,7 +199,7 @@ class FedStitcher:
         schedule = self.schedule(one["schedule"])
         tokens = tuple(one["tokens"])
         rows = range(one["row"], one["row"] + 1)
-        return PromptRow.of(tokens, schedule, one["max_tokens"], self._layout, rows=rows)
+        return self.slots.memory.prompt_row(tokens, schedule, one["max_tokens"], rows)
 
     def step_row(self, one: dict[str, Any]) -> StepRow:
         schedule = self.schedule(one["schedule"])
@@ -245,11 +246,12 @@ def fed_stitcher(path: Path, device: str = "cpu") -> Iterator[FedStitcher]:
     stitcher = load_stitcher(bundle, backend, 4, lambda rows: rows)
     layout = KVLayout.of(bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY))
     positions = bundle.manifest.model.max_seq_len
-    limits = SlotLimits(4, positions, positions + MAX_DRAFT_TOKENS, KV_BYTES)
+    capacity = None if device == "cpu" else positions + MAX_DRAFT_TOKENS
+    limits = Limits(4, positions, KV_BYTES, capacity=capacity)
     pool = BufferPool(backend.memory, KV_BYTES)
-    slots = make_slots(stitcher, pool, layout, bundle.manifest.model.num_layers, limits)
+    slots = make_slots(stitcher, pool, SlotMemory(limits, layout, bundle.manifest.model.num_layers))
     try:
-        yield FedStitcher(bundle, slots, layout)
+        yield FedStitcher(bundle, slots)
     finally:
         slots.close()
         stitcher.close()

@@ -6,7 +6,7 @@
 namespace skipdec::runtime {
 
 SlotCache::SlotCache(BufferPool& pool, const KVLayout& layout, std::int64_t num_layers,
-                     const SlotLimits& limits)
+                     const Limits& limits)
     : pool_(pool), layout_(layout), limits_(limits), layers_(static_cast<std::size_t>(num_layers)) {
   for (Layer& layer : layers_) {
     layer.residents.reserve(static_cast<std::size_t>(limits.max_rows));

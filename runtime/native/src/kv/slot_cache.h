@@ -13,7 +13,7 @@
 namespace skipdec::runtime {
 
 // The limits of the slots of a running batch.
-struct SlotLimits {
+struct Limits {
   std::int64_t max_rows = 0;
   std::int64_t max_positions = 0;  // per row, prompt and text
   std::int64_t kv_bytes = 0;
@@ -34,10 +34,10 @@ class SlotCache {
   using Row = std::int64_t;
 
   SlotCache(BufferPool& pool, const KVLayout& layout, std::int64_t num_layers,
-            const SlotLimits& limits);
+            const Limits& limits);
 
   const KVLayout& layout() const { return layout_; }
-  const SlotLimits& limits() const { return limits_; }
+  const Limits& limits() const { return limits_; }
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers_.size()); }
 
   // Incremented whenever a row enters or leaves a layer or a buffer moves.
@@ -101,7 +101,7 @@ class SlotCache {
 
   BufferPool& pool_;
   KVLayout layout_;
-  SlotLimits limits_;
+  Limits limits_;
   std::uint64_t version_ = 0;
   std::vector<Layer> layers_;
   std::unordered_map<Row, std::int64_t> lengths_;

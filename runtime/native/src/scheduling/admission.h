@@ -2,36 +2,28 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string_view>
 
 namespace skipdec::runtime {
 
-// The state that an admission rule decides by; times are seconds of one clock.
-struct Situation {
-  std::int64_t waiting = 0;  // rows
-  std::int64_t free = 0;     // slots
-  std::int64_t running = 0;  // rows
-  double since = 0;          // when the first waiting request could have been admitted
-  double now = 0;
-};
+// Admits requests when nothing runs, when ``min_free`` slots are free and as many rows wait, or
+// ``hold_ms`` after the first of them could have been admitted; with zeros, first come, first
+// served. Requests that are admitted together run at similar depths and share the reads of weights
+// for their prompts.
+struct Admission {
+  std::int64_t min_free = 0;
+  std::int64_t hold_ms = 0;
 
-class Admission {
- public:
-  // "fcfs" admits each request as soon as it fits. "gang:min_free=2,hold_ms=8" admits several at a
-  // time, which then run at similar depths and share the reads of weights for their prompts. Empty
-  // means fcfs. Throws Error (kUsage) for an unknown name or parameter, or a value that is not a
-  // whole number.
-  static std::unique_ptr<const Admission> parse(std::string_view text);
-
-  virtual ~Admission() = default;
-  Admission() = default;
-  Admission(const Admission&) = delete;
-  Admission& operator=(const Admission&) = delete;
+  // Reads "fcfs" (as does an empty text), "gang" or "gang:min_free=2,hold_ms=8". Throws Error
+  // (kUsage) for an unknown name or parameter, or a value that is not a whole number.
+  static Admission parse(std::string_view text);
 
   // Returns the time at which to ask again at the latest; nothing to admit requests now.
-  virtual std::optional<double> wait_until(const Situation& situation) const = 0;
+  // ``waiting`` and ``running`` are rows; the first request could have been admitted at ``since``,
+  // in seconds of one clock.
+  std::optional<double> wait_until(std::int64_t waiting, std::int64_t free, std::int64_t running,
+                                   double since, double now) const;
 };
 
 }  // namespace skipdec::runtime

@@ -15,7 +15,7 @@ void RunningBatch::require_possible(const Request& request) const {
   const auto tokens = static_cast<std::int64_t>(request.prompt.size());
   const std::string asked =
       std::to_string(tokens) + " tokens and max_tokens " + std::to_string(request.max_tokens);
-  const SlotLimits& limits = stitcher_.limits();
+  const Limits& limits = stitcher_.limits();
   if (tokens + request.max_tokens > limits.max_positions) {
     throw Error(Status::kCapacity, "prompt",
                 asked + " are " + grouped(tokens + request.max_tokens) +

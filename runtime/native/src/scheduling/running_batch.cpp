@@ -12,7 +12,7 @@ namespace skipdec::runtime {
 
 namespace {
 
-SlotLimits limits_of(const Manifest& manifest, const RunningBatchConfig& config) {
+Limits limits_of(const Manifest& manifest, const RunningBatchConfig& config) {
   const std::int64_t most = manifest.model.max_seq_len;
   require_between("max_batch_size", config.max_batch_size, 1, constants::kMaxRows);
   require_between("max_model_len", config.max_model_len, 0, INT64_MAX);

@@ -16,10 +16,10 @@ using constants::kCheapPadding;
 }  // namespace
 
 Scheduler::Scheduler(std::int64_t slots, std::int64_t max_prefill_tokens,
-                     std::unique_ptr<const Admission> admission, Fits fits, KeptTokens kept_tokens)
+                     const Admission& admission, Fits fits, KeptTokens kept_tokens)
     : slots_(slots),
       max_prefill_tokens_(max_prefill_tokens),
-      admission_(std::move(admission)),
+      admission_(admission),
       fits_(std::move(fits)),
       kept_tokens_(std::move(kept_tokens)) {}
 
@@ -96,16 +96,12 @@ std::optional<double> Scheduler::held_until(const std::vector<Job>& group, doubl
     return std::nullopt;
   }
   since_ = since_.value_or(now);
-  Situation situation;
+  std::int64_t waiting = 0;
   waiting_.visit_in_turn([&](const Job& job) {
-    situation.waiting += job.rows;
+    waiting += job.rows;
     return true;
   });
-  situation.free = free();
-  situation.running = running_rows();
-  situation.since = *since_;
-  situation.now = now;
-  return admission_->wait_until(situation);
+  return admission_.wait_until(waiting, free(), running_rows(), *since_, now);
 }
 
 Action Scheduler::let_in(const std::vector<Job>& group) {

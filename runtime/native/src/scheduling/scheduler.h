@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -55,8 +54,8 @@ class Scheduler {
   // alone, in chunks from there on.
   using KeptTokens = std::function<std::int64_t(const Job&)>;
 
-  Scheduler(std::int64_t slots, std::int64_t max_prefill_tokens,
-            std::unique_ptr<const Admission> admission, Fits fits, KeptTokens kept_tokens);
+  Scheduler(std::int64_t slots, std::int64_t max_prefill_tokens, const Admission& admission,
+            Fits fits, KeptTokens kept_tokens);
 
   std::int64_t waiting() const { return waiting_.size(); }
   bool is_busy() const { return !waiting_.empty() || !running_.empty() || chunked_.has_value(); }
@@ -84,7 +83,7 @@ class Scheduler {
   Chunk next_chunk(const Job& job, std::int64_t start);
 
   std::int64_t slots_, max_prefill_tokens_;
-  std::unique_ptr<const Admission> admission_;
+  Admission admission_;
   Fits fits_;
   KeptTokens kept_tokens_;
   ClientQueues<Job> waiting_;

@@ -14,8 +14,8 @@ constexpr std::int64_t kFollowedTokens = 256;  // of one call: more would only c
 
 }  // namespace
 
-SlotStitcher::SlotStitcher(const Engines& engines, const Manifest& manifest,
-                           const SlotLimits& limits, bool keeps_prefixes, bool has_draft_layer)
+SlotStitcher::SlotStitcher(const Engines& engines, const Manifest& manifest, const Limits& limits,
+                           bool keeps_prefixes, bool has_draft_layer)
     : engines_(engines),
       pool_(limits.kv_bytes),
       cache_(pool_, KVLayout::of(manifest), engines.num_layers() + (has_draft_layer ? 1 : 0),

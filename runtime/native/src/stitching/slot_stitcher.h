@@ -42,7 +42,7 @@ struct PromptRow {
 // `Passes` makes the calls of its steps, passes and drafts.
 class SlotStitcher {
  public:
-  SlotStitcher(const Engines& engines, const Manifest& manifest, const SlotLimits& limits,
+  SlotStitcher(const Engines& engines, const Manifest& manifest, const Limits& limits,
                bool keeps_prefixes, bool has_draft_layer = false);
 
   // Returns true if the KV memory holds these rows until they end, beside those that run.
@@ -114,7 +114,7 @@ class SlotStitcher {
   // Frees all rows after a failure: their keys and values may be wrong.
   void reset();
 
-  const SlotLimits& limits() const { return cache_.limits(); }
+  const Limits& limits() const { return cache_.limits(); }
   std::int64_t reserved_bytes() const { return pool_.in_use_bytes() - prefix_bytes(); }
   std::int64_t prefix_bytes() const { return prefixes_ ? prefixes_->nbytes() : 0; }
 

@@ -76,7 +76,7 @@ def expected(case: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
 
 def test_random_sequences_end_as_in_python(tmp_path: Path) -> None:
     path = tokenizer_file("opt_like", tmp_path)
-    tokenizer = Tokenizer.load(path)
+    tokenizer = Tokenizer.parse(path.read_bytes(), str(path))
     source = random.Random(0)
     cases = [random_case(source, tokenizer) for _ in range(5000)]
     request = "".join(json.dumps(case) + "\n" for case in cases)

@@ -67,5 +67,5 @@ def test_text_that_is_no_utf8_is_refused_by_the_byte(opt_like: Path) -> None:
 
 def test_number_of_tokens_counts_each_once(path: Path) -> None:
     assert answers(built_program("tokenize"), path, [("v", b"")])[1:] == [
-        str(Tokenizer.load(path).vocab_size)
+        str(Tokenizer.parse(path.read_bytes(), str(path)).vocab_size)
     ]

@@ -15,9 +15,9 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.memory import HostMemory
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.kv.buffers import KVLayout
-from skipdec.runtime.kv.cache import SlotSizes
+from skipdec.runtime.kv.limits import Limits
+from skipdec.runtime.kv.plans import SlotMemory
 from skipdec.runtime.requests.request import Request
-from skipdec.runtime.scheduling.loaded_bundle import RequestLimits
 from skipdec.runtime.scheduling.stats import Distribution, EngineStats
 from skipdec.runtime.serving.engine_loop import Cancellation, ScoreResult, StepResult
 from skipdec.runtime.serving.process import settings as settings_module
@@ -39,7 +39,6 @@ from skipdec.runtime.serving.process.messages import (
 )
 from skipdec.runtime.serving.process.settings import RestartPolicy, WorkerSettings
 from skipdec.runtime.serving.process.supervisor import Deaths
-from skipdec.runtime.stitching.protocol import SlotMemory
 from skipdec.runtime.tokens.outputs import (
     CompletionOutput,
     Logprob,
@@ -72,13 +71,8 @@ STATS = EngineStats(
     sampling_seconds=0.25,
     histograms={"step_rows": Distribution((1, 2), (3, 4, 0), 11.0)},
 )
-LIMITS = RequestLimits(
-    max_rows=2,
-    max_positions=64,
-    max_chunk_tokens=32,
-    kv_bytes=1 << 20,
-    memory=SlotMemory(KVLayout(4, 8, "float32"), 6, SlotSizes(2, 64, capacity=64)),
-)
+LIMITS = Limits(2, 64, 1 << 20, prefill_tokens=32, kv_buckets=(64,), capacity=64)
+MEMORY = SlotMemory(LIMITS, KVLayout(4, 8, "float32"), 6)
 LOGPROBS = ({5: Logprob(-math.inf, 1, "\u2028\n"), 6: Logprob(-0.5)},)
 DELTA = StreamDelta(0, 1, (5,), "é\n\u2028", "stop", 3, LOGPROBS, "x")
 COMPLETION = CompletionOutput(0, "x", (5,), -0.5, LOGPROBS, timings=Timings(0.5, (0.25,), 0.5))
@@ -99,7 +93,7 @@ def submission(**params: object) -> Submission:
         Refused.of(CapacityError("prompt", "one\n", "two"), "a"),
         Begun(("a", "b")),
         Stepped((("a", DELTA),), (OUTPUT,), (), STATS),
-        Loaded("digest", STATS, LIMITS),
+        Loaded("digest", STATS, MEMORY),
         Logged(40, "skipdec", "Traceback:\n  line"),
     ],
     ids=lambda message: type(message).__name__,

@@ -22,7 +22,7 @@ class DraftStepsTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (GetParam()) engines_.load_draft_head(bundle_, backend_);
-    stitcher_.emplace(engines_, bundle_.manifest(), SlotLimits{3, 64, 1 << 22}, false);
+    stitcher_.emplace(engines_, bundle_.manifest(), Limits{3, 64, 1 << 22}, false);
     for (std::int64_t row = 0; row < 3; ++row) {
       PromptRow prompt;
       prompt.row = row;

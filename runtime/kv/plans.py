@@ -1,0 +1,216 @@
+"""Plans of KV memory: what prompts and rows need in each layer.
+
+Worked example (L=6, warm-up 1, budgets 6 4 3 3 2 2 ..., prompt of 10 tokens, max_tokens 8):
+layers 1 and 2 run only in the prompt and share one scratch pair of capacity 10; layer 3 last runs
+at generated index 0 and holds 10 + 1 positions; layer 4 last runs at index 2 and holds 10 + 3;
+layers 0 and 5 always run and hold 10 + 7, since the last token is never fed back.
+
+With ``prompt="decay"`` the prompt's last token runs 4 layers; layers 1 and 2 run its first 3 and 7
+tokens, and the pair's capacity is 7. Caches have no holes: budgets never grow along a row, so a
+layer that the last prompt token bypasses never runs again for that row and writes the scratch pair,
+and a layer with a cache of its own runs the last prompt token and therefore all before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..schedule import ExitSchedule
+from .buffers import KVLayout, pair_bytes, pooled_size
+from .limits import Limits, capacity_class, row_class
+
+Capacities = tuple[int, ...]
+"""Positions that a row takes in each layer's cache; 0 in a layer that only its prompt runs."""
+
+
+@dataclass(frozen=True)
+class KVPlan:
+    """Capacities of one batch's caches, in positions.
+
+    ``capacities[l]`` is 0 for a layer that runs in the prompt only; one scratch pair of
+    ``scratch_rows`` x ``scratch_capacity`` serves such layers. ``bucket`` is the static capacity
+    of all engines that run the batch, where they have one.
+    """
+
+    layout: KVLayout
+    rows: int
+    capacities: Capacities
+    scratch_rows: int = 0
+    scratch_capacity: int = 0
+    bucket: int | None = None
+
+    def __str__(self) -> str:
+        live = [capacity for capacity in self.capacities if capacity]
+        return (
+            f"{self.nbytes:,} bytes for {self.rows} rows, {len(live)} layers of up to "
+            f"{max(live, default=0)} positions in {self.layout.dtype}, and {self.scratch_rows} "
+            f"rows of {self.scratch_capacity} for the prompt"
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """The largest number of bytes that the batch takes from the pool at once."""
+        sizes = [(self.rows, capacity) for capacity in self.capacities if capacity]
+        if self.scratch_capacity:
+            sizes.append((self.scratch_rows, self.scratch_capacity))
+        return 2 * sum(pooled_size(self.layout.nbytes(*size)) for size in sizes)
+
+
+def plan_kv_cache(
+    layout: KVLayout,
+    schedule: ExitSchedule,
+    prompt_lengths: Sequence[int],
+    max_tokens: Sequence[int],
+    *,
+    scratch_rows: int,
+) -> KVPlan:
+    """Plan the caches of a batch whose row r holds prompt_lengths[r] + up to max_tokens[r] tokens.
+
+    ``scratch_rows``: the most rows of one prefill call.
+    """
+    capacities = []
+    for layer in range(schedule.num_layers):
+        last = schedule.last_index(layer)
+        fed = [max(0, tokens - 1) for tokens in max_tokens]  # the last token is never fed back
+        if last is not None:
+            fed = [min(steps, last + 1) for steps in fed]
+        needed = max(length + steps for length, steps in zip(prompt_lengths, fed, strict=True))
+        capacities.append(needed if any(fed) else 0)
+    longest_prompt = max(prompt_lengths)
+    longest_prefix = max(  # of a prompt's tokens in a layer without a cache of its own
+        (
+            schedule.prompt_prefix(layer, longest_prompt)
+            for layer, capacity in enumerate(capacities)
+            if not capacity
+        ),
+        default=0,
+    )
+    return KVPlan(
+        layout=layout,
+        rows=len(prompt_lengths),
+        capacities=tuple(capacities),
+        scratch_rows=scratch_rows if longest_prefix else 0,
+        scratch_capacity=longest_prefix,
+    )
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """A row that begins: its number, its prompt, and the KV positions that it reserves per layer.
+
+    ``copies`` are the numbers of rows that continue the same prompt (its further completions).
+    ``owner`` names whose prefixes the prompt may use, see `PrefixCache`.
+    """
+
+    row: int
+    tokens: tuple[int, ...]
+    schedule: ExitSchedule
+    capacities: Capacities
+    copies: tuple[int, ...] = ()
+    owner: str = ""
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The row's own number and those of its copies."""
+        return (self.row, *self.copies)
+
+    @property
+    def runs_whole(self) -> bool:
+        """True if every layer runs the whole prompt."""
+        layers = range(self.schedule.num_layers)
+        return all(self.active_length(layer) == len(self.tokens) for layer in layers)
+
+    def active_length(self, layer: int) -> int:
+        """Return how many of the prompt's tokens, from the first on, run ``layer``."""
+        return self.schedule.prompt_prefix(layer, len(self.tokens))
+
+    def keeps(self, layer: int) -> bool:
+        """Return True if the row runs ``layer`` after its prompt."""
+        return self.capacities[layer] > 0
+
+
+@dataclass(frozen=True)
+class SlotMemory:
+    """Computes the KV memory that rows need in the slots of a batch; allocates nothing.
+
+    Buffers have rows and positions in few sizes, so that they seldom grow; ``exact`` ones, on the
+    host, are what is reserved, which is cheapest when the longest request comes first. There are
+    at least ``least_rows`` rows. With ``has_draft_layer`` rows have one more capacity, that of the
+    draft layer behind the model's ``num_layers``.
+    """
+
+    limits: Limits
+    layout: KVLayout
+    num_layers: int
+    has_draft_layer: bool = False
+    exact: bool = False
+    least_rows: int = 1
+
+    @property
+    def num_cached(self) -> int:
+        """The number of layers that have slots, a draft layer included."""
+        return self.num_layers + self.has_draft_layer
+
+    def size(self, rows: int, positions: int) -> tuple[int, int]:
+        """Return a layer's rows and positions where ``rows`` reserve up to ``positions``."""
+        if self.exact:
+            return rows, positions
+        rows = max(self.least_rows, row_class(rows, self.limits.max_rows))
+        return rows, self.limits.capacity or capacity_class(positions, self.limits.max_positions)
+
+    def prompt_row(
+        self,
+        tokens: tuple[int, ...],
+        schedule: ExitSchedule,
+        max_tokens: int,
+        rows: range,
+        owner: str = "",
+    ) -> PromptRow:
+        """Make the rows that continue a prompt by up to ``max_tokens`` tokens each.
+
+        A draft layer holds the positions of all of these tokens but the last.
+        """
+        plan = plan_kv_cache(self.layout, schedule, [len(tokens)], [max_tokens], scratch_rows=1)
+        capacities = plan.capacities
+        if self.has_draft_layer:
+            capacities += (len(tokens) + max_tokens - 1 if max_tokens > 1 else 0,)
+        return PromptRow(rows[0], tokens, schedule, capacities, tuple(rows[1:]), owner)
+
+    def alone(self, row: PromptRow, *, in_chunks: bool) -> int:
+        """Return the bytes that the row and its copies need if nothing else runs."""
+        plan = self.chunk_plan(row) if in_chunks else self.scratch_plan([row])
+        capacities = filter(None, row.capacities)
+        sizes = (self.size(len(row.rows), capacity) for capacity in capacities)
+        return sum(pair_bytes(self.layout, size) for size in sizes) + plan.nbytes
+
+    def scratch_plan(self, rows: Sequence[PromptRow]) -> KVPlan:
+        """Plan the one pair that the layers share which not all rows keep after their prompts."""
+        layers = range(self.num_layers)
+        # A scheduler plans ever larger groups, mostly of rows that are alike.
+        kinds = {(id(row.schedule), len(row.tokens), row.capacities): row for row in rows}.values()
+        longest = max(
+            (
+                max(row.active_length(layer) for row in kinds)
+                for layer in layers
+                if not all(row.keeps(layer) for row in kinds)
+            ),
+            default=0,
+        )
+        return KVPlan(
+            self.layout,
+            rows=len(rows),
+            capacities=(0,) * len(layers),
+            scratch_rows=len(rows) if longest else 0,
+            scratch_capacity=(self.limits.bucket or longest) if longest else 0,
+        )
+
+    def chunk_plan(self, row: PromptRow) -> KVPlan:
+        """Plan the caches of a prompt in chunks: every layer keeps what it has seen so far."""
+        return KVPlan(
+            self.layout,
+            rows=1,
+            capacities=tuple(
+                self.limits.bucket or row.active_length(layer) for layer in range(self.num_layers)
+            ),
+        )
