@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference import decaying_prompt, linear_plan, reference_logits
+from reference import chosen_logprobs, decaying_prompt, linear_plan, reference_logits
 from tiny_models import EVERY_STRUCTURE
 from transformers import PreTrainedModel
 
@@ -56,12 +56,6 @@ def expected_logprobs(
     plan = linear_plan(6, *SCHEDULES[name])
     logits = reference_logits(model, prompt, output.token_ids[:-1], plan, prompt_plan)  # [G, V]
     return logits.log_softmax(-1)[range(len(output.token_ids)), list(output.token_ids)]
-
-
-def chosen_logprobs(output: CompletionOutput) -> list[float]:
-    assert output.logprobs is not None
-    pairs = zip(output.logprobs, output.token_ids, strict=True)
-    return [row[token].logprob for row, token in pairs]
 
 
 @pytest.mark.parametrize("max_batch_size", [1, 8])

@@ -11,6 +11,7 @@ import torch
 from reference import (
     Plan,
     assert_same_greedy_tokens,
+    chosen_logprobs,
     linear_plan,
     reference_greedy,
     reference_logits,
@@ -18,7 +19,7 @@ from reference import (
 from tiny_models import EVERY_STRUCTURE
 from transformers import PreTrainedModel
 
-from skipdec import CompletionOutput, ExitSchedule, Generator, SamplingParams
+from skipdec import ExitSchedule, Generator, SamplingParams
 from skipdec.runtime.kv.prefixes import BLOCK_TOKENS
 
 NUM_LAYERS, NUM_TOKENS = 6, 14
@@ -34,12 +35,6 @@ SCHEDULES = {
     "early-termination": (5, 2, 0, 8, "bottom"),
     "early-termination-short": (3, 1, 0, 2, "bottom"),
 }
-
-
-def chosen_logprobs(output: CompletionOutput) -> list[float]:
-    assert output.logprobs is not None
-    pairs = zip(output.logprobs, output.token_ids, strict=True)
-    return [row[token].logprob for row, token in pairs]
 
 
 def schedule_and_plan(name: str) -> tuple[ExitSchedule, Plan]:

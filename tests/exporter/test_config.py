@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from skipdec.engines.errors import UnsupportedModelError, UsageError
-from skipdec.engines.host.processor import processor_flags
 from skipdec.engines.manifest import MAX_LAYERS
 from skipdec.engines.targets import TARGETS, exported_targets
 from skipdec.exporter.architecture.architecture import family_config, hub_id, short_names
@@ -149,12 +148,6 @@ def test_head_is_quantised_like_the_layers_unless_told() -> None:
     assert (alike.head_quantize, alike.block_size, alike.accuracy_level) == ("int4", 128, 4)
     other = ExportConfig(model="m", quantize="int8", head_quantize="none").precision()
     assert (other.head_quantize, other.block_size, other.accuracy_level) == ("none", None, None)
-
-
-def test_processor_flags_are_read_from_cpuinfo(tmp_path: Path) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("processor\t: 0\nflags\t\t: sse2 avx2 avx_vnni\n")
-    assert processor_flags(cpuinfo) == {"sse2", "avx2", "avx_vnni"}
 
 
 @pytest.mark.parametrize("name", [name for name in short_names() if name.startswith("opt-")])

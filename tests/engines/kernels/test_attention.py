@@ -7,11 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_node import DTYPES, Attention, expected
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from one_operator import available_instruction_sets
-
-from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE
 
 INSTRUCTION_SETS = available_instruction_sets()
 
@@ -54,51 +50,6 @@ def test_new_tokens_are_rounded_into_the_cache(instruction_set: str) -> None:
             else:
                 expected = new.astype(DTYPES[dtype][0])
             np.testing.assert_array_equal(held.view(np.uint8), expected.view(np.uint8))
-
-
-@st.composite
-def cuts(draw: st.DrawFn, tokens: int) -> list[int]:
-    """Return chunks of a prompt of ``tokens``."""
-    chunks: list[int] = []
-    while sum(chunks) < tokens:
-        chunks.append(draw(st.integers(1, tokens - sum(chunks))))
-    return chunks
-
-
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_bits_depend_on_nothing_but_the_row(
-    monkeypatch: pytest.MonkeyPatch, data: st.DataObject
-) -> None:
-    kv_heads, group = data.draw(st.sampled_from([(1, 1), (2, 1), (2, 4), (1, 3)]))
-    node = Attention(
-        kv_heads * group,
-        kv_heads,
-        data.draw(st.sampled_from(HEAD_SIZES)),
-        data.draw(st.sampled_from(list(DTYPES))),
-        capacity=data.draw(st.integers(70, 140)),
-        scale=data.draw(st.sampled_from([0.0, 0.3])),
-        threads=data.draw(st.sampled_from([1, 3])),
-        packed=data.draw(st.booleans()),
-    )
-    lengths = data.draw(st.lists(st.integers(1, 70), min_size=1, max_size=3))
-    x = node.random_tokens(len(lengths), max(lengths), seed=sum(lengths))
-    whole = node.cache(len(lengths))
-    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, INSTRUCTION_SETS[0])
-    y = whole.step(x, [0] * len(lengths))
-    np.testing.assert_allclose(y, expected(node, x, whole, [0] * len(lengths)), rtol=0, atol=1e-5)
-    for b, length in enumerate(lengths):
-        monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, data.draw(st.sampled_from(INSTRUCTION_SETS)))
-        alone = node.cache(1)
-        parts, past = [], 0
-        for chunk in data.draw(cuts(length)):
-            parts.append(
-                alone.step(np.ascontiguousarray(x[b : b + 1, past : past + chunk]), [past])
-            )
-            past += chunk
-        np.testing.assert_array_equal(np.concatenate(parts, axis=1)[0], y[b, :length])
 
 
 def test_heads_of_long_caches_are_divided_between_threads(instruction_set: str) -> None:

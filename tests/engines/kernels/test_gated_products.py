@@ -135,14 +135,6 @@ def test_bits_depend_on_no_instruction_set_no_other_row_and_no_thread(
 
 
 @FORMS
-def test_wide_products_are_divided_between_threads(instruction_set: str, form: str) -> None:
-    layer = Layer.random(form, 129, 1000)
-    x = layer.rows(9)
-    np.testing.assert_array_equal(layer.run(x, threads=2), layer.run(x))
-    np.testing.assert_allclose(layer.run(x), layer.expected(x), rtol=1e-6, atol=1e-30)
-
-
-@FORMS
 def test_gates_far_from_zero_close_and_open(instruction_set: str, form: str) -> None:
     gates = np.float32([-1e30, -200, -88.5, -80, -20, 0, 20, 80, 200, 1e30])
     bias = np.concatenate([gates, np.full(10, 2, np.float32)])

@@ -92,7 +92,8 @@ def verified(bundle: Path, model: Path, draft: Path | None, **options: Any) -> V
 @pytest.mark.parametrize(
     ("structure", "options"),
     [
-        *((structure, options) for structure in STRUCTURES for options in PACKED),
+        *zip(STRUCTURES, PACKED * 2, strict=False),
+        *(("pre_norm", options) for options in PACKED[1:]),
         *(("post_norm", options) for options in UNPACKED),
     ],
     ids=lambda value: value if isinstance(value, str) else named(value),

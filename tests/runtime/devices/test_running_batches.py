@@ -29,8 +29,10 @@ def _alone_with_margins(generator: Generator, one: Wanted) -> CompletionOutput:
 
 
 @DEVICES
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize(
+    ("structure", "dtype"),
+    [*((structure, "float16") for structure in STRUCTURES), ("untied", "float32")],
+)
 def test_each_request_writes_what_it_writes_alone(
     exported: Exported,
     monkeypatch: pytest.MonkeyPatch,

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from skipdec import CompletionOutput
 
 Plan = Callable[[int], Sequence[int]]  # generated index i -> layers that run, ascending
 Prompt = Callable[[int, int], Sequence[int]]  # prompt index and length -> layers that run
@@ -159,3 +162,10 @@ def assert_same_greedy_tokens(
             gap = float(logits[wanted] - logits[token])
             assert abs(gap) < tolerance, f"token {position} is {token}, not {wanted}; gap {gap:.2e}"
             return
+
+
+def chosen_logprobs(output: CompletionOutput) -> list[float]:
+    """Return the log-probability of each token of ``output``."""
+    assert output.logprobs is not None
+    pairs = zip(output.logprobs, output.token_ids, strict=True)
+    return [row[token].logprob for row, token in pairs]
