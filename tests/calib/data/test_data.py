@@ -90,6 +90,19 @@ def test_all_bad_rows_are_named_at_once(tmp_path: Path) -> None:
         assert problem.startswith(f"data.jsonl, {text}")
 
 
+def test_missing_columns_are_reported_once_with_the_preset_that_fits(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.csv", "mr,ref\n" + "a,fine\n" * 40)
+    with pytest.raises(UsageError) as caught:
+        load_examples(DataConfig(path=path))
+    first, second = caught.value.problems
+    told = "has no 'prompt', nor have 39 other rows; its columns are 'mr', 'ref'"
+    assert first == f"rows.csv, line 2: {told}"
+    assert second.startswith("rows.csv, line 2: has no 'completion', nor have 39 other rows")
+    assert second.endswith("--preset e2e reads these")
+    with pytest.raises(UsageError, match=r"has no 'article'(?s:.*)--preset e2e reads these"):
+        load_examples(DataConfig(path=path, preset="cnn-dm"))
+
+
 def test_twenty_bad_rows_are_shown_and_the_others_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "dev.csv", "prompt,completion\n" + ",x\n" * 25)
     with pytest.raises(UsageError) as caught:

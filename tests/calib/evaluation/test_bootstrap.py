@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from sacrebleu import corpus_bleu
 
 from skipdec.calib.evaluation.bootstrap import Bootstrap
 from skipdec.calib.evaluation.metrics import Bleu, Outcome, OutputTokens, RealisedDepth
@@ -67,12 +68,11 @@ def test_equal_seeds_give_equal_intervals() -> None:
 
 def test_resampled_bleu_is_that_of_the_resampled_corpus() -> None:
     rows = [*outcomes([1], "a b c d"), *outcomes([1], "a b c x"), *outcomes([1], "a y c d e")]
-    bleu = Bleu()
-    resampled = Bootstrap(3, resamples=20, seed=5).sample(bleu, rows).resampled
+    resampled = Bootstrap(3, resamples=20, seed=5).sample(Bleu(), rows).resampled
     draws = np.random.default_rng(5)
     for actual in resampled:
         drawn = [rows[place] for place in draws.integers(0, 3, 3)]
-        expected = bleu._bleu.corpus_score([row.text for row in drawn], [["a b c d"] * 3]).score
+        expected = corpus_bleu([row.text for row in drawn], [["a b c d"] * 3]).score
         assert actual == pytest.approx(expected)
 
 

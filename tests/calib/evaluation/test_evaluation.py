@@ -17,7 +17,7 @@ from text_bundles import STRUCTURE
 from transformers import OPTForCausalLM
 
 from skipdec.calib.data.data import DataConfig, LongPrompts
-from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig, MetricOptions
+from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation.inputs import prepare
 from skipdec.calib.evaluation.markdown import tables
@@ -37,7 +37,11 @@ def test_rows_with_equal_prompts_are_references_of_one_prompt(evaluation: Evalua
     assert evaluation.prompts[2].source == "rows.jsonl, line 4"
 
 
-def test_full_depth_runs_first_and_always(evaluation: Evaluation) -> None:
+def test_full_depth_runs_first_and_always(evaluation: Evaluation, config: EvaluationConfig) -> None:
+    events = RecordedEvents()
+    limited = evaluate(config.updated(limit=1, schedules=("3x", "full")), Generator.open, events)
+    assert [row.run.name for row in limited.rows] == ["full", "3x"]
+    assert events.totals["evaluating"] == events.counts["evaluating"] == 2
     assert [row.run.name for row in evaluation.rows] == ["full", SKIPPING]
     assert evaluation.rows[0].speedup.value == evaluation.rows[0].run.token_speedup.value == 1
 
@@ -138,12 +142,6 @@ def test_a_speedup_beyond_the_layers_run_is_not_printed(config: EvaluationConfig
     assert as_json(report_document(result))["rows"][1]["speedup"]["value"] is None
 
 
-def test_progress_ends_at_its_total(config: EvaluationConfig) -> None:
-    events = RecordedEvents()
-    evaluate(config.updated(limit=1, schedules=("3x", "2x", "full")), Generator.open, events)
-    assert events.totals["evaluating"] == events.counts["evaluating"] == 3
-
-
 def test_a_bundles_own_schedule_is_the_default(config: EvaluationConfig) -> None:
     schedules = prepare(config.updated(schedules=())).bundles[0].schedules
     assert list(schedules.values()) == ["full", SKIPPING]
@@ -170,26 +168,7 @@ def test_bundles_of_one_name_are_averaged_with_their_range(
     spread = result.averages[1].speedup
     speedups = [row.speedup.value for row in result.rows if row.run.name == SKIPPING]
     assert spread.mean == pytest.approx(np.mean(speedups), nan_ok=True)
-
-
-def test_all_that_does_not_fit_a_bundle_is_refused_at_once(
-    config: EvaluationConfig, tmp_path: Path
-) -> None:
-    path = tmp_path / "long.jsonl"
-    rows = [{"prompt": "ab", "completion": "c"}, {"prompt": "x" * 63, "completion": "yz"}]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    bad = config.updated(
-        data=DataConfig(path=path), schedules=("9x", "linear:max=12,min=8,horizon=4")
-    )
-    never_opened = Mock(spec=Generator.open)
-    with pytest.raises(UsageError) as error:
-        evaluate(bad, never_opened)
-    never_opened.assert_not_called()
-    text = str(error.value)
-    assert "long.jsonl, line 2: prompt and first reference have 67 tokens" in text
-    assert "the bundle holds 64 positions" in text
-    assert "9x" in text
-    assert "max_exit_layer is 12" in text
+    assert "| a | full | 2 | 1.00 [1.00, 1.00] |" in markdown_report(tables(result))
 
 
 @pytest.mark.parametrize(("long_prompts", "lengths"), [("cut", [3, 56]), ("drop", [3])])
@@ -212,14 +191,6 @@ def test_prompts_without_room_are_cut_or_left_out_and_counted(
     assert document["num_dropped"] + document["rows"][0]["num_cut"] == 1
 
 
-def test_a_bundle_without_tokenizer_is_refused(
-    config: EvaluationConfig, exported: Callable[..., Path]
-) -> None:
-    bad = config.updated(bundles=(BundleChoice("untold", exported("pre_norm")),))
-    with pytest.raises(UsageError, match="has no tokenizer, and metrics need texts"):
-        prepare(bad)
-
-
 def test_bad_rows_bundles_and_schedules_are_refused_at_once(
     config: EvaluationConfig, exported: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -233,8 +204,10 @@ def test_bad_rows_bundles_and_schedules_are_refused_at_once(
         schedules=("9x", "step:max=4,min=2,steps=3"),
         max_tokens=None,
     )
+    never_opened = Mock(spec=Generator.open)
     with pytest.raises(UsageError) as error:
-        prepare(bad)
+        evaluate(bad, never_opened)
+    never_opened.assert_not_called()
     expected = (
         "data: bad.jsonl, line 1",
         f"{missing.path}: does not exist",
@@ -260,15 +233,6 @@ def test_one_bad_bundle_does_not_hide_the_data_of_the_others(
         prepare(bad.updated(data=dropping))
     with pytest.raises(BundleError, match="does not exist"):
         prepare(config.updated(bundles=(missing,)))
-
-
-def test_options_unused_by_scoring_only_are_refused_by_name(config: EvaluationConfig) -> None:
-    metrics = MetricOptions(lowercase=True, bert_model=Path("encoder"))
-    with pytest.raises(UsageError) as error:
-        config.updated(score_only=True, max_tokens=None, metrics=metrics)
-    lowercase, bert_model = error.value.problems
-    assert lowercase.startswith("metrics.lowercase is True, and score_only")
-    assert bert_model.startswith("metrics.bert_model is encoder, and score_only")
 
 
 def test_impossible_settings_are_refused_together(config: EvaluationConfig) -> None:

@@ -13,7 +13,7 @@ from evaluations import SKIPPING
 from reports import as_json
 
 from skipdec.calib.evaluation import report as evaluation_files
-from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
+from skipdec.calib.evaluation.config import EvaluationConfig
 from skipdec.calib.evaluation.evaluation import Evaluation, evaluate
 from skipdec.calib.evaluation.markdown import report_markdown, tables
 from skipdec.calib.evaluation.report import report_document, write_evaluation
@@ -54,12 +54,6 @@ def test_tables_have_a_row_a_bundle_and_schedule(evaluation: Evaluation) -> None
     assert rows[0].startswith("| tiny | full | 6.00 | 1.00× | 1.00× |")
     headings = text.split("| --- ")[0].splitlines()[-1]
     assert headings.count("|") == rows[0].count("|")
-
-
-def test_bundles_of_one_name_get_a_table_of_means(config: EvaluationConfig, bundle: Path) -> None:
-    pair = config.updated(bundles=(BundleChoice("a", bundle), BundleChoice("a", bundle)))
-    text = markdown_report(tables(evaluate(pair, Generator.open)))
-    assert "| a | full | 2 | 1.00 [1.00, 1.00] |" in text
 
 
 def test_examples_stand_side_by_side_as_written(evaluation: Evaluation) -> None:

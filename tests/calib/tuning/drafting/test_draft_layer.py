@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from interruptions import interrupt
 from safetensors.torch import load_file
 from tiny_models import STRUCTURES
 from torch.nn import functional as F
@@ -177,20 +176,6 @@ def test_without_held_out_data_there_is_no_acceptance(settings: Callable[..., Tu
     assert document["behind"] == 3
 
 
-def test_a_resumed_run_ends_in_the_same_layer(
-    settings: Callable[..., TuneConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {"draft_layer": 1, "save_steps": 5, "batch_size": 4}
-    tune(settings("undisturbed", **options))
-    interrupt(settings("resumed", **options), 7, monkeypatch)
-    (weights,) = (tmp_path / ".resumed.tuning").rglob("model.safetensors")
-    assert set(load_file(weights)) == {
-        f"layer.{name}" for name in load_file(tmp_path / "undisturbed/draft_layer.safetensors")
-    }
-    tune(settings("resumed", **options, resume=True))
-    assert digests(tmp_path / "resumed") == digests(tmp_path / "undisturbed")
-
-
 def test_only_a_draft_layer_is_replaced_by_force(
     settings: Callable[..., TuneConfig], toy_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,23 +196,6 @@ def test_only_a_draft_layer_is_replaced_by_force(
     assert digests(output) == before, "an error leaves the result in place"
     with pytest.raises(UsageError, match="is not a draft layer"):
         tune(settings(**options, force=True).updated(output=toy_model))
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"draft_layer": 4}, "draft_layer | is 4; allowed: 1 to 3, fewer than the model's 4"),
-        ({"draft": {"layers": "ends:4"}}, "ends:4 runs 4 layers of 4; allowed: 1 to 3"),
-    ],
-)
-def test_as_many_layers_as_the_model_has_are_refused(
-    changes: dict[str, Any], problem: str, settings: Callable[..., TuneConfig]
-) -> None:
-    config = settings(**changes)
-    with pytest.raises(UsageError) as caught:
-        tune(config)
-    assert problem in str(caught.value)
-    assert not config.output.exists()
 
 
 def test_sharding_is_refused(
