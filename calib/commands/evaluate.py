@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...engines.errors import SkipDecError, UsageError
+from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ...engines.host.options import AsJson, Quiet, from_options
 from ...engines.host.processor import available_cores
@@ -66,8 +66,8 @@ def evaluate(
     from ..evaluation.markdown import tables
     from ..evaluation.report import evaluation_place, report_document, write_evaluation
 
-    if output and (problems := evaluation_place(output).problems(force=force)):
-        raise UsageError(f"--output {output}", *problems)
+    if output is not None:
+        evaluation_place(output).check(force=force)
     open_generator = opener(engines, max_batch_size=config.batch_size)
     document = partial(report_document, threads=engines.threads or available_cores())
 

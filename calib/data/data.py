@@ -16,7 +16,7 @@ from ...engines.errors import UsageError
 from ...engines.manifest import PROMPT_PLACEHOLDER
 from .chats import COLUMN as MESSAGES
 from .chats import Prompt, read_conversation
-from .rows import READERS, Row, open_text, raise_problems, wrong_separator
+from .rows import READERS, Row, open_text, raise_problems
 
 LongPrompts = Literal["refuse", "drop", "cut"]
 PresetName = Literal["e2e", "tldr", "cnn-dm"]
@@ -275,8 +275,6 @@ def _resolve_format(config: DataConfig) -> DataFormat:
         return config.format
     if path.is_dir():
         return "dataset"
-    if path.suffix.lower() == ".tsv":
-        raise wrong_separator(path, "\t")
     if path.suffix.lower() not in _FORMAT_OF_SUFFIX:
         raise UsageError(
             f"data {path}",

@@ -13,7 +13,6 @@ from ...engines.documents import UNIQUE, json_problem
 from ...engines.errors import MissingExtraError, UsageError
 
 MAX_PROBLEMS_SHOWN = 20
-_OTHER_SEPARATORS = {"\t": "tabs", ";": "semicolons"}
 
 
 @dataclass(frozen=True)
@@ -76,22 +75,9 @@ def _read_csv(path: Path) -> Iterator[Row]:
 
 def _require_commas(path: Path, header: list[str]) -> None:
     """Raise UsageError for a header whose columns are not separated by commas."""
-    for separator in _OTHER_SEPARATORS:
+    for separator, name in (("\t", "tabs"), (";", "semicolons")):
         if len(header) == 1 and separator in header[0]:
-            raise wrong_separator(path, separator)
-
-
-def wrong_separator(path: Path, separator: str) -> UsageError:
-    """Return the error for a table separated by ``separator``, with a command that converts it."""
-    program = (
-        "import csv, sys; "
-        f"csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter={separator!r}))"
-    )
-    return UsageError(
-        f"data {path}",
-        f"has its columns separated by {_OTHER_SEPARATORS[separator]}; give commas; "
-        f'to convert it: python -c "{program}" <FILE >FILE.csv',
-    )
+            raise UsageError(f"data {path}", f"has its columns separated by {name}; give commas")
 
 
 def _read_dataset(path: Path) -> Iterator[Row]:

@@ -24,7 +24,6 @@ from .positions import PositionFigure
 
 DOCUMENT, REPORT, PICTURE = "evaluation.json", "evaluation.md", "pareto.png"
 POSITIONS_PICTURE = "positions.png"
-_FILES = {DOCUMENT, REPORT, PICTURE, POSITIONS_PICTURE}
 
 
 def report_document(evaluation: Evaluation, *, threads: int | None = None) -> dict[str, Any]:
@@ -91,30 +90,9 @@ def _draft_document(row: DraftRow) -> dict[str, Any]:
     }
 
 
-class EvaluationPlace(Place):
-    """Directory of an evaluation; ``force`` replaces another evaluation but never other files."""
-
-    def problems(self, *, force: bool) -> list[str]:
-        """Return reasons why nothing may be written here; the parent folder must exist."""
-        directory = self.target
-        if not directory.parent.is_dir():
-            return [f"{directory.parent} is not a directory; make it"]
-        if not directory.exists():
-            return super().problems(force=force)
-        if not directory.is_dir():
-            return ["is a file; name a directory"]
-        foreign = sorted({entry.name for entry in directory.iterdir()} - _FILES)
-        if foreign:
-            listed = ", ".join(foreign[:5])
-            return [f"holds {listed}, not a result of skipdec evaluate; name another"]
-        if not force:
-            return ["exists; --force replaces it, or name another"]
-        return super().problems(force=force)
-
-
-def evaluation_place(output: Path) -> EvaluationPlace:
+def evaluation_place(output: Path) -> Place:
     """Return the place of the evaluation in ``output``."""
-    return EvaluationPlace(output.resolve(), DOCUMENT, "an evaluation")
+    return Place(output.absolute(), DOCUMENT, "an evaluation")
 
 
 def pictures(evaluation: Evaluation) -> tuple[str, ...]:

@@ -64,8 +64,7 @@ def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -
     for arguments, message in (
         (["--schedule", "9x"], "largest possible: 3x"),
         (["--preset", "e2e"], "rows.jsonl, line 1: has no 'mr'"),
-        (["-o", tmp_path], f"--output {tmp_path} | exists; --force replaces it"),
-        (["-o", tmp_path / "none" / "results"], "none is not a directory; make it"),
+        (["-o", data.parent], f"{data.parent} | exists and is not an evaluation"),
         (["--passage-words", "1+1"], "only a text is cut into passages"),
     ):
         command = ["evaluate", bundle, "--data", data, *arguments]

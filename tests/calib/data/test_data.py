@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -118,6 +116,8 @@ def test_twenty_bad_rows_are_shown_and_the_others_counted(tmp_path: Path) -> Non
         ("dev.csv", b"prompt,completion\na,b,c\n", "line 2: has 3 cells; the header has 2"),
         ("dev.csv", b'prompt,completion\na,b\n"c,d\n', "line 3: is not CSV"),
         ("dev.csv", b"prompt,completion\n", "has no rows"),
+        ("dev.csv", b"prompt;completion\n", "columns separated by semicolons; give commas"),
+        ("dev.csv", b"prompt\tcompletion\n", "columns separated by tabs; give commas"),
         ("dev.csv", b"prompt,completion\n\xff,b\n", "line 2: is not UTF-8 .byte 0xff"),
         ("dev.xlsx", b"", "ends in '.xlsx'.*allowed: .jsonl, .csv"),
     ],
@@ -158,23 +158,3 @@ def test_a_dataset_without_the_library_names_the_pip_command(
 def test_references_of_one_prompt_are_grouped() -> None:
     rows = [Example("a", "1", ""), Example("b", "2", ""), Example("a", "3", "")]
     assert group_references(rows) == [("a", ("1", "3")), ("b", ("2",))]
-
-
-@pytest.mark.parametrize(
-    ("name", "separator", "named"),
-    [("rows.csv", ";", "semicolons"), ("rows.csv", "\t", "tabs"), ("rows.tsv", "\t", "tabs")],
-)
-def test_a_table_without_commas_is_refused_with_a_command_that_converts_it(
-    name: str, separator: str, named: str, tmp_path: Path
-) -> None:
-    rows = [["prompt", "completion"], ["a", "one, two"]]
-    path = write(tmp_path / name, "".join(f"{separator.join(row)}\n" for row in rows))
-    with pytest.raises(UsageError, match=f"columns separated by {named}; give commas") as caught:
-        load_examples(DataConfig(path=path))
-    (program,) = re.findall(r'python -c "(.*)" <FILE', str(caught.value))
-    command = [sys.executable, "-c", program]
-    converted = subprocess.run(command, input=path.read_bytes(), capture_output=True, check=True)
-    path = write(tmp_path / "converted.csv", converted.stdout.decode())
-    assert load_examples(DataConfig(path=path)) == [
-        Example("a", "one, two", "converted.csv, line 2")
-    ]
