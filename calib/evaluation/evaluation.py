@@ -15,7 +15,7 @@ from .bootstrap import Bootstrap, Estimate
 from .config import EvaluationConfig
 from .drafts import DraftRow, DraftRun
 from .inputs import PreparedBundle, ReferencedPrompt, prepare
-from .metrics import METRICS, Metric
+from .metrics import Metric, chosen_metrics
 from .positions import PositionProfile, position_profiles
 from .running import ScheduleRun, run_bundle
 
@@ -158,12 +158,7 @@ def evaluate(
 
     Raises MissingExtraError (a metric's library) and the errors of ``prepare`` before any work.
     """
-    created = {
-        name: kind.create(config.metrics)
-        for name, kind in METRICS.items()
-        if not (config.score_only and kind.needs_text)
-    }
-    metrics = {name: metric for name, metric in created.items() if metric is not None}
+    metrics = chosen_metrics(config.metrics, score_only=config.score_only)
     inputs = prepare(config)
     events = events or Events()
     events.planned("", inputs.notes)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from ...engines.host.installation import install_command
 from .config import MetricOptions
 
 Statistics = npt.NDArray[np.float64]
+Better = Literal["higher", "lower"]
 _LONGEST = 2**31 - 1  # transformers writes 10**30 for "unknown", which its tokenizers reject
 
 
@@ -42,18 +43,11 @@ class Metric(ABC):
     """One figure; ``heading`` names it in tables.
 
     ``better`` is the better direction of a quality measure; None for a mere description.
-    ``needs_text`` is True if it measures the generated text, False if only the scored reference.
     """
 
-    heading: ClassVar[str]
-    digits: ClassVar[int] = 2
-    better: ClassVar[Literal["higher", "lower"] | None] = None
-    needs_text: ClassVar[bool] = True
-
-    @classmethod
-    def create(cls, options: MetricOptions) -> Self | None:
-        """Return the metric as configured by ``options``; None if they do not select it."""
-        return cls()
+    heading: str
+    digits: int = 2
+    better: Better | None = None
 
     @abstractmethod
     def statistics(self, outcomes: Sequence[Outcome]) -> Statistics:
@@ -64,10 +58,19 @@ class Metric(ABC):
         """Return the figure from the column sums, float64 [k]; nan if it is undefined."""
 
 
+@dataclass(frozen=True)
 class Ratio(Metric):
-    """A ratio of sums: ``scale`` × column 0 ÷ column 1."""
+    """A ratio of sums: ``scale`` × the first of ``parts`` ÷ the second, then ``curve`` of it.
 
-    scale: ClassVar[float] = 1.0
+    ``parts`` returns numerator and denominator of one example.
+    """
+
+    heading: str
+    parts: Callable[[Outcome], tuple[float, float]]
+    digits: int = 2
+    better: Better | None = None
+    scale: float = 1.0
+    curve: Callable[[float], float] = float
 
     def statistics(self, outcomes: Sequence[Outcome]) -> Statistics:
         """Numerator and denominator of each example, float64 [n, 2]."""
@@ -76,98 +79,43 @@ class Ratio(Metric):
     def value(self, sums: Statistics) -> float:
         """The scaled quotient; nan without a denominator."""
         numerator, denominator = map(float, sums)
-        return self.scale * numerator / denominator if denominator else math.nan
-
-    @abstractmethod
-    def parts(self, outcome: Outcome) -> tuple[float, float]:
-        """Return numerator and denominator of one example."""
+        return self.curve(self.scale * numerator / denominator) if denominator else math.nan
 
 
-class Perplexity(Ratio):
-    """exp(−mean log-probability) of the first references' tokens, each at its scheduled depth.
-
-    Every token has the same weight, including the end of text. Example: log-probabilities −1, −2
-    and −3 of three tokens give exp(2) = 7.39.
-    """
-
-    heading = "perplexity"
-    better = "lower"
-    needs_text = False
-
-    def parts(self, outcome: Outcome) -> tuple[float, float]:
-        """Sum of log-probabilities, number of tokens."""
-        return sum(outcome.logprobs), len(outcome.logprobs)
-
-    def value(self, sums: Statistics) -> float:
-        """exp(−quotient); inf where it exceeds what a float holds."""
-        with np.errstate(over="ignore"):
-            return float(np.exp(-super().value(sums)))
+def _exp(loss: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.exp(loss))  # inf where it exceeds what a float holds
 
 
-class RealisedDepth(Ratio):
-    """Mean layers per generated token, without each text's first, which belongs to the prompt.
-
-    Layers 6 4 3 3 2 and 6 4: (4 + 3 + 3 + 2 + 4) ÷ 5 = 3.2. If nothing was generated, the scored
-    reference's tokens count.
-    """
-
-    heading = "realised depth"
-    needs_text = False
-
-    def parts(self, outcome: Outcome) -> tuple[float, float]:
-        """Layers run after the first token, number of such tokens."""
-        generated = outcome.layers_per_token[1:]
-        return sum(generated), len(generated)
+def _repeated(outcome: Outcome) -> tuple[float, float]:
+    """Return repeated 4-grams, and all: of a b c d a b c d, one of five."""
+    tokens = outcome.token_ids
+    grams = [tokens[start : start + 4] for start in range(len(tokens) - 3)]
+    return len(grams) - len(set(grams)), len(grams)
 
 
-class OutputTokens(Ratio):
-    """Mean length of an output in tokens, without the end of text."""
-
-    heading = "tokens"
-    digits = 1
-
-    def parts(self, outcome: Outcome) -> tuple[float, float]:
-        """Tokens, 1."""
-        return len(outcome.token_ids), 1
-
-
-class LengthRatio(Ratio):
-    """Ratio of output tokens to reference tokens (the mean over a prompt's references)."""
-
-    heading = "÷ reference"
-
-    def parts(self, outcome: Outcome) -> tuple[float, float]:
-        """Output tokens, reference tokens."""
-        return len(outcome.token_ids), outcome.reference_tokens
-
-
-class CutShare(Ratio):
-    """Percentage of outputs ended by max_tokens."""
-
-    heading = "cut %"
-    digits = 1
-    scale = 100.0
-
-    def parts(self, outcome: Outcome) -> tuple[float, float]:
-        """1 if it was cut, 1."""
-        return float(outcome.is_cut), 1
-
-
-class Repetition(Ratio):
-    """Percentage of token 4-grams that occurred before in the same output (seq-rep-4, 1908.04319).
-
-    Tokens a b c d a b c d have the 4-grams abcd bcda cdab dabc abcd, one of five repeated: 20 %.
-    """
-
-    heading = "repeated 4-grams %"
-    digits = 1
-    scale = 100.0
-
-    def parts(self, outcome: Outcome) -> tuple[float, float]:
-        """Repeated 4-grams, all 4-grams."""
-        tokens = outcome.token_ids
-        grams = [tokens[start : start + 4] for start in range(len(tokens) - 3)]
-        return len(grams) - len(set(grams)), len(grams)
+PERPLEXITY = Ratio(
+    # exp(−mean log-probability) of the first references' tokens, ends of text included, each at its
+    # scheduled depth and of the same weight: −1, −2 and −3 give exp(2) = 7.39.
+    "perplexity",
+    lambda outcome: (sum(outcome.logprobs), len(outcome.logprobs)),
+    better="lower",
+    scale=-1.0,
+    curve=_exp,
+)
+REALISED_DEPTH = Ratio(
+    # Mean layers per generated token, or per scored one if nothing was generated, without each
+    # text's first, which belongs to the prompt. Layers 6 4 3 3 2 and 6 4: (4+3+3+2 + 4) ÷ 5 = 3.2.
+    "realised depth",
+    lambda outcome: (sum(outcome.layers_per_token[1:]), len(outcome.layers_per_token[1:])),
+)
+OUTPUT_TOKENS = Ratio("tokens", lambda outcome: (len(outcome.token_ids), 1), digits=1)
+LENGTH_RATIO = Ratio(
+    "÷ reference", lambda outcome: (len(outcome.token_ids), outcome.reference_tokens)
+)
+CUT_SHARE = Ratio("cut %", lambda outcome: (float(outcome.is_cut), 1), digits=1, scale=100.0)
+# Token 4-grams that occurred before in the same output (seq-rep-4, arXiv 1908.04319).
+REPETITION = Ratio("repeated 4-grams %", _repeated, digits=1, scale=100.0)
 
 
 class Bleu(Metric):
@@ -179,7 +127,7 @@ class Bleu(Metric):
 
     heading = "BLEU"
     digits = 1
-    better = "higher"
+    better: Better | None = "higher"
 
     def __init__(self, *, lowercase: bool = False) -> None:
         try:
@@ -187,11 +135,6 @@ class Bleu(Metric):
         except ImportError as error:
             raise _missing("BLEU", "sacrebleu") from error
         self._bleu = BLEU(lowercase=lowercase)
-
-    @classmethod
-    def create(cls, options: MetricOptions) -> Self:
-        """Create the metric, case-sensitive or not."""
-        return cls(lowercase=options.lowercase)
 
     def statistics(self, outcomes: Sequence[Outcome]) -> Statistics:
         """Lengths and n-gram counts, float64 [n, 10]."""
@@ -218,29 +161,22 @@ class Bleu(Metric):
         return [score.sys_len, score.ref_len, *score.counts, *score.totals]
 
 
-class RougeL(Ratio):
-    """Mean F-measure of the longest common subsequence with the best reference, 0 to 100.
+def rouge_l() -> Ratio:
+    """Return ROUGE-L: the mean F-measure of the longest common subsequence with the best reference.
 
-    As in rouge-score: lower-cased words of letters and digits, no stemming. Output "a b c d",
-    reference "a c d": precision 3/4, recall 3/3, F 6/7.
+    0 to 100. As in rouge-score: lower-cased words of letters and digits, no stemming. Output "a b c
+    d", reference "a c d": precision 3/4, recall 3/3, F 6/7.
     """
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError as error:
+        raise _missing("ROUGE-L", "rouge-score") from error
+    scorer = RougeScorer(["rougeL"], use_stemmer=False)
 
-    heading = "ROUGE-L"
-    digits = 1
-    better = "higher"
-    scale = 100.0
+    def parts(outcome: Outcome) -> tuple[float, float]:
+        return scorer.score_multi(outcome.references, outcome.text)["rougeL"].fmeasure, 1
 
-    def __init__(self) -> None:
-        try:
-            from rouge_score.rouge_scorer import RougeScorer
-        except ImportError as error:
-            raise _missing("ROUGE-L", "rouge-score") from error
-        self._scorer = RougeScorer(["rougeL"], use_stemmer=False)
-
-    def parts(self, outcome: Outcome) -> tuple[float, float]:
-        """The best reference's F-measure, 1."""
-        scores = self._scorer.score_multi(outcome.references, outcome.text)
-        return scores["rougeL"].fmeasure, 1
+    return Ratio("ROUGE-L", parts, digits=1, better="higher", scale=100.0)
 
 
 def _missing(metric: str, library: str) -> MissingExtraError:
@@ -259,7 +195,7 @@ class BertF(Metric):
 
     heading = "BERT-F"
     digits = 1
-    better = "higher"
+    better: Better | None = "higher"
 
     def __init__(self, model: Path) -> None:
         try:
@@ -270,11 +206,6 @@ class BertF(Metric):
             ) from error
         num_layers = _num_layers(model)
         self._scorer = BERTScorer(model_type=str(model), num_layers=num_layers)
-
-    @classmethod
-    def create(cls, options: MetricOptions) -> Self | None:
-        """Create the metric with the model in ``options``; None if they name none."""
-        return None if options.bert_model is None else cls(options.bert_model)
 
     def statistics(self, outcomes: Sequence[Outcome]) -> Statistics:
         """F1 of each example and 1, float64 [n, 2]."""
@@ -317,14 +248,22 @@ def _read_object(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-METRICS: Mapping[str, type[Metric]] = {
-    "bleu": Bleu,
-    "rouge_l": RougeL,
-    "bert_f": BertF,
-    "perplexity": Perplexity,
-    "realised_depth": RealisedDepth,
-    "output_tokens": OutputTokens,
-    "length_ratio": LengthRatio,
-    "cut_share": CutShare,
-    "repetition": Repetition,
-}
+def chosen_metrics(options: MetricOptions, *, score_only: bool = False) -> dict[str, Metric]:
+    """Return the metrics by name; with ``score_only``, those of scored references.
+
+    Raises MissingExtraError for a metric's library that is not installed.
+    """
+    scored: dict[str, Metric] = {"perplexity": PERPLEXITY, "realised_depth": REALISED_DEPTH}
+    if score_only:
+        return scored
+    bert = {} if options.bert_model is None else {"bert_f": BertF(options.bert_model)}
+    return {
+        "bleu": Bleu(lowercase=options.lowercase),
+        "rouge_l": rouge_l(),
+        **bert,
+        **scored,
+        "output_tokens": OUTPUT_TOKENS,
+        "length_ratio": LENGTH_RATIO,
+        "cut_share": CUT_SHARE,
+        "repetition": REPETITION,
+    }

@@ -44,22 +44,14 @@ class PositionProfile:
     late_minus_early: Estimate | None
 
 
-class LossAt(Ratio):
-    """Mean negative log-probability, in nats, of the tokens at some positions."""
+def loss_at(positions: range) -> Ratio:
+    """Return the mean negative log-probability, in nats, of the tokens at some positions."""
+    chosen = slice(positions.start, positions.stop)
 
-    heading = "loss"
-    digits = 3
-    better = "lower"
-    needs_text = False
-    scale = -1.0
+    def parts(outcome: Outcome) -> tuple[float, float]:
+        return sum(outcome.logprobs[chosen]), len(outcome.logprobs[chosen])
 
-    def __init__(self, positions: range) -> None:
-        self._positions = slice(positions.start, positions.stop)
-
-    def parts(self, outcome: Outcome) -> tuple[float, float]:
-        """Sum of log-probabilities, number of tokens."""
-        chosen = outcome.logprobs[self._positions]
-        return sum(chosen), len(chosen)
+    return Ratio("loss", parts, digits=3, better="lower", scale=-1.0)
 
 
 def position_buckets(lengths: Sequence[int]) -> tuple[range, ...]:
@@ -91,7 +83,7 @@ def position_profiles(
     """
     buckets = position_buckets([len(outcome.logprobs) for outcome in outcomes[0]])
     samples = [
-        [bootstrap.sample(LossAt(bucket), schedule) for bucket in buckets] for schedule in outcomes
+        [bootstrap.sample(loss_at(bucket), schedule) for bucket in buckets] for schedule in outcomes
     ]
     full = samples[0]
     profiles = []

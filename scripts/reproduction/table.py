@@ -16,7 +16,8 @@ from reproduction.config import CONTROL, UNTUNED, ReproductionConfig
 from reproduction.evaluation import RESAMPLED, CellResult
 from reproduction.runs import Cell
 from skipdec.calib.evaluation.bootstrap import Estimate, MetricSample
-from skipdec.calib.evaluation.metrics import METRICS
+from skipdec.calib.evaluation.config import MetricOptions
+from skipdec.calib.evaluation.metrics import chosen_metrics
 from skipdec.engines.bundle import replace_file
 from skipdec.engines.host.console import interval, markdown_table, number
 from skipdec.engines.host.installation import own_version
@@ -60,7 +61,7 @@ def tables_markdown(table: Table) -> str:
     """Return BLEU and ROUGE-L with differences, actual depth, lengths, perplexity, speed."""
     parts = [_setting(table)]
     for metric in RESAMPLED:
-        heading = METRICS[metric].heading
+        heading = chosen_metrics(MetricOptions())[metric].heading
         parts += [
             f"**{heading}**",
             _grid(table, partial(_figure, table, metric, 1)),

@@ -10,7 +10,7 @@ import pytest
 from sacrebleu import corpus_bleu
 
 from skipdec.calib.evaluation.bootstrap import Bootstrap
-from skipdec.calib.evaluation.metrics import Bleu, Outcome, OutputTokens, RealisedDepth
+from skipdec.calib.evaluation.metrics import OUTPUT_TOKENS, REALISED_DEPTH, Bleu, Outcome
 from skipdec.engines.errors import UsageError
 
 
@@ -30,7 +30,7 @@ def outcomes(lengths: Sequence[int], text: str = "a b c d") -> list[Outcome]:
 
 
 def test_equal_examples_give_an_interval_of_zero_width() -> None:
-    sample = Bootstrap(20, resamples=50, seed=0).sample(OutputTokens(), outcomes([7] * 20))
+    sample = Bootstrap(20, resamples=50, seed=0).sample(OUTPUT_TOKENS, outcomes([7] * 20))
     estimate = sample.estimate(0.95)
     assert (estimate.value, estimate.low, estimate.high) == (7, 7, 7)
 
@@ -38,7 +38,7 @@ def test_equal_examples_give_an_interval_of_zero_width() -> None:
 @pytest.mark.parametrize(("confidence", "deviations"), [(0.95, 1.96), (0.68, 0.994)])
 def test_interval_of_a_mean_has_its_standard_errors(confidence: float, deviations: float) -> None:
     lengths = [0, 10] * 200  # standard error of the mean: 5 / sqrt(400)
-    sample = Bootstrap(400, resamples=2000, seed=0).sample(OutputTokens(), outcomes(lengths))
+    sample = Bootstrap(400, resamples=2000, seed=0).sample(OUTPUT_TOKENS, outcomes(lengths))
     estimate = sample.estimate(confidence)
     assert estimate.value == 5
     assert estimate.low == pytest.approx(5 - deviations * 0.25, abs=0.06)
@@ -48,8 +48,8 @@ def test_interval_of_a_mean_has_its_standard_errors(confidence: float, deviation
 def test_differences_are_paired_by_example() -> None:
     lengths = np.random.default_rng(1).integers(0, 100, 50).tolist()
     bootstrap = Bootstrap(50, resamples=200, seed=0)
-    base = bootstrap.sample(OutputTokens(), outcomes(lengths))
-    longer = bootstrap.sample(OutputTokens(), outcomes([length + 3 for length in lengths]))
+    base = bootstrap.sample(OUTPUT_TOKENS, outcomes(lengths))
+    longer = bootstrap.sample(OUTPUT_TOKENS, outcomes([length + 3 for length in lengths]))
     assert base.estimate(0.95).high - base.estimate(0.95).low > 5
     difference = (longer - base).estimate(0.95)
     assert difference.value == pytest.approx(3)
@@ -59,7 +59,7 @@ def test_differences_are_paired_by_example() -> None:
 def test_equal_seeds_give_equal_intervals() -> None:
     rows = outcomes([1, 2, 4, 8, 16])
     first, again, other = (
-        Bootstrap(5, resamples=30, seed=seed).sample(OutputTokens(), rows).resampled
+        Bootstrap(5, resamples=30, seed=seed).sample(OUTPUT_TOKENS, rows).resampled
         for seed in (3, 3, 4)
     )
     assert np.array_equal(first, again)
@@ -77,7 +77,7 @@ def test_resampled_bleu_is_that_of_the_resampled_corpus() -> None:
 
 
 def test_undefined_metrics_have_no_interval() -> None:
-    estimate = Bootstrap(2, resamples=9, seed=0).sample(RealisedDepth(), outcomes([1, 1]))
+    estimate = Bootstrap(2, resamples=9, seed=0).sample(REALISED_DEPTH, outcomes([1, 1]))
     assert all(map(math.isnan, vars(estimate.estimate(0.95)).values()))
 
 

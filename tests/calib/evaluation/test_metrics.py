@@ -14,17 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipdec.calib.evaluation.metrics import (
+    CUT_SHARE,
+    LENGTH_RATIO,
+    OUTPUT_TOKENS,
+    PERPLEXITY,
+    REALISED_DEPTH,
+    REPETITION,
+    BertF,
     Bleu,
-    CutShare,
-    LengthRatio,
     Metric,
     MetricOptions,
     Outcome,
-    OutputTokens,
-    Perplexity,
-    RealisedDepth,
-    Repetition,
-    RougeL,
+    chosen_metrics,
+    rouge_l,
 )
 from skipdec.engines.errors import MissingExtraError, UsageError
 from skipdec.runtime.schedule import realised_depth
@@ -83,11 +85,11 @@ def test_prompts_may_have_different_numbers_of_references() -> None:
 def test_bleu_ignores_case_only_if_asked() -> None:
     shouted = outcome("A B C D", references=("a b c d",))
     assert value(Bleu(), shouted) < 50
-    assert value(Bleu.create(MetricOptions(lowercase=True)), shouted) == pytest.approx(100)
+    assert value(Bleu(lowercase=True), shouted) == pytest.approx(100)
 
 
 def test_rouge_l_of_one_text() -> None:
-    assert value(RougeL(), outcome("a b c d", references=("a c d",))) == pytest.approx(600 / 7)
+    assert value(rouge_l(), outcome("a b c d", references=("a c d",))) == pytest.approx(600 / 7)
 
 
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3))
@@ -99,7 +101,7 @@ def test_rouge_l_is_the_best_f_measure_of_longest_common_subsequences(
         return 2 * common / (len(text.split()) + len(reference.split()))
 
     expected = 100 * max(map(f_measure, references))
-    assert value(RougeL(), outcome(text, references=tuple(references))) == pytest.approx(expected)
+    assert value(rouge_l(), outcome(text, references=tuple(references))) == pytest.approx(expected)
 
 
 def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
@@ -116,27 +118,27 @@ def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> i
 @pytest.mark.parametrize(
     ("metric", "outcomes", "expected"),
     [
-        (Perplexity(), [{"logprobs": (-1.0, -2.0)}, {"logprobs": (-3.0,)}], math.exp(2)),
-        (Perplexity(), [{"logprobs": (-1000.0,)}], math.inf),
+        (PERPLEXITY, [{"logprobs": (-1.0, -2.0)}, {"logprobs": (-3.0,)}], math.exp(2)),
+        (PERPLEXITY, [{"logprobs": (-1000.0,)}], math.inf),
         (
-            RealisedDepth(),
+            REALISED_DEPTH,
             [{"layers_per_token": (6, 4, 3, 3, 2)}, {"layers_per_token": (6, 4)}],
             3.2,
         ),
-        (RealisedDepth(), [{"layers_per_token": (6,)}], math.nan),
-        (OutputTokens(), [{"token_ids": (1, 2, 3)}, {"token_ids": ()}], 1.5),
+        (REALISED_DEPTH, [{"layers_per_token": (6,)}], math.nan),
+        (OUTPUT_TOKENS, [{"token_ids": (1, 2, 3)}, {"token_ids": ()}], 1.5),
         (
-            LengthRatio(),
+            LENGTH_RATIO,
             [
                 {"token_ids": (1, 2, 3), "reference_tokens": 2.5},
                 {"token_ids": (1,), "reference_tokens": 5.5},
             ],
             0.5,
         ),
-        (CutShare(), [{"is_cut": True}, {}, {}, {}], 25.0),
-        (Repetition(), [{"token_ids": (1, 2, 3, 4, 1, 2, 3, 4)}, {"token_ids": (1, 2, 3)}], 20.0),
-        (Repetition(), [{"token_ids": (7,) * 6}], 200 / 3),
-        (Repetition(), [{"token_ids": (1, 2, 3)}], math.nan),
+        (CUT_SHARE, [{"is_cut": True}, {}, {}, {}], 25.0),
+        (REPETITION, [{"token_ids": (1, 2, 3, 4, 1, 2, 3, 4)}, {"token_ids": (1, 2, 3)}], 20.0),
+        (REPETITION, [{"token_ids": (7,) * 6}], 200 / 3),
+        (REPETITION, [{"token_ids": (1, 2, 3)}], math.nan),
     ],
 )
 def test_ratios_worked_out_by_hand(
@@ -148,29 +150,28 @@ def test_ratios_worked_out_by_hand(
 
 def test_realised_depth_is_the_runtimes() -> None:
     layers = (6, 5, 3, 3, 2, 2)
-    assert value(RealisedDepth(), outcome(layers_per_token=layers)) == realised_depth(layers)
+    assert value(REALISED_DEPTH, outcome(layers_per_token=layers)) == realised_depth(layers)
 
 
 def test_missing_libraries_are_named_with_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from skipdec.calib.evaluation.metrics import BertF
-
     for module in ("sacrebleu.metrics.bleu", "rouge_score.rouge_scorer", "bert_score"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[calib\]'"):
         Bleu()
     with pytest.raises(MissingExtraError, match=r"pip install .*\[calib\]'"):
-        RougeL()
+        rouge_l()
     with pytest.raises(MissingExtraError, match="pip install bert-score"):
         BertF(tmp_path)
-    assert BertF.create(MetricOptions()) is None
+    assert list(chosen_metrics(MetricOptions(), score_only=True)) == [
+        "perplexity",
+        "realised_depth",
+    ]
 
 
 def test_bert_f_takes_the_best_reference_of_a_local_model(tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    from skipdec.calib.evaluation.metrics import BertF
 
     with pytest.raises(UsageError, match=r"config\.json can't be read"):
         BertF(tmp_path)
