@@ -29,7 +29,6 @@ _COLUMNS: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("of steps", lambda entry: str(entry.decode_speedup)),
     ("bytes", lambda entry: f"{entry.bytes_ratio:.2f}×"),
     ("bandwidth", lambda entry: f"{entry.bandwidth_fraction:.2f}"),
-    ("best", lambda entry: f"{entry.best_bandwidth_fraction:.2f}"),
 )
 _NATIVE_COLUMNS: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("runtime", lambda entry: str(entry.runtime)),
@@ -63,9 +62,6 @@ skipdec bench opt-1.3b --schedule 4x --threads 2 --runtime native
 
 skipdec bench opt-1.3b-int8 --draft own --draft ends:3 --prompts chats.jsonl --runtime native
   drafts beside none on your own texts and chats, in both runtimes
-
-skipdec bench opt-1.3b --draft own --draft ends:3 --accept 0.8
-  drafts beside none at full depth, right with probability 0.8, since random weights accept none
 """
 
 
@@ -154,10 +150,6 @@ def _parts(report: dict[str, Any], config: BenchConfig) -> Iterator[Part]:
     rows = [[cell(entry) for _, cell in columns] for entry in entries]
     yield Table([heading for heading, _ in columns], rows)
     if config.drafts:
-        if config.accept is not None:
-            yield (
-                f"drafts were made right with probability {config.accept:g}, whatever they proposed"
-            )
         yield "all texts are equal to those without drafts"
     else:
         for name, text in {entry.name: entry.schedule for entry in entries}.items():

@@ -74,7 +74,6 @@ class Measurement:
     of_python: float | None  # native only: seconds of steps over those of Python's run before
     bytes_per_step: int  # mean, weights, scales and KV
     bandwidth_fraction: float  # bytes per second of a turn's steps / of the pass behind it
-    best_bandwidth_fraction: float  # the same of the fastest twentieth of steps / the best pass
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class BenchReport:
     measurements: tuple[Measurement, ...]
     bandwidth_bytes_per_second: float  # best pass
     bandwidth_passes: int
-    probe_is_valid: bool  # False: a fraction is above 1, which makes all of them meaningless
+    probe_is_valid: bool  # False: a fraction is above 1, so all are meaningless
 
 
 _Key = tuple[str, ExitSchedule, str]  # runtime; "call" or "steps"
@@ -122,10 +121,7 @@ def run_benchmark(
         events.advance(f"batch {size}")
     while len(probe.samples) < PASSES:
         probe.measure()
-    fractions = (
-        max(entry.bandwidth_fraction, entry.best_bandwidth_fraction) for entry in measurements
-    )
-    is_valid = max(fractions) <= 1
+    is_valid = max(entry.bandwidth_fraction for entry in measurements) <= 1
     return BenchReport(tuple(measurements), probe.best, len(probe.samples), is_valid)
 
 
@@ -235,11 +231,6 @@ class _Benchmark:
         step_bytes = [self._step_bytes(schedule, run.prompt_lengths) for run in own]
         full_bytes = [self._step_bytes(self._full, run.prompt_lengths) for run in full]
         total = sum(map(sum, step_bytes))
-        rates = [
-            nbytes / seconds
-            for run, counts in zip(own, step_bytes, strict=True)
-            for nbytes, seconds in zip(counts, run.step_seconds, strict=True)
-        ]
         depth = realised_depth(own[0].layers_per_token)
         assert depth is not None, "BenchConfig asks for two tokens or more"
         steps_of = turns.ratio(("python", schedule, "steps"), (runtime, schedule, "steps"))
@@ -266,7 +257,6 @@ class _Benchmark:
                 sum(counts) / run.decode_seconds / bandwidth
                 for run, counts, bandwidth in zip(own, step_bytes, self._bandwidths, strict=False)
             ),
-            best_bandwidth_fraction=_percentile(rates, 95) / self._probe.best,
         )
 
 

@@ -40,12 +40,6 @@ class BenchConfig(ValidatedConfig):
         default=(),
         description="measure drafts beside none, e.g. own or ends:3; repeat for several",
     )
-    accept: Annotated[float | None, Option()] = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="make drafts right with this probability, e.g. for random weights",
-    )
     seconds: Annotated[float, Option()] = Field(
         default=SECONDS,
         ge=0,
@@ -70,22 +64,16 @@ class BenchConfig(ValidatedConfig):
         return canonical_drafts(drafts)
 
     def _problems(self) -> Iterator[str]:
-        if self.accept is not None and not self.drafts:
-            yield "`accept` is given without drafts; add e.g. --draft own"
         given = self.model_fields_set & {"prompt_length", "seed"}
         if self.prompts is not None and given:
             yield f"`{min(given)}` is of random prompts, and `prompts` names a file; leave one out"
-        if self.prompts is not None and self.accept is not None:
-            yield "`accept` is for random prompts, and `prompts` names a file; leave one out"
         guesses = [text for text in self.drafts if _has_ngrams(text)]
-        if guesses and self.prompts is None and self.accept is None:
+        if guesses and self.prompts is None:
             yield (
                 f"`drafts` has {', '.join(guesses)}, but random tokens repeat as no text does, so "
                 "a gain of n-grams on them means nothing; add `prompts`, a file of your own texts "
                 "or chats"
             )
-        if self.accept is not None and self.runtime == "native":
-            yield "`accept` is forced in Python's runtime only; leave out --runtime native"
 
 
 def _has_ngrams(text: str) -> bool:

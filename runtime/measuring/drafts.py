@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
-from random import Random
 from statistics import median
-
-from typing_extensions import override
+from time import perf_counter
 
 from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
-from ..drafting.acceptance import Guesses
 from ..drafting.memory import DraftMemory
 from ..generator import Generator
 from ..libskipdec.calls import NativeCalls
-from ..scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
-from ..tokens.outputs import Drafts
+from ..tokens.outputs import CompletionOutput, Drafts
 from ..tokens.sampling import SamplingParams
 from .config import BenchConfig
-from .drafted_runs import DraftedRun, run_with_drafts
 from .meter import Ratio, Turns, measure
 from .prompts import Batch, batches
 
@@ -40,7 +34,6 @@ class DraftMeasurement:
     batch_size: int
     schedule: str  # as requested
     draft: str  # canonical; "off" for the calls without drafts
-    forced_acceptance: float | None  # drafts were made right with this probability
     tokens_per_pass: float
     acceptance: float | None  # of drafted tokens; None if none was drafted
     draft_share: float  # seconds of drafting ÷ those of all steps
@@ -56,34 +49,14 @@ _Variant = tuple[str, str]  # draft and runtime
 _Key = tuple[str, str, str]  # and "call" or "steps"
 
 
-class ForcedDrafter(WrappedDrafter):
-    """Pays for another drafter's proposals, and proposes what is right with a given probability.
+@dataclass(frozen=True)
+class DraftedRun:
+    """One run: a completion for each prompt, its times, and the seconds of the whole call."""
 
-    Drafts of a model with random weights never hold; this shows what drafts gain where they do.
-    """
-
-    def __init__(
-        self, drafter: Drafter, answers: Mapping[int, Sequence[int]], share: float, random: Random
-    ) -> None:
-        """``answers`` are the texts that the rows will write, by the row's number."""
-        super().__init__(drafter)
-        self.priors = (0.5,)  # no guess is likelier than another
-        self._answers = answers
-        self._share = share
-        self._random = random
-
-    @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-        super().propose(rows, most)
-        return [
-            Guesses.alike(
-                [
-                    token if self._random.random() < self._share else int(token == 0)
-                    for token in self._answers[one.row.number][len(one.row.token_ids) :][:most]
-                ]
-            )
-            for one in rows
-        ]
+    completions: tuple[CompletionOutput, ...]
+    decode_seconds: float  # of the steps behind the prompts, with drawing tokens and drafting
+    draft_seconds: float
+    wall_seconds: float
 
 
 def measure_drafts(
@@ -156,46 +129,40 @@ class _Benchmark:
                 memory.tables.clear()
         seconds: dict[_Key, float] = {}
         for (draft, runtime), runs in self._runs.items():
-            answers = self._runs["off", "python"][-1].texts if draft != "off" else None
-            run = self._run(self._batches[item], draft, runtime, self._config.num_tokens, answers)
+            run = self._run(self._batches[item], draft, runtime, self._config.num_tokens)
             runs.append(run)
             _require_equal(self._runs["off", runtime][-1], run, draft)
             seconds[draft, runtime, "call"] = run.wall_seconds
             seconds[draft, runtime, "steps"] = run.decode_seconds
         return seconds
 
-    def _run(
-        self,
-        prompts: Batch,
-        draft: str,
-        runtime: str,
-        num_tokens: int,
-        answers: Sequence[Sequence[int]] | None = None,
-    ) -> DraftedRun:
-        """Run one call; ``answers`` are its texts, if drafts may be forced to be right."""
+    def _run(self, prompts: Batch, draft: str, runtime: str, num_tokens: int) -> DraftedRun:
         params = SamplingParams.fixed(
             temperature=0.0, max_tokens=num_tokens, ignore_eos=self._config.prompts is None
         )
-        if runtime == "native":
-            resolved = self._generator.resolve_schedule(self._schedule, max_tokens=num_tokens)
-            made = self._native[draft].run(prompts, params, schedule=resolved, client=self._client)
-            completions = tuple(one.outputs[0] for one in made.outputs)
-            seconds = made.decode_seconds + made.sampling_seconds
-            return DraftedRun(completions, seconds, made.draft_seconds, made.wall_seconds)
-        wrap = None
-        if self._config.accept is not None and answers is not None:
-            known = dict(enumerate(answers))
-            share, random = self._config.accept, Random(self._config.seed)
-            wrap = partial(ForcedDrafter, answers=known, share=share, random=random)
-        return run_with_drafts(
-            self._generator,
-            prompts,
-            params,
-            schedule=self._schedule,
-            draft=draft,
-            memory=self._memories[draft],
-            wrap=wrap,
-        )
+        if runtime == "python":
+            return self._run_python(prompts, draft, params)
+        resolved = self._generator.resolve_schedule(self._schedule, max_tokens=num_tokens)
+        made = self._native[draft].run(prompts, params, schedule=resolved, client=self._client)
+        completions = tuple(one.outputs[0] for one in made.outputs)
+        seconds = made.decode_seconds + made.sampling_seconds
+        return DraftedRun(completions, seconds, made.draft_seconds, made.wall_seconds)
+
+    def _run_python(self, prompts: Batch, draft: str, params: SamplingParams) -> DraftedRun:
+        """Run ``prompts`` together, with what the draft's memory knows, without a prefix cache."""
+        memory = self._memories[draft]
+        with self._generator.running_batch(
+            draft=draft, draft_memory=memory, prefix_cache=False
+        ) as batch:
+            start = perf_counter()
+            numbers = [batch.add(prompt, params, schedule=self._schedule) for prompt in prompts]
+            while batch.is_busy:
+                batch.step()
+            wall_seconds = perf_counter() - start
+            completions = tuple(batch.take(number).outputs[0] for number in numbers)
+            stats = batch.stats()
+        seconds = stats.decode_seconds + stats.sampling_seconds
+        return DraftedRun(completions, seconds, stats.draft_seconds, wall_seconds)
 
     def _summarise(self, draft: str, runtime: str, turns: Turns[_Key]) -> DraftMeasurement:
         drafted = self._runs[draft, runtime]
@@ -214,7 +181,6 @@ class _Benchmark:
             batch_size=self._batch_size,
             schedule=self._schedule,
             draft=draft,
-            forced_acceptance=None if draft == "off" else self._config.accept,
             tokens_per_pass=total.tokens_per_pass,
             acceptance=total.acceptance,
             draft_share=median(run.draft_seconds / run.decode_seconds for run in drafted),

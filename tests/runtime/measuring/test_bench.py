@@ -126,7 +126,6 @@ def test_fraction_is_bytes_over_time_over_bandwidth() -> None:
     cost = CostModel(hollow_manifest(12)).decode(ExitSchedule.full(12), [4], 2)
     seconds = 12 * SECONDS_PER_LAYER
     assert full.bandwidth_fraction == pytest.approx(cost.total / seconds / 1e6)
-    assert full.best_bandwidth_fraction == pytest.approx(full.bandwidth_fraction)
     assert full.bytes_per_step == cost.total
     assert report.probe_is_valid
 

@@ -50,18 +50,6 @@ def measure(generator: Generator, **options: object) -> list[DraftMeasurement]:
 
 
 @needs_kernels
-@pytest.mark.parametrize(("share", "tokens_per_pass"), [(1.0, (4, 8)), (0.0, (1, 1))])
-def test_forced_drafts_hold_as_often_as_asked(
-    generator: Generator, share: float, tokens_per_pass: tuple[float, float]
-) -> None:
-    off, own = measure(generator, drafts=["own,adapt=no"], accept=share, prompt_length=4)
-    assert (off.draft, off.tokens_per_pass, off.forced_acceptance) == ("off", 1.0, None)
-    assert (own.acceptance, own.forced_acceptance) == (share, share)
-    low, high = tokens_per_pass
-    assert low <= own.tokens_per_pass <= high
-
-
-@needs_kernels
 def test_every_draft_is_measured_at_every_schedule_and_batch_size(
     generator: Generator, prompts: Path
 ) -> None:
@@ -123,15 +111,11 @@ def test_a_text_that_drafts_changed_is_an_error(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"accept": 0.8}, "is given without drafts"),
-        ({"accept": 1.8, "drafts": ["own"]}, "accept"),
         ({"drafts": ["onw"]}, "'onw' is unknown; did you mean 'own'"),
-        ({"drafts": ["own"], "accept": 0.8, "runtime": "native"}, "leave out --runtime native"),
         ({"drafts": ["own"]}, "random tokens repeat as no text does.*add prompts, a file of your"),
         ({"drafts": ["lookup+ends:3"]}, "has lookup.ends:3, but random tokens"),
         ({"drafts": ["auto"]}, "has auto, but random tokens"),
         ({"prompts": "a.jsonl", "prompt_length": 9}, "prompt_length is of random prompts"),
-        ({"prompts": "a.jsonl", "drafts": ["own"], "accept": 1}, "accept is for random prompts"),
     ],
 )
 def test_senseless_options_are_refused(options: dict[str, object], problem: str) -> None:
