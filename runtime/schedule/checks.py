@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from ...engines.constants import integer
 from ...engines.errors import MOST_PROBLEMS, did_you_mean, few, shown
 from ...engines.manifest import MAX_LAYERS
 from .decays import DECAYS
+from .fields import ScheduleFields
 from .placements import PLACEMENTS
-
-if TYPE_CHECKING:
-    from .schedule import ExitSchedule
 
 MAX_HORIZON = integer("max_horizon")
 PROMPT_DEPTHS = ("full", "decay")
@@ -21,9 +18,9 @@ PROMPT_DEPTHS = ("full", "decay")
 _INTEGERS = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon", "warmup_layers")
 
 
-def unknown_keys(keys: Collection[object], schedule: type[ExitSchedule]) -> list[str]:
-    """Return a problem for each key that is no field of ``schedule``."""
-    known = [field.name for field in fields(schedule)]
+def unknown_keys(keys: Collection[object]) -> list[str]:
+    """Return a problem for each key that is no field of a schedule."""
+    known = [field.name for field in fields(ScheduleFields)]
     unknown = [key for key in keys if key not in known]
     problems = [
         f"key {shown(key)} is unknown; {did_you_mean(key, known, among=len(keys))}"
@@ -33,7 +30,7 @@ def unknown_keys(keys: Collection[object], schedule: type[ExitSchedule]) -> list
     return few(problems, len(unknown))
 
 
-def schedule_problems(schedule: ExitSchedule) -> list[str]:
+def schedule_problems(schedule: ScheduleFields) -> list[str]:
     """Return all that is wrong with the fields of ``schedule``.
 
     Bounds are checked for integers only, and a rule checks its parameter and the bounds once
@@ -50,7 +47,7 @@ def schedule_problems(schedule: ExitSchedule) -> list[str]:
     ]
 
 
-def _rule_problems(schedule: ExitSchedule) -> Iterator[str]:
+def _rule_problems(schedule: ScheduleFields) -> Iterator[str]:
     """Yield what is wrong with the names of the rules, and parameters they lack or don't have."""
     for kind, table in (("decay", DECAYS), ("placement", PLACEMENTS)):
         name = getattr(schedule, kind)
@@ -67,7 +64,7 @@ def _rule_problems(schedule: ExitSchedule) -> Iterator[str]:
                 yield f"{parameter} is missing; {kind} {name} needs it"
 
 
-def _field_problems(schedule: ExitSchedule) -> Iterator[str]:
+def _field_problems(schedule: ScheduleFields) -> Iterator[str]:
     """Yield what is wrong with the other fields by themselves."""
     if schedule.prompt not in PROMPT_DEPTHS:
         yield f"prompt is {shown(schedule.prompt)}; allowed: {', '.join(PROMPT_DEPTHS)}"
@@ -79,7 +76,7 @@ def _field_problems(schedule: ExitSchedule) -> Iterator[str]:
     yield from wrong_types or _bound_problems(schedule)
 
 
-def _bound_problems(schedule: ExitSchedule) -> list[str]:
+def _bound_problems(schedule: ScheduleFields) -> list[str]:
     num_layers, largest = schedule.num_layers, schedule.max_exit_layer
     bounds = (
         ("num_layers", 1, MAX_LAYERS, f"1 to {MAX_LAYERS}"),

@@ -11,14 +11,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from ...engines.errors import MOST_PROBLEMS, few, shown
 from ...engines.manifest import MAX_LAYERS
+from .fields import ScheduleFields
 from .rounding import round_half_up, snap
-
-if TYPE_CHECKING:
-    from .schedule import ExitSchedule
 
 _LARGEST_EXACT_POWER = 16
 
@@ -34,18 +32,18 @@ class Decay:
     the schedule's other fields are sound by themselves.
     """
 
-    budget: Callable[[ExitSchedule, int, Any], int]
+    budget: Callable[[ScheduleFields, int, Any], int]
     parameter: str | None = None
-    problems: Callable[[ExitSchedule, Any], list[str]] = lambda schedule, value: []
+    problems: Callable[[ScheduleFields, Any], list[str]] = lambda schedule, value: []
 
 
-def budget_of(schedule: ExitSchedule, index: int) -> int:
+def budget_of(schedule: ScheduleFields, index: int) -> int:
     """Return how many layers generated token ``index`` runs, 0 ≤ index < horizon."""
     decay = DECAYS[schedule.decay]
     return decay.budget(schedule, index, schedule.value_of(decay.parameter))
 
 
-def budget_changes(schedule: ExitSchedule) -> Iterator[tuple[int, int]]:
+def budget_changes(schedule: ScheduleFields) -> Iterator[tuple[int, int]]:
     """Yield (index, budget) of token 0 and of each token that differs from the one before.
 
     It halves the horizon wherever the budgets of both ends differ, so that its cost depends on the
@@ -62,7 +60,7 @@ def budget_changes(schedule: ExitSchedule) -> Iterator[tuple[int, int]]:
 
 
 def _changes_between(
-    schedule: ExitSchedule, low: tuple[int, int], high: tuple[int, int]
+    schedule: ScheduleFields, low: tuple[int, int], high: tuple[int, int]
 ) -> Iterator[tuple[int, int]]:
     """Yield the changes after ``low`` up to ``high``, both (index, budget)."""
     if low[1] == high[1]:
@@ -76,7 +74,7 @@ def _changes_between(
     yield from _changes_between(schedule, middle, high)
 
 
-def _linear(schedule: ExitSchedule, index: int, _: None) -> int:
+def _linear(schedule: ScheduleFields, index: int, _: None) -> int:
     """Fall in equal steps (SkipDecode). max=8, min=4, horizon=5: 8 7 6 5 4."""
     # in integers: a server makes presets per request
     last = max(1, schedule.horizon - 1)
@@ -86,14 +84,14 @@ def _linear(schedule: ExitSchedule, index: int, _: None) -> int:
 
 def _curve(
     progress: Callable[[Fraction, Any], Fraction],
-) -> Callable[[ExitSchedule, int, Any], int]:
+) -> Callable[[ScheduleFields, int, Any], int]:
     """Return the budgets that fall from max to min along a curve: max − (max−min)·progress.
 
     ``progress`` is the completed share of the fall at a time from 0 to 1, the share of the horizon
     that has passed: 0 → 0, 1 → 1, never decreasing.
     """
 
-    def budget(schedule: ExitSchedule, index: int, value: Any) -> int:  # noqa: ANN401
+    def budget(schedule: ScheduleFields, index: int, value: Any) -> int:  # noqa: ANN401
         time = Fraction(index, max(1, schedule.horizon - 1))
         fall = schedule.max_exit_layer - schedule.min_exit_layer
         return round_half_up(schedule.max_exit_layer - fall * progress(time, value))
@@ -127,24 +125,24 @@ def _exponential(time: Fraction, rate: float) -> Fraction:
     return snap(math.expm1(-rate * float(time)) / math.expm1(-rate))
 
 
-def _step(schedule: ExitSchedule, index: int, steps: int) -> int:
+def _step(schedule: ScheduleFields, index: int, steps: int) -> int:
     """Fall in ``steps`` flat levels of equal length: max=8, min=4, horizon=6, 3: 8 8 6 6 4 4."""
     level = index * steps // schedule.horizon
     fall = schedule.max_exit_layer - schedule.min_exit_layer
     return round_half_up(schedule.max_exit_layer - Fraction(fall * level, steps - 1))
 
 
-def _constant(schedule: ExitSchedule, index: int, _: None) -> int:
+def _constant(schedule: ScheduleFields, index: int, _: None) -> int:
     """Return the same budget for every token: max = min."""
     return schedule.max_exit_layer
 
 
-def _table(schedule: ExitSchedule, index: int, table: tuple[int, ...]) -> int:
+def _table(schedule: ScheduleFields, index: int, table: tuple[int, ...]) -> int:
     """Take budgets from a list; min after the last. table=(8, 8, 5), min=4: 8 8 5 4 4 …"""
     return table[index]
 
 
-def _d3(schedule: ExitSchedule, index: int, alpha: float) -> int:
+def _d3(schedule: ScheduleFields, index: int, alpha: float) -> int:
     """Return ⌊max·αⁱ⌋, or min (D3, arXiv 2503.08524; its abstract: ⌊L·αⁱ⌋ for token i).
 
     The paper's rule has max = L; its core layers belong to the placement d3, which takes any decay.
@@ -185,12 +183,12 @@ def _is_base(alpha: object) -> TypeGuard[float]:
     return isinstance(alpha, float) and 0 < alpha < 1
 
 
-def _no_base(schedule: ExitSchedule, alpha: object) -> list[str]:
+def _no_base(schedule: ScheduleFields, alpha: object) -> list[str]:
     wanted = "decay d3 needs a number above 0 and below 1, e.g. 0.98"
     return [] if _is_base(alpha) else [f"alpha is {shown(alpha)}; {wanted}"]
 
 
-def _not_positive(schedule: ExitSchedule, value: object) -> list[str]:
+def _not_positive(schedule: ScheduleFields, value: object) -> list[str]:
     is_bool = isinstance(value, bool)
     if isinstance(value, int | float) and not is_bool and 0 < value <= sys.float_info.max:
         return []
@@ -198,7 +196,7 @@ def _not_positive(schedule: ExitSchedule, value: object) -> list[str]:
     return [f"{name} is {shown(value)}; this decay needs a finite number above 0, e.g. {name}=2"]
 
 
-def _no_steps(schedule: ExitSchedule, steps: object) -> list[str]:
+def _no_steps(schedule: ScheduleFields, steps: object) -> list[str]:
     if type(steps) is not int:
         return [f"steps is {shown(steps)}; decay step needs an integer, e.g. 4"]
     if not 2 <= steps <= schedule.horizon:
@@ -206,7 +204,7 @@ def _no_steps(schedule: ExitSchedule, steps: object) -> list[str]:
     return []
 
 
-def _falls(schedule: ExitSchedule, _: None) -> list[str]:
+def _falls(schedule: ScheduleFields, _: None) -> list[str]:
     largest, smallest = schedule.max_exit_layer, schedule.min_exit_layer
     if largest == smallest:
         return []
@@ -216,7 +214,7 @@ def _falls(schedule: ExitSchedule, _: None) -> list[str]:
     ]
 
 
-def _no_table(schedule: ExitSchedule, table: object) -> list[str]:
+def _no_table(schedule: ScheduleFields, table: object) -> list[str]:
     low, high = schedule.min_exit_layer, schedule.max_exit_layer
     if not isinstance(table, tuple) or not all(type(entry) is int for entry in table):
         return [f"table is {shown(table)}; decay table needs a tuple of integers, e.g. (8, 8, 5)"]

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engines.errors import shown
+from .fields import ScheduleFields
 from .rounding import round_half_up
 
-if TYPE_CHECKING:
-    from .schedule import ExitSchedule
 
-
-def _without_top(schedule: ExitSchedule, _: None) -> list[str]:
+def _without_top(schedule: ScheduleFields, _: None) -> list[str]:
     """Refuse a smallest budget that leaves nothing above the warm-up: the top layer always runs."""
     smallest, warmup = schedule.min_exit_layer, schedule.warmup_layers
     if smallest > warmup:
@@ -40,19 +38,19 @@ class Placement:
     sets of layers that are not nested.
     """
 
-    layers: Callable[[ExitSchedule, int, Any], tuple[int, ...]]
+    layers: Callable[[ScheduleFields, int, Any], tuple[int, ...]]
     parameter: str | None = None
-    problems: Callable[[ExitSchedule, Any], list[str]] = _without_top
+    problems: Callable[[ScheduleFields, Any], list[str]] = _without_top
     hole_advice: str = ""
 
 
-def layers_of(schedule: ExitSchedule, budget: int) -> tuple[int, ...]:
+def layers_of(schedule: ScheduleFields, budget: int) -> tuple[int, ...]:
     """Return the ``budget`` layers that run, lowest first."""
     placement = PLACEMENTS[schedule.placement]
     return placement.layers(schedule, budget, schedule.value_of(placement.parameter))
 
 
-def _top(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
+def _top(schedule: ScheduleFields, budget: int, _: None) -> tuple[int, ...]:
     """Run the warm-up layers, then the top ones (SkipDecode, arXiv 2307.02628).
 
     {0..w-1} ∪ {L-(b-w)..L-1}. L=12, w=1: budget 6 runs 0, 7–11; budget 4 runs 0, 9–11.
@@ -62,7 +60,7 @@ def _top(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
     return (*range(schedule.warmup_layers), *range(top, schedule.num_layers))
 
 
-def _bottom(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
+def _bottom(schedule: ScheduleFields, budget: int, _: None) -> tuple[int, ...]:
     """Run the lowest layers (early termination, the baseline): {0..b-1}.
 
     L=12: budget 6 runs 0–5, budget 4 runs 0–3; warm-up layers are among the lowest anyway.
@@ -70,7 +68,7 @@ def _bottom(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
     return tuple(range(budget))
 
 
-def _unified(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
+def _unified(schedule: ScheduleFields, budget: int, _: None) -> tuple[int, ...]:
     """Spread layers evenly, the first and the last among them (arXiv 2404.06954).
 
     The paper's, from its abstract: the number of skipped layers follows from the target speed-up
@@ -90,7 +88,7 @@ def _unified(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
     return (*range(lowest), *spread)
 
 
-def _unified_nested(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
+def _unified_nested(schedule: ScheduleFields, budget: int, _: None) -> tuple[int, ...]:
     """Spread layers so that smaller sets lie in the larger ones: ours, after ``unified``.
 
     Layers join in a fixed order, and a budget runs the first b of it: 0..max(w, 1)−1 and L−1,
@@ -120,7 +118,7 @@ def _halving_order(num_layers: int, lowest: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _hierarchical(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ...]:
+def _hierarchical(schedule: ScheduleFields, budget: int, _: None) -> tuple[int, ...]:
     """Run every second layer, then every fourth, … (Hierarchical Skip Decoding, 2403.14919).
 
     The paper's, from its abstract: layers are skipped in a hierarchical manner that depends on the
@@ -147,7 +145,7 @@ def _hierarchical(schedule: ExitSchedule, budget: int, _: None) -> tuple[int, ..
     return tuple(sorted((*range(warmup), *others[: budget - warmup])))
 
 
-def _d3(schedule: ExitSchedule, budget: int, tail: int) -> tuple[int, ...]:
+def _d3(schedule: ScheduleFields, budget: int, tail: int) -> tuple[int, ...]:
     """Run core layers at both ends, skip those between them (after D3, arXiv 2503.08524).
 
     The paper's: head and tail layers are core and always run, the flexible ones in the middle are
@@ -166,7 +164,7 @@ def _d3(schedule: ExitSchedule, budget: int, tail: int) -> tuple[int, ...]:
     return (*range(start), *range(start + num_layers - budget, num_layers))
 
 
-def _without_ends(schedule: ExitSchedule, _: None) -> list[str]:
+def _without_ends(schedule: ScheduleFields, _: None) -> list[str]:
     if (problems := _without_top(schedule, None)) or schedule.min_exit_layer >= 2:
         return problems
     return [
@@ -175,7 +173,7 @@ def _without_ends(schedule: ExitSchedule, _: None) -> list[str]:
     ]
 
 
-def _without_core(schedule: ExitSchedule, tail: object) -> list[str]:
+def _without_core(schedule: ScheduleFields, tail: object) -> list[str]:
     if type(tail) is not int or tail < 1:
         return [f"tail is {shown(tail)}; placement d3 needs an integer, 1 or more, e.g. 2"]
     warmup = schedule.warmup_layers

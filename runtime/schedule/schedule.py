@@ -13,6 +13,7 @@ from ...engines.checking import plain
 from ...engines.errors import MOST_PROBLEMS, ScheduleError, few, shown
 from .checks import schedule_problems, unknown_keys
 from .decays import DECAYS, budget_changes
+from .fields import ScheduleFields
 from .placements import PLACEMENTS, layers_of
 from .plan import LayerPlan, LayerRanges, Segment, generated_holes, prompt_holes
 from .rounding import round_half_up
@@ -21,7 +22,7 @@ _REQUIRED = ("num_layers", "max_exit_layer", "min_exit_layer", "horizon")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ExitSchedule:
+class ExitSchedule(ScheduleFields):
     """Budgets that never grow, and the layers which each budget runs (SkipDecode, 2307.02628).
 
     Generated token i = 0, 1, … (the i-th after the prompt, when it is fed back) runs
@@ -44,21 +45,6 @@ class ExitSchedule:
     Raises ScheduleError with all problems at once; sets that are not nested leave holes in a KV
     cache and are refused with the position and the layer.
     """
-
-    num_layers: int
-    max_exit_layer: int
-    min_exit_layer: int
-    warmup_layers: int = 1
-    horizon: int
-    decay: str = "linear"
-    placement: str = "top"
-    prompt: str = "full"
-    power: float | None = None
-    rate: float | None = None
-    steps: int | None = None
-    table: tuple[int, ...] | None = None
-    alpha: float | None = None
-    tail: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -91,7 +77,7 @@ class ExitSchedule:
         """Build a schedule from its JSON object; unknown and missing keys are refused."""
         if not isinstance(document, Mapping):
             raise ScheduleError("exit schedule", f"is {shown(document)}; allowed: a JSON object")
-        problems = unknown_keys(document, cls)
+        problems = unknown_keys(document)
         problems += [f"key {key!r} is missing" for key in _REQUIRED if key not in document]
         if problems:
             raise ScheduleError("exit schedule", *problems)
@@ -122,10 +108,6 @@ class ExitSchedule:
             if field in changes and parameter:
                 del kept[parameter]
         return ExitSchedule(**{**kept, **changes})
-
-    def value_of(self, parameter: str | None) -> Any:  # noqa: ANN401  (the rule knows its type)
-        """Return the value of a rule's ``parameter``; None if it has none."""
-        return parameter and getattr(self, parameter)
 
     @property
     def is_reduced(self) -> bool:

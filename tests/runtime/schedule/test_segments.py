@@ -10,6 +10,7 @@ import pytest
 
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.decays import DECAYS, budget_of
+from skipdec.runtime.schedule.fields import ScheduleFields
 
 DEEP = {"num_layers": 24, "max_exit_layer": 23, "min_exit_layer": 2}
 FALLING: list[dict[str, Any]] = [
@@ -49,7 +50,7 @@ def test_a_million_tokens_ask_for_few_budgets(
 ) -> None:
     rule, asked = DECAYS[fields["decay"]], []
 
-    def counted(schedule: ExitSchedule, index: int, value: Any) -> int:  # noqa: ANN401
+    def counted(schedule: ScheduleFields, index: int, value: Any) -> int:  # noqa: ANN401
         asked.append(index)
         return rule.budget(schedule, index, value)
 
