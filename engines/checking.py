@@ -42,16 +42,15 @@ _TEXTS: Mapping[str, str] = {  # by pydantic's error type; the rest keep pydanti
 class Option:
     """Command-line form of a field: ``Annotated[Path | None, Option("-o", metavar="DIR")]``.
 
-    Fields without an Option have none. The fields of a nested configuration become options in its
-    ``panel``, unless it has a ``metavar``: then one text is parsed. A short ``flag`` is added to
-    ``--field-name``; a long one, or both as in ``-p --prompt``, replaces it, and messages use the
-    first. ``help`` replaces the field's description, ``null`` is the text that means None, and
-    ``only`` names the fields of a nested configuration that are options of this command. ``bare``
-    is the number that an option means where none follows it.
+    Fields without an Option have none: only Python and the file of ``--config`` set them. The
+    fields of a nested configuration become options, unless it has a ``metavar``: then one text is
+    parsed. A short ``flag`` is added to ``--field-name``; a long one, or both as in
+    ``-p --prompt``, replaces it, and messages use the first. ``help`` replaces the field's
+    description, ``null`` is the text that means None, and ``only`` names the fields of a nested
+    configuration that this command has.
     """
 
     flag: str = ""
-    panel: str | None = None
     metavar: str | None = None
     help: str | None = None
     null: str | None = None
@@ -59,7 +58,6 @@ class Option:
     is_argument: bool = False
     show_default: bool = True
     only: tuple[str, ...] | None = None
-    bare: str | None = None
 
 
 class FrozenModel(BaseModel):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from typing_extensions import override
 
 from ..engines.checking import MemorySize, Option, ValidatedConfig
-from ..engines.errors import UsageError
 from ..engines.kernels.formats import KERNEL_BLOCKS, UNREAD_HEAD
 from ..engines.kernels.library import find_library
 from ..engines.manifest import (
@@ -38,9 +37,6 @@ DRAFT_HEAD_MULTIPLE = 64  # columns: whole blocks of every packing
 GIB = 1 << 30
 
 _TENSORRT = "TensorRT (targets tensorrt and tensorrt-rtx)"
-_CHECKPOINT, _BUNDLE, _RUNNING = (
-    Option(panel=name) for name in ("Checkpoint", "Bundle", "Running")
-)
 
 
 class QuantizationConfig(ValidatedConfig):
@@ -50,44 +46,42 @@ class QuantizationConfig(ValidatedConfig):
     'int8'
     """
 
-    target: Annotated[str, _BUNDLE] = Field(
+    target: Annotated[str, Option()] = Field(
         default=DEFAULT_TARGET,
         description=f"platform that runs the engines: {', '.join(exported_targets())}",
     )
-    kernels: Annotated[KernelChoice, _BUNDLE] = Field(
+    kernels: Annotated[KernelChoice, Option()] = Field(
         default="auto",
         description="kernels of target onnxruntime: skipdec's own, for CPUs, or onnxruntime's "
         "(skipdec's if compiled)",
     )
-    quantize: Annotated[Quantization, _BUNDLE] = Field(
+    quantize: Annotated[Quantization, Option()] = Field(
         default="none", description="weights: int8 per channel, fp8 per tensor, others in blocks"
     )
-    head_quantize: Annotated[Quantization | None, _BUNDLE] = Field(
+    head_quantize: Quantization | None = Field(
         default=None, description="the head's weights (as --quantize)"
     )
-    block_size: Annotated[int | None, _BUNDLE] = Field(
+    block_size: Annotated[int | None, Option()] = Field(
         default=None, description="weights per scale, int4 (128) and int8-block (64)"
     )
     accuracy_level: Literal[0, 4] | None = Field(
         default=None, description="products of blocks: 0 exact, 4 in int8 (4)"
     )
-    ranges: Annotated[Path | None, Option(panel=_TENSORRT, metavar="FILE")] = Field(
+    ranges: Annotated[Path | None, Option(metavar="FILE")] = Field(
         default=None,
         description="file of skipdec calibrate: for int8 products, fp8, int8 factors (any target)",
     )
-    tensorrt: Annotated[TensorRtConfig | None, Option(panel=_TENSORRT)] = Field(
+    tensorrt: Annotated[TensorRtConfig | None, Option()] = Field(
         default=None, description="targets of TensorRT only; None: its defaults"
     )
     output: Annotated[Path | None, Option("-o", metavar="DIR")] = Field(
         default=None, description="(MODEL[-fp16][-int8][-TARGET].skipdec)"
     )
-    force: Annotated[bool, _RUNNING] = Field(
+    force: Annotated[bool, Option()] = Field(
         default=False, description="replace an existing bundle"
     )
-    resume: Annotated[bool, _RUNNING] = Field(
-        default=True, description="reuse engines built by an interrupted run"
-    )
-    jobs: Annotated[int, Option("-j", panel="Running")] = Field(
+    resume: bool = Field(default=True, description="reuse engines built by an interrupted run")
+    jobs: Annotated[int, Option("-j")] = Field(
         default=1, ge=1, description="engines built at once; memory use grows, too"
     )
 
@@ -241,23 +235,19 @@ class CheckpointSource(ValidatedConfig):
         description="opt-125m, …, opt-66b, SmolLM2-135M or another short name, a hub id, or a "
         "directory with config.json",
     )
-    load_format: Annotated[LoadFormat, _CHECKPOINT] = Field(
+    load_format: Annotated[LoadFormat, Option()] = Field(
         default="auto", description="dummy: random weights, no download"
     )
-    revision: Annotated[str | None, _CHECKPOINT] = Field(
-        default=None, description="branch, tag or commit on the hub"
-    )
-    local_files_only: Annotated[bool, _CHECKPOINT] = Field(
-        default=False, description="use the cache only, no network"
-    )
-    seed: Annotated[int, _CHECKPOINT] = Field(
+    revision: str | None = Field(default=None, description="branch, tag or commit on the hub")
+    local_files_only: bool = Field(default=False, description="use the cache only, no network")
+    seed: int = Field(
         default=0, ge=0, lt=1 << 63, description="seed of dummy weights and of verification"
     )
-    early_exit: Annotated[bool, _CHECKPOINT] = Field(
+    early_exit: bool = Field(
         default=False,
         description="trained to exit after any layer, as LayerSkip's are, known by their name",
     )
-    max_seq_len: Annotated[int | None, _BUNDLE] = Field(
+    max_seq_len: Annotated[int | None, Option()] = Field(
         default=None, ge=1, description="prompt + completion (the model's, at most 8192)"
     )
 
@@ -272,50 +262,47 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     'float16'
     """
 
-    accuracy_level: Annotated[Literal[0, 4] | None, _BUNDLE] = Field(
-        default=None, description="products of blocks: 0 exact, 4 in int8 (4)"
-    )
-    dtype: Annotated[FloatType, _BUNDLE] = Field(
+    dtype: Annotated[FloatType, Option()] = Field(
         default="float32",
         description="type of float weights, KV cache, activations (skipdec's kernels: float32)",
     )
-    kv_dtype: Annotated[KVType | None, _BUNDLE] = Field(
+    kv_dtype: Annotated[KVType | None, Option()] = Field(
         default=None,
         description="type of the KV cache, with skipdec's kernels only (--dtype; float16 with "
         "--quantize)",
     )
-    schedule: Annotated[str | None, Option(panel="Bundle", metavar="SPEC")] = Field(
+    schedule: Annotated[str | None, Option(metavar="SPEC")] = Field(
         default=None,
         description="full, 2x:horizon=64, linear:max=16,min=8,… or a file (the checkpoint's, or "
         "full)",
     )
-    keep_canonical: Annotated[bool, _BUNDLE] = Field(
+    keep_canonical: Annotated[bool, Option()] = Field(
         default=False, description="keep the standard ONNX graphs too"
     )
-    draft: Annotated[str | None, Option(panel="Bundle", metavar="TEXT")] = Field(
+    draft: Annotated[str | None, Option(metavar="TEXT")] = Field(
         default=None,
         description="what --draft auto of the other commands runs, e.g. own+ends:3 (own)",
     )
-    draft_layer: Annotated[Path | None, Option(panel="Bundle", metavar="DIR")] = Field(
+    draft_layer: Annotated[Path | None, Option(metavar="DIR")] = Field(
         default=None,
         description="draft layer of skipdec tune --draft-layer, for target onnxruntime",
     )
-    draft_head: Annotated[int | None, Option(panel="Bundle", metavar="N")] = Field(
+    draft_head: int | None = Field(
         default=None,
         ge=0,
         description="head of drafts: the first N tokens, on the head's own weights; 0: none "
         "(with --draft-layer 8192, or a fourth of a small vocabulary; else 0)",
     )
-    verify: Annotated[bool, _RUNNING] = Field(
+    verify: Annotated[bool, Option()] = Field(
         default=True, description="compare the bundle with the checkpoint"
     )
-    verify_memory: Annotated[MemorySize, _RUNNING] = Field(
+    verify_memory: MemorySize = Field(
         default=8 * GIB, description="limit for a bundle whose engines are loaded all at once"
     )
-    atol: Annotated[float | None, _RUNNING] = Field(
+    atol: float | None = Field(
         default=None, gt=0, description="tolerance of verification (by precision)"
     )
-    max_divergence: Annotated[float | None, _RUNNING] = Field(
+    max_divergence: float | None = Field(
         default=None,
         gt=0,
         description="nats per token that quantisation may cost in verification (by precision)",
@@ -414,11 +401,3 @@ class BuildConfig(QuantizationConfig):
                 f"`ranges` is {self.ranges}, which an export for target {self.target} reads: the "
                 "canonical weights have its factors already; leave it out"
             )
-
-
-def chosen_dtype(dtype: str | None, *, fp16: bool) -> dict[str, Any]:
-    """Return ``--dtype`` or its short form as a value for a configuration; {} if neither is set."""
-    if fp16 and dtype not in (None, "float16"):
-        raise UsageError("--fp16", f"contradicts --dtype {dtype}; use one of them")
-    chosen = "float16" if fp16 else dtype
-    return {} if chosen is None else {"dtype": chosen}

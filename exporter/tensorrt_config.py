@@ -21,14 +21,10 @@ class TensorRtConfig(ValidatedConfig):
     max_batch_size: Annotated[int, Option()] = Field(
         default=8, ge=1, description="rows of a decode step"
     )
-    max_prompt_len: Annotated[int | None, Option()] = Field(
+    max_prompt_len: int | None = Field(
         default=None, ge=1, description="tokens per row of a prefill call (max_seq_len)"
     )
-    kv_buckets: Annotated[
-        tuple[int, ...] | None,
-        BeforeValidator(split_at_commas),
-        Option(metavar="T,T,…", repeated=False),
-    ] = Field(
+    kv_buckets: Annotated[tuple[int, ...] | None, BeforeValidator(split_at_commas)] = Field(
         default=None,
         min_length=1,
         description="KV capacities, ascending, a plan for each; a request uses the smallest that "
@@ -38,19 +34,17 @@ class TensorRtConfig(ValidatedConfig):
         default=None,
         description="compute capability to build for, tensorrt-rtx only (this machine's GPU)",
     )
-    timing_cache: Annotated[Path | None, Option(metavar="FILE")] = Field(
+    timing_cache: Path | None = Field(
         default=None, description="kernel timings to read and add to, tensorrt only"
     )
-    optimization_level: Annotated[int, Option("--builder-optimization-level")] = Field(
-        default=3, ge=0, le=5, description="0 quick to 5 thorough"
-    )
-    workspace: Annotated[MemorySize | None, Option()] = Field(
+    optimization_level: int = Field(default=3, ge=0, le=5, description="0 quick to 5 thorough")
+    workspace: MemorySize | None = Field(
         default=None, description="scratch memory that kernels may use (no limit)"
     )
-    hardware_compatible: Annotated[bool, Option()] = Field(
+    hardware_compatible: bool = Field(
         default=False, description="run on other GPUs from 8.0 on, tensorrt only"
     )
-    version_compatible: Annotated[bool, Option()] = Field(
+    version_compatible: bool = Field(
         default=False, description="run on later minor versions, tensorrt only"
     )
 

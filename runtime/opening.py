@@ -38,8 +38,6 @@ GENERATOR_OPTIONS = (
 """Options of a command that runs one call after another."""
 
 _MAX_ROWS = integer("max_rows")  # the plan of a batch takes memory for each row before it runs
-_RUNNING = Option(panel="Running")
-_LIMITS = Option(panel="Limits")
 _SHARING_BY_BOOLEAN = {"true": "shared", "false": "off"}  # also as texts, for Triton
 
 
@@ -105,60 +103,60 @@ class OpenOptions(ValidatedConfig):
     ``kv_memory`` between them.
     """
 
-    schedule: Annotated[ScheduleChoice, PlainSerializer(_schedule_text), _RUNNING] = Field(
+    schedule: Annotated[ScheduleChoice, PlainSerializer(_schedule_text), Option()] = Field(
         default=None,
         description="full, 2x, linear:max=16,min=8,… or a file, for requests without one "
         "(bundle's own)",
     )
-    device: Annotated[str | None, _RUNNING] = Field(
+    device: Annotated[str | None, Option()] = Field(
         default=None, description="cpu, cuda, cuda:1 or rehearsal (cpu; TensorRT: cuda)"
     )
-    threads: Annotated[int | None, _RUNNING] = Field(default=None, ge=1, description="(all cores)")
-    max_batch_size: Annotated[int, _RUNNING] = Field(
+    threads: Annotated[int | None, Option()] = Field(default=None, ge=1, description="(all cores)")
+    max_batch_size: Annotated[int, Option()] = Field(
         default=integer("default_max_batch_size"),
         ge=1,
         le=_MAX_ROWS,
         description="maximum number of completions at once",
     )
-    kv_memory: Annotated[MemorySize | None, _RUNNING] = Field(
+    kv_memory: Annotated[MemorySize | None, Option()] = Field(
         default=None,
         ge=1,
         description="maximum memory of KV caches, e.g. 2GiB (half of the free memory)",
     )
-    raw_prompts: Annotated[bool, Option("--raw-prompt", panel="Running")] = Field(
+    raw_prompts: bool = Field(
         default=False, description="ignore the prompt template that the model was tuned with"
     )
-    draft: Annotated[str | None, _RUNNING] = Field(
+    draft: Annotated[str | None, Option()] = Field(
         default=None,
         description="own, lookup, own+ends:3, auto, …: the same text, sooner (off)",
     )
-    weights: Annotated[WeightsPlace, _RUNNING] = Field(
+    weights: WeightsPlace = Field(
         default="mapped",
         description="map the files, or copy them: slower to open, faster steps on a CPU",
     )
-    verify: Annotated[Verify, _RUNNING] = Field(
+    verify: Verify = Field(
         default="full", description="hash weights while they are loaded, or only graphs"
     )
-    max_waiting: Annotated[int, _LIMITS] = Field(
+    max_waiting: Annotated[int, Option()] = Field(
         default=integer("default_max_waiting"),
         ge=1,
         description="maximum number of waiting requests",
     )
-    max_prefill_tokens: Annotated[int | None, _LIMITS] = Field(
+    max_prefill_tokens: int | None = Field(
         default=None,
         ge=integer("min_prefill_tokens"),
         description="prompt tokens of one call; fewer delay running requests less (2048; on a "
         "GPU up to 8192)",
     )
-    max_model_len: Annotated[int | None, _LIMITS] = Field(
+    max_model_len: Annotated[int | None, Option()] = Field(
         default=None,
         ge=1,
         description="maximum positions of a request, prompt and completion (the bundle's)",
     )
-    admission: Annotated[str | None, _LIMITS] = Field(
+    admission: Annotated[str | None, Option()] = Field(
         default=None, description="fcfs, or gang:min_free=2,hold_ms=8 (fcfs; on a GPU: gang)"
     )
-    prefix_cache: Annotated[PrefixSharing, _LIMITS] = Field(
+    prefix_cache: Annotated[PrefixSharing, Option()] = Field(
         default="shared",
         description="on a CPU, reuse the beginnings of earlier prompts: those of all clients, "
         "of the same client, or off",

@@ -11,8 +11,6 @@ from ...engines.checking import Option
 from ...exporter.config import CheckpointSource, LoadFormat
 from ..layerwise.config import LayerwiseConfig
 
-_RANGES = Option(panel="Ranges")
-
 
 class CalibrationConfig(LayerwiseConfig):
     """Options of ``calibrate``: model, schedule, data and how ranges are chosen.
@@ -24,10 +22,10 @@ class CalibrationConfig(LayerwiseConfig):
     load_format: Annotated[LoadFormat, Option()] = Field(
         default="auto", description="format of the checkpoint's weights; dummy: random weights"
     )
-    percentile: Annotated[float, _RANGES] = Field(
+    percentile: Annotated[float, Option()] = Field(
         default=99.9, ge=50, le=100, description="of the magnitudes of an input; 100: the maximum"
     )
-    migrate: Annotated[float | None, Option(panel="Ranges", metavar="ALPHA")] = Field(
+    migrate: Annotated[float | None, Option(metavar="ALPHA")] = Field(
         default=None,
         ge=0,
         le=1,

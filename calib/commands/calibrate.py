@@ -26,24 +26,27 @@ _HEADINGS = (
     "int8 error\nof output",
 )
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec calibrate ./opt-e2e-2x --data train.csv --preset e2e -o ranges.json
   uses the checkpoint's own schedule
 
-skipdec export ./opt-e2e-2x --fp16 --target tensorrt --quantize int8 --ranges ranges.json
+\b
+skipdec export ./opt-e2e-2x --dtype float16 --target tensorrt \\
+    --quantize int8 --ranges ranges.json
 
-skipdec calibrate opt-1.3b --data notes.jsonl --schedule 2x --percentile 99.99 \
---examples 256 -o ranges.json
+\b
+skipdec calibrate opt-1.3b --data notes.jsonl --schedule 2x \\
+    --percentile 99.99 --examples 256 -o ranges.json
 
+\b
 skipdec calibrate opt-6.7b --data notes.jsonl -o ranges.json --json > report.json
 
 Rows of the data are drawn at random: --examples for the ranges, then --held-out others for the
 losses. Each token runs only its scheduled layers and affects only their ranges.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 environment, 130 interrupted.
-
-Values in parentheses are the defaults.
 """
 
 

@@ -19,32 +19,35 @@ if TYPE_CHECKING:
     from ..evaluation.evaluation import Evaluation
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
-skipdec evaluate opt-e2e --data dev.csv --preset e2e --schedule 2x --schedule 4x --lowercase
+\b
+skipdec evaluate opt-e2e --data dev.csv --preset e2e --schedule 2x \\
+    --schedule 4x --lowercase
 
+\b
 skipdec evaluate opt-e2e --data dev.csv --preset e2e --limit 200 -o results
   evaluation.json, evaluation.md with examples side by side, pareto.png
 
-skipdec evaluate opt-e2e --data dev.csv --preset e2e --batch-size 1 --draft own --draft own+ends:3
-  the same texts with drafts: whether they are equal, how many are accepted, and the gain
+\b
+skipdec evaluate opt-e2e --data dev.csv --preset e2e --batch-size 1 \\
+    --draft own --draft own+ends:3
+  the same texts with drafts: are they equal, how many hold, and the gain
 
-skipdec evaluate tuned=runs/a tuned=runs/b untuned=opt-e2e --data dev.jsonl --json
+\b
+skipdec evaluate tuned=runs/a tuned=runs/b untuned=opt-e2e \\
+    --data dev.jsonl --json
   averages two checkpoints and compares them with a third
 
-skipdec evaluate my-opt --data notes.csv --prompt-column title --completion-column summary \
---prompt-template "Title: {prompt}. Summary:" --completion-template " {completion}"
-
-skipdec evaluate my-opt --data book.txt --passage-words 24+120 --score-only --by-position \
---schedule constant:max=6 --schedule constant:max=4
+\b
+skipdec evaluate my-opt --data book.txt --score-only --by-position \\
+    --schedule constant:max=6 --schedule constant:max=4
   perplexity of the last 120 words of each passage, by position and depth
 
-[bold]Figures[/bold]: BLEU (sacrebleu, all references of a prompt), ROUGE-L (rouge-score, best
+Figures: BLEU (sacrebleu, all references of a prompt), ROUGE-L (rouge-score, best
 reference), BERT-F with --bert-model, perplexity of the first reference at scheduled depth, nominal
 and actual depth, measured speed-up over full depth, lengths, cut and repetitive texts.
 Rows with equal prompts are grouped: they are several references of one prompt.
-
-Values in parentheses are the defaults.
 """
 
 

@@ -11,31 +11,38 @@ from ...engines.bundle import replace_file
 from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
-from ...engines.host.options import AsJson, BundlePath, Given, Quiet, from_options
+from ...engines.host.options import AsJson, Quiet, from_options
 from ...engines.host.processor import available_cores
 from ...runtime.commands.options import EngineChoice, opener
-from ..fitting.inputs import FitConfig, Goal, MaxLoss, TargetSpeedup
+from ..fitting.inputs import FitConfig
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
-skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --target-speedup 1.5 -o schedule.json
+\b
+skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e \\
+    --target-speedup 1.5 -o schedule.json
   the lowest loss at 1.5× or more; then:
   skipdec schedule set opt-e2e.skipdec schedule.json
 
-skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --max-loss +0.02 --plot front.png
+\b
+skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --max-loss +0.02 \\
+    --plot front.png
   the fastest that loses at most 0.02 nats per token against full depth
 
-skipdec fit opt-tldr.skipdec --data dev.jsonl --preset tldr --target-speedup 1.5 \
---prompt full --prompt decay
+\b
+skipdec fit opt-tldr.skipdec --data dev.jsonl --preset tldr \\
+    --target-speedup 1.5 --prompt full --prompt decay
   also tries prompt=decay, which skips layers in long prompts
 
-skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e --target-speedup 1.5 --speedup-of mixed \
---slots 16
+\b
+skipdec fit opt-e2e.skipdec --data dev.csv --preset e2e \\
+    --target-speedup 1.5 --speedup-of mixed --slots 16
   for a server: steps of 16 rows in flight, each at its own position
 
-skipdec fit opt-e2e.skipdec --data dev.jsonl --target-speedup 2 --placement top --decay linear \
---warmup 1
+\b
+skipdec fit opt-e2e.skipdec --data dev.jsonl --target-speedup 2 \\
+    --placement top --decay linear
   varies only max and min
 
 Loss: teacher-forced negative log-likelihood of the completions, nats per token, each token at the
@@ -46,28 +53,14 @@ schedule is measured. --speedup-of steps leaves the prompt out; --speedup-of mix
 of --slots rows in flight, where a step reads every layer that any row runs, so that steep
 schedules gain less; bytes alone predict that, and nothing is timed. If the goal can't be met, fit
 prints the nearest miss, writes nothing and exits with code 1.
-
-Values in parentheses are the defaults.
 """
-_GOAL = "Goal, one of"
 
 
 @from_options
 def fit(
-    bundle: BundlePath,
-    given: Given[FitConfig],
+    config: FitConfig,
     engines: EngineChoice,
     *,
-    target_speedup: Annotated[
-        float | None,
-        typer.Option(help="lowest loss at this speed-up of calls or more", rich_help_panel=_GOAL),
-    ] = None,
-    max_loss: Annotated[
-        str | None,
-        typer.Option(
-            help="fastest up to e.g. 1.9 nats per token; +0.05: over full", rich_help_panel=_GOAL
-        ),
-    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="the schedule, .json")
     ] = None,
@@ -83,7 +76,6 @@ def fit(
     from ..fitting.fitting import fit as run
     from ..fitting.report import fit_parts, plot_fit, report_document
 
-    config = given.build(bundle=bundle, goal=_choose_goal(target_speedup, max_loss))
     _check_files(output, plot, force=force)
 
     def job(events: Events) -> Fit:
@@ -125,13 +117,3 @@ def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None
         from ..fitting.report import check_picture
 
         check_picture(plot)
-
-
-def _choose_goal(target_speedup: float | None, max_loss: str | None) -> Goal:
-    """Return the goal, of which exactly one option must be given. Raises UsageError."""
-    if target_speedup is not None and max_loss is None:
-        return TargetSpeedup(target_speedup)
-    if max_loss is not None and target_speedup is None:
-        return MaxLoss.parse(max_loss)
-    given = "neither was" if max_loss is None else "both were"
-    raise UsageError("fit", f"{given} given; give --target-speedup or --max-loss")

@@ -18,25 +18,30 @@ if TYPE_CHECKING:
     from ..rounding.files import RoundingReport
 
 _EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
-skipdec round ./opt-e2e-2x --data train.csv --preset e2e -o opt-e2e-2x-rounded
+\b
+skipdec round ./opt-e2e-2x --data train.csv --preset e2e \\
+    -o opt-e2e-2x-rounded
   uses the checkpoint's own schedule and blocks of 128
 
+\b
 skipdec export ./opt-e2e-2x-rounded --quantize int4
   finds the chosen codes, given the same target and block size
 
-skipdec round opt-1.3b --data notes.jsonl --block-size 64 --untie-head -o opt-1.3b-rounded
+\b
+skipdec round opt-1.3b --data notes.jsonl --block-size 64 --untie-head \\
+    -o opt-1.3b-rounded
 skipdec export ./opt-1.3b-rounded --quantize int4 --block-size 64
 
-skipdec round opt-1.3b --data notes.jsonl --target tensorrt --json -o opt-1.3b-trt > report.json
+\b
+skipdec round opt-1.3b --data notes.jsonl --target tensorrt --json \\
+    -o opt-1.3b-trt > report.json
 
 Rows of the data are drawn at random: --examples to round on, then --held-out others for errors and
 losses. Each token runs only its scheduled layers and affects only their weights.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 environment, 130 interrupted.
-
-Values in parentheses are the defaults.
 """
 
 

@@ -15,34 +15,44 @@ if TYPE_CHECKING:
     from ..tuning.report import TuningReport
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
-skipdec tune opt-125m --data train.csv --preset e2e --schedule 2x -o opt-e2e-2x
+\b
+skipdec tune opt-125m --data train.csv --preset e2e --schedule 2x \\
+    -o opt-e2e-2x
 
-skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl --schedule 4x \
---distill 0.5 -o ./opt-e2e-4x
+\b
+skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl \\
+    --schedule 4x --distill 0.5 -o ./opt-e2e-4x
 
-skipdec tune ./opt-e2e --data train.jsonl --schedule 4x --mixture 2x --mixture 3x \
---lora 16 -o ./opt-e2e-any
+\b
+skipdec tune ./opt-e2e --data train.jsonl --schedule 4x --mixture 2x \\
+    --mixture 3x --lora 16 -o ./opt-e2e-any
 
-skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl --draft-layer -o ./draft
+\b
+skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl \\
+    --draft-layer 1 -o ./draft
 
-skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl --draft ends:3 -o ./drafts
+\b
+skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl \\
+    --draft ends:3 -o ./drafts
 
-skipdec tune --from-scratch layers=12,width=256,heads=4 --vocab-size 1500 \
---data train.csv --preset e2e --schedule full --learning-rate 1e-3 --epochs 2 -o ./small
+\b
+skipdec tune --from-scratch layers=12,width=256,heads=4 --vocab-size 1500 \\
+    --data train.csv --preset e2e --schedule full --learning-rate 1e-3 \\
+    --epochs 2 -o ./small
 
-torchrun --no-python --nproc-per-node 4 skipdec tune opt-1.3b --data train.jsonl \
---schedule 2x --bf16 -o ./tuned
+\b
+torchrun --no-python --nproc-per-node 4 skipdec tune opt-1.3b \\
+    --data train.jsonl --schedule 2x --bf16 -o ./tuned
 
+\b
 skipdec export ./opt-e2e-4x --quantize int8
   the next step: the bundle gets the same schedule
 
 --resume continues an interrupted run from its last save.
 
 Exit codes: 0 tuned, 1 failed, 2 usage, 3 environment, 130 interrupted.
-
-Values in parentheses are the defaults.
 """
 
 

@@ -143,28 +143,22 @@ class DataConfig(ValidatedConfig):
     path: Annotated[Path, Option("--data", metavar="FILE")] = Field(
         description=".jsonl, .csv, .txt, or a dataset"
     )
-    format: Annotated[DataFormat, Option(show_default=False)] = Field(
-        default="auto", description="(by the file's name)"
-    )
+    format: DataFormat = Field(default="auto", description="(by the file's name)")
     preset: Annotated[PresetName | None, Option()] = Field(
         default=None, description="columns and templates of a known data set"
     )
-    prompt_column: Annotated[str | None, Option()] = Field(
-        default=None, description="(the preset's, or prompt)"
-    )
-    completion_column: Annotated[str | None, Option()] = Field(
-        default=None, description="(the preset's, or completion)"
-    )
+    prompt_column: str | None = Field(default=None, description="(the preset's, or prompt)")
+    completion_column: str | None = Field(default=None, description="(the preset's, or completion)")
     prompt_template: Annotated[str | None, Option()] = Field(
         default=None, description="e.g. '{prompt}<sep>' (the preset's, or model's)"
     )
-    completion_template: Annotated[str | None, Option()] = Field(
+    completion_template: str | None = Field(
         default=None, description="e.g. ' {completion}' ({completion})"
     )
-    passage_words: Annotated[str | None, Option()] = Field(
+    passage_words: str | None = Field(
         default=None, description="PROMPT+COMPLETION, how a text is cut (24+120)"
     )
-    long_prompts: Annotated[LongPrompts, Option()] = Field(
+    long_prompts: LongPrompts = Field(
         default="refuse", description="drop rows, or cut prompts, that are too long"
     )
 

@@ -113,7 +113,7 @@ class TokenisedData:
         if self.num_truncated:
             warnings.append(
                 f"cut off at the maximum length: {self.num_truncated} of {kept} completions; "
-                "shorten or remove these rows, or see --long-prompts"
+                "shorten or remove these rows, or set the data's long_prompts"
             )
         return tuple(warnings)
 
@@ -174,7 +174,7 @@ def tokenise(
             problems.append(
                 f"{example.source}: the prompt has {len(prompt)} tokens; allowed: at most "
                 f"{max_length - 1}, one less than the maximum length; shorten or remove the "
-                "row, or see --long-prompts"
+                "row, or set the data's long_prompts"
             )
         num_truncated += len(whole) > room
         tokenised.append(TokenisedExample(prompt, whole[: max(room, 0)], example.source))

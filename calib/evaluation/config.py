@@ -56,9 +56,6 @@ def _choices(value: object) -> object:
     return value
 
 
-_RUNNING, _METRICS = Option(panel="Running"), Option(panel="Metrics")
-
-
 class MetricOptions(ValidatedConfig):
     """Options of the metrics of generated texts."""
 
@@ -82,44 +79,40 @@ class EvaluationConfig(ValidatedConfig):
         BeforeValidator(_choices),
         Option(metavar="[NAME=]BUNDLE…", is_argument=True),
     ] = Field(min_length=1, description="same name: also averaged")
-    data: Annotated[DataConfig, Option(panel="Data")]
-    limit: Annotated[int | None, Option(panel="Data")] = Field(
+    data: Annotated[DataConfig, Option()]
+    limit: Annotated[int | None, Option()] = Field(
         default=None, ge=1, description="first N distinct prompts (all)"
     )
-    score_only: Annotated[bool, _RUNNING] = Field(
+    score_only: Annotated[bool, Option()] = Field(
         default=False, description="generate no texts: perplexity only, fast"
     )
-    by_position: Annotated[bool, _METRICS] = Field(
+    by_position: Annotated[bool, Option()] = Field(
         default=False, description="perplexity and added loss by token position"
     )
-    equal_lengths: Annotated[bool, _RUNNING] = Field(
+    equal_lengths: Annotated[bool, Option()] = Field(
         default=False, description="compare with full depth at the same output length"
     )
-    schedules: Annotated[tuple[str, ...], Option("--schedule", panel="Running")] = Field(
+    schedules: Annotated[tuple[str, ...], Option("--schedule")] = Field(
         default=(), description="repeat for several; full always runs (the bundle's own)"
     )
-    drafts: Annotated[tuple[str, ...], Option("--draft", panel="Running")] = Field(
+    drafts: Annotated[tuple[str, ...], Option("--draft")] = Field(
         default=(), description="repeat for several, e.g. own: full depth again, with drafts"
     )
-    batch_size: Annotated[int, _RUNNING] = Field(default=16, ge=1, description="prompts per batch")
-    max_tokens: Annotated[int | None, _RUNNING] = Field(
+    batch_size: Annotated[int, Option()] = Field(default=16, ge=1, description="prompts per batch")
+    max_tokens: Annotated[int | None, Option()] = Field(
         default=None, ge=1, description="(half more than the longest reference)"
     )
-    temperature: Annotated[float, _RUNNING] = Field(default=0.0, ge=0, description="0: greedy")
-    seed: Annotated[int, _RUNNING] = Field(default=0, ge=0, description="sampling and intervals")
-    seconds: Annotated[float, _RUNNING] = Field(
+    temperature: float = Field(default=0.0, ge=0, description="0: greedy")
+    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="sampling and intervals")
+    seconds: Annotated[float, Option()] = Field(
         default=SECONDS,
         ge=0,
         description="time texts until intervals of speed-ups are narrow, or for so long",
     )
-    metrics: Annotated[MetricOptions, _METRICS] = MetricOptions()
-    resamples: Annotated[int, _METRICS] = Field(
-        default=1000, ge=1, description="resamples of the bootstrap"
-    )
+    metrics: Annotated[MetricOptions, Option()] = MetricOptions()
+    resamples: int = Field(default=1000, ge=1, description="resamples of the bootstrap")
     confidence: float = Field(default=0.95, gt=0, lt=1)
-    num_shown: Annotated[int, Option("--examples", panel="Metrics")] = Field(
-        default=5, ge=0, description="texts side by side in DIR"
-    )
+    num_shown: int = Field(default=5, ge=0, description="texts side by side in DIR")
 
     @field_validator("drafts")
     @classmethod

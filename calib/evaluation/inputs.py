@@ -139,7 +139,8 @@ def _prepare_bundle(
     problems += draft_problems
     problems += [
         f"{prompt.source}: prompt and first reference have {tokens.num_tokens} tokens; the bundle "
-        f"holds {tokens.max_length} positions; shorten or remove the row, or see --long-prompts"
+        f"holds {tokens.max_length} positions; shorten or remove the row, or set the data's "
+        "long_prompts"
         for prompt, tokens in zip(prompts, encoded, strict=False)
         if not tokens.fits
     ]

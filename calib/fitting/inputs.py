@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, SkipValidation
+from pydantic import Field
 
 from ...engines.bundle import EngineBundle
 from ...engines.checking import Option, Problems, ValidatedConfig
@@ -31,7 +31,6 @@ SPEEDUP_NAMES: Mapping[SpeedupOf, str] = {
     "steps": "the steps after the prompt",
     "mixed": "the steps of {rows} rows in flight",
 }
-_WORK = Option(panel="Work")
 _SLOTS = 8
 
 
@@ -68,8 +67,8 @@ class TargetSpeedup:
         return SkipDecError(
             f"--target-speedup {self.value:g}",
             f"can't be met: the nearest, {format_schedule(nearest.schedule)}, {came}, at a loss of "
-            f"{nearest.mean_loss:.4f} per token; ask for less, or allow more --decay, --placement "
-            f"and --warmup{_more_budget(is_exhaustive)}",
+            f"{nearest.mean_loss:.4f} per token; ask for less, or allow more --decay and "
+            f"--placement{_more_budget(is_exhaustive)}",
         )
 
 
@@ -120,38 +119,54 @@ Goal = TargetSpeedup | MaxLoss
 
 
 class FitConfig(ValidatedConfig):
-    """Options of a fit: bundle, data, goal, search space and effort."""
+    """Options of a fit: bundle, data, goal, search space and effort.
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    The goal is either ``target_speedup``, 1.5 for example, or ``max_loss``, "1.9" nats per token or
+    "+0.05" above full depth.
+    """
 
-    bundle: Path
-    goal: SkipValidation[Goal]
-    speedup_of: Annotated[SpeedupOf, Option(panel="Goal, one of")] = Field(
+    bundle: Annotated[Path, Option(metavar="BUNDLE", is_argument=True)] = Field(
+        description="a bundle's directory"
+    )
+    target_speedup: Annotated[float | None, Option()] = Field(
+        default=None, description="lowest loss at this speed-up of calls or more"
+    )
+    max_loss: Annotated[str | None, Option()] = Field(
+        default=None, description="fastest up to e.g. 1.9 nats per token; +0.05: over full"
+    )
+    speedup_of: Annotated[SpeedupOf, Option()] = Field(
         default=SPEEDUP,
         description="whole call, only its steps after the prompt, or mixed: steps of rows "
         "in flight, as in a server",
     )
-    slots: Annotated[int | None, Option(panel="Goal, one of")] = Field(
+    slots: Annotated[int | None, Option()] = Field(
         default=None, ge=1, description="rows in flight for --speedup-of mixed (8)"
     )
-    data: Annotated[DataConfig, Option(panel="Data")]
-    space: Annotated[SpaceConfig, Option(panel="What may vary, beside max and min exit layer")] = (
-        SpaceConfig()
-    )
+    data: Annotated[DataConfig, Option()]
+    space: Annotated[SpaceConfig, Option()] = SpaceConfig()
     horizon: Annotated[int | None, Option()] = Field(
         default=None, ge=1, description="(the data's median completion)"
     )
-    num_examples: Annotated[int, Option("--examples", panel="Work")] = Field(
+    num_examples: Annotated[int, Option("--examples")] = Field(
         default=96, ge=1, description="drawn from the data by --seed"
     )
-    search: Annotated[SearchConfig, _WORK] = SearchConfig()
-    seconds: Annotated[float, _WORK] = Field(
+    search: Annotated[SearchConfig, Option()] = SearchConfig()
+    seconds: Annotated[float, Option()] = Field(
         default=SECONDS,
         ge=0,
         description="longest time per timing; 0: trust bytes, as mixed always does",
     )
 
     def _problems(self) -> Iterator[str]:
+        if (self.target_speedup is None) == (self.max_loss is None):
+            given = "neither was" if self.max_loss is None else "both were"
+            yield f"{given} given; give `target_speedup` or `max_loss`"
+        else:
+            name = "max_loss" if self.target_speedup is None else "target_speedup"
+            try:
+                _ = self.goal
+            except UsageError as error:
+                yield from (f"`{name}` {problem}" for problem in error.problems)
         if self.speedup_of == "call" and self.seconds == 0:
             yield (
                 "`seconds` is 0, but the prompt's part of a call must be timed; set it to more, "
@@ -162,6 +177,13 @@ class FitConfig(ValidatedConfig):
                 f"`slots` is {self.slots}, but `speedup_of` is {self.speedup_of}, of one row; "
                 "leave it out, or set `speedup_of` to mixed"
             )
+
+    @property
+    def goal(self) -> Goal:
+        """The one goal that was given."""
+        if self.target_speedup is not None:
+            return TargetSpeedup(self.target_speedup)
+        return MaxLoss.parse(self.max_loss or "")
 
     @property
     def is_timed(self) -> bool:

@@ -33,7 +33,7 @@ class SearchConfig(ValidatedConfig):
     """Options of the search. ``budget`` is the number of candidates in the first round."""
 
     budget: Annotated[int, Option()] = Field(default=256, ge=1, description="schedules to score")
-    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="for examples and search")
+    seed: int = Field(default=0, ge=0, description="for examples and search")
 
 
 @dataclass(frozen=True)

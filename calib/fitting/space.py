@@ -50,9 +50,9 @@ class SpaceConfig(ValidatedConfig):
     placements: Annotated[_Choices[str], Option("--placement", show_default=False)] = Field(
         default=PLACEMENTS, description="repeat: top, d3:tail=2, … (all)"
     )
-    warmups: Annotated[
-        _Choices[Annotated[int, Field(ge=0)]], Option("--warmup", show_default=False)
-    ] = Field(default=WARMUPS, description="repeat (0, 1, 2, 3)")
+    warmups: _Choices[Annotated[int, Field(ge=0)]] = Field(
+        default=WARMUPS, description="repeat (0, 1, 2, 3)"
+    )
     prompts: Annotated[_Choices[str], Option("--prompt", show_default=False)] = Field(
         default=PROMPT_DEPTHS[:1],
         description="repeat: full, decay, for models tuned with it (full)",

@@ -10,8 +10,6 @@ from ...engines.checking import Option, ValidatedConfig
 from ...exporter.config import CheckpointSource
 from ..data.data import DataConfig
 
-_DATA = Option(panel="Data")
-
 
 class LayerwiseConfig(ValidatedConfig):
     """The model, its schedule, and the rows of data to run through its layers.
@@ -22,15 +20,15 @@ class LayerwiseConfig(ValidatedConfig):
     model: Annotated[str, Option(metavar="MODEL", is_argument=True)] = Field(
         min_length=1, description="opt-125m, …, a hub id, or a directory"
     )
-    data: Annotated[DataConfig, _DATA]
-    seed: Annotated[int, _DATA] = Field(default=0, ge=0, description="draws the rows")
-    num_examples: Annotated[int, Option("--examples", panel="Data")] = Field(
+    data: Annotated[DataConfig, Option()]
+    seed: Annotated[int, Option()] = Field(default=0, ge=0, description="draws the rows")
+    num_examples: Annotated[int, Option("--examples")] = Field(
         default=128, ge=1, description="texts to observe"
     )
-    num_held_out: Annotated[int, Option("--held-out", panel="Data")] = Field(
+    num_held_out: Annotated[int, Option("--held-out")] = Field(
         default=64, ge=1, description="other texts, for errors and losses"
     )
-    max_tokens: Annotated[int, _DATA] = Field(
+    max_tokens: Annotated[int, Option()] = Field(
         default=1 << 15, ge=1, description="total of all texts; bounds memory"
     )
     batch_tokens: int = Field(default=1024, ge=1, description="per run of a layer")

@@ -14,8 +14,6 @@ from ..layerwise.config import LayerwiseConfig
 
 GridTarget = Literal["onnxruntime", "tensorrt"]
 
-_ROUNDING = Option(panel="Rounding")
-
 
 class RoundingConfig(LayerwiseConfig):
     """Options of ``round_weights``: model, data, target and grid.
@@ -26,16 +24,16 @@ class RoundingConfig(LayerwiseConfig):
     output: Annotated[Path, Option("-o", metavar="DIR")] = Field(
         description="the checkpoint to write"
     )
-    target: Annotated[GridTarget, _ROUNDING] = Field(
+    target: Annotated[GridTarget, Option()] = Field(
         default="onnxruntime", description="its codes: -8 to 7, or -7 to 7"
     )
-    block_size: Annotated[int, _ROUNDING] = Field(
+    block_size: Annotated[int, Option()] = Field(
         default=DEFAULT_BLOCK_SIZE, description="inputs that share a scale, as in export"
     )
-    untie_head: Annotated[bool, _ROUNDING] = Field(
+    untie_head: Annotated[bool, Option()] = Field(
         default=False, description="round a tied head as well; embeddings stay exact"
     )
-    damping: Annotated[float, _ROUNDING] = Field(
+    damping: Annotated[float, Option()] = Field(
         default=0.01, gt=0, le=1, description="weight of directions unused by the texts"
     )
     force: Annotated[bool, Option()] = Field(

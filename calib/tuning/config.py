@@ -14,11 +14,8 @@ from ..data.data import DataConfig
 DEFAULT_VOCAB_SIZE = 2000
 FULL = "full"  # the schedule that runs every layer
 
-_MODEL, _DATA, _LEARNING, _DRAFTS, _RUNNING = (
-    Option(panel=name) for name in ("Model", "Data", "Learning", "Drafts", "Running")
-)
 _FOR_WHOLE_MODELS = ("from_scratch", "distill", "lora", "gradient_checkpointing")
-_SPEC = Option(panel="Depth", metavar="SPEC")
+_SPEC = Option(metavar="SPEC")
 
 
 class DraftObjective(ValidatedConfig):
@@ -32,7 +29,7 @@ class DraftObjective(ValidatedConfig):
     layers: Annotated[str, Option("--draft", metavar="SPEC")] = Field(
         description="tune full depth and a draft: ends:3 or first:3"
     )
-    weight: Annotated[float, Option("--draft-weight")] = Field(
+    weight: float = Field(
         default=0.5, gt=0, le=1, description="weight of drafts in the loss, for --draft"
     )
 
@@ -58,91 +55,77 @@ class TuneConfig(ValidatedConfig):
     is read with the same options as ``data``.
     """
 
-    model: Annotated[str | None, Option(metavar="[MODEL]", is_argument=True)] = Field(
+    model: Annotated[str | None, Option(metavar="MODEL", is_argument=True)] = Field(
         default=None,
         description="opt-125m, …, a hub id, or a directory with config.json; not with "
         "--from-scratch",
     )
     output: Annotated[Path, Option("-o", metavar="DIR")] = Field(description="the tuned checkpoint")
-    from_scratch: Annotated[str | None, Option(panel="Model", metavar="SIZES")] = Field(
+    from_scratch: Annotated[str | None, Option(metavar="SIZES")] = Field(
         default=None,
         description="layers=12,width=256,heads=4[,family=llama,ffn=,…]",
     )
-    vocab_size: Annotated[int | None, _MODEL] = Field(
+    vocab_size: Annotated[int | None, Option()] = Field(
         default=None, ge=300, description="vocabulary of the tokenizer to train (2000)"
     )
-    save_dtype: Annotated[Literal["float32", "float16", "bfloat16"], _MODEL] = Field(
+    save_dtype: Literal["float32", "float16", "bfloat16"] = Field(
         default="float32", description="type of the written weights"
     )
-    data: Annotated[DataConfig, _DATA]
-    validation: Annotated[DataConfig | None, Option(panel="Data", metavar="FILE")] = Field(
+    data: Annotated[DataConfig, Option()]
+    validation: Annotated[DataConfig | None, Option(metavar="FILE")] = Field(
         default=None, description="held-out data for losses before and after"
     )
-    max_length: Annotated[int | None, _DATA] = Field(
+    max_length: int | None = Field(
         default=None, ge=2, description="prompt + completion (the model's, at most 8192)"
     )
-    learning_rate: Annotated[float, _LEARNING] = Field(
+    learning_rate: Annotated[float, Option()] = Field(
         default=1e-4, gt=0, description="fresh and small models: 1e-3 to 3e-3"
     )
-    warmup_fraction: Annotated[float, _LEARNING] = Field(
+    warmup_fraction: float = Field(
         default=0.05, ge=0, lt=1, description="part of the steps in which the learning rate rises"
     )
-    decay: Annotated[Literal["linear", "cosine", "constant"], _LEARNING] = Field(
+    decay: Literal["linear", "cosine", "constant"] = Field(
         default="linear", description="course of the learning rate afterwards"
     )
-    weight_decay: Annotated[float, _LEARNING] = Field(
-        default=0.01, ge=0, description="weight decay of AdamW"
-    )
-    epochs: Annotated[float | None, _LEARNING] = Field(
+    weight_decay: float = Field(default=0.01, ge=0, description="weight decay of AdamW")
+    epochs: Annotated[float | None, Option()] = Field(
         default=None, gt=0, description="passes over the data (1)"
     )
-    max_steps: Annotated[int | None, _LEARNING] = Field(
+    max_steps: Annotated[int | None, Option()] = Field(
         default=None, ge=1, description="instead of --epochs"
     )
-    batch_size: Annotated[int, Option("-b", panel="Learning")] = Field(
+    batch_size: Annotated[int, Option("-b")] = Field(
         default=16, ge=1, description="examples per device and batch"
     )
-    gradient_accumulation: Annotated[int, _LEARNING] = Field(
-        default=1, ge=1, description="batches per step"
-    )
-    lora: Annotated[int | None, Option(panel="Learning", metavar="RANK")] = Field(
+    gradient_accumulation: int = Field(default=1, ge=1, description="batches per step")
+    lora: Annotated[int | None, Option(metavar="RANK")] = Field(
         default=None, ge=1, description="train adapters only; needs peft"
     )
-    seed: Annotated[int, _LEARNING] = Field(
-        default=0, ge=0, description="seed of data order and fresh weights"
-    )
+    seed: int = Field(default=0, ge=0, description="seed of data order and fresh weights")
     schedule: Annotated[str | None, _SPEC] = Field(
         default=None, description="full, 2x, linear:max=8,min=4,… (full with drafts, else required)"
     )
-    distill: Annotated[float | None, Option(panel="Depth", metavar="WEIGHT")] = Field(
+    distill: Annotated[float | None, Option(metavar="WEIGHT")] = Field(
         default=None, gt=0, le=1, description="weight of the teacher at full depth, 0 to 1"
     )
     mixture: Annotated[tuple[str, ...], _SPEC] = Field(
         default=(), description="repeat: steps draw one, the target, or full"
     )
-    draft: Annotated[DraftObjective | None, _DRAFTS] = None
-    draft_layer: Annotated[int | None, Option(panel="Drafts", metavar="[E]", bare="1")] = Field(
+    draft: Annotated[DraftObjective | None, Option()] = None
+    draft_layer: Annotated[int | None, Option(metavar="E")] = Field(
         default=None,
         ge=1,
-        description="freeze the model and train a draft layer behind its first E layers (1)",
+        description="freeze the model and train a draft layer behind its first E layers, e.g. 1",
     )
-    bf16: Annotated[bool, _RUNNING] = Field(default=False, description="mixed precision")
-    gradient_checkpointing: Annotated[bool, _RUNNING] = Field(
-        default=False, description="less memory, more time"
-    )
-    device: Annotated[Literal["auto", "cpu"], _RUNNING] = Field(
-        default="auto", description="auto: CUDA if available"
-    )
-    logging_steps: Annotated[int, _RUNNING] = Field(
-        default=10, ge=1, description="between logged losses"
-    )
-    save_steps: Annotated[int, _RUNNING] = Field(
-        default=500, ge=1, description="between saves that --resume can use"
-    )
-    resume: Annotated[bool, _RUNNING] = Field(
+    bf16: Annotated[bool, Option()] = Field(default=False, description="mixed precision")
+    gradient_checkpointing: bool = Field(default=False, description="less memory, more time")
+    device: Literal["auto", "cpu"] = Field(default="auto", description="auto: CUDA if available")
+    logging_steps: int = Field(default=10, ge=1, description="between logged losses")
+    save_steps: int = Field(default=500, ge=1, description="between saves that --resume can use")
+    resume: Annotated[bool, Option()] = Field(
         default=False, description="continue from the last save"
     )
-    force: Annotated[bool, _RUNNING] = Field(
+    force: Annotated[bool, Option()] = Field(
         default=False, description="replace a previously tuned checkpoint"
     )
 

@@ -355,7 +355,7 @@ def divergence(plan: TuningPlan, what: str) -> SkipDecError:
     if config.bf16:
         remedies.append("leave out --bf16")
     if config.save_dtype == "float16":
-        remedies.append("leave out --save-dtype float16")
+        remedies.append("leave out save_dtype float16")
     text = f"{what}, and nothing was published; {', '.join(remedies)}, or look at the data"
     last = plan.directories.last_save()
     if last is not None:

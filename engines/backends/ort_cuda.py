@@ -297,8 +297,8 @@ class OrtCudaBackend(_OrtDeviceBackend):
                 f"has operators that {_CUDA_PROVIDER} can't run; the bundle computes in "
                 f"{precision.dtype}, its weights are quantised as {precision.quantize}, the head's "
                 f"as {precision.head_quantize}; attention on CUDA needs float16 and int8 products "
-                "are for CPUs: export the model with --fp16, and --quantize int4 if it should be "
-                "smaller, or use device='cpu'",
+                "are for CPUs: export the model with --dtype float16, and --quantize int4 if it "
+                "should be smaller, or use device='cpu'",
             ) from error
         if _CUDA_PROVIDER not in native.get_providers():
             raise EnvironmentMismatchError(

@@ -1,26 +1,29 @@
-"""Command-line options built from the fields of a configuration that have an `Option`."""
+"""Command-line options built from the fields of a configuration, and a file with the same fields.
+
+A field with an `Option` has a flag; all fields may stand in the file of ``--config``, which flags
+override.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
 from ..checking import Option, ValidatedConfig
-from ..errors import ConfigurationError, UsageError
-from .application import BARE_VALUES
+from ..errors import ConfigurationError, UsageError, did_you_mean
 from .console import reports_errors
-
-C = TypeVar("C", bound=ValidatedConfig)
+from .option_files import OptionFile, merged
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_FILE = "skipdec.option_file"  # what --config read, in a context's meta
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="a bundle's directory")]
@@ -29,30 +32,8 @@ Quiet = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Given(Generic[C]):
-    """The options given for a configuration, for a command that adds fields of its own."""
-
-    config: type[C]
-    command: str
-    values: Mapping[str, Any]  # as typed; a nested configuration's are a mapping, too
-    names: Mapping[str, str]  # from a field's path to its option
-    problems: tuple[str, ...] = ()
-
-    def build(self, **others: Any) -> C:  # noqa: ANN401  (checked by the configuration)
-        """Build the configuration. Raises UsageError that names options instead of fields."""
-        problems = self.problems
-        try:
-            config = self.config(**{**self.values, **others})
-        except ConfigurationError as error:
-            problems += error.named(self.command, self.names).problems
-        if problems:
-            raise UsageError(self.command, *problems)
-        return config
-
-
 def from_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of each parameter that is a configuration, or `Given` of one.
+    """Give a command ``--config`` and the options of each parameter that is a configuration.
 
     >>> @from_options
     ... def export(config: ExportConfig, *, as_json: AsJson = False) -> None: ...
@@ -62,39 +43,143 @@ def from_options(command: Callable[..., None]) -> Callable[..., None]:
     """
     hints = get_type_hints(command, include_extras=True)
     parameters = [inspect.Parameter("context", _KEYWORD, annotation=typer.Context)]
-    found: dict[str, tuple[type[ValidatedConfig], list[_Field]]] = {}
+    found: dict[str, _Configuration] = {}
     for parameter in inspect.signature(command).parameters.values():
-        kind = hints[parameter.name]
-        settings = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-        kind = get_args(kind)[0] if settings else kind
-        if config := _configuration(get_args(kind)[0] if get_origin(kind) is Given else kind):
-            only = next((entry.only for entry in settings if isinstance(entry, Option)), None)
-            found[parameter.name] = config, list(_fields_of(config, only=only))
-            parameters += [field.parameter() for field in found[parameter.name][1]]
+        annotation = hints[parameter.name]
+        if configuration := _Configuration.of(annotation):
+            found[parameter.name] = configuration
+            parameters += [field.parameter() for field in configuration.fields]
         else:
-            annotation = hints[parameter.name]
             parameters.append(parameter.replace(annotation=annotation, kind=_KEYWORD))
+    if found:
+        parameters.append(_file_parameter(list(found.values())))
 
     @wraps(command)
     def run(*, context: typer.Context, **values: Any) -> None:  # noqa: ANN401  (typer's)
-        for name, (config, fields) in found.items():
-            typed = {field: values.pop(field.parameter_name) for field in fields}
-            given = _given(config, typed, context)
-            values[name] = given if get_origin(hints[name]) is Given else given.build()
+        values.pop("option_file", None)
+        file: OptionFile = context.meta.get(_FILE, OptionFile())
+        left = dict(file.values)
+        for name, configuration in found.items():
+            typed = {field: values.pop(field.parameter_name) for field in configuration.fields}
+            own = {key: left.pop(key) for key in configuration.keys if key in left}
+            values[name] = configuration.build(context, typed, OptionFile(file.path, own))
         command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {}
-    reporting = reports_errors(run)
-    bare = {
-        flag: field.option.bare
-        for _, fields in found.values()
-        for field in fields
-        if field.option.bare is not None
-        for flag in field.flags
-    }
-    setattr(reporting, BARE_VALUES, bare)
-    return reporting
+    return reports_errors(run)
+
+
+def _file_parameter(configurations: list[_Configuration]) -> inspect.Parameter:
+    """Return ``--config``, whose file may have what would be missing on the command line."""
+
+    def read(context: typer.Context, path: str | None) -> None:
+        if path is None or context.resilient_parsing:
+            return
+        context.meta[_FILE] = file = OptionFile.read(path)
+        if problems := list(_unknown(file.values, configurations)):
+            raise UsageError(path, *problems)
+        context.default_map = {
+            field.parameter_name: [""] if field.is_repeated else ""
+            for configuration in configurations
+            for field in configuration.fields
+            if field.is_required and field.is_in(file.values)
+        }
+
+    option = typer.Option(
+        "--config",
+        metavar="FILE",
+        help="these options and more, in YAML or TOML",
+        is_eager=True,
+        callback=reports_errors(read),
+    )
+    kind = Annotated[str, option]
+    return inspect.Parameter("option_file", _KEYWORD, default=None, annotation=kind)
+
+
+def _unknown(
+    values: Mapping[str, Any], configurations: list[_Configuration], place: str = ""
+) -> Iterator[str]:
+    """Yield a problem for each key of a file that is no field of a configuration."""
+    allowed = {name: inner for each in configurations for name, inner in each.keys.items()}
+    for key, value in values.items():
+        if key not in allowed:
+            meant = did_you_mean(key, allowed, among=len(values))
+            yield f"{place}{key} is unknown; {meant}allowed: {', '.join(allowed)}"
+        elif (inner := allowed[key]) and isinstance(value, Mapping):
+            yield from _unknown(value, [inner], f"{place}{key}.")
+
+
+@dataclass(frozen=True)
+class _Configuration:
+    """A configuration class as a command's options: ``only`` the named fields, or all."""
+
+    kind: type[ValidatedConfig]
+    only: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, annotation: Any) -> _Configuration | None:  # noqa: ANN401  (any annotation)
+        """Return the configuration that a parameter's annotation names, if any."""
+        settings: list[Any] = []
+        if get_origin(annotation) is Annotated:
+            annotation, *settings = get_args(annotation)
+        kind = _without_none(annotation)
+        if not (inspect.isclass(kind) and issubclass(kind, ValidatedConfig)):
+            return None
+        return cls(kind, next((each.only for each in settings if isinstance(each, Option)), None))
+
+    @property
+    def keys(self) -> dict[str, _Configuration | None]:
+        """Return the names of the fields in a file, each with its own configuration, if any."""
+        return {
+            name: _Configuration.of(Annotated[info.annotation, None, *info.metadata])
+            for name, info in self.kind.model_fields.items()
+            if self.only is None or name in self.only
+        }
+
+    @property
+    def fields(self) -> list[_Field]:
+        """Return the fields that have a flag, those of nested configurations among them."""
+        return list(self._fields())
+
+    def _fields(self, path: tuple[str, ...] = (), *, is_required: bool = True) -> Iterator[_Field]:
+        for name, inner in self.keys.items():
+            info = self.kind.model_fields[name]
+            for option in (entry for entry in info.metadata if isinstance(entry, Option)):
+                place, needed = (*path, name), is_required and info.is_required()
+                if inner and not option.metavar:
+                    yield from inner._fields(place, is_required=needed)
+                else:
+                    yield _Field(place, info, option, needed)
+
+    def _paths(self, place: str = "") -> Iterator[str]:
+        """Yield the path of each field and of those in nested configurations."""
+        for name, inner in self.keys.items():
+            yield f"{place}{name}"
+            if inner:
+                yield from inner._paths(f"{place}{name}.")
+
+    def build(
+        self, context: typer.Context, typed: Mapping[_Field, Any], file: OptionFile
+    ) -> ValidatedConfig:
+        """Build the configuration of flags and file. Raises UsageError that names both."""
+        given: dict[str, Any] = {}
+        names = {path: f"{path} ({file.path or '--config'})" for path in self._paths()}
+        for field, value in typed.items():
+            source = context.get_parameter_source(field.parameter_name)
+            is_typed = source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
+            if is_typed or not field.is_in(file.values):
+                names[".".join(field.path)] = field.name
+            if not is_typed:
+                continue
+            place = given
+            for name in field.path[:-1]:
+                place = place.setdefault(name, {})
+            place[field.path[-1]] = None if str(value) == field.option.null else value
+        try:
+            return self.kind(**merged(file.values, given))
+        except ConfigurationError as error:
+            raise error.named(str(context.info_name), names) from error
 
 
 @dataclass(frozen=True, eq=False)  # hashable by identity
@@ -109,6 +194,15 @@ class _Field:
     @property
     def parameter_name(self) -> str:
         return "_".join(self.path)
+
+    def is_in(self, values: Mapping[str, Any]) -> bool:
+        """Return True if a file's ``values`` have the field."""
+        found: Any = values
+        for name in self.path:
+            if not isinstance(found, Mapping) or name not in found:
+                return False
+            found = found[name]
+        return True
 
     @property
     def is_repeated(self) -> bool:
@@ -145,7 +239,6 @@ class _Field:
         shown, settings = _shown_as(kind)
         settings |= {
             "help": self.option.help or self.info.description,
-            "rich_help_panel": self.option.panel,
             "show_default": self.option.show_default,
         }
         if self.option.metavar is not None:
@@ -185,64 +278,9 @@ class _Field:
         }
 
 
-def _fields_of(
-    config: type[ValidatedConfig],
-    path: tuple[str, ...] = (),
-    panel: str | None = None,
-    *,
-    is_required: bool = True,
-    only: tuple[str, ...] | None = None,
-) -> Iterator[_Field]:
-    """Yield the options of a configuration and of nested ones, or ``only`` the named fields."""
-    for name, info in config.model_fields.items():
-        if only is not None and name not in only:
-            continue
-        for option in (entry for entry in info.metadata if isinstance(entry, Option)):
-            place, needed = (*path, name), is_required and info.is_required()
-            shown = replace(option, panel=option.panel or panel)
-            inner = _configuration(info.annotation)
-            if inner and not option.metavar:
-                yield from _fields_of(
-                    inner, place, shown.panel, is_required=needed, only=option.only
-                )
-            else:
-                yield _Field(place, info, shown, needed)
-
-
-def _given(config: type[C], typed: Mapping[_Field, Any], context: typer.Context) -> Given[C]:
-    """Return the command line's values in the form ``config`` takes, and what is missing."""
-    values: dict[str, Any] = {}
-    given = [
-        field
-        for field in typed
-        if (source := context.get_parameter_source(field.parameter_name)) is not None
-        and source.name != "DEFAULT"
-    ]
-    for field in given:
-        place = values
-        for name in field.path[:-1]:
-            place = place.setdefault(name, {})
-        place[field.path[-1]] = None if str(typed[field]) == field.option.null else typed[field]
-    problems = []
-    for field in [field for field in typed if field not in given and field.info.is_required()]:
-        inside = [other.name for other in given if other.path[:-1] == field.path[:-1] != ()]
-        if inside:
-            problems.append(f"{', '.join(inside)} needs {field.name}")
-            del values[field.path[0]]
-    names = {".".join(field.path): field.name for field in typed}
-    return Given(config, str(context.info_name), values, names, tuple(problems))
-
-
 def _without_none(annotation: Any) -> Any:  # noqa: ANN401  (any annotation)
     kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
     return kinds[0] if len(kinds) == 1 and type(None) in get_args(annotation) else annotation
-
-
-def _configuration(annotation: Any) -> type[ValidatedConfig] | None:  # noqa: ANN401
-    """Return the configuration class that an annotation names, if any."""
-    kind = _without_none(annotation)
-    is_one = inspect.isclass(kind) and issubclass(kind, ValidatedConfig)
-    return kind if is_one else None
 
 
 def _shown_as(kind: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401  (any annotation)

@@ -72,7 +72,7 @@ class Manifest(Record):
     draft_layer: DraftLayer | None = Field(
         default=None, description="of --draft-layer; absent: none"
     )
-    draft_head: DraftHead | None = Field(default=None, description="of --draft-head; absent: none")
+    draft_head: DraftHead | None = Field(default=None, description="of draft_head; absent: none")
     build: BuildSpec | None = Field(
         default=None, description="settings of TensorRT, for targets that it compiles"
     )

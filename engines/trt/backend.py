@@ -183,8 +183,8 @@ class TensorRtSession(EngineSession):
         raise UsageError(
             f"engine {self.spec.name}",
             *problems,
-            "use fewer rows or shorter prompts, or build with a larger --max-batch-size, "
-            "--max-prompt-len or --kv-buckets",
+            "use fewer rows or shorter prompts, or build with a larger max_batch_size, "
+            "max_prompt_len or kv_buckets",
         )
 
     def _array_problems(self, tensors: Mapping[TensorRole, Tensor]) -> list[str]:

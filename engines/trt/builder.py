@@ -271,7 +271,7 @@ def _mismatch(path: Path) -> EnvironmentMismatchError:
     return EnvironmentMismatchError(
         f"timing cache {path}",
         "was made by another version of TensorRT or on another GPU; "
-        "delete it or name another file with --timing-cache",
+        "delete it or name another file as timing_cache",
     )
 
 

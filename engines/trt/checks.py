@@ -30,8 +30,8 @@ _HINTS: Mapping[str, str] = {
         "float32 engines do without it: use --dtype float32"
     ),
     "HW-specific datatypes": "choose a --dtype and --quantize that the GPU knows",
-    "FP32 GEMM is not supported": "this GPU has no float32 products here; use --fp16",
-    "no tactics to implement the operation within workspace": "allow more with --workspace",
+    "FP32 GEMM is not supported": "this GPU has no float32 products here; use --dtype float16",
+    "no tactics to implement the operation within workspace": "allow more by workspace",
 }
 
 

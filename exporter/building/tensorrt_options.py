@@ -1,6 +1,6 @@
 """Resolution and checking of all options with which TensorRT compiles engines.
 
-opt-1.3b (max_seq_len 2048), --max-batch-size 64 --max-prompt-len 256
+opt-1.3b (max_seq_len 2048), max_batch_size 64, max_prompt_len 256
 kv_buckets 256, 1024, 2048; max_prefill_rows 2048 // 256 = 8
 decode profile: B 1..64, S 1; prefill profile: B 1..8, S 1..256
 """

@@ -11,24 +11,27 @@ from ...engines.host.options import AsJson, Quiet, from_options
 from ..config import BuildConfig
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
-skipdec export opt-1.3b --fp16 --keep-canonical
+\b
+skipdec export opt-1.3b --dtype float16 --keep-canonical
   anywhere, with torch
 
+\b
 skipdec build opt-1.3b-fp16.skipdec --target tensorrt
   on the machine with the GPU, no torch
 
-skipdec build opt-1.3b-fp16.skipdec --target tensorrt-rtx --gpu-arch 8.9 --kv-buckets 512,2048
+\b
+skipdec build opt-1.3b-fp16.skipdec --target tensorrt-rtx --gpu-arch 8.9 \\
+    --kv-buckets 512,2048
 
+\b
 skipdec build opt-1.3b.skipdec --target onnxruntime --quantize int8
   for machines without skipdec's compiled kernels
 
 An interrupted build resumes when you run the same command again.
 
 Exit codes: 0 built, 1 failed, 2 usage, 3 environment, 130 interrupted.
-
-Values in round brackets are the defaults.
 """
 
 

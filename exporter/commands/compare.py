@@ -13,21 +13,22 @@ if TYPE_CHECKING:
     from ..comparison.report import ComparisonReport, TensorErrors
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec compare opt-1.3b-int8.skipdec
   with its canonical graphs, if the bundle has them
 
+\b
 skipdec compare opt-1.3b-int8.skipdec --against onnxruntime:disabled
 
+\b
 skipdec compare opt-1.3b-trt.skipdec --against opt-1.3b.skipdec --layer 7
 
 Errors are fractions of a tensor's largest value. The first engine that
 diverges is also compared inside, if both graphs have tensors in common.
 
 Exit codes: 0 all outputs agree, 1 some diverge, 2 usage, 3 environment.
-
-Values in round brackets are the defaults.
 """
 
 

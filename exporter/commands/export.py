@@ -9,38 +9,40 @@ import typer
 
 from ...engines.errors import UsageError
 from ...engines.host.console import stderr_console
-from ...engines.host.options import AsJson, Given, Quiet, from_options
-from ..config import ExportConfig, chosen_dtype
+from ...engines.host.options import AsJson, Quiet, from_options
+from ..config import ExportConfig
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec export opt-1.3b --quantize int8
 
-skipdec export opt-1.3b --fp16 --schedule 2x:horizon=64 -o opt-1.3b.skipdec
+\b
+skipdec export opt-1.3b --dtype float16 --schedule 2x:horizon=64 \\
+    -o opt-1.3b.skipdec
 
-skipdec export ./my-checkpoint --quantize int4 --head-quantize int8 --max-seq-len 512
+\b
+skipdec export ./my-checkpoint --quantize int4 --head-quantize int8 \\
+    --max-seq-len 512
 
-skipdec export opt-1.3b --fp16 --target tensorrt-rtx --gpu-arch 8.9 --max-batch-size 16
+\b
+skipdec export opt-1.3b --dtype float16 --target tensorrt-rtx \\
+    --gpu-arch 8.9 --max-batch-size 16
 
+\b
 skipdec export opt-66b --load-format dummy --dry-run
 
 An interrupted export resumes when you run the same command again.
 
 Exit codes: 0 exported and verified, 1 failed, 2 usage, 3 environment, 130 interrupted.
-
-Values in round brackets are the defaults.
 """
 
 
 @from_options
 def export(
-    given: Given[ExportConfig],
+    config: ExportConfig,
     *,
-    fp16: Annotated[
-        bool,
-        typer.Option("--fp16", help="the same as --dtype float16", rich_help_panel="Bundle"),
-    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="check everything and print the plan; write nothing")
     ] = False,
@@ -53,7 +55,6 @@ def export(
     """Compile a checkpoint layer by layer to a bundle of engines, and verify it."""
     if verbose and quiet:
         raise UsageError("-v", "contradicts -q; use one of them")
-    config = given.build(**chosen_dtype(given.values.get("dtype"), fp16=fp16))
     from ...engines.host.progress import run_job
     from ..pipeline.exporting import export as run_export
     from ..pipeline.exporting import plan_export

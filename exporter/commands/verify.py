@@ -69,15 +69,17 @@ class ReferenceOptions(ValidatedConfig):
 
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec verify opt-1.3b-int8.skipdec
 
+\b
 skipdec verify opt-1.3b-int8.skipdec --reference facebook/opt-1.3b
 
-skipdec verify opt-1.3b.skipdec --reference opt-1.3b --load-format dummy --seed 0 --json
-
-Values in round brackets are the defaults.
+\b
+skipdec verify opt-1.3b.skipdec --reference opt-1.3b --load-format dummy \\
+    --seed 0 --json
 """
 
 

@@ -342,7 +342,7 @@ class Verification:
             return None
         if not self._generates:
             if not self._is_compiled:
-                self._unasked = ("no questions were asked; that needs a larger --verify-memory",)
+                self._unasked = ("no questions were asked; that needs a larger verify_memory",)
             return None
         try:
             questions = asked_questions(self._bundle, tokenizer)

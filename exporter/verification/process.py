@@ -109,7 +109,7 @@ def _crashed(directory: Path, crash: WorkerCrashError) -> VerificationError:
     if crash.code < 0:
         problem = (
             f"the verifying process was killed by signal {-crash.code}, as happens when memory "
-            "runs out; lower --verify-memory, or skip verification with --no-verify"
+            "runs out; lower verify_memory, or skip verification with --no-verify"
         )
     else:
         problem = f"the verifying process ended with code {crash.code}"

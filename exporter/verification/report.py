@@ -118,7 +118,7 @@ class TokenCheck(MeasuredModel):
         if allowed is None or self.divergence <= allowed:  # NaN is not
             return []
         return [
-            f"{self._cost()}; allowed in this precision: {allowed:g}, or set --max-divergence; "
+            f"{self._cost()}; allowed in this precision: {allowed:g}, or set max_divergence; "
             f"{self.equal} of {self.compared} greedy tokens are equal"
         ]
 

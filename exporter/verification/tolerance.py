@@ -148,7 +148,7 @@ def remedies(
             "0.5 -o ranges.json' and --ranges ranges.json"
         )
     if precision.accuracy_level == 4:
-        yield "--accuracy-level 0"
+        yield "accuracy_level 0"
     if "int8" in used:
         yield "--quantize int8-block"
     if "int4" in used:
@@ -157,4 +157,4 @@ def remedies(
         yield f"--block-size {_SMALL_BLOCK}"
     if "int4" in used:
         yield "--quantize int8"
-    yield "--fp16, which rounds no weight to integers"
+    yield "--dtype float16, which rounds no weight to integers"

@@ -48,19 +48,26 @@ _DRAFT_COLUMNS: tuple[tuple[str, Callable[[Any], str]], ...] = (
 )
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec bench opt-1.3b
   full depth and the bundle's own schedule
 
+\b
 skipdec bench opt-1.3b --schedule 2x --schedule 4x
 
-skipdec bench opt-1.3b -b 1,8 --prompt-len 128 --gen-len 64 --threads 2 --json
+\b
+skipdec bench opt-1.3b -b 1,8 --prompt-len 128 --gen-len 64 --threads 2 \\
+    --json
 
+\b
 skipdec bench opt-1.3b --schedule 4x --threads 2 --runtime native
-  libskipdec, the C++ runtime, beside Python's, each with one pool of as many threads
+  libskipdec, the C++ runtime, beside Python's, each with one pool of threads
 
-skipdec bench opt-1.3b-int8 --draft own --draft ends:3 --prompts chats.jsonl --runtime native
+\b
+skipdec bench opt-1.3b-int8 --draft own --draft ends:3 \\
+    --prompts chats.jsonl --runtime native
   drafts beside none on your own texts and chats, in both runtimes
 """
 

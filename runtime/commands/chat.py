@@ -15,20 +15,21 @@ from .checkpoints import ExportChoice, bundle_of
 from .options import open_bundle
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec chat llama-1b.skipdec
 
+\b
 skipdec chat llama-1b.skipdec --system "Be brief." --draft own+lookup
 
-skipdec chat ./SmolLM2-135M-Instruct --dtype float16
+\b
+skipdec chat ./SmolLM2-135M-Instruct --quantize int8
 
 A line is a message; the model has read all before it. /help lists commands such as /reset,
 /schedule and /draft. Ctrl-C ends an answer, Ctrl-D the conversation.
 
 A checkpoint is exported once, into ~/.cache/skipdec.
-
-Values in round brackets are the defaults.
 """
 
 
@@ -49,7 +50,6 @@ class ChatOptions(ValidatedConfig):
     params: Annotated[
         SamplingParams,
         Option(
-            panel="Sampling",
             only=(
                 *("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
                 *("presence_penalty", "frequency_penalty", "seed", "stop"),

@@ -13,16 +13,14 @@ from ...engines.checking import Option, ValidatedConfig, expanded
 from ...engines.errors import UsageError
 from ...engines.manifest import FloatType, Quantization
 
-_CHECKPOINT = Option(panel="Checkpoint")
-
 
 class ExportChoice(ValidatedConfig):
     """The options with which a checkpoint is exported."""
 
-    quantize: Annotated[Quantization, _CHECKPOINT] = Field(
+    quantize: Annotated[Quantization, Option()] = Field(
         default="none", description="of a checkpoint's weights, as for skipdec export"
     )
-    dtype: Annotated[FloatType, _CHECKPOINT] = Field(
+    dtype: FloatType = Field(
         default="float32", description="of a checkpoint's float weights, as for skipdec export"
     )
 

@@ -11,10 +11,12 @@ from ...engines.host.console import facts, print_report, reports_errors
 from ...engines.host.options import AsJson
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec doctor
 
+\b
 skipdec doctor --threads 2 --json
 """
 

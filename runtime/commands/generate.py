@@ -7,36 +7,46 @@ from ...engines.host.options import from_options
 from .options import GenerateOptions
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec generate opt-1.3b.skipdec "The capital of France is" --temperature 0
 
+\b
 cat letter.txt | skipdec generate opt-1.3b.skipdec --max-tokens 64
 
-skipdec generate opt-1.3b.skipdec -p "Once upon a time" --schedule 2x --max-tokens 64 --stream
+\b
+skipdec generate opt-1.3b.skipdec -p "Once upon a time" --schedule 2x \\
+    --max-tokens 64 --stream
 
-skipdec generate llama-1b.skipdec --chat --system "Be brief." -p "Who wrote Faust?"
+\b
+skipdec generate llama-1b.skipdec --chat --system "Be brief." \\
+    -p "Who wrote Faust?"
 
-skipdec generate opt-1.3b.skipdec --input prompts.jsonl --output texts.jsonl --resume
+\b
+skipdec generate opt-1.3b.skipdec --input prompts.jsonl \\
+    --output texts.jsonl --resume
 
-skipdec generate opt-1.3b.skipdec -p "Once upon a time" --schedule full --draft own+lookup
+\b
+skipdec generate opt-1.3b.skipdec -p "Once upon a time" --schedule full \\
+    --draft own+lookup
 
-head -3 prompts.jsonl | skipdec generate opt-1.3b.skipdec --input - --top-p 0.9 --seed 1
+\b
+head -3 prompts.jsonl | skipdec generate opt-1.3b.skipdec --input - \\
+    --top-p 0.9 --seed 1
 
 A pipe whose first line is not a JSON object is one prompt, without its last line feed.
 
-[bold]Lines in[/bold]: {"id": "a", "prompt": "Hello", "max_tokens": 8}. Only the prompt, a text or
+Lines in: {"id": "a", "prompt": "Hello", "max_tokens": 8}. Only the prompt, a text or
 token ids, or the "messages" of a chat, is required. A line may have a "schedule" and every sampling
 option, with _ for -; its default id is its number.
 
-[bold]Lines out[/bold], in the same order: {"id", "text", "token_ids", "finish_reason",
+Lines out, in the same order: {"id", "text", "token_ids", "finish_reason",
 "layers_per_token", "layer_ranges"}, and with --draft "drafts"; for n above 1 {"id", "outputs",
 "layer_ranges"}; for a bad line {"id", "line", "error"}, and the exit code is 1. Ctrl-C keeps
 finished lines; --resume continues from there.
 
 A checkpoint is exported once, into ~/.cache/skipdec.
-
-Values in round brackets are the defaults.
 """
 
 

@@ -15,13 +15,18 @@ from ...engines.host.options import AsJson, BundlePath
 _LARGE_MIXING_LOSS = 1.25  # a linear decay from 16 layers to 8 stays below it
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec inspect opt-1.3b --show schedule --schedule 2x --schedule 4x
 
-skipdec inspect opt-1.3b --show schedule --schedule linear:max=24,min=4,horizon=64 --slots 8
+\b
+skipdec inspect opt-1.3b --show schedule \\
+    --schedule linear:max=24,min=4,horizon=64 --slots 8
 
-skipdec inspect opt-1.3b --show memory --batch-size 8 --prompt-len 512 --json
+\b
+skipdec inspect opt-1.3b --show memory --batch-size 8 --prompt-len 512 \\
+    --json
 """
 
 

@@ -66,9 +66,7 @@ class GenerateOptions(ValidatedConfig):
     system: Annotated[str | None, Option(metavar="TEXT")] = Field(
         default=None, description="the system's message before them, with --chat"
     )
-    template_variables: Annotated[
-        tuple[str, ...], Option("--template-variable", metavar="NAME=VALUE")
-    ] = Field(
+    template_variables: tuple[str, ...] = Field(
         default=(),
         description="for the chat template, e.g. enable_thinking=false; may be repeated",
     )
@@ -89,7 +87,7 @@ class GenerateOptions(ValidatedConfig):
     quiet: Annotated[bool, Option("-q")] = Field(default=False, description="report only errors")
     opening: Annotated[OpenOptions, Option(only=GENERATOR_OPTIONS)] = OpenOptions()
     export: Annotated[ExportChoice, Option()] = ExportChoice()
-    params: Annotated[SamplingParams, Option(panel="Sampling")] = SamplingParams()
+    params: Annotated[SamplingParams, Option()] = SamplingParams()
 
     def _problems(self) -> Iterator[str]:
         if self.texts and self.input is not None:
@@ -151,7 +149,7 @@ class GenerateOptions(ValidatedConfig):
             generator = open_bundle(self.bundle, self.opening)
             if (template := generator.prompt_template) is not None and not self.chat:
                 events.note(
-                    f"text prompts are put into {template!r}, as in tuning (--raw-prompt "
+                    f"text prompts are put into {template!r}, as in tuning (raw_prompts "
                     "disables this)"
                 )
         return generator

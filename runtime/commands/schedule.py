@@ -12,7 +12,6 @@ import typer
 from ...engines.checking import expanded
 from ...engines.documents import sealed_text
 from ...engines.errors import UsageError, shown
-from ...engines.host.application import Application
 from ...engines.host.console import Part, Table, print_report, reports_errors
 from ...engines.host.options import AsJson, BundlePath
 
@@ -20,11 +19,12 @@ if TYPE_CHECKING:
     from ..schedule import ExitSchedule, LayerPlan
 
 _EPILOG = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 {examples}
 
-[bold]Schedules[/bold]: full | 2x, 3x, … | 2x:horizon=64,placement=bottom |
+Schedules: full | 2x, 3x, … | 2x:horizon=64,placement=bottom |
 linear:max=16,min=8,warmup=1,horizon=64 | power:…,power=2 | exponential:…,rate=3 |
 cosine:… | step:…,steps=4 | d3:max=24,min=8,alpha=0.98 | constant:max=12 |
 table:table=16/12/8 | a file.json. Placements: top, bottom, unified (constant only),
@@ -51,7 +51,7 @@ Horizon = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the ``schedule`` commands to ``app``."""
-    commands = Application(no_args_is_help=True)
+    commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     for name, command, examples in (
         ("show", show, ("2x --layers 24", "opt-1.3b.skipdec")),
         ("plot", plot, ("4x --layers 24 --horizon 64 -o 4x.svg", "opt-1.3b.skipdec -o own.svg")),

@@ -25,16 +25,22 @@ if TYPE_CHECKING:
 _SWITCH_SECONDS = 0.001
 
 EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec serve opt-1.3b.skipdec
 
+\b
 skipdec serve opt-1.3b.skipdec --schedule 2x --allow-schedule 4x
 
+\b
 skipdec serve opt-1.3b.skipdec --schedule full --draft own+lookup
 
-skipdec serve small=opt-125m-int8 large=opt-1.3b-int8 --host 0.0.0.0 --api-key-file keys.txt
+\b
+skipdec serve small=opt-125m-int8 large=opt-1.3b-int8 --host 0.0.0.0 \\
+    --api-key-file keys.txt
 
+\b
 skipdec serve opt-1.3b.skipdec --threads 16 --kv-memory 8GiB
 
 Clients: POST /v1/completions as OpenAI's, GET /v1/models, /v1/schedules, /health/live,
@@ -42,8 +48,6 @@ Clients: POST /v1/completions as OpenAI's, GET /v1/models, /v1/schedules, /healt
 Each bundle runs in a worker process, which is restarted when it dies; the exit code is 1 if it
 dies repeatedly. All bundles share --threads and --kv-memory; --max-batch-size is for each.
 A checkpoint is exported once, into ~/.cache/skipdec.
-
-Values in round brackets are the defaults.
 """
 
 
@@ -57,8 +61,8 @@ class ServeOptions(ValidatedConfig):
     )
     opening: Annotated[OpenOptions, Option()] = OpenOptions()
     export: Annotated[ExportChoice, Option()] = ExportChoice()
-    server: Annotated[ServerConfig, Option(panel="Server")] = ServerConfig()
-    restarts: Annotated[RestartPolicy, Option(panel="Limits")] = RestartPolicy()
+    server: Annotated[ServerConfig, Option()] = ServerConfig()
+    restarts: Annotated[RestartPolicy, Option()] = RestartPolicy()
 
     def workers(self, bundles: Sequence[ServedBundle]) -> dict[str, WorkerSettings]:
         """Return the settings of each bundle's worker by its name; all share one machine."""

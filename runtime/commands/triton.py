@@ -9,23 +9,27 @@ import typer
 from typer.core import TyperGroup
 
 from ...engines.errors import SkipDecError
-from ...engines.host.application import Application
 from ...engines.host.console import print_json, reports_errors
 from ...engines.host.options import AsJson, from_options
 from ..serving.triton.settings import TritonRepositoryConfig
 
 _REPOSITORY_EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec triton opt-1.3b -o models --schedule 2x
 
-skipdec triton opt-1.3b opt-125m -o models --copy --threads 4 --kv-memory 4GiB
+\b
+skipdec triton opt-1.3b opt-125m -o models --copy --threads 4 \\
+    --kv-memory 4GiB
 """
 _CHECK_EXAMPLES = """
-[bold]Examples[/bold]
+Examples:
 
+\b
 skipdec triton check http://localhost:8000
 
+\b
 skipdec triton check http://localhost:8000 --model opt-1.3b --timeout 5
 """
 
@@ -41,7 +45,7 @@ class _Commands(TyperGroup):
 
 def register(app: typer.Typer) -> None:
     """Add the ``triton`` commands to ``app``."""
-    commands = Application(no_args_is_help=True)
+    commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     commands.command("repository", epilog=_REPOSITORY_EXAMPLES)(repository)
     commands.command("check", epilog=_CHECK_EXAMPLES)(check)
     app.add_typer(

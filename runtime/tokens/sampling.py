@@ -20,8 +20,6 @@ MAX_STOP_STRINGS = integer("max_stop_strings")  # each is searched for at every 
 MAX_STOP_LENGTH = integer("max_stop_length")
 MAX_LOGPROBS = integer("max_logprobs")  # of one prompt, all completions: about 250 MB
 
-_STOPPING, _RESULTS = "Stopping", "Results"  # panels of options
-
 
 def as_tuple(value: object) -> object:
     """Make a tuple of a string, a list or None; the field checks anything else."""
@@ -78,7 +76,7 @@ class SamplingParams(ValidatedConfig):
         le=1e6,
         description="a number from 0 to 1000000; 0 is greedy: the most probable token",
     )
-    top_k: Annotated[int, Option()] = Field(
+    top_k: int = Field(
         default=0,
         ge=-1,
         description="an integer from 1: only the k most probable tokens; 0 and -1 are off",
@@ -90,26 +88,26 @@ class SamplingParams(ValidatedConfig):
         description="a number above 0 and up to 1: only the most probable tokens with this sum; "
         "1 is off",
     )
-    min_p: Annotated[float, Option()] = Field(
+    min_p: float = Field(
         default=0.0,
         ge=0,
         le=1,
         description="a number from 0 to 1: minimum probability relative to the best token's",
     )
-    repetition_penalty: Annotated[float, Option()] = Field(
+    repetition_penalty: float = Field(
         default=1.0,
         ge=0.01,
         le=100,
         description="a number from 0.01 to 100; above 1 makes tokens of prompt and output less "
         "likely",
     )
-    presence_penalty: Annotated[float, Option()] = Field(
+    presence_penalty: float = Field(
         default=0.0,
         ge=-2,
         le=2,
         description="a number from -2 to 2, subtracted once from every token in the output",
     )
-    frequency_penalty: Annotated[float, Option()] = Field(
+    frequency_penalty: float = Field(
         default=0.0,
         ge=-2,
         le=2,
@@ -124,42 +122,24 @@ class SamplingParams(ValidatedConfig):
         le=MAX_COMPLETIONS,
         description=f"an integer from 1 to {MAX_COMPLETIONS}: completions per prompt",
     )
-    min_tokens: Annotated[
-        int, Option(help="minimum tokens before anything ends the text", panel=_STOPPING)
-    ] = Field(default=0, ge=0, description="an integer from 0 to max_tokens")
+    min_tokens: int = Field(default=0, ge=0, description="an integer from 0 to max_tokens")
     stop: Annotated[
         StopStrings,
         BeforeValidator(as_tuple),
-        Option(help="text that ends it; may be repeated", panel=_STOPPING),
+        Option(help="text that ends it; may be repeated"),
     ] = Field(
         default=(),
         max_length=MAX_STOP_STRINGS,
         description=f"a non-empty string of up to {MAX_STOP_LENGTH} characters or a list of up to "
         f"{MAX_STOP_STRINGS} such",
     )
-    stop_token_ids: Annotated[
-        TokenIds,
-        BeforeValidator(as_tuple),
-        Option("--stop-token-id", help="may be repeated", panel=_STOPPING),
-    ] = Field(default=(), description="a list of token ids from 0")
-    ignore_eos: Annotated[bool, Option(help="go on after the end of text", panel=_STOPPING)] = (
-        Field(default=False, description="True or False")
+    stop_token_ids: Annotated[TokenIds, BeforeValidator(as_tuple)] = Field(
+        default=(), description="a list of token ids from 0"
     )
-    include_stop_str_in_output: Annotated[
-        bool, Option(help="keep the stop text that ended it", panel=_STOPPING)
-    ] = Field(default=False, description="True or False")
-    skip_special_tokens: Annotated[
-        bool,
-        Option(
-            " /--keep-special-tokens",
-            help="show special tokens",
-            show_default=False,
-            panel=_RESULTS,
-        ),
-    ] = Field(default=True, description="True or False")
-    logprobs: Annotated[
-        LogprobCount, Option(help="log-probabilities of the k best (off)", panel=_RESULTS)
-    ] = Field(
+    ignore_eos: bool = Field(default=False, description="True or False")
+    include_stop_str_in_output: bool = Field(default=False, description="True or False")
+    skip_special_tokens: bool = Field(default=True, description="True or False")
+    logprobs: LogprobCount = Field(
         default=None,
         ge=0,
         description="an integer from 0: most probable tokens reported beside the chosen one",

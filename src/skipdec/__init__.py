@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .calib.fitting.fitting import Fit as Fit
     from .calib.fitting.fitting import fit as fit
     from .calib.fitting.inputs import FitConfig as FitConfig
-    from .calib.fitting.inputs import MaxLoss as MaxLoss
-    from .calib.fitting.inputs import TargetSpeedup as TargetSpeedup
     from .calib.fitting.search import SearchConfig as SearchConfig
     from .calib.fitting.space import SpaceConfig as SpaceConfig
     from .calib.rounding.config import RoundingConfig as RoundingConfig
@@ -144,7 +142,7 @@ _MAKING = _by_name(
         ".calib.evaluation.config": "BundleChoice EvaluationConfig MetricOptions",
         ".calib.evaluation.evaluation": "Evaluation evaluate",
         ".calib.fitting.fitting": "Fit fit",
-        ".calib.fitting.inputs": "FitConfig MaxLoss TargetSpeedup",
+        ".calib.fitting.inputs": "FitConfig",
         ".calib.fitting.search": "SearchConfig",
         ".calib.fitting.space": "SpaceConfig",
         ".calib.rounding.config": "RoundingConfig",

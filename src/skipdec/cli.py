@@ -13,7 +13,6 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from .engines.host.application import Application, CommandGroup
 from .engines.host.console import discard_stdout, prepare_streams, reports_errors
 from .engines.host.installation import own_version
 from .engines.host.processor import restart_with_huge_pages
@@ -45,7 +44,7 @@ _COMMANDS = {
 }
 
 
-class _Commands(CommandGroup):
+class _Commands(TyperGroup):
     """Lists commands without importing them, which would make ``--help`` slow."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  (typer's own)
@@ -59,7 +58,7 @@ def _load(name: str) -> Any:  # noqa: ANN401  (typer's own type of commands)
         from .runtime.commands import checkpoints
 
         checkpoints.exporter = _cached_bundle
-    app = Application()
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
     if hasattr(module, "register"):
         module.register(app)
     else:
@@ -76,12 +75,12 @@ def _cached_bundle(model: str, choice: ExportChoice, quiet: bool) -> Path | None
 
 def build_app() -> typer.Typer:
     """Return the command-line application with the commands of every folder."""
-    app = Application(
+    app = typer.Typer(
         name="skipdec",
         help="Language models compiled layer by layer, decoded with only the layers of each token.",
         no_args_is_help=True,
         cls=_Commands,
-        add_completion=True,
+        rich_markup_mode=None,
     )
     app.callback()(_root)
     for name, (_, purpose) in _COMMANDS.items():

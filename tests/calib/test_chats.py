@@ -14,7 +14,7 @@ from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
 from skipdec.calib.evaluation.evaluation import evaluate
 from skipdec.calib.evaluation.inputs import prepare as prepare_evaluation
-from skipdec.calib.fitting.inputs import FitConfig, TargetSpeedup, prepare
+from skipdec.calib.fitting.inputs import FitConfig, prepare
 from skipdec.calib.layerwise.plan import open_texts
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.plan import plan_tuning
@@ -63,7 +63,7 @@ def calibrated(model: Path, bundle: Path, data: DataConfig) -> Rows:
 
 
 def fitted(model: Path, bundle: Path, data: DataConfig) -> Rows:
-    inputs = prepare(FitConfig(bundle=bundle, data=data, goal=TargetSpeedup(1.2)))
+    inputs = prepare(FitConfig(bundle=bundle, data=data, target_speedup=1.2))
     return {(one.prompt_token_ids, one.completion_token_ids) for one in inputs.data.examples}
 
 

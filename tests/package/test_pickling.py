@@ -26,9 +26,7 @@ EXAMPLES: dict[str, Callable[[], object]] = {
         bundles=(skipdec.BundleChoice("a", Path("bundle")),), data=DATA, schedules=("2x",)
     ),
     "ExportConfig": lambda: skipdec.ExportConfig(model="opt-125m", output=Path("bundle")),
-    "FitConfig": lambda: skipdec.FitConfig(
-        bundle=Path("bundle"), data=DATA, goal=skipdec.TargetSpeedup(1.5)
-    ),
+    "FitConfig": lambda: skipdec.FitConfig(bundle=Path("bundle"), data=DATA, target_speedup=1.5),
     "MetricOptions": skipdec.MetricOptions,
     "OpenOptions": lambda: skipdec.OpenOptions(schedule="2x", kv_memory="2GiB"),
     "RestartPolicy": skipdec.RestartPolicy,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from ....engines.bundle import EngineBundle
-from ....engines.checking import Option, ValidatedConfig
+from ....engines.checking import ValidatedConfig
 from ....engines.errors import UsageError
 from ....engines.host.processor import available_cores
 from ...opening import OpenOptions
@@ -30,7 +30,7 @@ class RestartPolicy(ValidatedConfig):
     max_deaths: Annotated[int, Field(ge=0)] = 3  # in `window` seconds; one more is the end
     window: Annotated[float, Field(gt=0)] = 300.0
     delays: Annotated[tuple[float, ...], Field(min_length=1)] = (0.0, 1.0, 4.0)  # then the last
-    poison_timeout: Annotated[float, Option()] = Field(
+    poison_timeout: float = Field(
         default=3600.0,
         gt=0,
         description="seconds in which a request is refused with which two workers died",

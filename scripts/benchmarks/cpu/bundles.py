@@ -16,7 +16,7 @@ _OWN = ("--kernels", "skipdec")
 _ONNX_RUNTIME = ("--kernels", "onnxruntime")
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "float32": _OWN,
-    "float16": (*_OWN, "--fp16"),
+    "float16": (*_OWN, "--dtype=float16"),
     "bfloat16": (*_OWN, "--dtype", "bfloat16"),
     "int8": (*_OWN, "--quantize", "int8"),
     "int8-kv-float32": (*_OWN, "--quantize", "int8", "--kv-dtype", "float32"),

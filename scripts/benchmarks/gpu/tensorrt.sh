@@ -6,8 +6,9 @@ work="$1" prompt="$2" tokens="$3"
 python="${PYTHON:-python3}"
 "$python" -P -c "import tensorrt" 2>/dev/null || { echo "TensorRT is not installed" && exit; }
 skipdec() { "$python" -c 'from skipdec.cli import main; main()' "$@"; }
-skipdec export opt-125m -o "$work/canonical" --fp16 --load-format=dummy --keep-canonical \
+skipdec export opt-125m -o "$work/canonical" --dtype=float16 --load-format=dummy --keep-canonical \
     --no-verify --kernels=onnxruntime --force --quiet --max-seq-len=$((prompt + tokens)) >&2
-skipdec build "$work/canonical" --target=tensorrt -o "$work/plans" --max-batch-size=8 \
-    --max-prompt-len="$prompt" --force >&2
+echo "tensorrt: {max_prompt_len: $prompt}" > "$work/plans.yaml"
+skipdec build "$work/canonical" --config "$work/plans.yaml" --target=tensorrt -o "$work/plans" \
+    --max-batch-size=8 --force >&2
 skipdec bench "$work/plans" --batch-sizes=1 --schedule=5x --json

@@ -34,7 +34,7 @@ def test_overlong_rows_shrink_both_parts_proportionally(model: Path, tmp_path: P
     rows.write_text("mr,ref\n" + "name[Ant],A pub.\n" * 3 + f"name[{'B' * 60}],No.\n" * 2)
     options = ("--data", rows, "--preset", "e2e", *SMALL, "-o", tmp_path / "ranges.json")
     assert "line 5" in run(model, *options).stderr
-    result = run(model, *options, "--long-prompts", "drop")
+    result = run(model, *options, *command_line.config(data={"long_prompts": "drop"}))
     assert result.exit_code == 0, result.stderr
     assert "left out, too long: 2 of 5 rows" in result.stderr
     assert "2 texts for the ranges, 1 for the losses" in result.stderr

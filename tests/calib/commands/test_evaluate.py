@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from command_line import run, run_process
+from command_line import config, run, run_process
 from evaluations import SKIPPING
 
 evaluate = partial(run_process, "evaluate")
@@ -17,8 +17,7 @@ SMALL = [
     "5",
     "--batch-size",
     "2",
-    "--resamples",
-    "10",
+    *config(resamples=10),
     "--threads",
     "1",
     "--seconds",
@@ -52,7 +51,11 @@ def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
 def test_a_text_is_scored_by_position(bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("the cat sat on the mat and the dog sat by the cat " * 3)
-    options = ["--passage-words", "2+6", "--score-only", "--by-position", "--resamples", "10"]
+    options = [
+        "--score-only",
+        "--by-position",
+        *config(data={"passage_words": "2+6"}, resamples=10),
+    ]
     result = evaluate(bundle, "--data", path, *options, "--threads", "1")
     assert result.returncode == 0, result.stderr
     assert "references scored, no texts generated" in result.stdout
@@ -65,7 +68,7 @@ def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -
         (["--schedule", "9x"], "largest possible: 3x"),
         (["--preset", "e2e"], "rows.jsonl, line 1: has no 'mr'"),
         (["-o", data.parent], f"{data.parent} | exists and is not an evaluation"),
-        (["--passage-words", "1+1"], "only a text is cut into passages"),
+        (config(data={"passage_words": "1+1"}), "only a text is cut into passages"),
     ):
         command = ["evaluate", bundle, "--data", data, *arguments]
         result = run(*command)

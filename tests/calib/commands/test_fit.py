@@ -7,13 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command_line import run, run_process
+from command_line import config, run, run_process
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
-SMALL = ["--placement", "top", "--decay", "linear", "--warmup", "1", "--budget", "8"]
+SMALL = ["--placement", "top", "--decay", "linear", "--budget", "8"]
+SMALL += config(space={"warmups": [1]})
 SMALL += ["--threads", "1", "--speedup-of", "steps", "--seconds", "0"]
 
 
@@ -65,7 +66,7 @@ def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
     assert (document["num_scored"], document["threads"]) == (8, 1)
     assert document["prompt_template"] == "{prompt}"
     assert document["goal"] == "MaxLoss"
-    assert document["config"]["goal"] == {"value": 100.0, "is_relative": True}
+    assert document["config"]["max_loss"] == "+100"
 
 
 def test_cut_completions_are_reported(bundle: Path, tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import command_line
 import pytest
+from command_line import config
 
 FRESH = ("--from-scratch", "layers=4,width=32,heads=2,positions=48", "--vocab-size", "300")
 
+CPU = config(device="cpu")
 
 run = partial(command_line.run, "tune")
 
@@ -23,8 +25,16 @@ def rows(tmp_path: Path) -> Path:
 
 
 def test_json_report(rows: Path, tmp_path: Path) -> None:
-    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu")
-    short = ("--max-steps", 2, "--logging-steps", 1, "--mixture", "full", "-q", "--json")
+    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", *CPU)
+    short = (
+        "--max-steps",
+        2,
+        *config(device="cpu", logging_steps=1),
+        "--mixture",
+        "full",
+        "-q",
+        "--json",
+    )
     result = run(*FRESH, *options, *short, "-o", tmp_path / "tuned")
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
@@ -34,7 +44,7 @@ def test_json_report(rows: Path, tmp_path: Path) -> None:
 
 
 def test_a_short_summary_says_what_comes_next(rows: Path, tmp_path: Path) -> None:
-    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu")
+    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", *CPU)
     result = run(*FRESH, *options, "--max-steps", 2, "-o", tmp_path / "tuned")
     assert f"next: skipdec export {tmp_path / 'tuned'}" in result.stdout
     assert "the median completion, in tokens" in result.stderr
@@ -43,8 +53,14 @@ def test_a_short_summary_says_what_comes_next(rows: Path, tmp_path: Path) -> Non
 def test_long_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> None:
     with rows.open("a") as file:
         file.write(f"name[{'Cat ' * 60}],Cat is a pub.\n")
-    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu")
-    long = ("--long-prompts", "drop", "--max-steps", 1, "-o", tmp_path / "tuned")
+    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", *CPU)
+    long = (
+        *config(device="cpu", data={"long_prompts": "drop"}),
+        "--max-steps",
+        1,
+        "-o",
+        tmp_path / "tuned",
+    )
     result = run(*FRESH, *options, *long)
     assert result.exit_code == 0, result.stderr
     assert "left out, too long: 1 of 9 rows" in result.stderr
@@ -79,10 +95,9 @@ def test_usage_errors_come_before_work(
 def test_a_draft_layer_alone_is_behind_the_first_layer(
     model: Path, rows: Path, tmp_path: Path
 ) -> None:
-    """The option needs no number, also before other arguments."""
-    data = ("--data", rows, "--preset", "e2e", "--validation", rows, "--device", "cpu")
+    data = ("--data", rows, "--preset", "e2e", "--validation", rows, *CPU)
     output = tmp_path / "draft"
-    result = run("--draft-layer", model, *data, "--max-steps", 2, "-o", output)
+    result = run(model, "--draft-layer", 1, *data, "--max-steps", 2, "-o", output)
     assert result.exit_code == 0, result.stderr
     assert "a draft layer behind layer 0; the model is frozen" in result.stderr
     held_out = next(line for line in result.stdout.splitlines() if "held-out loss" in line)
@@ -96,7 +111,7 @@ def test_a_draft_layer_alone_is_behind_the_first_layer(
 def test_a_model_that_drafts_for_itself_is_told_how_to_run(
     model: Path, rows: Path, tmp_path: Path
 ) -> None:
-    data = ("--data", rows, "--preset", "e2e", "--validation", rows, "--device", "cpu")
+    data = ("--data", rows, "--preset", "e2e", "--validation", rows, *CPU)
     output = tmp_path / "drafts"
     result = run(model, "--draft", "ends:2", *data, "--max-steps", 1, "-o", output)
     assert result.exit_code == 0, result.stderr
@@ -115,7 +130,7 @@ def test_a_model_that_drafts_for_itself_is_told_how_to_run(
         (("--draft-layer", "6"), "draft_layer | is 6; allowed: 1 to 5"),
         (("--draft", "ends:9"), "9 layers of 6; allowed: 1 to 5"),
         (("--draft", "end:3"), "did you mean 'ends'?"),
-        (("--draft-weight", "0.5", "--schedule", "full"), "--draft-weight needs --draft"),
+        ((*config(draft={"weight": 0.5}), "--schedule", "full"), "--draft is missing; give it"),
         (("--schedule", "2x", "--vocab-size", "500"), "--vocab-size needs --from-scratch"),
     ],
 )
@@ -144,8 +159,14 @@ def test_ctrl_c_advises_to_resume_only_what_was_saved(
             raise KeyboardInterrupt
 
     monkeypatch.setattr("skipdec.engines.host.progress.ConsoleProgress.advance", advance)
-    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "--device", "cpu", "-q")
-    short = ("--max-steps", 4, "--save-steps", save_steps, "-o", tmp_path / "tuned")
+    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "-q")
+    short = (
+        "--max-steps",
+        4,
+        *config(device="cpu", save_steps=save_steps),
+        "-o",
+        tmp_path / "tuned",
+    )
     result = run(*FRESH, *options, *short)
     assert result.exit_code == 130
     assert advice in result.stderr

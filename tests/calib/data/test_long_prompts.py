@@ -52,7 +52,7 @@ def test_prompts_without_room_are_refused_by_default() -> None:
         UsageError, match="line 2: the prompt has 5 tokens; allowed: at most 4"
     ) as it:
         tokenised("refuse", max_length=5)
-    assert "or see --long-prompts" in str(it.value)
+    assert "or set the data's long_prompts" in str(it.value)
 
 
 @pytest.mark.parametrize(("max_length", "num_truncated"), [(8, 0), (7, 1)])

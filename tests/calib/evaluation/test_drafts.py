@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import config as options_file
 from command_line import run
 from evaluations import SKIPPING, write_rows
 from text_bundles import STRUCTURE, copy_with_tokenizer
@@ -148,8 +149,7 @@ def test_the_command_prints_the_table(config: EvaluationConfig) -> None:
         "8",
         "--draft",
         "own",
-        "--resamples",
-        "5",
+        *options_file(resamples=5),
         "--json",
         "-q",
         "--seconds",

@@ -47,7 +47,8 @@ def config(goal: Goal, seconds: float = 1, speedup_of: SpeedupOf = "steps") -> F
     return FitConfig(
         bundle=Path("bundle"),
         data=DataConfig(path=Path()),
-        goal=goal,
+        target_speedup=goal.value if isinstance(goal, TargetSpeedup) else None,
+        max_loss=f"{'+' * goal.is_relative}{goal.value}" if isinstance(goal, MaxLoss) else None,
         seconds=seconds,
         speedup_of=speedup_of,
     )
@@ -173,7 +174,7 @@ def test_impossible_settings_are_refused_together() -> None:
         FitConfig(
             bundle=Path("bundle"),
             data=DataConfig(path=Path()),
-            goal=TargetSpeedup(2),
+            target_speedup=2,
             num_examples=0,
             horizon=0,
             seconds=-1,
@@ -299,7 +300,7 @@ def test_a_target_is_of_whole_calls_unless_told_otherwise() -> None:
     asked = FitConfig(
         bundle=Path("bundle"),
         data=DataConfig(path=Path()),
-        goal=TargetSpeedup(1.5),
+        target_speedup=1.5,
     )
 
     def measure(schedule: ExitSchedule) -> MeasuredSpeedup:

@@ -19,7 +19,7 @@ from transformers import OPTForCausalLM
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.fitting.fitting import Fit, NearMiss, fit
-from skipdec.calib.fitting.inputs import FitConfig, MaxLoss, TargetSpeedup, prepare
+from skipdec.calib.fitting.inputs import FitConfig, prepare
 from skipdec.calib.fitting.report import fit_parts, report_document
 from skipdec.calib.fitting.search import SearchConfig
 from skipdec.calib.fitting.space import SpaceConfig
@@ -40,7 +40,7 @@ def config(bundle: Path, data: Path) -> FitConfig:
     return FitConfig(
         bundle=bundle,
         data=DataConfig(path=data),
-        goal=TargetSpeedup(1.4),
+        target_speedup=1.4,
         space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),
         search=SearchConfig(budget=15),
         speedup_of="steps",
@@ -121,7 +121,7 @@ def test_the_loss_is_the_torch_models_at_that_depth(
 
 def test_the_fastest_within_a_loss_is_chosen(config: FitConfig, found: Fit) -> None:
     bound = float(np.median([loss for _, _, loss in exhaustive(found)]))
-    result = fit(config.updated(goal=MaxLoss(bound, False)), Generator.open)
+    result = fit(config.updated(target_speedup=None, max_loss=str(bound)), Generator.open)
     fastest = max(speed for _, speed, loss in exhaustive(found) if loss <= bound)
     assert result.chosen.predicted.steps == pytest.approx(fastest)
     assert result.chosen.loss <= bound
@@ -197,7 +197,7 @@ def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
 def test_target_beyond_bytes_is_refused_without_timing(
     config: FitConfig,
 ) -> None:
-    asked = config.updated(seconds=1, goal=TargetSpeedup(2.99))
+    asked = config.updated(seconds=1, target_speedup=2.99)
     with (
         patch(MEASURE, side_effect=AssertionError("timed")),
         pytest.raises(
@@ -210,7 +210,7 @@ def test_target_beyond_bytes_is_refused_without_timing(
 def test_a_target_beyond_layers_is_refused_before_engines_load(config: FitConfig) -> None:
     never_opened = Mock(spec=Generator.open)
     with pytest.raises(SkipDecError, match="runs 2 of 6 layers, so it gains 3× at most") as error:
-        fit(config.updated(goal=TargetSpeedup(50)), never_opened)
+        fit(config.updated(target_speedup=50), never_opened)
     assert error.value.exit_code == 1
     never_opened.assert_not_called()
 
@@ -226,7 +226,7 @@ def test_a_target_that_the_fastest_reaches_is_met_however_small_the_search(
     reached = cost.bytes_ratio(fastest[0], [len(inputs.prompt)], inputs.num_tokens)
     asked = config.updated(
         space=space,
-        goal=TargetSpeedup(reached - 0.001),
+        target_speedup=reached - 0.001,
         search=SearchConfig(budget=1),
     )
     result = fit(asked, Generator.open)
@@ -241,8 +241,8 @@ def test_a_prompt_that_fills_the_model_is_timed_with_room_for_steps(
 ) -> None:
     path = tmp_path / "full.jsonl"
     path.write_text(json.dumps({"prompt": "x" * 62, "completion": "y"}) + "\n")
-    goal = MaxLoss(100, False)
-    timed = config.updated(data=DataConfig(path=path), goal=goal, seconds=0.01)
+    loss = {"target_speedup": None, "max_loss": "100"}
+    timed = config.updated(data=DataConfig(path=path), seconds=0.01, **loss)
     inputs = prepare(timed)
     assert len(inputs.examples[0].prompt_token_ids) == 63
     assert (len(inputs.prompt), inputs.num_tokens) == (62, 2)
@@ -253,7 +253,7 @@ def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
     asked = config.updated(
         seconds=0.01,
         speedup_of="call",
-        goal=TargetSpeedup(1.3),
+        target_speedup=1.3,
         space=config.space.updated(prompts=("full", "decay")),
         search=SearchConfig(budget=30),
     )
@@ -267,8 +267,8 @@ def test_calls_are_fitted_by_calls(config: FitConfig) -> None:
 
 
 def test_timing_runs_real_texts(config: FitConfig) -> None:
-    goal = MaxLoss(100, False)  # any schedule may be chosen, however fast this machine is
-    timed = config.updated(goal=goal, seconds=0.01)
+    # Any schedule may be chosen, however fast this machine is.
+    timed = config.updated(target_speedup=None, max_loss="100", seconds=0.01)
     result = fit(timed, Generator.open)
     assert result.measured is not None
     assert result.measured.turns >= 3

@@ -14,7 +14,7 @@ from reports import as_json, shown
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.fitting.fitting import fit
-from skipdec.calib.fitting.inputs import FitConfig, MaxLoss, TargetSpeedup
+from skipdec.calib.fitting.inputs import FitConfig
 from skipdec.calib.fitting.report import fit_parts, report_document
 from skipdec.calib.fitting.space import SpaceConfig
 from skipdec.calib.fitting.speed import SpeedModel
@@ -41,7 +41,7 @@ def config(bundle: Path, data: Path) -> FitConfig:
     return FitConfig(
         bundle=bundle,
         data=DataConfig(path=data),
-        goal=TargetSpeedup(1.3),
+        target_speedup=1.3,
         space=SpaceConfig(decays=("linear",), placements=("top",), warmups=(1,)),
         seconds=0,
         speedup_of="mixed",
@@ -92,7 +92,7 @@ def test_a_server_gets_a_flatter_schedule_at_the_same_target(config: FitConfig) 
 
 def test_bytes_alone_predict_running_rows(config: FitConfig) -> None:
     """Nothing is timed, whatever the seconds; the report names the rows."""
-    asked = config.updated(goal=MaxLoss(100, False), seconds=7, slots=3)
+    asked = config.updated(target_speedup=None, max_loss="100", seconds=7, slots=3)
     with patch("skipdec.calib.fitting.fitting.measure_speedup", side_effect=AssertionError):
         found = fit(asked)
     assert found.measured is None

@@ -89,9 +89,7 @@ def test_weights_are_checked_in_the_published_type(
 ) -> None:
     """1e5 is finite in float32 but not in float16."""
     add_callback(Weight(1e5, 1), monkeypatch)
-    with pytest.raises(
-        SkipDecError, match=r"not finite as float16.*leave out --save-dtype float16"
-    ):
+    with pytest.raises(SkipDecError, match=r"not finite as float16.*leave out save_dtype float16"):
         tune(settings(tmp_path, max_steps=1, save_dtype="float16"))
     assert not settings(tmp_path).output.exists()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import config as options_file
 from command_line import run
 from huggingface_hub import ModelCard
 from interruptions import Signal, interrupt
@@ -185,7 +186,7 @@ def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: P
     assert f"put into {template!r}" in shown.output
     command = ["generate", str(bundle), "-p", "name[Ant]", "--max-tokens", "1"]
     assert f"put into {template!r}" in run(*command).stderr
-    assert "put into" not in run(*command, "--raw-prompt").stderr
+    assert "put into" not in run(*command, *options_file(opening={"raw_prompts": True})).stderr
 
 
 def test_the_horizon_is_the_median_completion(settings: Callable[..., TuneConfig]) -> None:

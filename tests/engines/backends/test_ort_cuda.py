@@ -158,7 +158,9 @@ def test_operators_without_a_kernel_lead_to_another_export(
     bundle = EngineBundle.open(exported("pre_norm", quantize="int8"))
     with pytest.raises(expected) as caught:
         cuda_backend.load(bundle, bundle.manifest.head)
-    assert ("export the model with --fp16" in str(caught.value)) == (expected is not BundleError)
+    assert ("export the model with --dtype float16" in str(caught.value)) == (
+        expected is not BundleError
+    )
 
 
 def test_a_session_that_fell_back_to_the_cpu_is_refused(

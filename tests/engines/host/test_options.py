@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from skipdec.engines.checking import MemorySize, Option, ValidatedConfig, split_at_commas
 from skipdec.engines.errors import UsageError
-from skipdec.engines.host.application import Application
-from skipdec.engines.host.options import Given, from_options
+from skipdec.engines.host.options import from_options
 
 
 class Grid(ValidatedConfig):
@@ -27,29 +26,23 @@ class Config(ValidatedConfig):
     output: Annotated[Path | None, Option("-o", metavar="DIR")] = Field(
         default=None, description="where it goes"
     )
-    jobs: Annotated[int, Option("-j", panel="Running")] = Field(default=2, ge=1, le=8)
+    jobs: Annotated[int, Option("-j")] = Field(default=2, ge=1, le=8)
     verify: Annotated[bool, Option()] = True
     force: Annotated[bool, Option()] = False
     dtype: Annotated[Literal["float32", "float16"], Option()] = "float32"
     level: Annotated[Literal[0, 4], Option()] = 4
     memory: Annotated[MemorySize, Option("--kv-memory")] = 1 << 30
-    limit: Annotated[int | None, Option(null="0")] = Field(default=16, ge=1)
     stop: Annotated[tuple[str, ...], Option()] = ()
     ids: Annotated[tuple[Annotated[int, Strict()], ...], Option("--id")] = ()
     sizes: Annotated[tuple[int, ...], BeforeValidator(split_at_commas), Option(repeated=False)] = (
         1,
     )
-    grid: Annotated[Grid | None, Option(panel="Grid")] = None
+    grid: Annotated[Grid | None, Option()] = None
     hidden: int = 3
 
     def _problems(self) -> Iterator[str]:
         if self.force and not self.verify:
             yield "`force` needs `verify`"
-
-
-class Bare(ValidatedConfig):
-    source: Annotated[str | None, Option(metavar="[SOURCE]", is_argument=True)] = None
-    layer: Annotated[int | None, Option(bare="1")] = None
 
 
 def run(*arguments: str) -> tuple[Any, Config | None]:
@@ -59,7 +52,7 @@ def run(*arguments: str) -> tuple[Any, Config | None]:
     def command(config: Config) -> None:
         built.append(config)
 
-    app = typer.Typer()
+    app = typer.Typer(rich_markup_mode=None)
     app.command("make")(command)
     result = CliRunner().invoke(app, list(arguments), prog_name="make")
     return result, built[0] if built else None
@@ -77,7 +70,7 @@ class Choice(ValidatedConfig):
 
 
 def test_a_choice_that_is_missing_is_refused_with_what_is_allowed() -> None:
-    app = typer.Typer()
+    app = typer.Typer(rich_markup_mode=None)
 
     @app.command("make")
     @from_options
@@ -91,7 +84,7 @@ def test_a_choice_that_is_missing_is_refused_with_what_is_allowed() -> None:
 
 def test_every_kind_of_option_reaches_its_field() -> None:
     switches = "here -o out -j 3 --no-verify --dtype float16 --level 0 --kv-memory 1.5GiB"
-    others = "--limit 0 --stop a --stop b --id 3 --sizes 1,8 --grid 3 --grid-columns 4"
+    others = "--stop a --stop b --id 3 --sizes 1,8 --grid 3 --grid-columns 4"
     result, config = run(*switches.split(), *others.split())
     assert result.exit_code == 0, result.output
     assert config == Config(
@@ -102,7 +95,6 @@ def test_every_kind_of_option_reaches_its_field() -> None:
         dtype="float16",
         level=0,
         memory=3 << 29,
-        limit=None,
         stop=("a", "b"),
         ids=(3,),
         sizes=(1, 8),
@@ -151,11 +143,11 @@ def test_both_callers_are_refused_in_the_same_words(
 
 def test_all_problems_come_at_once_under_the_options_names() -> None:
     result, _ = run("here", "-j", "0", "--force", "--no-verify", "--grid-columns", "3")
-    for problem in ("--jobs is 0", "--force needs --verify", "--grid-columns needs --grid"):
+    for problem in ("--jobs is 0", "--force needs --verify", "--grid is missing; give it"):
         assert problem in result.stderr
 
 
-def test_help_shows_choices_ranges_defaults_and_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_choices_ranges_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     lines = run("--help")[0].stdout.splitlines()
 
@@ -165,49 +157,73 @@ def test_help_shows_choices_ranges_defaults_and_panels(monkeypatch: pytest.Monke
     assert "where it goes" in line("--output")
     assert "-o" in line("--output")
     assert "<float32|float16>" in line("--dtype")
-    assert "[1<=x<=8]" in line("--jobs")
+    assert "1<=x<=8]" in line("--jobs")
     assert "default: 1.0GiB" in line("--kv-memory")
     assert "--no-verify" in line("--verify")
     assert "--no-force" not in line("--force")
-    assert {"Running", "Grid"} <= {word for text in lines if "─" in text for word in text.split()}
     assert not any("--hidden" in text for text in lines)
 
 
-def test_a_command_may_add_fields_before_it_builds() -> None:
-    built: list[Config] = []
-
-    @from_options
-    def command(given: Given[Config]) -> None:
-        built.append(given.build(hidden=len(given.values)))
-
-    app = typer.Typer()
-    app.command()(command)
-    assert CliRunner().invoke(app, ["here", "--force"]).exit_code == 0
-    assert built == [Config(source=Path("here"), force=True, hidden=2)]
+def written(tmp_path: Path, text: str, name: str = "options.yaml") -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "source", "layer"),
+    ("name", "text"),
     [
-        (("--layer",), None, 1),
-        (("--layer", "model"), "model", 1),
-        (("model", "--layer", "2"), "model", 2),
-        (("--layer=3", "model"), "model", 3),
-        (("model",), "model", None),
-        (("--layer", "2", "--", "--layer"), "--layer", 2),
+        ("options.yaml", "{source: here, jobs: 3, hidden: 7, stop: [a, b], grid: {rows: 3}}"),
+        (
+            "options.toml",
+            'source = "here"\njobs = 3\nhidden = 7\nstop = ["a", "b"]\n[grid]\nrows = 3\n',
+        ),
     ],
 )
-def test_an_option_may_stand_without_its_number(
-    arguments: tuple[str, ...], source: str | None, layer: int | None
+def test_a_file_has_all_fields_and_options_override_it(
+    tmp_path: Path, name: str, text: str
 ) -> None:
-    built: list[Bare] = []
+    file = written(tmp_path, text, name)
+    _, config = run("--config", file, "-j", "4", "--grid-columns", "2")
+    grid = Grid(rows=3, columns=2)
+    assert config == Config(source=Path("here"), jobs=4, hidden=7, stop=("a", "b"), grid=grid)
+    _, config = run("there", "--config", file, "--grid", "5")
+    assert config is not None
+    assert (config.source, config.jobs, config.grid) == (Path("there"), 3, Grid(rows=5))
 
-    @from_options
-    def command(config: Bare) -> None:
-        built.append(config)
 
-    app = Application()
-    app.command("make")(command)
-    result = CliRunner().invoke(app, list(arguments), prog_name="make")
-    assert result.exit_code == 0, result.output
-    assert (built[0].source, built[0].layer) == (source, layer)
+@pytest.mark.parametrize(
+    ("text", "name", "problem"),
+    [
+        ("jbos: 3", "a.yaml", "{file} | jbos is unknown; did you mean 'jobs'? allowed: source,"),
+        ("grid: {row: 3}", "a.yaml", "{file} | grid.row is unknown; did you mean 'rows'? allowed:"),
+        ("1: 3", "a.yaml", "{file} | 1 is unknown; allowed: source,"),
+        ("jobs: 9", "a.yaml", "make | jobs ({file}) is 9; allowed: 8 or less"),
+        ("hidden: x", "a.yaml", "make | hidden ({file}) is 'x'; input should be"),
+        ("grid: {rows: 1, columns: 0}", "a.yaml", "make | grid.columns ({file}) is 0; allowed: 1"),
+        ("grid: {columns: 1}", "a.yaml", "make | --grid is missing; give it"),
+        ("force: true\nverify: false", "a.yaml", "make | force ({file}) needs verify ({file})"),
+        ("- jobs", "a.yaml", "{file} | is a list; allowed: a mapping of fields to values"),
+        ("[" * 10_000, "a.yaml", "{file} | is nested too deeply"),
+        ("jobs: [", "a.yaml", "{file} | is not YAML: while parsing"),
+        ("jobs: !!python/object:os.system {}", "a.yaml", "{file} | is not YAML: could not"),
+        ("#" * (1 << 20) + "\n", "a.yml", "{file} | is larger than the 1,048,576 bytes"),
+        ("jobs = ", "a.toml", "{file} | is not TOML: Invalid value"),
+        ("{}", "a.json", "{file} | ends in '.json'; allowed: .yaml, .yml, .toml"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_by_file_and_key(
+    tmp_path: Path, text: str, name: str, problem: str
+) -> None:
+    file = written(tmp_path, text, name)
+    result, _ = run("here", "--config", file)
+    assert result.exit_code == 2
+    assert f"error: {problem.format(file=file)}" in result.stderr
+
+
+def test_a_missing_argument_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, "")
+    assert "Missing argument" in run("--config", file)[0].stderr
+    assert f"error: {tmp_path / 'no.yaml'} | no such file" in (
+        run("--config", str(tmp_path / "no.yaml"))[0].stderr
+    )

@@ -99,7 +99,7 @@ def test_engines_of_one_profile_take_that(
     [
         (9, 1, r"hidden_states is \(9, 1, 32\); profile 0 takes \(1, 1, 32\) to \(8, 1, 32\)"),
         (4, 13, r"hidden_states is \(4, 13, 32\); profile 1 takes .* to \(4, 12, 32\)"),
-        (5, 12, r"--max-batch-size, --max-prompt-len or --kv-buckets"),
+        (5, 12, r"max_batch_size, max_prompt_len or kv_buckets"),
     ],
 )
 def test_shapes_that_no_profile_takes_are_named_with_what_they_take(

@@ -171,7 +171,7 @@ def test_attention_without_a_kernel_gets_a_remedy(tmp_path: Path, output: Path) 
 @needs_tensorrt_rtx
 def test_too_little_workspace_gets_a_remedy(request_of_layer: PlanRequest, output: Path) -> None:
     options = request_of_layer.options.model_copy(update={"workspace": 1 << 16})
-    with pytest.raises(EngineBuildError, match="allow more with --workspace"):
+    with pytest.raises(EngineBuildError, match="allow more by workspace"):
         build_plan(request_of_layer.model_copy(update={"options": options}), output)
 
 

@@ -63,7 +63,7 @@ def test_dry_run_writes_nothing_and_imports_no_torch(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_flag_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_flag_and_the_file_reach_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ExportConfig] = []
 
     def record(config: ExportConfig, events: Events) -> None:
@@ -71,27 +71,11 @@ def test_every_flag_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline, "export", record)
-    flags = {
-        "--load-format": "bin",
-        "--revision": "v1",
-        "--seed": "3",
-        "--dtype": "float16",
-        "--quantize": "int4",
-        "--head-quantize": "int8",
-        "--block-size": "64",
-        "--accuracy-level": "0",
-        "--target": "onnxruntime",
-        "--max-seq-len": "99",
-        "--schedule": "2x",
-        "--verify-memory": "2GB",
-        "--ranges": "ranges.json",
-        "--atol": "0.5",
-        "--max-divergence": "0.25",
-        "--jobs": "4",
-        "-o": "out",
-    }
-    switches = ("--local-files-only", "--keep-canonical", "--force", "--no-resume", "--no-verify")
-    result = run("me/opt", *switches, *(word for pair in flags.items() for word in pair))
+    fields = {"revision": "v1", "head_quantize": "int8", "accuracy_level": 0, "atol": 0.5}
+    fields |= {"verify_memory": "2GB", "resume": False, "quantize": "int8"}
+    flags = "--load-format bin --dtype float16 --quantize int4 --block-size 64 --max-seq-len 99"
+    switches = "--schedule 2x --keep-canonical --force --no-verify -j 4 -o out"
+    result = run("me/opt", *command_line.config(**fields), *flags.split(), *switches.split())
     assert result.exit_code == 130
     assert seen == [
         ExportConfig(
@@ -99,7 +83,6 @@ def test_every_flag_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -
             output=Path("out"),
             load_format="bin",
             revision="v1",
-            local_files_only=True,
             dtype="float16",
             quantize="int4",
             head_quantize="int8",
@@ -112,16 +95,13 @@ def test_every_flag_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -
             resume=False,
             verify=False,
             verify_memory=2 * 10**9,
-            ranges=Path("ranges.json"),
             atol=0.5,
-            max_divergence=0.25,
             jobs=4,
-            seed=3,
         )
     ]
 
 
-def test_every_flag_of_tensorrt_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_tensorrt_reach_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[TensorRtConfig | None] = []
 
     def record(config: ExportConfig, events: Events) -> None:
@@ -129,33 +109,11 @@ def test_every_flag_of_tensorrt_reaches_the_configuration(monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline, "export", record)
-    flags = {
-        "--target": "tensorrt",
-        "--max-batch-size": "16",
-        "--max-prompt-len": "128",
-        "--kv-buckets": "256, 512",
-        "--gpu-arch": "8.9",
-        "--ranges": "ranges.json",
-        "--quantize": "fp8",
-        "--timing-cache": "timings",
-        "--builder-optimization-level": "5",
-        "--workspace": "1GiB",
-    }
-    switches = ("--hardware-compatible", "--version-compatible")
-    run("me/opt", *switches, *(word for pair in flags.items() for word in pair))
-    assert seen == [
-        TensorRtConfig(
-            max_batch_size=16,
-            max_prompt_len=128,
-            kv_buckets=(256, 512),
-            gpu_arch="8.9",
-            timing_cache=Path("timings"),
-            optimization_level=5,
-            workspace=1 << 30,
-            hardware_compatible=True,
-            version_compatible=True,
-        )
-    ]
+    flags = "--target tensorrt --max-batch-size 16 --gpu-arch 8.9 --ranges r.json --quantize fp8"
+    fields = {"kv_buckets": [256, 512], "workspace": "1GiB", "hardware_compatible": True}
+    run("me/opt", *flags.split(), *command_line.config(tensorrt=fields))
+    options = TensorRtConfig(max_batch_size=16, gpu_arch="8.9", **fields)
+    assert seen == [options]
     run("me/opt", "--target", "tensorrt")
     assert seen[1] is None
 
@@ -173,13 +131,11 @@ def test_interruption_says_how_to_resume(model: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--fp16", "--dtype", "float32"], "contradicts"),
         (["-v", "-q"], "contradicts"),
         (["--block-size", "64"], "nothing is quantised in blocks"),
-        (["--accuracy-level", "3"], "--accuracy-level is 3; allowed: 0 or 4"),
-        (["--verify-memory", "much"], "not a size"),
+        (command_line.config(accuracy_level=3), "yaml) is 3; allowed: 0 or 4"),
+        (command_line.config(verify_memory="much"), "not a size"),
         (["--target", "npu"], "unknown; allowed: onnxruntime, tensorrt, tensorrt-rtx"),
-        (["--fp16", "--dtype", "bfloat16"], "contradicts"),
         (["--gpu-arch", "8.9"], "leave it out for target onnxruntime"),
         (["--schedule", "7x"], "7x"),
         (["--max-seq-len", "65"], "max_seq_len is 65"),

@@ -52,8 +52,18 @@ def command(
 ) -> tuple[Result, Path]:
     """Return what the command says of a verified export with two KV buckets, and its bundle."""
     output = tmp_path_factory.mktemp("exported") / "bundle"
-    words = ("--load-format", "dummy", "--fp16", "--target", TARGET, "--gpu-arch", "8.9")
-    sizes = ("--kv-buckets", "32,64", "--max-batch-size", "4", "--workspace", "1GiB")
+    words = (
+        "--load-format",
+        "dummy",
+        "--dtype",
+        "float16",
+        "--target",
+        TARGET,
+        "--gpu-arch",
+        "8.9",
+    )
+    options = {"kv_buckets": [32, 64], "workspace": "1GiB"}
+    sizes = ("--max-batch-size", "4", *command_line.config(tensorrt=options))
     result = run(model, "-o", output, "--json", *words, *sizes)
     assert result.exit_code == 0, result.output
     return result, output
@@ -233,11 +243,24 @@ def test_bfloat16_bundles_compare_weights_and_say_that_nothing_ran(
     assert "no bfloat16 products on CPUs" in "\n".join(report.verification.summary())
 
 
+def buckets(text: str) -> tuple[str, str]:
+    return command_line.config(tensorrt={"kv_buckets": text})
+
+
 def test_dry_run_shows_plans_buckets_and_bytes_and_writes_nothing(
     model: Path, tmp_path: Path
 ) -> None:
-    words = ("--load-format", "dummy", "--fp16", "--target", TARGET, "--gpu-arch", "8.9")
-    result = run(model, "-o", tmp_path / "bundle", *words, "--kv-buckets", "16,64", "--dry-run")
+    words = (
+        "--load-format",
+        "dummy",
+        "--dtype",
+        "float16",
+        "--target",
+        TARGET,
+        "--gpu-arch",
+        "8.9",
+    )
+    result = run(model, "-o", tmp_path / "bundle", *words, *buckets("16,64"), "--dry-run")
     assert result.exit_code == 0, result.output
     for text in ("2 layers x 2 plans", "KV buckets 16, 64", "deleted at the end", "8.9"):
         assert text in result.stdout
@@ -251,19 +274,23 @@ def test_dry_run_shows_plans_buckets_and_bytes_and_writes_nothing(
     ("arguments", "code", "text"),
     [
         (["--gpu-arch", "9.9"], 3, "allowed: 7.5"),
-        (["--kv-buckets", "32"], 2, "too small for max_seq_len 64"),
-        (["--kv-buckets", "64,32"], 2, "ascending"),
-        (["--kv-buckets", "some"], 2, "256,1024,2048"),
-        (["--accuracy-level", "0"], 2, "leave it out for target tensorrt-rtx"),
+        (buckets("32"), 2, "too small for max_seq_len 64"),
+        (buckets("64,32"), 2, "ascending"),
+        (buckets("some"), 2, "256,1024,2048"),
+        (command_line.config(accuracy_level=0), 2, "leave it out for target tensorrt-rtx"),
         (["--quantize", "fp8"], 2, "needs the ranges of activations"),
         (["--ranges", "ranges.json"], 2, "no activation is quantised"),
-        (["--hardware-compatible"], 3, "does not support hardware-compatible"),
+        (
+            command_line.config(tensorrt={"hardware_compatible": True}),
+            3,
+            "does not support hardware-compatible",
+        ),
     ],
 )
 def test_unsupported_exports_are_refused_before_any_work(
     arguments: list[str], code: int, text: str, model: Path, tmp_path: Path
 ) -> None:
-    words = ("--load-format", "dummy", "--fp16", "--target", TARGET)
+    words = ("--load-format", "dummy", "--dtype", "float16", "--target", TARGET)
     arch = () if "--gpu-arch" in arguments else ("--gpu-arch", "8.9")
     result = run(model, "-o", tmp_path / "bundle", *words, *arch, *arguments)
     assert result.exit_code == code, result.output

@@ -51,7 +51,7 @@ def report(*answers: Answer, divergence: float = 0.004) -> VerificationReport:
         engines=(),
         tokens=tokens,
         answers=AnswerCheck(answers=answers) if answers else None,
-        remedies=("--fp16",),
+        remedies=("--dtype float16",),
         seconds=1.0,
     )
 
@@ -73,7 +73,7 @@ def test_a_broken_answer_is_a_warning_though_the_divergence_is_usual(
     assert told in first
     assert PARIS in first
     assert "1 of 2 answers" in last
-    assert last.endswith("or try --fp16")
+    assert last.endswith("or try --dtype float16")
     assert checked.verdict == "passed, but answers break"
 
 
@@ -182,4 +182,4 @@ def test_a_bundle_that_does_not_fit_in_memory_says_that_nothing_was_asked(
     report = verified(chat_bundle, verify_memory=0)
     assert report.answers is None
     assert report.verdict == "passed, in part"
-    assert "--verify-memory" in report.notes[0]
+    assert "verify_memory" in report.notes[0]

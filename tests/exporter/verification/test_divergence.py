@@ -23,7 +23,7 @@ from skipdec.exporter.verification.tolerance import divergence, divergence_bound
 pytestmark = pytest.mark.usefixtures("verified_here")
 
 Checkpoint = Callable[[str], Path]
-FP16 = ("--fp16",)
+FP16 = ("--dtype float16",)
 HALVES = np.log([0.5, 0.5])
 
 
@@ -40,7 +40,7 @@ def test_int8_outliers_fail_and_name_their_remedies(planted: Path, tmp_path: Pat
     assert not output.exists()
     assert "engine layer" not in str(caught.value)
     assert "allowed in this precision: 0.02" in str(caught.value)
-    for remedy in ("--migrate", "int8-block", "--fp16", "--max-divergence"):
+    for remedy in ("--migrate", "int8-block", "--dtype float16", "max_divergence"):
         assert remedy in str(caught.value)
 
 
@@ -135,12 +135,12 @@ def test_remedies_leave_out_what_was_already_done() -> None:
     int8 = PrecisionSpec(quantize="int8", head_quantize="int8")
     assert "--migrate" in " ".join(remedies(int8))
     assert "--migrate" not in " ".join(remedies(int8, is_migrated=True))
-    assert "--accuracy-level" not in " ".join(remedies(int8, is_compiled=True))
+    assert "accuracy_level" not in " ".join(remedies(int8, is_compiled=True))
     exact = {"quantize": "int4", "head_quantize": "int4", "block_size": 32, "accuracy_level": 0}
     left = " ".join(remedies(PrecisionSpec.model_validate(exact)))
     assert "skipdec round" in left
     assert "--block-size" not in left
-    assert "--accuracy-level" not in left
+    assert "accuracy_level" not in left
     assert list(remedies(PrecisionSpec())) == []
 
 
@@ -161,7 +161,7 @@ def test_engines_that_only_round_too_much_get_advice(
     report = VerificationReport(engines=checks, tokens=None, remedies=remedies, seconds=1.0)
     with pytest.raises(VerificationError) as caught:
         report.raise_if_failed("bundle")
-    assert ("try --fp16" in caught.value.problems[-1]) == advised
+    assert ("try --dtype float16" in caught.value.problems[-1]) == advised
 
 
 def test_warnings_reach_the_caller(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -345,7 +345,7 @@ def test_an_unused_verifying_process_ends_silently() -> None:
 def test_a_killed_verifying_process_points_to_memory() -> None:
     error = verify._crashed(Path("bundle"), WorkerCrashError(-9, ""))
     assert "killed by signal 9" in str(error)
-    assert "--verify-memory" in str(error)
+    assert "verify_memory" in str(error)
 
 
 def greedy(chosen: int, logprob: float) -> list[GreedyText]:

@@ -14,7 +14,8 @@ from text_bundles import STRUCTURE, export_chat_bundle
 
 from skipdec import Generator, SamplingParams, UsageError
 
-GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
+IGNORE_EOS = command_line.config(params={"ignore_eos": True})
+GREEDY = ("--temperature", "0", "--max-tokens", "6", *IGNORE_EOS)
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
@@ -82,10 +83,11 @@ def test_variables_of_the_template_come_from_options_lines_and_python(
     assert (output.prompt, continued.prompt) == ("Hi thinks short", "So")
 
     def run(*arguments: str, stdin: bytes | None = None) -> Any:  # noqa: ANN401
-        command = ["generate", str(bundle), *arguments, *GREEDY]
+        command = ["generate", str(bundle), *GREEDY, *arguments]
         return json.loads(command_line.run(*command, input=stdin).stdout)
 
-    options = ("--template-variable", "thinking=true", "--template-variable", "style=short")
+    variables = {"template_variables": ["thinking=true", "style=short"]}
+    options = command_line.config(**variables, params={"ignore_eos": True})
     (result,) = run("--chat", "-p", "Hi", "--json", *options)["results"]
     assert result["token_ids"] == list(output.outputs[0].token_ids)
     line = json.dumps({"messages": MESSAGES, "chat_template_kwargs": given}).encode()
@@ -94,12 +96,16 @@ def test_variables_of_the_template_come_from_options_lines_and_python(
     assert run("--input", "-", stdin=line)["token_ids"] == list(continued.outputs[0].token_ids)
 
 
+def variables(*texts: str) -> tuple[str, str]:
+    return command_line.config(template_variables=texts)
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--template-variable", "a=1", "-p", "y"), "--template-variable needs --chat"),
-        (("--template-variable", "a", "--chat", "-p", "y"), "'a' is not NAME=VALUE"),
-        (("--template-variable", "a=1", "--chat", "-p", "y"), "'a', which the chat template"),
+        ((*variables("a=1"), "-p", "y"), "yaml) needs --chat"),
+        ((*variables("a"), "--chat", "-p", "y"), "'a' is not NAME=VALUE"),
+        ((*variables("a=1"), "--chat", "-p", "y"), "'a', which the chat template"),
         (("--system", "x", "-p", "y"), "--system needs --chat"),
         (("--chat", "--input", "-"), "messages instead of a prompt"),
     ],

@@ -20,7 +20,8 @@ pytestmark = [
     pytest.mark.usefixtures("own_thread_pools"),
 ]
 
-GREEDY = ("--temperature", "0", "--max-tokens", "30", "--ignore-eos", "--threads", "1")
+IGNORE_EOS = command_line.config(params={"ignore_eos": True})
+GREEDY = ("--temperature", "0", "--max-tokens", "30", *IGNORE_EOS, "--threads", "1")
 DRAFT = ("--draft", "lookup,adapt=no")
 LINES = b"".join(b'{"prompt": "%s", "n": %d}\n' % (text, n) for text, n in ((b"aa", 1), (b"b", 2)))
 

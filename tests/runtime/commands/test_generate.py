@@ -19,7 +19,8 @@ from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 
-GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
+IGNORE_EOS = command_line.config(params={"ignore_eos": True})
+GREEDY = ("--temperature", "0", "--max-tokens", "6", *IGNORE_EOS)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def test_untuned_depth_is_warned_about_once(
 
 
 def test_the_default_max_tokens_is_reported_when_it_cuts(run: Callable[..., Result]) -> None:
-    told = run("-p", "ab", "--ignore-eos", "--seed", "1").stderr
+    told = run("-p", "ab", *IGNORE_EOS, "--seed", "1").stderr
     assert "1 of 1 texts end at --max-tokens, by default 16" in told
     assert "--max-tokens" not in run("-p", "ab", *GREEDY).stderr
 

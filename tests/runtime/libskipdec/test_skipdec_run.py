@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from command_line import SKIPDEC
+from command_line import SKIPDEC, config
 from mutations import copy_bundle, edit_graph
 from programs import built_app
 from runtimes import LIBRARY
@@ -24,7 +24,6 @@ from skipdec.runtime.schedule.bundle import schedule_file
 from skipdec.runtime.schedule.text import parse_schedule
 
 ENVIRONMENT = os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY), "OMP_NUM_THREADS": "1"}
-STOPPED = ("--stop", "a", "--stop-token-id", "70", "--include-stop-str-in-output")
 LONG = ("--max-tokens", "0", "--ignore-eos", "--stream", "--json", "-q") + ("-p", "a") * 2000
 
 
@@ -90,19 +89,32 @@ def test_a_rendered_chat_has_the_tokens_of_python(
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "own", "params"),
     [
-        ("-p", "Hello", "-p", "two: \n", "--schedule", "2x", "--temperature", "0"),
-        ("ab", "--n", "10", "--seed", str(2**64 - 1), "--top-p", "0.9", "--logprobs", "2"),
-        ("x", *STOPPED, "--max-tokens", "0", "--seed", "4", "--frequency-penalty", "0.5"),
+        (("-p", "Hello", "-p", "two: \n", "--schedule", "2x", "--temperature", "0"), (), {}),
+        (
+            ("ab", "--n", "10", "--seed", str(2**64 - 1), "--top-p", "0.9"),
+            ("--logprobs", "2"),
+            {"logprobs": 2},
+        ),
+        (
+            ("x", "--stop", "a", "--max-tokens", "0", "--seed", "4"),
+            ("--stop-token-id", "70", "--include-stop-str-in-output", "--frequency-penalty", "0.5"),
+            {
+                "stop_token_ids": [70],
+                "include_stop_str_in_output": True,
+                "frequency_penalty": 0.5,
+            },
+        ),
     ],
     ids=["greedy", "sampled", "stopped"],
 )
 def test_its_json_is_that_of_skipdec_generate(
-    text_bundle: Path, arguments: tuple[str, ...]
+    text_bundle: Path, arguments: tuple[str, ...], own: tuple[str, ...], params: dict[str, Any]
 ) -> None:
-    document = json.loads(run(text_bundle, *arguments, "--json").stdout)
-    assert timeless(document) == timeless(of_python(text_bundle, *arguments))
+    document = json.loads(run(text_bundle, *arguments, *own, "--json").stdout)
+    file = config(params=params)
+    assert timeless(document) == timeless(of_python(text_bundle, *arguments, *file))
 
 
 def test_a_stream_marks_drafted_tokens_as_skipdec_generate_does(text_bundle: Path) -> None:

@@ -168,7 +168,7 @@ def test_what_plans_were_not_built_for_is_refused(exported: Exported, tmp_path: 
     limited = replace(bundle, manifest=short)
     with (
         Generator(limited, backend) as generator,
-        pytest.raises(CapacityError, match=r"text 0 has 13 tokens; .* up to 5; .*max-prompt-len"),
+        pytest.raises(CapacityError, match=r"text 0 has 13 tokens; .* up to 5; .*max_prompt_len"),
     ):
         generator.score([PROMPTS[2]], [[5]])
 

@@ -1,0 +1,67 @@
+"""The file of ``--config``: the fields of a command's configurations as YAML or TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class OptionFile:
+    """A file's fields by name; those of a nested configuration are a mapping, too."""
+
+    path: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: str) -> OptionFile:
+        """Read a file. Raises UsageError for what is not a mapping in YAML or TOML."""
+        suffix = Path(path).suffix
+        if suffix not in (".yaml", ".yml", ".toml"):
+            raise UsageError(path, f"ends in {suffix!r}; allowed: .yaml, .yml, .toml")
+        with Path(path).open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise UsageError(path, f"is larger than the {_MAX_BYTES:,} bytes of a configuration")
+        try:
+            text = content.decode()
+            values = tomllib.loads(text) if suffix == ".toml" else _yaml(text)
+        except RecursionError:
+            raise UsageError(path, "is nested too deeply") from None
+        except ValueError as error:
+            raise UsageError(path, f"is not {suffix[1:].upper()}: {error}") from None
+        if not isinstance(values, dict):
+            raise UsageError(
+                path, f"is a {type(values).__name__}; allowed: a mapping of fields to values"
+            )
+        return cls(path, values)
+
+
+def _yaml(text: str) -> Any:  # noqa: ANN401  (any YAML value)
+    """Parse YAML into plain values; an empty text is an empty mapping. Raises ValueError."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of both; where both have one, that of ``above``, mappings by entry.
+
+    >>> merged({"data": {"path": "a.csv", "preset": "e2e"}}, {"data": {"path": "b.csv"}})
+    {'data': {'path': 'b.csv', 'preset': 'e2e'}}
+    """
+    values = {**below, **above}
+    for name in below.keys() & above.keys():
+        if isinstance(below[name], Mapping) and isinstance(above[name], Mapping):
+            values[name] = merged(below[name], above[name])
+    return values
