@@ -22,8 +22,7 @@ skipdec build opt-1.3b-fp16.skipdec --target tensorrt
   on the machine with the GPU, no torch
 
 \b
-skipdec build opt-1.3b-fp16.skipdec --target tensorrt-rtx --gpu-arch 8.9 \\
-    --kv-buckets 512,2048
+skipdec build opt-1.3b-fp16.skipdec --target tensorrt-rtx --gpu-arch 8.9
 
 \b
 skipdec build opt-1.3b.skipdec --target onnxruntime --quantize int8

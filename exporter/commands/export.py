@@ -23,8 +23,7 @@ skipdec export opt-1.3b --dtype float16 --schedule 2x:horizon=64 \\
     -o opt-1.3b.skipdec
 
 \b
-skipdec export ./my-checkpoint --quantize int4 --head-quantize int8 \\
-    --max-seq-len 512
+skipdec export ./my-checkpoint --quantize int4 --max-seq-len 512
 
 \b
 skipdec export opt-1.3b --dtype float16 --target tensorrt-rtx \\

@@ -36,8 +36,10 @@ class ServerConfig(ValidatedConfig):
         default=None,
         description="file of API keys, one per line; /v1 asks for one of them ($SKIPDEC_API_KEY)",
     )
-    protect_metrics: bool = Field(default=False, description="/metrics asks for a key, too")
-    special_tokens: SpecialTokens = Field(
+    protect_metrics: Annotated[bool, Option()] = Field(
+        default=False, description="/metrics asks for a key, too"
+    )
+    special_tokens: Annotated[SpecialTokens, Option()] = Field(
         default="escape",
         description="what special tokens become that a chat's message spells: ordinary text, or "
         "the tokens",
@@ -49,10 +51,12 @@ class ServerConfig(ValidatedConfig):
     max_body: Annotated[MemorySize, Option()] = Field(
         default=1 << 20, ge=1024, description="maximum size of a request's body"
     )
-    read_timeout: float = Field(default=30.0, gt=0, description="seconds for a request's body")
+    read_timeout: Annotated[float, Option()] = Field(
+        default=30.0, gt=0, description="seconds for a request's body"
+    )
     shutdown_timeout: Annotated[float, Option()] = Field(
         default=30.0, ge=0, description="seconds for what runs, after SIGTERM"
     )
-    hang_timeout: float = Field(
+    hang_timeout: Annotated[float, Option()] = Field(
         default=60.0, gt=0, description="seconds of one step from which /health/live is 500"
     )

@@ -69,7 +69,15 @@ def _tests(config: CheckConfig) -> list[str]:
 
 def _export(config: CheckConfig) -> list[str]:
     return skipdec_command(
-        *("export", config.model, "-o", str(config.bundle), "--dtype=float16", "--force", "--quiet"),
+        *(
+            "export",
+            config.model,
+            "-o",
+            str(config.bundle),
+            "--dtype=float16",
+            "--force",
+            "--quiet",
+        ),
         *("--load-format=dummy", "--no-verify"),
         "--kernels=onnxruntime",  # the only ones that GPUs support
         f"--max-seq-len={config.prompt_length + config.num_tokens}",

@@ -19,7 +19,7 @@ def command(request: pytest.FixtureRequest, bundle: Path, tmp_path: Path) -> Com
     output = tmp_path / "output"
     checkpoint = bundle.parent / "checkpoint"
     arguments = {
-        "tune": ("tune", checkpoint, "--schedule", "2x", "-o", output, "--device", "cpu"),
+        "tune": ("tune", checkpoint, "--schedule", "2x", "-o", output, *CPU),
         "evaluate": ("evaluate", bundle, "-o", output),
         "fit": ("fit", bundle, "--target-speedup", "1.5", "-o", output.with_suffix(".json")),
         "calibrate": ("calibrate", checkpoint, "-o", output.with_suffix(".json"), *SAMPLE),
@@ -36,6 +36,7 @@ def command(request: pytest.FixtureRequest, bundle: Path, tmp_path: Path) -> Com
     return run
 
 
+CPU = command_line.config(device="cpu")
 SAMPLE = ("--examples", "1", "--held-out", "1")
 
 
