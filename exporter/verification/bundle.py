@@ -37,7 +37,7 @@ from .identity import (
     reference_bytes,
 )
 from .plans import PlanRunner, plan_runner, plans
-from .questions import Allowance, asked_questions, compare_answers
+from .questions import affordable, asked_questions, compare_answers
 from .reference import Reference, ReferenceBuilder
 from .report import EngineCheck, TokenCheck, VerificationReport, VerificationRequest
 from .tokens import (
@@ -352,13 +352,14 @@ class Verification:
         if not questions:
             self._unasked = ("no questions were asked: they and their answers are too long for it",)
             return None
-        allowance = Allowance.of(max(_ANSWER_SECONDS, process_time() - self._began))
+        began = process_time()
+        seconds = max(_ANSWER_SECONDS, began - self._began)
         answers = compare_answers(
             self._bundle,
             tokenizer,
-            allowance.affordable(questions, self._token_seconds),
+            affordable(questions, seconds, self._token_seconds),
             self._reader,
-            allowance,
+            began + seconds,
             holds_reference=reference_bytes(self._model) <= self._memory,
         )
         self._events.advance("answers to questions")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import process_time
 
 import numpy as np
@@ -29,31 +28,15 @@ QUESTIONS = (
 ANSWER_TOKENS = 64
 
 
-@dataclass(frozen=True)
-class Allowance:
-    """Processor time for the answers, which bounds what they add to a verification."""
+def affordable(
+    questions: dict[str, list[int]], seconds: float, token_seconds: float
+) -> dict[str, list[int]]:
+    """Return the first questions, as many as can be answered and read in ``seconds``, at least one.
 
-    end: float
-
-    @classmethod
-    def of(cls, seconds: float) -> Allowance:
-        """Return one that begins now."""
-        return cls(process_time() + seconds)
-
-    @property
-    def left(self) -> float:
-        """Return the seconds left."""
-        return self.end - process_time()
-
-    def affordable(
-        self, questions: dict[str, list[int]], token_seconds: float
-    ) -> dict[str, list[int]]:
-        """Return the first questions, as many as can be answered and read in the time left.
-
-        ``token_seconds``: what the random prompts took, of which a question takes about half.
-        """
-        count = int(self.left / max(token_seconds / 2, 1e-9))
-        return dict(list(questions.items())[: max(1, count)])
+    ``token_seconds``: what the random prompts took, of which a question takes about half.
+    """
+    count = int(seconds / max(token_seconds / 2, 1e-9))
+    return dict(list(questions.items())[: max(1, count)])
 
 
 def asked_questions(bundle: EngineBundle, tokenizer: Tokenizer) -> dict[str, list[int]]:
@@ -79,14 +62,14 @@ def compare_answers(
     tokenizer: Tokenizer,
     asked: dict[str, list[int]],
     reader: TensorReader,
-    allowance: Allowance,
+    deadline: float,
     *,
     holds_reference: bool,
 ) -> AnswerCheck:
     """Let the bundle answer, and the checkpoint read the answers and give its own.
 
     ``holds_reference``: the checkpoint fits in memory, so that it goes on from where it would have
-    chosen another word, as far as ``allowance`` goes; otherwise its answer ends with that word.
+    chosen another word, until ``deadline`` of `process_time`; else its answer ends with that word.
     """
     model, precision = bundle.manifest.model, bundle.manifest.precision
     texts = written_texts(bundle, list(asked.values()), ANSWER_TOKENS)
@@ -97,7 +80,7 @@ def compare_answers(
         for text, each in zip(texts, logits, strict=True)
     ]
     if holds_reference:
-        _continue(readings, model, precision, reader, allowance)
+        _continue(readings, model, precision, reader, deadline)
     answers = [
         reading.answer(question, tokenizer)
         for question, reading in zip(asked, readings, strict=True)
@@ -158,16 +141,16 @@ def _continue(
     model: ModelSpec,
     precision: PrecisionSpec,
     reader: TensorReader,
-    allowance: Allowance,
+    deadline: float,
 ) -> None:
     """Let the checkpoint complete the answers that it would have given otherwise."""
     going = [reading for reading in readings if reading.is_open]
-    if not going or allowance.left <= 0:
+    if not going or process_time() >= deadline:
         return
     tokens = ANSWER_TOKENS - min(len(reading.expected) for reading in going)
     rows = [reading.row for reading in going]
     texts = hugging_face_texts(
-        rows, tokens, model, precision.dtype, reader, lambda: allowance.left <= 0
+        rows, tokens, model, precision.dtype, reader, lambda: process_time() >= deadline
     )
     for reading, text in zip(going, texts, strict=True):
         reading.expected = [*reading.expected, *text][:ANSWER_TOKENS]

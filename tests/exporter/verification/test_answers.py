@@ -163,8 +163,8 @@ def test_full_precision_reads_the_answers_and_gives_its_own(
 
 def test_processor_time_bounds_the_questions_but_one_is_always_asked() -> None:
     many = {str(number): [1] for number in range(8)}
-    assert list(questions.Allowance(end=0.0).affordable(many, 1.0)) == ["0"]
-    assert len(questions.Allowance.of(8.5).affordable(many, 5.0)) == 3
+    assert list(questions.affordable(many, -1.0, 1.0)) == ["0"]
+    assert len(questions.affordable(many, 8.5, 5.0)) == 3
 
 
 def test_an_answer_goes_on_from_where_full_precision_would_say_something_else() -> None:
