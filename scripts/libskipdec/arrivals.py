@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from skipdec.engines.backends.ort import onnxruntime_library
-from skipdec.runtime.schedule.bundle import plan_document
 from skipdec.runtime.schedule.text import parse_schedule
 
 _FIND = Path(__file__).parents[2] / "tests/support/native/programs.py"
@@ -103,7 +102,7 @@ def _draw_line(chance: random.Random, num_layers: int, schedules: Sequence[str])
     line: Line = {
         "prompt": [chance.randrange(4, 90) for _ in range(chance.randint(1, 30))],
         "params": params,
-        "schedule": json.dumps({"plan": plan_document(schedule)}),
+        "schedule": json.dumps(schedule.to_document()),
     }
     if chance.random() < 0.1:
         line["patience"] = chance.randint(0, 9)

@@ -15,7 +15,6 @@ from programs import built_program
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.backends.ort import onnxruntime_library
-from skipdec.runtime.schedule.bundle import plan_document
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.tokens.outputs import CompletionOutput, Drafts
 
@@ -91,7 +90,7 @@ class NativeRuntime:
         if asked.patience is not None:
             line["patience"] = asked.patience
         horizon = self.horizon or asked.params.max_tokens
-        return line | {"schedule": plan_text(asked.schedule, self.num_layers, horizon)}
+        return line | {"schedule": schedule_json(asked.schedule, self.num_layers, horizon)}
 
 
 def native_params(params: SamplingParams) -> dict[str, Any]:
@@ -100,10 +99,10 @@ def native_params(params: SamplingParams) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def plan_text(text: str, num_layers: int, horizon: int | None = None) -> str:
-    """Return a schedule as JSON with its plan, which libskipdec takes for any schedule."""
+def schedule_json(text: str, num_layers: int, horizon: int | None = None) -> str:
+    """Return a schedule as JSON, which libskipdec takes for any schedule."""
     schedule = parse_schedule(text, num_layers=num_layers, horizon=horizon)
-    return json.dumps({"plan": plan_document(schedule)})
+    return json.dumps(schedule.to_document())
 
 
 def run_native(bundle: Path, lines: Sequence[dict[str, Any]], **options: object) -> list[Any]:

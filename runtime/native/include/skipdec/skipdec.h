@@ -234,7 +234,7 @@ typedef struct skipdec_params {
   int32_t include_stop_str_in_output;
   int32_t skip_special_tokens; /* default 1 */
   int64_t logprobs;            /* most probable tokens to report beside the chosen one; -1: none */
-  /* "full", "2x", "4x:horizon=64", JSON with a plan as `skipdec schedule show --json` prints it,
+  /* "full", "2x", "4x:horizon=64", JSON as `skipdec schedule show --json` prints it,
    * or a path that ends in .json; NULL: the engine's default. */
   const char* schedule;
   /* Seconds from now after which it ends with "abort": at once if negative; 0: never. */

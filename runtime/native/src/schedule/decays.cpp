@@ -2,9 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <string_view>
+#include <vector>
 
-#include "errors.h"
 #include "schedule/fractions.h"
 #include "schedule/rule.h"
 
@@ -44,28 +43,30 @@ Natural power_of(std::int64_t base, std::int64_t exponent, std::int64_t factor) 
   return product;
 }
 
-std::int64_t last_of(const Rule& rule) { return std::max<std::int64_t>(1, rule.horizon - 1); }
+std::int64_t last_of(const ScheduleRule& rule) {
+  return std::max<std::int64_t>(1, rule.horizon - 1);
+}
 
-double time_of(const Rule& rule, std::int64_t index) {
+double time_of(const ScheduleRule& rule, std::int64_t index) {
   return static_cast<double>(index) / static_cast<double>(last_of(rule));
 }
 
 // Returns the budget after the part ``progress`` of the fall, rounded on the grid.
-std::int64_t fallen(const Rule& rule, double progress) {
+std::int64_t fallen(const ScheduleRule& rule, double progress) {
   return round_half_up(rule.max_exit_layer * kGrid - rule.fall() * on_grid(progress), kGrid);
 }
 
-std::int64_t linear(const Rule& rule, std::int64_t index) {
+std::int64_t linear(const ScheduleRule& rule, std::int64_t index) {
   const std::int64_t last = last_of(rule);
   return round_half_up(rule.max_exit_layer * last - rule.fall() * index, last);
 }
 
-std::int64_t cosine(const Rule& rule, std::int64_t index) {
+std::int64_t cosine(const ScheduleRule& rule, std::int64_t index) {
   return fallen(rule, (1 - std::cos(kPi * time_of(rule, index))) / 2);
 }
 
 // The largest budget b with max - fall * time ** power >= b - 1/2, in whole numbers.
-std::int64_t exact_power(const Rule& rule, std::int64_t index, std::int64_t power) {
+std::int64_t exact_power(const ScheduleRule& rule, std::int64_t index, std::int64_t power) {
   const Natural done = power_of(index, power, 2 * rule.fall());
   std::int64_t low = rule.min_exit_layer, high = rule.max_exit_layer;  // the smallest always fits
   while (low < high) {
@@ -80,7 +81,7 @@ std::int64_t exact_power(const Rule& rule, std::int64_t index, std::int64_t powe
   return low;
 }
 
-std::int64_t power(const Rule& rule, std::int64_t index) {
+std::int64_t power(const ScheduleRule& rule, std::int64_t index) {
   const auto exponent = rule.parameters["power"].get<double>();
   const bool is_exact =
       exponent >= 1 && exponent <= kLargestExactPower && exponent == std::floor(exponent);
@@ -88,51 +89,41 @@ std::int64_t power(const Rule& rule, std::int64_t index) {
                   : fallen(rule, std::pow(time_of(rule, index), exponent));
 }
 
-std::int64_t exponential(const Rule& rule, std::int64_t index) {
+std::int64_t exponential(const ScheduleRule& rule, std::int64_t index) {
   const auto rate = rule.parameters["rate"].get<double>();
   return fallen(rule, std::expm1(-rate * time_of(rule, index)) / std::expm1(-rate));
 }
 
-std::int64_t step(const Rule& rule, std::int64_t index) {
+std::int64_t step(const ScheduleRule& rule, std::int64_t index) {
   const auto steps = rule.parameters["steps"].get<std::int64_t>();
   const std::int64_t level = index * steps / rule.horizon;
   return round_half_up(rule.max_exit_layer * (steps - 1) - rule.fall() * level, steps - 1);
 }
 
-std::int64_t constant(const Rule& rule, std::int64_t /*index*/) { return rule.max_exit_layer; }
+std::int64_t constant(const ScheduleRule& rule, std::int64_t /*index*/) {
+  return rule.max_exit_layer;
+}
 
-std::int64_t table(const Rule& rule, std::int64_t index) {
+std::int64_t table(const ScheduleRule& rule, std::int64_t index) {
   return rule.parameters["table"][static_cast<std::size_t>(index)].get<std::int64_t>();
 }
 
-std::int64_t d3_budget(const Rule& rule, std::int64_t index) {
+std::int64_t d3_budget(const ScheduleRule& rule, std::int64_t index) {
   const auto alpha = rule.parameters["alpha"].get<double>();
   const double value =
       static_cast<double>(rule.max_exit_layer) * std::pow(alpha, static_cast<double>(index));
   return std::max(rule.min_exit_layer, floor_of(on_grid(value), kGrid));
 }
 
-struct Decay {
-  std::string_view name;
-  std::int64_t (*budget)(const Rule& rule, std::int64_t index);
-};
-
-constexpr std::array<Decay, 8> kDecays{{{"linear", linear},
-                                        {"cosine", cosine},
-                                        {"power", power},
-                                        {"exponential", exponential},
-                                        {"step", step},
-                                        {"constant", constant},
-                                        {"table", table},
-                                        {"d3", d3_budget}}};
-
 }  // namespace
 
-std::int64_t budget_of(const Rule& rule, std::int64_t index) {
-  const auto* found = std::find_if(kDecays.begin(), kDecays.end(),
-                                   [&](const Decay& each) { return each.name == rule.decay; });
-  if (found == kDecays.end()) throw Error(Status::kInternal, "decay", "has no budgets");
-  return found->budget(rule, index);
+const std::vector<Decay>& decays() {
+  static const std::vector<Decay> all{
+      {"linear", nullptr, linear}, {"cosine", nullptr, cosine},
+      {"power", "power", power},   {"exponential", "rate", exponential},
+      {"step", "steps", step},     {"constant", nullptr, constant},
+      {"table", "table", table},   {"d3", "alpha", d3_budget}};
+  return all;
 }
 
 }  // namespace skipdec::runtime

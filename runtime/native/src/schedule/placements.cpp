@@ -3,9 +3,8 @@
 #include <array>
 #include <numeric>
 #include <set>
-#include <string_view>
+#include <vector>
 
-#include "errors.h"
 #include "schedule/fractions.h"
 #include "schedule/rule.h"
 
@@ -17,20 +16,20 @@ void append(LayerPlan& layers, std::int64_t first, std::int64_t stop) {
   for (std::int64_t layer = first; layer < stop; ++layer) layers.push_back(layer);
 }
 
-LayerPlan top(const Rule& rule, std::int64_t budget) {
+LayerPlan top(const ScheduleRule& rule, std::int64_t budget) {
   LayerPlan layers;
   append(layers, 0, rule.warmup_layers);
   append(layers, rule.num_layers - (budget - rule.warmup_layers), rule.num_layers);
   return layers;
 }
 
-LayerPlan bottom(const Rule& /*rule*/, std::int64_t budget) {
+LayerPlan bottom(const ScheduleRule& /*rule*/, std::int64_t budget) {
   LayerPlan layers;
   append(layers, 0, budget);
   return layers;
 }
 
-LayerPlan unified(const Rule& rule, std::int64_t budget) {
+LayerPlan unified(const ScheduleRule& rule, std::int64_t budget) {
   const std::int64_t lowest = std::max<std::int64_t>(rule.warmup_layers, 1);
   const std::int64_t steps = budget - lowest, span = rule.num_layers - lowest;
   LayerPlan layers;
@@ -41,7 +40,7 @@ LayerPlan unified(const Rule& rule, std::int64_t budget) {
 }
 
 // Repeatedly adds the middle layer (the lower of two) of the widest gap (the highest of equals).
-LayerPlan unified_nested(const Rule& rule, std::int64_t budget) {
+LayerPlan unified_nested(const ScheduleRule& rule, std::int64_t budget) {
   std::set<std::int64_t> chosen{rule.num_layers - 1};
   const std::int64_t lowest = std::max<std::int64_t>(rule.warmup_layers, 1);
   for (std::int64_t layer = 0; layer < lowest; ++layer) chosen.insert(layer);
@@ -69,7 +68,7 @@ std::int64_t level_of(std::int64_t distance) {
   return level;
 }
 
-LayerPlan hierarchical(const Rule& rule, std::int64_t budget) {
+LayerPlan hierarchical(const ScheduleRule& rule, std::int64_t budget) {
   LayerPlan others;
   append(others, rule.warmup_layers, rule.num_layers);
   const auto rank = [&rule](std::int64_t layer) {
@@ -84,7 +83,7 @@ LayerPlan hierarchical(const Rule& rule, std::int64_t budget) {
   return layers;
 }
 
-LayerPlan d3_layers(const Rule& rule, std::int64_t budget) {
+LayerPlan d3_layers(const ScheduleRule& rule, std::int64_t budget) {
   const auto tail = rule.parameters["tail"].get<std::int64_t>();
   const std::int64_t start = rule.warmup_layers + floor_of(budget - rule.warmup_layers - tail, 2);
   LayerPlan layers;
@@ -93,25 +92,16 @@ LayerPlan d3_layers(const Rule& rule, std::int64_t budget) {
   return layers;
 }
 
-struct Placement {
-  std::string_view name;
-  LayerPlan (*layers)(const Rule& rule, std::int64_t budget);
-};
-
-constexpr std::array<Placement, 6> kPlacements{{{"top", top},
-                                                {"bottom", bottom},
-                                                {"unified", unified},
-                                                {"unified-nested", unified_nested},
-                                                {"hierarchical", hierarchical},
-                                                {"d3", d3_layers}}};
-
 }  // namespace
 
-LayerPlan layers_of(const Rule& rule, std::int64_t budget) {
-  const auto* found = std::find_if(kPlacements.begin(), kPlacements.end(),
-                                   [&](const auto& each) { return each.name == rule.placement; });
-  if (found == kPlacements.end()) throw Error(Status::kInternal, "placement", "has no layers");
-  return found->layers(rule, budget);
+const std::vector<Placement>& placements() {
+  static const std::vector<Placement> all{{"top", nullptr, top},
+                                          {"bottom", nullptr, bottom},
+                                          {"unified", nullptr, unified},
+                                          {"unified-nested", nullptr, unified_nested},
+                                          {"hierarchical", nullptr, hierarchical},
+                                          {"d3", "tail", d3_layers}};
+  return all;
 }
 
 }  // namespace skipdec::runtime

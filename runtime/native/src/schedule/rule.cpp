@@ -1,37 +1,15 @@
 #include "schedule/rule.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <string_view>
+#include <utility>
 
 #include "constants.h"
+#include "json/canonical.h"
 
 namespace skipdec::runtime {
 namespace {
 
 using nlohmann::json;
-
-// The parameter that a decay or placement needs; nullptr for none.
-struct Named {
-  std::string_view name;
-  const char* parameter;
-};
-
-constexpr std::array<Named, 8> kDecayNames{{{"linear", nullptr},
-                                            {"cosine", nullptr},
-                                            {"power", "power"},
-                                            {"exponential", "rate"},
-                                            {"step", "steps"},
-                                            {"constant", nullptr},
-                                            {"table", "table"},
-                                            {"d3", "alpha"}}};
-constexpr std::array<Named, 6> kPlacementNames{{{"top", nullptr},
-                                                {"bottom", nullptr},
-                                                {"unified", nullptr},
-                                                {"unified-nested", nullptr},
-                                                {"hierarchical", nullptr},
-                                                {"d3", "tail"}}};
 
 // Reads a rule: its bounds, and exactly the parameters that its decay and placement have.
 class RuleReader {
@@ -39,7 +17,7 @@ class RuleReader {
   RuleReader(const json& value, const Document& document)
       : fields_(value, "schedule", document), object_(value), document_(document) {}
 
-  Rule read() {
+  ScheduleRule read() {
     rule_.num_layers = fields_.integer("num_layers", 1, constants::kMaxLayers);
     rule_.max_exit_layer = fields_.integer("max_exit_layer", 1, rule_.num_layers);
     rule_.min_exit_layer = fields_.integer("min_exit_layer", 1, rule_.max_exit_layer);
@@ -48,8 +26,8 @@ class RuleReader {
     rule_.horizon = fields_.integer("horizon", 1, constants::kMaxHorizon);
     if (object_.contains("prompt")) rule_.prompt = fields_.text("prompt");
     if (rule_.prompt != "full" && rule_.prompt != "decay") unknown("prompt", "full, decay");
-    choose("decay", rule_.decay, kDecayNames);
-    choose("placement", rule_.placement, kPlacementNames);
+    choose("decay", decays(), rule_.decay);
+    choose("placement", placements(), rule_.placement);
     fields_.require_no_others();
     check_decay();
     check_placement();
@@ -61,23 +39,26 @@ class RuleReader {
     fields_.refuse(name, "is " + shown(fields_.value(name)) + "; allowed: " + allowed);
   }
 
-  template <std::size_t size>
-  void choose(const char* kind, std::string& chosen, const std::array<Named, size>& all) {
-    if (object_.contains(kind)) chosen = fields_.text(kind);
-    std::string names;
-    for (const Named& each : all) names += (names.empty() ? "" : ", ") + std::string(each.name);
-    if (std::none_of(all.begin(), all.end(),
-                     [&](const Named& each) { return each.name == chosen; }))
-      unknown(kind, names);
-    for (const Named& each : all)
-      if (each.parameter != nullptr) parameter(each.parameter, each.name == chosen, chosen);
-  }
-
-  void parameter(const char* name, bool is_needed, const std::string& chosen) {
-    const json* found = fields_.find(name);
-    if (found != nullptr && !is_needed)
-      fields_.refuse(name, "is " + shown(*found) + "; " + chosen + " has none");
-    if (is_needed) rule_.parameters[name] = fields_.value(name);
+  template <class Named>
+  void choose(const char* kind, const std::vector<Named>& all, const Named*& chosen) {
+    if (object_.contains(kind)) {
+      const std::string& name = fields_.text(kind);
+      std::string names;
+      for (const Named& each : all) {
+        if (each.name == name) chosen = &each;
+        names += (names.empty() ? "" : ", ") + std::string(each.name);
+      }
+      if (chosen->name != name) unknown(kind, names);
+    }
+    for (const Named& each : all) {
+      if (each.parameter == nullptr) continue;
+      const json* found = fields_.find(each.parameter);
+      if (&each == chosen)
+        rule_.parameters[each.parameter] = fields_.value(each.parameter);
+      else if (found != nullptr)
+        fields_.refuse(each.parameter,
+                       "is " + shown(*found) + "; " + std::string(chosen->name) + " has none");
+    }
   }
 
   // A finite number above 0.
@@ -87,14 +68,14 @@ class RuleReader {
   }
 
   void check_decay() {
-    if (rule_.decay == "power") check_positive("power");
-    if (rule_.decay == "exponential") check_positive("rate");
-    if (rule_.decay == "step")
+    const std::string_view decay = rule_.decay->name;
+    if (decay == "power" || decay == "exponential") check_positive(rule_.decay->parameter);
+    if (decay == "step")
       integer_of(rule_.parameters["steps"], "schedule.steps", 2, rule_.horizon, document_);
-    if (rule_.decay == "constant" && rule_.fall() != 0)
+    if (decay == "constant" && rule_.fall() != 0)
       fields_.refuse("min_exit_layer", "is not max_exit_layer, which decay constant needs");
-    if (rule_.decay == "table") check_table();
-    if (rule_.decay == "d3") {
+    if (decay == "table") check_table();
+    if (decay == "d3") {
       const json& alpha = rule_.parameters["alpha"];
       if (!alpha.is_number_float() || !(alpha.get<double>() > 0) || !(alpha.get<double>() < 1))
         unknown("alpha", "a number above 0 and below 1");
@@ -115,33 +96,69 @@ class RuleReader {
       fields_.refuse("table", "does not begin with max_exit_layer");
   }
 
+  // The smallest budget holds the layers that always run.
   void check_placement() {
-    if (rule_.placement == "d3")
-      integer_of(rule_.parameters["tail"], "schedule.tail", 1, rule_.num_layers, document_);
-    const std::int64_t least = rule_.least_budget();
+    const std::string_view placement = rule_.placement->name;
+    std::int64_t least = rule_.warmup_layers + 1;
+    if (placement == "bottom") least = 1;
+    if (placement == "unified" || placement == "unified-nested")
+      least = std::max<std::int64_t>(least, 2);
+    if (placement == "d3")
+      least = rule_.warmup_layers +
+              integer_of(rule_.parameters["tail"], "schedule.tail", 1, rule_.num_layers, document_);
     if (rule_.min_exit_layer < least)
       fields_.refuse("min_exit_layer", "is " + std::to_string(rule_.min_exit_layer) +
-                                           "; allowed with placement " + rule_.placement + ": " +
-                                           std::to_string(least) + " or more");
+                                           "; allowed with placement " + std::string(placement) +
+                                           ": " + std::to_string(least) + " or more");
   }
 
   Fields fields_;
   const json& object_;
   const Document& document_;
-  Rule rule_;
+  ScheduleRule rule_;
 };
 
 }  // namespace
 
-std::int64_t Rule::least_budget() const {
-  if (placement == "bottom") return 1;
-  if (placement == "d3") return warmup_layers + parameters["tail"].get<std::int64_t>();
-  const bool needs_two = placement == "unified" || placement == "unified-nested";
-  return std::max<std::int64_t>(warmup_layers + 1, needs_two ? 2 : 1);
+ScheduleRule rule_of(const json& value, const Document& document) {
+  return RuleReader(value, document).read();
 }
 
-Rule rule_of(const json& value, const Document& document) {
-  return RuleReader(value, document).read();
+ScheduleRule full_rule(std::int64_t num_layers) {
+  ScheduleRule rule;
+  rule.num_layers = rule.max_exit_layer = rule.min_exit_layer = num_layers;
+  rule.warmup_layers = 0;
+  rule.horizon = 1;
+  rule.decay = &*std::find_if(decays().begin(), decays().end(),
+                              [](const Decay& each) { return each.name == "constant"; });
+  return rule;
+}
+
+std::string text_of(const ScheduleRule& rule) {
+  const bool is_top = rule.placement == &placements().front();
+  const bool is_full = rule.is_constant() && is_top && rule.prompt == "full" &&
+                       rule.min_exit_layer == rule.num_layers && rule.warmup_layers == 0 &&
+                       rule.horizon == 1;
+  if (is_full) return "full";
+  std::string text(rule.decay->name);
+  const auto add = [&text](const std::string& name, const std::string& value) {
+    text.append(text.find(':') == std::string::npos ? ":" : ",").append(name + "=" + value);
+  };
+  add("max", std::to_string(rule.max_exit_layer));
+  add("min", std::to_string(rule.min_exit_layer));
+  add("warmup", std::to_string(rule.warmup_layers));
+  add("horizon", std::to_string(rule.horizon));
+  if (!is_top) add("placement", std::string(rule.placement->name));
+  for (const char* name : {rule.decay->parameter, rule.placement->parameter}) {
+    if (name == nullptr) continue;
+    const json& value = rule.parameters[name];
+    std::string written;
+    for (const json& each : value.is_array() ? value : json::array({value}))
+      written += (written.empty() ? "" : "/") + number_text(each);
+    add(name, written);
+  }
+  if (rule.prompt != "full") add("prompt", rule.prompt);
+  return text;
 }
 
 }  // namespace skipdec::runtime

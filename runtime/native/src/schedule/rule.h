@@ -4,33 +4,54 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "json/fields.h"
 #include "schedule/schedule.h"
 
 namespace skipdec::runtime {
 
-// The checked value of "schedule" in schedule.json (docs/concepts/schedules.md).
-struct Rule {
-  std::int64_t num_layers = 0, max_exit_layer = 0, min_exit_layer = 0, warmup_layers = 1;
-  std::int64_t horizon = 0;
-  std::string decay = "linear", placement = "top", prompt = "full";
-  nlohmann::json parameters = nlohmann::json::object();  // by name, for decay and placement
-
-  std::int64_t fall() const { return max_exit_layer - min_exit_layer; }
-  // The fewest layers that the placement can choose.
-  std::int64_t least_budget() const;
-};
-
-// Reads and checks a rule: fields, names, parameters and bounds. Throws, by ``document``.
-Rule rule_of(const nlohmann::json& value, const Document& document);
+struct ScheduleRule;
 
 // Returns the number of layers that generated token ``index`` runs, 0 <= index < horizon. Equals
 // runtime/schedule/decays: exact fractions, rounded half up.
-std::int64_t budget_of(const Rule& rule, std::int64_t index);
+struct Decay {
+  std::string_view name;
+  const char* parameter;  // nullptr: none
+  std::int64_t (*budget)(const ScheduleRule& rule, std::int64_t index);
+};
 
 // Returns the ``budget`` layers that run, lowest first; equals runtime/schedule/placements.
-LayerPlan layers_of(const Rule& rule, std::int64_t budget);
+struct Placement {
+  std::string_view name;
+  const char* parameter;  // nullptr: none
+  LayerPlan (*layers)(const ScheduleRule& rule, std::int64_t budget);
+};
+
+// All decays and placements, the default ones first.
+const std::vector<Decay>& decays();
+const std::vector<Placement>& placements();
+
+// The checked value of "schedule" in schedule.json (docs/concepts/schedules.md).
+struct ScheduleRule {
+  std::int64_t num_layers = 0, max_exit_layer = 0, min_exit_layer = 0, warmup_layers = 1;
+  std::int64_t horizon = 0;
+  const Decay* decay = &decays().front();
+  const Placement* placement = &placements().front();
+  std::string prompt = "full";
+  nlohmann::json parameters = nlohmann::json::object();  // by name, for decay and placement
+
+  std::int64_t fall() const { return max_exit_layer - min_exit_layer; }
+  bool is_constant() const { return decay->name == "constant"; }
+};
+
+// Reads and checks a rule: fields, names, parameters and bounds. Throws, by ``document``.
+ScheduleRule rule_of(const nlohmann::json& value, const Document& document);
+
+// Returns the rule that runs all layers for every token.
+ScheduleRule full_rule(std::int64_t num_layers);
+
+// Returns the text form: "linear:max=16,min=8,warmup=1,horizon=64".
+std::string text_of(const ScheduleRule& rule);
 
 }  // namespace skipdec::runtime

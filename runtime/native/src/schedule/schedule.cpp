@@ -5,91 +5,15 @@
 #include <numeric>
 #include <utility>
 
-#include "constants.h"
 #include "errors.h"
 
 namespace skipdec::runtime {
-namespace {
-
-[[noreturn]] void refuse(const std::string& problem) {
-  throw Error(Status::kSchedule, "exit schedule", problem);
-}
-
-void check_layers(const Segment& segment, std::int64_t num_layers) {
-  const std::string start = "generated token " + std::to_string(segment.start);
-  if (segment.layers.empty()) refuse(start + " runs no layers; allowed: 1 or more");
-  std::int64_t least = 0;
-  for (const std::int64_t layer : segment.layers) {
-    if (layer < least || layer >= num_layers)
-      refuse(start + " runs layer " + std::to_string(layer) + "; allowed there: " +
-             std::to_string(least) + " to " + std::to_string(num_layers - 1) + ", ascending");
-    least = layer + 1;
-  }
-}
-
-// Each segment's layers are among those of the one before.
-void check_segments(const std::vector<Segment>& segments, std::int64_t num_layers) {
-  constexpr auto kMost = static_cast<std::size_t>(constants::kMaxHorizon) + 1;
-  if (segments.empty() || segments.size() > kMost)
-    refuse("has " + std::to_string(segments.size()) + " segments; allowed: 1 to " +
-           std::to_string(kMost));
-  if (segments.front().start != 0)
-    refuse("begins at generated token " + std::to_string(segments.front().start) + "; allowed: 0");
-  for (const Segment& segment : segments) check_layers(segment, num_layers);
-  for (std::size_t i = 1; i < segments.size(); ++i) {
-    const LayerPlan& before = segments[i - 1].layers;
-    const LayerPlan& after = segments[i].layers;
-    const std::int64_t start = segments[i].start;
-    if (start <= segments[i - 1].start || start > constants::kMaxHorizon)
-      refuse("a segment begins at generated token " + std::to_string(start) + "; allowed behind " +
-             std::to_string(segments[i - 1].start) + ": up to " +
-             std::to_string(constants::kMaxHorizon));
-    if (std::includes(before.begin(), before.end(), after.begin(), after.end())) continue;
-    LayerPlan missing;
-    std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
-                        std::back_inserter(missing));
-    refuse("generated token " + std::to_string(start) + " runs layer " +
-           std::to_string(missing.front()) + ", which token " + std::to_string(start - 1) +
-           " did not: a hole in that layer's KV cache; allowed: sets of layers that only shrink");
-  }
-}
-
-void check_prompt(const PromptRule& prompt, const LayerPlan& first, std::int64_t num_layers) {
-  if (prompt.numerators.empty()) return;
-  if (static_cast<std::int64_t>(prompt.numerators.size()) != num_layers)
-    refuse("the prompt's rule is for " + std::to_string(prompt.numerators.size()) +
-           " layers; expected: " + std::to_string(num_layers));
-  const auto is_part = [](std::int64_t number) {
-    return number >= 0 && number <= PromptRule::kMost;
-  };
-  if (prompt.denominator < 1 || !is_part(prompt.denominator))
-    refuse("the prompt's denominator is " + std::to_string(prompt.denominator) +
-           "; allowed: 1 to " + std::to_string(PromptRule::kMost));
-  for (const std::int64_t numerator : prompt.numerators)
-    if (numerator != PromptRule::kAll && !is_part(numerator))
-      refuse("one of the prompt's numerators is " + std::to_string(numerator) + "; allowed: 0 to " +
-             std::to_string(PromptRule::kMost));
-  for (const std::int64_t layer : first) {
-    const std::int64_t numerator = prompt.numerators[static_cast<std::size_t>(layer)];
-    if (numerator != PromptRule::kAll && numerator < prompt.denominator)
-      refuse("generated token 0 runs layer " + std::to_string(layer) +
-             ", which the last tokens of a prompt do not: a hole in that layer's KV cache");
-  }
-}
-
-}  // namespace
-
 Schedule::Schedule(std::int64_t num_layers, std::vector<Segment> segments, PromptRule prompt,
                    std::string text)
     : num_layers_(num_layers),
       segments_(std::move(segments)),
       prompt_(std::move(prompt)),
       text_(std::move(text)) {
-  if (num_layers < 1 || num_layers > constants::kMaxLayers)
-    refuse("is for " + std::to_string(num_layers) + " layers; allowed: 1 to " +
-           std::to_string(constants::kMaxLayers));
-  check_segments(segments_, num_layers);
-  check_prompt(prompt_, segments_.front().layers, num_layers);
   last_indices_.assign(static_cast<std::size_t>(num_layers), -1);
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     const bool is_last = i + 1 == segments_.size();

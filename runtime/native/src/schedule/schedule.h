@@ -22,7 +22,6 @@ struct Segment {
 // empty or holds kAll, else min(length, numerator * (length - 1) / denominator + 1).
 struct PromptRule {
   static constexpr std::int64_t kAll = -1;
-  static constexpr std::int64_t kMost = std::int64_t{1} << 31;  // for both parts of a fraction
   std::vector<std::int64_t> numerators;
   std::int64_t denominator = 1;
 };
@@ -36,14 +35,14 @@ class Schedule {
  public:
   static constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 
-  // Throws Error (kSchedule), with the token and the layer, for segments that are empty, don't
-  // ascend from 0, name layers that don't exist or don't ascend, or whose sets are not nested; the
-  // same for the prompt, whose last token runs what the first generated one does.
+  // ``segments`` begin at 0, and each has layers of the one before; see `schedule_of`.
   Schedule(std::int64_t num_layers, std::vector<Segment> segments, PromptRule prompt,
            std::string text);
 
   std::int64_t num_layers() const { return num_layers_; }
   const std::string& text() const { return text_; }  // e.g. "linear:max=16,min=8,…"
+  const std::vector<Segment>& segments() const { return segments_; }
+  const PromptRule& prompt() const { return prompt_; }
   bool is_reduced() const;
   bool exits_early() const;  // each token runs the lowest layers
 

@@ -11,16 +11,13 @@
 #include "json/canonical.h"
 #include "json/shown.h"
 #include "json/tree.h"
-#include "schedule/plan_fields.h"
-#include "schedule/resolved.h"
-#include "schedule/rule.h"
+#include "schedule/plan.h"
 
 namespace skipdec::runtime {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostPresets = 4096;
 constexpr std::string_view kSpaces = " \t\n\r\f\v";
 
 std::string_view trimmed(std::string_view text) {
@@ -29,14 +26,20 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
 }
 
+void require_depth(const ScheduleRule& rule, std::int64_t num_layers, const Document& document) {
+  if (rule.num_layers != num_layers)
+    document.refuse("schedule", "is for " + std::to_string(rule.num_layers) +
+                                    " layers; the model has " + std::to_string(num_layers));
+}
+
 bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// Returns the schedule of a plan as ``skipdec schedule show --json`` prints it; the line feed at
-// the end, which the digest covers and a shell's $(…) strips, may be missing.
-SchedulePointer given_plan(std::string_view text, const std::string& subject,
-                           std::int64_t num_layers) {
+// Returns the schedule of a rule's JSON, alone or as ``skipdec schedule show --json`` prints it;
+// the line feed at the end, which the digest covers and a shell's $(…) strips, may be missing.
+SchedulePointer given_schedule(std::string_view text, const std::string& subject,
+                               std::int64_t num_layers) {
   const Document document{Status::kSchedule, subject,
                           "make it anew: skipdec schedule show SCHEDULE --layers " +
                               std::to_string(num_layers) + " --json"};
@@ -45,8 +48,12 @@ SchedulePointer given_plan(std::string_view text, const std::string& subject,
   limits.remedy = document.remedy;
   const json value = parse_json(text, subject, limits);
   Fields fields(value, "", document);
-  if (fields.find("digest") != nullptr) checked_digest(std::string(trimmed(text)) + "\n", document);
-  return plan_of(fields.value("plan"), num_layers, document).schedule;
+  const json* inner = fields.find_given("schedule");
+  if (inner != nullptr && fields.find("digest") != nullptr)
+    checked_digest(std::string(trimmed(text)) + "\n", document);
+  const ScheduleRule rule = rule_of(inner != nullptr ? *inner : value, document);
+  require_depth(rule, num_layers, document);
+  return schedule_of(rule, document);
 }
 
 // "64" of "2x:horizon=64"; nothing if it has other options.
@@ -100,23 +107,18 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   fields.require_no_others();
   require_canonical(text, value, document);
   const Document of_rule{Status::kSchedule, subject, document.remedy};
-  const Rule rule = rule_of(own_rule, of_rule);
+  const ScheduleRule rule = rule_of(own_rule, of_rule);
 
+  require_depth(rule, num_layers, document);
   Schedules schedules;
   schedules.num_layers_ = num_layers;
   schedules.positions_ = std::min(positions, constants::kMaxHorizon);
-  PlanEntry own = plan_of(plan, num_layers, document);
-  schedules.own_ = std::move(own.schedule);
-  schedules.own_horizon_ = own.horizon;
-  if (!presets.is_object() || presets.size() > kMostPresets)
-    fields.refuse("presets", "is " + shown(presets) + "; allowed: an object of up to " +
-                                 std::to_string(kMostPresets) + " presets");
-  for (const auto& member : presets.items())
-    schedules.presets_.emplace(member.key(),
-                               preset_of(member.value(), member.key(), num_layers, document));
-  if (plan != plan_document(rule, document))
+  schedules.own_ = schedule_of(rule, of_rule);
+  if (!rule.is_constant()) schedules.own_horizon_ = rule.horizon;
+  schedules.presets_ = preset_rules(num_layers);
+  if (plan != plan_document(rule, *schedules.own_))
     fields.refuse("plan", "is not what its schedule stands for");
-  if (presets != preset_documents(num_layers))
+  if (presets != preset_documents(schedules.presets_))
     fields.refuse("presets",
                   "are not those of a model of " + std::to_string(num_layers) + " layers");
   return schedules;
@@ -126,27 +128,26 @@ SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_toke
                                    bool may_read_files) const {
   asked = trimmed(asked);
   if (asked.empty()) return own_;
-  if (asked.front() == '{') return given_plan(asked, "schedule", num_layers_);
+  if (asked.front() == '{') return given_schedule(asked, "schedule", num_layers_);
   if (ends_with(asked, ".json") && may_read_files) {
     const std::string path(asked);
     const Document document{Status::kSchedule, "schedule " + path, ""};
     const std::string content = read_file(path, JsonLimits{}.max_bytes, document);
-    return given_plan(content, document.subject, num_layers_);
+    return given_schedule(content, document.subject, num_layers_);
   }
   const std::size_t colon = std::min(asked.find(':'), asked.size());
   const auto preset = presets_.find(std::string(asked.substr(0, colon)));
   const std::string_view options = asked.substr(std::min(colon + 1, asked.size()));
   const std::optional<std::int64_t> named = horizon_of(options);
   const bool is_known = preset != presets_.end();
-  const bool has_horizon =
-      is_known && preset->second.text.find(kHorizonPlaceholder) != std::string::npos;
+  const bool has_horizon = is_known && !preset->second.is_constant();
   if (!is_known || (!options.empty() && !(named && has_horizon))) {
     std::string names;
     for (const auto& each : presets_) names += each.first + ", ";
     throw Error(Status::kSchedule, "schedule " + shown_text(asked),
                 "is unknown here; allowed: " + names +
-                    "2x:horizon=64 or JSON with a plan; of any other, make it by: skipdec schedule "
-                    "show SCHEDULE --layers " +
+                    "2x:horizon=64 or JSON; of any other, make it by: skipdec schedule show "
+                    "SCHEDULE --layers " +
                     std::to_string(num_layers_) + " --horizon 64 --json");
   }
   const std::int64_t horizon = !has_horizon ? 1
@@ -157,8 +158,15 @@ SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_toke
     throw Error(Status::kSchedule, "exit schedule",
                 "horizon is " + std::to_string(*named) + "; allowed: " + range_text(1, longest) +
                     (longest == positions_ ? ", the bundle's positions" : ", the bundle's own"));
-  return shared_->get(preset->first + ":" + std::to_string(horizon),
-                      [&] { return schedule_of(preset->second, horizon, num_layers_); });
+  if (horizon < 1 || horizon > constants::kMaxHorizon)
+    throw Error(Status::kSchedule, "exit schedule",
+                "horizon is " + std::to_string(horizon) +
+                    "; allowed: " + range_text(1, constants::kMaxHorizon));
+  return shared_->get(preset->first + ":" + std::to_string(horizon), [&] {
+    ScheduleRule rule = preset->second;
+    rule.horizon = horizon;
+    return schedule_of(rule, Document{Status::kSchedule, "exit schedule", ""});
+  });
 }
 
 }  // namespace skipdec::runtime

@@ -7,24 +7,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "constants.h"
-#include "schedule/schedule.h"
+#include "schedule/rule.h"
 
 namespace skipdec::runtime {
-
-// A segment of a preset: begins at 0, or behind after_numerator * max(1, horizon - 1) /
-// after_denominator.
-struct PresetSegment {
-  std::int64_t after_numerator = 0, after_denominator = 0;  // denominator 0: begins at 0
-  LayerPlan layers;
-};
-
-struct Preset {
-  std::vector<PresetSegment> segments;
-  std::string text;  // form of the schedule, with "{horizon}" in it
-};
 
 // The contents of schedule.json. Immutable; any thread may use it.
 class Schedules {
@@ -41,22 +28,21 @@ class Schedules {
   //   "full", "2x", "4x"        a preset; its horizon is the own schedule's, or max_tokens
   //   "2x:horizon=64"           the same with a horizon, up to the model's positions or, if that
   //                             is longer, the own schedule's
-  //   "{…}", a path *.json      JSON with a "plan", as `skipdec schedule show --json` prints it
-  //                             (a path is read where ``may_read_files``)
-  // Throws Error (kSchedule), naming what is allowed and the command that makes a plan of any other
-  // schedule. Two requests that run the same preset share one schedule while either holds it.
+  //   "{…}", a path *.json      JSON of a rule, or with one as "schedule", as `skipdec schedule
+  //                             show --json` prints it (a path is read where ``may_read_files``)
+  // Throws Error (kSchedule), naming what is allowed and the command that makes the JSON of any
+  // other schedule. Two requests that run the same preset share one schedule while either holds it.
   SchedulePointer resolve(std::string_view asked, std::int64_t max_tokens,
                           bool may_read_files = true) const;
 
   const SchedulePointer& own() const { return own_; }
-  const std::map<std::string, Preset>& presets() const { return presets_; }
 
  private:
   std::int64_t num_layers_ = 0;
   std::int64_t positions_ = constants::kMaxHorizon;
   SchedulePointer own_;
   std::optional<std::int64_t> own_horizon_;
-  std::map<std::string, Preset> presets_;
+  std::map<std::string, ScheduleRule> presets_;
 
   class Shared;  // the schedules of presets that are in use
   std::shared_ptr<Shared> shared_;

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bundle_documents import edit
 from mutations import copy_bundle
-from runtimes import Asked, Runtime, both, native_params, plan_text, run_native
+from runtimes import Asked, Runtime, both, native_params, run_native, schedule_json
 from tiny_models import EVERY_STRUCTURE
 
 from skipdec import Generator, SamplingParams
@@ -236,7 +236,7 @@ def test_scores_equal(exported: Callable[..., Path]) -> None:
             for one in generator.score(PROMPTS, PROMPTS[::-1], schedule=schedule)
         ]
     lines = [
-        {"prompt": prompt, "continuation": after, "schedule": plan_text(schedule, 6)}
+        {"prompt": prompt, "continuation": after, "schedule": schedule_json(schedule, 6)}
         for schedule in SCHEDULES
         for prompt, after in zip(PROMPTS, PROMPTS[::-1], strict=True)
     ]
@@ -276,7 +276,7 @@ def test_texts_are_cut_where_python_cuts_them(text_bundle: Path, params: dict[st
         ({"prompt": [5], "params": {"temperature": -1.0}}, "temperature"),
         ({"prompt": [5], "params": {"n": 9, "seed": 1}}, "up to 8 rows"),
         ({"prompt": [5], "schedule": "9x"}, "9x"),
-        ({"prompt": [5], "schedule": "{}"}, "plan"),
+        ({"prompt": [5], "schedule": "{}"}, "num_layers"),
         ({"prompt": "text"}, "no tokenizer"),
         (
             {"prompt": [5], "params": {"stop": ["a"]}},

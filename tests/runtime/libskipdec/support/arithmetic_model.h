@@ -27,24 +27,29 @@ constexpr std::int64_t kLayers = 6;
 constexpr std::int64_t kPositions = 64;
 constexpr std::int64_t kEndOfText = 2;
 
-// Returns a plan of `kLayers` layers as JSON: from ``most`` layers down to ``least``, one fewer
-// every ``period`` tokens; the lowest layer always runs, and those above it are bypassed first.
-inline std::string falling_plan(std::int64_t most, std::int64_t least, std::int64_t period) {
-  std::string segments;
-  for (std::int64_t budget = most; budget >= least; --budget) {
-    std::string layers = "0";
-    for (std::int64_t layer = kLayers - budget + 1; layer < kLayers; ++layer) {
-      layers += "," + std::to_string(layer);
-    }
-    segments += (segments.empty() ? "" : ",") + std::string(R"({"start":)") +
-                std::to_string((most - budget) * period) + R"(,"layers":[)" + layers + "]}";
-  }
-  return R"({"horizon":null,"num_layers":)" + std::to_string(kLayers) +
-         R"(,"prompt":null,"segments":[)" + segments + R"(],"text":"test"})";
+// Returns the JSON of a schedule of `kLayers` layers: from ``most`` layers down to ``least``, one
+// fewer every ``period`` tokens; the lowest layer always runs, and those above it are bypassed
+// first.
+inline std::string falling_schedule(std::int64_t most, std::int64_t least, std::int64_t period) {
+  nlohmann::json table = nlohmann::json::array();
+  for (std::int64_t token = 0; token <= (most - least) * period; ++token)
+    table.push_back(most - token / period);
+  return nlohmann::json{{"num_layers", kLayers},   {"max_exit_layer", most},
+                        {"min_exit_layer", least}, {"horizon", table.size()},
+                        {"decay", "table"},        {"table", table}}
+      .dump();
 }
 
-inline std::string falling_schedule(std::int64_t most, std::int64_t least, std::int64_t period) {
-  return R"({"plan":)" + falling_plan(most, least, period) + "}";
+// Returns the JSON of a schedule that runs all layers for the first ``full`` tokens and the lowest
+// ``lowest`` from then on.
+inline std::string cut_schedule(std::int64_t full, std::int64_t lowest) {
+  nlohmann::json table(static_cast<std::size_t>(full), kLayers);
+  table.push_back(lowest);
+  return nlohmann::json{{"num_layers", kLayers},    {"max_exit_layer", table.front()},
+                        {"min_exit_layer", lowest}, {"horizon", table.size()},
+                        {"decay", "table"},         {"table", table},
+                        {"placement", "bottom"}}
+      .dump();
 }
 
 // Has a draft layer behind layer 0 that computes as layer 1 does, and a narrow head.

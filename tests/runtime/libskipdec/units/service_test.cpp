@@ -56,7 +56,7 @@ std::vector<std::int64_t> tokens_of(Service& service, const TokenSpan& prompt,
 
 TEST(ServiceTest, ManyThreadsGetTheTokensThatEachRequestHasAlone) {
   const std::vector<std::string> schedules{"full", falling_schedule(5, 2, 1),
-                                           falling_schedule(3, 1, 2)};
+                                           falling_schedule(3, 2, 2)};
   std::vector<std::vector<std::int64_t>> expected;
   for (std::int64_t number = 0; number < 12; ++number) {
     const auto service = open(1);

@@ -17,6 +17,7 @@ namespace {
 
 using testing::ArithmeticBackend;
 using testing::ArithmeticBundle;
+using testing::cut_schedule;
 using testing::falling_schedule;
 
 using Completions = std::vector<Completion>;
@@ -214,15 +215,6 @@ TEST_P(ForcedDraftsTest, GuessesOfAnyKindChangeNoText) {
 
 INSTANTIATE_TEST_SUITE_P(WrongPercents, ForcedDraftsTest, ::testing::Values(0, 30, 100));
 
-// Returns a schedule of all layers for the first ``full`` tokens and of layers 0 and 1 from then
-// on, whose logits are those of the draft layer.
-std::string drafted_schedule(std::int64_t full) {
-  const std::string rest = R"({"start":)" + std::to_string(full) + R"(,"layers":[0,1]}],)";
-  const std::string first = full == 0 ? "" : R"({"start":0,"layers":[0,1,2,3,4,5]},)";
-  return R"({"plan":{"horizon":null,"num_layers":6,"prompt":null,"segments":[)" + first + rest +
-         R"("text":"test"}})";
-}
-
 class TrainedDraftsTest : public DraftedBatchTest,
                           public ::testing::WithParamInterface<std::int64_t> {};
 
@@ -230,7 +222,7 @@ TEST_P(TrainedDraftsTest, ALayerThatComputesAsThePlanDoesGuessesEveryToken) {
   const ArithmeticBundle longer(400);
   std::vector<Request> requests;
   for (const double temperature : {0.0, 0.5, 1.5}) {
-    requests.push_back(request({}, 33, drafted_schedule(0)));
+    requests.push_back(request({}, 33, cut_schedule(0, 2)));
     for (std::int64_t token = 0; token < GetParam(); ++token) {
       requests.back().prompt.push_back(5 + token % 7);
     }
@@ -266,7 +258,7 @@ TEST_F(DraftedBatchTest, WrongDraftsLeaveNothingInTheDraftLayer) {
     std::int64_t wrong = 0, right = 0;
     for (std::int64_t token = 5; token < 25; ++token) {
       make(draft);
-      batch_->add(next_++, request({token, 6}, 50, drafted_schedule(16)), 0);
+      batch_->add(next_++, request({token, 6}, 50, cut_schedule(16, 2)), 0);
       while (batch_->is_busy()) {
         const EngineStats before = batch_->stats();
         batch_->step(0);
