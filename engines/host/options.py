@@ -23,6 +23,7 @@ from .console import reports_errors
 from .option_files import OptionFile, merged
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
+CONFIGURATIONS = "configurations"  # attribute of a command's function, for the reference
 _FILE = "skipdec.option_file"  # what --config read, in a context's meta
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
@@ -67,7 +68,9 @@ def from_options(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {}
-    return reports_errors(run)
+    reporting = reports_errors(run)
+    setattr(reporting, CONFIGURATIONS, tuple(found.values()))
+    return reporting
 
 
 def _file_parameter(configurations: list[_Configuration]) -> inspect.Parameter:
@@ -158,6 +161,16 @@ class _Configuration:
             yield f"{place}{name}"
             if inner:
                 yield from inner._paths(f"{place}{name}.")
+
+    def without_flags(self, place: str = "") -> Iterator[tuple[str, FieldInfo]]:
+        """Yield the path of each field that only a file sets."""
+        for name, inner in self.keys.items():
+            info = self.kind.model_fields[name]
+            option = next((entry for entry in info.metadata if isinstance(entry, Option)), None)
+            if inner and not (option and option.metavar):
+                yield from inner.without_flags(f"{place}{name}.")
+            elif option is None:
+                yield f"{place}{name}", info
 
     def build(
         self, context: typer.Context, typed: Mapping[_Field, Any], file: OptionFile

@@ -19,6 +19,7 @@ from typer.main import get_command
 import skipdec
 from skipdec.cli import build_app
 from skipdec.engines.errors import SkipDecError
+from skipdec.engines.host.options import CONFIGURATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -53,6 +54,8 @@ def commands_page() -> str:
         _, command, _ = application.resolve_command(context, [name])
         text = get_docs_for_click(obj=command, ctx=context, name=name, call_prefix="skipdec")
         sections.append(re.sub(r"^#", "##", _examples(text), flags=re.MULTILINE))
+        if fields := file_fields(command):
+            sections.append("**Only in the file of `--config`**:\n\n" + "\n".join(fields) + "\n")
     return (
         "# Commands\n\nEach prints the same with `--help`. Results go to stdout, everything else "
         "to stderr; `--json` prints for programs. Defaults are in brackets, in parentheses if "
@@ -60,16 +63,20 @@ def commands_page() -> str:
     )
 
 
+def file_fields(command: Any) -> list[str]:  # noqa: ANN401  (typer's own type of commands)
+    """Return a line for each field of a command's configurations that has no flag."""
+    configurations = getattr(command.callback, CONFIGURATIONS, ())
+    return [
+        f"* `{path}`: {info.description or ''} [default: {info.default!r}]"
+        for configuration in configurations
+        for path, info in configuration.without_flags()
+    ]
+
+
 def _examples(text: str) -> str:
-    """Convert Rich markup of a command's epilog to Markdown, command lines to blocks of code."""
-    text = re.sub(r"\[/?bold\]", "**", text)
+    """Convert a command's epilog to Markdown, blocks of command lines to blocks of code."""
     text = text.replace("][", r"]\[")  # MODEL[-fp16][-int8] is not a link
-    paragraphs = re.split(r"\n{2,}", text)
-    starts = ("skipdec ", "skipdec-", "head ", "torchrun ", "accelerate ")
-    return "\n\n".join(
-        f"```sh\n{paragraph}\n```" if paragraph.startswith(starts) else paragraph
-        for paragraph in paragraphs
-    )
+    return re.sub(r"^\x08\n((?:.+\n?)+)", "```sh\n\\1```\n", text, flags=re.MULTILINE)
 
 
 def python_page() -> str:

@@ -152,7 +152,7 @@ def test_help_shows_choices_ranges_and_defaults(monkeypatch: pytest.MonkeyPatch)
     lines = run("--help")[0].stdout.splitlines()
 
     def line(option: str) -> str:
-        return next(text for text in lines if f"{option} " in text)
+        return " ".join(text for text in lines if f"{option}" in text)
 
     assert "where it goes" in line("--output")
     assert "-o" in line("--output")
