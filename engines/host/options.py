@@ -143,52 +143,40 @@ class _Configuration:
     @property
     def fields(self) -> list[_Field]:
         """Return the fields that have a flag, those of nested configurations among them."""
-        return list(self._fields())
+        return [field for field in self.all_fields() if field.has_flag]
 
-    def _fields(self, path: tuple[str, ...] = (), *, is_required: bool = True) -> Iterator[_Field]:
-        for name, inner in self.keys.items():
-            info = self.kind.model_fields[name]
-            for option in (entry for entry in info.metadata if isinstance(entry, Option)):
-                place, needed = (*path, name), is_required and info.is_required()
-                if inner and not option.metavar:
-                    yield from inner._fields(place, is_required=needed)
-                else:
-                    yield _Field(place, info, option, needed)
-
-    def _paths(self, place: str = "") -> Iterator[str]:
-        """Yield the path of each field and of those in nested configurations."""
-        for name, inner in self.keys.items():
-            yield f"{place}{name}"
-            if inner:
-                yield from inner._paths(f"{place}{name}.")
-
-    def without_flags(self, place: str = "") -> Iterator[tuple[str, FieldInfo]]:
-        """Yield the path of each field that only a file sets."""
+    def all_fields(
+        self, path: tuple[str, ...] = (), *, has_flag: bool = True, is_required: bool = True
+    ) -> Iterator[_Field]:
+        """Yield the fields, and for a nested configuration those inside it."""
         for name, inner in self.keys.items():
             info = self.kind.model_fields[name]
             option = next((entry for entry in info.metadata if isinstance(entry, Option)), None)
-            if inner and not (option and option.metavar):
-                yield from inner.without_flags(f"{place}{name}.")
-            elif option is None:
-                yield f"{place}{name}", info
+            place, flagged = (*path, name), has_flag and option is not None
+            option, needed = option or Option(), is_required and info.is_required()
+            if inner and not option.metavar:
+                yield from inner.all_fields(place, has_flag=flagged, is_required=needed)
+            else:
+                yield _Field(place, info, option, needed, flagged)
 
     def build(
         self, context: typer.Context, typed: Mapping[_Field, Any], file: OptionFile
     ) -> ValidatedConfig:
         """Build the configuration of flags and file. Raises UsageError that names both."""
         given: dict[str, Any] = {}
-        names = {path: f"{path} ({file.path or '--config'})" for path in self._paths()}
+        names = {
+            field.key: f"{field.key} ({file.path or '--config'})" for field in self.all_fields()
+        }
         for field, value in typed.items():
             source = context.get_parameter_source(field.parameter_name)
             is_typed = source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
             if is_typed or not field.is_in(file.values):
-                names[".".join(field.path)] = field.name
-            if not is_typed:
-                continue
-            place = given
-            for name in field.path[:-1]:
-                place = place.setdefault(name, {})
-            place[field.path[-1]] = None if str(value) == field.option.null else value
+                names[field.key] = field.name
+            if is_typed:
+                place = given
+                for name in field.path[:-1]:
+                    place = place.setdefault(name, {})
+                place[field.path[-1]] = None if str(value) == field.option.null else value
         try:
             return self.kind(**merged(file.values, given))
         except ConfigurationError as error:
@@ -203,6 +191,12 @@ class _Field:
     info: FieldInfo
     option: Option
     is_required: bool
+    has_flag: bool
+
+    @property
+    def key(self) -> str:
+        """Return the name in a file, such as ``data.path``."""
+        return ".".join(self.path)
 
     @property
     def parameter_name(self) -> str:

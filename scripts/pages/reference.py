@@ -67,9 +67,10 @@ def file_fields(command: Any) -> list[str]:  # noqa: ANN401  (typer's own type o
     """Return a line for each field of a command's configurations that has no flag."""
     configurations = getattr(command.callback, CONFIGURATIONS, ())
     return [
-        f"* `{path}`: {info.description or ''} [default: {info.default!r}]"
+        f"* `{field.key}`: {field.info.description or ''} [default: {field.info.default!r}]"
         for configuration in configurations
-        for path, info in configuration.without_flags()
+        for field in configuration.all_fields()
+        if not field.has_flag
     ]
 
 
