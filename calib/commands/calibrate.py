@@ -41,7 +41,7 @@ skipdec calibrate opt-1.3b --data notes.jsonl --schedule 2x \\
     --percentile 99.99 --examples 256 -o ranges.json
 
 \b
-skipdec calibrate opt-6.7b --data notes.jsonl -o ranges.json --json > report.json
+skipdec calibrate opt-6.7b --data notes.jsonl -o ranges.json --json
 
 Rows of the data are drawn at random: --examples for the ranges, then --held-out others for the
 losses. Each token runs only its scheduled layers and affects only their ranges.
