@@ -77,9 +77,18 @@ class TuningDirectories:
     def last_save(self) -> Path | None:
         """Return Trainer's newest whole checkpoint; None if there is none.
 
-        One whose writing was interrupted is not whole, nor one whose files have other sizes since.
+        One whose writing was interrupted is not whole, nor one whose files differ since. Raises
+        UsageError if saves were complete once and none of them is whole.
         """
-        return next((save for save in self._saves() if _is_whole(save)), None)
+        saves = self._saves()
+        whole = next((save for save in saves if _is_whole(save)), None)
+        if whole is None and (sealed := [one.name for one in saves if (one / SEAL_NAME).exists()]):
+            raise UsageError(
+                "--resume",
+                f"finds only damaged saves ({', '.join(sealed)}); restore one of them, or delete "
+                f"{self.work} to start over, without --resume",
+            )
+        return whole
 
     def begin(self, options: Mapping[str, Any], *, resumed: Path | None) -> None:
         """Create the working directory; on resuming, compare ``options`` with the first run's.
@@ -113,7 +122,7 @@ class TuningDirectories:
 
     def abandon(self) -> None:
         """Delete the state of a failed run that saved nothing and so can't be resumed."""
-        if self.last_save() is None:
+        if not self._saves():
             shutil.rmtree(self.work, ignore_errors=True)  # errors here must not hide the failure
 
     def stage(self) -> Path:
@@ -165,20 +174,21 @@ def num_processes() -> int:
 
 
 def seal_save(save: Path) -> None:
-    """Record the sizes of a save's files, to which nothing is written afterwards."""
-    replace_file(save / SEAL_NAME, json.dumps(_sizes(save), indent=2).encode() + b"\n")
+    """Record the hashes of a save's files, to which nothing is written afterwards."""
+    replace_file(save / SEAL_NAME, json.dumps(_hashes(save), indent=2).encode() + b"\n")
 
 
 def _is_whole(save: Path) -> bool:
     try:
-        return bool(read_json(save / SEAL_NAME, UsageError) == _sizes(save))
+        return bool(read_json(save / SEAL_NAME, UsageError) == _hashes(save))
     except (UsageError, OSError):
         return False
 
 
-def _sizes(save: Path) -> dict[str, int]:
-    files = [path for path in sorted(save.rglob("*")) if path.is_file() and path.name != SEAL_NAME]
-    return {path.relative_to(save).as_posix(): path.stat().st_size for path in files}
+def _hashes(save: Path) -> dict[str, str]:
+    files = (path for path in sorted(save.rglob("*")) if path.is_file() and path.name != SEAL_NAME)
+    names = (path.relative_to(save).as_posix() for path in files)
+    return {name: file_record(save, name).sha256 for name in names}
 
 
 def _step(save: Path) -> str:
