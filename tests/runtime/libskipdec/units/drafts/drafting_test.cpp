@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arithmetic_model.h"
@@ -9,7 +9,6 @@
 #include "scheduling/drafting/draft_config.h"
 #include "scheduling/drafting/draft_policy.h"
 #include "scheduling/drafting/draft_resolver.h"
-#include "scheduling/drafting/ngrams/lookup_index.h"
 #include "scheduling/drafting/ngrams/ngram_table.h"
 
 namespace skipdec::runtime {
