@@ -18,10 +18,10 @@ from ..generator import Generator
 from ..opening import OpenKeywords, OpenOptions
 from ..scheduling.scheduler import parse_admission
 from ..scheduling.stats import EngineStats
-from .engine_loop import Cancellation, EngineLoop, require_possible
+from .engine_loop import EngineLoop
 from .inputs import InputProcessor
+from .messages import ServedRequest
 from .service import EngineService
-from .stream import PendingRequest
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ class AsyncEngine(EngineService):
         self._generator = generator
         self._held = ExitStack()
         self._batch = self._held.enter_context(generator.running_batch(options))
-        self._loop = EngineLoop(self._batch, self._requests)
+        self._loop = EngineLoop(self._batch, generator.model.num_layers, self._requests.take)
+        self._requests.connect(self._loop.send)
         self._thread = threading.Thread(target=self._run, name="skipdec engine", daemon=True)
         self._thread.start()
 
@@ -77,26 +78,9 @@ class AsyncEngine(EngineService):
         """The generator with model, tokenizer and bundle. It is busy while this engine is open."""
         return self._generator
 
-    @property
     @override
-    def seconds_in_step(self) -> float:
-        return self._loop.seconds_in_step
-
-    @override
-    def enter(self, pending: PendingRequest) -> None:
-        self.require_home()
-        require_possible(self._batch, pending.asked)
-        self._requests.admit(
-            pending,
-            cancel=lambda name, reason: self._loop.send(Cancellation(name, reason)),
-            send=lambda pending: self._loop.send(pending.asked),
-            retry_after=self.seconds_until_room,
-        )
-
-    @override
-    async def abort(self, request_id: str) -> None:
-        self.require_home()
-        self._loop.send(Cancellation(request_id, "cancelled"))
+    def require_possible(self, asked: ServedRequest) -> None:
+        self._loop.require_possible(asked)
 
     @override
     def stats(self) -> EngineStats:
@@ -123,7 +107,7 @@ class AsyncEngine(EngineService):
                 _LOGGER.exception("the engine's thread has failed")
             self._requests.fail(str(error), error)
         else:
-            self._requests.end(self._requests.all(), ClosedError("AsyncEngine", "was closed"))
+            self._requests.end_all(ClosedError("AsyncEngine", "was closed"))
 
 
 def _open_warm(path: str | Path, options: OpenOptions) -> Generator:

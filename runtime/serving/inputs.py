@@ -13,13 +13,14 @@ from ..drafting.config import DraftConfig
 from ..drafting.resolver import DraftResolver
 from ..generator import Generator
 from ..opening import OpenOptions
-from ..requests.request import Prompt, Request, prepare_request
-from ..requests.score_request import ScoreRequest, make_score_request
+from ..requests.request import Prompt, prepare_request
+from ..requests.score_request import make_score_request
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
 from ..schedule.request_schedules import ScheduleResolver
 from ..tokens.sampling import SamplingParams
 from ..tokens.tokenizer import Tokenizer
+from .messages import ServedRequest
 
 
 @dataclass(frozen=True)
@@ -88,16 +89,20 @@ class InputProcessor:
         self,
         prompt: Prompt,
         params: SamplingParams | None,
-        schedule: str | ExitSchedule | None,
+        *,
+        schedule: str | ExitSchedule | None = None,
+        request_id: str | None = None,
+        deadline: float | None = None,
         client: str = "",
         subject: str = "prompt",
         draft: str | None = None,
-    ) -> tuple[Request, ExitSchedule]:
-        """Make and check a request. Raises UsageError, which names ``subject``, and ScheduleError.
+    ) -> ServedRequest:
+        """Make and check a request; ``deadline`` is in seconds from now.
 
         ``subject``: the prompt, where a client sent several. ``draft``: as in `wants_drafts`.
+        Raises UsageError, which names ``subject``, and ScheduleError.
         """
-        return prepare_request(
+        request, resolved = prepare_request(
             prompt,
             params,
             schedule,
@@ -109,20 +114,23 @@ class InputProcessor:
             draft=draft,
             max_model_len=self.max_model_len,
         )
+        return ServedRequest.of(request, resolved, request_id, deadline)
 
     def prepare_score(
         self,
         prompt: Prompt,
         continuation: Prompt | None,
-        schedule: str | ExitSchedule | None,
         *,
+        schedule: str | ExitSchedule | None = None,
+        request_id: str | None = None,
+        deadline: float | None = None,
         top_logprobs: int | None = None,
         followed_by: SamplingParams | None = None,
         client: str = "",
         subject: str = "prompt",
-    ) -> tuple[ScoreRequest, ExitSchedule]:
+    ) -> ServedRequest:
         """Make and check a text to score; raises as `prepare`."""
-        request = make_score_request(
+        text = make_score_request(
             prompt,
             continuation,
             self.model,
@@ -132,5 +140,6 @@ class InputProcessor:
             client=client,
             subject=subject,
         )
-        max_tokens = 1 if continuation is None else len(request.token_ids)
-        return request, self.schedules.resolve(schedule, max_tokens)
+        max_tokens = 1 if continuation is None else len(text.token_ids)
+        resolved = self.schedules.resolve(schedule, max_tokens)
+        return ServedRequest.of(text, resolved, request_id, deadline)

@@ -13,8 +13,9 @@ from ..scheduling.stats import EngineStats
 from ..tokens.outputs import RequestOutput, ScoreOutput
 from ..tokens.sampling import SamplingParams
 from .inputs import InputProcessor
-from .pending import PendingRequests
-from .stream import PendingRequest, RequestStream, ScoreFuture, ServedRequest, require_time
+from .messages import ServedRequest, require_time
+from .queue import RequestQueue, Suspects
+from .stream import PendingRequest, RequestStream, ScoreFuture
 
 
 class RequestOptions(TypedDict, total=False):
@@ -28,15 +29,17 @@ class RequestOptions(TypedDict, total=False):
 
 
 class EngineService(ABC):
-    """A bundle that many asyncio clients generate with at once; they wait in one `PendingRequests`.
+    """A bundle that many asyncio clients generate with at once; they wait in one `RequestQueue`.
 
     `AsyncEngine` runs it in a thread, `ProcessEngine` in a process. Only the process that opened it
     can use it: in a forked child its methods raise SkipDecError.
     """
 
-    def __init__(self, inputs: InputProcessor, max_waiting: int) -> None:
+    def __init__(
+        self, inputs: InputProcessor, max_waiting: int, suspects: Suspects | None = None
+    ) -> None:
         self._inputs = inputs
-        self._requests = PendingRequests(type(self).__name__, max_waiting)
+        self._requests = RequestQueue(type(self).__name__, max_waiting, suspects)
 
     @property
     def inputs(self) -> InputProcessor:
@@ -62,13 +65,18 @@ class EngineService(ABC):
         return self._requests.failure
 
     @property
-    @abstractmethod
     def seconds_in_step(self) -> float:
-        """Seconds that the current step has taken so far; 0.0 between steps."""
+        """Seconds since a busy engine last ended a step or a scored text; 0.0 for an idle one."""
+        return self._requests.seconds_silent
+
+    @property
+    def requests(self) -> RequestQueue:
+        """The requests that have not ended."""
+        return self._requests
 
     @abstractmethod
-    def enter(self, pending: PendingRequest) -> None:
-        """Queue a prepared request; raises as `submit`, but for its own checks of the prompt."""
+    def require_possible(self, asked: ServedRequest) -> None:
+        """Raise CapacityError for a request that could not run even alone, as far as is known."""
 
     def require_home(self) -> None:
         """Raise SkipDecError in a forked child, where no thread would answer."""
@@ -76,14 +84,14 @@ class EngineService(ABC):
 
     def start(self, asked: ServedRequest) -> RequestStream:
         """Queue a request that `InputProcessor.prepare` made and return its stream."""
-        stream = RequestStream(asked)
-        self.enter(stream)
+        stream = RequestStream(asked, self._inputs.model.num_layers)
+        self._enter(stream)
         return stream
 
     async def wait_for_scores(self, asked: ServedRequest) -> ScoreOutput:
         """Queue a text that `InputProcessor.prepare_score` made and return its scores."""
         future = ScoreFuture(asked)
-        self.enter(future)
+        self._enter(future)
         return await future.output()
 
     def submit(
@@ -115,8 +123,16 @@ class EngineService(ABC):
         OverloadedError if too many wait, and ClosedError while draining and once closed.
         """
         self.require_home()
-        made, resolved = self.inputs.prepare(prompt, params, schedule, client, draft=draft)
-        return self.start(ServedRequest.named(made, resolved, request_id, deadline))
+        asked = self.inputs.prepare(
+            prompt,
+            params,
+            schedule=schedule,
+            request_id=request_id,
+            deadline=deadline,
+            client=client,
+            draft=draft,
+        )
+        return self.start(asked)
 
     async def generate(
         self,
@@ -153,22 +169,22 @@ class EngineService(ABC):
         """
         self.require_home()
         wants_drafts(options.get("draft"))
-        made, resolved = self.inputs.prepare_score(
+        asked = self.inputs.prepare_score(
             prompt,
             continuation,
-            options.get("schedule"),
+            schedule=options.get("schedule"),
+            request_id=options.get("request_id"),
+            deadline=options.get("deadline"),
             top_logprobs=top_logprobs,
             followed_by=followed_by,
             client=options.get("client", ""),
         )
-        asked = ServedRequest.named(
-            made, resolved, options.get("request_id"), options.get("deadline")
-        )
         return await self.wait_for_scores(asked)
 
-    @abstractmethod
     async def abort(self, request_id: str) -> None:
         """End a request, if it has not ended; unknown ones are no error."""
+        self.require_home()
+        self._requests.cancel(request_id, "cancelled")
 
     @abstractmethod
     def stats(self) -> EngineStats:
@@ -194,7 +210,7 @@ class EngineService(ABC):
 
     def end_all(self, error: Exception) -> None:
         """End every open request with ``error`` at once, whatever its engine does; then close."""
-        self._requests.end(self._requests.all(), error)
+        self._requests.end_all(error)
 
     @abstractmethod
     def close(self) -> None:
@@ -202,3 +218,8 @@ class EngineService(ABC):
 
         In a forked child nothing is done: all of it is the parent's.
         """
+
+    def _enter(self, pending: PendingRequest) -> None:
+        self.require_home()
+        self.require_possible(pending.asked)
+        self._requests.admit(pending, self.seconds_until_room)

@@ -3,63 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from time import monotonic, time_ns
 from typing import Self, cast
-from uuid import uuid4
 
 from typing_extensions import override
 
-from ...engines.errors import ClosedError, UsageError
 from ..requests.request import Request
-from ..requests.score_request import ScoreRequest
-from ..schedule import ExitSchedule
-from ..schedule.text import format_schedule
 from ..scheduling.running_request import request_output
 from ..tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
+from .messages import Entries, ServedRequest, given_up
 
 _GRACE = 0.2  # seconds in which an engine may end a late request itself, with its last text
-
-
-def require_time(subject: str, seconds: float | None) -> None:
-    """Raise UsageError for NaN, which no clock reaches."""
-    if seconds is not None and math.isnan(seconds):
-        raise UsageError(subject, "is nan; allowed: seconds from now, or None for no end")
-
-
-@dataclass(frozen=True)
-class ServedRequest:
-    """A checked request, to generate or to score, under the name that clients know."""
-
-    request_id: str
-    request: Request | ScoreRequest
-    schedule: ExitSchedule
-    deadline: float | None = None  # a time of time.monotonic, which a machine's processes share
-
-    @classmethod
-    def named(
-        cls,
-        request: Request | ScoreRequest,
-        schedule: ExitSchedule,
-        request_id: str | None,
-        seconds: float | None,
-    ) -> ServedRequest:
-        """Name a request, by a new name if it has none, that may take ``seconds`` from now on.
-
-        Raises UsageError for seconds that are no number.
-        """
-        require_time("deadline", seconds)
-        deadline = None if seconds is None else monotonic() + seconds
-        return cls(request_id or uuid4().hex, request, schedule, deadline)
-
-    def is_late(self, now: float) -> bool:
-        """Return True if the deadline has passed at ``now``."""
-        return self.deadline is not None and now > self.deadline
 
 
 class PendingRequest(ABC):
@@ -142,15 +102,17 @@ class RequestStream(PendingRequest):
     completion, and `read` takes all of it at once. Belongs to the event loop in which it was made.
     """
 
-    def __init__(self, asked: ServedRequest) -> None:
+    def __init__(self, asked: ServedRequest, num_layers: int) -> None:
         super().__init__(asked)
         self._request = cast(Request, asked.request)
-        self.exit_schedule = asked.schedule
-        self.schedule = format_schedule(asked.schedule)  # in full
+        self.schedule = asked.schedule  # its text in full
+        self.exit_schedule = asked.exit_schedule(num_layers)
         self.times = RequestTimes()
         self._changed = asyncio.Event()
         self._unread: deque[StreamDelta] = deque()
-        self._pushed: list[StreamDelta] = []  # all of them, if there is a deadline
+        # All of them, if there is a deadline or the result needs their log-probabilities.
+        self._pushed: list[StreamDelta] = []
+        self._keeps = asked.deadline is not None or self._request.params.logprobs is not None
         self._output: RequestOutput | None = None
         self._error: Exception | None = None
 
@@ -198,7 +160,7 @@ class RequestStream(PendingRequest):
         """Take what the engine's next step gave; nothing once it has ended."""
         if self._has_ended:
             return
-        if self.asked.deadline is not None:
+        if self._keeps:
             self._pushed.append(delta)
         self.times.first_token = self.times.first_token or time_ns()
         self._unread.append(delta)
@@ -217,7 +179,10 @@ class RequestStream(PendingRequest):
         if self._has_ended:  # only the first end counts
             return
         self.times.end = time_ns()
-        self._output, self._error = cast(RequestOutput | None, output), error
+        if isinstance(output, RequestOutput):
+            outputs = tuple(map(self._with_logprobs, output.outputs))
+            self._output = replace(output, prompt=self.prompt, outputs=outputs)
+        self._error = error
         self._changed.set()
 
     @override
@@ -246,6 +211,13 @@ class RequestStream(PendingRequest):
             request_output(self._request, self.exit_schedule, outputs, request_id=self.request_id)
         )
 
+    def _with_logprobs(self, one: CompletionOutput) -> CompletionOutput:
+        """Return a completion with its deltas' log-probabilities: a process sends them once."""
+        if one.logprobs is None:
+            return one
+        mine = [delta.logprobs or () for delta in self._pushed if delta.index == one.index]
+        return replace(one, logprobs=tuple(chain.from_iterable(mine)))
+
     async def _wait(self) -> None:
         """Wait for a delta or the end."""
         while not self._unread and not self._has_ended:
@@ -265,6 +237,11 @@ class ScoreFuture(PendingRequest):
     def __init__(self, asked: ServedRequest) -> None:
         super().__init__(asked)
         self._result: asyncio.Future[ScoreOutput] = self.loop.create_future()
+        self._entries: Entries = ()
+
+    def add(self, entries: Entries) -> None:
+        """Take alternatives of the next tokens, whose scores come later without any."""
+        self._entries += entries
 
     async def output(self) -> ScoreOutput:
         """Wait for the scores. Cancelling the wait cancels the request."""
@@ -282,6 +259,7 @@ class ScoreFuture(PendingRequest):
         if self._result.done():  # its client has gone
             return
         if isinstance(output, ScoreOutput):
+            output = replace(output, top_logprobs=self._entries) if self._entries else output
             self._result.set_result(output)
         elif error is not None:
             self._result.set_exception(error)
@@ -289,13 +267,6 @@ class ScoreFuture(PendingRequest):
     @override
     def give_up(self, reason: str) -> None:
         self.finish(None, given_up(reason))
-
-
-def given_up(reason: str) -> Exception:
-    """Return the error of a text that was not scored; ``reason`` may be "deadline"."""
-    if reason == "deadline":
-        return TimeoutError("the deadline was over before the text was scored")
-    return ClosedError("AsyncEngine", "the text was given up before it was scored")
 
 
 def _completion(index: int, deltas: list[StreamDelta]) -> CompletionOutput:

@@ -17,14 +17,13 @@ from ....engines.errors import SkipDecError
 from ....engines.host.installation import own_version
 from ...schedule.text import format_schedule
 from .chat import ChatAnswer, ChatRequest, has_template, require_template
-from .completions import CompletionAnswer, read_request
+from .completions import TextAnswer, read_request
 from .config import ServerConfig
 from .logs import RequestRecord
 from .metrics import Metrics
 from .middleware import (
     ApiKeys,
     BodyMiddleware,
-    CutMiddleware,
     KeyMiddleware,
     RecordMiddleware,
 )
@@ -80,7 +79,6 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
         app.add_exception_handler(error, _answer)
     app.add_middleware(KeyMiddleware, keys=keys, config=config)
     app.add_middleware(BodyMiddleware, limit=config.max_body, seconds=config.read_timeout)
-    app.add_middleware(CutMiddleware)
     app.add_middleware(RecordMiddleware, metrics=metrics)  # added last: outermost
     return app
 
@@ -114,7 +112,7 @@ class _Routes:
         )
         if asked.scores_prompts:
             return await scored_answer(asked, model, prepared, request, models, metrics)
-        answer = CompletionAnswer(asked, model, request, models, metrics)
+        answer = TextAnswer(asked, model, request, models, metrics)
         await answer.queue(prepared)
         return answer if asked.stream else await answer.whole()
 

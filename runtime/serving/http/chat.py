@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
-from uuid import uuid4
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import override
@@ -13,17 +11,10 @@ from typing_extensions import override
 from ....engines.errors import shown
 from ...requests.request import MessagesPrompt
 from ...tokens.chat import ASKS_FOR_NOTHING, ROLES, SpecialTokens
-from ...tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
+from ...tokens.outputs import Logprob
 from .completions import TextAnswer
 from .config import MAX_LOGPROBS
-from .documents import (
-    ShownSchedule,
-    TextOffsets,
-    TokenNames,
-    delta_choice,
-    shown_logprob,
-    whole_choice,
-)
+from .documents import TokenNames, shown_logprob
 from .models import ServedModel
 from .protocol import ApiError, TextRequest
 
@@ -174,52 +165,27 @@ def require_template(model: ServedModel) -> None:
 class ChatAnswer(TextAnswer):
     """The answer to a body of /v1/chat/completions."""
 
-    @staticmethod
-    @override
-    def head(model: ServedModel) -> dict[str, object]:
-        return {
-            "id": f"chatcmpl-{uuid4().hex}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": model.name,
-        }
-
-    @staticmethod
-    @override
-    def stream_head(head: dict[str, object]) -> dict[str, object]:
-        return head | {"object": "chat.completion.chunk"}
+    id_prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     @override
-    def _whole_choice(
-        self, output: RequestOutput, one: CompletionOutput, place: int
-    ) -> dict[str, object]:
-        choice = whole_choice(output, one, one.index, "", self._names, self._offsets(place))
-        logprobs = self._logprobs(one.token_ids, one.logprobs)
-        message = {"role": "assistant", "content": choice.pop("text")}
-        return {"index": one.index, "message": message} | choice | {"logprobs": logprobs}
-
-    @override
-    def _chunk_choices(
+    def _shaped(
         self,
-        chunk: Sequence[StreamDelta],
-        place: int,
-        schedule: ShownSchedule,
-        offsets: TextOffsets,
-        *,
-        is_first: bool,
-    ) -> Iterator[dict[str, object]]:
-        index = chunk[0].index
-        if is_first:
-            role = {"role": "assistant", "content": ""}
-            yield {"index": index, "delta": role, "logprobs": None, "finish_reason": None}
-        choice = delta_choice(
-            chunk, index, "", schedule, self._names, offsets, marks_drafts=self._has_drafts
-        )
-        tokens = [token for delta in chunk for token in delta.token_ids]
-        logprobs = self._logprobs(tokens, [one for delta in chunk for one in delta.logprobs or ()])
+        choice: dict[str, Any],
+        part: Literal["message", "delta"],
+        token_ids: Sequence[int],
+        logprobs: Sequence[Mapping[int, Logprob]] | None,
+    ) -> dict[str, Any]:
         text = choice.pop("text")
-        delta = {"content": text} if text else {}
-        yield {"index": index, "delta": delta} | choice | {"logprobs": logprobs}
+        content = {"content": text} if text or part == "message" else {}
+        if part == "message":
+            content = {"role": "assistant"} | content
+        shown = {"logprobs": self._logprobs(token_ids, logprobs)}
+        return {"index": choice["index"], part: content} | choice | shown
+
+    @override
+    def _opening(self, index: int) -> Iterator[dict[str, object]]:
+        role = {"role": "assistant", "content": ""}
+        yield {"index": index, "delta": role, "logprobs": None, "finish_reason": None}
 
     def _logprobs(
         self, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, Logprob]] | None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, Literal, TypeVar, cast
 from uuid import uuid4
 
 from starlette.requests import ClientDisconnect
@@ -19,9 +18,9 @@ from typing_extensions import override
 from ....engines.errors import SkipDecError, UsageError, few
 from ...requests.request import Request
 from ...requests.score_request import ScoreRequest
-from ...schedule import ExitSchedule
-from ...tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
-from ..stream import RequestStream, ServedRequest
+from ...tokens.outputs import Logprob, RequestOutput, StreamDelta
+from ..messages import ServedRequest
+from ..stream import RequestStream
 from .config import MAX_REQUEST_LOGPROBS, ServerConfig
 from .documents import (
     ShownSchedule,
@@ -37,7 +36,6 @@ from .metrics import Metrics
 from .models import ServedModel, ServedModels
 from .protocol import (
     ApiError,
-    CompletionRequest,
     TextRequest,
     api_error,
     is_small,
@@ -51,9 +49,6 @@ _EVENT_HEADERS = [
     (b"x-accel-buffering", b"no"),  # else nginx keeps events back until it has 4 KiB
 ]
 
-Prepared = tuple[Request | ScoreRequest, ExitSchedule]
-
-
 Kind = TypeVar("Kind", bound=TextRequest)
 
 
@@ -63,7 +58,7 @@ async def read_request(
     models: ServedModels,
     config: ServerConfig,
     check: Callable[[ServedModel], None] = lambda model: None,
-) -> tuple[Kind, ServedModel, list[Prepared]]:
+) -> tuple[Kind, ServedModel, list[ServedRequest]]:
     """Read a body and prepare its prompts. Raises ApiError and SkipDecError.
 
     ``check`` raises ApiError for a model that such requests can't use.
@@ -106,29 +101,37 @@ async def _read_body(request: HttpRequest, seconds: float) -> bytes:
 
 def _prepare(
     asked: TextRequest, model: ServedModel, client: str, config: ServerConfig
-) -> list[Prepared]:
+) -> list[ServedRequest]:
     """Check the schedule, tokenize and check all prompts once, and bound the log-probabilities."""
     max_tokens = 16 if asked.max_tokens is None else asked.max_tokens
     model.require_allowed(asked.schedule, max_tokens or 16)
-    inputs, schedule, top = model.engine.inputs, asked.schedule, asked.logprobs
+    inputs = model.engine.inputs
     params = None if asked.scores_prompts and not asked.max_tokens else asked.params
-    prepared: list[Prepared] = []
+    if asked.scores_prompts:
+        top = asked.logprobs
+        prepare = partial(
+            inputs.prepare_score, continuation=None, top_logprobs=top, followed_by=params
+        )
+    else:
+        prepare = partial(inputs.prepare, params=params, draft=asked.draft)
+    prepared: list[ServedRequest] = []
     problems: list[str] = []
     for place, prompt in enumerate(asked.prompts_with(config.special_tokens)):
-        who = {"client": client, "subject": asked.subject(place)}
         try:
             prepared.append(
-                inputs.prepare_score(
-                    prompt, None, schedule, top_logprobs=top, followed_by=params, **who
+                prepare(
+                    prompt,
+                    schedule=asked.schedule,
+                    deadline=asked.timeout,
+                    client=client,
+                    subject=asked.subject(place),
                 )
-                if asked.scores_prompts
-                else inputs.prepare(prompt, params, schedule, draft=asked.draft, **who)
             )
         except UsageError as error:
             problems += error.problems
     if problems:
         raise UsageError(asked.content, *few(problems))
-    _require_few_logprobs(asked, [request for request, _ in prepared])
+    _require_few_logprobs(asked, [one.request for one in prepared])
     return prepared
 
 
@@ -155,8 +158,10 @@ def _require_few_logprobs(asked: TextRequest, requests: Sequence[Request | Score
 class TextAnswer(Response):
     """The answer to a body: `whole`, or as events where it is sent itself.
 
-    A failure after the first event is an event, too. Its kinds differ in how choices look.
+    A failure after the first event is an event, too.
     """
+
+    id_prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
     def __init__(
         self,
@@ -173,50 +178,33 @@ class TextAnswer(Response):
         self._record = RequestRecord.of(request.scope)
         self._models = models
         self._metrics = metrics
-        self._head = self.head(model)
-        self._stream_head = self.stream_head(self._head)
+        self._head = answer_head(model, self.id_prefix, self.kind)
         self._names = TokenNames(model.engine.inputs.tokenizer)
         self._has_drafts = model.engine.inputs.draft is not None and asked.draft is None
         self._streams: list[RequestStream] = []  # one a prompt
 
-    @staticmethod
-    @abstractmethod
-    def head(model: ServedModel) -> dict[str, object]:
-        """Return the fields that every document of a new answer begins with."""
-
-    @staticmethod
-    def stream_head(head: dict[str, object]) -> dict[str, object]:
-        """Return those of a stream's documents."""
-        return head
-
-    @abstractmethod
-    def _whole_choice(
-        self, output: RequestOutput, one: CompletionOutput, place: int
-    ) -> dict[str, object]:
-        """Return a completion that has ended, of prompt ``place``."""
-
-    @abstractmethod
-    def _chunk_choices(
+    def _shaped(
         self,
-        chunk: Sequence[StreamDelta],
-        place: int,
-        schedule: ShownSchedule,
-        offsets: TextOffsets,
-        *,
-        is_first: bool,
-    ) -> Iterator[dict[str, object]]:
-        """Yield a completion's news; ``is_first`` for its first."""
+        choice: dict[str, Any],
+        part: Literal["message", "delta"],
+        token_ids: Sequence[int],
+        logprobs: Sequence[Mapping[int, Logprob]] | None,
+    ) -> dict[str, Any]:
+        """Return a choice, whole or the next part of it, as answers of this kind have it."""
+        return choice
 
-    async def queue(self, prepared: Sequence[Prepared]) -> None:
+    def _opening(self, index: int) -> Iterator[dict[str, object]]:
+        """Yield what a stream says before the first text of choice ``index``."""
+        yield from ()
+
+    async def queue(self, prepared: Sequence[ServedRequest]) -> None:
         """Queue all prompts or none; other requests get a turn between two prompts.
 
         Raises CapacityError, OverloadedError and ClosedError as `EngineService.submit`.
         """
         try:
-            for place, (made, schedule) in enumerate(prepared):
-                name = f"{self._head['id']}-{place}"
-                served = ServedRequest.named(made, schedule, name, self._asked.timeout)
-                self._streams.append(self._model.engine.start(served))
+            for one in prepared:
+                self._streams.append(self._model.engine.start(one))
                 await asyncio.sleep(0)
         except BaseException:
             for stream in self._streams:
@@ -256,12 +244,21 @@ class TextAnswer(Response):
     def _whole_choices(self, outputs: list[RequestOutput]) -> Iterator[dict[str, object]]:
         for place in range(len(outputs)):
             output = outputs.pop(0)
+            echo = self._echoed(place)
             for one in output.outputs:
-                yield self._whole_choice(output, one, place)
+                index, offsets = self._index(place, one.index), self._offsets(place)
+                choice = whole_choice(output, one, index, echo, self._names, offsets)
+                yield self._shaped(choice, "message", one.token_ids, one.logprobs)
 
     def _echoed(self, index: int) -> str:
         """Return the echo of prompt ``index``; "" without ``echo``."""
-        return ""
+        if not self._asked.echoes:
+            return ""
+        prompt = self._asked.prompts[index]
+        if isinstance(prompt, str):
+            return prompt
+        tokenizer = self._names.tokenizer
+        return "" if tokenizer is None else tokenizer.decode(cast(list[int], prompt))
 
     def _offsets(self, place: int) -> TextOffsets:
         """Return the count of characters before the tokens of a text of prompt ``place``."""
@@ -273,7 +270,8 @@ class TextAnswer(Response):
         return place * self._asked.n + index
 
     async def _events(self) -> AsyncIterator[bytes]:
-        head = self._stream_head | ({"usage": None} if self._asked.includes_usage else {})
+        head = self._head | {"object": self.chunk_kind}
+        head |= {"usage": None} if self._asked.includes_usage else {}
         try:
             async for choice in self._event_choices():
                 yield event(head | {"choices": [choice]})
@@ -293,66 +291,30 @@ class TextAnswer(Response):
         async for place, deltas in _merged(self._streams):
             for chunk in by_completion(deltas):
                 index, schedule = self._index(place, chunk[0].index), schedules[place]
-                if is_first := index not in offsets:
-                    offsets[index] = self._offsets(place)
-                mine = offsets[index]
-                for choice in self._chunk_choices(chunk, place, schedule, mine, is_first=is_first):
-                    yield choice
+                echo = ""
+                if index not in offsets:
+                    offsets[index], echo = self._offsets(place), self._echoed(place)
+                    for choice in self._opening(index):
+                        yield choice
+                choice = delta_choice(
+                    chunk,
+                    index,
+                    echo,
+                    schedule,
+                    self._names,
+                    offsets[index],
+                    marks_drafts=self._has_drafts,
+                )
+                tokens = [token for delta in chunk for token in delta.token_ids]
+                logprobs = [entry for delta in chunk for entry in delta.logprobs or ()]
+                yield self._shaped(choice, "delta", tokens, logprobs)
 
 
-class CompletionAnswer(TextAnswer):
-    """The answer to a body of /v1/completions."""
-
-    _asked: CompletionRequest
-
-    @staticmethod
-    @override
-    def head(model: ServedModel) -> dict[str, object]:
-        return answer_head(model)
-
-    @override
-    def _whole_choice(
-        self, output: RequestOutput, one: CompletionOutput, place: int
-    ) -> dict[str, object]:
-        index = self._index(place, one.index)
-        echo, offsets = self._echoed(place), self._offsets(place)
-        return whole_choice(output, one, index, echo, self._names, offsets)
-
-    @override
-    def _chunk_choices(
-        self,
-        chunk: Sequence[StreamDelta],
-        place: int,
-        schedule: ShownSchedule,
-        offsets: TextOffsets,
-        *,
-        is_first: bool,
-    ) -> Iterator[dict[str, object]]:
-        yield delta_choice(
-            chunk,
-            self._index(place, chunk[0].index),
-            self._echoed(place) if is_first else "",
-            schedule,
-            self._names,
-            offsets,
-            marks_drafts=self._has_drafts,
-        )
-
-    @override
-    def _echoed(self, index: int) -> str:
-        if not self._asked.echo:
-            return ""
-        prompt = self._asked.prompts[index]
-        if isinstance(prompt, str):
-            return prompt
-        return "" if self._names.tokenizer is None else self._names.tokenizer.decode(prompt)
-
-
-def answer_head(model: ServedModel) -> dict[str, object]:
+def answer_head(model: ServedModel, id_prefix: str, kind: str) -> dict[str, object]:
     """Return the fields that every document of a new answer begins with."""
     return {
-        "id": f"cmpl-{uuid4().hex}",
-        "object": "text_completion",
+        "id": f"{id_prefix}-{uuid4().hex}",
+        "object": kind,
         "created": int(time.time()),
         "model": model.name,
     }

@@ -97,7 +97,11 @@ def _keys(text: str, subject: str, remedy: str) -> list[str]:
 
 
 class RecordMiddleware:
-    """Gives each request an id, its client's own if that is a sound one, and logs how it ended."""
+    """Gives each request an id, its client's own if that is a sound one, and logs how it ended.
+
+    The server's end cancels what is left once all texts have ended: bodies that are still on their
+    way then are answered 503, and answers that their clients don't take are cut.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -126,40 +130,17 @@ class RecordMiddleware:
 
         try:
             await self._app(scope, receive, sent)
+        except asyncio.CancelledError:
+            record.error = "unavailable"
+            if record.status is None:
+                error = unavailable("the server was shut down before the request was there")
+                await error.response()(scope, receive, sent)
         finally:
             failed = "disconnected" if record.gone else record.error
             if failed is not None:
                 self._metrics.fail(record.model, failed)
             trace(scope, record)
             record.log()
-
-
-class CutMiddleware:
-    """Ends requests in order that the server's end cancels, once all texts have ended.
-
-    Bodies that are still on their way then are answered 503; answers that their clients don't take
-    are cut.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
-        has_begun = False
-
-        async def sent(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sent)
-        except asyncio.CancelledError:
-            RequestRecord.of(scope).error = "unavailable"
-            if not has_begun:
-                error = unavailable("the server was shut down before the request was there")
-                await error.response()(scope, receive, send)
 
 
 class KeyMiddleware:

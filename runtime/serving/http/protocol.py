@@ -265,6 +265,11 @@ class TextRequest(SamplingParams):
         return False
 
     @property
+    def echoes(self) -> bool:
+        """True if a text begins with its prompt."""
+        return False
+
+    @property
     def includes_usage(self) -> bool:
         """True if a stream ends with the usage."""
         return bool((self.stream_options or {}).get("include_usage"))
@@ -343,3 +348,8 @@ class CompletionRequest(TextRequest):
     def scores_prompts(self) -> bool:
         """True if the prompts' own log-probabilities are requested."""
         return self.echo and self.logprobs is not None
+
+    @property
+    @override
+    def echoes(self) -> bool:
+        return self.echo

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput
 from ...tokens.tokenizer import Tokenizer
-from ..stream import ServedRequest
-from .completions import Prepared, answer_head
+from ..messages import ServedRequest
+from .completions import TextAnswer, answer_head
 from .documents import TextOffsets, TokenNames, json_answer, logprobs_document
 from .logs import RequestRecord
 from .metrics import Metrics
@@ -23,7 +23,7 @@ from .protocol import ApiError, CompletionRequest, unavailable
 async def scored_answer(
     asked: CompletionRequest,
     model: ServedModel,
-    prepared: Sequence[Prepared],
+    prepared: Sequence[ServedRequest],
     request: HttpRequest,
     models: ServedModels,
     metrics: Metrics,
@@ -32,15 +32,16 @@ async def scored_answer(
 
     Raises ApiError, and what `EngineService.score` raises.
     """
-    record, head = RequestRecord.of(request.scope), answer_head(model)
+    record, head = (
+        RequestRecord.of(request.scope),
+        answer_head(model, TextAnswer.id_prefix, TextAnswer.kind),
+    )
     tasks = list[asyncio.Task[ScoreOutput]]()
     async with models.running_for(request.receive, record, tasks):
-        for place, (made, schedule) in enumerate(prepared):
+        for one in prepared:
             if record.gone:
                 break
-            name = f"{head['id']}-{place}"
-            served = ServedRequest.named(made, schedule, name, asked.timeout)
-            tasks.append(asyncio.create_task(model.engine.wait_for_scores(served)))
+            tasks.append(asyncio.create_task(model.engine.wait_for_scores(one)))
             await asyncio.sleep(0)  # other requests get a turn between two prompts
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     scored = _all_or_error(await asyncio.gather(*tasks, return_exceptions=True))

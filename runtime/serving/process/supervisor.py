@@ -10,16 +10,20 @@ import signal
 import socket
 import subprocess
 from collections import deque
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from threading import Event, Lock, Thread
 from time import monotonic
-from typing import Protocol
 
-from ....engines.errors import SkipDecError, WorkerDiedError
+from ....engines.errors import BundleError, ClosedError, SkipDecError, WorkerDiedError
 from ....engines.host.processor import huge_pages_environment
 from ....engines.host.signals import SIGNALS
 from ....engines.host.tied import tied_command
-from .messages import Link, Loaded, Logged, Message, Outbox, Refused
+from ...kv.plans import SlotMemory
+from ...scheduling.stats import EngineStats
+from ..messages import Begun, Refused, StepResult
+from ..queue import RequestQueue
+from .link import Link, Loaded, Logged, Outbox
 from .settings import RestartPolicy, WorkerSettings
 
 WORKER = f"{__package__}.worker"
@@ -56,12 +60,11 @@ class WorkerProcess:
         self.kill = self._process.kill  # there is nothing to tidy up; from any thread
 
     def wait(self) -> str:
-        """Wait for its end, after that of its link, and say how it came."""
+        """Wait for its end, which that of its link announces, and say how it came."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_LAST_SECONDS)
         self._process.kill()
         code = self._process.wait()
-        self.link.close()
         if code >= 0:
             return f"exit code {code}"
         with suppress(ValueError):
@@ -93,25 +96,6 @@ class Deaths:
         return policy.delays[min(len(times), len(policy.delays)) - 1]
 
 
-class WorkerClient(Protocol):
-    """Callbacks of the supervisor's thread."""
-
-    def on_loaded(self, loaded: Loaded, outbox: Outbox) -> None:
-        """A worker takes messages. Raises SkipDecError if it is not what is wanted."""
-
-    def on_message(self, message: Message) -> None:
-        """The worker has sent a message about requests."""
-
-    def on_tick(self) -> None:
-        """Some time has passed without a worker."""
-
-    def on_death(self, reason: str) -> None:
-        """The worker has ended; what it had is lost."""
-
-    def on_failure(self, error: Exception) -> None:
-        """No further worker will start. Not called by `close`."""
-
-
 class WorkerSupervisor:
     """Keeps one worker running until `close`, or until it has died too often.
 
@@ -123,17 +107,23 @@ class WorkerSupervisor:
         self,
         settings: WorkerSettings,
         policy: RestartPolicy,
-        client: WorkerClient,
+        requests: RequestQueue,
+        digest: str,
         module: str = WORKER,
     ) -> None:
+        """Start the thread. ``digest``: of the bundle whose tokens ``requests`` are made of."""
         self._settings = settings
         self._policy = policy
-        self._client = client
+        self._requests = requests
+        self._digest = digest
         self._module = module
+        self._stats: EngineStats | None = None  # of the worker that runs; None until the first
+        self._ended_stats: EngineStats | None = None  # the total of those that died, if any did
+        self.memory: SlotMemory | None = None  # of the last worker that has loaded
+        self.loaded: Future[None] = Future()  # done once the first worker takes requests
         self._lock = Lock()
         self._worker: WorkerProcess | None = None
         self._closing = Event()
-        self._has_loaded = False
         self._thread = Thread(target=self._run, name="skipdec supervisor", daemon=True)
         self._thread.start()
 
@@ -142,6 +132,13 @@ class WorkerSupervisor:
         """The id of the process that runs; None between two."""
         worker = self._worker
         return None if worker is None else worker.pid
+
+    def stats(self) -> EngineStats:
+        """Return the total of all workers. Raises ClosedError before the first has loaded."""
+        known = [one for one in (self._ended_stats, self._stats) if one is not None]
+        if not known:
+            raise ClosedError("ProcessEngine", "has no figures: its worker never loaded")
+        return EngineStats.total(known)
 
     def close(self) -> None:
         """Kill the worker and start no other; idempotent, from any thread but the supervisor's."""
@@ -160,7 +157,9 @@ class WorkerSupervisor:
             if not isinstance(error, SkipDecError):
                 _LOGGER.exception("the worker of %s can't be kept", self._settings.path)
             if not self._closing.is_set():
-                self._client.on_failure(error)
+                if not self.loaded.done():
+                    self.loaded.set_exception(error)
+                self._requests.fail(str(error), error)
 
     def _keep(self) -> None:
         deaths = Deaths(self._policy)
@@ -168,8 +167,8 @@ class WorkerSupervisor:
             reason = self._run_worker()
             if self._closing.is_set():
                 return
-            self._client.on_death(reason)
-            if not self._has_loaded:
+            self._lose_worker(reason)
+            if not self.loaded.done():
                 raise self._died(f"died while it loaded ({reason}); the log may say why")
             delay = deaths.delay_after(monotonic())
             if delay is None:
@@ -188,7 +187,7 @@ class WorkerSupervisor:
         """Wait, and keep deadlines meanwhile; True as soon as this is closed."""
         end = monotonic() + seconds
         while (left := end - monotonic()) > 0:
-            self._client.on_tick()
+            self._requests.end_late()
             if self._closing.wait(min(left, _TICK)):
                 return True
         return self._closing.is_set()
@@ -199,7 +198,7 @@ class WorkerSupervisor:
         While the system is short of descriptors, processes or memory, a worker that replaces
         another one is tried again. Raises WorkerDiedError when that has taken too long.
         """
-        end = monotonic() + (self._policy.start_timeout if self._has_loaded else 0.0)
+        end = monotonic() + (self._policy.start_timeout if self.loaded.done() else 0.0)
         while True:
             try:
                 with self._lock:
@@ -233,23 +232,44 @@ class WorkerSupervisor:
                 self._worker = None
             reason = worker.wait()
             outbox.close()
+            worker.link.close()
         return reason
 
     def _listen(self, worker: WorkerProcess, outbox: Outbox) -> None:
         """Pass on what it says. Raises EOFError at its end, and what it says of its loading."""
         timeout: float | None = _TICK
         while True:
-            message = worker.link.receive(timeout)
-            match message:
+            match message := worker.link.receive(timeout):
                 case None:
-                    self._client.on_tick()
+                    self._requests.end_late()
                 case Logged(level, name, text):
                     logging.getLogger(name).log(level, "%s", text)
                 case Refused(request_id=None):
                     raise message.error()
                 case Loaded():
-                    self._client.on_loaded(message, outbox)
-                    self._has_loaded, timeout = True, None
+                    self._take_over(message, outbox)
+                    timeout = None
                     _LOGGER.info("worker %d runs %s", worker.pid, self._settings.path)
-                case _:
-                    self._client.on_message(message)
+                case Begun() | Refused() | StepResult():
+                    if isinstance(message, StepResult):
+                        self._stats = message.stats or self._stats
+                    self._requests.take(message)
+
+    def _take_over(self, loaded: Loaded, outbox: Outbox) -> None:
+        """Let a worker take requests. Raises BundleError for another bundle than theirs."""
+        if loaded.digest != self._digest:
+            raise BundleError(
+                str(self._settings.path),
+                "was replaced by another bundle since it was opened; start the server again",
+            )
+        self._stats, self.memory = loaded.stats, loaded.memory
+        self._requests.connect(outbox.send)
+        if not self.loaded.done():
+            self.loaded.set_result(None)
+
+    def _lose_worker(self, reason: str) -> None:
+        """Keep the figures of a worker that died, and let the queue end what it ran."""
+        lost = self._requests.disconnect(reason)
+        if self._stats is not None:
+            ended = [one for one in (self._ended_stats, self._stats.ended(lost)) if one is not None]
+            self._ended_stats, self._stats = EngineStats.total(ended), None

@@ -11,15 +11,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from threading import Thread
 from time import monotonic
 
 from ....engines.errors import SkipDecError
 from ....engines.host.signals import SIGNALS
 from ...scheduling.running_batch import RunningBatch
-from ..engine_loop import Cancellation, EngineLoop, StepResult, require_possible
-from .messages import Begun, Link, Loaded, Logged, Refused, Submission, step_messages
+from ..engine_loop import EngineLoop
+from ..messages import Begun, Cancellation, FromEngine, Refused, ServedRequest, StepResult
+from .link import Link, Loaded, Logged, in_parts
 from .settings import WorkerSettings
 
 _LOGGER = logging.getLogger(__name__)
@@ -42,8 +43,8 @@ def main() -> None:
         link.send(Refused.of(error))
         return
     with generator.running_batch(settings) as batch:
-        loop = EngineLoop(batch, _LinkSink(link, batch))
-        intake.serve(batch, loop, generator.model.num_layers)
+        loop = EngineLoop(batch, generator.model.num_layers, _Results(link, batch).post)
+        intake.serve(loop)
         digest = generator.bundle.manifest.digest
         link.send(Loaded(digest, batch.stats(), batch.memory))
         try:
@@ -60,9 +61,9 @@ class _Intake(Thread):
         super().__init__(name="skipdec intake", daemon=True)
         self._link = link
 
-    def serve(self, batch: RunningBatch, loop: EngineLoop, num_layers: int) -> None:
+    def serve(self, loop: EngineLoop) -> None:
         """Hand over requests from now on; the parent sends none before it is told `Loaded`."""
-        self._batch, self._loop, self._num_layers = batch, loop, num_layers
+        self._loop = loop
 
     def run(self) -> None:
         """Read until the parent ends."""
@@ -81,18 +82,17 @@ class _Intake(Thread):
         match message:
             case Cancellation():
                 self._loop.send(message)
-            case Submission():
+            case ServedRequest():
                 try:
-                    asked = message.asked(self._num_layers)
-                    require_possible(self._batch, asked)
+                    self._loop.require_possible(message)
                 except SkipDecError as error:
                     self._link.send(Refused.of(error, message.request_id))
                 else:
-                    self._loop.send(asked)
+                    self._loop.send(message)
 
 
-class _LinkSink:
-    """Sends the results of an engine's loop to the parent.
+class _Results:
+    """Sends what becomes of requests to the parent.
 
     Figures go with it when a request has begun or ended, else at most every 50 ms.
     """
@@ -102,19 +102,21 @@ class _LinkSink:
         self._batch = batch
         self._told = 0.0  # of time.monotonic: when figures were told; 0.0: they are due
 
-    def begin(self, request_ids: Sequence[str]) -> None:
-        self._link.send(Begun(tuple(request_ids)))
-        self._told = 0.0
-
-    def step(self, result: StepResult) -> None:
-        for one in result.scored:
-            if one.error is not None:
-                self._link.send(Refused.of(one.error, one.request_id))
-        now, stats = monotonic(), None
-        if result.ended or result.scored or now - self._told > _FRESH_SECONDS:
-            self._told, stats = now, self._batch.stats()
-        for message in step_messages(result, stats):
+    def post(self, message: FromEngine) -> None:
+        """Send a message of the engine's loop."""
+        if not isinstance(message, StepResult):
+            self._told = 0.0
             self._link.send(message)
+            if isinstance(message, Begun):
+                return
+            message = StepResult()  # for the figures, which count the text
+        now = monotonic()
+        if message.ended or message.scored or now - self._told > _FRESH_SECONDS:
+            self._told = now
+            message = replace(message, stats=self._batch.stats())
+        if message.deltas or message.stats is not None:
+            for part in in_parts(message):
+                self._link.send(part)
 
 
 class _LinkHandler(logging.Handler):

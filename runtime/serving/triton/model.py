@@ -24,7 +24,7 @@ from ....engines.host.installation import require_extra
 from ...generator import Generator
 from ...tokens.outputs import StreamDelta
 from ..async_engine import AsyncEngine
-from ..stream import RequestStream, ServedRequest
+from ..stream import RequestStream
 from .metrics import ModelMetrics
 from .settings import BUNDLE_NAME, ModelSettings
 from .tensors import Answer, TritonRequest, input_types
@@ -93,17 +93,17 @@ class TritonPythonModel:
         """
         try:
             inputs = self._engine.inputs
-            request, schedule = await asyncio.to_thread(  # long texts and schedules take a while
+            served = await asyncio.to_thread(  # long texts and schedules take a while
                 inputs.prepare,
                 asked.prompt,
                 asked.params,
-                asked.schedule,
-                asked.client or "",
+                schedule=asked.schedule,
+                client=asked.client or "",
                 draft=asked.draft,
             )
-            served = ServedRequest.named(request, schedule, None, None)
             async with self._engine.start(served) as stream:
-                await self._send(asked, stream, sender, len(request.prompt_token_ids))
+                num_tokens = len(served.request.prompt_token_ids)
+                await self._send(asked, stream, sender, num_tokens)
         except _Cancelled:
             self._metrics.update(self._engine.stats())
             error = pb_utils.TritonError("cancelled", pb_utils.TritonError.CANCELLED)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
-from http_servers import export_tiny, in_thread, serving
-from text_bundles import STRUCTURE
 
 from skipdec import CapacityError, Generator, SamplingParams
 from skipdec.runtime.serving.async_engine import AsyncEngine
-from skipdec.runtime.serving.http.server import ServedBundle
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13], [5, 9]]
 SCHEDULES = ("full", "linear:max=5,min=2,horizon=12", "constant:max=3", None)
@@ -41,21 +37,3 @@ def test_clients_of_an_engine_get_the_cpus_texts(exported: Callable[..., Path]) 
             for prompt, schedule in zip(PROMPTS, SCHEDULES, strict=True)
         ]
     assert asyncio.run(main()) == expected
-
-
-def test_a_server_answers_with_the_cpus_texts(
-    checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
-    bundle = ServedBundle("tiny", export_tiny(checkpoint(STRUCTURE), tmp_path))
-    body = {"prompt": ["ab", "hello", "x"], "n": 2, "seed": 1, "max_tokens": 8, "logprobs": 2}
-    texts = []
-    for device in ("cpu", "rehearsal"):
-        opener = partial(Generator.open, device=device, max_batch_size=3)
-        with serving(bundle, open_engine=in_thread(opener)) as server:
-            choices = server.complete(**body).json()["choices"]
-            texts.append([choice["text"] for choice in choices])
-            server.wait_until(
-                lambda figures: not figures['skipdec_kv_bytes{kind="reserved",model="tiny"}']
-            )
-    assert texts[0] == texts[1]
-    assert len(texts[0]) == 6

@@ -14,7 +14,6 @@ from skipdec import (
     CapacityError,
     ClosedError,
     Generator,
-    OverloadedError,
     SamplingParams,
     SkipDecError,
     UsageError,
@@ -182,31 +181,6 @@ def test_request_ends_on_disconnect_timeout_or_abort(
         assert (stats.submitted, stats.finished, stats.aborted) == (4, 1, 3)
 
     with_engine(bundle, main)
-
-
-def test_too_many_texts_are_refused_and_closing_ends_those_that_wait(bundle: Path) -> None:
-    async def main(engine: AsyncEngine) -> None:
-        with held_steps() as held:
-            running = asyncio.create_task(engine.generate(TEXT, LONG))
-            while not held.is_set():
-                await asyncio.sleep(0)
-            left.extend(asyncio.create_task(engine.score(TEXT)) for _ in range(2))
-            await asyncio.sleep(0)
-            with pytest.raises(OverloadedError):
-                await engine.score(TEXT)
-            closing = asyncio.create_task(asyncio.to_thread(engine.close))
-            while engine.refusal is None:
-                await asyncio.sleep(0)
-            await asyncio.sleep(0.2)
-        with pytest.raises(ClosedError):
-            await running
-        for task in left:
-            with pytest.raises(ClosedError):
-                await task
-        await closing
-
-    left: list[asyncio.Task[ScoreOutput]] = []
-    with_engine(bundle, main, max_waiting=2)
 
 
 def test_what_is_wrong_is_said_before_it_waits(bundle: Path) -> None:

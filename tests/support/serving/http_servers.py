@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
-from typing import Any
 
 import httpx2
 import pytest
@@ -24,7 +23,8 @@ from skipdec.runtime.scheduling.running_batch import RunningBatch
 from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.serving.http.config import ServerConfig
 from skipdec.runtime.serving.http.server import HttpServer, OpenEngine, ServedBundle
-from skipdec.runtime.serving.pending import PendingRequests
+from skipdec.runtime.serving.messages import Begun
+from skipdec.runtime.serving.queue import RequestQueue
 
 ROWS = 2  # that run at once
 
@@ -160,17 +160,17 @@ def held_steps() -> Iterator[Event]:
 @contextmanager
 def held_prompts() -> Iterator[Event]:
     """Engines of this process wait, until the end, when a prompt is about to run."""
-    with _held(PendingRequests, "begin", lambda _: True) as waits:
+    with _held(RequestQueue, "take", lambda _, message: isinstance(message, Begun)) as waits:
         yield waits
 
 
 @contextmanager
-def _held(kind: type, method: str, waits_now: Callable[[Any], bool]) -> Iterator[Event]:
+def _held(kind: type, method: str, waits_now: Callable[..., bool]) -> Iterator[Event]:
     waits, may_go_on = Event(), Event()
     original = getattr(kind, method)
 
     def held(one: object, *args: object) -> object:
-        if waits_now(one):
+        if waits_now(one, *args):
             waits.set()
             may_go_on.wait()
         return original(one, *args)

@@ -11,7 +11,7 @@ from http_servers import ROWS, Running, held_steps, serving
 
 from skipdec.runtime.serving.async_engine import AsyncEngine
 from skipdec.runtime.serving.http.server import ServedBundle
-from skipdec.runtime.serving.stream import PendingRequest
+from skipdec.runtime.serving.messages import ServedRequest
 
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 20, "ignore_eos": True}
 SCORED: dict[str, Any] = {"prompt": "ab", "echo": True, "logprobs": 0, "max_tokens": 0}
@@ -24,13 +24,13 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The clients' names of requests in order of their arrival at the engine."""
     names: list[str] = []
 
-    original = AsyncEngine.enter
+    original = AsyncEngine.require_possible
 
-    def noted(engine: AsyncEngine, opened: PendingRequest) -> None:
-        names.append(opened.asked.request.client)
-        original(engine, opened)
+    def noted(engine: AsyncEngine, asked: ServedRequest) -> None:
+        names.append(asked.request.client)
+        original(engine, asked)
 
-    monkeypatch.setattr(AsyncEngine, "enter", noted)
+    monkeypatch.setattr(AsyncEngine, "require_possible", noted)
     return names
 
 

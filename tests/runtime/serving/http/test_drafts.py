@@ -103,23 +103,6 @@ def test_a_request_may_switch_drafts_off_for_itself(drafting: Running) -> None:
     assert "passes" in drafting.complete(**asked, draft=None).json()["usage"]
 
 
-@pytest.mark.parametrize("draft", ["own", "auto", 3, True, ["off"]])
-def test_a_request_may_name_no_other_drafts(server: Running, draft: object) -> None:
-    answer = server.complete(prompt="a", draft=draft)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, "draft")
-    shown = repr(draft)
-    assert f"draft is {shown}; allowed in a request: off, or none given" in error["message"]
-
-
-def test_without_drafts_answers_are_as_they_were(server: Running) -> None:
-    asked = LENGTH | {"prompt": "a", "temperature": 0}
-    documents = events(server, **asked, draft="off")
-    assert not set(COUNTS) & documents[-1]["usage"].keys()
-    assert all("drafted" not in one for each in documents for one in each["choices"])
-    assert server.figures()['skipdec_drafting{model="tiny"}'] == 0
-
-
 def test_metrics_add_up_to_the_tokens_written(drafting: Running) -> None:
     def figures() -> dict[str, float]:
         found = drafting.figures().items()

@@ -26,6 +26,8 @@ REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
     (COMPLETIONS, SHORT | {"logit_bias": {"5": 1}}, 400, "logit_bias is .* not supported; leave"),
     (COMPLETIONS, SHORT | {"suffix": "b"}, 400, "suffix is 'b', which is not supported"),
     (COMPLETIONS, SHORT | {"draft": "OFF"}, 400, "draft is 'OFF'; allowed in a request: off"),
+    (COMPLETIONS, SHORT | {"draft": ["off"]}, 400, "draft is .'off'.; allowed in a request"),
+    (COMPLETIONS, SHORT | {"draft": True}, 400, "draft is True; allowed in a request: off"),
     (COMPLETIONS, SHORT | {"temperature": -1, "n": 99}, 400, "temperature is -1; .*n is 99"),
     (COMPLETIONS, SHORT | {"max_tokens": 0}, 400, "max_tokens is 0; allowed: from 1"),
     (COMPLETIONS, SHORT | {"max_tokens": 10**6}, 400, "shorten the prompt or lower max_tokens"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,4 +17,5 @@ def bundle(exported: Callable[..., Path]) -> Path:
 
 @pytest.fixture(autouse=True)
 def _workers_find_the_steered_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(steered_worker.__file__).parent))
+    directory = str(Path(steered_worker.__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", directory, prepend=os.pathsep)

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 
 import pytest
-from steered_worker import DIE
-from workers import settings, steered, until
+from workers import settings
 
 from skipdec import (
     EngineStats,
-    ExitSchedule,
-    Generator,
     RequestOutput,
     SamplingParams,
-    WorkerDiedError,
 )
 from skipdec.engines.kernels.library import find_library
-from skipdec.runtime.requests.request import Request
 from skipdec.runtime.scheduling.stats import Counters
 from skipdec.runtime.serving.process.engine import ProcessEngine
-from skipdec.runtime.serving.process.messages import Submission, decode, encode
 from skipdec.runtime.serving.service import EngineService
-from skipdec.runtime.serving.stream import ServedRequest
 
 pytestmark = [
     pytest.mark.slow,  # most start a process
@@ -45,17 +36,6 @@ def shown(outputs: list[RequestOutput]) -> list[tuple[object, ...]]:
         for output in outputs
         for one in output.outputs
     ]
-
-
-def alone(bundle: Path, prompts: list[list[int]] = PROMPTS) -> list[tuple[object, ...]]:
-    with Generator.open(bundle, threads=1, max_batch_size=2) as generator:
-        return shown(
-            [
-                generator.generate([prompt], params)[0]
-                for params in (PARAMS, SAMPLED)
-                for prompt in prompts
-            ]
-        )
 
 
 async def written(engine: EngineService, draft: str | None = None) -> list[RequestOutput]:
@@ -96,68 +76,6 @@ def test_figures_of_a_worker_add_up_and_a_request_may_switch_drafts_off(bundle: 
             assert shown(first) == shown(second) == shown(off)
 
     asyncio.run(main())
-
-
-def test_deltas_say_which_tokens_were_drafted_in_a_worker(bundle: Path) -> None:
-    async def main() -> None:
-        async with steered(bundle, draft=DRAFT) as engine:
-            await engine.generate([5, 6], PARAMS)
-            async with engine.submit([5, 6], PARAMS) as stream:
-                deltas = [delta async for delta in stream]
-                drafts = (await stream.output()).outputs[0].drafts
-        assert drafts is not None
-        assert sum(delta.drafted for delta in deltas) == drafts.accepted > 10
-
-    asyncio.run(main())
-
-
-def test_drafts_survive_the_deaths_of_their_worker(bundle: Path) -> None:
-    expected = alone(bundle)
-
-    async def main() -> None:
-        async with steered(bundle, draft=DRAFT) as engine:
-            for death in range(2):
-                assert shown(await written(engine)) == expected
-                beside = engine.submit([5, 6], PARAMS)
-                await anext(beside)
-                with pytest.raises(WorkerDiedError):
-                    await engine.generate([DIE, death], PARAMS)
-                await asyncio.gather(beside.output(), return_exceptions=True)
-            assert shown(await written(engine)) == expected
-            stats = engine.stats()
-            assert stats.step_rows + stats.accepted_draft_tokens <= stats.generated_tokens
-            assert 0 < stats.accepted_draft_tokens <= stats.draft_tokens
-
-    asyncio.run(main())
-
-
-def test_texts_that_wait_while_their_worker_is_killed_stay_the_same(bundle: Path) -> None:
-    expected = alone(bundle, PROMPTS[:1])[0]
-
-    async def main() -> None:
-        async with steered(bundle, draft=DRAFT) as engine:
-            for _ in range(3):
-                tasks = [asyncio.create_task(engine.generate(PROMPTS[0], PARAMS)) for _ in range(6)]
-                await until(lambda: engine.stats().waiting > 0)
-                assert engine.worker_pid is not None
-                os.kill(engine.worker_pid, signal.SIGKILL)
-                results = await asyncio.gather(*tasks, return_exceptions=True)
-                whole = [one for one in results if isinstance(one, RequestOutput)]
-                assert whole, "those that waited go on in the next worker"
-                assert all(shown([one]) == [expected] for one in whole)
-                died = [one for one in results if isinstance(one, BaseException)]
-                assert all(isinstance(one, WorkerDiedError) for one in died)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("drafts", [True, False])
-def test_a_message_says_whether_its_request_drafts(drafts: bool) -> None:
-    request = Request(0, None, (5, 6), PARAMS, 30, "ann", drafts)
-    asked = ServedRequest("a", request, ExitSchedule.full(6))
-    message = decode(encode(Submission.of(asked)))
-    assert isinstance(message, Submission)
-    assert message.request == request
 
 
 def test_the_sum_of_figures_shows_the_most_drafts_of_a_worker() -> None:

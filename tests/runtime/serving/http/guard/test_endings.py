@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from skipdec.runtime.serving.http.metrics import Metrics
-from skipdec.runtime.serving.http.middleware import CutMiddleware, RecordMiddleware
+from skipdec.runtime.serving.http.middleware import RecordMiddleware
 from skipdec.runtime.serving.http.models import ServedModels
 
 
@@ -32,7 +32,7 @@ def test_a_cancelled_request_without_an_answer_is_answered_503(has_begun: bool) 
 
     async def main() -> None:
         scope: Scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
-        served = RecordMiddleware(CutMiddleware(app), Metrics(ServedModels(["tiny"]).stats))
+        served = RecordMiddleware(app, Metrics(ServedModels(["tiny"]).stats))
         request = asyncio.create_task(served(scope, receive, send))
         await waits.wait()
         request.cancel()

@@ -9,18 +9,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 import steered_worker
-from http_servers import Running, connected, in_thread, serving
+from http_servers import Running, connected, serving
 from steered_worker import DIE, HOLD, STUCK
 from workers import AT_ONCE, settings
 
-from skipdec import SkipDecError
-from skipdec.runtime.serving.http.config import ServerConfig
-from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
+from skipdec.runtime.serving.http.server import ServedBundle
 from skipdec.runtime.serving.process.engine import ProcessEngine
 from skipdec.runtime.serving.process.settings import RestartPolicy
 
@@ -33,7 +30,8 @@ WAITING = 'skipdec_requests_waiting{model="tiny"}'
 
 @pytest.fixture(autouse=True)
 def _workers_find_the_steered_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(steered_worker.__file__).parent))
+    directory = str(Path(steered_worker.__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", directory, prepend=os.pathsep)
 
 
 def in_process(
@@ -51,48 +49,11 @@ def served(bundle: Path, **config: object) -> Iterator[Running]:
         yield running
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"kv_memory": 40_000}, "kv_memory allows 40,000"),
-        ({"max_model_len": 20}, "max_model_len allows 20"),
-    ],
-)
-def test_what_can_never_fit_is_refused_before_a_stream_begins(
-    bundle: Path, options: dict[str, object], problem: str
-) -> None:
-    tiny = ServedBundle("tiny", bundle)
-    with serving(tiny, open_engine=in_process(**options)) as running:
-        answers = [running.complete(**LONG, stream=stream) for stream in (False, True)]
-    assert [answer.status_code for answer in answers] == [400, 400]
-    assert answers[0].json() == answers[1].json()
-    assert problem in answers[0].json()["error"]["message"]
-
-
 def kill_worker(running: Running) -> None:
     engine = running.server.models["tiny"].engine
     assert isinstance(engine, ProcessEngine)
     assert engine.worker_pid is not None
     os.kill(engine.worker_pid, signal.SIGKILL)
-
-
-def test_answers_are_those_of_an_engine_in_the_servers_process(bundle: Path) -> None:
-    asked = [
-        LONG | {"n": 2, "seed": 3, "logprobs": 2, "temperature": 1},
-        LONG | {"prompt": [5, 6], "stream": True},
-    ]
-    with served(bundle) as running:
-        found = [running.complete(**fields) for fields in asked]
-        models = running.http.get("/v1/models").json()["data"]
-    with serving(ServedBundle("tiny", bundle), open_engine=in_thread()) as running:
-        expected = [running.complete(**fields) for fields in asked]
-        assert models[0] | {"created": 0} == (
-            running.http.get("/v1/models").json()["data"][0] | {"created": 0}
-        )
-    assert found[0].json()["choices"] == expected[0].json()["choices"]
-    choices = [[event["choices"] for event in events(answer)] for answer in (found[1], expected[1])]
-    texts = ["".join(one["text"] for each in of for one in each) for of in choices]
-    assert texts[0] == texts[1]
 
 
 def events(answer: Any) -> list[dict[str, Any]]:  # noqa: ANN401
@@ -146,45 +107,6 @@ def test_a_step_that_hangs_turns_the_server_red(bundle: Path) -> None:
             assert (answer.status_code, answer.json()["error"]["code"]) == (500, "not_live")
             running.server.stop()
             assert asked.result(60).json()["error"]["code"] == "unavailable"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_timeout_is_kept_while_a_step_hangs(bundle: Path, stream: bool) -> None:
-    asked = LONG | {"prompt": [STUCK], "timeout": 1.0, "stream": stream}
-    with served(bundle, shutdown_timeout=0.0) as running:
-        answer = running.complete(**asked)
-        documents = events(answer) if stream else [answer.json()]
-    choices = [choice for document in documents for choice in document["choices"]]
-    assert (choices[-1]["finish_reason"], choices[-1]["stop_reason"]) == ("abort", "deadline")
-    assert sum(len(choice["layers_per_token"]) for choice in choices) <= 1
-
-
-def test_a_deadline_is_kept_on_the_other_side(bundle: Path) -> None:
-    with served(bundle) as running:
-        (choice,) = running.complete(**LONG | {"timeout": 1e-9}).json()["choices"]
-    assert (choice["finish_reason"], choice["stop_reason"]) == ("abort", "deadline")
-
-
-def test_a_worker_that_dies_too_often_ends_the_server_with_an_error(bundle: Path) -> None:
-    found: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            server.run()
-        except SkipDecError as error:
-            found.append(error)
-
-    open_engine = in_process(RestartPolicy(max_deaths=0))
-    server = HttpServer([ServedBundle("tiny", bundle)], open_engine, ServerConfig(port=0))
-    thread = Thread(target=run)
-    thread.start()
-    running = Running(server)
-    running.wait_for(lambda: running.http.get("/health/ready").status_code == 200)
-    assert running.complete(**LONG | {"prompt": [DIE]}).status_code == 500
-    thread.join(60)
-    assert [error.exit_code for error in found if isinstance(error, SkipDecError)] == [1]
-    assert "tiny | has failed" in str(found[0])
-    running.http.close()
 
 
 def test_a_reader_that_takes_nothing_harms_nobody(bundle: Path) -> None:

@@ -1,7 +1,8 @@
-"""Messages, restarts, suspects and shares: the parts of a worker's keeping, one by one."""
+"""Messages of workers, restarts, and shares of a machine: the parts of a worker's keeping."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import socket
 from dataclasses import replace
@@ -18,27 +19,29 @@ from skipdec.runtime.kv.buffers import KVLayout
 from skipdec.runtime.kv.limits import Limits
 from skipdec.runtime.kv.plans import SlotMemory
 from skipdec.runtime.requests.request import Request
+from skipdec.runtime.requests.score_request import ScoreRequest
 from skipdec.runtime.scheduling.stats import Distribution, EngineStats
-from skipdec.runtime.serving.engine_loop import Cancellation, ScoreResult, StepResult
-from skipdec.runtime.serving.process import settings as settings_module
-from skipdec.runtime.serving.process.dispatcher import Suspects
-from skipdec.runtime.serving.process.messages import (
+from skipdec.runtime.serving.messages import (
     Begun,
+    Cancellation,
+    Refused,
+    ServedRequest,
+    StepResult,
+)
+from skipdec.runtime.serving.process import settings as settings_module
+from skipdec.runtime.serving.process.link import (
     Link,
     Loaded,
     Logged,
-    LogprobParts,
     Message,
-    Refused,
-    ScorePart,
-    Stepped,
-    Submission,
     decode,
     encode,
-    step_messages,
+    in_parts,
 )
 from skipdec.runtime.serving.process.settings import RestartPolicy, WorkerSettings
 from skipdec.runtime.serving.process.supervisor import Deaths
+from skipdec.runtime.serving.queue import RequestQueue
+from skipdec.runtime.serving.stream import RequestStream, ScoreFuture
 from skipdec.runtime.tokens.outputs import (
     CompletionOutput,
     Logprob,
@@ -79,35 +82,33 @@ COMPLETION = CompletionOutput(0, "x", (5,), -0.5, LOGPROBS, timings=Timings(0.5,
 OUTPUT = RequestOutput("a", None, (1, 2), (COMPLETION,), True, "2x", {12: ((0, 0), (2, 12))})
 
 
-def submission(**params: object) -> Submission:
-    asked = SamplingParams(**params)  # type: ignore[arg-type]
-    return Submission("a", Request(0, None, (5, 6), asked, 16), "full", 12.5)
+def asked(**params: object) -> ServedRequest:
+    request = Request(0, None, (5, 6), SamplingParams(**params), 16)  # type: ignore[arg-type]
+    return ServedRequest("a", request, "full", 12.5)
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        submission(stop=["\n", "é"], seed=2**63, logprobs=3, temperature=0),
-        submission(top_k=2**64 + 1),
+        asked(stop=["\n", "é"], seed=2**63, logprobs=3, temperature=0),
+        asked(top_k=2**64 + 1),
         Cancellation("a", "cancelled"),
         Refused.of(CapacityError("prompt", "one\n", "two"), "a"),
         Begun(("a", "b")),
-        Stepped((("a", DELTA),), (OUTPUT,), (), STATS),
+        StepResult([("a", DELTA)], [OUTPUT], stats=STATS),
         Loaded("digest", STATS, MEMORY),
         Logged(40, "skipdec", "Traceback:\n  line"),
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_a_message_is_one_line_and_comes_back_as_it_was(message: Message) -> None:
-    line = encode(message)
-    assert line.count(b"\n") == 1
-    assert decode(line[:-1]) == message
+def test_a_message_comes_back_as_it_was(message: Message) -> None:
+    assert decode(encode(message)[:-1]) == message
 
 
-@pytest.mark.parametrize("line", [b"", b"Pickle gASVCg==", b"Begun [", b'Begun {"request_ids": 3}'])
-def test_anything_else_is_no_message(line: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"Pickle gASVCg==", b"Begun [", b'Begun {"request_ids": 3}'])
+def test_anything_else_is_no_message(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"message|Begun"):
-        decode(line)
+        decode(data)
 
 
 @pytest.mark.parametrize(
@@ -137,47 +138,50 @@ def test_log_probabilities_are_sent_once_in_parts_and_come_back(logprobs: int | 
     )
     output = RequestOutput("a", None, (1,), outputs, finished=True)
     score = ScoreOutput((1,), (2,) * 2048, (-1.0,) * 2048, (3,) * 2048, "full", top)
-    parts, found = LogprobParts(), list[object]()
-    messages = list(step_messages(StepResult(deltas, [output], [ScoreResult("b", score)]), STATS))
-    for message in map(decode, (encode(one)[:-1] for one in messages)):
-        assert isinstance(message, ScorePart | Stepped)
-        parts.take(message)
-        if isinstance(message, Stepped):
-            found += [one for _, one in message.deltas]
-            found += [parts.completed(one) for one in message.ended]
-            found += [parts.scored(request_id, one) for request_id, one in message.scored]
-    assert found == [*(delta for _, delta in deltas), output, score]
-    assert max(len(encode(one)) for one in messages) < 100_000
-    assert not parts.completed(output).outputs[0].logprobs  # they are forgotten
-    assert not parts.scored("b", score).top_logprobs
+    sent = [encode(one)[:-1] for one in in_parts(StepResult(deltas, [output], [("b", score)]))]
+    assert max(map(len, sent)) < 100_000
+
+    async def main() -> list[object]:
+        queue = RequestQueue("test", 9)
+        queue.connect(lambda message: None)
+        asked = SamplingParams(n=2, logprobs=logprobs)
+        stream = RequestStream(
+            ServedRequest("a", Request(0, None, (1,), asked, 48), "full"), num_layers=6
+        )
+        text = ScoreRequest(0, (1,), (2,) * 2048, top_logprobs=logprobs)
+        future = ScoreFuture(ServedRequest("b", text, "full"))
+        for pending in (stream, future):
+            queue.admit(pending, retry_after=lambda: 1.0)
+        for message in map(decode, sent):
+            assert isinstance(message, StepResult)
+            queue.take(message)
+        return [*await stream.read(), await stream.output(), await future.output()]
+
+    assert asyncio.run(main()) == [*(delta for _, delta in deltas), output, score]
 
 
-def test_contents_are_alike_whatever_a_request_is_called() -> None:
-    first, second = submission(seed=1), submission(seed=1)
-    object.__setattr__(second, "request_id", "b")
-    assert first.content() == second.content() != submission(seed=2).content()
+def test_contents_are_alike_whatever_a_request_is_called_and_whoever_asks() -> None:
+    first, second = asked(seed=1), asked(seed=1)
+    renamed = replace(second, request_id="b", request=replace(second.request, client="b"))
+    assert first.content() == renamed.content() != asked(seed=2).content()
 
 
-def test_contents_are_alike_whoever_asks() -> None:
-    first = submission(seed=1)
-    second = replace(first, request=replace(first.request, client="b"))
-    assert first.content() == second.content()
-
-
-def test_a_link_gives_whole_messages_only_and_tells_the_end() -> None:
+def test_a_link_tells_the_end_even_in_a_message() -> None:
     ours, theirs = socket.socketpair()
-    link = Link(ours)
-    line = encode(Begun(("a",)))
-    theirs.sendall(line + line[:4])
-    assert link.receive() == Begun(("a",))
+    link, other = Link(ours), Link(theirs)
     assert link.receive(timeout=0) is None
-    theirs.sendall(line[4:] + line[:9])
-    assert link.receive() == Begun(("a",))
-    theirs.close()
+    other.send(Begun(("a",)))
+    assert link.receive(timeout=60) == Begun(("a",))
+    other.close()
     with pytest.raises(EOFError):
         link.receive()
     link.send(Begun(()))  # nobody is there: nothing happens
     link.close()
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"Begun")
+    theirs.close()
+    with pytest.raises(EOFError):
+        Link(ours).receive()
 
 
 @pytest.mark.parametrize(
@@ -193,45 +197,6 @@ def test_a_worker_is_started_again_later_and_later_and_then_no_more(
 ) -> None:
     deaths = Deaths(RestartPolicy())
     assert [deaths.delay_after(time) for time in times] == delays
-
-
-def test_two_deaths_are_poison_and_an_end_in_between_acquits() -> None:
-    suspects = Suspects(timeout=60)
-    suspects.blame(["a", "b", "b"])
-    assert suspects.has("b")
-    assert not suspects.is_poison("b")
-    suspects.clear("a")
-    suspects.blame(["a", "b"])
-    assert [suspects.is_poison(one) for one in "abc"] == [False, True, False]
-
-
-def test_poison_is_tried_again_after_its_time_and_one_more_death_renews_it() -> None:
-    now = 0.0
-    suspects = Suspects(timeout=60, clock=lambda: now)
-    suspects.blame(["a"])
-    now = 50
-    suspects.blame(["a"])
-    assert suspects.seconds_left("a") == 60
-    now = 109
-    assert suspects.is_poison("a")
-    now = 110
-    assert (suspects.is_poison("a"), suspects.has("a")) == (False, True)
-    suspects.blame(["a"])
-    assert suspects.is_poison("a")
-    now = 170
-    assert not suspects.is_poison("a")
-    now = 230
-    assert not suspects.has("a")
-    assert (bool(suspects), len(suspects)) == (False, 0)
-
-
-def test_suspects_remember_the_latest_4096_requests() -> None:
-    suspects = Suspects(timeout=60)
-    suspects.blame(["poison"])
-    for number in range(3):
-        suspects.blame(["poison", *(f"{number}-{place}" for place in range(2000))])
-    assert len(suspects) == 4096
-    assert suspects.is_poison("poison")
 
 
 @pytest.mark.parametrize(

@@ -1,72 +1,61 @@
-"""Assign requests to workers that come and go; the worker is a list of messages."""
+"""Requests that wait for engines which come and go; here an engine is a list of messages."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from skipdec import RequestStream, SamplingParams, UsageError, WorkerDiedError
 from skipdec.runtime.requests.request import Request
-from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.serving.engine_loop import Cancellation
-from skipdec.runtime.serving.pending import PendingRequests
-from skipdec.runtime.serving.process.dispatcher import Dispatcher, Suspects
-from skipdec.runtime.serving.process.messages import Begun, Message, Outbox, Stepped, Submission
-from skipdec.runtime.serving.stream import ServedRequest
+from skipdec.runtime.serving.messages import (
+    Begun,
+    Cancellation,
+    ServedRequest,
+    StepResult,
+    ToEngine,
+)
+from skipdec.runtime.serving.queue import RequestQueue, Suspects
 from skipdec.runtime.tokens.outputs import CompletionOutput, RequestOutput
 
 
 class Worker:
-    """An outbox that keeps what it is given."""
+    """An engine that keeps what it is sent."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
-
-    def send(self, message: Message) -> None:
-        self.messages.append(message)
+        self.messages: list[ToEngine] = []
 
     @property
     def has(self) -> list[str]:
-        return [one.request_id for one in self.messages if isinstance(one, Submission)]
+        return [one.request_id for one in self.messages if isinstance(one, ServedRequest)]
 
 
 class Front:
-    """Requests by name, each with a prompt of its own token; the dispatcher under test."""
+    """Requests by name, each with a prompt of its own token, in the queue under test."""
 
     def __init__(self) -> None:
-        self.requests = PendingRequests("test", max_waiting=99)
         self.now = 0.0
-        suspects = Suspects(timeout=60, clock=lambda: self.now)
-        self.dispatcher = Dispatcher(self.requests, suspects)
+        self.queue = RequestQueue("test", 99, Suspects(timeout=60, clock=lambda: self.now))
 
     def worker(self) -> Worker:
         worker = Worker()
-        self.dispatcher.worker_is_up(cast(Outbox, worker))
+        self.queue.connect(worker.messages.append)
         return worker
 
     def submit(self, name: str, token: int, deadline: float | None = None) -> RequestStream:
         request = Request(0, name, (token,), SamplingParams(seed=1), 16)
-        asked = ServedRequest(name, request, ExitSchedule.full(2), deadline)
-        stream = RequestStream(asked)
-        self.dispatcher.require_sound(asked)
-        self.requests.admit(
-            stream,
-            cancel=self.dispatcher.cancel,
-            send=self.dispatcher.send,
-            retry_after=lambda: 1.0,
-        )
+        stream = RequestStream(ServedRequest(name, request, "full", deadline), num_layers=2)
+        self.queue.admit(stream, retry_after=lambda: 1.0)
         return stream
 
     def begin(self, *names: str) -> None:
-        self.dispatcher.begin(Begun(names))
+        self.queue.take(Begun(names))
 
     def end(self, name: str, reason: Any = "length") -> None:  # noqa: ANN401
         output = CompletionOutput(0, "", (7,), finish_reason=reason)
-        ended = RequestOutput(name, None, (5,), (output,), True)
-        self.dispatcher.step(Stepped((), (ended,), ()))
+        self.queue.take(StepResult(ended=[RequestOutput(name, None, (5,), (output,), True)]))
 
 
 def run(test: Callable[[Front], Any]) -> None:
@@ -93,12 +82,12 @@ def test_what_waited_is_tried_again_once() -> None:
         front.worker()
         ran, waited = front.submit("ran", 1), front.submit("waited", 2)
         front.begin("ran")
-        assert front.dispatcher.worker_died("by chance") == 1
+        assert front.queue.disconnect("by chance") == 1
         with pytest.raises(WorkerDiedError, match="while the text ran"):
             await ran.output()
         late = front.submit("late", 3)
         assert front.worker().has == ["waited", "late"]
-        assert front.dispatcher.worker_died("again") == 0
+        assert front.queue.disconnect("again") == 0
         with pytest.raises(WorkerDiedError, match="died twice"):
             await waited.output()
         assert front.worker().has == ["late"]
@@ -114,9 +103,9 @@ def test_who_left_or_is_late_is_not_tried_again() -> None:
         left = front.submit("left", 1)
         left.cancel()
         assert worker.messages[-1] == Cancellation("left", "cancelled")
-        front.dispatcher.worker_died("by chance")
+        front.queue.disconnect("by chance")
         late = front.submit("late", 2, deadline=0.0)
-        front.dispatcher.end_late()
+        front.queue.end_late()
         assert front.worker().has == []
         for stream, reason in ((left, "cancelled"), (late, "deadline")):
             assert (await stream.output()).outputs[0].stop_reason == reason
@@ -130,7 +119,7 @@ def test_suspects_run_one_at_a_time_and_second_death_fails_them() -> None:
         for name, token in (("good", 1), ("bad", 2)):
             front.submit(name, token)
         front.begin("good", "bad")
-        front.dispatcher.worker_died("by one of them")
+        front.queue.disconnect("by one of them")
         again = front.submit("good again", 1), front.submit("bad again", 2)
         other = front.submit("other", 3)
         worker = front.worker()
@@ -140,7 +129,7 @@ def test_suspects_run_one_at_a_time_and_second_death_fails_them() -> None:
         assert worker.has == ["good again", "other", "bad again"]
         twin = front.submit("bad twin", 2)
         front.begin("other", "bad again")
-        front.dispatcher.worker_died("by the same")
+        front.queue.disconnect("by the same")
         with pytest.raises(WorkerDiedError):
             await other.output()
         with pytest.raises(UsageError, match="twice"):
@@ -161,7 +150,7 @@ def test_a_suspect_that_left_makes_room_for_the_next_and_stays_one() -> None:
         front.submit("a", 1)
         front.submit("b", 2)
         front.begin("a", "b")
-        front.dispatcher.worker_died("by one of them")
+        front.queue.disconnect("by one of them")
         front.submit("a again", 1)
         front.submit("b again", 2)
         worker = front.worker()
@@ -175,12 +164,51 @@ def test_a_suspect_that_left_makes_room_for_the_next_and_stays_one() -> None:
 
 def test_a_worker_is_silent_only_while_it_has_something_to_do() -> None:
     async def test(front: Front) -> None:
-        assert front.dispatcher.seconds_silent == 0
+        assert front.queue.seconds_silent == 0
         front.worker()
-        assert front.dispatcher.seconds_silent == 0
+        assert front.queue.seconds_silent == 0
         front.submit("a", 1)
-        assert front.dispatcher.seconds_silent > 0
+        assert front.queue.seconds_silent > 0
         front.end("a")
-        assert front.dispatcher.seconds_silent == 0
+        assert front.queue.seconds_silent == 0
 
     run(test)
+
+
+def test_two_deaths_are_poison_and_an_end_in_between_acquits() -> None:
+    suspects = Suspects(timeout=60)
+    suspects.blame(["a", "b", "b"])
+    assert suspects.has("b")
+    assert not suspects.is_poison("b")
+    suspects.clear("a")
+    suspects.blame(["a", "b"])
+    assert [suspects.is_poison(one) for one in "abc"] == [False, True, False]
+
+
+def test_poison_is_tried_again_after_its_time_and_one_more_death_renews_it() -> None:
+    now = 0.0
+    suspects = Suspects(timeout=60, clock=lambda: now)
+    suspects.blame(["a"])
+    now = 50
+    suspects.blame(["a"])
+    assert suspects.seconds_left("a") == 60
+    now = 109
+    assert suspects.is_poison("a")
+    now = 110
+    assert (suspects.is_poison("a"), suspects.has("a")) == (False, True)
+    suspects.blame(["a"])
+    assert suspects.is_poison("a")
+    now = 170
+    assert not suspects.is_poison("a")
+    now = 230
+    assert not suspects.has("a")
+    assert (bool(suspects), len(suspects)) == (False, 0)
+
+
+def test_suspects_remember_the_latest_4096_requests() -> None:
+    suspects = Suspects(timeout=60)
+    suspects.blame(["poison"])
+    for number in range(3):
+        suspects.blame(["poison", *(f"{number}-{place}" for place in range(2000))])
+    assert len(suspects) == 4096
+    assert suspects.is_poison("poison")

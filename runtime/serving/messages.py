@@ -1,0 +1,154 @@
+"""Messages between the queue of an engine and the loop that steps it, wherever that runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+from time import monotonic
+from uuid import uuid4
+
+from pydantic import ConfigDict, TypeAdapter
+
+from ...engines import errors
+from ...engines.errors import ClosedError, SkipDecError, UsageError
+from ..requests.request import Request
+from ..requests.score_request import ScoreRequest
+from ..schedule import ExitSchedule
+from ..schedule.text import format_schedule, parse_schedule
+from ..scheduling.stats import EngineStats
+from ..tokens.outputs import Logprob, RequestOutput, ScoreOutput, StreamDelta
+
+Entries = tuple[dict[int, Logprob], ...]  # one a token
+
+
+@lru_cache(maxsize=256)
+def _parsed(schedule: str, num_layers: int) -> ExitSchedule:
+    return parse_schedule(schedule, num_layers=num_layers)
+
+
+def require_time(subject: str, seconds: float | None) -> None:
+    """Raise UsageError for NaN, which no clock reaches."""
+    if seconds is not None and math.isnan(seconds):
+        raise UsageError(subject, "is nan; allowed: seconds from now, or None for no end")
+
+
+@dataclass(frozen=True)
+class ServedRequest:
+    """A checked request, to generate or to score, under the name that clients know."""
+
+    request_id: str
+    request: Request | ScoreRequest
+    schedule: str  # its text in full
+    deadline: float | None = None  # a time of time.monotonic, which a machine's processes share
+
+    @classmethod
+    def of(
+        cls,
+        request: Request | ScoreRequest,
+        schedule: ExitSchedule,
+        request_id: str | None = None,
+        seconds: float | None = None,
+    ) -> ServedRequest:
+        """Name a request, by a new name if it has none, that may take ``seconds`` from now on.
+
+        Raises UsageError for seconds that are no number.
+        """
+        require_time("deadline", seconds)
+        deadline = None if seconds is None else monotonic() + seconds
+        return cls(request_id or uuid4().hex, request, format_schedule(schedule), deadline)
+
+    def exit_schedule(self, num_layers: int) -> ExitSchedule:
+        """Return the schedule. Raises ScheduleError for a rule that this process does not know."""
+        return _parsed(self.schedule, num_layers)
+
+    def without_text(self) -> ServedRequest:
+        """Return the request without its prompt's text, which an engine does not need."""
+        if not isinstance(self.request, Request) or self.request.prompt is None:
+            return self
+        return replace(self, request=replace(self.request, prompt=None))
+
+    def content(self) -> str:
+        """Return a hash of prompt, parameters and schedule, equal for equal requests."""
+        asked = self.without_text()
+        asked = replace(
+            asked, request_id="", deadline=None, request=replace(asked.request, client="")
+        )
+        return sha256(_SERVED.dump_json(asked)).hexdigest()
+
+    def is_late(self, now: float) -> bool:
+        """Return True if the deadline has passed at ``now``."""
+        return self.deadline is not None and now > self.deadline
+
+
+_SERVED = TypeAdapter(ServedRequest)
+
+
+@dataclass(frozen=True)
+class Cancellation:
+    """Asks the engine to end a request with this stop_reason."""
+
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Begun:
+    """These requests no longer wait, so a crash from here on is blamed on them."""
+
+    request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An error of one request or, without a request_id, of opening the bundle."""
+
+    kind: str  # the class's name
+    subject: str
+    problems: tuple[str, ...]
+    request_id: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception, request_id: str | None = None) -> Refused:
+        """Encode ``error``; `error` decodes it."""
+        if isinstance(error, SkipDecError):
+            return cls(type(error).__name__, error.subject, error.problems, request_id)
+        return cls(type(error).__name__, "", (str(error),), request_id)
+
+    def error(self) -> Exception:
+        """An error of the same class, or of SkipDecError if it is none of ours."""
+        if self.kind == TimeoutError.__name__:
+            return TimeoutError(*self.problems)
+        kind = getattr(errors, self.kind, SkipDecError)
+        assert issubclass(kind, SkipDecError), self.kind
+        return kind(self.subject, *self.problems)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The result of a step: deltas by request_id, and the results of the requests that it ended.
+
+    ``scored``: texts, of which one is scored between two steps. From another process their
+    alternatives come before them, in ``parts``, and ``ended`` has no log-probabilities but those
+    of the deltas; the engine's figures come when they are due.
+    """
+
+    __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")  # of log-probabilities
+
+    deltas: list[tuple[str, StreamDelta]] = field(default_factory=list)
+    ended: list[RequestOutput] = field(default_factory=list)
+    scored: list[tuple[str, ScoreOutput]] = field(default_factory=list)
+    parts: list[tuple[str, Entries]] = field(default_factory=list)
+    stats: EngineStats | None = None
+
+
+ToEngine = ServedRequest | Cancellation
+FromEngine = Begun | Refused | StepResult
+
+
+def given_up(reason: str) -> Exception:
+    """Return the error of a text that was not scored; ``reason`` may be "deadline"."""
+    if reason == "deadline":
+        return TimeoutError("the deadline was over before the text was scored")
+    return ClosedError("AsyncEngine", "the text was given up before it was scored")

@@ -1,0 +1,382 @@
+"""RequestQueue: the requests of one engine that have not ended, and who has them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from math import ceil
+from time import monotonic
+
+from ...engines.errors import ClosedError, OverloadedError, UsageError, WorkerDiedError
+from ...engines.host.process import HomeProcess
+from ..tokens.outputs import RequestOutput, ScoreOutput
+from .messages import Begun, Cancellation, FromEngine, Refused, StepResult, ToEngine
+from .stream import PendingRequest, RequestStream, ScoreFuture
+
+_MOST_BLAMES = 4096  # hashes that are remembered
+_DEATHS = 2  # with which a request is refused
+_MOST_SENDS = 2  # of one request: it is tried again once
+_ENDED_WELL = frozenset({"stop", "length"})
+
+
+class Suspects:
+    """Count how many workers died with which request.
+
+    A death makes a suspect of every request that ran, though only one may be to blame. So at most
+    one suspect runs at a time from then on: a second death has one suspect alone, which is poison.
+
+    Each ``timeout`` seconds without a death forgive one. A poisonous request is thus tried again
+    after that time, as a suspect, and refused anew if one more worker dies with it. ``clock``
+    returns seconds and never goes back.
+    """
+
+    def __init__(self, timeout: float = 3600.0, clock: Callable[[], float] = monotonic) -> None:
+        self._timeout = timeout
+        self._clock = clock
+        # Deaths that a request is blamed for, and the time of the last; the latest comes last.
+        self._blames: dict[str, tuple[int, float]] = {}
+
+    def blame(self, contents: Iterable[str]) -> None:
+        """Note that a worker died while these ran."""
+        now = self._clock()
+        for content in dict.fromkeys(contents):
+            deaths = min(self._deaths(content) + 1, _DEATHS)
+            self._blames.pop(content, None)
+            self._blames[content] = (deaths, now)
+        while len(self._blames) > _MOST_BLAMES:
+            del self._blames[next(iter(self._blames))]
+
+    def clear(self, content: str) -> None:
+        """Acquit a request that ran to its end."""
+        self._blames.pop(content, None)
+
+    def has(self, content: str) -> bool:
+        """Return whether a worker died while it ran, and that is not forgiven."""
+        return self._deaths(content) > 0
+
+    def is_poison(self, content: str) -> bool:
+        """Return whether it must not run now."""
+        return self._deaths(content) >= _DEATHS
+
+    def seconds_left(self, content: str) -> float:
+        """Return how long a poisonous request stays refused."""
+        _, last = self._blames.get(content, (0, -self._timeout))
+        return max(0.0, last + self._timeout - self._clock())
+
+    def __bool__(self) -> bool:
+        """Return whether there may be any; forgets those whose deaths are all forgiven."""
+        while self._blames and not self._deaths(oldest := next(iter(self._blames))):
+            del self._blames[oldest]
+        return bool(self._blames)
+
+    def __len__(self) -> int:
+        return len(self._blames)
+
+    def _deaths(self, content: str) -> int:
+        """Return how many deaths it is blamed for that are not forgiven yet."""
+        now = self._clock()
+        deaths, last = self._blames.get(content, (0, now))
+        return max(0, deaths - int((now - last) / self._timeout))
+
+
+class RequestQueue:
+    """The requests of one engine: let in while there is room, handed over, ended one by one.
+
+    An engine that is connected gets them in order of arrival; after its death the next one gets
+    those that had not begun. A request whose engine does not end it in time ends for its client
+    alone: its name stays in use, and its place taken, until the engine has let it go.
+
+    ``owner`` names the engine in errors. Safe from all threads.
+    """
+
+    def __init__(self, owner: str, max_waiting: int, suspects: Suspects | None = None) -> None:
+        self._owner = owner
+        self._max_waiting = max_waiting
+        self._suspects = Suspects() if suspects is None else suspects
+        self._lock = threading.Lock()  # guards all that follows
+        self.home = HomeProcess(owner, "open an engine here")  # a fork has no thread to answer
+        self._by_id: dict[str, PendingRequest] = {}  # in order of arrival
+        self._unsent: dict[str, PendingRequest] = {}  # those that no engine has
+        self._send: Callable[[ToEngine], None] | None = None  # None while there is no engine
+        self._watched: str | None = None  # the suspect that the engine has
+        self._heard = 0.0  # of time.monotonic: from the engine, or when it got something to do
+        self._num_waiting = 0
+        self._num_unanswered = 0
+        self._on_idle: set[Callable[[], None]] = set()
+        self._refusal: str | None = None
+        self.failure: Future[str] = Future()  # done once `fail` was called: why
+
+    @property
+    def refusal(self) -> str | None:
+        """The reason why requests are refused, or None."""
+        return self.home.refusal if self.home.is_left else self._refusal
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that have not begun."""
+        return self._num_waiting
+
+    @property
+    def is_connected(self) -> bool:
+        """True while an engine takes requests."""
+        return self._send is not None
+
+    @property
+    def seconds_silent(self) -> float:
+        """Seconds since a busy engine last posted a message: its current step has taken so long."""
+        with self._lock:
+            is_busy = self._send is not None and len(self._by_id) > len(self._unsent)
+            return monotonic() - self._heard if is_busy else 0.0
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._by_id
+
+    def admit(self, pending: PendingRequest, retry_after: Callable[[], float]) -> None:
+        """Admit a request and hand it to the engine, or let it wait for one.
+
+        Raises UsageError for a request_id that is in use and for a request with which engines die,
+        OverloadedError if too many wait, and ClosedError if none is taken any more.
+        """
+        request_id = pending.request_id
+        with self._lock:
+            if self._refusal is not None:
+                raise ClosedError(self._owner, f"{self._refusal}; no request is taken")
+            if request_id in self._by_id:
+                problem = f"{request_id!r} is in use; leave it out, or choose another"
+                raise UsageError("request_id", problem)
+            if self._is_poison(pending):
+                raise self._poison(pending)
+            if self._num_waiting >= self._max_waiting:
+                problem = (
+                    f"{self._num_waiting} requests wait, as many as max_waiting allows; "
+                    "try again later"
+                )
+                raise OverloadedError(self._owner, problem, retry_after=retry_after())
+            self._by_id[request_id] = self._unsent[request_id] = pending
+            self._num_waiting += 1
+            self._num_unanswered += 1
+            self._send_unsent()
+        pending.enter(
+            partial(self.cancel, request_id),
+            give_up=lambda: self._give_up(request_id, "deadline", has_left=False),
+        )
+
+    def connect(self, send: Callable[[ToEngine], None]) -> None:
+        """Hand over what waits, and what comes from now on, by ``send``, which does not wait."""
+        with self._lock:
+            self._send = send
+            self._send_unsent()
+
+    def disconnect(self, reason: str) -> int:
+        """End what ran as its engine died, let the rest wait for the next; return how many ran."""
+        with self._lock:
+            sent = [one for name, one in self._by_id.items() if name not in self._unsent]
+            self._send = self._watched = None
+            ran = [one for one in sent if one.has_begun]
+            self._suspects.blame(one.asked.content() for one in ran)
+            again = [
+                one
+                for one in sent
+                if not (one.has_begun or one.end_reason) and one.sends < _MOST_SENDS
+            ]
+            self._unsent = {one.request_id: one for one in again} | self._unsent
+            poison = [one for one in self._unsent.values() if self._is_poison(one)]
+        for one in sent:
+            if one.end_reason is not None:
+                self._give_up(one.request_id, one.end_reason)
+        self.end(ran, WorkerDiedError("worker", f"died while the text ran ({reason})"))
+        for one in poison:
+            self.end([one], self._poison(one))
+        problem = f"died twice while the request waited ({reason})"
+        lost = [one for one in sent if one not in again]
+        self.end(lost, WorkerDiedError("worker", problem))
+        return len(ran)
+
+    def cancel(self, request_id: str, reason: str) -> None:
+        """End a request, wherever it is; unknown ones are no error."""
+        with self._lock:
+            is_unsent = request_id in self._unsent
+            pending = self._by_id.get(request_id)
+            if pending is not None and not is_unsent and pending.end_reason is None:
+                pending.end_reason = reason
+                if self._send is not None:
+                    self._send(Cancellation(request_id, reason))
+        if is_unsent:
+            self._give_up(request_id, reason)
+
+    def end_late(self) -> None:
+        """End those that wait for an engine longer than they may."""
+        now = monotonic()
+        with self._lock:
+            late = [name for name, one in self._unsent.items() if one.asked.is_late(now)]
+        for request_id in late:
+            self.cancel(request_id, "deadline")
+
+    def take(self, message: FromEngine) -> None:
+        """Hand what the engine says to the event loops of those that it concerns.
+
+        What is not known, since it was ended meanwhile, is dropped.
+        """
+        self._heard = monotonic()
+        match message:
+            case Begun():
+                self._begin(message.request_ids)
+            case StepResult():
+                self._step(message)
+            case Refused(request_id=str() as request_id):
+                with self._lock:
+                    pending = self._by_id.get(request_id)
+                    self._acquit(request_id, None)
+                self.end([] if pending is None else [pending], message.error())
+
+    def refuse(self, reason: str) -> None:
+        """Let nothing in from now on."""
+        with self._lock:
+            self._refusal = reason
+
+    def fail(self, reason: str, error: Exception) -> None:
+        """Let nothing in from now on, and end all with ``error``; done for good."""
+        self.refuse(f"has failed ({reason})")
+        self.end_all(error)
+        if not self.failure.done():
+            self.failure.set_result(reason)
+
+    def end(self, pending: Collection[PendingRequest], error: Exception) -> None:
+        """End these with an error."""
+        for one in pending:
+            if self._answer(one.request_id) is not None:
+                _call_soon(one.loop, partial(one.finish, None, error))
+
+    def end_all(self, error: Exception) -> None:
+        """End all with an error."""
+        with self._lock:
+            pending = list(self._by_id.values())
+        self.end(pending, error)
+
+    async def wait_until_idle(self, timeout: float | None) -> bool:
+        """Wait until all clients have their ends; False if ``timeout`` seconds passed first."""
+        idle = asyncio.Event()
+        wake = partial(_call_soon, asyncio.get_running_loop(), idle.set)
+        with self._lock:
+            if not self._num_unanswered:
+                return True
+            self._on_idle.add(wake)
+        try:
+            async with asyncio.timeout(timeout):
+                await idle.wait()
+        except TimeoutError:
+            return False
+        finally:
+            with self._lock:
+                self._on_idle.discard(wake)
+        return True
+
+    def _begin(self, request_ids: Collection[str]) -> None:
+        with self._lock:
+            for pending in filter(None, map(self._by_id.get, request_ids)):
+                self._num_waiting -= not pending.has_begun
+                pending.begin()
+
+    def _step(self, result: StepResult) -> None:
+        posts = defaultdict[asyncio.AbstractEventLoop, list[Callable[[], None]]](list)
+        for request_id, delta in result.deltas:
+            pending = self._by_id.get(request_id)
+            if isinstance(pending, RequestStream):
+                posts[pending.loop].append(partial(pending.push, delta))
+        for request_id, entries in result.parts:
+            pending = self._by_id.get(request_id)
+            if isinstance(pending, ScoreFuture):
+                posts[pending.loop].append(partial(pending.add, entries))
+        ended: list[tuple[str, RequestOutput | ScoreOutput]] = [*result.scored]
+        ended += [(output.request_id, output) for output in result.ended]
+        for request_id, output in ended:
+            if self._watched is not None:
+                with self._lock:
+                    self._acquit(request_id, output)
+            if (pending := self._answer(request_id)) is not None:
+                posts[pending.loop].append(partial(pending.finish, output))
+        for loop, calls in posts.items():
+            _call_soon(loop, partial(_call_all, calls))
+        if self._unsent:
+            self.end_late()
+
+    def _give_up(self, request_id: str, reason: str, *, has_left: bool = True) -> None:
+        """End a request with what has come of it, ``reason`` its stop_reason.
+
+        ``has_left``: no engine has it any more, or ever had.
+        """
+        pending = self._answer(request_id, has_left=has_left)
+        if pending is not None:
+            _call_soon(pending.loop, partial(pending.give_up, reason))
+
+    def _answer(self, request_id: str, *, has_left: bool = True) -> PendingRequest | None:
+        """Return a request whose client still waits, for its end; forget one that has left."""
+        with self._lock:
+            pending = self._by_id.get(request_id)
+            if pending is None:
+                return None
+            if has_left:
+                del self._by_id[request_id]
+                self._unsent.pop(request_id, None)
+                self._num_waiting -= not pending.has_begun
+            if pending.is_answered:
+                return None
+            pending.is_answered = True
+            self._num_unanswered -= 1
+            if not self._num_unanswered:
+                for wake in self._on_idle:
+                    wake()
+        return pending
+
+    def _send_unsent(self) -> None:
+        """Hand over what waits, but for suspects while the engine has one."""
+        if self._send is None or not self._unsent:
+            return
+        if len(self._by_id) == len(self._unsent):
+            self._heard = monotonic()
+        for request_id, pending in list(self._unsent.items()):
+            if self._suspects and self._suspects.has(pending.asked.content()):
+                if self._watched is not None:
+                    continue
+                self._watched = request_id
+            del self._unsent[request_id]
+            pending.sends += 1
+            self._send(pending.asked)
+
+    def _acquit(self, request_id: str, output: RequestOutput | ScoreOutput | None) -> None:
+        """Let the next suspect run after one that the engine, which lives, has ended."""
+        if self._watched != request_id:
+            return
+        self._watched = None
+        completions = output.outputs if isinstance(output, RequestOutput) else ()
+        ended_well = _ENDED_WELL.issuperset(one.finish_reason for one in completions)
+        if output is not None and ended_well and request_id in self._by_id:
+            self._suspects.clear(self._by_id[request_id].asked.content())
+        self._send_unsent()
+
+    def _is_poison(self, pending: PendingRequest) -> bool:
+        return bool(self._suspects) and self._suspects.is_poison(pending.asked.content())
+
+    def _poison(self, pending: PendingRequest) -> UsageError:
+        seconds = ceil(self._suspects.seconds_left(pending.asked.content()))
+        return UsageError(
+            "prompt",
+            "is refused: this request was running when a worker died, twice; change it, or send "
+            f"it again in {seconds} s",
+        )
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Call in the loop's thread; do nothing if the loop is closed."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)
+
+
+def _call_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
