@@ -75,5 +75,5 @@ def test_a_command_can_offer_some_of_the_options() -> None:
     def command(engines: EngineChoice) -> None: ...
 
     shown = set(inspect.signature(command).parameters) - {"context"}
-    assert shown == {"device", "threads", "weights", "verify"}
+    assert shown == {"device", "threads", "option_file"}
     assert get_type_hints(OpenOptions)["max_batch_size"] is int
