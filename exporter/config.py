@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from ..engines.checking import MemorySize, Option, ValidatedConfig
@@ -266,6 +266,7 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
         default="float32",
         description="type of float weights, KV cache, activations (skipdec's kernels: float32)",
     )
+    fp16: Annotated[bool, Option()] = Field(default=False, description="--dtype float16")
     kv_dtype: Annotated[KVType | None, Option()] = Field(
         default=None,
         description="type of the KV cache, with skipdec's kernels only (--dtype; float16 with "
@@ -315,8 +316,17 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
             **{name: getattr(self, name) for name in CheckpointSource.model_fields}
         )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_fp16_as_the_type(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if values.get("fp16") is True and values.get("dtype", "float16") == "float16":
+            return values | {"fp16": False, "dtype": "float16"}
+        return values
+
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
+        if self.fp16:
+            yield f"`fp16` contradicts `dtype`, which is {self.dtype}; use one of them"
         if self.own_kernels is None:
             yield from self._problems_without_own_kernels()
         for name in ("draft", "draft_layer") if self.is_compiled else ():

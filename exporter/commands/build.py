@@ -14,7 +14,7 @@ EXAMPLES = """
 Examples:
 
 \b
-skipdec export opt-1.3b --dtype float16 --keep-canonical
+skipdec export opt-1.3b --fp16 --keep-canonical
   anywhere, with torch
 
 \b

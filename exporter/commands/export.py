@@ -19,14 +19,14 @@ Examples:
 skipdec export opt-1.3b --quantize int8
 
 \b
-skipdec export opt-1.3b --dtype float16 --schedule 2x:horizon=64 \\
+skipdec export opt-1.3b --fp16 --schedule 2x:horizon=64 \\
     -o opt-1.3b.skipdec
 
 \b
 skipdec export ./my-checkpoint --quantize int4 --max-seq-len 512
 
 \b
-skipdec export opt-1.3b --dtype float16 --target tensorrt-rtx \\
+skipdec export opt-1.3b --fp16 --target tensorrt-rtx \\
     --gpu-arch 8.9 --max-batch-size 16
 
 \b
