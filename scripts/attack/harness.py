@@ -71,8 +71,9 @@ def tiny_bundle(
     (model / "config.json").write_text(json.dumps(config))
     bundle = directory / "bundle"
     command = [str(Path(sys.executable).with_name("skipdec")), "export", str(model)]
-    command += ["--load-format", "dummy", "--seed", str(seed), "--no-verify", "--quiet"]
-    command += ["--quantize", quantize]
+    command += ["--load-format", "dummy", "--no-verify", "--quiet"]
+    (directory / "export.yaml").write_text(f"seed: {seed}\nquantize: {quantize}\n")
+    command += ["--config", str(directory / "export.yaml")]
     subprocess.run([*command, "--output", str(bundle)], check=True, stdout=subprocess.DEVNULL)
     return bundle
 
