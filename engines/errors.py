@@ -88,10 +88,10 @@ def _write_entries(value: Any, parts: list[str], room: int) -> int:  # noqa: ANN
     begin, end = _BRACKETS[type(value)]
     parts.append(begin)
     room -= 1
-    for place, entry in enumerate(value):
+    for index, entry in enumerate(value):
         if room < 0:
             return room
-        if place:
+        if index:
             parts.append(", ")
             room -= 2
         room = _write(entry, parts, room)

@@ -319,12 +319,12 @@ def _load_passages(config: DataConfig) -> list[Example]:
 
 def _missing_columns(lacking: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     """Yield one problem per column; the last one suggests what the existing columns may be."""
-    for place, (name, rows) in enumerate(lacking.items(), start=1):
+    for index, (name, rows) in enumerate(lacking.items(), start=1):
         row, others = rows[0], len(rows) - 1
         more = "has 1 other row" if others == 1 else f"have {others:,} other rows"
         also = f", nor {more}" if others else ""
         there = ", ".join(map(repr, row.columns))
-        advice = f"; {_column_advice(row)}" if place == len(lacking) else ""
+        advice = f"; {_column_advice(row)}" if index == len(lacking) else ""
         yield f"{row.source}: has no {name!r}{also}; its columns are {there}{advice}"
 
 

@@ -95,8 +95,8 @@ def prepare(config: EvaluationConfig) -> EvaluationInputs:
     kept: Sequence[bool] = [True] * len(prompts)
     if config.data.long_prompts == "drop":
         kept = [
-            all(not encoded or encoded[place].fits for encoded in encodings)
-            for place in range(len(prompts))
+            all(not encoded or encoded[index].fits for encoded in encodings)
+            for index in range(len(prompts))
         ]
         if prompts and not any(kept):
             none_fits = f"has no prompts that fit; all {len(prompts)} are too long"

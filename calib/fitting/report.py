@@ -106,8 +106,8 @@ def _front(fit: Fit) -> Table:
         for candidate in candidates
     ]
     chosen = [
-        place
-        for place, candidate in enumerate(candidates)
+        index
+        for index, candidate in enumerate(candidates)
         if candidate.schedule == fit.chosen.schedule
     ]
     headings = ("schedule", *_headings(fit))

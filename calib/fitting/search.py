@@ -166,7 +166,7 @@ def _nearest_front(candidates: Sequence[ScoredSchedule], count: int) -> list[Sco
     excess = _excess(candidates, count)
     ordered = sorted(range(len(candidates)), key=excess.__getitem__)
     kept = max(_LEAST_KEPT, round(len(candidates) * _KEPT_PART), excess.count(0))
-    return [candidates[place] for place in ordered[:kept]]
+    return [candidates[index] for index in ordered[:kept]]
 
 
 def _excess(candidates: Sequence[ScoredSchedule], count: int) -> list[float]:
@@ -183,12 +183,12 @@ def excess_costs(points: Sequence[tuple[float, float]]) -> list[float]:
     """
     excess = [0.0] * len(points)
     lowest = float("inf")
-    fastest_first = sorted(range(len(points)), key=lambda place: -points[place][0])
-    for _, group in groupby(fastest_first, key=lambda place: points[place][0]):
-        places = list(group)
-        lowest = min(lowest, *(points[place][1] for place in places))
-        for place in places:
-            excess[place] = points[place][1] - lowest
+    fastest_first = sorted(range(len(points)), key=lambda index: -points[index][0])
+    for _, group in groupby(fastest_first, key=lambda index: points[index][0]):
+        indices = list(group)
+        lowest = min(lowest, *(points[index][1] for index in indices))
+        for index in indices:
+            excess[index] = points[index][1] - lowest
     return excess
 
 

@@ -49,7 +49,7 @@ class DraftWindows:
     def num_shared(self) -> int:
         """Number of lowest layers that drafts run: their states are full depth's own."""
         return next(
-            (place for place, layer in enumerate(self.layers) if place != layer), len(self.layers)
+            (index for index, layer in enumerate(self.layers) if index != layer), len(self.layers)
         )
 
 

@@ -98,8 +98,8 @@ class Table:
             justify: JustifyMethod = "left" if is_text else "right"
             table.add_column(heading, justify=justify, overflow="fold", min_width=least)
             needed += least + _GAP
-        for place, row in enumerate(self.rows):
-            table.add_row(*map(Text, row), style="bold" if place in self.bold else "")
+        for index, row in enumerate(self.rows):
+            table.add_row(*map(Text, row), style="bold" if index in self.bold else "")
         if needed - _GAP > console.width:
             table.width = needed - _GAP
         if console.is_terminal:

@@ -146,8 +146,8 @@ class KernelDraw:
             raise UsageError("logits", f"are {logits.dtype}, strides {logits.strides}")
         self._draw.uniform = uniform
         address: int = logits.__array_interface__["data"][0]
-        place: int = self._draw_token(self._reference, address, logits.size)
-        if place == _FAILED:
+        index: int = self._draw_token(self._reference, address, logits.size)
+        if index == _FAILED:
             assert self._library.instruction_set
             raise MemoryError("a token can't be drawn")
-        return None if place == _NOT_FINITE else place
+        return None if index == _NOT_FINITE else index

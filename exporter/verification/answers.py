@@ -61,7 +61,7 @@ class Answer(MeasuredModel):
         """Return both answers, shortened, as one sentence."""
         suffix = "" if fault is None else f", {fault}"
         pairs = enumerate(zip(self.answer, self.expected, strict=False))
-        common = next((place for place, (one, other) in pairs if one != other), len(self.answer))
+        common = next((index for index, (one, other) in pairs if one != other), len(self.answer))
         begin = max(0, self.answer.rfind(" ", 0, max(0, common - _SHOWN_BEFORE)))
         answer, expected = (_short(text, begin) for text in (self.answer, self.expected))
         return (

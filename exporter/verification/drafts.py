@@ -94,9 +94,9 @@ def _are_equal(
     rng = np.random.default_rng(seed)
     states = rng.standard_normal((1, _ROWS, int(hidden.shape[-1]))).astype(hidden.dtype)
     for rows in (1, _ROWS):  # kernels differ by the number of rows
-        places = np.arange(rows)
-        expected = np.ascontiguousarray(whole.head(states, places)[:, : head.tokens])
-        if narrow.head(states, places).tobytes() != expected.tobytes():
+        indices = np.arange(rows)
+        expected = np.ascontiguousarray(whole.head(states, indices)[:, : head.tokens])
+        if narrow.head(states, indices).tobytes() != expected.tobytes():
             return False
     return True
 

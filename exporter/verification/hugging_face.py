@@ -79,8 +79,8 @@ def hugging_face_texts(
 
 def _until_end(token_ids: list[int], ends: Sequence[int]) -> list[int]:
     """Return the tokens up to the first end of text, behind which there is padding."""
-    places = [place for place, token_id in enumerate(token_ids) if token_id in ends]
-    return token_ids[: places[0] + 1] if places else token_ids
+    indices = [index for index, token_id in enumerate(token_ids) if token_id in ends]
+    return token_ids[: indices[0] + 1] if indices else token_ids
 
 
 def pad_right(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:

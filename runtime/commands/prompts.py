@@ -83,7 +83,7 @@ def _print_outputs(
     A heading has the prompt as it was given, if there are several, and the completion's number.
     """
     if as_json:
-        results = [result_line(place, output) for place, output in enumerate(outputs)]
+        results = [result_line(index, output) for index, output in enumerate(outputs)]
         print_json(progress.summary() | {"results": results})
         return
     if len(outputs) == 1 and len(outputs[0].outputs) == 1:

@@ -73,11 +73,11 @@ class ServeOptions(ValidatedConfig):
                 **{
                     **dict(self.opening),
                     "path": bundle.path,
-                    "worker": place,
+                    "worker": index,
                     "workers": len(bundles),
                 }
             )
-            for place, bundle in enumerate(bundles)
+            for index, bundle in enumerate(bundles)
         }
 
 

@@ -91,8 +91,8 @@ class SourceAcceptance:
         ``is_try``: they were not expected to gain.
         """
         memory = _TRY_MEMORY if is_try else _MEMORY
-        for place, one in enumerate(evidence):
+        for index, one in enumerate(evidence):
             row.expected += self.share(one)
             self._tried[one] = self._tried[one] * memory + 1.0
-            self._held[one] = self._held[one] * memory + (place < held)
+            self._held[one] = self._held[one] * memory + (index < held)
         row.held += held

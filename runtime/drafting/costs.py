@@ -121,9 +121,9 @@ def _without_gaps(costs: Sequence[float | None], slope: float) -> list[float]:
     filled: list[float] = []
     for tokens, cost in enumerate(costs, start=1):
         filled.append(min(filled[-1] + slope, float(tokens)) if cost is None else cost)
-    for place in range(len(costs) - 2, 0, -1):
-        if costs[place] is None:
-            filled[place] = min(filled[place], filled[place + 1])
+    for index in range(len(costs) - 2, 0, -1):
+        if costs[index] is None:
+            filled[index] = min(filled[index], filled[index + 1])
     return filled
 
 

@@ -69,9 +69,9 @@ class NGramTable:
     def count(self, tokens: Sequence[int], start: int) -> None:
         """Count each token from ``start`` on as a follower of the tokens before it."""
         followers = self._followers
-        for place in range(start, len(tokens)):
-            token = tokens[place]
-            before = tuple(tokens[max(0, place - NGRAM_TOKENS) : place])
+        for index in range(start, len(tokens)):
+            token = tokens[index]
+            before = tuple(tokens[max(0, index - NGRAM_TOKENS) : index])
             for first in range(len(before) - 1, -1, -1):
                 key = before[first:]
                 found = followers.get(key)
@@ -143,8 +143,8 @@ class LookupIndex:
     """
 
     def __init__(self) -> None:
-        self._behind: dict[tuple[int, ...], int] = {}  # n-gram -> the place behind it
-        self._done = 0  # n-grams that end before this place are in the index
+        self._behind: dict[tuple[int, ...], int] = {}  # n-gram -> the index behind it
+        self._done = 0  # n-grams that end before this index are in the index
 
     def propose(self, tokens: Sequence[int], most: int) -> Guesses:
         """Return up to ``most`` tokens that followed the latest earlier occurrence of the end.
@@ -155,9 +155,9 @@ class LookupIndex:
         """
         self._add(tokens)
         for length in range(min(_LOOKUP_TOKENS, len(tokens)), _LEAST_LOOKUP_TOKENS - 1, -1):
-            place = self._behind.get(tuple(tokens[-length:]))
-            if place is not None:
-                found = tokens[place : place + most]
+            index = self._behind.get(tuple(tokens[-length:]))
+            if index is not None:
+                found = tokens[index : index + most]
                 matched = range(length, length + len(found))
                 return Guesses(
                     found, [min(one, _MOST_MATCHED) - _LEAST_LOOKUP_TOKENS for one in matched]

@@ -162,17 +162,17 @@ class BufferPool:
         Returns None if there is none, or only others' and there is room to keep them idle.
         """
         others: int | None = None
-        for place, (buffer, owner) in enumerate(self._idle):
+        for index, (buffer, owner) in enumerate(self._idle):
             if buffer.nbytes == size and owner == user:
-                return self._taken(place)
+                return self._taken(index)
             if buffer.nbytes == size and others is None:
-                others = place
+                others = index
         keeps_idle = self._keeps_idle or self._least_idle > 0
         has_room = keeps_idle and self.idle_bytes + size <= self._idle_allowed()
         return None if others is None or has_room else self._taken(others)
 
-    def _taken(self, place: int) -> Buffer:
-        buffer, _ = self._idle.pop(place)
+    def _taken(self, index: int) -> Buffer:
+        buffer, _ = self._idle.pop(index)
         self.idle_bytes -= buffer.nbytes
         return buffer
 

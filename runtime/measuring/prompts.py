@@ -36,9 +36,9 @@ def batches(
             generator,
             batch_size=batch_size,
             prompt_length=config.prompt_length,
-            seed=config.seed + place,
+            seed=config.seed + index,
         )
-        for place in range(number)
+        for index in range(number)
     ]
 
 

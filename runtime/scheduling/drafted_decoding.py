@@ -199,7 +199,7 @@ class DraftedDecoding(Decoding):
     def _draft_in_order(self, open_rows: Sequence[RowDrafts]) -> dict[int, _Drafted]:
         """Ask one drafter after the other for the rows that have no guesses yet."""
         found: dict[int, _Drafted] = {}
-        for place, drafter in enumerate(self._drafters):
+        for index, drafter in enumerate(self._drafters):
             able = [
                 one
                 for one in open_rows
@@ -209,9 +209,9 @@ class DraftedDecoding(Decoding):
             if most == 0:
                 continue
             self._drafting = max(self._drafting, most)
-            for one, guesses in zip(able, self._propose(place, able, most), strict=True):
+            for one, guesses in zip(able, self._propose(index, able, most), strict=True):
                 if guesses.tokens:
-                    found[one.row.number] = _Drafted(place, guesses)
+                    found[one.row.number] = _Drafted(index, guesses)
         return found
 
     def _most(self, rows: Sequence[RowDrafts]) -> int:
@@ -225,39 +225,39 @@ class DraftedDecoding(Decoding):
         most = self._config.tokens
         proposed: dict[tuple[int, int], Guesses] = {}  # by row and drafter
         offers: list[dict[int, Offer]] = [{} for _ in open_rows]
-        for place, drafter in enumerate(self._drafters):
+        for index, drafter in enumerate(self._drafters):
             if drafter.runs_layers:
                 lengths = [drafter.reach(one.row, most) for one in open_rows]
                 evidence: list[Sequence[int]] = [(0,) * length for length in lengths]
             else:
-                guesses = self._propose(place, open_rows, most)
+                guesses = self._propose(index, open_rows, most)
                 for one, row_guesses in zip(open_rows, guesses, strict=True):
-                    proposed[one.row.number, place] = row_guesses
+                    proposed[one.row.number, index] = row_guesses
                 evidence = [one.evidence for one in guesses]
             for one, row_offers, classes in zip(open_rows, offers, evidence, strict=True):
                 if classes:
-                    row_offers[place] = Offer(classes, one.of_source(drafter.source))
+                    row_offers[index] = Offer(classes, one.of_source(drafter.source))
         choice = self._policy.choose(offers, num_rows)
         self._drafting, self._is_try = choice.count, choice.is_try
         found: dict[int, _Drafted] = {}
-        for place, drafter in enumerate(self._drafters):
+        for index, drafter in enumerate(self._drafters):
             able = [
                 one
                 for one, source in zip(open_rows, choice.sources, strict=False)
-                if source == place
+                if source == index
             ]
             if able and drafter.runs_layers:
-                guesses = self._propose(place, able, choice.count)
+                guesses = self._propose(index, able, choice.count)
             else:
-                guesses = [proposed[one.row.number, place].first(choice.count) for one in able]
+                guesses = [proposed[one.row.number, index].first(choice.count) for one in able]
             for one, row_guesses in zip(able, guesses, strict=True):
                 if row_guesses.tokens:
-                    found[one.row.number] = _Drafted(place, row_guesses)
+                    found[one.row.number] = _Drafted(index, row_guesses)
         return found
 
-    def _propose(self, place: int, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+    def _propose(self, index: int, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         """Return guesses for which rows have room, up to the first outside the vocabulary."""
-        proposed = self._drafters[place].propose(rows, most)
+        proposed = self._drafters[index].propose(rows, most)
         return [
             self._valid(guesses.first(min(most, room_of(one.row))))
             for one, guesses in zip(rows, proposed, strict=True)
@@ -265,9 +265,9 @@ class DraftedDecoding(Decoding):
 
     def _valid(self, guesses: Guesses) -> Guesses:
         """Return the guesses up to the first that the vocabulary does not have."""
-        for place, token in enumerate(guesses.tokens):
+        for index, token in enumerate(guesses.tokens):
             if not 0 <= token < self._vocab_size:
-                return guesses.first(place)
+                return guesses.first(index)
         return guesses
 
     def _count(self, row: Row, fed_guesses: int, accepted: int) -> None:

@@ -205,7 +205,7 @@ class ChatTemplate:
         ids = text.token_ids[size:]
         if text.token_ids[:size] != prompt.token_ids:  # a token spans the end of the prompt
             ids = self._encoded(whole[len(before) :]).token_ids
-        ends = [place for place, token_id in enumerate(ids) if token_id in end_token_ids]
+        ends = [index for index, token_id in enumerate(ids) if token_id in end_token_ids]
         answer = ids[: ends[0] + 1] if ends else (*ids, *end_token_ids[:1])
         return AnsweredChat(prompt, answer)
 
@@ -318,33 +318,33 @@ def checked_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, st
         raise _refusal("is empty; give at least one message")
     if len(listed) > MAX_MESSAGES:
         raise _refusal(f"has more than {MAX_MESSAGES:,} messages; give fewer")
-    checked = [_checked_message(place, message) for place, message in enumerate(listed)]
+    checked = [_checked_message(index, message) for index, message in enumerate(listed)]
     characters = sum(len(message["content"]) for message in checked)
     if characters > MAX_CHARACTERS:
         raise _refusal(f"have {characters:,} characters; allowed: {MAX_CHARACTERS:,}")
     return checked
 
 
-def _checked_message(place: int, message: object) -> dict[str, str]:
+def _checked_message(index: int, message: object) -> dict[str, str]:
     if not isinstance(message, Mapping):
-        raise _refusal(f"has {shown(message)} at {place}; allowed: an object with role and content")
+        raise _refusal(f"has {shown(message)} at {index}; allowed: an object with role and content")
     given = {name: value for name, value in message.items() if value is not None}
     role = given.pop("role", None)
     if role not in ROLES:
-        raise _refusal(f"has role {shown(role)} at {place}; allowed: {', '.join(ROLES)}")
-    content = _text_of(place, given.pop("content", None))
+        raise _refusal(f"has role {shown(role)} at {index}; allowed: {', '.join(ROLES)}")
+    content = _text_of(index, given.pop("content", None))
     if unsupported := [name for name, value in given.items() if value not in ASKS_FOR_NOTHING]:
         names = ", ".join(map(str, unsupported[:10]))
-        raise _refusal(f"has {names:.200} at {place}, which is not supported; leave it out")
+        raise _refusal(f"has {names:.200} at {index}, which is not supported; leave it out")
     return {"role": str(role), "content": content}
 
 
-def _text_of(place: int, content: object) -> str:
+def _text_of(index: int, content: object) -> str:
     if isinstance(content, str):
         return str(content)
     if not isinstance(content, list | tuple) or not content:
         raise _refusal(
-            f"has content {shown(content)} at {place}; allowed: a text, or a list of text parts"
+            f"has content {shown(content)} at {index}; allowed: a text, or a list of text parts"
         )
     texts = []
     for part in content:
@@ -352,7 +352,7 @@ def _text_of(place: int, content: object) -> str:
         text = part.get("text") if isinstance(part, Mapping) else None
         if kind != "text" or not isinstance(text, str) or len(part) > 2:
             raise _refusal(
-                f"has a part of type {shown(kind)} at {place}; allowed: "
+                f"has a part of type {shown(kind)} at {index}; allowed: "
                 '{"type": "text", "text": …}: no images, audio or files'
             )
         texts.append(text)

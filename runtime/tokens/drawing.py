@@ -35,9 +35,9 @@ class Drawer(Protocol):
     """
 
     def draw(self, logits: Logits, uniform: float) -> int | None:
-        """Return the place in ``logits`` (float32 [V], unchanged) that ``uniform`` in [0, 1) draws.
+        """Return the index in ``logits`` (float32 [V], unchanged) that ``uniform`` in [0, 1) draws.
 
-        It is the first place at which the running sum of the kept weights passes that share of
+        It is the first index at which the running sum of the kept weights passes that share of
         their total. None if a logit is NaN or +inf, or none is finite.
         """
 
@@ -46,7 +46,7 @@ class TokenDraw(NamedTuple):
     """The numbers by which a device guesses a token, as `engines.backends.choice` takes them.
 
     ``top_p`` is 2 where all tokens stay. ``least_total``: 1 where it is a share of the whole
-    vocabulary's probabilities, 0 where min_p or top_k has left some. ``last``: the place of the
+    vocabulary's probabilities, 0 where min_p or top_k has left some. ``last``: the index of the
     last candidate that top_k leaves.
     """
 
@@ -105,14 +105,14 @@ class NumpyDrawer(Drawer):
             kept = logits[ids]  # [kept tokens]
         if 0 < params.top_k < kept.size:
             threshold = np.partition(kept, kept.size - params.top_k)[kept.size - params.top_k]
-            places = np.flatnonzero(kept >= threshold)  # ties with the k-th stay
-            ids = places if ids is None else ids[places]
+            indices = np.flatnonzero(kept >= threshold)  # ties with the k-th stay
+            ids = indices if ids is None else ids[indices]
             kept = logits[ids]
         weights = weights_of((kept - best) * _inverse_temperature(params))  # [kept tokens]
         if params.top_p < 1:
             keep_nucleus(weights, params.top_p)
-        place = place_of_share(weights, uniform, side="right")
-        return place if ids is None else int(ids[place])
+        index = index_of_share(weights, uniform, side="right")
+        return index if ids is None else int(ids[index])
 
 
 def weights_of(exponents: Logits) -> Logits:
@@ -154,11 +154,11 @@ def _inverse_temperature(params: SamplingParams) -> np.float32:
     return np.float32(1.0 / params.temperature)
 
 
-def place_of_share(weights: Logits, share: float, side: Literal["left", "right"]) -> int:
-    """Return the first place where the running sum reaches ("left") or passes ``share``·total.
+def index_of_share(weights: Logits, share: float, side: Literal["left", "right"]) -> int:
+    """Return the first index where the running sum reaches ("left") or passes ``share``·total.
 
     It sums blocks, then only the block that matters: a running sum over 50,000 weights takes
-    twenty times as long. With "right" the place never has a weight of zero.
+    twenty times as long. With "right" the index never has a weight of zero.
     """
     starts = np.arange(0, weights.size, _BLOCK)
     block_ends = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))  # [blocks]
@@ -166,15 +166,15 @@ def place_of_share(weights: Logits, share: float, side: Literal["left", "right"]
     block = min(int(block_ends.searchsorted(target, side=side)), starts.size - 1)
     before = block_ends[block - 1] if block else 0.0
     inside = np.cumsum(weights[starts[block] : starts[block] + _BLOCK], dtype=np.float64)
-    place = int(inside.searchsorted(target - before, side=side))
+    index = int(inside.searchsorted(target - before, side=side))
     last = int(inside.searchsorted(inside[-1]))  # rounding may leave the target above the block
-    return int(starts[block]) + min(place, last)
+    return int(starts[block]) + min(index, last)
 
 
 def keep_nucleus(weights: Logits, top_p: float) -> None:
     """Set to 0 all but the fewest largest weights that hold ``top_p`` of the total.
 
-    Of equal weights at the border the lower places stay. Only weights that the share could need are
+    Of equal weights at the border the lower indices stay. Only weights that the share could need are
     sorted: each of the others is below the mean of a remainder of 1 - top_p of the total.
     """
     total = float(weights.sum(dtype=np.float64))

@@ -22,8 +22,8 @@ class StepLogits(ABC):
         """Let ``sampler`` choose a token from the logits of ``row``."""
 
     @abstractmethod
-    def propose(self, row: int, sampler: Sampler, place: int) -> int:
-        """Let ``sampler`` propose its ``place``-th next token from the logits of ``row``."""
+    def propose(self, row: int, sampler: Sampler, index: int) -> int:
+        """Let ``sampler`` propose its ``index``-th next token from the logits of ``row``."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,24 @@ class HostLogits(StepLogits):
         return sampler.sample(self.logits[row])
 
     @override
-    def propose(self, row: int, sampler: Sampler, place: int) -> int:
-        return sampler.propose(self.logits[row], place)
+    def propose(self, row: int, sampler: Sampler, index: int) -> int:
+        return sampler.propose(self.logits[row], index)
 
 
 @dataclass(frozen=True)
 class SharedLogits(StepLogits):
-    """Logits that several rows read: row r has those at ``places[r]`` of ``logits``."""
+    """Logits that several rows read: row r has those at ``indices[r]`` of ``logits``."""
 
     logits: StepLogits
-    places: Sequence[int]
+    indices: Sequence[int]
 
     @override
     def sample(self, row: int, sampler: Sampler) -> SampledToken:
-        return self.logits.sample(self.places[row], sampler)
+        return self.logits.sample(self.indices[row], sampler)
 
     @override
-    def propose(self, row: int, sampler: Sampler, place: int) -> int:
-        return self.logits.propose(self.places[row], sampler, place)
+    def propose(self, row: int, sampler: Sampler, index: int) -> int:
+        return self.logits.propose(self.indices[row], sampler, index)
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ class CandidateLogits(StepLogits):
         return sampler.sample(self.fetch(row)) if token is None else token
 
     @override
-    def propose(self, row: int, sampler: Sampler, place: int) -> int:
-        token_id = sampler.propose_candidates(self._candidates(row), place)
-        return sampler.propose(self.fetch(row), place) if token_id is None else token_id
+    def propose(self, row: int, sampler: Sampler, index: int) -> int:
+        token_id = sampler.propose_candidates(self._candidates(row), index)
+        return sampler.propose(self.fetch(row), index) if token_id is None else token_id
 
     def of_rows(self, rows: Sequence[int]) -> CandidateLogits:
         """Return the logits of some rows, in the given order."""

@@ -94,18 +94,18 @@ class Sampler:
             return SampledToken(token_id)
         return SampledToken(token_id, row_logprobs(logits, token_id, count, self._token_text))
 
-    def peek(self, place: int) -> float:
-        """Return the random number of the ``place``-th next token, 0 for the next one.
+    def peek(self, index: int) -> float:
+        """Return the random number of the ``index``-th next token, 0 for the next one.
 
         It is kept until that token is drawn. The parameters must not be greedy.
         """
         assert self._random is not None, "greedy texts have no random numbers"
-        while len(self._peeked) <= place:
+        while len(self._peeked) <= index:
             self._peeked.append(self._random.random())
-        return self._peeked[place]
+        return self._peeked[index]
 
-    def propose(self, logits: Logits, place: int) -> int:
-        """Return what would be drawn from ``logits`` as the ``place``-th next token.
+    def propose(self, logits: Logits, index: int) -> int:
+        """Return what would be drawn from ``logits`` as the ``index``-th next token.
 
         ``logits`` float32 [V], or fewer, of the vocabulary's first tokens. Changes nothing:
         penalties are those of the tokens drawn so far. Of logits from which no token can be drawn
@@ -115,8 +115,8 @@ class Sampler:
             whole = np.full(self._vocab_size, -np.inf, np.float32)  # [V]
             whole[: len(logits)] = logits
             logits = whole
-        adjusted = self._adjust(logits, self._num_sampled + place)
-        token_id = self._choose(adjusted, None if self._random is None else self.peek(place))
+        adjusted = self._adjust(logits, self._num_sampled + index)
+        token_id = self._choose(adjusted, None if self._random is None else self.peek(index))
         return 0 if token_id is None else token_id
 
     @property
@@ -172,14 +172,14 @@ class Sampler:
         self._num_sampled += 1
         return SampledToken(token_id)
 
-    def propose_candidates(self, candidates: Candidates, place: int) -> int | None:
+    def propose_candidates(self, candidates: Candidates, index: int) -> int | None:
         """Return what ``propose`` would for all logits; None if the candidates don't decide.
 
-        ``place`` and what it changes are as there. Log-probabilities need no other logits here.
+        ``index`` and what it changes are as there. Log-probabilities need no other logits here.
         """
-        if not self._is_decided(candidates, self._num_sampled + place):
+        if not self._is_decided(candidates, self._num_sampled + index):
             return None
-        uniform = None if self._random is None else self.peek(place)
+        uniform = None if self._random is None else self.peek(index)
         return self._choose_candidate(candidates, uniform)
 
     def _is_decided(self, candidates: Candidates, num_before: int) -> bool:
@@ -196,8 +196,8 @@ class Sampler:
             is_best = candidates.logits == candidates.logits[0]
             return int(candidates.token_ids[is_best].min())
         order = np.argsort(candidates.token_ids)  # draws go by token id
-        place = self._choose(candidates.logits[order], uniform)
-        return None if place is None else int(candidates.token_ids[order[place]])
+        index = self._choose(candidates.logits[order], uniform)
+        return None if index is None else int(candidates.token_ids[order[index]])
 
     def _next_uniform(self) -> float | None:
         """Return the next token's random number, which is used up; None if greedy."""
@@ -206,7 +206,7 @@ class Sampler:
         return self._peeked.popleft() if self._peeked else self._random.random()
 
     def _choose(self, logits: Logits, uniform: float | None) -> int | None:
-        """Return the chosen place; None if a logit is NaN or +inf, or none is finite."""
+        """Return the chosen index; None if a logit is NaN or +inf, or none is finite."""
         if self._drawer is not None and uniform is not None:
             return self._drawer.draw(logits, uniform)
         best = int(logits.argmax())  # the first NaN, if there is one
@@ -241,14 +241,14 @@ class Sampler:
 class _Penalties:
     """Distinct tokens of prompt and output, with their counts in the output.
 
-    ``_ids`` and ``_counts`` grow by doubling; the first ``_size`` places are in use.
+    ``_ids`` and ``_counts`` grow by doubling; the first ``_size`` entries are in use.
     """
 
     def __init__(self, params: SamplingParams, prompt_token_ids: Sequence[int]) -> None:
         self._params = params
         distinct = dict.fromkeys(prompt_token_ids) if params.repetition_penalty != 1 else {}
-        self._place = {token_id: place for place, token_id in enumerate(distinct)}
-        self._size = len(self._place)
+        self._index = {token_id: index for index, token_id in enumerate(distinct)}
+        self._size = len(self._index)
         self._ids = np.zeros(max(64, 2 * self._size), np.int64)
         self._ids[: self._size] = list(distinct)
         self._counts = np.zeros(self._ids.size, np.float32)  # occurrences in the output
@@ -261,14 +261,14 @@ class _Penalties:
 
     def add(self, token_id: int) -> None:
         """Count one output token."""
-        place = self._place.setdefault(token_id, self._size)
-        if place == self._size:
+        index = self._index.setdefault(token_id, self._size)
+        if index == self._size:
             if self._size == self._ids.size:
                 self._ids = np.resize(self._ids, 2 * self._size)
                 self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
-            self._ids[place] = token_id
+            self._ids[index] = token_id
             self._size += 1
-        self._counts[place] += 1
+        self._counts[index] += 1
 
     def apply(self, logits: Logits) -> None:
         """Change ``logits`` in place, at the tokens seen so far."""

@@ -19,8 +19,8 @@ _DIGITS = [chr(0xFDE0 + digit) for digit in range(10)]
 _NONCHARACTERS = (_OPEN, _CLOSE, END, *_DIGITS)
 _PIECE = 1 << 14  # characters that one search looks through: a millisecond
 _MARK = re.compile(f"{_OPEN}([{''.join(_DIGITS)}]{{1,9}}){_CLOSE}")
-_SPELLING = str.maketrans({digit: str(place) for place, digit in enumerate(_DIGITS)})
-_NUMBER = str.maketrans({str(place): digit for place, digit in enumerate(_DIGITS)})
+_SPELLING = str.maketrans({digit: str(index) for index, digit in enumerate(_DIGITS)})
+_NUMBER = str.maketrans({str(index): digit for index, digit in enumerate(_DIGITS)})
 
 
 class SpelledTokens:

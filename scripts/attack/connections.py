@@ -70,14 +70,14 @@ def _early(bundle: Path, count: int, draw: random.Random) -> Iterator[str]:
     with started(bundle, "--read-timeout", "0.2", key=_KEY) as server, ExitStack() as stack:
         opened: list[socket.socket] = []
         slowest = 0.0
-        for place in range(count):
+        for index in range(count):
             client = stack.enter_context(_connected(server))
             opened.append(client)
             client.sendall(draw.choice(_EARLY) + draw.choice(_RESTS))
-            if place % 10 == 9:
+            if index % 10 == 9:
                 begin = time.monotonic()
                 if (status := server.ask("/version")[0]) != 200:
-                    yield f"{status} beside {place} answered connections"
+                    yield f"{status} beside {index} answered connections"
                 slowest = max(slowest, time.monotonic() - begin)
         left = sum(not _is_closed(client) for client in opened)
         if left:

@@ -317,10 +317,10 @@ def main() -> int:
         finally:
             server.stop()
     failures = 0
-    for place, (name, cost) in enumerate(sorted(costs.items(), key=lambda item: -item[1].cpu)):
+    for index, (name, cost) in enumerate(sorted(costs.items(), key=lambda item: -item[1].cpu)):
         problems = list(_problems(cost))
         failures += bool(problems)
-        if problems or place < _SHOWN:
+        if problems or index < _SHOWN:
             told = "; ".join(problems) or "fine"
             print(f"{name}: {cost.cpu * 1e3:.1f} ms, /health/live {cost.gap * 1e3:.0f} ms: {told}")
     dearest = max(costs.values(), key=lambda cost: cost.cpu)

@@ -81,8 +81,8 @@ def odd_lines(count: int, source: random.Random) -> Iterator[bytes]:
             document[source.choice(KEYS)] = source.choice(VALUES)
         line = json.dumps(document).encode()
         if source.random() < 0.1:
-            place = source.randrange(len(line))
-            line = line[:place] + bytes([source.randrange(256)]) + line[place + 1 :]
+            index = source.randrange(len(line))
+            line = line[:index] + bytes([source.randrange(256)]) + line[index + 1 :]
         yield line.replace(b"\n", b" ") or b"-"
 
 

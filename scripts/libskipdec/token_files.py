@@ -109,7 +109,7 @@ def _without_some_bytes(document: dict[str, Any]) -> None:
     model = document["model"]
     model["unk_token"] = "<unk>"
     missing = {"Ã", "Ġ", "3", "è", "æ"}
-    kept = {token: place for token, place in model["vocab"].items() if not missing & set(token)}
+    kept = {token: index for token, index in model["vocab"].items() if not missing & set(token)}
     model["vocab"] = kept
     model["merges"] = [pair for pair in model["merges"] if not missing & set("".join(pair))]
 
@@ -194,7 +194,7 @@ def _trained_characters(vocab_size: int) -> str:
     trained = sorted(document["model"]["vocab"], key=document["model"]["vocab"].__getitem__)
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *trained]
     document["model"] |= {
-        "vocab": {token: place for place, token in enumerate(tokens)},
+        "vocab": {token: index for index, token in enumerate(tokens)},
         "unk_token": "<unk>",
         "byte_fallback": True,
         "fuse_unk": True,

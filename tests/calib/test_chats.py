@@ -32,8 +32,8 @@ ANSWERS = ("Hi!", "</s>, yes.")
 def chats(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
     path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
     lines = []
-    for place, answer in enumerate(ANSWERS):
-        asked = {"role": "user", "content": f"Hé {place}"}
+    for index, answer in enumerate(ANSWERS):
+        asked = {"role": "user", "content": f"Hé {index}"}
         lines.append({"messages": [asked, {"role": "assistant", "content": answer}]})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return DataConfig(path=path)
@@ -88,10 +88,10 @@ def test_every_command_reads_the_tokens_of_served_chats(
     end = tokenizer.token_id("</s>")
     expected = {
         (
-            tokenizer.chat.encode([{"role": "user", "content": f"Hé {place}"}]).token_ids,
+            tokenizer.chat.encode([{"role": "user", "content": f"Hé {index}"}]).token_ids,
             (*tokenizer.encode_plain(f" {answer}"), end),
         )
-        for place, answer in enumerate(ANSWERS)
+        for index, answer in enumerate(ANSWERS)
     }
     assert command(llama.parent / "checkpoint", llama, chats) == expected
 

@@ -50,7 +50,7 @@ def test_unrelated_names_get_no_suggestion() -> None:
 
 def test_huge_inputs_get_no_suggestions() -> None:
     """A line of 16 MiB may have a million keys, and a comparison takes 0.1 ms."""
-    keys = {f"temperatur{place}": 1 for place in range(1000)}
+    keys = {f"temperatur{index}": 1 for index in range(1000)}
     with patch("skipdec.engines.errors.get_close_matches", side_effect=AssertionError):
         for refuse in (lambda: SamplingParams(**keys), lambda: ExitSchedule.from_document(keys)):
             with pytest.raises(UsageError, match="'temperatur7' is unknown; allowed: "):

@@ -15,10 +15,10 @@ DOCUMENT = {"a": [1, {"digest": "0" * 64}], "name": '\n  "digest": "', "é": 0.5
 
 def test_the_digest_is_of_the_bytes_with_zeros_in_its_place() -> None:
     lines = sealed_text(DOCUMENT).encode().splitlines(keepends=True)
-    (place,) = (at for at, line in enumerate(lines) if line.startswith(b'  "digest": "'))
-    found = re.fullmatch(rb'  "digest": "([0-9a-f]{64})",?\n', lines[place])
+    (index,) = (at for at, line in enumerate(lines) if line.startswith(b'  "digest": "'))
+    found = re.fullmatch(rb'  "digest": "([0-9a-f]{64})",?\n', lines[index])
     assert found is not None
-    lines[place] = lines[place].replace(found[1], b"0" * 64)
+    lines[index] = lines[index].replace(found[1], b"0" * 64)
     assert hashlib.sha256(b"".join(lines)).hexdigest() == found[1].decode()
     assert document_digest(DOCUMENT) == found[1].decode()
 

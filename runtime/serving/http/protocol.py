@@ -255,9 +255,9 @@ class TextRequest(SamplingParams):
         """Return the prompts; messages say what becomes of special tokens that they spell."""
         return self.prompts
 
-    def subject(self, place: int) -> str:
+    def subject(self, index: int) -> str:
         """Return the name of a prompt in errors."""
-        return f"prompt {place}"
+        return f"prompt {index}"
 
     @property
     def scores_prompts(self) -> bool:

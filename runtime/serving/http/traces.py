@@ -48,9 +48,9 @@ def trace(scope: Scope, record: RequestRecord) -> None:
     if not span.is_recording():  # nobody exports, or this one was not chosen
         return
     inside = otel.set_span_in_context(span)
-    for place, times in enumerate(record.texts):
+    for index, times in enumerate(record.texts):
         for name, start, end in times.phases():
-            attributes = {"skipdec.prompt": place}
+            attributes = {"skipdec.prompt": index}
             tracer.start_span(name, inside, attributes=attributes, start_time=start).end(end)
     if record.error is not None or record.gone:
         span.set_status(otel.StatusCode.ERROR, record.error or "disconnected")

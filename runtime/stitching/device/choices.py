@@ -63,9 +63,9 @@ class DeviceChoice:
         self._parts: dict[int, StepPart] = {}
         self._graphs = StepGraphs(self._device, GraphCapture(self._device))
 
-    def token_address(self, place: int) -> int:
+    def token_address(self, index: int) -> int:
         """Return where the token behind a row of the step is left, int64."""
-        return self._chosen.device["tokens"].address + place * ITEM_BYTES["int64"]
+        return self._chosen.device["tokens"].address + index * ITEM_BYTES["int64"]
 
     def enqueue(self, draws: Mapping[int, TokenDraw], logits: CandidateLogits) -> ComingChoice:
         """Enqueue the choice behind the step that was enqueued last, for the rows at some places.
@@ -85,8 +85,8 @@ class DeviceChoice:
         self._chosen.download()
         copied = self._copy_logits(first, last)
 
-        def fetch(place: int) -> Array:
-            return copied[place - first] if first <= place <= last else logits.fetch(place)
+        def fetch(index: int) -> Array:
+            return copied[index - first] if first <= index <= last else logits.fetch(index)
 
         event = self._events[self._turn]
         event.record()

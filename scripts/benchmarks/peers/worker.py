@@ -136,18 +136,18 @@ def llama_cpp_engine(directory: str, threads: int, options: Options) -> Continue
     def decode(tokens: Sequence[tuple[int, int, int, bool]]) -> list[int]:
         """Feed (token, position, row, wants logits); return the most probable next tokens."""
         batch.n_tokens = len(tokens)
-        for place, (token, position, row, wants_logits) in enumerate(tokens):
-            batch.token[place] = token
-            batch.pos[place] = position
-            batch.n_seq_id[place] = 1
-            batch.seq_id[place][0] = row
-            batch.logits[place] = wants_logits
+        for index, (token, position, row, wants_logits) in enumerate(tokens):
+            batch.token[index] = token
+            batch.pos[index] = position
+            batch.n_seq_id[index] = 1
+            batch.seq_id[index][0] = row
+            batch.logits[index] = wants_logits
         if llama_cpp.llama_decode(context, batch) != 0:
             sys.exit("llama_decode failed")
         chosen = []
-        for place, (*_, wants_logits) in enumerate(tokens):
+        for index, (*_, wants_logits) in enumerate(tokens):
             if wants_logits:
-                logits = llama_cpp.llama_get_logits_ith(context, place)
+                logits = llama_cpp.llama_get_logits_ith(context, index)
                 address = ctypes.cast(logits, ctypes.POINTER(ctypes.c_float))
                 chosen.append(int(np.ctypeslib.as_array(address, (vocabulary,)).argmax()))
         return chosen

@@ -114,7 +114,7 @@ def test_an_answer_without_an_end_gets_the_models_first(path: Path) -> None:
 
 
 def test_a_token_never_spans_the_end_of_the_prompt(path: Path) -> None:
-    letters = {letter: place for place, letter in enumerate("</s>aqe:")}
+    letters = {letter: index for index, letter in enumerate("</s>aqe:")}
     raw = RawTokenizer(models.BPE(vocab=letters | {":e": 8}, merges=[(":", "e")]))
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(False, use_regex=False), None
     source = "{% for m in messages %}{{ m.role[0] ~ ':' if m.role == 'assistant' }}"

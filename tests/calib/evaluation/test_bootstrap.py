@@ -71,7 +71,7 @@ def test_resampled_bleu_is_that_of_the_resampled_corpus() -> None:
     resampled = Bootstrap(3, resamples=20, seed=5).sample(Bleu(), rows).resampled
     draws = np.random.default_rng(5)
     for actual in resampled:
-        drawn = [rows[place] for place in draws.integers(0, 3, 3)]
+        drawn = [rows[index] for index in draws.integers(0, 3, 3)]
         expected = corpus_bleu([row.text for row in drawn], [["a b c d"] * 3]).score
         assert actual == pytest.approx(expected)
 

@@ -14,7 +14,7 @@ from skipdec.runtime.commands import doctor, inspect
 from skipdec.runtime.schedule import ExitSchedule
 
 LONG = "exponential:max=11,min=5,warmup=1,horizon=27,placement=unified-nested,rate=3"
-NUMBERS = [f"{1000 + place}.{place}×" for place in range(9)]
+NUMBERS = [f"{1000 + index}.{index}×" for index in range(9)]
 
 
 @pytest.mark.parametrize("width", [120, 60, 40])

@@ -103,14 +103,14 @@ def test_gelu_is_torchs(instruction_set: str, form: str) -> None:
 
 @ONE_OF_EACH
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [0, 63, 130])
+@pytest.mark.parametrize("index", [0, 63, 130])
 def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(
-    instruction_set: str, form: str, place: int, poison: float
+    instruction_set: str, form: str, index: int, poison: float
 ) -> None:
     layer = random_layer(form, 131, 33, bias=True, activation=RELU)
     x = layer.rows(20)
     expected = layer.run(x)
-    x[5, place] = poison
+    x[5, index] = poison
     y = layer.run(x)
     if form in DTYPES:
         assert (~np.isfinite(y[5]) | (y[5] == 0)).all()

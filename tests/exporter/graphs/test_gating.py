@@ -93,11 +93,11 @@ def test_only_a_whole_gate_is_one() -> None:
     assert gate_after(graph, None) is None
 
 
-@pytest.mark.parametrize("place", [1, 2])
-def test_a_gate_whose_inner_values_are_used_elsewhere_is_left_alone(place: int) -> None:
+@pytest.mark.parametrize("index", [1, 2])
+def test_a_gate_whose_inner_values_are_used_elsewhere_is_left_alone(index: int) -> None:
     halves = ir.val("halves", dtype=ir.DataType.FLOAT, shape=["B", "S", 12])
     nodes = gate_nodes(halves)
-    graph = graph_of(nodes, halves, nodes[-1].outputs[0], nodes[place].outputs[0])
+    graph = graph_of(nodes, halves, nodes[-1].outputs[0], nodes[index].outputs[0])
     assert gate_after(graph, nodes[0]) is None
 
 

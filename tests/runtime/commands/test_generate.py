@@ -51,7 +51,7 @@ def run(bundle: Path, own_thread_pools: None) -> Callable[..., Result]:
 
 
 def records(count: int, **fields: object) -> bytes:
-    lines = [{"id": place, "prompt": "abc"[: place % 3 + 1], **fields} for place in range(count)]
+    lines = [{"id": index, "prompt": "abc"[: index % 3 + 1], **fields} for index in range(count)]
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 

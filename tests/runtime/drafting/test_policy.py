@@ -49,7 +49,7 @@ def choose(
     num_rows: int = 0,
 ) -> Choice:
     results = results or RowResults()
-    offers = [{place: Offer(one, results) for place, one in row.items()} for row in rows]
+    offers = [{index: Offer(one, results) for index, one in row.items()} for row in rows]
     return policy.choose(offers, num_rows or len(rows))
 
 
@@ -125,11 +125,11 @@ def test_shares_follow_what_held_with_this_evidence() -> None:
 def test_drafters_are_tried_ever_less_often_while_nothing_holds() -> None:
     policy = policy_of(flat_costs(0.1), [0.0])
     tries = []
-    for place in range(1200):
+    for index in range(1200):
         if count := (choice := choose(policy, {OWN: LONG})).count:
             assert choice == Choice(2, [OWN], is_try=True)
             assert count == 2
-            tries.append(place)
+            tries.append(index)
             policy.sources[OWN].add((0, 0), 0, RowResults(), is_try=True)
         policy.count_pass(1, 1, 1.0)  # the try's cost is left out, else there would be a pause
     assert tries == [16, 48, 112, 240, 496, 752, 1008]

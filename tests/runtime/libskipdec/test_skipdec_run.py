@@ -259,9 +259,9 @@ def reshape_to_nothing(graph: onnx.GraphProto) -> None:
     output = graph.output[0]
     shape = np.array([1009, 1, output.type.tensor_type.shape.dim[2].dim_value], np.int64)
     for node in graph.node:
-        for place, name in enumerate(node.output):
+        for index, name in enumerate(node.output):
             if name == output.name:
-                node.output[place] = "before"
+                node.output[index] = "before"
     graph.initializer.append(onnx.numpy_helper.from_array(shape, "never"))
     graph.node.append(onnx.helper.make_node("Reshape", ["before", "never"], [output.name]))
 

@@ -72,7 +72,7 @@ def test_noise_that_never_ends_is_measured_until_the_limit_and_shown() -> None:
 def test_every_item_has_a_turn_and_there_are_three_even_without_time(items: int) -> None:
     machine = Machine(lambda *_: {"full": 0.02, "own": 0.01})
     machine.measure(items=items, seconds=0)
-    assert machine.items == [place % items for place in range(max(3, items))]
+    assert machine.items == [index % items for index in range(max(3, items))]
 
 
 def test_long_items_count_as_much_as_they_take() -> None:

@@ -45,10 +45,10 @@ def bundle(
     folder = tmp_path_factory.mktemp("drafted")
 
     def exported(quantize: str) -> Path:
-        place = folder / quantize
-        if place.exists():
-            return place / "bundle"
-        return export_with_kernels(checkpoint(STRUCTURE), place, quantize)
+        index = folder / quantize
+        if index.exists():
+            return index / "bundle"
+        return export_with_kernels(checkpoint(STRUCTURE), index, quantize)
 
     return exported
 

@@ -67,7 +67,7 @@ def run(test: Callable[[Front], Any]) -> None:
 
 def test_requests_wait_for_a_worker_and_come_to_it_in_order() -> None:
     async def test(front: Front) -> None:
-        streams = [front.submit(name, place) for place, name in enumerate("abc")]
+        streams = [front.submit(name, index) for index, name in enumerate("abc")]
         worker = front.worker()
         assert worker.has == ["a", "b", "c"]
         front.end("b")
@@ -209,6 +209,6 @@ def test_suspects_remember_the_latest_4096_requests() -> None:
     suspects = Suspects(timeout=60)
     suspects.blame(["poison"])
     for number in range(3):
-        suspects.blame(["poison", *(f"{number}-{place}" for place in range(2000))])
+        suspects.blame(["poison", *(f"{number}-{index}" for index in range(2000))])
     assert len(suspects) == 4096
     assert suspects.is_poison("poison")

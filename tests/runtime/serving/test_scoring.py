@@ -52,7 +52,7 @@ def test_continuations_are_scored_as_by_the_generator_while_texts_run(
     bundle: Path, schedule: str
 ) -> None:
     async def main(engine: AsyncEngine) -> None:
-        texts = asyncio.gather(*(engine.generate(TEXT[:place], LONG) for place in (1, 2, 3)))
+        texts = asyncio.gather(*(engine.generate(TEXT[:index], LONG) for index in (1, 2, 3)))
         scores = [engine.score(TEXT[:3], TEXT[3:], schedule=schedule) for _ in range(4)]
         assert await asyncio.gather(*scores) == [expected] * 4
         assert [one.outputs[0].token_ids for one in await texts] == alone
@@ -61,7 +61,7 @@ def test_continuations_are_scored_as_by_the_generator_while_texts_run(
 
     with Generator.open(bundle, threads=1) as generator:
         (expected,) = generator.score([TEXT[:3]], [TEXT[3:]], schedule=schedule)
-        prompts = [TEXT[:place] for place in (1, 2, 3)]
+        prompts = [TEXT[:index] for index in (1, 2, 3)]
         alone = [one.outputs[0].token_ids for one in generator.generate(prompts, LONG)]
     with_engine(bundle, main)
 
@@ -119,7 +119,7 @@ def test_between_two_texts_that_are_scored_comes_a_step(
     assert done.count("score") == 5
     while done[-1] == "score":  # the text has ended
         done.pop()
-    assert ["score", "score"] not in [done[place : place + 2] for place in range(len(done))]
+    assert ["score", "score"] not in [done[index : index + 2] for index in range(len(done))]
 
 
 def test_texts_run_as_long_as_the_last_scored_prompt_took() -> None:

@@ -75,17 +75,17 @@ def test_proposals_are_those_of_all_logits_and_change_nothing(
 ) -> None:
     """Fetched where candidates do not decide; the tokens drawn behind them stay as they are."""
     expected, actual = (sampler(seed=4, **options) for _ in range(2))
-    rows = [candidates(np.roll(logits, place)) for place in range(4)]
+    rows = [candidates(np.roll(logits, index)) for index in range(4)]
     step = CandidateLogits(
         np.stack([row.logits for row in rows]),
         np.stack([row.token_ids for row in rows]),
         VOCABULARY,
-        lambda place: np.roll(logits, place),
+        lambda index: np.roll(logits, index),
     )
     for start in range(3):
-        for place in range(4):
-            wanted = expected.propose(np.roll(logits, place), place)
-            assert step.propose(place, actual, place) == wanted
+        for index in range(4):
+            wanted = expected.propose(np.roll(logits, index), index)
+            assert step.propose(index, actual, index) == wanted
         assert actual.sample(np.roll(logits, start)) == expected.sample(np.roll(logits, start))
 
 

@@ -65,13 +65,13 @@ def test_kernels_draw_what_numpy_draws(
 
 @pytest.mark.parametrize("make", [NumpyDrawer, drawer_of])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("place", [0, 15, 16, 69])
+@pytest.mark.parametrize("index", [0, 15, 16, 69])
 @pytest.mark.parametrize("settings", [{}, {"top_k": 3}, {"min_p": 0.5}, {"top_p": 0.5}])
 def test_nan_logits_draw_nothing(
-    make: type[NumpyDrawer], value: float, place: int, settings: dict[str, float]
+    make: type[NumpyDrawer], value: float, index: int, settings: dict[str, float]
 ) -> None:
     logits = np.zeros(70, np.float32)
-    logits[place] = value
+    logits[index] = value
     assert make(SamplingParams(**settings)).draw(logits, 0.5) is None
 
 

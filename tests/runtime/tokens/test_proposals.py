@@ -32,13 +32,13 @@ def logits(count: int = 20) -> np.ndarray:
 def test_a_proposal_from_full_logits_is_the_token_to_come(options: dict[str, object]) -> None:
     rows, one = logits(), sampler(**options)
     for start in range(0, 16, 4):
-        proposed = [one.propose(rows[start + place], place) for place in range(4)]
-        assert proposed == [one.sample(rows[start + place]).token_id for place in range(4)]
+        proposed = [one.propose(rows[start + index], index) for index in range(4)]
+        assert proposed == [one.sample(rows[start + index]).token_id for index in range(4)]
 
 
 def test_random_numbers_are_kept_until_their_tokens_are_drawn() -> None:
     first, second = sampler(temperature=1), sampler(temperature=1)
-    seen = [first.peek(place) for place in (2, 0, 1, 2)]
+    seen = [first.peek(index) for index in (2, 0, 1, 2)]
     assert seen[0] == seen[3]
     numbers = []
     for row in logits(3):

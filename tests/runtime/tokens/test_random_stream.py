@@ -17,7 +17,7 @@ WORD = 2**64
 
 def philox_block(counter: int, key: tuple[int, int]) -> list[int]:
     """Return the four words of Philox 4x64-10 for a counter below 2**256 and a key."""
-    c0, c1, c2, c3 = (counter >> 64 * place & (WORD - 1) for place in range(4))
+    c0, c1, c2, c3 = (counter >> 64 * index & (WORD - 1) for index in range(4))
     k0, k1 = key
     for _ in range(10):
         first, second = 0xD2E7470EE14C6C93 * c0, 0xCA5A826395121157 * c2

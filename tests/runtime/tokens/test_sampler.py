@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skipdec.engines.errors import SkipDecError, UsageError
-from skipdec.runtime.tokens.drawing import keep_nucleus, place_of_share
+from skipdec.runtime.tokens.drawing import index_of_share, keep_nucleus
 from skipdec.runtime.tokens.sampler import Sampler
 from skipdec.runtime.tokens.sampling import SamplingParams
 
@@ -67,18 +67,18 @@ def test_frequencies_follow_the_definition(
     seed=st.integers(0, 2**32),
     share=st.floats(0, 1, exclude_max=True),
 )
-def test_place_of_share_is_that_of_a_running_sum(
+def test_index_of_share_is_that_of_a_running_sum(
     size: int, zeros: float, seed: int, share: float
 ) -> None:
     random = np.random.default_rng(seed)
     array = random.random(size, np.float32) * (random.random(size) >= zeros)
     array[random.integers(size)] = 0.5  # one at least
-    place = place_of_share(array, share, side="right")
+    index = index_of_share(array, share, side="right")
     sums = np.cumsum(array, dtype=np.float64)
     margin = 1e-12 * sums[-1]
-    assert array[place] > 0
-    assert sums[place] > share * sums[-1] - margin
-    assert sums[place] - array[place] <= share * sums[-1] + margin
+    assert array[index] > 0
+    assert sums[index] > share * sums[-1] - margin
+    assert sums[index] - array[index] <= share * sums[-1] + margin
 
 
 @given(

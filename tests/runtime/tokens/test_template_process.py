@@ -140,8 +140,8 @@ def test_threads_share_a_few_processes(
     before, texts = children(), []
 
     def render(number: int) -> None:
-        for place in range(20):
-            text = f"{number} {place}"
+        for index in range(20):
+            text = f"{number} {index}"
             texts.append(processes.render(NOW, {"messages": [{"content": text}]}) == text)
 
     threads = [threading.Thread(target=render, args=[number]) for number in range(6)]

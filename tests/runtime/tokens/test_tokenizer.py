@@ -15,9 +15,9 @@ from skipdec.runtime.tokens.tokenizer import Tokenizer
 def byte_level() -> Tokenizer:
     """Return one like OPT's: </s> before every text, all bytes, few merges, two added tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<pad>": 0, "</s>": 1} | {char: 2 + place for place, char in enumerate(alphabet)}
+    vocabulary = {"<pad>": 0, "</s>": 1} | {char: 2 + index for index, char in enumerate(alphabet)}
     merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("Ġ", "he"), ("Ã", "©")]  # the last is é
-    vocabulary |= {"".join(merge): 258 + place for place, merge in enumerate(merges)}
+    vocabulary |= {"".join(merge): 258 + index for index, merge in enumerate(merges)}
     inner = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
@@ -35,7 +35,7 @@ def leading_space() -> Tokenizer:
     pieces += ["▁", "▁he", "llo", "▁world", "a", "é", "▁▁", "h", "e", "l", "o"]
     inner = tokenizers.Tokenizer(
         models.BPE(
-            vocab={piece: place for place, piece in enumerate(pieces)},
+            vocab={piece: index for index, piece in enumerate(pieces)},
             merges=[],
             unk_token="<unk>",
             byte_fallback=True,
@@ -105,11 +105,11 @@ def test_character_of_several_tokens_comes_with_its_last(tokenizer: Tokenizer) -
 )
 def test_returned_and_held_characters_are_the_place_of_the_next_token(kind: str, text: str) -> None:
     tokenizer = KINDS[kind]
-    decoder, places, length = tokenizer.incremental_decoder(), list[int](), 0
+    decoder, indices, length = tokenizer.incremental_decoder(), list[int](), 0
     for token_id in tokenizer.encode(text):
-        places.append(length + decoder.num_held)
+        indices.append(length + decoder.num_held)
         length += len(decoder.push(token_id))
-    assert places == {"byte_level": [0, 0, 1, 1, 1, 2], "leading_space": [0, 0, 0, 0, 1]}[kind]
+    assert indices == {"byte_level": [0, 0, 1, 1, 1, 2], "leading_space": [0, 0, 0, 0, 1]}[kind]
 
 
 def test_incomplete_character_at_the_end_is_flushed_as_a_replacement() -> None:

@@ -37,8 +37,8 @@ def write_draft_layer(
     torch.manual_seed(seed)
     tensors = {}
     for parameter in engine_parameters(EngineKind.LAYER, checkpoint.model, 0):
-        for place, name in enumerate(parameter.sources):
-            shape = parameter.source_shape(place)
+        for index, name in enumerate(parameter.sources):
+            shape = parameter.source_shape(index)
             values = torch.randn(shape) * (0.2 if len(shape) > 1 else 0.1)
             is_gain = name.endswith("norm.weight")
             tensors[name.removeprefix(prefix)] = values + 1 if is_gain else values
@@ -54,6 +54,6 @@ def change_facts(directory: Path, changes: Mapping[str, Any]) -> None:
     path = directory / FACTS_NAME
     document = json.loads(path.read_text())
     for name, value in changes.items():
-        place, _, key = name.rpartition(".")
-        (document[place] if place else document)[key] = value
+        index, _, key = name.rpartition(".")
+        (document[index] if index else document)[key] = value
     path.write_text(json.dumps(document))

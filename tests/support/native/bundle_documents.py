@@ -33,7 +33,7 @@ def add_drafts(manifest: dict[str, Any]) -> None:
 
     The graphs are others' own, so readers may read the manifest, and run nothing of it.
     """
-    layer, head = (json.loads(json.dumps(manifest["engines"][place])) for place in (2, -1))
+    layer, head = (json.loads(json.dumps(manifest["engines"][index])) for index in (2, -1))
     layer.update(name="layer_draft", layer_index=None)
     head.update(name="head_draft")
     head["outputs"][0]["shape"][1] = 64

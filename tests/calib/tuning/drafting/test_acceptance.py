@@ -60,7 +60,7 @@ def expected(plain: OPTForCausalLM, chain: Chain) -> list[int]:
         text = greedy(plain, prompt, END, MAX_SEQ_LEN - longest)
         tokens = [*prompt, *text]
         counts += [
-            count_held(plain, tokens, place, chain) for place in range(len(prompt), len(tokens) - 6)
+            count_held(plain, tokens, index, chain) for index in range(len(prompt), len(tokens) - 6)
         ]
     return counts
 

@@ -104,14 +104,14 @@ def submit(generator: Generator, case: Wrong) -> None:
         batch.add(case.prompt, params, schedule=case.schedule, draft=case.draft)
 
 
-@pytest.mark.parametrize("place", range(len(REQUESTS)), ids=lambda place: str(REQUESTS[place]))
+@pytest.mark.parametrize("index", range(len(REQUESTS)), ids=lambda index: str(REQUESTS[index]))
 def test_both_refuse_a_request(
-    generator: Generator, answers: Sequence[Mapping[str, str]], place: int
+    generator: Generator, answers: Sequence[Mapping[str, str]], index: int
 ) -> None:
     with pytest.raises(SkipDecError) as refused:
-        submit(generator, REQUESTS[place])
-    assert answers[place]["code"] == code_of(refused.value), answers[place]
-    assert REQUESTS[place].words in answers[place]["error"]
+        submit(generator, REQUESTS[index])
+    assert answers[index]["code"] == code_of(refused.value), answers[index]
+    assert REQUESTS[index].words in answers[index]["error"]
 
 
 # 0 means all processors in C, None in Python.

@@ -170,9 +170,9 @@ def _without(*keys: str) -> Change:
 
 
 EQUAL_TOKENS = [
-    {"id": 300 + place, "content": content, "normalized": True, "special": False}
+    {"id": 300 + index, "content": content, "normalized": True, "special": False}
     | {"single_word": False, "lstrip": False, "rstrip": False}
-    for place, content in enumerate(("é", "e\u0301"))
+    for index, content in enumerate(("é", "e\u0301"))
 ]
 MALFORMED: dict[str, tuple[Change, str]] = {
     "version": (lambda file: file.update(version="2.0"), 'version: is "2.0"; allowed: "1.0"'),

@@ -32,7 +32,7 @@ def free_port() -> int:
 def proxied(directory: Path, *servers: Running) -> Iterator[httpx2.Client]:
     """A client of nginx, which runs the example with other ports and short times to read."""
     port, text = free_port(), CONFIGURATION.read_text()
-    changes = {f"127.0.0.1:800{place}": one.url for place, one in enumerate(servers, start=1)}
+    changes = {f"127.0.0.1:800{index}": one.url for index, one in enumerate(servers, start=1)}
     changes |= {"listen 8000;": f"listen 127.0.0.1:{port};", "_timeout 30s;": "_timeout 1s;"}
     for old, new in changes.items():
         assert old in text

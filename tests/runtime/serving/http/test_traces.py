@@ -49,8 +49,8 @@ def test_a_request_and_its_phases_are_spans_of_its_clients_trace(
     assert whole.attributes is not None
     assert whole.attributes["http.response.status_code"] == 200
     assert whole.attributes["skipdec.completion_tokens"] == 6
-    for place in range(2):
-        phases = [spans[name][place] for name in ("queue", "prefill", "decode")]
+    for index in range(2):
+        phases = [spans[name][index] for name in ("queue", "prefill", "decode")]
         assert all(span.parent == whole.context for span in phases)
         times = [(span.start_time or 0, span.end_time or 0) for span in phases]
         assert whole.start_time is not None

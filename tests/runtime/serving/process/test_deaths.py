@@ -46,7 +46,7 @@ def test_running_fail_fast_and_waiting_move_to_next_worker(
 ) -> None:
     async def main() -> list[Tokens]:
         async with steered(bundle) as engine:
-            ran = [engine.submit([HOLD, place], LONG) for place in range(2)]  # both rows
+            ran = [engine.submit([HOLD, index], LONG) for index in range(2)]  # both rows
             for stream in ran:
                 await anext(stream)
             waiting = [asyncio.create_task(tokens(engine, prompt)) for prompt in ([5, 6], [7])]
@@ -108,10 +108,10 @@ def test_a_worker_that_dies_too_often_is_the_end(bundle: Path) -> None:
     async def main() -> None:
         policy = RestartPolicy(max_deaths=1, delays=(0.0,))
         async with steered(bundle, policy) as engine:
-            for place in range(2):
+            for index in range(2):
                 assert not engine.failure.done()
                 with pytest.raises(WorkerDiedError):
-                    await engine.generate([DIE, place], SHORT)
+                    await engine.generate([DIE, index], SHORT)
             reason = await asyncio.wrap_future(engine.failure)
             assert "died 2 times in 300 s, at last killed by SIGKILL" in reason
             assert engine.unready is not None

@@ -66,8 +66,8 @@ def test_a_death_is_an_error_for_what_ran_and_a_wait_for_the_rest(bundle: Path) 
     with served(bundle) as running, ThreadPoolExecutor() as pool:
         alone = running.complete(**LONG).json()["choices"][0]["text"]
         ran = [
-            pool.submit(running.complete, **LONG | {"prompt": [HOLD, place], "stream": place == 1})
-            for place in range(2)
+            pool.submit(running.complete, **LONG | {"prompt": [HOLD, index], "stream": index == 1})
+            for index in range(2)
         ]
         running.wait_until(lambda figures: figures[RUNNING] == 2)
         waited = pool.submit(running.complete, **LONG)
