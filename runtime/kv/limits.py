@@ -129,7 +129,7 @@ class Limits:
         if self.prompt_tokens is not None and num_tokens > self.prompt_tokens:
             yield (
                 f"{subject} has {num_tokens} tokens; the engines were built for prompts of up to "
-                f"{self.prompt_tokens}; shorten it, or build them again with --max-prompt-len"
+                f"{self.prompt_tokens}; shorten it, or build again with a larger max_prompt_len"
             )
 
 
