@@ -174,8 +174,8 @@ def index_of_share(weights: Logits, share: float, side: Literal["left", "right"]
 def keep_nucleus(weights: Logits, top_p: float) -> None:
     """Set to 0 all but the fewest largest weights that hold ``top_p`` of the total.
 
-    Of equal weights at the border the lower indices stay. Only weights that the share could need are
-    sorted: each of the others is below the mean of a remainder of 1 - top_p of the total.
+    Of equal weights at the border the lower indices stay. Only weights that the share could need
+    are sorted: each of the others is below the mean of a remainder of 1 - top_p of the total.
     """
     total = float(weights.sum(dtype=np.float64))
     smallest = np.float32((1 - top_p) * total / weights.size * (1 - 1e-6))
