@@ -332,7 +332,7 @@ def _column_advice(row: Row) -> str:
     for name, preset in PRESETS.items():
         if row.columns.keys() >= set(preset.names):
             return f"--preset {name} reads these"
-    return "name yours as prompt_column and completion_column"
+    return "name yours with the data's prompt_column and completion_column"
 
 
 def _row_problems(row: Mapping[str, Any], columns: Preset) -> list[str]:

@@ -44,7 +44,6 @@ def report_document(fit: Fit, machine: dict[str, Any]) -> dict[str, Any]:
         "digest": manifest.digest,
         "precision": manifest.precision,
         "config": fit.config,
-        "goal": type(fit.config.goal).__name__,
         "prompt_template": inputs.data.template.text,
         "num_rows": len(inputs.data.examples),
         "num_examples": len(inputs.examples),

@@ -14,7 +14,6 @@ from typing import Any
 
 from ...engines.errors import EnvironmentMismatchError, SkipDecError, UsageError
 from ..schedule import ExitSchedule
-from ..schedule.bundle import plan_document
 from ..tokens.outputs import CompletionOutput, Drafts, RequestOutput, Timings
 from ..tokens.sampling import SamplingParams
 from .paths import ONNXRUNTIME_VARIABLE, native_paths
@@ -103,7 +102,7 @@ class NativeCalls:
             "ignore_eos": params.ignore_eos,
             "prompts": [list(prompt) for prompt in prompts],
             "max_tokens": params.max_tokens,
-            "schedule": json.dumps({"plan": plan_document(schedule)}),
+            "schedule": json.dumps(schedule.to_document()),
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(call) + "\n")

@@ -11,8 +11,8 @@ import pytest
 @pytest.mark.parametrize(
     "module",
     [
-        "scheduling.loaded_bundle",
         "kv.buffers",
+        "kv.limits",
         "tokens.sampling",
         "schedule.decays",
         "schedule.schedule",

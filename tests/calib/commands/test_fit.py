@@ -65,7 +65,6 @@ def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
     document = json.loads(result.stdout)
     assert (document["num_scored"], document["threads"]) == (8, 1)
     assert document["prompt_template"] == "{prompt}"
-    assert document["goal"] == "MaxLoss"
     assert document["config"]["max_loss"] == "+100"
 
 
