@@ -116,9 +116,10 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   schedules.own_ = schedule_of(rule, of_rule);
   if (!rule.is_constant()) schedules.own_horizon_ = rule.horizon;
   schedules.presets_ = preset_rules(num_layers);
-  if (plan != plan_document(rule, *schedules.own_))
+  // as text: 4 and 4.0 are equal numbers, but not the same document
+  if (canonical_text(plan) != canonical_text(plan_document(rule, *schedules.own_)))
     fields.refuse("plan", "is not what its schedule stands for");
-  if (presets != preset_documents(schedules.presets_))
+  if (canonical_text(presets) != canonical_text(preset_documents(schedules.presets_)))
     fields.refuse("presets",
                   "are not those of a model of " + std::to_string(num_layers) + " layers");
   return schedules;

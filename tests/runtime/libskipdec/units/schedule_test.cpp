@@ -119,6 +119,7 @@ const std::vector<Hostile> kHostile{
     {"/other", 1, "other: is unknown"},
     {"/plan/other", 1, "plan: is not what its schedule stands for"},
     {"/plan/num_layers", 7, "plan: is not what its schedule stands for"},
+    {"/plan/num_layers", 6.0, "plan: is not what its schedule stands for"},
     {"/plan/segments/1/start", 0, "plan: is not what its schedule stands for"},
     {"/plan/prompt", {{"denominator", 1}}, "plan: is not what its schedule stands for"},
     {"/plan/text", "full", "plan: is not what its schedule stands for"},
