@@ -137,7 +137,7 @@ class ValidatedConfig(BaseModel):
     @classmethod
     def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
         """Yield the messages for one pydantic error; a nested configuration has its own."""
-        names = (index for index in item["loc"] if isinstance(index, str))
+        names = (name for name in item["loc"] if isinstance(name, str))
         field = ".".join(name if name.isidentifier() else shown(name)[1:-1] for name in names)
         context = item.get("ctx", {})
         match context.get("error"):

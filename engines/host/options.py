@@ -101,16 +101,16 @@ def _file_parameter(configurations: list[_Configuration]) -> inspect.Parameter:
 
 
 def _unknown(
-    values: Mapping[str, Any], configurations: list[_Configuration], index: str = ""
+    values: Mapping[str, Any], configurations: list[_Configuration], prefix: str = ""
 ) -> Iterator[str]:
     """Yield a problem for each key of a file that is no field of a configuration."""
     allowed = {name: inner for each in configurations for name, inner in each.keys.items()}
     for key, value in values.items():
         if key not in allowed:
             meant = did_you_mean(key, allowed, among=len(values))
-            yield f"{index}{key} is unknown; {meant}allowed: {', '.join(allowed)}"
+            yield f"{prefix}{key} is unknown; {meant}allowed: {', '.join(allowed)}"
         elif (inner := allowed[key]) and isinstance(value, Mapping):
-            yield from _unknown(value, [inner], f"{index}{key}.")
+            yield from _unknown(value, [inner], f"{prefix}{key}.")
 
 
 @dataclass(frozen=True)
@@ -152,12 +152,12 @@ class _Configuration:
         for name, inner in self.keys.items():
             info = self.kind.model_fields[name]
             option = next((entry for entry in info.metadata if isinstance(entry, Option)), None)
-            index, flagged = (*path, name), has_flag and option is not None
+            inner_path, flagged = (*path, name), has_flag and option is not None
             option, needed = option or Option(), is_required and info.is_required()
             if inner and not option.metavar:
-                yield from inner.all_fields(index, has_flag=flagged, is_required=needed)
+                yield from inner.all_fields(inner_path, has_flag=flagged, is_required=needed)
             else:
-                yield _Field(index, info, option, needed, flagged)
+                yield _Field(inner_path, info, option, needed, flagged)
 
     def build(
         self, context: typer.Context, typed: Mapping[_Field, Any], file: OptionFile
@@ -173,10 +173,10 @@ class _Configuration:
             if is_typed or not field.is_in(file.values):
                 names[field.key] = field.name
             if is_typed:
-                index = given
+                mapping = given
                 for name in field.path[:-1]:
-                    index = index.setdefault(name, {})
-                index[field.path[-1]] = None if str(value) == field.option.null else value
+                    mapping = mapping.setdefault(name, {})
+                mapping[field.path[-1]] = None if str(value) == field.option.null else value
         try:
             return self.kind(**merged(file.values, given))
         except ConfigurationError as error:

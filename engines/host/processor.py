@@ -106,7 +106,7 @@ def _groups(controller: str, process: Path) -> Iterator[Path]:
         paths |= dict.fromkeys(controllers.split(","), path)
     for line in _read(process / "mountinfo").splitlines():
         mount, _, system = line.partition(" - ")
-        root, index = mount.split()[3:5]
+        root, mount_point = mount.split()[3:5]
         kind, _, options = system.split(" ", 2)
         if kind == "cgroup2":
             own = paths.get("")
@@ -117,8 +117,8 @@ def _groups(controller: str, process: Path) -> Iterator[Path]:
         if own is not None:
             # A container may see its own group at the mount, under a path of the host.
             inside = Path(own).relative_to(root) if Path(own).is_relative_to(root) else Path()
-            group = Path(index) / inside
-            yield from (one for one in (group, *group.parents) if one.is_relative_to(index))
+            group = Path(mount_point) / inside
+            yield from (one for one in (group, *group.parents) if one.is_relative_to(mount_point))
 
 
 def _read(path: Path) -> str:

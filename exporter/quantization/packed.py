@@ -114,8 +114,8 @@ class PackedQuantizer(WeightQuantizer):
         }
         if self.is_gated:
             half = out_size // 2
-            for indices, columns in zip(_halves(tensors), np.split(weight, [half], 1), strict=True):
-                self._fill(indices, columns)
+            for held, columns in zip(_halves(tensors), np.split(weight, [half], 1), strict=True):
+                self._fill(held, columns)
         else:
             self._fill(tensors, weight)
         return tensors

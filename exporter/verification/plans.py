@@ -69,8 +69,8 @@ class DeviceCalls(EngineCalls):
             on_device = self._upload_caches(caches, rows, kept)
             for tokens in _pieces(num_tokens, longest):
                 states = hidden_states[rows, tokens]
-                indices = placing(starts[rows] + tokens.start, states.shape[1], self._capacity)
-                inputs = {TensorRole.HIDDEN_STATES: states, **indices}
+                operands = placing(starts[rows] + tokens.start, states.shape[1], self._capacity)
+                inputs = {TensorRole.HIDDEN_STATES: states, **operands}
                 (output[rows, tokens],) = self.run(inputs, on_device)
             self._caches.download()
             self._device.synchronize()

@@ -146,8 +146,8 @@ def served(stage: Stage, bundle: Path) -> list[str]:
         f"mount --bind {bundle} /srv/bundle",
         "mount -t tmpfs tmpfs /tmp",
         *(
-            f"mount -o remount,bind,ro {index}"
-            for index in ("/srv/bundle", "/opt/python", "/opt", "/srv", "/")
+            f"mount -o remount,bind,ro {directory}"
+            for directory in ("/srv/bundle", "/opt/python", "/opt", "/srv", "/")
         ),
         "ip link set lo up",
         "cd /",

@@ -78,10 +78,10 @@ def evaluate_run(
         cells = _cells(config, run, evaluation, open_generator)
         replace_file(path, _Results(key=key, cells=cells).model_dump_json().encode())
     return [
-        cell.model_copy(update={"column": index.column})
+        cell.model_copy(update={"column": other.column})
         for cell in cells
-        for index in run.cells
-        if index.speedup == cell.speedup
+        for other in run.cells
+        if other.speedup == cell.speedup
     ]
 
 

@@ -56,9 +56,9 @@ class LayerBindings:
         found = self._bound.get(call)
         if found is None:
             buffers = self._part if is_part else self._whole
-            indices = buffers.tensors(rows, tokens, first_row=slot, first_token=first_token)
+            tensors = buffers.tensors(rows, tokens, first_row=slot, first_token=first_token)
             caches = cache_tensors(key[slot:], value[slot:])
-            found = self._bound[call] = bind(self._session(layer), {**indices, **caches})
+            found = self._bound[call] = bind(self._session(layer), {**tensors, **caches})
             for address in addresses:
                 self._by_address[address].append(call)
         return found

@@ -34,7 +34,7 @@ def line(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("index", "change"),
+    ("keys", "change"),
     [
         (("engine", "spec"), {"step_bytes": 1}),
         (("engine", "spec"), {"name": "layer_001"}),
@@ -44,10 +44,10 @@ def line(tmp_path: Path) -> dict[str, Any]:
     ],
 )
 def test_a_line_with_another_fact_counts_as_absent(
-    tmp_path: Path, line: dict[str, Any], index: tuple[str, ...], change: dict[str, Any]
+    tmp_path: Path, line: dict[str, Any], keys: tuple[str, ...], change: dict[str, Any]
 ) -> None:
     inner = line
-    for key in index:
+    for key in keys:
         inner = inner[key]
     inner.update(change)
     (tmp_path / JOURNAL_NAME).write_text(json.dumps(line) + "\n")

@@ -33,6 +33,7 @@ pytestmark = [
 
 FORK = multiprocessing.get_context("fork")
 BuildPlan = Callable[..., PlanReport]
+DUMMY = ("--load-format=dummy", "--dtype=float16", f"--target={TARGET}", "--gpu-arch=8.9")
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +53,9 @@ def command(
 ) -> tuple[Result, Path]:
     """Return what the command says of a verified export with two KV buckets, and its bundle."""
     output = tmp_path_factory.mktemp("exported") / "bundle"
-    words = (
-        "--load-format",
-        "dummy",
-        "--dtype",
-        "float16",
-        "--target",
-        TARGET,
-        "--gpu-arch",
-        "8.9",
-    )
     options = {"kv_buckets": [32, 64], "workspace": "1GiB"}
     sizes = ("--max-batch-size", "4", *command_line.config(tensorrt=options))
-    result = run(model, "-o", output, "--json", *words, *sizes)
+    result = run(model, "-o", output, "--json", *DUMMY, *sizes)
     assert result.exit_code == 0, result.output
     return result, output
 
@@ -250,21 +241,11 @@ def buckets(text: str) -> tuple[str, str]:
 def test_dry_run_shows_plans_buckets_and_bytes_and_writes_nothing(
     model: Path, tmp_path: Path
 ) -> None:
-    words = (
-        "--load-format",
-        "dummy",
-        "--dtype",
-        "float16",
-        "--target",
-        TARGET,
-        "--gpu-arch",
-        "8.9",
-    )
-    result = run(model, "-o", tmp_path / "bundle", *words, *buckets("16,64"), "--dry-run")
+    result = run(model, "-o", tmp_path / "bundle", *DUMMY, *buckets("16,64"), "--dry-run")
     assert result.exit_code == 0, result.output
     for text in ("2 layers x 2 plans", "KV buckets 16, 64", "deleted at the end", "8.9"):
         assert text in result.stdout
-    as_json = json.loads(run(model, *words, "--dry-run", "--json").stdout)
+    as_json = json.loads(run(model, *DUMMY, "--dry-run", "--json").stdout)
     assert as_json["engines"][1]["capacities"] == [64]
     assert as_json["temporary_size"] > 0
     assert list(tmp_path.iterdir()) == []

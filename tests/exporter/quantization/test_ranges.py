@@ -60,13 +60,13 @@ def test_every_problem_of_a_file_is_named() -> None:
         read(content)
     text = str(raised.value)
     assert len(raised.value.problems) == 4
-    for index in (
+    for problem in (
         "layers.layer_000.fc1.weight is -1; input should be greater than 0",
         "layers.layer_001.fc1.weight is inf; input should be a finite number",
         "head.lm_head.weight is 'wide'",
         "scale is 1; extra inputs are not permitted",
     ):
-        assert index in text
+        assert problem in text
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]"])

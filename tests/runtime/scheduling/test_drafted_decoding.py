@@ -45,10 +45,10 @@ def bundle(
     folder = tmp_path_factory.mktemp("drafted")
 
     def exported(quantize: str) -> Path:
-        index = folder / quantize
-        if index.exists():
-            return index / "bundle"
-        return export_with_kernels(checkpoint(STRUCTURE), index, quantize)
+        directory = folder / quantize
+        if directory.exists():
+            return directory / "bundle"
+        return export_with_kernels(checkpoint(STRUCTURE), directory, quantize)
 
     return exported
 

@@ -54,6 +54,6 @@ def change_facts(directory: Path, changes: Mapping[str, Any]) -> None:
     path = directory / FACTS_NAME
     document = json.loads(path.read_text())
     for name, value in changes.items():
-        index, _, key = name.rpartition(".")
-        (document[index] if index else document)[key] = value
+        parent, _, key = name.rpartition(".")
+        (document[parent] if parent else document)[key] = value
     path.write_text(json.dumps(document))

@@ -146,9 +146,9 @@ class Cache:
         binding.bind_output("y", "cpu")
         kind = DTYPES[self.node.dtype][1]
         for name, array in {"key": self.key, "value": self.value}.items():
-            index = ("cpu", 0, kind, array.shape, array.ctypes.data)
-            binding.bind_input(f"past_{name}", *index)
-            binding.bind_output(f"present_{name}", *index)
+            bound = ("cpu", 0, kind, array.shape, array.ctypes.data)
+            binding.bind_input(f"past_{name}", *bound)
+            binding.bind_output(f"present_{name}", *bound)
         self._session.run_with_iobinding(binding)
         y: Array = binding.get_outputs()[0].numpy()
         return y

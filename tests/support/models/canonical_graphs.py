@@ -80,8 +80,8 @@ def _stable(value: object) -> str:
 def _directory() -> Path:
     """Return where graphs of this code and these packages are kept; those of others are deleted."""
     made_by = hashlib.sha256("".join(f"{name} {version(name)}\n" for name in _PACKAGES).encode())
-    for index in _CODE:
-        path = _ROOT / index
+    for name in _CODE:
+        path = _ROOT / name
         for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
             made_by.update(hashlib.sha256(file.read_bytes()).digest())
     directory = _KEPT / made_by.hexdigest()

@@ -158,13 +158,13 @@ def _input(name: str, value: Any) -> Any:  # noqa: ANN401  (InferInput)
 @contextmanager
 def running(repository: Path, *options: str) -> Iterator[TritonServer]:
     """Run a server of ``repository`` inside the block; requires its client package."""
-    index = environment()
-    sys.path += [str(path) for path in index.glob("lib/python3*/site-packages")]
+    folder = environment()
+    sys.path += [str(path) for path in folder.glob("lib/python3*/site-packages")]
     ports = _free_ports(3)
     names = ("http", "grpc", "metrics")
     flags = [f"--{name}-port={port}" for name, port in zip(names, ports, strict=True)]
     process = subprocess.Popen(
-        [str(SERVER), str(index), str(repository), *flags, *options],
+        [str(SERVER), str(folder), str(repository), *flags, *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -38,13 +38,13 @@ def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     from skipdec.exporter.config import ExportConfig
     from skipdec.exporter.pipeline.exporting import export
 
-    index = tmp_path_factory.mktemp("long")
-    source = copy_with_tokenizer(checkpoint(STRUCTURE), index / "checkpoint")
+    folder = tmp_path_factory.mktemp("long")
+    source = copy_with_tokenizer(checkpoint(STRUCTURE), folder / "checkpoint")
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(
         json.dumps(config | {"max_position_embeddings": LONG + 96, "num_hidden_layers": 2})
     )
-    output = index / "bundle"
+    output = folder / "bundle"
     export(ExportConfig(model=str(source), output=output, load_format="dummy", verify=False))
     return output
 
