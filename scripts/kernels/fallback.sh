@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the main contracts (tests/core.txt) on a copy of the package installed without a C++ compiler:
-# scripts/kernels/fallback.sh [PYTEST ARGUMENTS].
+# Run the tests that export, open and run bundles on a copy of the package installed without a C++
+# compiler: scripts/kernels/fallback.sh [PYTEST ARGUMENTS].
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../setup_environment.sh"
 copy="$(mktemp -d)" sources="$(mktemp -d)"
@@ -15,4 +15,6 @@ skipdec doctor --no-bandwidth --json |
 CXX=/bin/false pytest --quiet -p no:cacheprovider -rs tests/runtime/libskipdec/test_native.py |
     grep "SKIPPED.*can't be built here"
 OMP_NUM_THREADS=1 pytest --quiet -p no:cacheprovider --numprocesses "${TEST_WORKERS:-2}" \
-    --dist loadfile --no-loadscope-reorder @tests/core.txt "$@"
+    --dist loadfile --no-loadscope-reorder tests/package/test_imports.py tests/engines/backends/test_ort.py \
+    tests/engines/kernels/test_library.py tests/runtime/{commands/test_generate.py,scheduling/test_running_batch.py,test_generator.py} \
+    tests/end_to_end/test_skipping.py "$@"
