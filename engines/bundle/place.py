@@ -140,7 +140,7 @@ class Place:
             sync(self.target.parent)
             return
         directory.rename(self.old)
-        if not _exchange(self.old, self.target):
+        if not exchange(self.old, self.target):
             self.old.rename(directory)
             self.target.rename(self.old)
             directory.rename(self.target)
@@ -198,7 +198,7 @@ class Place:
         return problems
 
 
-def _exchange(first: Path, second: Path) -> bool:
+def exchange(first: Path, second: Path) -> bool:
     """Exchange two names atomically; return False if the system or file system can't."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:

@@ -96,7 +96,7 @@ class Worker:
         self._limits = limits
         seconds, memory = (0, 0) if limits is None else (limits.seconds, limits.memory)
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             tied_command(module, *arguments, seconds=seconds, memory=memory),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -112,8 +112,8 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         if not self._has_reported:
-            self._process.kill()
-        with self._stderr, self._process:
+            self.process.kill()
+        with self._stderr, self.process:
             pass
 
     def run(self, request: str, on_progress: Callable[[Any], None]) -> Any:  # noqa: ANN401
@@ -137,14 +137,14 @@ class Worker:
             else:
                 self._has_reported = True
                 return content
-        code = self._process.wait()
+        code = self.process.wait()
         self._stderr.seek(0)
         output = self._stderr.read()[-_STDERR_SHOWN:].strip()
         raise WorkerCrashError(code, output, self._exceeded(code))
 
     def _expire(self) -> None:
         self._has_expired = True
-        self._process.kill()
+        self.process.kill()
 
     def _exceeded(self, code: int) -> str | None:
         """Return which limit the process exceeded, by its exit code; None if none."""
@@ -156,14 +156,14 @@ class Worker:
 
     def _lines(self, request: str) -> Iterator[tuple[str, Any]]:
         """Send the request and yield the kind and content of each line."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         try:
-            with self._process.stdin as stdin:
+            with self.process.stdin as stdin:
                 stdin.write(request)
         except BrokenPipeError:
             return
-        for line in self._process.stdout:
+        for line in self.process.stdout:
             ((kind, content),) = json.loads(line).items()
             yield kind, content
 

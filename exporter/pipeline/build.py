@@ -63,7 +63,7 @@ def plan_build(config: BuildConfig) -> BundlePlan:
             resolve_options, config, manifest.precision.dtype, manifest.model
         )
         if tensorrt is not None and tensorrt.ranges is not None:
-            problems.attempt(_check_migration, source, tensorrt.ranges.migration, config)
+            problems.attempt(check_migration, source, tensorrt.ranges.migration, config)
     else:
         problems.attempt(_check_dtype, source)
     if problems.errors:
@@ -131,9 +131,7 @@ def _check_output(output: Path, source: EngineBundle, *, force: bool) -> None:
     check_target(output, force=force)
 
 
-def _check_migration(
-    source: EngineBundle, migration: Migration | None, config: BuildConfig
-) -> None:
+def check_migration(source: EngineBundle, migration: Migration | None, config: BuildConfig) -> None:
     """Raise UsageError if the ranges migrate other factors than the canonical engines' weights."""
     asked = None if migration is None else migration.digest
     if source.manifest.source.get(MIGRATION) != asked:

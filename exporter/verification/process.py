@@ -16,7 +16,7 @@ from ...engines.manifest import ModelSpec
 from ..config import GIB, CheckpointSource
 from .report import VerificationReport, VerificationRequest
 
-_WORKER = f"{__package__}.worker"
+WORKER = f"{__package__}.worker"
 _ENVIRONMENT = {
     # The pools of torch and ONNX Runtime alternate. By default a waiting OpenMP thread keeps its
     # core busy: if other work needs the cores, each product of a small model then takes 5 ms.
@@ -36,7 +36,7 @@ def start_verifier(model: ModelSpec | None = None) -> Worker:
     """
     environment = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     prepared = [] if model is None else [model.model_dump_json()]
-    return Worker(_WORKER, prepared, environment)
+    return Worker(WORKER, prepared, environment)
 
 
 def run_verification(

@@ -22,6 +22,7 @@ from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.family import TUNING_FAMILIES, load_skip_model
 from skipdec.calib.tuning.report import TuningReport
 from skipdec.calib.tuning.tuning import tune
+from skipdec.engines.errors import CheckpointError
 from skipdec.exporter.architecture.architecture import ARCHITECTURES
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
@@ -79,6 +80,14 @@ def test_a_ragged_batch_equals_transformers_layers(member: str, text: str, tmp_p
     logits = load_skip_model(tmp_path, member).eval()(**batch, schedule=schedule).logits
     expected = torch.cat([literal(model, row, schedule) for row in ROWS])
     torch.testing.assert_close(logits, expected, rtol=0, atol=5e-5)
+
+
+def test_a_config_that_transformers_refuses_is_an_error_with_its_words(tmp_path: Path) -> None:
+    small("llama").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": 3}))
+    with pytest.raises(CheckpointError, match=r"can't be read by transformers \(Strict"):
+        load_skip_model(tmp_path, "llama")
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_a_swap_killed_between_its_renames_is_undone_before_the_next(
     with pytest.raises(KeyboardInterrupt), place.replaced(force=True):
         raise KeyboardInterrupt
     assert seen(place) == ("first", ["result"]), "the only copy is not lost"
-    monkeypatch.setattr(bundle_place, "_exchange", lambda first, second: False)
+    monkeypatch.setattr(bundle_place, "exchange", lambda first, second: False)
     write(place, "second", force=True)
     assert seen(place) == ("second", ["result"])
 

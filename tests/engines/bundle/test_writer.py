@@ -174,7 +174,7 @@ def run_and_die_before_step(number: int, action: Callable[[], object]) -> bool:
 
         for name in ("rename", "replace", "unlink", "rmdir", "mkdir", "fsync"):
             setattr(os, name, counted(getattr(os, name)))
-        bundle_swap._exchange = counted(bundle_swap._exchange)
+        bundle_swap.exchange = counted(bundle_swap.exchange)
         action()
         os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -190,7 +190,7 @@ def test_killed_at_any_step_of_a_replacement_old_or_new_opens_whole(
     kernel_exchanges: bool,
 ) -> None:
     if not kernel_exchanges:
-        monkeypatch.setattr(bundle_swap, "_exchange", lambda first, second: False)
+        monkeypatch.setattr(bundle_swap, "exchange", lambda first, second: False)
     old = contents(make_bundle(tmp_path / "old").path)
     new = contents(make_bundle(tmp_path / "new", seed=1).path)
     number, died = 0, True

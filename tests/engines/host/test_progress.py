@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from itertools import count
+from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress
 
+from skipdec.engines.host import progress as progress_module
 from skipdec.engines.host.progress import ConsoleProgress
 
 Shown = Callable[..., str]
 
 
 @pytest.fixture
-def shown() -> Shown:
+def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
     """Run some events and return what was written."""
+    shown_bars: list[Progress] = []
+
+    def bars(*columns: Any, **options: Any) -> Progress:  # noqa: ANN401
+        shown_bars.append(Progress(*columns, **options))
+        return shown_bars[-1]
+
+    monkeypatch.setattr(progress_module, "Progress", bars)
 
     def run(*, terminal: bool = False, seconds: float = 1e9, **options: bool) -> str:
         file = io.StringIO()
@@ -26,11 +37,11 @@ def shown() -> Shown:
             progress.part("layer_000.t64", "tactics", 3, 10)
             progress.part("layer_000.t128", "tactics", 4, 10)
             if terminal:
-                progress._bars.refresh()
+                shown_bars[-1].refresh()
             progress.advance("layer_000", detail="1.0 MB")
             progress.advance("head")
             if terminal:
-                progress._bars.refresh()
+                shown_bars[-1].refresh()
             progress.stage("tuning")
             progress.status("loss 2.5")
             progress.note("wrote it")
@@ -87,10 +98,9 @@ def test_only_ctrl_c_is_answered_with_advice(error: type[BaseException], told: b
 
 
 def test_lines_tell_the_time_left() -> None:
-    file, seconds = io.StringIO(), iter(range(0, 1000, 10))
-    console = Console(file=file, width=200)
+    file, seconds = io.StringIO(), count(0, 10)
+    console = Console(file=file, width=200, get_time=lambda: float(next(seconds)))
     with ConsoleProgress(console=console, seconds_between_lines=0) as progress:
-        progress._bars.get_time = lambda: float(next(seconds))
         progress.stage("tuning", 40)
         for _ in range(10):
             progress.advance()

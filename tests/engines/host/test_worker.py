@@ -19,8 +19,8 @@ READER = "ast"  # a module of Python's own that reads its stdin to the end
 
 def test_a_worker_that_nobody_asked_is_ended() -> None:
     with Worker(READER, []) as worker:
-        assert worker._process.poll() is None
-    assert worker._process.returncode == -signal.SIGKILL
+        assert worker.process.poll() is None
+    assert worker.process.returncode == -signal.SIGKILL
 
 
 def test_worker_without_a_report_is_a_crash_with_its_last_output() -> None:
@@ -34,7 +34,7 @@ def test_a_worker_ends_with_a_parent_that_was_killed() -> None:
     sleeps = ["-n1", "-r1", "import time; time.sleep(600)"]  # of timeit; it reads no stdin
     code = (
         "import sys; from skipdec.engines.host.worker import Worker\n"
-        f"worker = Worker('timeit', {sleeps}); print(worker._process.pid, flush=True)\n"
+        f"worker = Worker('timeit', {sleeps}); print(worker.process.pid, flush=True)\n"
         "sys.stdin.read()"
     )
     command = [sys.executable, "-c", code]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mutations import copy_bundle, edit_parameters
+from mutations import copy_bundle, edit_parameters, reseal
 from numpy.typing import NDArray
 
 from skipdec import CompareConfig, compare
@@ -149,8 +149,7 @@ def test_another_model_another_layer_and_plans_without_a_gpu_are_refused(
     opened = EngineBundle.open(bundle)
     model = opened.manifest.model.model_copy(update={"num_heads": 8})
     other = copy_bundle(bundle, tmp_path)
-    manifest = opened.manifest.model_copy(update={"model": model}).with_digest()
-    (other / "manifest.json").write_text(manifest.to_json())
+    reseal(other, model=model)
     with pytest.raises(UsageError, match=r"num_heads is 4; pre_norm \(onnxruntime\) has 8"):
         compare(CompareConfig(bundle=bundle, against=str(other)))
     with pytest.raises(UsageError, match=r"layer \| is 6; .* has 0 to 5"):

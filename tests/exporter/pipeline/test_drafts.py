@@ -13,11 +13,11 @@ import pytest
 from command_line import run
 from draft_layers import change_facts, write_draft_layer
 from safetensors.numpy import load_file, save_file
+from verified_bundles import verified
 
 from skipdec.engines.backends.ort import OrtBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CheckpointError, SkipDecError, UsageError, VerificationError
-from skipdec.engines.host.events import Events
 from skipdec.engines.kernels.formats import UNREAD_HEAD, uncut_head
 from skipdec.engines.kernels.library import find_library
 from skipdec.engines.manifest import EngineSpec, PrecisionSpec, TensorRole
@@ -26,9 +26,7 @@ from skipdec.exporter.config import BuildConfig, ExportConfig
 from skipdec.exporter.graphs.narrow import packed_head
 from skipdec.exporter.pipeline.build import plan_build
 from skipdec.exporter.pipeline.exporting import export, plan_export
-from skipdec.exporter.verification.bundle import verify_bundle
 from skipdec.exporter.verification.calls import SessionCalls
-from skipdec.exporter.verification.report import VerificationReport, VerificationRequest
 
 STRUCTURES = ("pre_norm", "post_norm", "no_bias", "untied", "no_final_norm")
 PACKED: tuple[dict[str, Any], ...] = (
@@ -77,18 +75,6 @@ def drafted(exported: Callable[..., Path], draft_of: Callable[..., Path]) -> Cal
     return export_once
 
 
-def verified(bundle: Path, model: Path, draft: Path | None, **options: Any) -> VerificationReport:  # noqa: ANN401
-    config = ExportConfig(model=str(model), **{"kernels": "skipdec", **options})
-    request = VerificationRequest(
-        directory=bundle,
-        source=config.source,
-        precision=config.precision(),
-        kernels=config.own_kernels,
-        draft_layer=draft,
-    )
-    return verify_bundle(request, Events())
-
-
 @pytest.mark.parametrize(
     ("structure", "options"),
     [
@@ -106,7 +92,7 @@ def test_drafts_of_all_structures_and_precisions_pass_verification(
     checkpoint: Callable[[str], Path],
 ) -> None:
     bundle = drafted(structure, **options)
-    report = verified(bundle, checkpoint(structure), draft_of(structure), **options)
+    report = verified(bundle, checkpoint(structure), draft_layer=draft_of(structure))
     assert report.problems == []
     assert report.notes == ()
     parts = ["layer_draft", "head_draft"] if options in PACKED else ["layer_draft"]
@@ -339,7 +325,7 @@ def test_verification_finds_other_weights_in_the_draft_layer(
     model = checkpoint("pre_norm")
     other = write_draft_layer(tmp_path, str(model), seed=8)
     bundle = drafted("pre_norm", quantize="int8")
-    problems = verified(bundle, model, other, quantize="int8").problems
+    problems = verified(bundle, model, draft_layer=other).problems
     assert problems
     assert all(problem.startswith("engine layer_draft: ") for problem in problems)
 
@@ -348,12 +334,12 @@ def test_verification_says_that_a_draft_layer_was_not_compared(
     drafted: Callable[..., Path], exported: Callable[..., Path], checkpoint: Callable[[str], Path]
 ) -> None:
     model, bundle = checkpoint("pre_norm"), drafted("pre_norm", quantize="int8")
-    report = verified(bundle, model, None, quantize="int8")
+    report = verified(bundle, model)
     assert report.verdict == "passed, in part"
     assert "pass the directory that it was exported from as --draft-layer" in report.notes[0]
     plain = exported("pre_norm", kernels="skipdec", quantize="int8")
     with pytest.raises(VerificationError, match="has no draft layer; leave --draft-layer out"):
-        verified(plain, model, bundle, quantize="int8")
+        verified(plain, model, draft_layer=bundle)
 
 
 def test_verification_refuses_a_layer_from_another_place(
@@ -361,7 +347,7 @@ def test_verification_refuses_a_layer_from_another_place(
 ) -> None:
     bundle, other = drafted("pre_norm", quantize="int8"), draft_of("pre_norm", 2)
     with pytest.raises(VerificationError, match=r"behind 1 layers; that of .* is behind 2"):
-        verified(bundle, checkpoint("pre_norm"), other, quantize="int8")
+        verified(bundle, checkpoint("pre_norm"), draft_layer=other)
 
 
 def test_a_build_leaves_drafts_out_and_says_so(

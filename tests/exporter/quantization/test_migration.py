@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from built_engines import RandomReader, tiny_spec
+from verified_bundles import verified
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, UsageError, VerificationError
@@ -21,12 +22,10 @@ from skipdec.exporter.architecture.weights import TensorReader, engine_name
 from skipdec.exporter.building.journal import content_key
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import BuildConfig, CheckpointSource, ExportConfig
-from skipdec.exporter.pipeline.build import _check_migration
+from skipdec.exporter.pipeline.build import check_migration
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.quantization.migration import Migration, fixed_inputs, migrated_reader
 from skipdec.exporter.quantization.ranges import ActivationRanges
-from skipdec.exporter.verification.process import run_verification
-from skipdec.exporter.verification.report import VerificationRequest
 
 NORMS = "the layer norm before it has no weight"
 RESIDUAL = "its input is the residual as well (norms come after)"
@@ -212,22 +211,17 @@ def test_the_manifest_says_that_weights_were_migrated(bundle: Path, ranges: Path
 
 
 def test_verification_needs_the_file(bundle: Path, checkpoint: Callable[[str], Path]) -> None:
-    source = CheckpointSource(model=str(checkpoint("pre_norm")))
-    kernels = EngineBundle.open(bundle).manifest.kernels
-    request = VerificationRequest(
-        directory=bundle, source=source, precision=PrecisionSpec(), kernels=kernels
-    )
     with pytest.raises(VerificationError, match="pass the file as --ranges"):
-        run_verification(request)
+        verified(bundle, checkpoint("pre_norm"))
 
 
 def test_a_build_takes_the_factors_of_its_bundle_alone(bundle: Path, ranges: Path) -> None:
     opened = EngineBundle.open(bundle)
     config = BuildConfig(bundle=bundle, target="tensorrt", quantize="int8", ranges=ranges)
     migration = ActivationRanges.from_json(ranges.read_bytes(), "").migration
-    _check_migration(opened, migration, config)
+    check_migration(opened, migration, config)
     with pytest.raises(UsageError, match="not migrated by the same factors"):
-        _check_migration(opened, None, config)
+        check_migration(opened, None, config)
 
 
 @pytest.mark.parametrize(

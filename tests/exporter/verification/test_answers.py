@@ -9,14 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from text_bundles import STRUCTURE, export_chat_bundle
+from verified_bundles import verified
 
-from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.host.events import Events
-from skipdec.exporter.config import CheckpointSource
 from skipdec.exporter.verification import questions
 from skipdec.exporter.verification.answers import Answer, AnswerCheck, repeats_itself
-from skipdec.exporter.verification.bundle import verify_bundle
-from skipdec.exporter.verification.report import TokenCheck, VerificationReport, VerificationRequest
+from skipdec.exporter.verification.report import TokenCheck, VerificationReport
 
 PARIS = "The capital of France is Paris."
 
@@ -123,19 +120,6 @@ def chat_bundle(
     return export_chat_bundle(checkpoint(STRUCTURE), tmp_path, quantize="int8")
 
 
-def verified(bundle: Path, **options: int) -> VerificationReport:
-    manifest = EngineBundle.open(bundle).manifest
-    source = CheckpointSource(model=str(bundle.parent / "checkpoint"))
-    request = VerificationRequest(
-        directory=bundle,
-        source=source,
-        precision=manifest.precision,
-        kernels=manifest.kernels,
-        **options,
-    )
-    return verify_bundle(request, Events())
-
-
 def test_full_precision_reads_the_answers_and_gives_its_own(
     chat_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,11 +133,11 @@ def test_full_precision_reads_the_answers_and_gives_its_own(
             for text in texts
         ]
 
-    honest = verified(chat_bundle).answers
+    honest = verified(chat_bundle, chat_bundle.parent / "checkpoint").answers
     assert honest is not None
     assert [one.question for one in honest.answers] == ["Why?", "Who?"]
     monkeypatch.setattr(questions, "written_texts", other)
-    changed = verified(chat_bundle).answers
+    changed = verified(chat_bundle, chat_bundle.parent / "checkpoint").answers
     assert changed is not None
     for one, before in zip(changed.answers, honest.answers, strict=True):
         assert not one.equal
@@ -179,7 +163,7 @@ def test_an_answer_goes_on_from_where_full_precision_would_say_something_else() 
 def test_a_bundle_that_does_not_fit_in_memory_says_that_nothing_was_asked(
     chat_bundle: Path,
 ) -> None:
-    report = verified(chat_bundle, verify_memory=0)
+    report = verified(chat_bundle, chat_bundle.parent / "checkpoint", verify_memory=0)
     assert report.answers is None
     assert report.verdict == "passed, in part"
     assert "verify_memory" in report.notes[0]

@@ -10,22 +10,20 @@ import numpy as np
 import onnx
 import pytest
 from mutations import copy_bundle, edit_graph
+from verified_bundles import verified
 
 from skipdec.engines.errors import VerificationError
-from skipdec.engines.host.events import Events
 from skipdec.engines.kernels.library import find_library
 from skipdec.engines.kernels.packing import gated_halves
-from skipdec.exporter.architecture.llama import rotation
+from skipdec.exporter.architecture.llama.rotation import Frequencies, RotarySpec
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
-from skipdec.exporter.verification.bundle import verify_bundle
-from skipdec.exporter.verification.report import VerificationReport, VerificationRequest
 
 pytestmark = [
     pytest.mark.usefixtures("verified_here"),
     pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled"),
 ]
-POWERS = rotation._powers
+FREQUENCIES = RotarySpec.frequencies
 QUERY_NORM, KEY_NORM = 7, 8  # operands of Attention
 
 
@@ -37,10 +35,10 @@ def gate_and_up_exchanged(patch: pytest.MonkeyPatch) -> None:
 
 
 def another_theta(patch: pytest.MonkeyPatch) -> None:
-    def powers(spec: rotation.RotarySpec) -> rotation.Frequencies:
-        return POWERS(spec.model_copy(update={"rope_theta": 2 * spec.rope_theta}))
+    def frequencies(spec: RotarySpec) -> Frequencies:
+        return FREQUENCIES(spec.model_copy(update={"rope_theta": 2 * spec.rope_theta}))
 
-    patch.setattr(rotation, "_powers", powers)
+    patch.setattr(RotarySpec, "frequencies", frequencies)
 
 
 def attention_of(graph: onnx.GraphProto) -> onnx.NodeProto:
@@ -63,22 +61,6 @@ def next_key_head(graph: onnx.GraphProto) -> None:
     graph.node.insert(list(graph.node).index(node), gather)
 
 
-def config_of(checkpoint: Path, output: Path | None = None) -> ExportConfig:
-    return ExportConfig(model=str(checkpoint), output=output, dtype="float16", kernels="skipdec")
-
-
-def verified(checkpoint: Path, bundle: Path) -> VerificationReport:
-    config = config_of(checkpoint)
-    request = VerificationRequest(
-        directory=bundle,
-        source=config.source,
-        precision=config.precision(),
-        kernels="skipdec",
-        verify_memory=config.verify_memory,
-    )
-    return verify_bundle(request, Events())
-
-
 @pytest.mark.parametrize("mistake", [gate_and_up_exchanged, another_theta])
 def test_an_export_with_a_mistake_in_its_parameters_fails(
     mistake: Callable[[pytest.MonkeyPatch], None],
@@ -87,8 +69,9 @@ def test_an_export_with_a_mistake_in_its_parameters_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mistake(monkeypatch)
+    options = {"dtype": "float16", "kernels": "skipdec", "output": tmp_path / "bundle"}
     with pytest.raises(VerificationError, match=r"engine layer_000|tokens"):
-        export(config_of(checkpoint("llama"), tmp_path / "bundle"))
+        export(ExportConfig(model=str(checkpoint("llama")), **options))
 
 
 @pytest.mark.parametrize(
@@ -108,8 +91,8 @@ def test_a_mistake_in_a_graph_is_located(
     tmp_path: Path,
 ) -> None:
     good = exported(structure, dtype="float16", kernels="skipdec")
-    assert not verified(checkpoint(structure), good).problems
+    assert not verified(good, checkpoint(structure)).problems
     bundle = copy_bundle(good, tmp_path)
     edit_graph(bundle, "layer_002", mistake)
-    report = verified(checkpoint(structure), bundle)
+    report = verified(bundle, checkpoint(structure))
     assert [one.engine for one in report.engines if one.problems] == ["layer_002"]

@@ -11,18 +11,16 @@ from built_engines import RandomReader, tiny_spec
 from fake_plans import compile_bundle
 from fake_tensorrt import FakeTensorRt
 from host_device import HostDevice
+from mutations import reseal
+from verified_bundles import verified as verified_against
 
 from skipdec.engines.backends.session import EngineBackend
-from skipdec.engines.bundle import EngineBundle, file_record
-from skipdec.engines.host.events import Events
-from skipdec.engines.manifest import EngineKind, Manifest, PrecisionSpec
+from skipdec.engines.manifest import EngineKind, PrecisionSpec
 from skipdec.engines.trt.backend import TensorRtBackend
-from skipdec.exporter.config import CheckpointSource
 from skipdec.exporter.verification import plans as verify_plans
 from skipdec.exporter.verification import tokens as verify_tokens
-from skipdec.exporter.verification.bundle import verify_bundle
 from skipdec.exporter.verification.reference import Reference, ReferenceBuilder
-from skipdec.exporter.verification.report import VerificationReport, VerificationRequest
+from skipdec.exporter.verification.report import VerificationReport
 
 Exported = Callable[..., Path]
 LAYERS = [f"layer_{index:03d}" for index in range(6)]
@@ -48,22 +46,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def verified(checkpoint: Callable[[str], Path]) -> Callable[[Path], VerificationReport]:
-    def run(bundle: Path) -> VerificationReport:
-        source = CheckpointSource(model=str(checkpoint("pre_norm")))
-        precision = EngineBundle.open(bundle).manifest.precision
-        request = VerificationRequest(directory=bundle, source=source, precision=precision)
-        return verify_bundle(request, Events())
-
-    return run
-
-
-def rewrite_manifest(bundle: Path, **changes: object) -> None:
-    """Change fields of the manifest and make it match the current files."""
-    path = bundle / "manifest.json"
-    manifest = Manifest.from_json(path.read_bytes(), "manifest.json")
-    files = tuple(file_record(bundle, record.path) for record in manifest.files)
-    changed = manifest.model_copy(update={"files": files, **changes})
-    path.write_text(changed.with_digest().to_json())
+    return lambda bundle: verified_against(bundle, checkpoint("pre_norm"))
 
 
 @pytest.mark.usefixtures("fake_gpu")
@@ -87,7 +70,7 @@ def test_a_wrong_plan_is_named_with_its_bucket(
 ) -> None:
     plan = plans / "engines/tensorrt/layer_002.t64.plan"
     plan.write_text(plan.read_text().replace("layer_002.onnx", "layer_003.onnx"))
-    rewrite_manifest(plans)
+    reseal(plans)
     report = verified(plans)
     broken = {check.engine for check in report.engines if check.problems}
     assert broken == {"layer_002.t64"}
@@ -108,7 +91,7 @@ def test_without_a_gpu_canonical_engines_stand_in_and_the_report_says_so(
 def test_without_gpu_and_canonical_engines_nothing_is_claimed(
     plans: Path, verified: Callable[[Path], VerificationReport]
 ) -> None:
-    rewrite_manifest(plans, canonical=())
+    reseal(plans, canonical=())
     report = verified(plans)
     assert (report.engines, report.tokens) == ((), None)
     assert [note.split(",")[0] for note in report.summary()] == [

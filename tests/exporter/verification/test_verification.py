@@ -8,23 +8,23 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import command_line
 import numpy as np
 import onnx
 import pytest
-from mutations import copy_bundle, edit_graph, edit_parameters
+from mutations import copy_bundle, edit_graph, edit_parameters, reseal
+from verified_bundles import verified as verified_against
 
-from skipdec.engines.bundle import EngineBundle, file_record
+from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, CheckpointError, VerificationError
-from skipdec.engines.host.events import Events
-from skipdec.engines.host.worker import WorkerCrashError
+from skipdec.engines.host.worker import Worker, WorkerCrashError
 from skipdec.engines.manifest import Manifest, PrecisionSpec
 from skipdec.exporter.architecture.weights import Parameter
 from skipdec.exporter.config import GIB, CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.verification import process as verify
-from skipdec.exporter.verification.bundle import verify_bundle
 from skipdec.exporter.verification.report import VerificationReport, VerificationRequest
 from skipdec.exporter.verification.tokens import GreedyText, compare_tokens, log_softmax
 from skipdec.runtime.stitching.host.buffers import StepBuffers
@@ -45,27 +45,13 @@ def verified(checkpoint: Callable[[str], Path]) -> Verify:
         verify_memory: int = 8 * GIB,
         **options: Any,  # noqa: ANN401
     ) -> VerificationReport:
-        chosen = {"kernels": "onnxruntime"} | options  # as ``exported``
-        config = ExportConfig(model=str(checkpoint(structure)), **chosen)
-        manifest = bundle / "manifest.json"
-        request = VerificationRequest(
-            directory=bundle,
-            source=config.source,
-            precision=config.precision(),
-            kernels=Manifest.from_json(manifest.read_bytes(), str(manifest)).kernels,
-            verify_memory=verify_memory,
-        )
-        return verify_bundle(request, Events())
+        model, chosen = checkpoint(structure), {"kernels": "onnxruntime"} | options
+        precision = ExportConfig(model=str(model), **chosen).precision()  # as ``exported``
+        own = Manifest.from_json((bundle / "manifest.json").read_bytes(), str(bundle)).kernels
+        asked = {"precision": precision, "kernels": own, "verify_memory": verify_memory}
+        return verified_against(bundle, model, **asked)
 
     return run
-
-
-def redigest(bundle: Path) -> None:
-    """Make the manifest match the files, as if the exporter had written them so."""
-    manifest = Manifest.from_json((bundle / "manifest.json").read_bytes(), "manifest.json")
-    files = tuple(file_record(bundle, record.path) for record in manifest.files)
-    changed = manifest.model_copy(update={"files": files}).with_digest()
-    (bundle / "manifest.json").write_text(changed.to_json())
 
 
 @pytest.mark.parametrize(
@@ -190,7 +176,7 @@ def test_a_fault_is_located_in_its_engine(
     broken, edit = MISTAKES[mistake]
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
     edit(bundle)
-    redigest(bundle)
+    reseal(bundle)
     report = verified(bundle)
     assert {check.engine for check in report.engines if check.problems} == broken
     with pytest.raises(VerificationError, match="|".join(broken)):
@@ -234,7 +220,7 @@ def test_nan_is_worse_than_any_deviation(
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
     change_parameter("layer_003", "fc1.bias", lambda bias: bias * np.float32("nan"))(bundle)
     change_parameter("layer_001", "fc1.bias", np.zeros_like)(bundle)
-    redigest(bundle)
+    reseal(bundle)
     report = verified(bundle)
     assert report.problems[0].startswith("engine layer_003: hidden_states_out (prompt)")
     again = VerificationReport.model_validate_json(report.model_dump_json())
@@ -275,10 +261,8 @@ def test_a_manifest_with_wrong_dtypes_is_refused(
     exported: Exported, verified: Verify, tmp_path: Path
 ) -> None:
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
-    manifest = EngineBundle.open(bundle).manifest
-    precision = manifest.precision.model_copy(update={"dtype": "float16"})
-    lying = manifest.model_copy(update={"precision": precision}).with_digest()
-    (bundle / "manifest.json").write_text(lying.to_json())
+    precision = EngineBundle.open(bundle).manifest.precision
+    reseal(bundle, precision=precision.model_copy(update={"dtype": "float16"}))
     with pytest.raises(VerificationError, match=r"layer_000.*fc1\.weight is float32"):
         verified(bundle, dtype="float16")
 
@@ -331,21 +315,21 @@ def test_errors_of_the_verifying_process_arrive_as_themselves(
 def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
     exported: Exported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify, "_WORKER", "skipdec.exporter.no_such_module")
+    monkeypatch.setattr(verify, "WORKER", "skipdec.exporter.no_such_module")
     with pytest.raises(VerificationError, match=r"(?s)ended with code 1.*no_such_module"):
         verify.run_verification(request_for(exported("pre_norm"), "unused"))
 
 
 def test_an_unused_verifying_process_ends_silently() -> None:
-    command = [sys.executable, "-m", verify._WORKER]
+    command = [sys.executable, "-m", verify.WORKER]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
     assert result.stdout == b""
 
 
-def test_a_killed_verifying_process_points_to_memory() -> None:
-    error = verify._crashed(Path("bundle"), WorkerCrashError(-9, ""))
-    assert "killed by signal 9" in str(error)
-    assert "verify_memory" in str(error)
+def test_a_killed_verifying_process_points_to_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "run", Mock(side_effect=WorkerCrashError(-9, "")))
+    with pytest.raises(VerificationError, match=r"killed by signal 9.*verify_memory"):
+        verify.run_verification(request_for(Path("bundle"), "unused"))
 
 
 def greedy(chosen: int, logprob: float) -> list[GreedyText]:

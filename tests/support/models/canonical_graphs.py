@@ -33,7 +33,6 @@ _KEPT = _ROOT / "build" / "canonical_graphs"
 _CODE = (  # what traces and what keeps
     *("engines/manifest", "exporter/architecture", "exporter/graphs/trace.py"),
     *("exporter/graphs/lowering.py", "tests/support/models/canonical_graphs.py"),
-    "tests/support/models/toy_family.py",
 )
 _PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "pydantic")
 _LOADED: dict[str, ir.Model] = {}

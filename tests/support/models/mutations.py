@@ -51,7 +51,7 @@ def edit_parameters(
         assert not np.array_equal(view, value), "the mutation changes nothing"
         view[...] = value
         view.flush()
-    _seal(bundle)
+    reseal(bundle)
 
 
 def edit_graph(bundle: Path, engine: str, edit: Callable[[onnx.GraphProto], None]) -> None:
@@ -62,12 +62,12 @@ def edit_graph(bundle: Path, engine: str, edit: Callable[[onnx.GraphProto], None
     edit(model.graph)
     assert model.SerializeToString() != before, "the mutation changes nothing"
     path.write_bytes(model.SerializeToString())
-    _seal(bundle)
+    reseal(bundle)
 
 
-def _seal(bundle: Path) -> None:
-    """Make the manifest match the files."""
+def reseal(bundle: Path, **changes: object) -> None:
+    """Make the manifest match the files, with ``changes`` of its fields."""
     manifest = Manifest.from_json((bundle / "manifest.json").read_bytes(), "manifest.json")
     files = tuple(file_record(bundle, record.path) for record in manifest.files)
-    changed = manifest.model_copy(update={"files": files}).with_digest()
+    changed = manifest.model_copy(update={"files": files, **changes}).with_digest()
     (bundle / "manifest.json").write_text(changed.to_json())

@@ -1,0 +1,207 @@
+"""What is particular to a form of linear operator: magnitudes, ONNX Runtime's nodes, packing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from linear_layers import (
+    DTYPES,
+    FORMS,
+    NONE,
+    RELU,
+    BlockLayer,
+    ExactLayer,
+    HalfLayer,
+    QuantizedLayer,
+    random_layer,
+)
+from one_operator import available_instruction_sets
+from onnxruntime_products import integer_chain, matmul_nbits, session_of
+
+from skipdec.engines.kernels.packing import pack_half, pack_int8, unpack_half, unpack_int8
+
+Array = np.ndarray[Any, Any]
+
+pytestmark = pytest.mark.skipif(
+    not available_instruction_sets(), reason="the kernels were not compiled"
+)
+
+EXACT = [form for form in FORMS if form not in DTYPES]
+EVERY_BITS = pytest.mark.parametrize("bits", [4, 8])
+
+
+@pytest.mark.parametrize(
+    ("bits", "sums", "scale"), [(4, 127 * 4 + 64 * 8, 1 / 8), (8, 127 * 64 + 64 * 128, 1 / 128)]
+)
+def test_worked_examples_of_blocks(
+    instruction_set: str, bits: int, sums: int, scale: float
+) -> None:
+    """With 8 bits, the column (0.5, -1, 0, …) has scale 1/128 and codes (64, -128, 0, …)."""
+    weight, x = np.zeros((32, 1), np.float32), np.zeros((1, 32), np.float32)
+    weight[:2, 0], x[0, :2] = (0.5, -1), (1, -0.5)
+    layer = BlockLayer(weight, bits=bits)
+    expected = np.float32(sums) * (np.float32(scale) * (np.float32(1) / np.float32(127)))
+    assert layer.run(x).tolist() == layer.expected(x).tolist() == [[expected]]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    form=st.sampled_from(EXACT),
+    shape=st.tuples(st.integers(1, 700), st.integers(1, 150)),
+    rows=st.integers(1, 70),
+    exponents=st.tuples(st.integers(-38, 36), st.integers(-30, 30)),
+    parts=st.tuples(st.booleans(), st.sampled_from([NONE, RELU]), st.booleans()),
+)
+def test_random_shapes_and_magnitudes(
+    instruction_set: str,
+    form: str,
+    shape: tuple[int, int],
+    rows: int,
+    exponents: tuple[int, int],
+    parts: tuple[bool, int, bool],
+) -> None:
+    of_rows, of_weights = (np.float32(10.0**exponent) for exponent in exponents)
+    bias, activation, residual = parts
+    layer = random_layer(form, *shape, bias, activation)
+    assert isinstance(layer, ExactLayer)
+    if isinstance(layer, BlockLayer):
+        layer = replace(layer, weight=layer.weight * of_weights)
+    x, added = layer.rows(rows, seed=shape[0]) * of_rows, layer.residual(rows) if residual else None
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = layer.expected(x, added)
+    np.testing.assert_array_equal(layer.run(x, added), expected)
+
+
+@EVERY_BITS
+def test_ties_of_blocks_round_to_even_and_what_has_no_reciprocal_counts_as_zero(
+    instruction_set: str, bits: int
+) -> None:
+    layer = BlockLayer.random(256, 32, block_size=128, bits=bits)
+    ties = np.arange(-127.5, 128.5, 1, np.float32)
+    ties[0], ties[-1] = -127, 127
+    least = np.float32(2.0**-126)
+    x = np.stack([ties, ties * least, ties * (least / 2), np.zeros_like(ties)])
+    np.testing.assert_array_equal(layer.run(x), layer.expected(x))
+
+
+def test_ties_of_columns_round_to_even_and_subnormals_saturate(instruction_set: str) -> None:
+    layer = QuantizedLayer.random(256, 32)
+    ties = np.arange(-127.5, 128.5, 1, np.float32)
+    ties[0], ties[-1] = -127, 127
+    tiny = np.float32(2.0**-149)
+    saturating = np.rint(1.5 * ties) * tiny  # the scale, 1.5 * tiny, is rounded to tiny
+    subnormal = [ties * scale for scale in np.float32([2.0**-149, 1e-43, 2.0**-133])]
+    x = np.stack([ties, *subnormal, saturating, saturating * 3])
+    np.testing.assert_array_equal(layer.run(x), layer.expected(x))
+
+
+def test_a_row_of_zeros_is_the_bias_and_disturbs_no_other(instruction_set: str) -> None:
+    layer = QuantizedLayer.random(192, 33, bias=True)
+    x = layer.rows(20)
+    x[[0, 7, 19]] = 0
+    np.testing.assert_array_equal(layer.run(x), layer.expected(x))
+
+
+def test_subnormal_and_infinite_weights_are_taken_as_they_are(instruction_set: str) -> None:
+    weight = np.array([[2.0**-24, np.inf, np.nan, 65504, -0.0]], np.float16)
+    y = HalfLayer(weight).run(np.float32([[2.0], [-1.0]]))
+    expected = np.float32([[2.0], [-1.0]]) * weight.astype(np.float32)
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_columns_equal_the_nodes_of_onnx_runtime(instruction_set: str) -> None:
+    layer = QuantizedLayer.random(333, 100, bias=True, activation=RELU)
+    x = layer.rows(37)
+    chain = session_of([integer_chain("chain", layer.weight, layer.scale, layer.bias, relu=True)])
+    np.testing.assert_array_equal(layer.run(x), chain.run(None, {"x": x})[0])
+
+
+@EVERY_BITS
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("block_size", [32, 128])
+def test_blocks_are_close_to_matmulnbits_and_to_the_float_product(
+    bits: int, block_size: int, rows: int
+) -> None:
+    layer = BlockLayer.random(512, 96, block_size=block_size, bits=bits)
+    tensors = layer.quantizer.plain.encode(layer.weight)
+    product = matmul_nbits("y", tensors["quantized"], tensors["scale"], 512, bits)
+    session = session_of([product], threads=1)
+    x = layer.rows(rows)
+    y, (of_onnxruntime,) = layer.run(x), session.run(None, {"x": x})
+    by_floats = x @ layer.quantizer.dequantized(layer.weight)
+    norm = np.linalg.norm
+    assert norm(y - of_onnxruntime) < 0.01 * norm(by_floats)
+    assert norm(y - by_floats) < 0.01 * norm(by_floats)
+
+
+COLUMNS, BLOCKS = QuantizedLayer.random(64, 32, bias=True), BlockLayer.random(128, 32, bias=True)
+BYTES, HALVES = BlockLayer.random(128, 32, bits=8), HalfLayer.random(8, 32, bias=True)
+WRONG: list[tuple[Any, dict[str, Array | int], str]] = [
+    (COLUMNS, {"weight": np.zeros((64, 32), np.int8)}, "weight must be packed"),
+    (COLUMNS, {"weight": np.zeros((2, 8, 16, 4), np.int8)}, "weight must be packed"),
+    (COLUMNS, {"weight": np.zeros((3, 16, 16, 4), np.int8)}, "scale must be [N]"),
+    (COLUMNS, {"scale": np.ones(16, np.float32)}, "scale must be [N]"),
+    (COLUMNS, {"offset": np.zeros(31, np.int32)}, "offset must have as many"),
+    (COLUMNS, {"offset": np.full(32, 128, np.int32)}, "weight and offset disagree"),
+    (COLUMNS, {"bias": np.zeros(33, np.float32)}, "bias must be [N]"),
+    (BLOCKS, {"block_size": 16}, "block_size must be 32, 64 or 128"),
+    (BLOCKS, {"block_size": 64}, "scale must be packed"),
+    (BLOCKS, {"N": 0}, "N must be the number of columns"),
+    (BLOCKS, {"N": 33}, "weight must be packed"),
+    (BLOCKS, {"N": 24, "bias": np.zeros(24, np.float32)}, "must be those of 0 beyond column N"),
+    (BLOCKS, {"weight": np.zeros((32, 4, 16), np.uint8)}, "weight must be packed"),
+    (BLOCKS, {"weight": np.zeros((3, 16, 16, 4), np.uint8)}, "weight must be packed"),
+    (BLOCKS, {"weight": np.zeros((2, 8, 16, 4), np.uint8)}, "scale must be packed"),
+    (BLOCKS, {"scale": np.ones((32, 4), ml_dtypes.bfloat16)}, "scale must be packed"),
+    (BLOCKS, {"bias": np.zeros(33, np.float32)}, "bias must be [N]"),
+    (BYTES, {"N": 24}, "must be those of 0 beyond column N"),
+    (BYTES, {"weight": np.zeros((2, 16, 16, 4), np.int8)}, "scale must be packed"),
+    (BYTES, {"block_size": 64}, "scale must be packed"),
+    (BYTES, {"weight": np.zeros((3, 32, 16, 4), np.int8)}, "weight must be packed: [N / 16, K / 4"),
+    (HALVES, {"weight": np.zeros((8, 32), np.float16)}, "weight must be packed"),
+    (HALVES, {"weight": np.zeros((3, 8, 16), np.float16)}, "weight must be packed"),
+    (HALVES, {"weight": np.zeros((2, 8, 16), np.float32)}, "weight must be float16 or bfloat16"),
+    (HALVES, {"bias": np.zeros(33, np.float32)}, "bias must be [N]"),
+    (HALVES, {"N": 0}, "N must be"),
+]
+
+
+@pytest.mark.parametrize(("layer", "changed", "message"), WRONG)
+def test_wrong_nodes_are_refused_when_the_session_is_made(
+    layer: Any,  # noqa: ANN401
+    changed: dict[str, Array | int],
+    message: str,
+) -> None:
+    with pytest.raises(Exception, match=re.escape(message)):
+        layer.session(**changed)
+
+
+def test_another_packing_is_refused_when_the_session_is_made() -> None:
+    layer = QuantizedLayer.random(128, 32)
+    weight, _ = pack_int8(layer.weight)
+    with pytest.raises(Exception, match="weight and offset disagree"):
+        layer.session(weight=np.ascontiguousarray(weight.swapaxes(0, 1)).reshape(weight.shape))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (8, 16), (64, 16), (65, 17), (200, 50)])
+def test_packing_is_undone(shape: tuple[int, int]) -> None:
+    codes = QuantizedLayer.random(*shape).weight
+    weight, offset = pack_int8(codes)
+    np.testing.assert_array_equal(unpack_int8(weight, shape), codes)
+    np.testing.assert_array_equal(offset, 128 * codes.sum(axis=0, dtype=np.int32))
+    for dtype in DTYPES:
+        halves = HalfLayer.random(*shape, dtype=dtype).weight
+        np.testing.assert_array_equal(unpack_half(pack_half(halves), shape[1]), halves)
+    for form in EXACT[1:]:
+        layer = random_layer(form, *shape)
+        assert isinstance(layer, BlockLayer)
+        undone = layer.quantizer.unpacked(layer.quantizer.pack(layer.weight), shape)
+        for name, original in layer.quantizer.plain.encode(layer.weight).items():
+            np.testing.assert_array_equal(undone[name], original)
