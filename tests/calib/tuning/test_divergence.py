@@ -18,11 +18,6 @@ from skipdec.engines.errors import SkipDecError
 TOO_FAST = {"learning_rate": 1e25, "decay": "constant", "warmup_fraction": 0}
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def settings(directory: Path, **changes: Any) -> TuneConfig:  # noqa: ANN401
     rows = directory / "rows.jsonl"
     line = json.dumps({"prompt": "name[Ant]", "completion": "Ant is a pub."})

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ragged_batches import batch_of
 from reference import reference_logits
 from tiny_models import EVERY_STRUCTURE
 from transformers import AutoConfig, PreTrainedModel
 
 from skipdec import ExitSchedule, Generator
 from skipdec.calib.data.tokenised import TokenisedExample
-from skipdec.calib.tuning.batches import ExampleDataset, collate
 from skipdec.calib.tuning.families.models import SkipOPTForCausalLM
 from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.model import SkipModel, active_lengths, attention
@@ -58,9 +58,7 @@ def forced_logprobs(
     """Return log-probabilities [G, V] after each row's prompt and fed tokens, from one ragged
     batch.
     """
-    dataset = ExampleDataset(rows)
-    batch = collate([dataset[index] for index in range(len(rows))])
-    logits = model(**batch, schedule=schedule).logits
+    logits = model(**batch_of(rows), schedule=schedule).logits
     return list(logits.log_softmax(-1).split([len(row.completion_token_ids) for row in rows]))
 
 
@@ -136,8 +134,7 @@ def test_gradients_flow_through_every_parameter(checkpoint: Callable[[str], Path
         model = skip_model(checkpoint("post_norm")).train()
         if recompute:
             model.activation_checkpointing_enable({"use_reentrant": False})
-        dataset = ExampleDataset(examples())
-        logits = model(**collate([dataset[0], dataset[1]]), schedule=schedule).logits
+        logits = model(**batch_of(examples()[:2]), schedule=schedule).logits
         logits.logsumexp(-1).sum().backward()
         gradients.append({name: value.grad for name, value in model.named_parameters()})
     for name, gradient in gradients[0].items():

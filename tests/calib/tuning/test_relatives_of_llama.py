@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ragged_batches import ROWS, batch_of
 from reference import reference_logits
 from safetensors.torch import load_file
 from text_bundles import CHAT_TEMPLATE
@@ -17,7 +18,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from skipdec.calib.data.tokenised import TokenisedExample
-from skipdec.calib.tuning.batches import ExampleDataset, collate
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.family import TUNING_FAMILIES, load_skip_model
 from skipdec.calib.tuning.report import TuningReport
@@ -35,18 +35,12 @@ from skipdec.runtime.tokens.sampling import SamplingParams
 
 SKIPPING = "linear:max=3,min=2,warmup=1,horizon=3"
 BOTTOM = "linear:max=3,min=1,warmup=0,horizon=3,placement=bottom"
-ROWS = [TokenisedExample((3, 1, 4), (15, 9, 2, 6), ""), TokenisedExample((5,), (35, 8), "")]
 # Each is a config.json: what it changes in LLAMA_BASE.
 MEMBERS: dict[str, dict[str, Any]] = {
     "llama": LLAMA_STRUCTURES["llama"],
     "qwen3": LLAMA_STRUCTURES["qwen3"],
     **LLAMA_RELATIVES,
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def small(member: str, **changes: Any) -> PreTrainedModel:  # noqa: ANN401
@@ -75,8 +69,7 @@ def test_a_ragged_batch_equals_transformers_layers(member: str, text: str, tmp_p
     model = small(member)
     model.save_pretrained(tmp_path)
     schedule = parse_schedule(text, num_layers=4)
-    dataset = ExampleDataset(ROWS)
-    batch = collate([dataset[index] for index in range(len(ROWS))])
+    batch = batch_of(ROWS)
     logits = load_skip_model(tmp_path, member).eval()(**batch, schedule=schedule).logits
     expected = torch.cat([literal(model, row, schedule) for row in ROWS])
     torch.testing.assert_close(logits, expected, rtol=0, atol=5e-5)
@@ -165,7 +158,7 @@ def test_a_fresh_model_is_tuned_exported_and_writes_what_it_was_tuned_to(
         schedule = generator.bundle_schedule
     (written,) = output.outputs
     row = TokenisedExample(tuple(output.prompt_token_ids), written.token_ids, "")
-    batch = collate([ExampleDataset([row])[0]])
+    batch = batch_of([row])
     with torch.no_grad():
         chosen = checkpoint(**batch, schedule=schedule).logits.argmax(-1)
     np.testing.assert_array_equal(chosen.numpy(), written.token_ids)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from ragged_batches import ROWS, batch_of
 from torch.nn import functional as F
 from transformers import TrainerState, TrainingArguments
 
 from skipdec import ExitSchedule
-from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import ExampleDataset, SortedSteps, collate, mean_loss
 from skipdec.calib.tuning.families.models import SkipOPTForCausalLM
 from skipdec.calib.tuning.family import load_skip_model
@@ -24,7 +24,6 @@ from skipdec.runtime.schedule.text import parse_schedule
 TARGET = parse_schedule("linear:max=8,min=4,horizon=5", num_layers=12)
 FULL = ExitSchedule.full(12)
 HALF = parse_schedule("constant:max=4", num_layers=6)
-ROWS = [TokenisedExample((5, 6, 7), (8, 9, 10, 11, 2), ""), TokenisedExample((5,), (8, 2), "")]
 
 
 def test_a_mixture_draws_target_full_depth_and_the_others_alike() -> None:
@@ -70,7 +69,7 @@ def test_a_step_runs_its_schedule_and_an_evaluation_the_target(
     model = load_skip_model(checkpoint("pre_norm"), "opt")
     target = parse_schedule("constant:max=2", num_layers=6)
     made = trainer(model, tmp_path, target)
-    batch = collate([ExampleDataset(ROWS)[index] for index in range(len(ROWS))])
+    batch = batch_of(ROWS)
     skipped = mean_loss(model, ROWS, target)
     assert abs(mean_loss(model, ROWS, HALF) - skipped) > 1e-3
     assert made.compute_loss(model.train(), batch).item() == pytest.approx(skipped, abs=1e-5)
@@ -87,7 +86,7 @@ def test_distillation_is_the_divergence_from_full_depth(
     model, teacher = (load_skip_model(checkpoint("pre_norm"), "opt") for _ in range(2))
     target = parse_schedule("constant:max=2", num_layers=6)
     made = trainer(model, tmp_path, target, teacher)
-    batch = collate([ExampleDataset(ROWS)[index] for index in range(len(ROWS))])
+    batch = batch_of(ROWS)
     actual = made.compute_loss(model.train(), batch)
     with torch.no_grad():
         student = model(**batch, schedule=target).logits  # [R, V]

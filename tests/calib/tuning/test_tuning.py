@@ -45,11 +45,6 @@ SCHEDULE = "linear:max=3,min=2,warmup=1"
 FRESH = {"model": None, "from_scratch": "layers=4,width=32,heads=2,positions=48", "vocab_size": 300}
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def tune(config: TuneConfig, events: RecordedEvents | None = None) -> TuningReport:
     """Tune in this process, which is the main one."""
     report = tune_or_none(config, events)

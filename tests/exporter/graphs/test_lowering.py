@@ -8,7 +8,17 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from built_engines import STRUCTURES, TOLERANCE, Session, build, decode_ragged, module, tiny_spec
+from built_engines import (
+    STRUCTURES,
+    TOLERANCE,
+    Session,
+    build,
+    decode_ragged,
+    module,
+    operators,
+    optimised,
+    tiny_spec,
+)
 
 from skipdec.engines.errors import UsageError
 from skipdec.engines.manifest import EngineKind, PrecisionSpec, TensorRole
@@ -20,7 +30,7 @@ from skipdec.exporter.graphs.lowering import lowering_of
 def test_ragged_prefill_and_decoding_in_place_equal_the_module(
     structure: str, dtype: str, tmp_path: Path
 ) -> None:
-    precision = PrecisionSpec.model_validate({"dtype": dtype})
+    precision = PrecisionSpec(dtype=dtype)
     for actual, expected in decode_ragged(tiny_spec(structure), tmp_path, precision):
         np.testing.assert_allclose(actual, expected, atol=TOLERANCE[dtype], rtol=0)
 
@@ -29,7 +39,7 @@ def test_ragged_prefill_and_decoding_in_place_equal_the_module(
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_embedding_and_head_equal_their_modules(structure: str, dtype: str, tmp_path: Path) -> None:
     model, rng = tiny_spec(structure), np.random.default_rng(0)
-    precision = PrecisionSpec.model_validate({"dtype": dtype})
+    precision = PrecisionSpec(dtype=dtype)
     inputs = {
         EngineKind.EMBED: {
             "input_ids": rng.integers(0, model.vocab_size, (2, 3)),
@@ -66,22 +76,11 @@ def test_lowered_layer_has_one_attention_and_inputs_named_by_role(
 def test_the_runtime_keeps_quantised_products_as_they_were_written(
     quantize: str, tmp_path: Path
 ) -> None:
-    import onnxruntime
-
-    precision = PrecisionSpec.model_validate(
-        {"quantize": quantize, "block_size": 16, "accuracy_level": 4}
-    )
+    precision = PrecisionSpec(quantize=quantize, block_size=16, accuracy_level=4)
     built = build(EngineKind.LAYER, tiny_spec(), tmp_path, precision)
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
-    onnxruntime.InferenceSession(
-        tmp_path / built.spec.graph, options, providers=["CPUExecutionProvider"]
-    )
-    optimised = onnx.load(tmp_path / "optimised.onnx", load_external_data=False).graph
-    operators = [node.op_type for node in optimised.node]
-    product = {"int8": "MatMulInteger", "int4": "MatMulNBits"}[quantize]
-    assert operators.count(product) == 4
-    assert not {"DynamicQuantizeMatMul", "DynamicQuantizeLinear", "MatMul"} & set(operators)
+    seen = operators(optimised(tmp_path / built.spec.graph, tmp_path))
+    assert seen[{"int8": "MatMulInteger", "int4": "MatMulNBits"}[quantize]] == 4
+    assert not {"DynamicQuantizeMatMul", "DynamicQuantizeLinear", "MatMul"} & set(seen)
 
 
 @pytest.mark.parametrize("quantize", ["int4", "int8-block"])
@@ -89,9 +88,7 @@ def test_the_runtime_keeps_quantised_products_as_they_were_written(
 def test_products_of_blocks_take_and_give_float16(
     structure: str, quantize: str, tmp_path: Path
 ) -> None:
-    precision = PrecisionSpec.model_validate(
-        {"dtype": "float16", "quantize": quantize, "block_size": 16}
-    )
+    precision = PrecisionSpec(dtype="float16", quantize=quantize, block_size=16)
     built = build(EngineKind.LAYER, tiny_spec(structure), tmp_path, precision)
     graph = onnx.load(tmp_path / built.spec.graph, load_external_data=False).graph
     products = [node for node in graph.node if node.op_type == "MatMulNBits"]

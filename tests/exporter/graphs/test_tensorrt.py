@@ -51,7 +51,7 @@ LAYERS = {"KV_CACHE_UPDATE": 2, "ATTENTION_INPUT": 1}
 def quantized(name: str, dtype: str) -> PrecisionSpec:
     choice = QUANTIZED[name]
     head = {"head_quantize": choice["quantize"]}
-    return PrecisionSpec.model_validate({"dtype": dtype, **choice, **head})
+    return PrecisionSpec(dtype=dtype, **choice, **head)
 
 
 def build(
@@ -71,7 +71,7 @@ def build(
 def test_the_builder_takes_a_layer_of_every_structure(
     structure: str, dtype: str, tmp_path: Path
 ) -> None:
-    precision = PrecisionSpec.model_validate({"dtype": dtype})
+    precision = PrecisionSpec(dtype=dtype)
     report = build(EngineKind.LAYER, fusible_spec(structure), precision, tmp_path)
     assert LAYERS.items() <= report.layer_counts.items()
 
@@ -94,7 +94,7 @@ def test_the_builder_takes_a_layer_of_every_structure(
 def test_the_builder_takes_the_other_engines_and_bfloat16(
     kind: EngineKind, structure: str, dtype: str, tmp_path: Path
 ) -> None:
-    precision = PrecisionSpec.model_validate({"dtype": dtype})
+    precision = PrecisionSpec(dtype=dtype)
     build(kind, fusible_spec(structure), precision, tmp_path)
 
 
@@ -196,7 +196,7 @@ def dequantized_module(model: ModelSpec, precision: PrecisionSpec) -> torch.nn.M
 
 def test_only_float32_attention_may_be_taken_apart() -> None:
     for dtype, marked in (("float32", True), ("float16", False), ("bfloat16", False)):
-        precision = PrecisionSpec.model_validate({"dtype": dtype})
+        precision = PrecisionSpec(dtype=dtype)
         graph = canonical_graph(EngineKind.LAYER, fusible_spec(), precision.dtype)
         lowered = lower(graph, EngineKind.LAYER, fusible_spec(), precision).graph
         (attention,) = (node for node in lowered.graph if node.op_type == "Attention")

@@ -61,7 +61,10 @@ def test_an_error_is_at_most_half_a_step(quantizer: WeightQuantizer, steps: int)
     assert np.mean(error <= bound * 0.501) > 0.99
 
 
-@pytest.mark.parametrize("quantizer", [ChannelQuantizer(), BlockQuantizer(4, 16)])
+EACH = pytest.mark.parametrize("quantizer", [ChannelQuantizer(), BlockQuantizer(4, 16)])
+
+
+@EACH
 def test_encode_produces_the_layout(quantizer: WeightQuantizer) -> None:
     made = quantizer.encode(weight(40, 9).astype(np.float16))
     assert quantizer.layout((40, 9)) == {
@@ -69,7 +72,7 @@ def test_encode_produces_the_layout(quantizer: WeightQuantizer) -> None:
     }
 
 
-@pytest.mark.parametrize("quantizer", [ChannelQuantizer(), BlockQuantizer(4, 16)])
+@EACH
 def test_columns_are_quantised_alone(
     quantizer: WeightQuantizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,14 +82,14 @@ def test_columns_are_quantised_alone(
         np.testing.assert_array_equal(tensor, whole[name])
 
 
-@pytest.mark.parametrize("quantizer", [ChannelQuantizer(), BlockQuantizer(4, 16)])
+@EACH
 def test_a_column_of_zeros_stays_zero(quantizer: WeightQuantizer) -> None:
     original = weight(32, 3)
     original[:, 1] = 0
     np.testing.assert_array_equal(quantizer.dequantized(original)[:, 1], 0)
 
 
-@pytest.mark.parametrize("quantizer", [ChannelQuantizer(), BlockQuantizer(4, 16)])
+@EACH
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_weights_that_are_not_finite_are_refused(quantizer: WeightQuantizer, bad: float) -> None:
     original = weight(32, 3)
@@ -157,14 +160,8 @@ def test_int8_layer_gives_same_bits_alone_and_in_a_batch_of_eight(
 def test_block_products_equal_their_dequantised_weights(
     quantization: str, accuracy_level: int, tolerance: float, dtype: str, tmp_path: Path
 ) -> None:
-    precision = PrecisionSpec.model_validate(
-        {
-            "dtype": dtype,
-            "quantize": quantization,
-            "block_size": 32,
-            "accuracy_level": accuracy_level,
-        }
-    )
+    blocks = {"block_size": 32, "accuracy_level": accuracy_level}
+    precision = PrecisionSpec(dtype=dtype, quantize=quantization, **blocks)
     model, rng = tiny_spec(), np.random.default_rng(3)
     session = Session(tmp_path, build(EngineKind.LAYER, model, tmp_path, precision))
     reference = module(EngineKind.LAYER, model)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import torch
 from canonical_graphs import canonical_graph
@@ -155,6 +157,21 @@ class Session:
             starts = np.zeros_like(lengths) if tokens > 1 else lengths - 1
             binding.bind_cpu_input("position_ids", position_ids(starts, tokens))
         self._session.run_with_iobinding(binding)
+
+
+def optimised(model: Path | bytes, directory: Path) -> onnx.GraphProto:
+    """Return the graph that a CPU's session makes of ``model``, with a file in ``directory``."""
+    path = directory / "optimised.onnx"
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.log_severity_level = 3  # it says that the file is for this machine
+    onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return onnx.load(path, load_external_data=False).graph
+
+
+def operators(graph: onnx.GraphProto) -> Counter[str]:
+    """Count the operators of a graph, without casts."""
+    return Counter(node.op_type for node in graph.node if node.op_type != "Cast")
 
 
 def position_ids(starts: Array, tokens: int) -> Array:

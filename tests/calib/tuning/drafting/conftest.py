@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.tuning import tune
 
 NAMES = ("Ant", "Bee", "Cat", "Dog", "Eel", "Fox", "Gnu", "Hen")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from ragged_batches import ROWS, batch_of
 from safetensors.torch import load_file
 from tiny_models import STRUCTURES
 from torch.nn import functional as F
 from transformers import TrainingArguments
 
-from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import ExampleDataset, collate
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.drafting.trainer import DraftLayer, DraftLayerTrainer
@@ -25,7 +25,6 @@ from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource
 
-ROWS = [TokenisedExample((5, 6, 7), (8, 9, 10, 11, 2), ""), TokenisedExample((5,), (8, 9, 2), "")]
 NAMES = {"draft_layer.json", "draft_layer.safetensors"}
 
 
@@ -52,8 +51,7 @@ def test_gradients_reach_the_layer_alone_and_it_learns(
     made = trainer(structure, checkpoint, tmp_path)
     layer: DraftLayer = made.model
     before = {name: each.clone() for name, each in layer.base.state_dict().items()}
-    dataset = ExampleDataset(ROWS)
-    batch = collate([dataset[index] for index in range(len(ROWS))])
+    batch = batch_of(ROWS)
     optimizer = torch.optim.AdamW(layer.parameters(), lr=5e-3)
     losses = []
     for _ in range(8):
@@ -92,8 +90,7 @@ def test_the_loss_is_the_divergence_of_the_layer_s_distribution(
         full, draft = states
         total += F.kl_div(draft, full, reduction="sum", log_target=True)
         count += len(full)
-    dataset = ExampleDataset(ROWS)
-    batch = collate([dataset[index] for index in range(len(ROWS))])
+    batch = batch_of(ROWS)
     actual = made.compute_loss(made.model.eval(), batch)
     assert actual.item() == pytest.approx((total / count).item(), rel=1e-5)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from literal_drafts import chain_of, draft_logits
+from ragged_batches import ROWS, batch_of
 from tiny_models import EVERY_STRUCTURE
 from torch.nn import functional as F
 from transformers import PreTrainedModel, TrainerState, TrainingArguments
 
 from skipdec import ExitSchedule
-from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.batches import ExampleDataset, collate
 from skipdec.calib.tuning.draft import DraftWindows, draft_layers, step_windows
 from skipdec.calib.tuning.family import load_skip_model
@@ -22,13 +22,7 @@ from skipdec.calib.tuning.model import IGNORED_LABEL, window_mask
 from skipdec.calib.tuning.trainer import Drafting, SkipTrainer
 from skipdec.engines.errors import UsageError
 
-ROWS = [TokenisedExample((5, 6, 7), (8, 9, 10, 11, 2), ""), TokenisedExample((5,), (8, 9, 2), "")]
 ENDS = (0, 4, 5)
-
-
-def batch_of(rows: list[TokenisedExample]) -> dict[str, torch.Tensor]:
-    dataset = ExampleDataset(rows)
-    return collate([dataset[index] for index in range(len(rows))])
 
 
 @pytest.mark.parametrize(
