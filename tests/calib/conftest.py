@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from evaluations import SKIPPING, write_rows
+from fixture_types import Checkpoints
 from text_bundles import STRUCTURE, copy_with_tokenizer, export_chat_bundle, export_text_bundle
 from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES, random_model
 
@@ -17,7 +17,7 @@ from skipdec.runtime.generator import Generator
 
 
 @pytest.fixture(scope="session")
-def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of 6 layers with a tokenizer of bytes; its schedule is SKIPPING."""
     return export_text_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("evaluation"))
 
@@ -62,7 +62,7 @@ def evaluation(config: EvaluationConfig) -> Evaluation:
 
 
 @pytest.fixture
-def model(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+def model(checkpoint: Checkpoints, tmp_path: Path) -> Path:
     """A tiny checkpoint with a tokenizer of bytes."""
     return copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "model")
 

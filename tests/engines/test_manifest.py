@@ -149,9 +149,7 @@ def test_a_prompt_template_is_part_of_it_and_without_one_there_is_no_field(
     assert Manifest.from_json(text, "manifest.json").prompt_template == "{prompt}\nTL;DR:"
 
 
-def test_manifest_includes_kernels_and_cache_type_if_given(
-    bundle: EngineBundle,
-) -> None:
+def test_manifest_includes_kernels_and_cache_type_if_given(bundle: EngineBundle) -> None:
     assert not {"kernels", "kv_dtype", "table_dtype"} & set(bundle.manifest.to_json().split('"'))
     precision = bundle.manifest.precision.model_copy(update={"kv_dtype": "int8"})
     chosen = bundle.manifest.model_copy(update={"kernels": "skipdec", "precision": precision})
@@ -160,7 +158,7 @@ def test_manifest_includes_kernels_and_cache_type_if_given(
 
 
 def test_a_stale_digest_is_refused(bundle: EngineBundle) -> None:
-    text = bundle.manifest.to_json().replace('"name": "tiny"', '"name": "huge"')
+    text = bundle.manifest.to_json().replace('"name": "hollow"', '"name": "huge"')
     with pytest.raises(BundleError, match="digest"):
         Manifest.from_json(text, "manifest.json")
 

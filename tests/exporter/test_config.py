@@ -16,48 +16,16 @@ from skipdec.exporter.tensorrt_config import TensorRtConfig
 TINY = {"model_type": "opt", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        ExportConfig(model="opt-125m"),
-        ExportConfig(
-            model="me/opt",
-            output=Path("out/bundle"),
-            load_format="dummy",
-            dtype="float16",
-            quantize="int4",
-            head_quantize="int8",
-            block_size=32,
-            schedule="2x",
-            atol=1e-3,
-            jobs=2,
-        ),
-        ExportConfig(
-            model="opt-1.3b",
-            dtype="bfloat16",
-            quantize="fp8",
-            target="tensorrt",
-            ranges=Path("ranges.json"),
-            tensorrt=TensorRtConfig(
-                max_batch_size=64,
-                max_prompt_len=256,
-                kv_buckets=(256, 2048),
-                timing_cache=Path("timings"),
-                workspace=1 << 30,
-                version_compatible=True,
-            ),
-        ),
-    ],
-)
-def test_json_round_trip(config: ExportConfig) -> None:
+def test_json_round_trip() -> None:
+    config = ExportConfig(
+        model="opt-1.3b",
+        output=Path("out/bundle"),
+        quantize="fp8",
+        target="tensorrt",
+        ranges=Path("ranges.json"),
+        tensorrt=TensorRtConfig(kv_buckets=(256, 2048), timing_cache=Path("timings")),
+    )
     assert ExportConfig.from_json(config.to_json()) == config
-
-
-def test_every_bad_field_is_reported_at_once() -> None:
-    with pytest.raises(UsageError) as caught:
-        ExportConfig(model="", dtype="float64", jobs=0, shedule="2x")
-    named = {problem.split()[0] for problem in caught.value.problems}
-    assert named == {"model", "dtype", "jobs", "shedule"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from calibrations import SCHEDULES, literal_inputs, literal_loss, plan_of
+from fixture_types import Checkpoints
 from recorded_events import RecordedEvents
 from torch import nn
 from transformers import OPTForCausalLM
@@ -26,7 +26,6 @@ from skipdec.engines.host.events import Events
 from skipdec.engines.manifest import EngineKind, PrecisionSpec
 from skipdec.exporter.quantization.linear import weight_quantizer
 
-Checkpoint = Callable[[str], Path]
 Reference = Callable[[str], OPTForCausalLM]
 
 SKIPPING = SCHEDULES[1]
@@ -41,7 +40,7 @@ PRECISIONS = [
 )
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_ranges_are_those_of_a_literal_forward_pass(
-    schedule: str, structure: str, checkpoint: Checkpoint, reference_model: Reference
+    schedule: str, structure: str, checkpoint: Checkpoints, reference_model: Reference
 ) -> None:
     plan = plan_of(checkpoint(structure), schedule)
     report = run_calibration(plan, Events())
@@ -54,7 +53,7 @@ def test_ranges_are_those_of_a_literal_forward_pass(
         assert product.range == product.maximum
 
 
-def test_positions_that_skip_a_layer_do_not_count(checkpoint: Checkpoint) -> None:
+def test_positions_that_skip_a_layer_do_not_count(checkpoint: Checkpoints) -> None:
     reports = [
         run_calibration(plan_of(checkpoint("pre_norm"), schedule), Events())
         for schedule in ("full", SKIPPING)
@@ -65,7 +64,7 @@ def test_positions_that_skip_a_layer_do_not_count(checkpoint: Checkpoint) -> Non
     assert (skipping["layer_001"], skipping["layer_005"]) == (6 + 1 + 17 + 4, full["layer_005"])
 
 
-def test_ranges_pass_the_exporters_check(checkpoint: Checkpoint) -> None:
+def test_ranges_pass_the_exporters_check(checkpoint: Checkpoints) -> None:
     plan = plan_of(checkpoint("pre_norm"))
     ranges = run_calibration(plan, Events()).ranges
     for precision in PRECISIONS:
@@ -75,7 +74,7 @@ def test_ranges_pass_the_exporters_check(checkpoint: Checkpoint) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_losses_are_those_of_plain_torch(
-    schedule: str, checkpoint: Checkpoint, reference_model: Reference
+    schedule: str, checkpoint: Checkpoints, reference_model: Reference
 ) -> None:
     plan = plan_of(checkpoint("pre_norm"), schedule)
     report = run_calibration(plan, Events())
@@ -89,7 +88,7 @@ def test_losses_are_those_of_plain_torch(
 def test_static_losses_are_those_of_a_model_with_rounded_products(
     name: Any,  # noqa: ANN401
     precision: PrecisionSpec,
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoints,
 ) -> None:
     """Reference: Hugging Face's untied model, its weights and inputs rounded with numpy only."""
     plan = plan_of(checkpoint("untied"), SKIPPING)
@@ -157,7 +156,7 @@ def test_rounding_clips_at_the_range() -> None:
 
 
 def test_one_engine_is_in_memory_at_a_time(
-    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[weakref.ref[nn.Module]] = []
     alive: list[int] = []
@@ -178,7 +177,7 @@ def test_one_engine_is_in_memory_at_a_time(
 
 
 def test_layers_see_batches_of_whole_texts_within_the_limit(
-    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(checkpoint("pre_norm"), batch_tokens=24)
     seen: list[list[int]] = []
@@ -195,7 +194,7 @@ def test_layers_see_batches_of_whole_texts_within_the_limit(
 
 
 def test_an_infinite_activation_names_its_product(
-    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(checkpoint("pre_norm"))
     reader = plan.checkpoint.reader

@@ -11,6 +11,7 @@ import pytest
 import torch
 from calibrations import SCHEDULES, literal_inputs, plan_of
 from command_line import run
+from fixture_types import Checkpoints
 from outliers import plant_outliers
 from transformers import OPTForCausalLM
 
@@ -25,7 +26,6 @@ from skipdec.exporter.quantization.ranges import ActivationRanges
 
 pytestmark = pytest.mark.usefixtures("verified_here")
 
-Checkpoint = Callable[[str], Path]
 SKIPPING = SCHEDULES[1]
 
 
@@ -37,7 +37,7 @@ def test_factors_balance_activations_and_weights() -> None:
 
 
 def test_channels_are_observed_at_scheduled_depth(
-    checkpoint: Checkpoint, reference_model: Callable[[str], OPTForCausalLM]
+    checkpoint: Checkpoints, reference_model: Callable[[str], OPTForCausalLM]
 ) -> None:
     plan = plan_of(checkpoint("pre_norm"), SKIPPING, migrate=0.5)
     report = run_calibration(plan, Events())
@@ -61,7 +61,7 @@ def test_channels_are_observed_at_scheduled_depth(
 @pytest.mark.parametrize(
     "structure", ["pre_norm", "post_norm", "no_bias", "untied", "llama", "qwen3"]
 )
-def test_migration_changes_nothing_in_float(structure: str, checkpoint: Checkpoint) -> None:
+def test_migration_changes_nothing_in_float(structure: str, checkpoint: Checkpoints) -> None:
     plain = run_calibration(plan_of(checkpoint(structure), SKIPPING), Events())
     migrated = run_calibration(plan_of(checkpoint(structure), SKIPPING, migrate=0.5), Events())
     assert migrated.migration is not None
@@ -75,7 +75,7 @@ def test_migration_changes_nothing_in_float(structure: str, checkpoint: Checkpoi
 
 
 @pytest.fixture(scope="module")
-def planted(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def planted(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return plant_outliers(checkpoint("pre_norm"), tmp_path_factory.mktemp("planted") / "model")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from evaluations import outcome
 from sacrebleu import corpus_bleu
 
 from skipdec.calib.evaluation.bootstrap import Bootstrap
@@ -16,14 +17,11 @@ from skipdec.engines.errors import UsageError
 
 def outcomes(lengths: Sequence[int], text: str = "a b c d") -> list[Outcome]:
     return [
-        Outcome(
-            text=text,
-            token_ids=tuple(range(length)),
-            is_cut=False,
+        outcome(
+            text,
+            token_ids=range(length),
             layers_per_token=(6,) * length,
             references=("a b c d",),
-            reference_tokens=4,
-            logprobs=(-1.0,),
         )
         for length in lengths
     ]

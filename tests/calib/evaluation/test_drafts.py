@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from command_line import config as options_file
 from command_line import run
 from evaluations import SKIPPING, write_rows
+from fixture_types import Checkpoints
 from text_bundles import STRUCTURE, copy_with_tokenizer
 
 from skipdec.calib.commands.evaluate import require_equal_texts
@@ -37,9 +36,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def config(
-    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> EvaluationConfig:
+def config(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> EvaluationConfig:
     directory = tmp_path_factory.mktemp("drafts")
     source = copy_with_tokenizer(checkpoint(STRUCTURE), directory / "checkpoint")
     bundle = directory / "bundle"

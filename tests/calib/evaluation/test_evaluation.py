@@ -10,6 +10,7 @@ from unittest.mock import Mock, patch
 import numpy as np
 import pytest
 from evaluations import SKIPPING
+from fixture_types import Exported
 from recorded_events import RecordedEvents
 from reference import Plan, full_plan, linear_plan, reference_logits
 from reports import as_json
@@ -50,10 +51,7 @@ def test_full_depth_runs_first_and_always(evaluation: Evaluation, config: Evalua
     ("row", "plan"), [(0, full_plan(6)), (1, linear_plan(6, 4, 2, 1, 4))], ids=["full", "2x"]
 )
 def test_perplexity_is_the_torch_models_at_the_same_depth(
-    evaluation: Evaluation,
-    reference_model: Callable[[str], OPTForCausalLM],
-    row: int,
-    plan: Plan,
+    evaluation: Evaluation, reference_model: Callable[[str], OPTForCausalLM], row: int, plan: Plan
 ) -> None:
     prompts = evaluation.rows[row].prepared.prompts
     logprobs = []
@@ -192,7 +190,7 @@ def test_prompts_without_room_are_cut_or_left_out_and_counted(
 
 
 def test_bad_rows_bundles_and_schedules_are_refused_at_once(
-    config: EvaluationConfig, exported: Callable[..., Path], tmp_path: Path
+    config: EvaluationConfig, exported: Exported, tmp_path: Path
 ) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"prompt": "ab", "completion": ""}\n')

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from evaluations import outcome
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,18 +33,6 @@ from skipdec.engines.errors import MissingExtraError, UsageError
 from skipdec.runtime.schedule import realised_depth
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=8).map(" ".join)
-
-
-def outcome(text: str = "a", **fields: object) -> Outcome:
-    defaults: dict[str, Any] = {
-        "token_ids": (5,),
-        "is_cut": False,
-        "layers_per_token": (6, 4),
-        "references": ("a",),
-        "reference_tokens": 1.0,
-        "logprobs": (-1.0,),
-    }
-    return Outcome(text=text, **(defaults | fields))
 
 
 def value(metric: Metric, *outcomes: Outcome) -> float:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from evaluations import SKIPPING
+from evaluations import SKIPPING, outcome
 from reports import as_json
 
 from skipdec.calib.data.data import DataConfig
@@ -42,18 +42,6 @@ def passages(
 def scored(passages: EvaluationConfig) -> Evaluation:
     """Return the result of ``passages``."""
     return evaluate(passages, Generator.open)
-
-
-def outcome(*logprobs: float) -> Outcome:
-    return Outcome(
-        text="",
-        token_ids=(),
-        is_cut=False,
-        layers_per_token=(6,) * len(logprobs),
-        references=("",),
-        reference_tokens=1,
-        logprobs=logprobs,
-    )
 
 
 def profiles(*schedules: list[Outcome]) -> list[PositionProfile]:
@@ -102,9 +90,10 @@ def test_excess_loss_is_zero_at_full_depth_and_at_position_0(scored: Evaluation)
 
 
 def test_late_and_early_excess_loss_are_distinguished() -> None:
-    full = [outcome(*[-1.0] * 20), outcome(*[-3.0] * 20)]
+    full = [outcome(logprobs=[value] * 20) for value in (-1.0, -3.0)]
     skipping = [
-        outcome(*[value] * 8, *[value - 0.5] * 8, *[value - 0.25] * 4) for value in (-1.0, -3.0)
+        outcome(logprobs=[*[value] * 8, *[value - 0.5] * 8, *[value - 0.25] * 4])
+        for value in (-1.0, -3.0)
     ]
     profile = profiles(full, skipping)[1]
     names = [figure.name for figure in profile.figures]
@@ -119,7 +108,7 @@ def test_late_and_early_excess_loss_are_distinguished() -> None:
 
 
 def test_two_buckets_are_too_few_to_compare() -> None:
-    assert profiles([outcome(-1.0, -1.0)])[0].late_minus_early is None
+    assert profiles([outcome(logprobs=[-1.0, -1.0])])[0].late_minus_early is None
 
 
 def test_scoring_only_generates_no_texts(passages: EvaluationConfig) -> None:

@@ -193,9 +193,7 @@ def test_a_target_beyond_the_fastest_is_refused_before_anything_is_scored(
     assert "searching" not in events.counts
 
 
-def test_target_beyond_bytes_is_refused_without_timing(
-    config: FitConfig,
-) -> None:
+def test_target_beyond_bytes_is_refused_without_timing(config: FitConfig) -> None:
     asked = config.updated(seconds=1, target_speedup=2.99)
     with (
         patch(MEASURE, side_effect=AssertionError("timed")),

@@ -6,18 +6,20 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from calibrations import SCHEDULES, literal_inputs, literal_loss
+from calibrations import SCHEDULES, literal_inputs, literal_loss, random_examples
+from fixture_types import Checkpoints
 from recorded_events import RecordedEvents
-from roundings import rounding_plan
 from tiny_models import tiny_model
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from skipdec.calib.rounding.config import RoundingConfig
 from skipdec.calib.rounding.files import CheckpointFiles
-from skipdec.calib.rounding.rounding import run_rounding
+from skipdec.calib.rounding.rounding import RoundingPlan, run_rounding
 from skipdec.engines.errors import CheckpointError
 from skipdec.engines.host.events import Events
 from skipdec.engines.manifest import EngineKind
@@ -29,11 +31,35 @@ from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.quantization.linear import LinearBlockQuantizer
 from skipdec.exporter.quantization.quantize import BlockQuantizer, WeightQuantizer
 from skipdec.runtime.generator import Generator
+from skipdec.runtime.schedule.text import parse_schedule
 
-Checkpoint = Callable[[str], Path]
 Reference = Callable[[str], PreTrainedModel]
 
 SKIPPING = SCHEDULES[1]
+
+
+def rounding_plan(
+    checkpoint: Path,
+    output: Path,
+    schedule: str = "full",
+    **options: Any,  # noqa: ANN401
+) -> RoundingPlan:
+    """Return a plan with the token ids of ``random_examples``: seeds 2 to round on, 3 held out."""
+    config = RoundingConfig(
+        model=str(checkpoint),
+        data={"path": Path("rows.jsonl")},
+        output=output,
+        **{"block_size": 16, "batch_tokens": 24, "schedule": schedule, **options},
+    )
+    opened = open_checkpoint(CheckpointSource(model=str(checkpoint)))
+    return RoundingPlan(
+        config=config,
+        checkpoint=opened,
+        schedule=parse_schedule(schedule, num_layers=opened.model.num_layers),
+        observed=random_examples(2),
+        held_out=random_examples(3),
+        warnings=(),
+    )
 
 
 def layer_products(checkpoint: Path) -> dict[tuple[str, str], np.ndarray]:
@@ -48,7 +74,7 @@ def layer_products(checkpoint: Path) -> dict[tuple[str, str], np.ndarray]:
 
 
 def test_the_exported_bundles_loss_is_the_reported_one(
-    checkpoint: Checkpoint, tmp_path: Path
+    checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", SKIPPING)
     events = RecordedEvents()
@@ -78,7 +104,7 @@ def test_the_exported_bundles_loss_is_the_reported_one(
     "structure", ["pre_norm", "post_norm", "no_bias", "no_final_norm", "llama"]
 )
 def test_the_written_weights_loss_is_the_reported_one(
-    structure: str, checkpoint: Checkpoint, tmp_path: Path
+    structure: str, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint(structure), tmp_path / "rounded", SKIPPING)
     report = run_rounding(plan, Events())
@@ -93,7 +119,7 @@ def test_the_written_weights_loss_is_the_reported_one(
 
 @pytest.mark.parametrize("schedule", [SCHEDULES[0], SKIPPING])
 def test_nearest_errors_and_exact_loss_match_a_literal_forward_pass(
-    schedule: str, checkpoint: Checkpoint, reference_model: Reference, tmp_path: Path
+    schedule: str, checkpoint: Checkpoints, reference_model: Reference, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", schedule)
     report = run_rounding(plan, Events())
@@ -117,7 +143,7 @@ def test_nearest_errors_and_exact_loss_match_a_literal_forward_pass(
 
 
 def test_on_its_own_texts_every_product_errs_less_than_to_nearest(
-    checkpoint: Checkpoint, tmp_path: Path
+    checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     plan = rounding_plan(checkpoint("untied"), tmp_path / "rounded", SKIPPING)
     report = run_rounding(replace(plan, held_out=plan.observed), Events())
@@ -151,7 +177,7 @@ def test_written_weights_are_unchanged_by_exports_rounding(
 
 @pytest.mark.parametrize("structure", ["post_norm", "untied", "qwen3"])
 def test_transformers_reads_it_and_the_rest_is_untouched(
-    structure: str, checkpoint: Checkpoint, reference_model: Reference, tmp_path: Path
+    structure: str, checkpoint: Checkpoints, reference_model: Reference, tmp_path: Path
 ) -> None:
     run_rounding(rounding_plan(checkpoint(structure), tmp_path / "rounded"), Events())
     model, loading = AutoModelForCausalLM.from_pretrained(
@@ -165,7 +191,7 @@ def test_transformers_reads_it_and_the_rest_is_untouched(
     assert changed == products | ({"lm_head.weight"} if structure != "post_norm" else set())
 
 
-def test_a_tied_head_can_be_untied(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_a_tied_head_can_be_untied(checkpoint: Checkpoints, tmp_path: Path) -> None:
     plan = rounding_plan(checkpoint("pre_norm"), tmp_path / "rounded", untie_head=True)
     report = run_rounding(plan, Events())
     assert (report.head, report.products[-1].weight) == ("gptq", "lm_head.weight")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fixture_types import Checkpoints, Exported
 from ragged_batches import batch_of
 from reference import reference_logits
 from tiny_models import EVERY_STRUCTURE
@@ -67,7 +68,7 @@ def forced_logprobs(
 def test_a_ragged_batch_equals_the_literal_reference(
     placement: str,
     structure: str,
-    checkpoint: Callable[[str], Path],
+    checkpoint: Checkpoints,
     reference_model: Callable[[str], PreTrainedModel],
 ) -> None:
     schedule = parse_schedule(SCHEDULE_OF_PLACEMENT[placement], num_layers=6)
@@ -93,7 +94,7 @@ def test_a_ragged_batch_equals_the_literal_reference(
 )
 @pytest.mark.parametrize("structure", ["post_norm", "llama"])
 def test_teacher_forcing_equals_the_exported_bundle(
-    structure: str, text: str, checkpoint: Callable[[str], Path], exported: Callable[..., Path]
+    structure: str, text: str, checkpoint: Checkpoints, exported: Exported
 ) -> None:
     schedule = parse_schedule(text, num_layers=6)
     rows = examples()
@@ -110,9 +111,7 @@ def test_teacher_forcing_equals_the_exported_bundle(
         np.testing.assert_allclose(chosen, expected.logprobs, rtol=0, atol=2e-5)
 
 
-def test_a_layer_runs_on_no_more_positions_than_the_longest_prefix(
-    checkpoint: Callable[[str], Path],
-) -> None:
+def test_a_layer_runs_on_no_more_positions_than_the_longest_prefix(checkpoint: Checkpoints) -> None:
     """Uses the worked example of the module, beside a row whose prompt is one token shorter."""
     schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
     rows = [TokenisedExample((5, 6), (7, 8, 9, 10, 11), ""), TokenisedExample((5,), (7, 8), "")]
@@ -126,7 +125,7 @@ def test_a_layer_runs_on_no_more_positions_than_the_longest_prefix(
     assert lengths.T.tolist() == [[6, 2, 2, 3, 5, 6], [2, 1, 1, 2, 2, 2]]
 
 
-def test_gradients_flow_through_every_parameter(checkpoint: Callable[[str], Path]) -> None:
+def test_gradients_flow_through_every_parameter(checkpoint: Checkpoints) -> None:
     """Also with recomputed activations; the prompt runs all layers, so all parameters take part."""
     schedule = parse_schedule(SCHEDULE_OF_PLACEMENT["bottom"], num_layers=6)
     gradients = []
@@ -161,6 +160,6 @@ def test_attention_is_causal_in_every_number_type(tokens: int) -> None:
     torch.testing.assert_close(whole, expected)
 
 
-def test_attention_without_causality_is_refused(checkpoint: Callable[[str], Path]) -> None:
+def test_attention_without_causality_is_refused(checkpoint: Checkpoints) -> None:
     with pytest.raises(UsageError, match="eager"):
         SkipOPTForCausalLM.from_pretrained(checkpoint("pre_norm"), attn_implementation="eager")

@@ -15,6 +15,8 @@ from skipdec.calib.tuning.plan import depth_share, plan_tuning
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.schedule.text import parse_schedule
 
+Settings = Callable[..., TuneConfig]
+
 MEDIAN = 4  # "abc" and the end
 LONG = {"prompt": "b c " * 18, "completion": "abc" * 5}  # the model has 64 positions
 
@@ -25,7 +27,7 @@ def write(path: Path, *rows: dict[str, str]) -> Path:
 
 
 @pytest.fixture
-def settings(model: Path, tmp_path: Path) -> Callable[..., TuneConfig]:
+def settings(model: Path, tmp_path: Path) -> Settings:
     """Return ``settings(**changes)``: a model of 6 layers, one token per byte, three rows."""
 
     def make(**changes: Any) -> TuneConfig:  # noqa: ANN401
@@ -59,7 +61,7 @@ def test_horizon_defaults_to_the_median_completion(
     schedule: str,
     horizon: int,
     is_median: bool,
-    settings: Callable[..., TuneConfig],
+    settings: Settings,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -85,7 +87,7 @@ def test_the_share_of_full_depth_counts_every_position(prompt: str) -> None:
 
 
 def test_held_out_rows_are_read_by_their_own_options_and_counted(
-    settings: Callable[..., TuneConfig], tmp_path: Path
+    settings: Settings, tmp_path: Path
 ) -> None:
     rows = ({"prompt": "a", "completion": "c" * 80}, {"prompt": "b", "completion": "c"}, LONG)
     held_out = write(tmp_path / "dev.jsonl", *rows)
@@ -104,7 +106,7 @@ def test_held_out_rows_are_read_by_their_own_options_and_counted(
 
 @pytest.mark.parametrize("schedule", ["9x", "step:max=4,min=2,steps=9"])
 def test_schedules_are_checked_beside_bad_data(
-    schedule: str, settings: Callable[..., TuneConfig], tmp_path: Path
+    schedule: str, settings: Settings, tmp_path: Path
 ) -> None:
     """Schedules that depend on the horizon are refused once it is known."""
     bad = write(tmp_path / "bad.jsonl", {"prompt": "a", "completion": ""})
@@ -125,7 +127,7 @@ def test_schedules_are_checked_beside_bad_data(
 
 
 def test_held_out_rows_are_checked_although_the_data_is_bad(
-    settings: Callable[..., TuneConfig], tmp_path: Path
+    settings: Settings, tmp_path: Path
 ) -> None:
     bad = write(tmp_path / "bad.jsonl", {"prompt": "a", "completion": ""})
     held_out = write(tmp_path / "dev.jsonl", {**LONG, "prompt": "b" * 70})
@@ -138,18 +140,14 @@ def test_held_out_rows_are_checked_although_the_data_is_bad(
     assert "dev.jsonl" not in str(caught.value)
 
 
-def test_a_length_beyond_the_model_is_one_problem(
-    settings: Callable[..., TuneConfig], tmp_path: Path
-) -> None:
+def test_a_length_beyond_the_model_is_one_problem(settings: Settings, tmp_path: Path) -> None:
     held_out = write(tmp_path / "dev.jsonl", {"prompt": "a", "completion": "b"})
     with pytest.raises(UsageError) as caught:
         plan_tuning(settings(max_length=9999, validation={"path": held_out}))
     assert caught.value.problems == ("is 9999; allowed: at most the model's 64",)
 
 
-def test_texts_may_be_longer_than_those_of_a_bundle_by_default(
-    settings: Callable[..., TuneConfig],
-) -> None:
+def test_texts_may_be_longer_than_those_of_a_bundle_by_default(settings: Settings) -> None:
     sizes = "family=llama,layers=6,width=32,heads=2,positions=16384"
     chosen = settings(model=None, from_scratch=sizes, vocab_size=300, max_length=10000)
     assert plan_tuning(chosen).model.max_seq_len == 10000

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from fixture_types import Checkpoints
 from ragged_batches import ROWS, batch_of
 from torch.nn import functional as F
 from transformers import TrainerState, TrainingArguments
@@ -64,7 +64,7 @@ def trainer(
 
 
 def test_a_step_runs_its_schedule_and_an_evaluation_the_target(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     model = load_skip_model(checkpoint("pre_norm"), "opt")
     target = parse_schedule("constant:max=2", num_layers=6)
@@ -80,7 +80,7 @@ def test_a_step_runs_its_schedule_and_an_evaluation_the_target(
 
 
 def test_distillation_is_the_divergence_from_full_depth(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     """Compare with the formula of TuneConfig, on the rows with labels only."""
     model, teacher = (load_skip_model(checkpoint("pre_norm"), "opt") for _ in range(2))

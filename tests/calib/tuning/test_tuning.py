@@ -40,6 +40,8 @@ from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.tokens.sampling import SamplingParams
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
+Settings = Callable[..., TuneConfig]
+
 NAMES = ("Ant", "Bee", "Cat", "Dog", "Eel", "Fox", "Gnu", "Hen")
 SCHEDULE = "linear:max=3,min=2,warmup=1"
 FRESH = {"model": None, "from_scratch": "layers=4,width=32,heads=2,positions=48", "vocab_size": 300}
@@ -64,7 +66,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def settings(rows: Path, tmp_path: Path) -> Callable[..., TuneConfig]:
+def settings(rows: Path, tmp_path: Path) -> Settings:
     """Return ``settings(name, **changes)``: 12 steps of a fresh 4-layer model, to tmp_path/name."""
 
     def make(name: str = "tuned", **changes: Any) -> TuneConfig:  # noqa: ANN401
@@ -113,11 +115,7 @@ def assert_same_weights(first: Path, second: Path, tolerance: float = 0.0) -> No
 
 
 def test_loss_falls_and_the_output_exports_with_its_schedule(
-    small: Path,
-    rows: Path,
-    settings: Callable[..., TuneConfig],
-    tmp_path: Path,
-    own_thread_pools: None,
+    small: Path, rows: Path, settings: Settings, tmp_path: Path, own_thread_pools: None
 ) -> None:
     data = {"path": rows, "prompt_template": "{prompt} ="}
     config = settings(model=str(small), max_steps=60, data=data, validation=rows, batch_size=8)
@@ -184,7 +182,7 @@ def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: P
     assert "put into" not in run(*command, *options_file(opening={"raw_prompts": True})).stderr
 
 
-def test_the_horizon_is_the_median_completion(settings: Callable[..., TuneConfig]) -> None:
+def test_the_horizon_is_the_median_completion(settings: Settings) -> None:
     named = tune(settings("named", schedule=f"{SCHEDULE},horizon=5", max_steps=1))
     median = tune(settings("median", max_steps=1))
     assert (named.horizon_is_median, named.schedule["horizon"]) == (False, 5)
@@ -194,7 +192,7 @@ def test_the_horizon_is_the_median_completion(settings: Callable[..., TuneConfig
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_the_step_and_saves_it_so_that_resuming_gives_the_same_weights(
-    number: int, settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
+    number: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"save_steps": 100, "max_steps": 5}
     tune(settings("undisturbed", **options))
@@ -213,12 +211,12 @@ def test_a_signal_ends_the_step_and_saves_it_so_that_resuming_gives_the_same_wei
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
 
-def test_resuming_what_was_never_saved_begins_anew(settings: Callable[..., TuneConfig]) -> None:
+def test_resuming_what_was_never_saved_begins_anew(settings: Settings) -> None:
     report = tune(settings("anew", max_steps=1, resume=True))
     assert "there is no save to resume, so the tuning begins anew" in report.warnings
 
 
-def test_every_stage_says_how_many_steps_it_has(settings: Callable[..., TuneConfig]) -> None:
+def test_every_stage_says_how_many_steps_it_has(settings: Settings) -> None:
     events = RecordedEvents()
     tune(settings("counted", max_steps=1, validation=settings().data), events)
     for stage in ("checking", "loading", "held-out loss", "tuning"):
@@ -242,7 +240,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
     options: dict[str, Any],
     is_damaged: bool,
     small: Path,
-    settings: Callable[..., TuneConfig],
+    settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Interrupted in the fourth of six epochs, a step after a save; one without its optimizer is
@@ -269,7 +267,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
 
 
 def test_finished_but_unpublished_run_resumes_without_another_step(
-    settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in the second epoch while its result is written; another step would change it."""
 
@@ -300,7 +298,7 @@ def test_finished_but_unpublished_run_resumes_without_another_step(
     ids=["accumulated parts", "recomputed activations"],
 )
 def test_ways_to_save_memory_change_no_weights(
-    plain: dict[str, Any], other: dict[str, Any], settings: Callable[..., TuneConfig]
+    plain: dict[str, Any], other: dict[str, Any], settings: Settings
 ) -> None:
     """Every token has the same weight although accumulated parts differ in size."""
     tune(settings("plain", max_steps=3, **plain))
@@ -308,15 +306,13 @@ def test_ways_to_save_memory_change_no_weights(
     assert_same_weights(settings("other").output, settings("plain").output, 2e-5)
 
 
-def test_bfloat16_learns(settings: Callable[..., TuneConfig]) -> None:
+def test_bfloat16_learns(settings: Settings) -> None:
     report = tune(settings(bf16=True, save_dtype="bfloat16"))
     assert report.losses[-1].loss < report.losses[0].loss
     assert {tensor.dtype for tensor in weights(report.output).values()} == {torch.bfloat16}
 
 
-def test_adapters_are_merged_into_the_weights(
-    small: Path, settings: Callable[..., TuneConfig]
-) -> None:
+def test_adapters_are_merged_into_the_weights(small: Path, settings: Settings) -> None:
     options = {"model": str(small), "lora": 2}
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
@@ -331,16 +327,14 @@ def test_adapters_are_merged_into_the_weights(
 
 
 def test_adapters_without_peft_name_the_pip_command(
-    small: Path, settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
+    small: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skipdec.calib.tuning.plan.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="pip install peft"):
         tune(settings(model=str(small), lora=2))
 
 
-def test_an_existing_output_is_only_replaced_by_force(
-    settings: Callable[..., TuneConfig], tmp_path: Path
-) -> None:
+def test_an_existing_output_is_only_replaced_by_force(settings: Settings, tmp_path: Path) -> None:
     tune(settings(max_steps=1))
     with pytest.raises(UsageError, match="pass --force"):
         tune(settings(max_steps=1))
@@ -353,7 +347,7 @@ def test_an_existing_output_is_only_replaced_by_force(
 
 
 def test_all_problems_are_reported_before_work(
-    rows: Path, small: Path, settings: Callable[..., TuneConfig], tmp_path: Path
+    rows: Path, small: Path, settings: Settings, tmp_path: Path
 ) -> None:
     long = tmp_path / "long.jsonl"
     long.write_text(rows.read_text() + json.dumps({"prompt": "ab" * 60, "completion": "x"}) + "\n")
@@ -373,7 +367,7 @@ def test_all_problems_are_reported_before_work(
 
 
 def test_events_come_in_order_and_the_curve_of_a_short_run_is_seen(
-    settings: Callable[..., TuneConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = RecordedEvents()
     report = tune(settings(max_steps=2), events)

@@ -90,9 +90,7 @@ def test_memory_freed_during_a_capture_is_no_part_of_the_graph(device: HostDevic
     device.synchronize()
 
 
-def test_work_behind_work_that_fails_is_dropped_but_its_memory_is_freed(
-    device: HostDevice,
-) -> None:
+def test_work_behind_work_that_fails_is_dropped_but_its_memory_is_freed(device: HostDevice) -> None:
     address, ran = device.allocate(8), []
     device.fill(1, 8, 0)  # nothing is allocated there
     device.enqueue(lambda: ran.append("behind"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from fixture_types import Exported
 
 from skipdec.engines.backends.ort import OrtBackend
 from skipdec.engines.backends.ort_cuda import OrtCudaBackend, OrtRehearsalBackend
@@ -24,7 +24,7 @@ REMEDY = "skipdec export MODEL --kernels onnxruntime"
 
 
 @pytest.fixture
-def bundle(exported: Callable[..., Path]) -> EngineBundle:
+def bundle(exported: Exported) -> EngineBundle:
     bundle = EngineBundle.open(exported("pre_norm"))
     return replace(bundle, manifest=bundle.manifest.model_copy(update={"kernels": "skipdec"}))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 from backend_tensors import download, overwrite, upload_all
+from fixture_types import Exported
 from host_device import HostDevice
 from numpy.typing import NDArray
 
@@ -60,7 +59,7 @@ def layer_arrays(bundle: EngineBundle, past: list[int], total: int) -> dict[Tens
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("past", [[5], [3, 5, 1], [0, 8]])
 def test_the_capacity_may_stand_for_the_longest_row(
-    exported: Callable[..., Path], backend: OrtRehearsalBackend, dtype: str, past: list[int]
+    exported: Exported, backend: OrtRehearsalBackend, dtype: str, past: list[int]
 ) -> None:
     """A captured step keeps ``total_sequence_length``, so it need not be exact."""
     bundle = EngineBundle.open(exported("pre_norm", dtype=dtype))
@@ -78,7 +77,7 @@ def test_the_capacity_may_stand_for_the_longest_row(
 
 
 def test_a_host_scalar_counts_as_it_was_when_bound(
-    exported: Callable[..., Path], backend: OrtRehearsalBackend
+    exported: Exported, backend: OrtRehearsalBackend
 ) -> None:
     bundle = EngineBundle.open(exported("pre_norm"))
     arrays = layer_arrays(bundle, [5], CAPACITY)
@@ -90,7 +89,7 @@ def test_a_host_scalar_counts_as_it_was_when_bound(
 
 
 def test_kernel_errors_appear_when_the_device_executes(
-    exported: Callable[..., Path], backend: OrtRehearsalBackend
+    exported: Exported, backend: OrtRehearsalBackend
 ) -> None:
     bundle = EngineBundle.open(exported("pre_norm"))
     tensors = upload_all(backend, layer_arrays(bundle, [5], CAPACITY))
@@ -145,7 +144,7 @@ def cuda_backend(monkeypatch: pytest.MonkeyPatch) -> OrtCudaBackend:
     ],
 )
 def test_operators_without_a_kernel_lead_to_another_export(
-    exported: Callable[..., Path],
+    exported: Exported,
     cuda_backend: OrtCudaBackend,
     monkeypatch: pytest.MonkeyPatch,
     words: str,
@@ -163,42 +162,33 @@ def test_operators_without_a_kernel_lead_to_another_export(
     )
 
 
-def test_a_session_that_fell_back_to_the_cpu_is_refused(
-    exported: Callable[..., Path], cuda_backend: OrtCudaBackend, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", "CUDAExecutionProvider"])
+def test_sessions_run_on_cuda_without_a_memory_pattern_or_are_refused(
+    exported: Exported, cuda_backend: OrtCudaBackend, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
+    """A memory pattern would allocate in a capture; a session may fall back to the CPU."""
     asked = []
 
     def open_session(*arguments: Any, **_: object) -> FakeSession:  # noqa: ANN401
-        asked.extend(arguments[-1])
-        return FakeSession("CPUExecutionProvider")
+        asked.append(arguments)
+        return FakeSession(provider)
 
     monkeypatch.setattr(ort_cuda, "open_session", open_session)
     bundle = EngineBundle.open(exported("pre_norm"))
-    with pytest.raises(EnvironmentMismatchError, match=r"onnxruntime-gpu\[cuda,cudnn\]"):
+    if provider == "CPUExecutionProvider":
+        with pytest.raises(EnvironmentMismatchError, match=r"onnxruntime-gpu\[cuda,cudnn\]"):
+            cuda_backend.load(bundle, bundle.manifest.head)
+    else:
         cuda_backend.load(bundle, bundle.manifest.head)
-    ((provider, settings),) = asked
-    assert provider == "CUDAExecutionProvider"
+    (arguments,) = asked
+    ((asked_provider, settings),) = arguments[-1]
+    assert asked_provider == "CUDAExecutionProvider"
     assert settings["user_compute_stream"] == str(cuda_backend.device.stream)
-
-
-def test_sessions_on_cuda_have_no_memory_pattern_which_would_allocate_in_a_capture(
-    exported: Callable[..., Path], cuda_backend: OrtCudaBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patterns = []
-
-    def open_session(*arguments: Any, **_: object) -> FakeSession:  # noqa: ANN401
-        options = arguments[2]
-        patterns.append(options.enable_mem_pattern)
-        return FakeSession("CUDAExecutionProvider")
-
-    monkeypatch.setattr(ort_cuda, "open_session", open_session)
-    bundle = EngineBundle.open(exported("pre_norm"))
-    cuda_backend.load(bundle, bundle.manifest.head)
-    assert patterns == [False]
+    assert arguments[2].enable_mem_pattern is False
 
 
 def test_onnxruntimes_log_is_quiet_while_any_session_opens_on_cuda(
-    exported: Callable[..., Path], cuda_backend: OrtCudaBackend, monkeypatch: pytest.MonkeyPatch
+    exported: Exported, cuda_backend: OrtCudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One session opens while another one does, as in two threads; the second fails."""
     bundle = EngineBundle.open(exported("pre_norm"))
@@ -223,7 +213,7 @@ def test_onnxruntimes_log_is_quiet_while_any_session_opens_on_cuda(
 
 @pytest.mark.parametrize("unwritten", [TensorRole.PAST_KEY, TensorRole.PAST_VALUE])
 def test_a_rehearsed_engine_fails_on_caches_that_nobody_wrote(
-    exported: Callable[..., Path], backend: OrtRehearsalBackend, unwritten: TensorRole
+    exported: Exported, backend: OrtRehearsalBackend, unwritten: TensorRole
 ) -> None:
     """Attention on an H200 multiplied them by 0, and NaN stays NaN."""
     bundle = EngineBundle.open(exported("pre_norm", dtype="float16"))
@@ -240,7 +230,7 @@ def test_a_rehearsed_engine_fails_on_caches_that_nobody_wrote(
 
 
 def test_a_rehearsed_capture_fails_where_onnxruntime_would_allocate(
-    exported: Callable[..., Path], backend: OrtRehearsalBackend, monkeypatch: pytest.MonkeyPatch
+    exported: Exported, backend: OrtRehearsalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On CUDA the second run with a memory pattern allocates, and the first one always does."""
     bundle = EngineBundle.open(exported("pre_norm"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from backend_tensors import overwrite
+from fixture_types import Exported
 from loaded_backends import BACKENDS, ON_GPUS, Loaded
 
 from skipdec.engines.bundle.files import HeldDirectory
@@ -27,9 +28,7 @@ from skipdec.engines.memory import DeviceBuffer, DeviceTensor
     ],
 )
 def loaded(
-    request: pytest.FixtureRequest,
-    exported: Callable[..., Path],
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, exported: Exported, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Loaded]:
     try:
         loaded = BACKENDS[request.param](exported, tmp_path_factory.mktemp("contract"))

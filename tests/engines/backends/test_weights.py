@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from fixture_types import Exported
 from mutations import copy_bundle
 
 from skipdec.engines.backends.ort import OrtBackend
@@ -26,7 +26,7 @@ WITH_KERNELS = pytest.mark.skipif(find_library() is None, reason="the kernels we
 
 
 @pytest.fixture
-def bundle(exported: Callable[..., Path], tmp_path: Path) -> EngineBundle:
+def bundle(exported: Exported, tmp_path: Path) -> EngineBundle:
     """Return a private bundle whose files are hashed by each loader."""
     path = copy_bundle(exported("pre_norm", quantize="int8"), tmp_path / "bundle")
     bundle = EngineBundle.open(path)
@@ -92,9 +92,7 @@ def test_where_weights_can_lie(device: str, weights: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"quantize": "int8"}, {"dtype": "float16"}])
-def test_tensors_are_where_onnx_finds_them(
-    exported: Callable[..., Path], options: dict[str, str]
-) -> None:
+def test_tensors_are_where_onnx_finds_them(exported: Exported, options: dict[str, str]) -> None:
     bundle = EngineBundle.open(exported("pre_norm", **options))
     for engine in bundle.manifest.engines:
         path = bundle.path / engine.graph

@@ -99,9 +99,7 @@ def test_a_directory_that_all_may_write_to_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_foreign_directory_is_refused_unless_its_parent_is_theirs_too(
-    tmp_path: Path,
-) -> None:
+def test_foreign_directory_is_refused_unless_its_parent_is_theirs_too(tmp_path: Path) -> None:
     directory = tmp_path / ".bundle.partial"
     directory.mkdir()
     os.chown(directory, 12345, -1)

@@ -184,10 +184,7 @@ def run_and_die_before_step(number: int, action: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("kernel_exchanges", [True, False])
 def test_killed_at_any_step_of_a_replacement_old_or_new_opens_whole(
-    tmp_path: Path,
-    make_bundle: MakeBundle,
-    monkeypatch: pytest.MonkeyPatch,
-    kernel_exchanges: bool,
+    tmp_path: Path, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch, kernel_exchanges: bool
 ) -> None:
     if not kernel_exchanges:
         monkeypatch.setattr(bundle_swap, "exchange", lambda first, second: False)

@@ -8,6 +8,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,8 +25,9 @@ from linear_layers import (
     random_layer,
 )
 from one_operator import available_instruction_sets
-from onnxruntime_products import integer_chain, matmul_nbits, session_of
+from onnx import numpy_helper
 
+from skipdec.engines.backends.ort import session_options
 from skipdec.engines.kernels.packing import pack_half, pack_int8, unpack_half, unpack_int8
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +36,19 @@ pytestmark = pytest.mark.skipif(
     not available_instruction_sets(), reason="the kernels were not compiled"
 )
 
+INTEGER_CHAIN = """
+    magnitudes = Abs(x)
+    peak = ReduceMax<keepdims = 1>(magnitudes, axis)
+    row_scale = Div(peak, maximum)
+    shape = Shape(row_scale)
+    zeros = ConstantOfShape<value = uint8[1] {128}>(shape)
+    quantised = QuantizeLinear<axis = -1, block_size = DEPTH>(x, row_scale, zeros)
+    sums = MatMulInteger(quantised, codes, zero_point)
+    floats = Cast<to = 1>(sums)
+    scaled = Mul(floats, scale)
+    product = Mul(scaled, row_scale)
+    biased = Add(product, bias)
+    y = Relu(biased)"""
 EXACT = [form for form in FORMS if form not in DTYPES]
 EVERY_BITS = pytest.mark.parametrize("bits", [4, 8])
 
@@ -116,11 +132,31 @@ def test_subnormal_and_infinite_weights_are_taken_as_they_are(instruction_set: s
     np.testing.assert_array_equal(y, expected)
 
 
+def onnxruntimes(body: str, constants: dict[str, Array], x: Array) -> Array:
+    """Return y of x [M, K] by ONNX Runtime's operators, as exports write them."""
+    text = f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        parts (float[M, K] x) => (float[M, N] y) {{ {body} }}"""
+    model = onnx.parser.parse_model(text)
+    tensors = (numpy_helper.from_array(array, name) for name, array in constants.items())
+    model.graph.initializer.extend(tensors)
+    options = session_options(1)
+    options.add_session_config_entry("session.x64quantprecision", "1")  # exact without VNNI
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+    y: Array = session.run(None, {"x": x})[0]
+    return y
+
+
 def test_columns_equal_the_nodes_of_onnx_runtime(instruction_set: str) -> None:
     layer = QuantizedLayer.random(333, 100, bias=True, activation=RELU)
     x = layer.rows(37)
-    chain = session_of([integer_chain("chain", layer.weight, layer.scale, layer.bias, relu=True)])
-    np.testing.assert_array_equal(layer.run(x), chain.run(None, {"x": x})[0])
+    assert layer.scale is not None
+    assert layer.bias is not None
+    constants: dict[str, Array] = {"codes": layer.weight, "scale": layer.scale, "bias": layer.bias}
+    constants |= {"axis": np.array([-1]), "maximum": np.array(127, np.float32)}
+    constants["zero_point"] = np.array(128, np.uint8)
+    body = INTEGER_CHAIN.replace("DEPTH", "333")
+    np.testing.assert_array_equal(layer.run(x), onnxruntimes(body, constants, x))
 
 
 @EVERY_BITS
@@ -131,10 +167,11 @@ def test_blocks_are_close_to_matmulnbits_and_to_the_float_product(
 ) -> None:
     layer = BlockLayer.random(512, 96, block_size=block_size, bits=bits)
     tensors = layer.quantizer.plain.encode(layer.weight)
-    product = matmul_nbits("y", tensors["quantized"], tensors["scale"], 512, bits)
-    session = session_of([product], threads=1)
+    constants = {"codes": tensors["quantized"], "scale": tensors["scale"].astype(np.float32)}
+    attributes = f"K = 512, N = 96, bits = {bits}, block_size = {block_size}, accuracy_level = 4"
     x = layer.rows(rows)
-    y, (of_onnxruntime,) = layer.run(x), session.run(None, {"x": x})
+    body = f"y = com.microsoft.MatMulNBits<{attributes}>(x, codes, scale)"
+    y, of_onnxruntime = layer.run(x), onnxruntimes(body, constants, x)
     by_floats = x @ layer.quantizer.dequantized(layer.weight)
     norm = np.linalg.norm
     assert norm(y - of_onnxruntime) < 0.01 * norm(by_floats)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import fake_tensorrt
@@ -13,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 from backend_tensors import download, upload
-from tensorrt_machine import CAPACITY, Machine, Tensors, edit_plan, small_bundle
+from tensorrt_machine import CAPACITY, Compiled, Machine, Tensors, edit_plan
 
-from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import DeviceTensor
@@ -25,19 +22,8 @@ if TYPE_CHECKING:
     from transformers import OPTForCausalLM
 
 
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
-@pytest.fixture
-def compiled(exported: Callable[..., Path], tmp_path: Path) -> Callable[..., EngineBundle]:
-    """Return ``compiled(**build)``, see ``small_bundle``."""
-    return partial(small_bundle, exported, tmp_path)
-
-
 def test_all_engines_share_one_scratch_buffer_that_serves_the_largest(
-    machine: Machine, compiled: Callable[..., EngineBundle]
+    machine: Machine, compiled: Compiled
 ) -> None:
     bundle = compiled()
     sessions = [machine.load(bundle, spec.name) for spec in bundle.manifest.all_engines]
@@ -51,7 +37,7 @@ def test_all_engines_share_one_scratch_buffer_that_serves_the_largest(
 
 
 def test_growing_scratch_leaves_earlier_bindings_and_graphs_as_they_are(
-    machine: Machine, compiled: Callable[..., EngineBundle]
+    machine: Machine, compiled: Compiled
 ) -> None:
     bundle = compiled()
     session = machine.load(bundle)
@@ -76,19 +62,13 @@ def test_growing_scratch_leaves_earlier_bindings_and_graphs_as_they_are(
 
 @pytest.mark.parametrize(("rows", "step", "profile"), [(1, 1, 0), (8, 1, 0), (1, 2, 1), (4, 12, 1)])
 def test_a_step_of_one_token_takes_the_decode_profile(
-    machine: Machine,
-    compiled: Callable[..., EngineBundle],
-    rows: int,
-    step: int,
-    profile: int,
+    machine: Machine, compiled: Compiled, rows: int, step: int, profile: int
 ) -> None:
     machine.bind(machine.load(compiled()), rows, step).run()
     assert machine.trt.executions[0].profile == profile
 
 
-def test_engines_of_one_profile_take_that(
-    machine: Machine, compiled: Callable[..., EngineBundle]
-) -> None:
+def test_engines_of_one_profile_take_that(machine: Machine, compiled: Compiled) -> None:
     session = machine.load(compiled(), "candidates")
     session.bind(machine.tensors(session.spec, rows=1, gathered=8)).run()
     assert machine.trt.executions[0].profile == 0
@@ -103,7 +83,7 @@ def test_engines_of_one_profile_take_that(
     ],
 )
 def test_shapes_that_no_profile_takes_are_named_with_what_they_take(
-    machine: Machine, compiled: Callable[..., EngineBundle], rows: int, step: int, words: str
+    machine: Machine, compiled: Compiled, rows: int, step: int, words: str
 ) -> None:
     session = machine.load(compiled())
     with pytest.raises(UsageError, match=words):
@@ -111,7 +91,7 @@ def test_shapes_that_no_profile_takes_are_named_with_what_they_take(
 
 
 def test_each_bucket_has_its_plan_and_takes_no_other_capacity(
-    machine: Machine, compiled: Callable[..., EngineBundle]
+    machine: Machine, compiled: Compiled
 ) -> None:
     bundle = compiled()
     spec = bundle.manifest.layers[0]
@@ -122,7 +102,7 @@ def test_each_bucket_has_its_plan_and_takes_no_other_capacity(
 
 
 def test_outputs_of_other_rows_than_the_inputs_are_refused(
-    machine: Machine, compiled: Callable[..., EngineBundle]
+    machine: Machine, compiled: Compiled
 ) -> None:
     session = machine.load(compiled())
     tensors = machine.tensors(session.spec, rows=2)
@@ -131,9 +111,7 @@ def test_outputs_of_other_rows_than_the_inputs_are_refused(
         session.bind(tensors)
 
 
-def test_past_and_present_must_be_one_tensor(
-    machine: Machine, compiled: Callable[..., EngineBundle]
-) -> None:
+def test_past_and_present_must_be_one_tensor(machine: Machine, compiled: Compiled) -> None:
     session = machine.load(compiled())
     tensors = machine.tensors(session.spec, rows=1)
     tensors[TensorRole.PRESENT_KEY] = machine.tensors(session.spec, rows=1)[TensorRole.PAST_KEY]
@@ -141,9 +119,7 @@ def test_past_and_present_must_be_one_tensor(
         session.bind(tensors)
 
 
-def test_a_refused_run_says_why_in_tensorrts_words(
-    machine: Machine, compiled: Callable[..., EngineBundle]
-) -> None:
+def test_a_refused_run_says_why_in_tensorrts_words(machine: Machine, compiled: Compiled) -> None:
     binding = machine.bind(machine.load(compiled()), rows=1)
     for words in ("no kernel image", "out of tea"):  # each error once
         machine.trt.refusal = words
@@ -165,9 +141,7 @@ def test_a_flood_of_errors_is_cut_short(machine: Machine) -> None:
     assert recorder.take() == "TensorRT gave no reason"
 
 
-def test_a_bindings_addresses_are_those_it_was_given(
-    machine: Machine, compiled: Callable[..., EngineBundle]
-) -> None:
+def test_a_bindings_addresses_are_those_it_was_given(machine: Machine, compiled: Compiled) -> None:
     session = machine.load(compiled())
     there = machine.tensors(session.spec, rows=2)
     back = there | {
@@ -186,7 +160,7 @@ def test_a_bindings_addresses_are_those_it_was_given(
 
 
 def test_contexts_are_kept_for_the_next_binding_of_their_profile(
-    machine: Machine, compiled: Callable[..., EngineBundle]
+    machine: Machine, compiled: Compiled
 ) -> None:
     session = machine.load(compiled())
     for rows in (1, 2, 3):  # one after the other, released before the device comes to it
@@ -211,9 +185,7 @@ def test_contexts_are_kept_for_the_next_binding_of_their_profile(
     assert len(machine.trt.settings) == 3
 
 
-def test_rtx_makes_the_kernels_of_decode_steps_before_they_are_captured(
-    compiled: Callable[..., EngineBundle],
-) -> None:
+def test_rtx_makes_the_kernels_of_decode_steps_before_they_are_captured(compiled: Compiled) -> None:
     machine = Machine(backend=TensorRtRtxBackend)
     session = machine.load(compiled(target="tensorrt-rtx"))
     machine.bind(session, rows=1)
@@ -226,9 +198,7 @@ def test_rtx_makes_the_kernels_of_decode_steps_before_they_are_captured(
 
 
 def test_prompt_through_fake_plans_gives_the_models_logits(
-    machine: Machine,
-    compiled: Callable[..., EngineBundle],
-    reference_model: Callable[[str], OPTForCausalLM],
+    machine: Machine, compiled: Compiled, reference_model: Callable[[str], OPTForCausalLM]
 ) -> None:
     role, bundle = TensorRole, compiled()
     prompt = np.array([[5, 17, 99]], np.int64)

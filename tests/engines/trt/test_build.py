@@ -194,29 +194,6 @@ def test_a_builder_that_dies_is_the_failure_of_its_engine(
     assert not output.exists()
 
 
-def take_attention_apart_in_float32(graph: ir.Graph) -> None:
-    """Put casts around attention that may be decomposed, which crashes TensorRT-RTX 1.7."""
-    (attention,) = (node for node in graph if node.op_type == "Attention")
-    attention.attributes["TRT_decomposable"] = ir.AttrInt64("TRT_decomposable", 1)
-    (use,) = attention.outputs[0].uses()
-    for index in range(3):
-        cast = ir.node("Cast", [attention.inputs[index]], {"to": ir.DataType.FLOAT})
-        graph.insert_before(attention, cast)
-        attention.replace_input_with(index, cast.outputs[0])
-    back = ir.node("Cast", [attention.outputs[0]], {"to": ir.DataType.FLOAT16})
-    graph.insert_after(attention, back)
-    use.node.replace_input_with(use.idx, back.outputs[0])
-
-
-@needs_tensorrt_rtx
-def test_a_graph_that_crashes_the_builder_leaves_this_process_alive(
-    request_of_layer: PlanRequest, output: Path
-) -> None:
-    with pytest.raises(EngineBuildError, match=r"engine layer_000 \| the builder crashed"):
-        build_plan(edited(request_of_layer, take_attention_apart_in_float32), output)
-    assert not output.exists()
-
-
 @needs_tensorrt_rtx
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_any_end_of_the_call_ends_the_builder_and_leaves_nothing(
@@ -254,11 +231,6 @@ def catches(pid: int, number: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught, 16) >> (number - 1) & 1)
-
-
-def test_a_request_survives_its_way_to_the_worker(tmp_path: Path) -> None:
-    request = layer_request(tmp_path)
-    assert PlanRequest.model_validate_json(request.model_dump_json()) == request
 
 
 def machine(

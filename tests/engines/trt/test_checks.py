@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_tensorrt import VERSION
 from host_device import HostDevice
-from tensorrt_machine import Machine, edit_plan, small_bundle
+from tensorrt_machine import Compiled, Machine, edit_plan
 
-from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, EnvironmentMismatchError, MissingExtraError
 from skipdec.engines.trt.backend import TensorRtRtxBackend
 from skipdec.engines.trt.library import load_library
-
-
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
-@pytest.fixture
-def compiled(exported: Callable[..., Path], tmp_path: Path) -> Callable[..., EngineBundle]:
-    """Return ``compiled(**build)``, see ``small_bundle``."""
-    return partial(small_bundle, exported, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +23,7 @@ def compiled(exported: Callable[..., Path], tmp_path: Path) -> Callable[..., Eng
     ],
 )
 def test_a_plan_that_is_not_what_the_manifest_says_is_refused(
-    machine: Machine, compiled: Callable[..., EngineBundle], changes: dict[str, Any], words: str
+    machine: Machine, compiled: Compiled, changes: dict[str, Any], words: str
 ) -> None:
     bundle = compiled()
     edit_plan(bundle, bundle.manifest.layers[0], **changes)
@@ -46,9 +31,7 @@ def test_a_plan_that_is_not_what_the_manifest_says_is_refused(
         machine.load(bundle)
 
 
-def test_every_tensor_of_another_kind_is_named(
-    machine: Machine, compiled: Callable[..., EngineBundle]
-) -> None:
+def test_every_tensor_of_another_kind_is_named(machine: Machine, compiled: Compiled) -> None:
     bundle = compiled()
     spec = bundle.manifest.layers[0]
     plan = json.loads(bundle.file(spec.graph).read_text())
@@ -72,7 +55,7 @@ def test_every_tensor_of_another_kind_is_named(
     ],
 )
 def test_plans_for_another_machine_are_refused_with_a_rebuild_command(
-    compiled: Callable[..., EngineBundle], here: dict[str, str], build: dict[str, Any], problem: str
+    compiled: Compiled, here: dict[str, str], build: dict[str, Any], problem: str
 ) -> None:
     bundle = compiled(**build)
     with pytest.raises(EnvironmentMismatchError) as caught:
@@ -89,24 +72,20 @@ def test_plans_for_another_machine_are_refused_with_a_rebuild_command(
     ],
 )
 def test_plans_run_on_compatible_gpus(
-    compiled: Callable[..., EngineBundle], here: dict[str, str], build: dict[str, Any]
+    compiled: Compiled, here: dict[str, str], build: dict[str, Any]
 ) -> None:
     machine = Machine(**here)
     machine.bind(machine.load(compiled(**build)), rows=1)
 
 
-def test_a_broken_plan_is_named_with_tensorrts_words(
-    machine: Machine, compiled: Callable[..., EngineBundle]
-) -> None:
+def test_a_broken_plan_is_named_with_tensorrts_words(machine: Machine, compiled: Compiled) -> None:
     bundle = compiled()
     bundle.file(bundle.manifest.head.graph).write_bytes(b"not a plan")
     with pytest.raises(BundleError, match=r"head .*TensorRT can't load it: .*no header"):
         machine.load(bundle, "head")
 
 
-def test_the_real_library_says_why_it_takes_no_plan(
-    compiled: Callable[..., EngineBundle],
-) -> None:
+def test_the_real_library_says_why_it_takes_no_plan(compiled: Compiled) -> None:
     try:
         library = load_library("tensorrt-rtx")
     except MissingExtraError as error:

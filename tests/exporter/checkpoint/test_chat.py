@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Checkpoints
 from text_bundles import CHAT_TEMPLATE, STRUCTURE, copy_with_tokenizer, export_chat_bundle
 
 from skipdec import Generator, SamplingParams
@@ -22,7 +22,7 @@ MESSAGES = [{"role": "user", "content": "Hi </s> you"}]
 
 
 @pytest.fixture
-def source(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+def source(checkpoint: Checkpoints, tmp_path: Path) -> Path:
     return copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "model")
 
 
@@ -131,7 +131,7 @@ def test_an_export_compares_the_tokens_of_a_chat_with_those_of_transformers(sour
 
 
 def test_an_exported_template_is_listed_copied_and_used(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     exported = export_chat_bundle(checkpoint(STRUCTURE), tmp_path)
     bundle = EngineBundle.open(exported).save(tmp_path / "copy")

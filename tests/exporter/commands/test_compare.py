@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import command_line
 import pytest
+from fixture_types import Exported
 from mutations import copy_bundle, edit_parameters
-
-Exported = Callable[..., Path]
 
 
 @pytest.fixture

@@ -3,21 +3,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import command_line
 import pytest
+from fixture_types import Checkpoints
 
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline import exporting as pipeline
-from skipdec.exporter.tensorrt_config import TensorRtConfig
 
 
 @pytest.fixture
-def model(checkpoint: Callable[[str], Path]) -> str:
+def model(checkpoint: Checkpoints) -> str:
     return str(checkpoint("pre_norm"))
 
 
@@ -99,23 +98,6 @@ def test_every_flag_and_the_file_reach_the_configuration(monkeypatch: pytest.Mon
             jobs=4,
         )
     ]
-
-
-def test_options_of_tensorrt_reach_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[TensorRtConfig | None] = []
-
-    def record(config: ExportConfig, events: Events) -> None:
-        seen.append(config.tensorrt)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pipeline, "export", record)
-    flags = "--target tensorrt --max-batch-size 16 --gpu-arch 8.9 --ranges r.json --quantize fp8"
-    fields = {"kv_buckets": [256, 512], "workspace": "1GiB", "hardware_compatible": True}
-    run("me/opt", *flags.split(), *command_line.config(tensorrt=fields))
-    options = TensorRtConfig(max_batch_size=16, gpu_arch="8.9", **fields)
-    assert seen == [options]
-    run("me/opt", "--target", "tensorrt")
-    assert seen[1] is None
 
 
 def test_interruption_says_how_to_resume(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fixture_types import Exported
 from mutations import copy_bundle, edit_parameters, reseal
 from numpy.typing import NDArray
 
@@ -19,7 +19,6 @@ from skipdec.exporter.comparison.engines import compare_engines
 from skipdec.exporter.comparison.report import ComparisonReport
 from skipdec.exporter.comparison.sides import Side, open_sides, target_side
 
-Exported = Callable[..., Path]
 ENGINES = ["embed", *(f"layer_{index:03d}" for index in range(6)), "head"]
 
 

@@ -60,9 +60,7 @@ def test_embedding_and_head_equal_their_modules(structure: str, dtype: str, tmp_
         np.testing.assert_allclose(actual, expected, atol=TOLERANCE[dtype], rtol=0)
 
 
-def test_lowered_layer_has_one_attention_and_inputs_named_by_role(
-    tmp_path: Path,
-) -> None:
+def test_lowered_layer_has_one_attention_and_inputs_named_by_role(tmp_path: Path) -> None:
     built = build(EngineKind.LAYER, tiny_spec(), tmp_path)
     graph = onnx.load(tmp_path / built.spec.graph, load_external_data=False).graph
     operators = {node.op_type for node in graph.node}

@@ -42,9 +42,7 @@ def test_initialisers_without_data_are_the_parameters(
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_layer_graph_has_only_attention_scatter_and_standard_operators(
-    structure: str,
-) -> None:
+def test_layer_graph_has_only_attention_scatter_and_standard_operators(structure: str) -> None:
     graph = canonical_graph(EngineKind.LAYER, tiny_spec(structure), "float32")
     proto = ir.to_proto(parameters_as_inputs(graph))
     onnx.checker.check_model(proto, full_check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 
 import command_line
 import pytest
+from mutations import digests
 from plan_requests import needs_tensorrt_rtx
 from tensorrt_bundles import ENGINES, TARGET, TENSORRT, Watched, export_config, write_config
 
@@ -80,20 +80,12 @@ def plans(source: Path, plans_built_once: None, tmp_path_factory: pytest.TempPat
     return output
 
 
-def files(directory: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
-
-
 run = partial(command_line.run, "build")
 
 
 @pytest.mark.slow
 def test_it_builds_without_torch_and_leaves_the_source_alone(source: Path, tmp_path: Path) -> None:
-    before = files(source)
+    before = digests(source)
     words = ("build", source, "--target", TARGET, "--gpu-arch", "8.9", "-o", tmp_path / "built")
     command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, words), "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -106,7 +98,7 @@ def test_it_builds_without_torch_and_leaves_the_source_alone(source: Path, tmp_p
     assert bundle.schedule_document == EngineBundle.open(source).schedule_document
     tokenizers = [path / "tokenizer.json" for path in (source, tmp_path / "built")]
     assert tokenizers[0].read_bytes() == tokenizers[1].read_bytes()
-    assert files(source) == before
+    assert digests(source) == before
 
 
 def test_build_equals_an_export_to_the_target(source: Path, plans: Path, tmp_path: Path) -> None:

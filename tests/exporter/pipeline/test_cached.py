@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import command_line
 import pytest
+from fixture_types import Checkpoints
 from text_bundles import STRUCTURE, copy_with_tokenizer
 
 from skipdec.engines.errors import CheckpointError, MissingExtraError
@@ -96,10 +96,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
 
 @pytest.mark.slow
 def test_generate_takes_a_checkpoint_and_an_export_s_options_only_with_one(
-    checkpoint: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    own_thread_pools: None,
+    checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_thread_pools: None
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "model")

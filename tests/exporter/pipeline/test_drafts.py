@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from command_line import run
 from draft_layers import change_facts, write_draft_layer
+from fixture_types import Checkpoints, Exported
 from safetensors.numpy import load_file, save_file
 from verified_bundles import verified
 
@@ -52,7 +53,7 @@ def named(options: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="session")
 def draft_of(
-    checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+    checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
     """Return ``draft_of(structure, behind)``: a directory of a draft layer, only to be read."""
 
@@ -65,7 +66,7 @@ def draft_of(
 
 
 @pytest.fixture(scope="session")
-def drafted(exported: Callable[..., Path], draft_of: Callable[..., Path]) -> Callable[..., Path]:
+def drafted(exported: Exported, draft_of: Callable[..., Path]) -> Callable[..., Path]:
     """Return ``drafted(structure, **options)``: a bundle with a draft layer, only to be read."""
 
     def export_once(structure: str, behind: int = 1, **options: object) -> Path:
@@ -89,7 +90,7 @@ def test_drafts_of_all_structures_and_precisions_pass_verification(
     options: dict[str, Any],
     drafted: Callable[..., Path],
     draft_of: Callable[..., Path],
-    checkpoint: Callable[[str], Path],
+    checkpoint: Checkpoints,
 ) -> None:
     bundle = drafted(structure, **options)
     report = verified(bundle, checkpoint(structure), draft_layer=draft_of(structure))
@@ -114,7 +115,7 @@ def head_logits(bundle: EngineBundle, spec: EngineSpec, rows: int) -> np.ndarray
 @pytest.mark.parametrize("options", PACKED, ids=named)
 @pytest.mark.parametrize(("structure", "tokens"), [("no_bias", 256), ("untied", 64)])
 def test_a_narrow_head_gives_the_bits_of_the_first_tokens(
-    structure: str, tokens: int, options: dict[str, Any], rows: int, exported: Callable[..., Path]
+    structure: str, tokens: int, options: dict[str, Any], rows: int, exported: Exported
 ) -> None:
     path = exported(structure, kernels="skipdec", draft_head=tokens, **options)
     bundle = EngineBundle.open(path)
@@ -130,7 +131,7 @@ def test_a_narrow_head_gives_the_bits_of_the_first_tokens(
 
 
 def test_without_drafts_a_bundle_is_what_it_was(
-    drafted: Callable[..., Path], exported: Callable[..., Path]
+    drafted: Callable[..., Path], exported: Exported
 ) -> None:
     plain = EngineBundle.open(exported("pre_norm", kernels="skipdec", quantize="int8")).manifest
     document = json.loads(plain.to_json())
@@ -149,7 +150,7 @@ def test_without_drafts_a_bundle_is_what_it_was(
 def test_equal_input_gives_equal_bundles(
     drafted: Callable[..., Path],
     draft_of: Callable[..., Path],
-    checkpoint: Callable[[str], Path],
+    checkpoint: Checkpoints,
     tmp_path: Path,
 ) -> None:
     first = EngineBundle.open(drafted("pre_norm", quantize="int8")).manifest
@@ -218,7 +219,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_draft_layer_is_refused_before_any_work(
-    name: str, checkpoint: Callable[[str], Path], tmp_path: Path
+    name: str, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     model = str(checkpoint("pre_norm"))
     directory = write_draft_layer(tmp_path / "draft", model)
@@ -233,7 +234,7 @@ def test_a_bad_draft_layer_is_refused_before_any_work(
 
 
 def test_the_draft_layer_of_another_model_is_refused(
-    checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
+    checkpoint: Checkpoints, draft_of: Callable[..., Path]
 ) -> None:
     config = ExportConfig(model=str(checkpoint("no_final_norm")), draft_layer=draft_of("pre_norm"))
     with pytest.raises(UsageError, match="was trained for weights of SHA-256"):
@@ -262,7 +263,7 @@ def test_the_draft_layer_of_another_model_is_refused(
     ],
 )
 def test_options_that_ask_for_what_can_not_be_are_refused(
-    options: dict[str, Any], words: str, checkpoint: Callable[[str], Path]
+    options: dict[str, Any], words: str, checkpoint: Checkpoints
 ) -> None:
     chosen = {"quantize": "int8"} | options
     with pytest.raises(SkipDecError, match=words):
@@ -271,7 +272,7 @@ def test_options_that_ask_for_what_can_not_be_are_refused(
 
 @pytest.mark.parametrize("options", UNPACKED, ids=named)
 def test_a_head_that_can_not_be_cut_is_left_out_with_a_warning(
-    options: dict[str, Any], checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
+    options: dict[str, Any], checkpoint: Checkpoints, draft_of: Callable[..., Path]
 ) -> None:
     config = ExportConfig(
         model=str(checkpoint("untied")), draft_layer=draft_of("untied"), **options
@@ -298,7 +299,7 @@ def test_a_head_in_blocks_of_another_size_is_told_the_sizes() -> None:
 
 
 def test_no_narrow_head_on_request_is_no_warning(
-    checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
+    checkpoint: Checkpoints, draft_of: Callable[..., Path]
 ) -> None:
     model = str(checkpoint("untied"))
     plan = plan_export(ExportConfig(model=model, draft_layer=draft_of("untied", 3), draft_head=0))
@@ -307,7 +308,7 @@ def test_no_narrow_head_on_request_is_no_warning(
 
 
 def test_planned_sizes_count_the_draft_layer(
-    drafted: Callable[..., Path], draft_of: Callable[..., Path], checkpoint: Callable[[str], Path]
+    drafted: Callable[..., Path], draft_of: Callable[..., Path], checkpoint: Checkpoints
 ) -> None:
     config = ExportConfig(
         model=str(checkpoint("pre_norm")), draft_layer=draft_of("pre_norm"), quantize="int8"
@@ -320,7 +321,7 @@ def test_planned_sizes_count_the_draft_layer(
 
 
 def test_verification_finds_other_weights_in_the_draft_layer(
-    drafted: Callable[..., Path], checkpoint: Callable[[str], Path], tmp_path: Path
+    drafted: Callable[..., Path], checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     model = checkpoint("pre_norm")
     other = write_draft_layer(tmp_path, str(model), seed=8)
@@ -331,7 +332,7 @@ def test_verification_finds_other_weights_in_the_draft_layer(
 
 
 def test_verification_says_that_a_draft_layer_was_not_compared(
-    drafted: Callable[..., Path], exported: Callable[..., Path], checkpoint: Callable[[str], Path]
+    drafted: Callable[..., Path], exported: Exported, checkpoint: Checkpoints
 ) -> None:
     model, bundle = checkpoint("pre_norm"), drafted("pre_norm", quantize="int8")
     report = verified(bundle, model)
@@ -343,7 +344,7 @@ def test_verification_says_that_a_draft_layer_was_not_compared(
 
 
 def test_verification_refuses_a_layer_from_another_place(
-    drafted: Callable[..., Path], draft_of: Callable[..., Path], checkpoint: Callable[[str], Path]
+    drafted: Callable[..., Path], draft_of: Callable[..., Path], checkpoint: Checkpoints
 ) -> None:
     bundle, other = drafted("pre_norm", quantize="int8"), draft_of("pre_norm", 2)
     with pytest.raises(VerificationError, match=r"behind 1 layers; that of .* is behind 2"):
@@ -383,9 +384,7 @@ def test_inspect_shows_drafts_or_why_there_is_no_head(drafted: Callable[..., Pat
     assert document["engines"][-1]["weights_bytes"] == 0
 
 
-def test_a_dry_run_shows_drafts(
-    checkpoint: Callable[[str], Path], draft_of: Callable[..., Path]
-) -> None:
+def test_a_dry_run_shows_drafts(checkpoint: Checkpoints, draft_of: Callable[..., Path]) -> None:
     model, draft = str(checkpoint("pre_norm")), str(draft_of("pre_norm"))
     options = ("--quantize", "int8", "--draft-layer", draft, "--draft", "Own + trained")
     shown = command("export", model, *options, "--dry-run")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import shutil
@@ -13,6 +12,8 @@ from types import FrameType
 import onnx
 import pytest
 import torch
+from fixture_types import Checkpoints
+from mutations import digests
 from safetensors.torch import load_file
 
 from skipdec.engines.bundle import EngineBundle
@@ -30,7 +31,7 @@ RESUMABLE = {"embed", *(f"layer_{index:03d}" for index in range(6)), "head", "ca
 
 
 @pytest.fixture(scope="session")
-def model(checkpoint: Callable[[str], Path]) -> str:
+def model(checkpoint: Checkpoints) -> str:
     return str(checkpoint("pre_norm"))
 
 
@@ -39,19 +40,11 @@ def undisturbed(model: str, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     """Return the files of an uninterrupted export, and keep the traces in this process."""
     output = tmp_path_factory.mktemp("undisturbed") / "bundle"
     export_to(output, model)
-    return files(output)
+    return digests(output)
 
 
 def export_to(output: Path, model: str, **options: object) -> ExportReport:
     return export(ExportConfig(model=model, output=output, **{"verify": False, **options}))
-
-
-def files(directory: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
 
 
 class Resumed(Events):
@@ -118,7 +111,7 @@ def test_killed_at_any_moment_and_resumed_is_as_if_undisturbed(
     if output.exists():
         EngineBundle.open(output, verify="full")
     assert in_child(lambda: export_to(output, model, force=output.exists())) == 0
-    assert files(output) == undisturbed
+    assert digests(output) == undisturbed
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
@@ -128,11 +121,11 @@ def test_killed_while_replacing_leaves_the_old_bundle_or_the_new(
 ) -> None:
     output = tmp_path / "bundle"
     export_to(output, model, schedule="2x:horizon=8")
-    old = files(output)
+    old = digests(output)
     kill_at = int(calls_of_an_export * share)
     in_child(lambda: count_calls(lambda: export_to(output, model, force=True), kill_at))
     EngineBundle.open(output, verify="full")
-    assert files(output) in (old, undisturbed)
+    assert digests(output) in (old, undisturbed)
 
 
 def test_interrupted_export_publishes_nothing_and_continues(
@@ -145,7 +138,7 @@ def test_interrupted_export_publishes_nothing_and_continues(
     events = Resumed()
     export(config, events)
     assert events.resumed == {"embed", "layer_000", "layer_001"}
-    assert files(config.output) == undisturbed
+    assert digests(config.output) == undisturbed
 
 
 def test_publishing_that_has_begun_is_finished_in_spite_of_a_signal(
@@ -163,7 +156,7 @@ def test_publishing_that_has_begun_is_finished_in_spite_of_a_signal(
         report = export_to(tmp_path / "bundle", model)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert files(report.output) == undisturbed
+    assert digests(report.output) == undisturbed
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"resume": False}])
@@ -191,7 +184,7 @@ def test_engine_damaged_between_two_runs_is_built_again(
     events = Resumed()
     export(config, events)
     assert events.resumed == {"embed", "layer_000", "layer_002"}
-    assert files(config.output) == undisturbed
+    assert digests(config.output) == undisturbed
 
 
 def test_changed_weights_of_one_layer_rebuild_that_layer_alone(model: str, tmp_path: Path) -> None:
@@ -216,7 +209,7 @@ def test_engines_do_not_depend_on_how_they_were_built(
     output = tmp_path / "elsewhere"
     export_to(output, model, **options)
     engines = {path for path in undisturbed if path.startswith("engines/")}
-    assert {path: files(output)[path] for path in engines} == {
+    assert {path: digests(output)[path] for path in engines} == {
         path: undisturbed[path] for path in engines
     }
 
@@ -230,7 +223,7 @@ def test_bin_and_safetensors_give_the_same_engines(
     weights.unlink()
     output = tmp_path / "bundle"
     export_to(output, str(directory))
-    assert {k for k, v in files(output).items() if undisturbed[k] != v} == {"manifest.json"}
+    assert {k for k, v in digests(output).items() if undisturbed[k] != v} == {"manifest.json"}
     source = EngineBundle.open(output).manifest.source
     assert source["load_format"] == "bin"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fixture_types import Exported
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, UsageError
@@ -24,7 +24,7 @@ from skipdec.exporter.pipeline.build import build_bundle, plan_build
     ],
 )
 def test_a_build_equals_an_export(
-    exported: Callable[..., Path], tmp_path: Path, structure: str, options: dict[str, str]
+    exported: Exported, tmp_path: Path, structure: str, options: dict[str, str]
 ) -> None:
     dtype = {name: options[name] for name in ("dtype",) if name in options}
     source = exported(structure, kernels="auto", keep_canonical=True, **dtype)
@@ -39,15 +39,13 @@ def test_a_build_equals_an_export(
     assert built.schedule_document == EngineBundle.open(source).schedule_document
 
 
-def test_a_bundle_without_canonical_engines_is_refused(
-    exported: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_bundle_without_canonical_engines_is_refused(exported: Exported, tmp_path: Path) -> None:
     config = BuildConfig(bundle=exported("post_norm"), output=tmp_path, target="onnxruntime")
     with pytest.raises(BundleError, match=r"no canonical engines to build from; .* --keep-canon"):
         plan_build(config)
 
 
-def test_bfloat16_and_ranges_are_refused(exported: Callable[..., Path], tmp_path: Path) -> None:
+def test_bfloat16_and_ranges_are_refused(exported: Exported, tmp_path: Path) -> None:
     source = exported("post_norm", kernels="skipdec", keep_canonical=True, dtype="bfloat16")
     config = BuildConfig(bundle=source, output=tmp_path / "b", target="onnxruntime")
     with pytest.raises(UsageError, match="has canonical engines of bfloat16"):

@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections import namedtuple
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from command_line import run
+from fixture_types import Checkpoints, Exported
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CapacityError, ScheduleError, SkipDecError, UnsupportedModelError
@@ -35,13 +35,13 @@ CASES = [{"kernels": "onnxruntime", **options} for options in PRECISIONS] + [
 
 
 @pytest.fixture
-def directory(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+def directory(checkpoint: Checkpoints, tmp_path: Path) -> Path:
     return Path(shutil.copytree(checkpoint("pre_norm"), tmp_path / "tiny"))
 
 
 @pytest.mark.parametrize("options", CASES)
 def test_planned_sizes_are_those_built(
-    exported: Callable[..., Path], checkpoint: Callable[[str], Path], options: dict[str, object]
+    exported: Exported, checkpoint: Checkpoints, options: dict[str, object]
 ) -> None:
     manifest = EngineBundle.open(exported("post_norm", **options)).manifest
     config = ExportConfig(model=str(checkpoint("post_norm")), output=Path("unused"), **options)

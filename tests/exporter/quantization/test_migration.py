@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from built_engines import RandomReader, tiny_spec
+from fixture_types import Checkpoints
 from verified_bundles import verified
 
 from skipdec.engines.bundle import EngineBundle
@@ -166,7 +166,7 @@ def test_the_digest_of_ranges_without_factors_stays() -> None:
     assert ranges.digest != ranges.model_copy(update={"migration": factors}).digest
 
 
-def test_other_factors_are_another_engine(checkpoint: Callable[[str], Path]) -> None:
+def test_other_factors_are_another_engine(checkpoint: Checkpoints) -> None:
     opened = open_checkpoint(CheckpointSource(model=str(checkpoint("pre_norm"))))
     parameters = engine_parameters(EngineKind.HEAD, opened.model)
     keys = {
@@ -179,7 +179,7 @@ def test_other_factors_are_another_engine(checkpoint: Callable[[str], Path]) -> 
 
 
 @pytest.fixture(scope="module")
-def ranges(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ranges(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a file with only factors, for the tiny pre_norm model."""
     model = open_checkpoint(CheckpointSource(model=str(checkpoint("pre_norm")))).model
     path = tmp_path_factory.mktemp("ranges") / "ranges.json"
@@ -189,7 +189,7 @@ def ranges(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def bundle(
-    checkpoint: Callable[[str], Path],
+    checkpoint: Checkpoints,
     ranges: Path,
     verified_here: None,
     tmp_path_factory: pytest.TempPathFactory,
@@ -210,7 +210,7 @@ def test_the_manifest_says_that_weights_were_migrated(bundle: Path, ranges: Path
     assert EngineBundle.open(bundle).manifest.source["migration"] == migration.digest
 
 
-def test_verification_needs_the_file(bundle: Path, checkpoint: Callable[[str], Path]) -> None:
+def test_verification_needs_the_file(bundle: Path, checkpoint: Checkpoints) -> None:
     with pytest.raises(VerificationError, match="pass the file as --ranges"):
         verified(bundle, checkpoint("pre_norm"))
 
@@ -233,10 +233,7 @@ def test_a_build_takes_the_factors_of_its_bundle_alone(bundle: Path, ranges: Pat
     ],
 )
 def test_ranges_that_change_nothing_are_refused(
-    options: dict[str, Any],
-    message: str,
-    checkpoint: Callable[[str], Path],
-    tmp_path: Path,
+    options: dict[str, Any], message: str, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     path = tmp_path / "plain.json"
     path.write_text("{}")

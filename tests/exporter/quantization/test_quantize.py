@@ -132,9 +132,7 @@ def test_an_int8_head_equals_the_integer_product(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits[6], 0)
 
 
-def test_int8_layer_gives_same_bits_alone_and_in_a_batch_of_eight(
-    tmp_path: Path,
-) -> None:
+def test_int8_layer_gives_same_bits_alone_and_in_a_batch_of_eight(tmp_path: Path) -> None:
     model, rng = tiny_spec(hidden_size=64, ffn_dim=256), np.random.default_rng(2)
     session = Session(tmp_path, build(EngineKind.LAYER, model, tmp_path, INT8))
     cache = (8, model.num_heads, 6, model.head_dim)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fixture_types import Checkpoints
 from text_bundles import STRUCTURE, export_chat_bundle
 from verified_bundles import verified
 
@@ -111,9 +111,7 @@ def test_a_phrase_over_and_over_is_found(token_ids: list[int], repeats: bool) ->
 
 
 @pytest.fixture
-def chat_bundle(
-    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def chat_bundle(checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A bundle in whose few positions a question and a short answer fit."""
     monkeypatch.setattr(questions, "ANSWER_TOKENS", 8)
     monkeypatch.setattr(questions, "QUESTIONS", ("Why?", "Who?", "long " * 100))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import run
+from fixture_types import Checkpoints
 from outliers import plant_outliers
 from recorded_events import RecordedEvents
 
@@ -22,13 +22,12 @@ from skipdec.exporter.verification.tolerance import divergence, divergence_bound
 
 pytestmark = pytest.mark.usefixtures("verified_here")
 
-Checkpoint = Callable[[str], Path]
 FP16 = ("--dtype float16",)
 HALVES = np.log([0.5, 0.5])
 
 
 @pytest.fixture(scope="module")
-def planted(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def planted(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("planted") / "model"
     return plant_outliers(checkpoint("untied"), directory, factor=40)
 
@@ -164,7 +163,7 @@ def test_engines_that_only_round_too_much_get_advice(
     assert ("try --dtype float16" in caught.value.problems[-1]) == advised
 
 
-def test_warnings_reach_the_caller(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_warnings_reach_the_caller(checkpoint: Checkpoints, tmp_path: Path) -> None:
     """Random weights with post-norms lose far more to int4 than tuned ones."""
     events = RecordedEvents()
     model, output = str(checkpoint("post_norm")), tmp_path / "bundle"

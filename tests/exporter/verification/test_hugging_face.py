@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from fixture_types import Checkpoints
 
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource
@@ -16,7 +14,7 @@ from skipdec.exporter.verification.hugging_face import hugging_face_logits, hugg
 
 @pytest.mark.parametrize("structure", ["pre_norm", "post_norm", "llama"])
 def test_weights_read_in_use_give_the_logits_of_the_whole_model(
-    structure: str, checkpoint: Callable[[str], Path]
+    structure: str, checkpoint: Checkpoints
 ) -> None:
     opened = open_checkpoint(CheckpointSource(model=str(checkpoint(structure))))
     row = [3, 1, 4, 1, 5]

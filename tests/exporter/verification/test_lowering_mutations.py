@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from fixture_types import Checkpoints, Exported
 from mutations import copy_bundle, edit_graph
 from verified_bundles import verified
 
@@ -64,7 +65,7 @@ def next_key_head(graph: onnx.GraphProto) -> None:
 @pytest.mark.parametrize("mistake", [gate_and_up_exchanged, another_theta])
 def test_an_export_with_a_mistake_in_its_parameters_fails(
     mistake: Callable[[pytest.MonkeyPatch], None],
-    checkpoint: Callable[[str], Path],
+    checkpoint: Checkpoints,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -86,8 +87,8 @@ def test_an_export_with_a_mistake_in_its_parameters_fails(
 def test_a_mistake_in_a_graph_is_located(
     structure: str,
     mistake: Callable[[onnx.GraphProto], None],
-    checkpoint: Callable[[str], Path],
-    exported: Callable[..., Path],
+    checkpoint: Checkpoints,
+    exported: Exported,
     tmp_path: Path,
 ) -> None:
     good = exported(structure, dtype="float16", kernels="skipdec")

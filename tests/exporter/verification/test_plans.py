@@ -10,6 +10,7 @@ import pytest
 from built_engines import RandomReader, tiny_spec
 from fake_plans import compile_bundle
 from fake_tensorrt import FakeTensorRt
+from fixture_types import Checkpoints, Exported
 from host_device import HostDevice
 from mutations import reseal
 from verified_bundles import verified as verified_against
@@ -22,7 +23,6 @@ from skipdec.exporter.verification import tokens as verify_tokens
 from skipdec.exporter.verification.reference import Reference, ReferenceBuilder
 from skipdec.exporter.verification.report import VerificationReport
 
-Exported = Callable[..., Path]
 LAYERS = [f"layer_{index:03d}" for index in range(6)]
 SMALL = {"max_batch_size": 2, "max_prompt_len": 5, "max_prefill_rows": 1}
 
@@ -45,7 +45,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def verified(checkpoint: Callable[[str], Path]) -> Callable[[Path], VerificationReport]:
+def verified(checkpoint: Checkpoints) -> Callable[[Path], VerificationReport]:
     return lambda bundle: verified_against(bundle, checkpoint("pre_norm"))
 
 
@@ -109,9 +109,7 @@ def test_without_gpu_and_canonical_engines_nothing_is_claimed(
     ],
     ids=lambda precision: precision.quantize,
 )
-def test_quantised_plans_are_compared_with_dequantised_weights(
-    precision: PrecisionSpec,
-) -> None:
+def test_quantised_plans_are_compared_with_dequantised_weights(precision: PrecisionSpec) -> None:
     model = tiny_spec()
     reader = RandomReader(model)
     builder = ReferenceBuilder(Reference(model, precision, reader, "tensorrt"), EngineKind.LAYER, 0)

@@ -14,6 +14,7 @@ import command_line
 import numpy as np
 import onnx
 import pytest
+from fixture_types import Checkpoints, Exported
 from mutations import copy_bundle, edit_graph, edit_parameters, reseal
 from verified_bundles import verified as verified_against
 
@@ -31,11 +32,10 @@ from skipdec.runtime.stitching.host.buffers import StepBuffers
 
 Array = np.ndarray[Any, Any]
 Verify = Callable[..., VerificationReport]
-Exported = Callable[..., Path]
 
 
 @pytest.fixture
-def verified(checkpoint: Callable[[str], Path]) -> Verify:
+def verified(checkpoint: Checkpoints) -> Verify:
     """Return ``verified(bundle, structure, **config)``: a report made in this process."""
 
     def run(
@@ -112,7 +112,7 @@ def test_without_memory_for_all_engines_each_is_loaded_alone_and_still_compared(
 
 
 def test_canonical_engines_are_verified_too(
-    tmp_path: Path, checkpoint: Callable[[str], Path], verified: Verify
+    tmp_path: Path, checkpoint: Checkpoints, verified: Verify
 ) -> None:
     model = str(checkpoint("pre_norm"))
     output = tmp_path / "bundle"
@@ -282,7 +282,7 @@ def test_a_damaged_bundle_is_not_compared(
 
 
 def test_bundles_failing_verification_are_not_published(
-    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The verifying process has the correct definition of a parameter."""
     load = Parameter.load
@@ -366,7 +366,7 @@ def test_command_without_reference_hashes_everything(
 
 
 def test_command_with_reference_prints_the_report(
-    exported: Exported, checkpoint: Callable[[str], Path]
+    exported: Exported, checkpoint: Checkpoints
 ) -> None:
     arguments = ["verify", str(exported("pre_norm")), "--reference", str(checkpoint("pre_norm"))]
     result = command_line.run(*arguments)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+from skipdec.calib.evaluation.metrics import Outcome
 
 SKIPPING = "linear:max=4,min=2,warmup=1,horizon=4"
 
@@ -13,6 +16,19 @@ ROWS = (
     ("ab", "a second reference"),
     ("efg", "a | third"),
 )
+
+
+def outcome(text: str = "a", **fields: Any) -> Outcome:  # noqa: ANN401
+    """Return what came of a prompt: by default a text of one token that equals its reference."""
+    defaults: dict[str, Any] = {
+        "token_ids": (5,),
+        "is_cut": False,
+        "layers_per_token": (6, 4),
+        "references": ("a",),
+        "reference_tokens": 1.0,
+        "logprobs": (-1.0,),
+    }
+    return Outcome(text=text, **(defaults | fields))
 
 
 def write_rows(path: Path) -> Path:

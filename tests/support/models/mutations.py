@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,15 @@ from skipdec.engines.bundle import file_record
 from skipdec.engines.manifest import Manifest
 
 Array = NDArray[Any]
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file below ``directory``, by its path there."""
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
 
 
 def copy_bundle(bundle: Path, directory: Path) -> Path:

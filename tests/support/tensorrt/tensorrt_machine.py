@@ -21,6 +21,7 @@ from skipdec.engines.trt.backend import TensorRtBackend, TensorRtSession
 
 CAPACITY = 16
 Tensors = dict[TensorRole, Tensor]
+Compiled = Callable[..., EngineBundle]
 
 
 class Machine:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from fixture_types import Checkpoints
 from literal_drafts import Chain, chain_of, count_held, greedy
 from tiny_models import STRUCTURES
 from transformers import OPTForCausalLM
@@ -38,7 +39,7 @@ def plan(prompts: tuple[tuple[int, ...], ...] | None = PROMPTS) -> Any:  # noqa:
 
 
 @pytest.fixture
-def easy(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[[str], tuple[Any, Any]]:
+def easy(checkpoint: Checkpoints, tmp_path: Path) -> Callable[[str], tuple[Any, Any]]:
     """Return a trained model's class and transformers' own of a model whose drafts often hold."""
 
     def make(structure: str) -> tuple[Any, Any]:
@@ -92,7 +93,7 @@ def test_acceptance_is_that_of_literal_drafts(
     assert 0 < found.held_of_6 < 6, "neither none nor all may hold, or the test shows little"
 
 
-def test_without_long_texts_there_is_no_acceptance(checkpoint: Callable[[str], Path]) -> None:
+def test_without_long_texts_there_is_no_acceptance(checkpoint: Checkpoints) -> None:
     model = load_skip_model(checkpoint("pre_norm"), "opt").train()
     held = held_by_layers(model, (0, 5))
     assert measure_acceptance(model, plan(None), held) is None

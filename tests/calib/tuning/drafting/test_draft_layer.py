@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from fixture_types import Checkpoints
+from mutations import digests
 from ragged_batches import ROWS, batch_of
 from safetensors.torch import load_file
 from tiny_models import STRUCTURES
@@ -25,10 +26,12 @@ from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.config import CheckpointSource
 
+Settings = Callable[..., TuneConfig]
+
 NAMES = {"draft_layer.json", "draft_layer.safetensors"}
 
 
-def trainer(structure: str, checkpoint: Callable[[str], Path], directory: Path) -> Any:  # noqa: ANN401
+def trainer(structure: str, checkpoint: Checkpoints, directory: Path) -> Any:  # noqa: ANN401
     model = load_skip_model(checkpoint(structure), "opt")
     return DraftLayerTrainer(
         model=DraftLayer(model, 2),
@@ -38,15 +41,9 @@ def trainer(structure: str, checkpoint: Callable[[str], Path], directory: Path) 
     )
 
 
-def digests(directory: Path) -> dict[str, str]:
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()
-    }
-
-
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_gradients_reach_the_layer_alone_and_it_learns(
-    structure: str, checkpoint: Callable[[str], Path], tmp_path: Path
+    structure: str, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     made = trainer(structure, checkpoint, tmp_path)
     layer: DraftLayer = made.model
@@ -70,7 +67,7 @@ def test_gradients_reach_the_layer_alone_and_it_learns(
 
 @torch.no_grad()
 def test_the_loss_is_the_divergence_of_the_layer_s_distribution(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     """The layer begins as the model's last, so the draft is the model without its middle."""
     made = trainer("post_norm", checkpoint, tmp_path)
@@ -96,7 +93,7 @@ def test_the_loss_is_the_divergence_of_the_layer_s_distribution(
 
 
 def test_drafts_hold_more_often_and_full_depth_is_as_before(
-    settings: Callable[..., TuneConfig], toy_model: Path, tmp_path: Path
+    settings: Settings, toy_model: Path, tmp_path: Path
 ) -> None:
     before = digests(toy_model)
     report = tune(settings(draft_layer=1, max_steps=80))
@@ -142,9 +139,7 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
     assert {name: tensor.shape for name, tensor in weights.items()} == shapes
 
 
-def test_what_is_measured_is_what_is_written(
-    settings: Callable[..., TuneConfig], toy_model: Path
-) -> None:
+def test_what_is_measured_is_what_is_written(settings: Settings, toy_model: Path) -> None:
     """Load the float16 file in the place of a trained layer: it drafts as the report says."""
     from skipdec.calib.tuning.drafting.acceptance import held_by_layer, measure_acceptance
     from skipdec.calib.tuning.plan import plan_tuning
@@ -164,7 +159,7 @@ def test_what_is_measured_is_what_is_written(
     assert measured == report.drafts.tuned
 
 
-def test_without_held_out_data_there_is_no_acceptance(settings: Callable[..., TuneConfig]) -> None:
+def test_without_held_out_data_there_is_no_acceptance(settings: Settings) -> None:
     report = tune(settings(draft_layer=3, validation=None, max_steps=1))
     assert report is not None
     assert any("--validation FILE names held-out data" in warning for warning in report.warnings)
@@ -174,7 +169,7 @@ def test_without_held_out_data_there_is_no_acceptance(settings: Callable[..., Tu
 
 
 def test_only_a_draft_layer_is_replaced_by_force(
-    settings: Callable[..., TuneConfig], toy_model: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, toy_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"draft_layer": 1, "max_steps": 1}
     tune(settings(**options))
@@ -195,9 +190,7 @@ def test_only_a_draft_layer_is_replaced_by_force(
         tune(settings(**options, force=True).updated(output=toy_model))
 
 
-def test_sharding_is_refused(
-    settings: Callable[..., TuneConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sharding_is_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(UsageError, match="without FSDP"):
         tune(settings(draft_layer=1))
@@ -223,7 +216,7 @@ def test_sharding_is_refused(
     ],
 )
 def test_options_that_contradict_drafts_are_named(
-    changes: dict[str, Any], problem: str, settings: Callable[..., TuneConfig]
+    changes: dict[str, Any], problem: str, settings: Settings
 ) -> None:
     with pytest.raises(UsageError) as caught:
         settings(**{"draft_layer": 1, **changes})

@@ -11,6 +11,8 @@ from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.report import TuningReport
 from skipdec.calib.tuning.tuning import tune
 
+Settings = Callable[..., TuneConfig]
+
 
 def tuned(config: TuneConfig) -> TuningReport:
     report = tune(config)
@@ -18,9 +20,7 @@ def tuned(config: TuneConfig) -> TuningReport:
     return report
 
 
-def test_drafts_hold_more_often_than_after_labels_alone(
-    settings: Callable[..., TuneConfig],
-) -> None:
+def test_drafts_hold_more_often_than_after_labels_alone(settings: Settings) -> None:
     report = tuned(settings(draft={"layers": "ends:2"}, max_steps=60))
     drafts = report.drafts
     assert drafts is not None
@@ -39,7 +39,7 @@ def test_drafts_hold_more_often_than_after_labels_alone(
 
 
 def test_distillation_from_the_start_moves_full_depth_less(
-    settings: Callable[..., TuneConfig], toy_rows: Path, tmp_path: Path
+    settings: Settings, toy_rows: Path, tmp_path: Path
 ) -> None:
     """On other texts than the model's, labels move it far; with weight 1 they have no part."""
     other = tmp_path / "other.jsonl"
@@ -54,7 +54,7 @@ def test_distillation_from_the_start_moves_full_depth_less(
     assert moved[0] < 0.7 * moved[1]
 
 
-def test_adapters_are_tuned_for_drafts_too(settings: Callable[..., TuneConfig]) -> None:
+def test_adapters_are_tuned_for_drafts_too(settings: Settings) -> None:
     report = tuned(settings(draft={"layers": "ends:2"}, lora=2, max_steps=2))
     assert report.drafts is not None
     assert report.trained_parameters < report.parameters / 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fixture_types import Checkpoints
 from literal_drafts import chain_of, draft_logits
 from ragged_batches import ROWS, batch_of
 from tiny_models import EVERY_STRUCTURE
@@ -87,7 +88,7 @@ def test_the_mask_of_windows_of_two_places() -> None:
 def test_drafts_of_a_ragged_batch_equal_literal_ones(
     layers: tuple[int, ...],
     structure: str,
-    checkpoint: Callable[[str], Path],
+    checkpoint: Checkpoints,
     reference_model: Callable[[str], PreTrainedModel],
 ) -> None:
     plain, full = reference_model(structure), ExitSchedule.full(6)
@@ -111,7 +112,7 @@ def test_drafts_of_a_ragged_batch_equal_literal_ones(
 
 
 def test_the_loss_is_labels_and_the_divergence_of_drafts(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     """Compare with the formula of DraftObjective; full depth is no part of the divergence's."""
     model = load_skip_model(checkpoint("pre_norm"), "opt").train()
@@ -142,7 +143,7 @@ def test_the_loss_is_labels_and_the_divergence_of_drafts(
     assert plain.item() == pytest.approx(F.cross_entropy(output.logits, labels).item(), rel=1e-5)
 
 
-def test_full_depth_s_own_passes_are_as_without_drafts(checkpoint: Callable[[str], Path]) -> None:
+def test_full_depth_s_own_passes_are_as_without_drafts(checkpoint: Checkpoints) -> None:
     model = load_skip_model(checkpoint("no_bias"), "opt").eval()
     batch, full = batch_of(ROWS), ExitSchedule.full(6)
     with torch.no_grad():

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
+
+from fixture_types import Checkpoints
 
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 
 
 def test_both_spellings_of_a_rotation_export_the_same_bytes(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
     """Transformers 5 writes ``rope_parameters``; 4 wrote ``rope_theta`` and ``rope_scaling``."""
     old = tmp_path / "old" / "llama"

@@ -1,0 +1,11 @@
+"""Types of the fixtures that most tests begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+Checkpoints = Callable[[str], Path]
+"""``checkpoint(structure)``."""
+Exported = Callable[..., Path]
+"""``exported(structure, quantize=..., dtype=...)``."""
