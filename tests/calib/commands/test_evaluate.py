@@ -12,17 +12,8 @@ from command_line import config, run, run_process
 from evaluations import SKIPPING
 
 evaluate = partial(run_process, "evaluate")
-SMALL = [
-    "--max-tokens",
-    "5",
-    "--batch-size",
-    "2",
-    *config(resamples=10),
-    "--threads",
-    "1",
-    "--seconds",
-    "0",
-]
+SMALL = ["--max-tokens", "5", "--batch-size", "2", "--threads", "1", "--seconds", "0"]
+SMALL += config(resamples=10)
 
 
 def test_tables_go_to_stdout_and_files_to_the_directory(
@@ -51,12 +42,9 @@ def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
 def test_a_text_is_scored_by_position(bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("the cat sat on the mat and the dog sat by the cat " * 3)
-    options = [
-        "--score-only",
-        "--by-position",
-        *config(data={"passage_words": "2+6"}, resamples=10),
-    ]
-    result = evaluate(bundle, "--data", path, *options, "--threads", "1")
+    options = ("--score-only", "--by-position", "--threads", 1)
+    passages = config(data={"passage_words": "2+6"}, resamples=10)
+    result = evaluate(bundle, "--data", path, *options, *passages)
     assert result.returncode == 0, result.stderr
     assert "references scored, no texts generated" in result.stdout
     assert re.search("schedule +0 +1–7 +8–15 ", result.stdout)

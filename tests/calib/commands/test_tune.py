@@ -13,6 +13,7 @@ from command_line import config
 FRESH = ("--from-scratch", "layers=4,width=32,heads=2,positions=48", "--vocab-size", "300")
 
 CPU = config(device="cpu")
+E2E = ("--preset", "e2e", "--schedule", "2x", "--data")
 
 run = partial(command_line.run, "tune")
 
@@ -25,17 +26,8 @@ def rows(tmp_path: Path) -> Path:
 
 
 def test_json_report(rows: Path, tmp_path: Path) -> None:
-    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", *CPU)
-    short = (
-        "--max-steps",
-        2,
-        *config(device="cpu", logging_steps=1),
-        "--mixture",
-        "full",
-        "-q",
-        "--json",
-    )
-    result = run(*FRESH, *options, *short, "-o", tmp_path / "tuned")
+    options = (*E2E, rows, *config(device="cpu", logging_steps=1), "-o", tmp_path / "tuned")
+    result = run(*FRESH, *options, "--max-steps", 2, "--mixture", "full", "-q", "--json")
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
     assert report["steps"] == 2
@@ -44,8 +36,7 @@ def test_json_report(rows: Path, tmp_path: Path) -> None:
 
 
 def test_a_short_summary_says_what_comes_next(rows: Path, tmp_path: Path) -> None:
-    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", *CPU)
-    result = run(*FRESH, *options, "--max-steps", 2, "-o", tmp_path / "tuned")
+    result = run(*FRESH, *E2E, rows, *CPU, "--max-steps", 2, "-o", tmp_path / "tuned")
     assert f"next: skipdec export {tmp_path / 'tuned'}" in result.stdout
     assert "the median completion, in tokens" in result.stderr
 
@@ -53,15 +44,8 @@ def test_a_short_summary_says_what_comes_next(rows: Path, tmp_path: Path) -> Non
 def test_long_rows_that_are_left_out_are_counted(rows: Path, tmp_path: Path) -> None:
     with rows.open("a") as file:
         file.write(f"name[{'Cat ' * 60}],Cat is a pub.\n")
-    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", *CPU)
-    long = (
-        *config(device="cpu", data={"long_prompts": "drop"}),
-        "--max-steps",
-        1,
-        "-o",
-        tmp_path / "tuned",
-    )
-    result = run(*FRESH, *options, *long)
+    dropping = config(device="cpu", data={"long_prompts": "drop"})
+    result = run(*FRESH, *E2E, rows, *dropping, "--max-steps", 1, "-o", tmp_path / "tuned")
     assert result.exit_code == 0, result.stderr
     assert "left out, too long: 1 of 9 rows" in result.stderr
 
@@ -159,15 +143,9 @@ def test_ctrl_c_advises_to_resume_only_what_was_saved(
             raise KeyboardInterrupt
 
     monkeypatch.setattr("skipdec.engines.host.progress.ConsoleProgress.advance", advance)
-    options = ("--data", rows, "--preset", "e2e", "--schedule", "2x", "-q")
-    short = (
-        "--max-steps",
-        4,
-        *config(device="cpu", save_steps=save_steps),
-        "-o",
-        tmp_path / "tuned",
-    )
-    result = run(*FRESH, *options, *short)
+    saving = config(device="cpu", save_steps=save_steps)
+    options = (*E2E, rows, *saving, "-q", "-o", tmp_path / "tuned")
+    result = run(*FRESH, *options, "--max-steps", 4)
     assert result.exit_code == 130
     assert advice in result.stderr
     assert (tmp_path / ".tuned.tuning").exists() == (save_steps == 1)

@@ -141,17 +141,7 @@ def test_drafts_that_cannot_run_are_refused_before_work(
 
 def test_the_command_prints_the_table(config: EvaluationConfig) -> None:
     arguments = ["evaluate", str(config.bundles[0].path), "--data", str(config.data.path)]
-    options = [
-        "--max-tokens",
-        "8",
-        "--draft",
-        "own",
-        *options_file(resamples=5),
-        "--json",
-        "-q",
-        "--seconds",
-        "0",
-    ]
-    result = run(*arguments, *options)
+    options = ["--max-tokens", "8", "--draft", "own", "--json", "-q", "--seconds", "0"]
+    result = run(*arguments, *options, *options_file(resamples=5))
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["drafts"][0]["num_texts"] == 3

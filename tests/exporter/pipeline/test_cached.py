@@ -100,15 +100,8 @@ def test_generate_takes_a_checkpoint_and_an_export_s_options_only_with_one(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "model")
-    asked = [
-        "-p",
-        "a",
-        "--temperature",
-        "0",
-        "--json",
-        "-q",
-        *command_line.config(export={"dtype": "float16"}),
-    ]
+    asked = ["-p", "a", "--temperature", "0", "--json", "-q"]
+    asked += command_line.config(export={"dtype": "float16"})
     done = command_line.run("generate", model, *asked)
     (bundle,) = (tmp_path / "cache" / "skipdec" / "bundles").glob("model-float16-*")
     assert json.loads(done.stdout)["tokens"] > 0
