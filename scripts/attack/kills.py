@@ -276,7 +276,7 @@ def _at_each_event(act: Callable[[], object], directory: Path) -> None:
         return changed
 
     setattr(os, "fsync", before(os.fsync))  # noqa: B010  (neither this nor the exchange has an audit event)
-    setattr(bundle_place, "_exchange", before(bundle_place._exchange))  # noqa: B010
+    setattr(bundle_place, "exchange", before(bundle_place.exchange))  # noqa: B010
     sys.addaudithook(hook)
 
 
