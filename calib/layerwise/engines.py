@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from ...engines.manifest import EngineKind, ModelSpec, TensorRole
 from ...exporter.architecture.architecture import engine_parameters
-from ...exporter.architecture.modules import Projection, call_by_role, engine_module
+from ...exporter.architecture.decoder_modules import engine_module
+from ...exporter.architecture.modules import Projection, call_by_role
 from ...exporter.architecture.weights import TensorReader
 from ...exporter.quantization.linear import (
     FLOAT8_MAXIMUM,

@@ -1,9 +1,8 @@
 """The exporter's interface to a model family, and the table of families.
 
-A new family is a ``decoder.Decoder`` as data, or an ``Architecture`` of its own where that cannot
-say it, and its line in ``ARCHITECTURES``. It must keep to engines by kind as in
-``engines.manifest``, hidden states [B, S, E] between them, a KV cache [B, N, T, D] per layer, and a
-head whose vocabulary product is named ``HEAD_WEIGHT``.
+A new family says in a ``decoder.Decoder`` what its layers consist of, reads config.json, and has a
+line in ``ARCHITECTURES``. Its engines are of the kinds in ``engines.manifest``, with hidden states
+[B, S, E] between them and a KV cache [B, N, T, D] per layer.
 """
 
 from __future__ import annotations
@@ -13,20 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from ...engines.errors import choice
 from ...engines.importing import load
 from ...engines.manifest import EngineKind, FloatType, ModelSpec
-from .signature import Signature
+from .decoder import EMBEDDING, HEAD_WEIGHT, Decoder, MigrationSite, Rotation
+from .signature import Signature, decoder_signature
 from .weights import Parameter
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-
-HEAD_WEIGHT = "lm_head.weight"
 
 ARCHITECTURES: Mapping[str, str] = {
     "opt": "exporter.architecture.opt:OPT",
@@ -41,71 +34,53 @@ ARCHITECTURES: Mapping[str, str] = {
 }
 """Where each ``Architecture`` is, by the ``model_type`` of Hugging Face's config.json."""
 
-CachedAttention = Callable[..., "tuple[Tensor, Tensor, Tensor]"]
-"""``modules.cached_attention`` or a replacement, called by a layer's module."""
-
 
 @dataclass(frozen=True)
-class MigrationSite:
-    """The tensors that absorb factors of one product's inputs (``quantization.migration``).
+class Architecture:
+    """One model family. Only ``reference_model`` imports torch.
 
-    ``producers``: checkpoint tensors that are divided; the inputs run along their first axis.
-    ``fixed``: the reason why no factor can be divided out, or None.
-    """
-
-    producers: tuple[str, ...] = ()
-    fixed: str | None = None
-
-
-class Architecture(Protocol):
-    """One model family. Only ``module`` and ``reference_model`` import torch.
+    ``spec_from_config`` reads config.json, given the model's name and any ``max_seq_len`` (see
+    ``model_config.model_spec``); ``decoder`` is the model as data. ``reference_model`` returns
+    Hugging Face's causal language model with parameters on the meta device. Buffers that a
+    checkpoint does not store, such as rotary frequencies, must have their data. Called with
+    input_ids int64 [B, S], it returns an object with ``logits`` [B, S, V]. Its state_dict has a
+    checkpoint's names, possibly prefixed by ``model.``.
 
     ``kind`` is embed, layer or head; ``layer_index`` is given for a layer, None otherwise.
     """
 
-    def spec_from_config(
-        self, config: Mapping[str, Any], name: str, max_seq_len: int | None
-    ) -> ModelSpec:
-        """Return the structure that config.json describes; see ``model_config.model_spec``."""
-        ...
+    spec_from_config: Callable[[Mapping[str, Any], str, int | None], ModelSpec]
+    decoder: Callable[[ModelSpec], Decoder]
+    reference_model: Callable[[ModelSpec], Any]
 
     def parameters(
         self, kind: EngineKind, model: ModelSpec, layer_index: int | None
     ) -> tuple[Parameter, ...]:
         """Return all parameters of one engine, quantised products in execution order."""
-        ...
+        return self.decoder(model).parameters(kind, layer_index)
 
     def spare_tensors(self, model: ModelSpec) -> Mapping[str, str | None]:
         """Return tensors that a checkpoint may have in addition to those of ``parameters``.
 
-        Each maps to the tensor that it must equal, as for a tied head, or to None if ignored.
+        A tied head maps to the tensor that it must equal, buffers of old files to None.
         """
-        ...
+        decoder = self.decoder(model)
+        tied = {HEAD_WEIGHT: f"{decoder.prefix}{EMBEDDING}.weight"}
+        buffers: dict[str, str | None] = dict.fromkeys(decoder.buffers)
+        return buffers | (tied if model.tie_word_embeddings else {})
 
     def signature(self, kind: EngineKind, model: ModelSpec, dtype: FloatType) -> Signature:
         """Return inputs and outputs of the canonical graph; see ``decoder_signature``."""
-        ...
-
-    def module(
-        self, kind: EngineKind, model: ModelSpec, dtype: torch.dtype, attention: CachedAttention
-    ) -> nn.Module:
-        """Return the module of one engine with uninitialised weights; see ``engine_module``."""
-        ...
+        rotates = isinstance(self.decoder(model).positions, Rotation)
+        return decoder_signature(
+            kind, model, dtype, positions_in_layers=rotates, positions_in_embed=not rotates
+        )
 
     def migration_sites(
         self, kind: EngineKind, model: ModelSpec, layer_index: int | None
     ) -> Mapping[str, MigrationSite]:
         """Return the site of each quantised product of an engine, by the name of its weight."""
-        ...
-
-    def reference_model(self, model: ModelSpec) -> Any:  # noqa: ANN401  (transformers is untyped)
-        """Return Hugging Face's causal language model with parameters on the meta device.
-
-        Buffers that a checkpoint does not store, such as rotary frequencies, must have their data.
-        Called with input_ids int64 [B, S], it returns an object with ``logits`` [B, S, V]. Its
-        state_dict has a checkpoint's names, possibly prefixed by ``model.``.
-        """
-        ...
+        return self.decoder(model).sites(kind, layer_index)
 
 
 def family_architecture(model_type: str) -> Architecture:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...engines.manifest import EngineKind, ModelSpec
-from .architecture import HEAD_WEIGHT, MigrationSite
 from .weights import Parameter
 
+HEAD_WEIGHT = "lm_head.weight"
 EMBEDDING = "embed_tokens"
 POSITIONS = "embed_positions"
 HEAD = HEAD_WEIGHT.removesuffix(".weight")
@@ -24,6 +24,18 @@ Activation = Literal["relu", "gelu", "gated silu"]
 NormPlace = Literal["before", "of sum", "of added"]
 """Where a layer's norms are: before attention and feed-forward; of the residual with what these
 add to it (opt-350m); of what they add (OLMo 2)."""
+
+
+@dataclass(frozen=True)
+class MigrationSite:
+    """The tensors that absorb factors of one product's inputs (``quantization.migration``).
+
+    ``producers``: checkpoint tensors that are divided; the inputs run along their first axis.
+    ``fixed``: the reason why no factor can be divided out, or None.
+    """
+
+    producers: tuple[str, ...] = ()
+    fixed: str | None = None
 
 
 @dataclass(frozen=True)

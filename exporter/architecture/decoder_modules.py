@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...engines.manifest import EngineKind, ModelSpec
 from . import decoder as data
-from .architecture import CachedAttention
-from .modules import Projection, Table
+from .architecture import architecture_of
+from .modules import CachedAttention, Candidates, Projection, Table, cached_attention
 
 
 def _gated_silu(states: Tensor) -> Tensor:
@@ -239,3 +240,30 @@ class DecoderHead(_Engine):
         for part in self.parts:
             rows = self._run(part, rows)
         return rows.float()
+
+
+def engine_module(
+    kind: EngineKind,
+    model: ModelSpec,
+    dtype: torch.dtype = torch.float32,
+    attention: CachedAttention = cached_attention,
+) -> nn.Module:
+    """Return an engine's module, weights uninitialised, in evaluation mode without gradients.
+
+    Its parameter names and shapes are those of ``engine_parameters``; inputs and outputs are those
+    of the canonical graph, in order.
+    """
+    return _module(kind, model, dtype, attention).eval().requires_grad_(False)
+
+
+def _module(
+    kind: EngineKind, model: ModelSpec, dtype: torch.dtype, attention: CachedAttention
+) -> nn.Module:
+    if kind is EngineKind.CANDIDATES:
+        return Candidates(model)
+    decoder = architecture_of(model).decoder(model)
+    if kind is EngineKind.EMBED:
+        return DecoderEmbedding(decoder, dtype)
+    if kind is EngineKind.HEAD:
+        return DecoderHead(decoder, dtype)
+    return DecoderLayer(decoder, dtype, attention)

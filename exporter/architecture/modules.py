@@ -9,14 +9,16 @@ has their shapes) and ordered as in the family's signature.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...engines.manifest import NUM_CANDIDATES, EngineKind, ModelSpec, TensorRole
-from .architecture import CachedAttention, architecture_of
+from ...engines.manifest import NUM_CANDIDATES, ModelSpec, TensorRole
+
+CachedAttention = Callable[..., tuple[Tensor, Tensor, Tensor]]
+"""``cached_attention`` or a replacement, called by a layer's module."""
 
 
 def cached_attention(
@@ -87,25 +89,6 @@ class Candidates(nn.Module):
         """Return the K largest logits of each row of [R, V], descending, and their ids, [R, K]."""
         values, indices = torch.topk(logits, self.count, dim=-1)
         return values, indices
-
-
-def engine_module(
-    kind: EngineKind,
-    model: ModelSpec,
-    dtype: torch.dtype = torch.float32,
-    attention: CachedAttention = cached_attention,
-) -> nn.Module:
-    """Return an engine's module, weights uninitialised, in evaluation mode without gradients.
-
-    Its parameter names and shapes are those of ``engine_parameters``; inputs and outputs are those
-    of the canonical graph, in order.
-    """
-    if kind is EngineKind.CANDIDATES:
-        module: nn.Module = Candidates(model)
-    else:
-        architecture = architecture_of(model)
-        module = architecture.module(kind, model, dtype, attention)
-    return module.eval().requires_grad_(False)
 
 
 def call_by_role(module: nn.Module, tensors: Mapping[TensorRole, Tensor]) -> tuple[Tensor, ...]:

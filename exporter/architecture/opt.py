@@ -12,6 +12,7 @@ from pydantic import Field
 
 from ...engines.errors import UnsupportedModelError
 from ...engines.manifest import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, ModelSpec
+from .architecture import Architecture
 from .decoder import (
     EMBEDDING,
     HEAD,
@@ -21,7 +22,6 @@ from .decoder import (
     PositionTable,
     Product,
 )
-from .decoder_architecture import DecoderArchitecture
 from .model_config import ConfigReader, FamilySpec
 
 Activation = Literal["relu", "gelu"]
@@ -64,7 +64,7 @@ class OptSpec(FamilySpec):
     activation_function: Activation = "relu"
 
 
-def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None) -> OptSpec:
+def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None) -> ModelSpec:
     """Return the structure that ``config`` (the content of config.json) describes.
 
     As in transformers' modeling_opt, the decoder ends in a norm iff ``do_layer_norm_before`` and
@@ -108,7 +108,7 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         bos_token_id=token_ids["bos_token_id"],
         eos_token_id=token_ids["eos_token_id"],
         pad_token_id=token_ids["pad_token_id"],
-    )
+    ).model_spec()
 
 
 def decoder(model: ModelSpec) -> Decoder:
@@ -177,4 +177,4 @@ def reference_model(model: ModelSpec) -> Any:  # noqa: ANN401  (transformers is 
         return OPTForCausalLM(config)
 
 
-OPT = DecoderArchitecture(read_structure, decoder, reference_model)
+OPT = Architecture(read_structure, decoder, reference_model)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from ...engines.kernels.library import DOMAIN
 from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ...engines.memory import WEIGHTS_ALIGNMENT
-from ..architecture.architecture import HEAD_WEIGHT, engine_parameters
+from ..architecture.architecture import engine_parameters
+from ..architecture.decoder import HEAD_WEIGHT
 from ..architecture.signature import Signature
 from ..config import DRAFT_HEAD_MULTIPLE
 from ..quantization.packed import PackedQuantizer, weight_quantizer

@@ -21,7 +21,7 @@ from torch.export import Dim
 
 from ...engines.manifest import EngineKind, FloatType, ModelSpec, TensorSpec
 from ..architecture.architecture import canonical_signature
-from ..architecture.modules import engine_module
+from ..architecture.decoder_modules import engine_module
 from ..architecture.signature import Signature
 from .lowering import parameters_as_inputs
 

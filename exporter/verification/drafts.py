@@ -14,7 +14,7 @@ from ...engines.bundle import EngineBundle
 from ...engines.errors import VerificationError
 from ...engines.manifest import DraftHead, TensorRole
 from ...engines.memory import Array
-from ..architecture.architecture import HEAD_WEIGHT
+from ..architecture.decoder import HEAD_WEIGHT
 from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.draft_layer import TrainedDraftLayer, read_draft_layer
 from ..graphs.narrow import narrow_shapes

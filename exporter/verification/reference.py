@@ -13,7 +13,8 @@ from ...engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from ...engines.memory import Array
 from ...engines.targets import target_of
 from ..architecture.architecture import engine_parameters
-from ..architecture.modules import Projection, engine_module
+from ..architecture.decoder_modules import engine_module
+from ..architecture.modules import Projection
 from ..architecture.weights import Parameter, TensorReader, engine_name
 from ..quantization.migration import Migration, migrated_reader
 from ..quantization.packed import PackedChannelQuantizer, PackedQuantizer

@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from ....engines.manifest import ModelSpec
+from ..architecture import Architecture
 from ..decoder import EMBEDDING, HEAD, Decoder, Norm, Product, Rotation
-from ..decoder_architecture import DecoderArchitecture
 from .structure import LlamaSpec, read_structure
 
 _NULLABLE = ("sliding_window", "bos_token_id", "eos_token_id", "pad_token_id")
@@ -148,4 +148,4 @@ def reference_model(model: ModelSpec) -> Any:  # noqa: ANN401  (transformers is 
     return reference
 
 
-LLAMA = DecoderArchitecture(read_structure, decoder, reference_model)
+LLAMA = Architecture(read_structure, decoder, reference_model)

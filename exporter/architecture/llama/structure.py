@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from ....engines.errors import UnsupportedModelError, shown
-from ....engines.manifest import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH
+from ....engines.manifest import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, ModelSpec
 from ..model_config import ConfigReader
 from .members import MEMBERS, HeadNorms, Member
 from .rotation import RotarySpec, read_rotation
@@ -53,7 +53,7 @@ class LlamaSpec(RotarySpec):
     )
 
 
-def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None) -> LlamaSpec:
+def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None) -> ModelSpec:
     """Return the structure that ``config`` (the content of config.json) describes.
 
     As in transformers' classes of the ``model_type``, including their defaults for missing fields.
@@ -120,7 +120,7 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
     )
     if problem := spec.frequency_problem():
         raise UnsupportedModelError(name, problem)
-    return spec
+    return spec.model_spec()
 
 
 def _read_heads(reader: ConfigReader, defaults: Mapping[str, Any]) -> dict[str, int]:

@@ -9,8 +9,8 @@ from tiny_models import tiny_model
 
 from skipdec.engines.manifest import EngineKind, ModelSpec
 from skipdec.exporter.architecture.architecture import engine_parameters, expected_tensors
+from skipdec.exporter.architecture.decoder_modules import engine_module
 from skipdec.exporter.architecture.model_config import model_spec
-from skipdec.exporter.architecture.modules import engine_module
 
 
 def layer_index(kind: EngineKind) -> int | None:

@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 from skipdec.engines.kernels.library import find_library
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec, TensorRole
 from skipdec.exporter.architecture.architecture import engine_parameters
+from skipdec.exporter.architecture.decoder_modules import engine_module
 from skipdec.exporter.architecture.model_config import model_spec
-from skipdec.exporter.architecture.modules import engine_module
 from skipdec.exporter.graphs.lowering import LoweredEngine
 from skipdec.exporter.graphs.skipdec import lower
 

@@ -17,7 +17,7 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import SkipDecError, UsageError, VerificationError
 from skipdec.engines.manifest import EngineKind, ModelSpec, PrecisionSpec
 from skipdec.exporter.architecture.architecture import engine_parameters, quantized_parameters
-from skipdec.exporter.architecture.modules import engine_module
+from skipdec.exporter.architecture.decoder_modules import engine_module
 from skipdec.exporter.architecture.weights import TensorReader, engine_name
 from skipdec.exporter.building.journal import content_key
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from skipdec.engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
 from skipdec.exporter.architecture.architecture import engine_parameters, expected_tensors
+from skipdec.exporter.architecture.decoder_modules import engine_module
 from skipdec.exporter.architecture.llama.structure import LlamaSpec
-from skipdec.exporter.architecture.modules import engine_module
 from skipdec.exporter.architecture.opt import OptSpec
 from skipdec.exporter.building.engine import BuiltEngine, build_engine
 

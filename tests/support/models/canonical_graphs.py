@@ -24,7 +24,7 @@ import torch
 
 from skipdec.engines.manifest import EngineKind, FloatType, ModelSpec
 from skipdec.exporter.architecture.architecture import canonical_signature
-from skipdec.exporter.architecture.modules import engine_module
+from skipdec.exporter.architecture.decoder_modules import engine_module
 from skipdec.exporter.graphs.lowering import parameters_as_inputs
 from skipdec.exporter.graphs.trace import trace_engine
 

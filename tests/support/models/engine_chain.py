@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from skipdec.engines.manifest import EngineKind, ModelSpec
 from skipdec.exporter.architecture.architecture import engine_parameters
-from skipdec.exporter.architecture.modules import engine_module
+from skipdec.exporter.architecture.decoder_modules import engine_module
 from skipdec.exporter.architecture.weights import TensorReader
 
 

@@ -79,7 +79,10 @@ def _configure() -> None:
         ):
             pytest.skip(f"C++ programs can't be built here: no {tool}")
     options = ["-S", str(ROOT / "runtime" / "native"), "--preset", PRESET]
-    options += [f"-DSKIPDEC_OBJECTS={_compiled_objects()}", f"-DPython3_EXECUTABLE={sys.executable}"]
+    options += [
+        f"-DSKIPDEC_OBJECTS={_compiled_objects()}",
+        f"-DPython3_EXECUTABLE={sys.executable}",
+    ]
     configured = _cmake(*options)
     if configured.returncode and (lack := re.search(r".* is missing: .*", configured.stdout)):
         pytest.skip(f"C++ programs can't be built here: {lack[0].strip()}")
