@@ -22,7 +22,6 @@ from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
 from ..schedule.text import format_schedule, parse_schedule
 from ..tokens.outputs import CompletionOutput, RequestOutput
-from ..tokens.sampling import SamplingParams
 from .options import GenerateOptions
 
 
@@ -167,8 +166,7 @@ class ResultFile:
         recorded = read_json(self._run, UsageError, remedy=remedy)
         if not isinstance(recorded, dict):
             raise UsageError(str(self._run), f"is not a JSON object; {remedy}")
-        defaults = SamplingParams().to_dict() | {"raw_prompt": False}
-        before, now = defaults | recorded, defaults | self._parameters
+        before, now = recorded, self._parameters
         if problems := [
             f"{name} was {_shown(before, name)} and is {_shown(now, name)}"
             for name in sorted(before | now)

@@ -10,7 +10,7 @@ from typing_extensions import override
 from ..drafting.acceptance import Guesses
 from ..drafting.config import DraftConfig, DraftPart
 from ..drafting.memory import DraftMemory
-from ..drafting.policy import DraftPolicy, Offer
+from ..drafting.policy import Offer
 from ..stitching.protocol import StepRow
 from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.logits import StepLogits
@@ -56,7 +56,9 @@ class DraftedDecoding(Decoding):
         self._memory = memory
         self._vocab_size = vocab_size
         self._drafters = list(drafters)
-        self._policy = self._find_policy()
+        self._policy = memory.policy(
+            [memory.source(one.source, one.priors, one.draft_prior) for one in drafters]
+        )
         self._rows: dict[int, RowDrafts] = {}  # by number
         self._drafted: dict[int, _Drafted] = {}  # of the present pass, by the row's number
         self._drafting = 0
@@ -67,11 +69,6 @@ class DraftedDecoding(Decoding):
         self._has_new_rows = False  # in the present pass
         self._ended_in_pauses = 0
         self._draft_seconds = 0.0  # of all draft steps, when the present pass began
-
-    def replace_drafters(self, make: Callable[[Drafter], Drafter]) -> None:
-        """Replace each drafter by ``make(drafter)``."""
-        self._drafters = [make(one) for one in self._drafters]
-        self._policy = self._find_policy()
 
     @property
     @override
@@ -143,12 +140,6 @@ class DraftedDecoding(Decoding):
             super().accept(row, fed, logits, first, step_start, deltas)
         finally:
             self._count(row, len(fed.tokens) - 1, len(row.token_ids) - before)
-
-    def _find_policy(self) -> DraftPolicy:
-        memory = self._memory
-        return memory.policy(
-            [memory.source(one.source, one.priors, one.draft_prior) for one in self._drafters]
-        )
 
     def _follow(self, rows: Sequence[Row]) -> None:
         """Begin with new rows, and forget those that are gone."""

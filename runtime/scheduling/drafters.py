@@ -78,33 +78,6 @@ class Drafter(ABC):
         """Take the row's tokens from ``row.learned`` on, which were accepted."""
 
 
-class WrappedDrafter(Drafter):
-    """Does what another drafter does; a subclass changes its proposals."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.source = drafter.source
-        self.priors = drafter.priors
-        self.draft_prior = drafter.draft_prior
-
-    @property
-    @override
-    def draft_steps(self) -> int:
-        return self._drafter.draft_steps
-
-    @override
-    def reach(self, row: Row, most: int) -> int:
-        return self._drafter.reach(row, most)
-
-    @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-        return self._drafter.propose(rows, most)
-
-    @override
-    def learn(self, row: RowDrafts) -> None:
-        self._drafter.learn(row)
-
-
 def room_of(row: Row) -> int:
     """Return how many guesses the row can use: a pass yields one token more than it has."""
     return row.request.max_tokens - len(row.token_ids) - 1

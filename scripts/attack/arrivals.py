@@ -22,13 +22,12 @@ import logging
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from harness import CONFIG, FAMILIES, tiny_bundle
-from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -38,8 +37,8 @@ from skipdec import EngineStats, Generator, RunningBatch, SamplingParams
 from skipdec.engines.backends.device import DeviceMemory
 from skipdec.engines.memory import DeviceBuffer, HostMemory
 from skipdec.runtime.drafting.acceptance import Guesses
-from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
-from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts, WrappedDrafter
+from skipdec.runtime.scheduling.drafters import Drafter, LookupDrafter, OwnDrafter, RowDrafts
+from skipdec.runtime.scheduling.layer_drafter import LayerDrafter
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.tokens.outputs import RequestOutput
 
@@ -92,27 +91,28 @@ _Texts = dict[tuple[tuple[int, ...], int | None], RequestOutput]
 """What each request generates alone, by its key."""
 
 
-class _HalfRight(WrappedDrafter):
-    """Replaces half of another drafter's proposals by the row's own text, with mistakes."""
+def _make_half_right(texts: _Texts, chance: random.Random) -> None:
+    """Let drafters replace half of their proposals by the row's own text, with mistakes."""
 
-    def __init__(self, drafter: Drafter, texts: _Texts, chance: random.Random) -> None:
-        super().__init__(drafter)
-        self._texts = texts
-        self._chance = chance
-
-    @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-        proposed = super().propose(rows, most)
-        return [
-            guesses if self._chance.random() < 0.5 else self._right(one.row, most)
-            for one, guesses in zip(rows, proposed, strict=True)
-        ]
-
-    def _right(self, row: Row, most: int) -> Guesses:
+    def right(row: Row, most: int) -> Guesses:
         """Return what the row writes next; each token is wrong with a probability of 0.2."""
-        alone = self._texts[row.request.prompt_token_ids, row.request.params.seed]
-        right = alone.outputs[row.output_index].token_ids[len(row.token_ids) :][:most]
-        return Guesses.alike([token if self._chance.random() < 0.8 else 7 for token in right])
+        alone = texts[row.request.prompt_token_ids, row.request.params.seed]
+        tokens = alone.outputs[row.output_index].token_ids[len(row.token_ids) :][:most]
+        return Guesses.alike([token if chance.random() < 0.8 else 7 for token in tokens])
+
+    def half_right(kind: type[Drafter]) -> Callable[..., list[Guesses]]:
+        propose = kind.propose
+
+        def proposed(self: Drafter, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+            return [
+                guesses if chance.random() < 0.5 else right(one.row, most)
+                for one, guesses in zip(rows, propose(self, rows, most), strict=True)
+            ]
+
+        return proposed
+
+    for kind in (OwnDrafter, LookupDrafter, LayerDrafter):
+        kind.propose = half_right(kind)  # type: ignore[method-assign]
 
 
 class _PoisonedMemory(HostMemory):
@@ -163,13 +163,14 @@ def main() -> int:
                 _PoisonedMemory() if device is None else _PoisonedDeviceMemory(device)
             )
             texts = {one.key: _alone(generator, one) for one in arrivals}
+            _make_half_right(texts, chance)
             drafts = arguments.draft or ["off"]
             size = min(arguments.count, _BATCH) if arguments.draft else arguments.count
             failures = drafted = accepted = 0
             for start in range(0, len(arrivals), size):
                 batch = arrivals[start : start + size]
                 draft = chance.choice(drafts)
-                outputs, stats = _together(generator, batch, draft, texts, chance)
+                outputs, stats = _together(generator, batch, draft)
                 drafted += stats.draft_tokens
                 accepted += stats.accepted_draft_tokens
                 failures += sum(
@@ -227,16 +228,12 @@ def _together(
     generator: Generator,
     arrivals: list[Arrival],
     draft: str,
-    texts: _Texts,
-    chance: random.Random,
 ) -> tuple[list[RequestOutput], EngineStats]:
     numbers: list[int] = []
     impatient: dict[int, int] = {}  # request -> steps until it is cancelled
     coming = list(reversed(arrivals))
     pause = 0
     with generator.running_batch(max_prefill_tokens=16, draft=draft) as engine:
-        if isinstance(engine.decoding, DraftedDecoding):
-            engine.decoding.replace_drafters(lambda drafter: _HalfRight(drafter, texts, chance))
         while coming or engine.is_busy:
             while coming and pause <= 0:
                 arrival = coming.pop()

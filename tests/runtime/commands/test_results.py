@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from skipdec.engines.errors import BundleError, SkipDecError, UsageError
 from skipdec.runtime.commands.results import ResultFile
 
-PARAMETERS: dict[str, Any] = {"bundle": "d" * 64, "schedule": "2x", "temperature": 0.0}
+PARAMETERS: dict[str, Any] = {
+    "bundle": "d" * 64,
+    "schedule": "2x",
+    "temperature": 0.0,
+    "raw_prompt": False,
+}
 LINE_OF: dict[str | int, int] = {"a": 1, "b": 2, 3: 4, "d": 5}
 LINES: list[dict[str, Any]] = [
     {"id": "a", "text": "é"},
@@ -171,16 +176,6 @@ def test_a_bundle_that_is_replaced_before_it_is_open_is_refused(tmp_path: Path) 
     file.check_bundle("d" * 64)
     with pytest.raises(BundleError, match="was replaced"):
         file.check_bundle("e" * 64)
-
-
-def test_results_of_earlier_versions_resume_without_parameters(
-    whole: bytes, tmp_path: Path
-) -> None:
-    path = tmp_path / "out.jsonl"
-    path.write_bytes(whole[:30])
-    resume(path)
-    assert path.read_bytes() == whole
-    assert json.loads((tmp_path / ".out.jsonl.run.json").read_bytes()) == PARAMETERS
 
 
 def test_force_keeps_the_old_file_until_the_first_result(tmp_path: Path) -> None:
