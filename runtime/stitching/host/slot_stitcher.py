@@ -139,7 +139,7 @@ class HostSlotStitcher(SlotStitcher):
         )
         whole.position_ids[: len(tokens), 0] = positions
         route.embed.run()
-        group: _Group | None = None
+        group: TokenGroup | None = None
         for stop in route.stops:
             if stop.group is not group:
                 self._scatter(group)
@@ -150,7 +150,7 @@ class HostSlotStitcher(SlotStitcher):
         self._scatter(group)
         route.head.run()
 
-    def _gather(self, group: _Group, starts: Sequence[int]) -> None:
+    def _gather(self, group: TokenGroup, starts: Sequence[int]) -> None:
         """Set where the group's rows stand, and bring its tokens together."""
         whole = self._workspace.whole
         buffers = whole if group.tokens is None else self._workspace.part
@@ -167,7 +167,7 @@ class HostSlotStitcher(SlotStitcher):
         if group.longest == 1:
             buffers.position_ids[: len(starts), 0] = starts
 
-    def _scatter(self, group: _Group | None) -> None:
+    def _scatter(self, group: TokenGroup | None) -> None:
         if group is not None and group.tokens is not None:
             held = self._workspace.part.hidden_states[group.places]
             self._workspace.whole.hidden_states[group.own] = held
@@ -283,7 +283,7 @@ class HostSlotStitcher(SlotStitcher):
         active = [active_counts(row, max(residents, default=0) + 1) for row in rows]
         place_of = {row.row: place for place, row in enumerate(rows)}
         stops: list[_Stop] = []
-        group: _Group | None = None
+        group: TokenGroup | None = None
         now: object = None
         for layer, inside in residents.items():
             at = [place_of[number] for number in inside]
@@ -293,7 +293,7 @@ class HostSlotStitcher(SlotStitcher):
             is_split = TensorRole.SEQLENS_K in roles and max(counts) > 1
             if group is None or (at, counts, last, is_split) != now:
                 now = at, counts, last, is_split
-                group = _Group.of(at, counts, lengths, firsts, last, is_split=is_split)
+                group = TokenGroup.of(at, counts, lengths, firsts, last, is_split=is_split)
             stops.append(_Stop(group, self._layer_bindings(layer, group, firsts[at])))
         return stops
 
@@ -303,7 +303,7 @@ class HostSlotStitcher(SlotStitcher):
         found = {layer: list(self._cache.residents(layer)) for layer in layers}
         return {layer: inside for layer, inside in found.items() if inside}
 
-    def _layer_bindings(self, layer: int, group: _Group, firsts: Array) -> list[Binding]:
+    def _layer_bindings(self, layer: int, group: TokenGroup, firsts: Array) -> list[Binding]:
         """Return the calls of a layer; ``firsts`` [n]: the first token of each of its rows."""
         bound, rows = partial(self._workspace.layers.layer, self._cache), len(group.counts)
         if not group.is_split:
@@ -316,7 +316,7 @@ class HostSlotStitcher(SlotStitcher):
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
+class TokenGroup:
     """The tokens that neighbouring layers run.
 
     ``rows`` [n]: places in the pass, in the order of the layers' slots, or None if they are all as
@@ -346,7 +346,8 @@ class _Group:
         last: Sequence[int] | None,
         *,
         is_split: bool,
-    ) -> _Group:
+    ) -> TokenGroup:
+        """Find the group of ``rows``, of whose ``lengths`` tokens ``counts`` run these layers."""
         longest = max(counts)
         steps = np.arange(longest)
         are_all = list(rows) == list(range(len(lengths)))
@@ -372,7 +373,7 @@ class _Group:
 class _Stop:
     """A layer's calls on the tokens of a group, which neighbours share."""
 
-    group: _Group
+    group: TokenGroup
     bindings: list[Binding]
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,10 @@ from random_requests import Wanted, draw, run_all, texts, together
 
 from skipdec import CapacityError, Generator, OpenOptions, SamplingParams, SkipDecError, UsageError
 from skipdec.engines.backends.ort import OrtBinding
-from skipdec.runtime.schedule.plan import LayerPlan
+from skipdec.runtime.kv.buffers import CachePair
+from skipdec.runtime.kv.cache import SlotCache
 from skipdec.runtime.scheduling.running_batch import RunningBatch
-from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
-from skipdec.runtime.stitching.protocol import StepRow
+from skipdec.runtime.stitching.host.slot_stitcher import TokenGroup
 from skipdec.runtime.tokens.sampler import Sampler
 
 
@@ -80,14 +79,17 @@ def test_only_the_row_with_nan_logits_ends(
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     sample = Sampler.sample
 
+    samplers = dict[int, Sampler]()
+
     def spoiled(self: Sampler, logits: np.ndarray) -> object:
-        return sample(self, np.full_like(logits, np.nan) if self is sick else logits)
+        samplers.setdefault(id(self), self)
+        is_first = self is next(iter(samplers.values()))
+        return sample(self, np.full_like(logits, np.nan) if is_first else logits)
 
     with generator.running_batch() as batch:
         numbers = [batch.add(prompt, params) for prompt in ([5, 6], [7, 8, 9])]
         for _ in range(steps):
             batch.step()
-        sick = batch._requests[numbers[0]].rows[0].sampler
         monkeypatch.setattr(Sampler, "sample", spoiled)
         run_all(batch)
         monkeypatch.undo()
@@ -211,42 +213,41 @@ def test_a_call_beside_an_open_batch_is_refused(generator: Generator) -> None:
 
 
 def _moves_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    from skipdec.runtime.kv.cache import SlotCache
-
-    copy = SlotCache._copy
+    copy = CachePair.copy_row
     monkeypatch.setattr(
-        SlotCache, "_copy", lambda self, slots, a, b, length: copy(self, slots, a, b, length - 1)
+        CachePair, "copy_row", lambda self, pool, a, b, length: copy(self, pool, a, b, length - 1)
     )
 
 
+def _changes_groups(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[TokenGroup], TokenGroup]
+) -> None:
+    of = TokenGroup.of
+    monkeypatch.setattr(TokenGroup, "of", lambda *given, **more: change(of(*given, **more)))
+
+
 def _gathers_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    gather = HostSlotStitcher._gather
+    def backwards(group: TokenGroup) -> TokenGroup:
+        return group if group.tokens is None else replace(group, tokens=group.tokens[::-1])
 
-    def backwards(self: HostSlotStitcher, group: Any, starts: Any) -> None:  # noqa: ANN401
-        if group.tokens is not None:
-            group = replace(group, tokens=group.tokens[::-1])
-        gather(self, group, starts)
-
-    monkeypatch.setattr(HostSlotStitcher, "_gather", backwards)
+    _changes_groups(monkeypatch, backwards)
 
 
 def _takes_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    gather = HostSlotStitcher._gather
-
-    def wrong(self: HostSlotStitcher, group: Any, starts: Any) -> None:  # noqa: ANN401
-        gather(self, replace(group, rows=range(len(group.counts))), starts)
-
-    monkeypatch.setattr(HostSlotStitcher, "_gather", wrong)
+    _changes_groups(monkeypatch, lambda group: replace(group, rows=range(len(group.counts))))
 
 
 def _retires_a_step_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave, last = HostSlotStitcher._leave_bypassed, dict[int, StepRow]()
+    leave, last = SlotCache.leave, dict[int, Iterable[int]]()
 
-    def late(self: HostSlotStitcher, row: StepRow) -> None:
-        leave(self, last.get(row.row, row._replace(plans=(LayerPlan(tuple(range(6))),))))
-        last[row.row] = row
+    def late(self: SlotCache, row: int, layers: Iterable[int]) -> None:
+        leave(self, row, last.pop(row, ()))
+        if isinstance(layers, range):  # the row has ended
+            leave(self, row, layers)
+        else:
+            last[row] = layers
 
-    monkeypatch.setattr(HostSlotStitcher, "_leave_bypassed", late)
+    monkeypatch.setattr(SlotCache, "leave", late)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from known_tokens import (
     FedStitcher,
@@ -20,8 +23,9 @@ from known_tokens import (
 from skipdec import UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.schedule.plan import LayerPlan
+from skipdec.runtime.stitching.device.rows import DeviceRows, StepLayout
 from skipdec.runtime.stitching.host.buffers import StepBuffers
-from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
+from skipdec.runtime.stitching.host.slot_stitcher import TokenGroup
 from skipdec.runtime.stitching.protocol import StepRow
 
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
@@ -73,35 +77,75 @@ def test_engines_of_onnxruntime_differ_by_rounding_at_most(
 
 
 def _attends_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    gather = HostSlotStitcher._gather
+    set_rows = StepBuffers.set_rows
     monkeypatch.setattr(
-        HostSlotStitcher,
-        "_gather",
-        lambda self, group, starts: gather(self, group, [start + 1 for start in starts]),
+        StepBuffers,
+        "set_rows",
+        lambda self, starts, *rest, **more: set_rows(
+            self, [one + 1 for one in starts], *rest, **more
+        ),
     )
 
 
 def _keeps_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def scatter(self: HostSlotStitcher, group: object) -> None:
-        tokens = getattr(group, "tokens", None)
-        if tokens is not None:
-            workspace = self._workspace
-            workspace.whole.hidden_states[tokens[::-1]] = workspace.part.hidden_states[
-                : len(tokens)
-            ]
+    """What was gathered is put back in another order."""
+    of = TokenGroup.of
 
-    monkeypatch.setattr(HostSlotStitcher, "_scatter", scatter)
+    def wrong(*given: Any, **more: Any) -> TokenGroup:  # noqa: ANN401
+        group = of(*given, **more)
+        return group if group.tokens is None else replace(group, own=group.own[::-1])
+
+    monkeypatch.setattr(TokenGroup, "of", wrong)
 
 
 def _runs_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "skipdec.runtime.stitching.host.slot_stitcher.active_counts",
-        lambda row, num_layers: [len(row.tokens)] * num_layers,
-    )
+    for module in ("host", "device"):
+        monkeypatch.setattr(
+            f"skipdec.runtime.stitching.{module}.slot_stitcher.active_counts",
+            lambda row, num_layers: [len(row.tokens)] * num_layers,
+        )
 
 
-@pytest.mark.parametrize("mutate", [_attends_too_far, _keeps_padding, _runs_all_layers])
-def test_a_wrong_position_scatter_or_depth_changes_bits(
+def _fills(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, np.ndarray]], object]
+) -> None:
+    """Change what a device is given for steps of several tokens per row."""
+    fill = DeviceRows.fill
+
+    def wrong(self: DeviceRows, layout: StepLayout, *arguments: Any) -> None:  # noqa: ANN401
+        fill(self, layout, *arguments)
+        if layout.width > 1:
+            change(self._inputs.host)
+
+    monkeypatch.setattr(DeviceRows, "fill", wrong)
+
+
+def _attends_too_far_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    _fills(monkeypatch, lambda inputs: np.add(inputs["starts"], 1, out=inputs["starts"]))
+
+
+def _forgets_padding_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes logits of the rows' first tokens one after the other, as if nothing were padded."""
+
+    def dense(inputs: dict[str, np.ndarray]) -> None:
+        inputs["logit rows"][...] = np.arange(len(inputs["logit rows"]))
+
+    _fills(monkeypatch, dense)
+
+
+@pytest.mark.parametrize(
+    ("own", "mutate"),
+    [
+        ("cpu", _attends_too_far),
+        ("cpu", _keeps_padding),
+        ("cpu", _runs_all_layers),
+        ("rehearsal", _attends_too_far_on_a_device),
+        ("rehearsal", _forgets_padding_on_a_device),
+        ("rehearsal", _runs_all_layers),
+    ],
+    indirect=["own"],
+)
+def test_a_wrong_position_place_or_depth_changes_bits(
     own: FedStitcher,
     monkeypatch: pytest.MonkeyPatch,
     mutate: Callable[[pytest.MonkeyPatch], None],
