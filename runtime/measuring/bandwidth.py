@@ -99,9 +99,9 @@ class BandwidthProbe(Probe):
         super().__init__()
         self.threads = threads
         self._settle_seconds = settle_seconds
-        self._memory = _resident_memory(nbytes)
+        self.memory = _resident_memory(nbytes)
         self._slices = _thread_slices(nbytes, threads)
-        self._readers = _readers(self._memory)
+        self._readers = _readers(self.memory)
         self._executor = ThreadPoolExecutor(threads)
 
     @override
@@ -116,7 +116,7 @@ class BandwidthProbe(Probe):
     def close(self) -> None:
         self._executor.shutdown()
         self._readers = ()
-        self._memory = np.empty(0, np.uint8)
+        self.memory = np.empty(0, np.uint8)
 
     def _pass_seconds(self, reader: Reader) -> float:
         start = time.perf_counter()

@@ -84,7 +84,7 @@ def examine_machine(*, threads: int | None = None, bandwidth: bool = True) -> di
         "libskipdec": _libskipdec(),
         "gpu": asdict(gpus),
         "gpu_backends": {
-            "onnxruntime-cuda": _cuda_provider(providers, packages),
+            "onnxruntime-cuda": cuda_provider(providers, packages),
             **{target: _tensorrt(target) for target in _TENSORRT_TARGETS},
         },
         "bandwidth": {"threads": used, "bytes_per_second": measure_bandwidth(used)}
@@ -138,7 +138,7 @@ def _libskipdec() -> dict[str, str | int | None]:
     return {"path": path, "abi_version": version, "problem": None}
 
 
-def _cuda_provider(providers: list[str], packages: dict[str, str | None]) -> dict[str, str | None]:
+def cuda_provider(providers: list[str], packages: dict[str, str | None]) -> dict[str, str | None]:
     """Return the ``version`` of ONNX Runtime with the CUDA provider, or the ``problem``."""
     cpu, gpu = packages["onnxruntime"], packages["onnxruntime-gpu"]
     remedy = f"pip uninstall -y onnxruntime onnxruntime-gpu && {install_command('gpu')}"

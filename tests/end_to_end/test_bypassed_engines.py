@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from device_generators import TARGETS, on_cpu
+from host_device import HostDevice
 
 from skipdec import ExitSchedule, Generator, SamplingParams
-from skipdec.engines.backends.ort import OrtSession
-from skipdec.engines.backends.session import Binding
+from skipdec.engines.backends.session import Binding, EngineSession
+from skipdec.engines.errors import DeviceError
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import Array
 
@@ -33,12 +35,12 @@ class CountingBinding(Binding):
 def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Return the number of runs per engine, over all sessions."""
     counter: Counter[str] = Counter()
-    bind = OrtSession._bind
+    bind = EngineSession.bind
 
-    def counting_bind(session: OrtSession, tensors: Mapping[TensorRole, Array]) -> Binding:
+    def counting_bind(session: EngineSession, tensors: Mapping[TensorRole, Array]) -> Binding:
         return CountingBinding(session.spec.name, bind(session, tensors), counter)
 
-    monkeypatch.setattr(OrtSession, "_bind", counting_bind)
+    monkeypatch.setattr(EngineSession, "bind", counting_bind)
     return counter
 
 
@@ -51,14 +53,21 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     ],
 )
 @pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("target", ["cpu", *TARGETS])
 def test_each_engine_runs_as_often_as_the_schedule_says(
     placement: str,
     warmup: int,
     expected: dict[int, int],
     rows: int,
+    target: str,
     exported: Callable[..., Path],
     runs: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    def refuse(self: HostDevice) -> None:
+        raise DeviceError("stream", "a kernel can't be captured")
+
     schedule = ExitSchedule(
         num_layers=6,
         max_exit_layer=4,
@@ -67,11 +76,14 @@ def test_each_engine_runs_as_often_as_the_schedule_says(
         horizon=4,
         placement=placement,
     )
+    monkeypatch.setattr(HostDevice, "begin_capture", refuse)  # a graph runs all of its engines
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-    with Generator.open(exported("pre_norm"), threads=1, schedule=schedule) as generator:
-        runs.clear()
-        generator.generate([[5, 6, 7]] * rows, params)
-    assert runs == {f"layer_{index:03d}": count for index, count in expected.items()} | {
-        "embed": 6,
-        "head": 6,
-    }
+    if target == "cpu":
+        opened = on_cpu(exported, "pre_norm")
+    else:
+        opened = Generator(*TARGETS[target](exported, tmp_path, "pre_norm"))
+    with opened as generator:
+        generator.generate([[5, 6, 7]] * rows, params, schedule=schedule)
+    layers = {f"layer_{index:03d}": count for index, count in expected.items()}
+    assert {name: runs[name] for name in layers} == layers
+    assert target != "cpu" or runs == layers | {"embed": 6, "head": 6}

@@ -14,8 +14,7 @@ from tiny_models import EVERY_STRUCTURE
 from transformers import PreTrainedModel
 
 from skipdec import CompletionOutput, ExitSchedule, Generator, SamplingParams
-from skipdec.engines.backends.ort import OrtSession
-from skipdec.engines.backends.session import Binding
+from skipdec.engines.backends.session import Binding, EngineSession
 from skipdec.engines.manifest import TensorRole
 from skipdec.engines.memory import Array
 from skipdec.runtime.stitching.host import stitcher as host_stitcher
@@ -181,15 +180,15 @@ def test_each_layer_runs_the_longest_prefix_of_the_group_and_no_more(
     exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths: dict[str, list[int]] = defaultdict(list)
-    bind = OrtSession._bind
+    bind = EngineSession.bind
 
-    def noting_bind(session: OrtSession, tensors: Mapping[TensorRole, Array]) -> Binding:
+    def noting_bind(session: EngineSession, tensors: Mapping[TensorRole, Array]) -> Binding:
         if TensorRole.PAST_KEY in tensors:
             lengths[session.spec.name].append(tensors[TensorRole.HIDDEN_STATES].shape[1])
         return bind(session, tensors)
 
     with Generator.open(exported("pre_norm"), threads=1) as generator:
-        monkeypatch.setattr(OrtSession, "_bind", noting_bind)
+        monkeypatch.setattr(EngineSession, "bind", noting_bind)
         params = SamplingParams(max_tokens=1, temperature=0)
         generator.generate([[5] * 10, [6] * 4], params, schedule=schedule_of("top"))
     # 6 layers to 3 over ten tokens: 6 6 5 5 5 4 4 4 3 3, of which layers 1, 2 and 3 run a share

@@ -88,14 +88,17 @@ def test_an_exit_waits_for_work_that_runs_and_lets_none_begin() -> None:
             begun.set()
             may_end.wait()
 
+    def enter_again_and_again() -> None:
+        while True:  # until the other thread has begun to wait
+            with work:
+                pass
+
     worker, exiting = Thread(target=run), Thread(target=work.end)
     worker.start()
     begun.wait()
     exiting.start()
-    while work._exiting is None:
-        pass
-    with pytest.raises(ClosedError, match="interpreter exits"), work:
-        pass
+    with pytest.raises(ClosedError, match="interpreter exits"):
+        enter_again_and_again()
     assert exiting.is_alive()
     may_end.set()
     exiting.join(30)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from skipdec.engines.kernels.library import find_library
+from skipdec.engines.manifest import TensorRole
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.tokens.sampling import SamplingParams
 
@@ -69,6 +70,6 @@ def test_scores_are_near_those_of_a_float32_cache(
 def test_memory_is_planned_by_type(generator: Generator, kv_dtype: str) -> None:
     generator.generate([PROMPTS[0]], seeded(8))
     assert generator.kv_memory.peak == generator.kv_memory.planned
-    layout = generator._loaded.layout
-    assert layout.dtype == kv_dtype
-    assert layout.width == generator.model.head_dim + (4 if kv_dtype == "int8" else 0)
+    key = generator.bundle.manifest.layers[0].tensor(TensorRole.PAST_KEY)
+    assert key.dtype == kv_dtype
+    assert key.shape[3] == generator.model.head_dim + (4 if kv_dtype == "int8" else 0)

@@ -61,7 +61,7 @@ def test_state_of_the_cuda_provider(
     providers: list[str], cpu: str | None, gpu: str | None, expected: tuple[str | None, str | None]
 ) -> None:
     packages = {"onnxruntime": cpu, "onnxruntime-gpu": gpu}
-    state = doctor._cuda_provider(providers, packages)
+    state = doctor.cuda_provider(providers, packages)
     version, problem = expected
     assert state["version"] == version
     assert state["problem"] is None if problem is None else problem in str(state["problem"])

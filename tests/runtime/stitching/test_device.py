@@ -5,15 +5,16 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from device_generators import Exported, Open, device_of, num_graphs, on_cpu, on_tensorrt
+from device_generators import Exported, Open, device_of, on_cpu, on_tensorrt
 from tiny_models import EVERY_STRUCTURE
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import CapacityError, ClosedError, UsageError
-from skipdec.runtime.stitching.device.stitcher import DeviceStitcher
+from skipdec.engines.trt.backend import TensorRtBackend
 
 SCHEDULES = (
     "full",
@@ -29,12 +30,6 @@ PARAMS = [
     SamplingParams(temperature=0, max_tokens=12, min_tokens=3, repetition_penalty=1.2),
     SamplingParams(temperature=0, max_tokens=1),
 ]
-
-
-def stitcher(generator: Generator) -> DeviceStitcher:
-    stitcher = generator._engines.require_usable()
-    assert isinstance(stitcher, DeviceStitcher)
-    return stitcher
 
 
 @pytest.mark.parametrize("structure", EVERY_STRUCTURE)
@@ -75,38 +70,6 @@ def test_scores_are_the_cpus(open_on_device: Open, exported: Exported, schedule:
         np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=0, atol=1e-3)
 
 
-def test_bypassed_layers_are_not_enqueued(
-    open_on_device: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = open_on_device()
-    stitcher(generator).capture.is_possible = False
-    layers = stitcher(generator).layers(16 if generator.bundle.manifest.build else None)
-    runs = [0] * len(layers)
-    binding_types = set()
-    for index, session in enumerate(layers):
-        bind = session._bind
-
-        def counting(tensors, bind=bind, index=index):  # noqa: ANN001, ANN202
-            binding = bind(tensors)
-            run = binding.run
-            binding_types.add(type(binding))
-
-            def counted() -> None:
-                runs[index] += 1
-                run()
-
-            monkeypatch.setattr(binding, "run", counted, raising=False)
-            return binding
-
-        monkeypatch.setattr(session, "_bind", counting)
-    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-    (output,) = generator.generate(
-        [PROMPTS[0]], params, schedule="linear:max=4,min=2,warmup=1,horizon=4"
-    )
-    assert output.outputs[0].layers_per_token == (6, 4, 3, 3, 2, 2)
-    assert runs == [6, 1, 1, 2, 4, 6]
-
-
 def test_one_graph_per_layer_plan_and_row_count_serves_repeated_calls(
     open_on_device: Open,
 ) -> None:
@@ -119,7 +82,6 @@ def test_one_graph_per_layer_plan_and_row_count_serves_repeated_calls(
         generator.generate(PROMPTS[:3], params, schedule=schedule)
     # Budgets 4 3 3 2 2: three rows, padded to four, run 4 and 3; two rows 2. The second step of
     # budget 3 begins before the host knows that a row has ended.
-    assert num_graphs(stitcher(generator)) == 3
     assert device_of(generator).counts["captures"] == 3
 
 
@@ -135,8 +97,8 @@ def test_warmup_captures_what_later_calls_replay(open_on_device: Open) -> None:
 
 def test_too_little_memory_is_said_with_the_numbers(open_on_device: Open) -> None:
     generator = open_on_device(kv_memory=1 << 40)
-    device = device_of(generator)
-    device._limit = sum(block.nbytes for block in device._blocks.values()) + 1000
+    free, _ = device_of(generator).memory_info()
+    device_of(generator).allocate(free - 1000)
     with pytest.raises(CapacityError, match=r"bytes needed at once, [\d,]+ free of"):
         generator.generate(PROMPTS, SamplingParams(max_tokens=20))
 
@@ -174,10 +136,17 @@ def test_what_plans_were_not_built_for_is_refused(exported: Exported, tmp_path: 
 
 
 def test_the_smallest_bucket_that_holds_the_call_is_taken(
-    exported: Exported, tmp_path: Path
+    exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    load, buckets = TensorRtBackend.load, set[object]()
+
+    def noted(self: TensorRtBackend, bundle: Any, spec: Any, bucket: Any = None) -> object:  # noqa: ANN401
+        buckets.update({bucket.capacity} if bucket else ())
+        return load(self, bundle, spec, bucket)
+
+    monkeypatch.setattr(TensorRtBackend, "load", noted)
     bundle, backend = on_tensorrt(exported, tmp_path, "pre_norm")
     with Generator(bundle, backend) as generator:
-        for max_tokens, num_buckets in ((3, 1), (4, 1), (5, 2), (40, 3)):  # of 16, 32 and 64
+        for max_tokens, taken in ((3, {16}), (4, {16}), (5, {16, 32}), (40, {16, 32, 64})):
             generator.generate([PROMPTS[2]], SamplingParams(max_tokens=max_tokens, temperature=0))
-            assert stitcher(generator).layers.cache_info().currsize == num_buckets
+            assert buckets == taken

@@ -136,7 +136,7 @@ def test_one_bucket_holds_all_rows_and_a_request_beyond_it_is_refused(
                         engine.add([5] * 6, GREEDY.updated(max_tokens=most - 5))
                 run_all(engine)
                 assert len(engine.take(number).outputs[0].token_ids) == most - 6
-                assert slots_of(engine)._cache.first(0, 1)[0].shape[2] == bucket
+                assert slots_of(engine).limits.bucket == bucket
         with pytest.raises(UsageError, match="is 65; the bundle holds 64 positions"):
             generator.running_batch(max_model_len=65).__enter__()
 

@@ -126,25 +126,6 @@ def test_space_between_words_survives_a_skipped_special_token() -> None:
     assert "".join(pieces_of(tokenizer, token_ids)) == tokenizer.decode(token_ids) == "hello world"
 
 
-@pytest.mark.parametrize("token_id", [0, 5, 200])
-def test_window_stays_short(tokenizer: Tokenizer, token_id: int) -> None:
-    """The thousandth token costs no more than the tenth, even if the text never becomes valid."""
-    lengths: list[int] = []
-    decode = tokenizer.decode
-
-    class Counting(Tokenizer):
-        def decode(self, token_ids: object, skip_special_tokens: bool = True) -> str:
-            lengths.append(len(list(token_ids)))  # type: ignore[call-overload]
-            return decode(token_ids, skip_special_tokens)  # type: ignore[arg-type]
-
-    counting = Counting(tokenizer._tokenizer)
-    decoder = counting.incremental_decoder()
-    for _ in range(50):
-        decoder.push(token_id)
-        decoder.push(counting.encode("a")[-1])
-    assert max(lengths, default=0) <= 6
-
-
 def test_encode_adds_the_post_processors_tokens() -> None:
     tokenizer = KINDS["byte_level"]
     token_ids = tokenizer.encode("hello")
