@@ -19,8 +19,6 @@ from skipdec.engines.errors import BundleError
 from skipdec.runtime.schedule.bundle import write_schedule
 from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.stitching.host.buffers import StepBuffers
-from skipdec.runtime.stitching.host.slot_stitcher import HostSlotStitcher
-from skipdec.runtime.stitching.protocol import StepRow
 
 Array = NDArray[Any]
 PROMPTS = [np.random.default_rng(n).integers(4, 131, n).tolist() for n in (6, 1, 11)]
@@ -183,21 +181,6 @@ def test_a_length_off_by_one_is_visible(
 
     monkeypatch.setattr(StepBuffers, "set_rows", one_short)
     assert deviation(exported("pre_norm"), "pre_norm") > VISIBLE
-
-
-def test_a_position_off_by_one_is_visible(
-    exported: Callable[..., Path],
-    deviation: Callable[[Path, str], float],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Generated tokens rotate as if one token more came before them; the prompt's do not."""
-    step = HostSlotStitcher.step
-
-    def one_more(self: HostSlotStitcher, rows: Sequence[StepRow], *ahead: Any) -> object:  # noqa: ANN401
-        return step(self, [row._replace(position=row.position + 1) for row in rows], *ahead)
-
-    monkeypatch.setattr(HostSlotStitcher, "step", one_more)
-    assert deviation(exported("llama"), "llama") > VISIBLE
 
 
 def test_a_wrong_placement_is_visible(
