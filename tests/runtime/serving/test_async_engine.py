@@ -13,9 +13,7 @@ from http_servers import held_steps
 from skipdec import (
     Generator,
     SamplingParams,
-    SkipDecError,
 )
-from skipdec.engines.backends.ort import OrtBinding
 from skipdec.runtime.serving.async_engine import AsyncEngine
 
 LONG = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
@@ -87,21 +85,3 @@ def test_many_can_wait_for_an_end_at_once(bundle: Path) -> None:
         return took
 
     assert asyncio.run(main()) < 3  # a pool of threads would take them in turn
-
-
-def test_an_engine_that_fails_is_told_to_those_that_ran(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(self: OrtBinding) -> None:
-        raise SkipDecError("engine layer_001", "ONNX Runtime failed to run it")
-
-    async def main() -> None:
-        async with opened(bundle) as engine:
-            with monkeypatch.context() as patch:
-                patch.setattr(OrtBinding, "run", broken)
-                output = await engine.generate(PROMPTS[0], SHORT)
-            assert output.outputs[0].finish_reason == "error"
-            assert "layer_001" in str(output.outputs[0].stop_reason)
-            assert (await engine.generate(PROMPTS[0], SHORT)).outputs[0].finish_reason == "length"
-
-    asyncio.run(main())

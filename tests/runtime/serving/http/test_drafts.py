@@ -129,25 +129,6 @@ def test_models_tell_the_drafts_in_use(server: Running, drafting: Running) -> No
     assert told == ["off", DRAFT]
 
 
-def test_clients_with_prefixes_of_their_own_have_ngrams_of_their_own(
-    bundle: Path, tmp_path: Path
-) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("ann-key-0123456789abcdef\nben-key-0123456789abcdef\n")
-
-    def accepted(running: Running, client: str) -> int:
-        headers = {"Authorization": f"Bearer {client}-key-0123456789abcdef"}
-        answer = running.complete(**LENGTH, prompt="Once", temperature=0, headers=headers)
-        count: int = answer.json()["usage"]["accepted_draft_tokens"]
-        return count
-
-    opened = in_thread(draft="own,adapt=no", prefix_cache="client")
-    with serving(ServedBundle("tiny", bundle), open_engine=opened, api_key_file=keys) as running:
-        first = accepted(running, "ann")
-        assert accepted(running, "ben") == first, "what ann was told is not used for ben"
-        assert accepted(running, "ann") > first
-
-
 def test_drafts_that_do_not_fit_a_bundle_are_refused_before_loading(bundle: Path) -> None:
     with pytest.raises(UsageError, match="ends:6 runs 6 layers of 6"):
         WorkerSettings(path=bundle, draft="ends:6").inputs()
