@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attack.readers import DOCUMENTS, KINDS, OPEN, NativeReader, compare, python_verdict
@@ -99,9 +100,86 @@ TOKENIZER: tuple[tuple[Edit, str], ...] = (
     (lambda file: file["pre_tokenizer"].update(type="Other"), ""),
     (lambda file: file.update(other=1), ""),
 )
+# A place in the manifest, another value there, and words of libskipdec's refusal.
+PLACES: tuple[tuple[str, Any, str], ...] = (
+    ("format_version", "3", 'has format version "3"'),
+    ("requires", 1, "requires: is 1; allowed: an array"),
+    ("requires", [1], "requires: is 1; allowed: a text"),
+    ("precision/int8_blocks", "loose", "precision.int8_blocks: is loose; allowed: packed"),
+    ("model/num_layers", 4097, "allowed: 1 to 4096"),
+    ("model/num_layers", 3, "engines: has 8 entries; expected: 5"),
+    ("model/num_layers", 2.0, "model.num_layers: is 2.0"),
+    ("model/num_layers", 2**64 - 1, "model.num_layers: is 18446744073709551615"),
+    ("model/hidden_size", 1 << 21, "allowed: 1 to 1048576"),
+    ("model/max_seq_len", None, "model.max_seq_len: is missing"),
+    ("model/num_heads", 4096, "model.num_heads: is above hidden_size"),
+    ("model/extra", [], "model.extra: is an array"),
+    ("model/eos_token_id", True, "model.eos_token_id: is true"),
+    ("precision/quantize", "int2", 'precision.quantize: is "int2"'),
+    ("precision/activation_ranges", "00", "allowed: 64 hexadecimal digits"),
+    ("kv_cache/shares_buffer", False, "past and present must be one buffer"),
+    ("kv_cache/unused", "zero", "allowed: any, finite"),
+    ("kv_cache", None, "kv_cache: is missing"),
+    ("engines", 3, "engines: is 3; allowed: an array"),
+    ("engines/1/name", "layer_1", "expected: layer_000"),
+    ("engines/1/kind", "head", "expected: layer_000"),
+    ("engines/1/layer_index", 1, "expected: layer_000"),
+    ("engines/0/layer_index", 0, "expected: embed"),
+    *(
+        ("engines/0/graph", path, "allowed: a path that stays in the bundle")
+        for path in ("../../etc/passwd", "/etc/passwd", "engines//a", "./a", "a\\b", "a\0", "")
+    ),
+    ("engines/0/graph", "other.onnx", "engine embed: names other.onnx, not listed in files"),
+    ("engines/1/weights/0", "other", "engine layer_000: names other, not listed in files"),
+    ("engines/1/step_bytes", -1, "engines.1.step_bytes: is -1"),
+    ("engines/1/inputs/0/dtype", "float16", "hidden_states is float16; expected float32"),
+    ("engines/1/inputs/0/dtype", "complex64", 'engines.1.inputs.0.dtype: is "complex64"'),
+    ("engines/1/inputs/0/shape/2", 9, "is (a symbol, a symbol, 9); expected"),
+    ("engines/1/inputs/0/shape/2", "E", "hidden_states is (a symbol, a symbol, a symbol)"),
+    ("engines/1/inputs/0/shape/2", 0, "engines.1.inputs.0.shape: is 0"),
+    ("engines/1/inputs/0/shape", ["B", "S"], "hidden_states is (a symbol, a symbol)"),
+    ("engines/1/inputs/0/role", "logits", "engine layer_000 has the inputs"),
+    ("engines/1/inputs/1/role", "past_value", "engine layer_000 has the inputs"),
+    ("engines/1/inputs/1/name", "past_value", "engine layer_000 has the inputs"),
+    ("engines/-1/outputs/0/shape/1", 33, "logits is (a symbol, 33); expected (a symbol, "),
+    ("engines/1/inputs", [], "engine layer_000 has the inputs none"),
+    ("build", {"version": "10"}, "build.compute_capability: is missing"),
+    ("tokenizer", "../tokenizer.json", 'tokenizer: is "../tokenizer.json"'),
+    ("prompt_template", "{prompt}{prompt}", "allowed: a text with {prompt} once"),
+    ("files/0/size", -1, "files.0.size: is -1"),
+    ("files/0/sha256", "G" * 64, "allowed: 64 hexadecimal digits"),
+    ("source", {"a": 1}, "source.a: is 1; allowed: a text"),
+    ("candidates", {"name": "candidates"}, "candidates.kind: is missing"),
+)
+PLACES_OF_DRAFTS: tuple[tuple[str, Any, str], ...] = (
+    ("draft_layer", 1, "draft_layer"),
+    ("draft_layer/engine/layer_index", 1, "expected: layer_draft, a layer without layer_index"),
+    (
+        "draft_layer/engine/inputs/0/dtype",
+        "float16",
+        "engine layer_draft: hidden_states is float16",
+    ),
+    ("draft_head/engine/kind", "layer", "is engine head_draft, a layer; expected: head_draft"),
+)
+
+
+def at(place: str, value: object) -> Edit:
+    """Return the edit that puts ``value`` at ``place``."""
+
+    def put(document: Any) -> None:  # noqa: ANN401
+        *path, last = (int(key) if key.lstrip("-").isdigit() else key for key in place.split("/"))
+        for key in path:
+            document = document[key]
+        document[last] = value
+
+    return put
+
+
 DAMAGE = (
     *(("manifest.json", False, *case) for case in MANIFEST),
     *(("manifest.json", True, *case) for case in DRAFTS),
+    *(("manifest.json", False, at(place, value), words) for place, value, words in PLACES),
+    *(("manifest.json", True, at(place, value), words) for place, value, words in PLACES_OF_DRAFTS),
     *(("schedule.json", False, *case) for case in SCHEDULE),
     *(("tokenizer.json", False, *case) for case in TOKENIZER),
 )
