@@ -140,12 +140,12 @@ def test_the_option_is_visible(exported: Callable[..., Path]) -> None:
 
 def keep_what_is_beyond_a_rows_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return rows cut at the group's longest prefix, writing back all that was computed."""
-    run_prefixes = host_stitcher._run_prefixes
+    run_prefixes = host_stitcher.run_prefixes
 
     def surplus(session, hidden, key, value, active, start) -> None:  # noqa: ANN001
         run_prefixes(session, hidden, key, value, np.full_like(active, active.max()), start)
 
-    monkeypatch.setattr(host_stitcher, "_run_prefixes", surplus)
+    monkeypatch.setattr(host_stitcher, "run_prefixes", surplus)
 
 
 def one_prompt_token_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ class HostStitcher(Stitcher):
                 run_once(session, whole | cache_tensors(*caches(layer)))
             else:
                 active = np.array(active_lengths[layer])  # [rows]
-                _run_prefixes(session, hidden_states, *caches(layer), active, 0)
+                run_prefixes(session, hidden_states, *caches(layer), active, 0)
             after(layer)
         row_positions = np.arange(len(prompts)) * padded + ends - 1  # [rows]
         return HostLogits(self._gather_logits(hidden_states, row_positions))
@@ -132,7 +132,7 @@ class HostStitcher(Stitcher):
         for layer, session in enumerate(self.layers):
             active = min(active_lengths[layer] - start, len(tokens))
             if active > 0:
-                _run_prefixes(session, hidden_states, *caches(layer), np.array([active]), start)
+                run_prefixes(session, hidden_states, *caches(layer), np.array([active]), start)
         if not is_last:
             return None
         return HostLogits(self._gather_logits(hidden_states, np.array([len(tokens) - 1])))
@@ -149,7 +149,7 @@ class HostStitcher(Stitcher):
         scratch = cache.scratch(1)
         hidden_states = self._embed_tokens([tokens], 0)  # [1, S, E]
         for session, length in zip(self.layers, active_lengths, strict=True):
-            _run_prefixes(session, hidden_states, *scratch, np.array([length]), 0)
+            run_prefixes(session, hidden_states, *scratch, np.array([length]), 0)
         for start in range(0, len(positions), chunk):
             yield self._gather_logits(hidden_states, np.array(positions[start : start + chunk]))
 
@@ -194,7 +194,7 @@ def _session_of(
     return drafts.layer
 
 
-def _run_prefixes(
+def run_prefixes(
     session: EngineSession,
     hidden_states: Array,
     key: Tensor,

@@ -12,7 +12,7 @@ from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 
-def byte_level() -> Tokenizer:
+def byte_level() -> tokenizers.Tokenizer:
     """Return one like OPT's: </s> before every text, all bytes, few merges, two added tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<pad>": 0, "</s>": 1} | {char: 2 + index for index, char in enumerate(alphabet)}
@@ -26,7 +26,7 @@ def byte_level() -> Tokenizer:
     inner.post_processor = processors.TemplateProcessing(
         single="</s> $A", special_tokens=[("</s>", 1)]
     )
-    return Tokenizer.parse(inner.to_str().encode(), "test")
+    return inner
 
 
 def leading_space() -> Tokenizer:
@@ -56,7 +56,10 @@ def leading_space() -> Tokenizer:
     return Tokenizer.parse(inner.to_str().encode(), "test")
 
 
-KINDS = {"byte_level": byte_level(), "leading_space": leading_space()}
+KINDS = {
+    "byte_level": Tokenizer.parse(byte_level().to_str().encode(), "test"),
+    "leading_space": leading_space(),
+}
 
 
 @pytest.fixture(params=list(KINDS))
@@ -147,7 +150,7 @@ def test_text_of_one_token() -> None:
 
 
 def test_truncation_and_padding_of_the_file_are_switched_off() -> None:
-    inner = tokenizers.Tokenizer.from_str(KINDS["byte_level"]._tokenizer.to_str())
+    inner = byte_level()
     inner.enable_truncation(2)
     inner.enable_padding(length=64)
     tokenizer = Tokenizer.parse(inner.to_str().encode(), "test")
