@@ -113,15 +113,15 @@ class Evaluation:
         if self.config.score_only:
             return ()
         count = min(self.config.num_shown, len(self.prompts))
-        places = [index * len(self.prompts) // count for index in range(count)]
+        indices = [number * len(self.prompts) // count for number in range(count)]
         return tuple(
             Example(
-                self.prompts[place],
+                self.prompts[index],
                 tuple(
-                    Text(row.label, row.run.name, row.run.outcomes[place].text) for row in self.rows
+                    Text(row.label, row.run.name, row.run.outcomes[index].text) for row in self.rows
                 ),
             )
-            for place in places
+            for index in indices
         )
 
     @property

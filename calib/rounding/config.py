@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...engines.checking import Option
-from ...exporter.config import DEFAULT_BLOCK_SIZE, block_size_problems
+from ...exporter.quantization_config import DEFAULT_BLOCK_SIZE, block_size_problems
 from ..layerwise.config import LayerwiseConfig
 
 GridTarget = Literal["onnxruntime", "tensorrt"]

@@ -1,4 +1,4 @@
-"""The layers that a draft runs, and the windows in which it is trained."""
+"""The layers that a draft runs, and the spans in which it is trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...engines.errors import UsageError, shown
 from ...runtime.drafting.config import DraftConfig, parse_draft
 from ...runtime.drafting.layers import depth_problem, draft_plan
 
-WINDOW = 6  # most places of a window in training, and all of one in measuring acceptance
+SPAN = 6  # most positions of a span in training, and all of one in measuring acceptance
 
 
 def draft_layers(text: str, num_layers: int) -> tuple[int, ...]:
@@ -33,16 +33,16 @@ def draft_layers(text: str, num_layers: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class DraftWindows:
-    """How the places of each row are divided into windows of drafts.
+class DraftSpans:
+    """How the positions of each row are divided into spans of drafts.
 
-    The first window begins ``offset`` places after the first completion token (before it if
-    negative); each has ``size`` places. A draft at a place runs ``layers`` alone. It attends to
-    full depth's keys before its window, and to drafts' keys in it.
+    The first span begins ``offset`` positions after the first completion token (before it if
+    negative); each has ``size`` positions. A draft at a position runs ``layers`` alone. It attends
+    to full depth's keys before its span, and to drafts' keys in it.
     """
 
     layers: tuple[int, ...]
-    size: int = WINDOW
+    size: int = SPAN
     offset: int = 0
 
     @property
@@ -53,11 +53,11 @@ class DraftWindows:
         )
 
 
-def step_windows(layers: tuple[int, ...], step: int, seed: int) -> DraftWindows:
-    """Return the windows of an optimizer step: 1 to 6 places, beginning anywhere.
+def step_spans(layers: tuple[int, ...], step: int, seed: int) -> DraftSpans:
+    """Return the spans of an optimizer step: 1 to 6 positions, beginning anywhere.
 
     They depend on seed and step alone, so that resumed runs and all processes agree.
     """
     drawn = random.Random(f"{seed}:windows:{step}")
-    size = drawn.randint(1, WINDOW)
-    return DraftWindows(layers, size, -drawn.randrange(size))
+    size = drawn.randint(1, SPAN)
+    return DraftSpans(layers, size, -drawn.randrange(size))

@@ -31,7 +31,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from ...engines.errors import UsageError
 from ...runtime.schedule import ExitSchedule
-from .draft import DraftWindows
+from .draft import DraftSpans
 
 IGNORED_LABEL = -100  # marks positions without a loss, as in transformers
 ATTENTION = "skipdec"  # name of ``attention`` in transformers' configurations
@@ -40,7 +40,7 @@ _LONGEST_IN_FLOAT32 = 512  # in tokens; for longer texts, bfloat16 is faster on 
 
 @dataclass
 class DraftedOutput(CausalLMOutput):  # type: ignore[misc]  # transformers is untyped
-    """The logits of full depth and, in ``draft_logits``, those of drafts at the same places."""
+    """The logits of full depth and, in ``draft_logits``, those of drafts at the same positions."""
 
     draft_logits: Tensor | None = None
 
@@ -77,7 +77,7 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
     ) -> Tensor:
         """Run [B, S, E] at positions [S] through one layer, causally without a mask; [B, S, E].
 
-        ``mask``, bool [B, 1, S, S], is True where a place (row) attends to another (column).
+        ``mask``, bool [B, 1, S, S], is True where a position (row) attends to another (column).
         """
 
     @abstractmethod
@@ -91,12 +91,12 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         prompt_lengths: Tensor,
         labels: Tensor,
         schedule: ExitSchedule,
-        windows: DraftWindows | None = None,
+        spans: DraftSpans | None = None,
         **_: Any,  # noqa: ANN401  (added by wrappers such as peft's, all None)
     ) -> CausalLMOutput:
         """Return the logits of all positions with a label in one list, [R, V], row by row.
 
-        With ``windows`` the pass is at full depth, and the output has drafts' logits too, [R, V].
+        With ``spans`` the pass is at full depth, and the output has drafts' logits too, [R, V].
 
         ``input_ids``, int64 [B, S], hold prompt and completion, padded on the right, where
         ``attention_mask`` [B, S] is 0; ``prompt_lengths`` is int64 [B]. ``labels``, int64 [B, S],
@@ -105,8 +105,8 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         """
         fed = input_ids[:, :-1]  # [B, S-1]
         labelled = labels[:, 1:] != IGNORED_LABEL  # [B, S-1]
-        if windows is not None:
-            full, drafts = self.draft_states(fed, prompt_lengths, windows)  # [B, S-1, E] each
+        if spans is not None:
+            full, drafts = self.draft_states(fed, prompt_lengths, spans)  # [B, S-1, E] each
             return DraftedOutput(
                 logits=self.head(full[labelled]), draft_logits=self.head(drafts[labelled])
             )
@@ -140,22 +140,22 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         return hidden
 
     def draft_states(
-        self, input_ids: Tensor, prompt_lengths: Tensor, windows: DraftWindows
+        self, input_ids: Tensor, prompt_lengths: Tensor, spans: DraftSpans
     ) -> tuple[Tensor, Tensor]:
         """Return the last layer's output at full depth and that of drafts, [B, S, E] each.
 
-        A draft's place sees what it will see when all drafts before it in its window hold: a layer
+        A draft's position sees what it will see when all drafts before it in its span hold: a layer
         runs full depth's states and the drafts' beside each other, with a mask.
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # [S]
         layers = self.decoder_layers
-        lowest = layers[: windows.num_shared]
+        lowest = layers[: spans.num_shared]
         full = self.run_layers(lowest, self.embedded(input_ids, positions), positions)
         drafts = full
         twice = torch.cat([positions, positions])  # [2S]
-        mask = window_mask(positions, prompt_lengths, windows)  # [B, 1, 2S, 2S]
-        for index in range(windows.num_shared, len(layers)):
-            if index in windows.layers:
+        mask = span_mask(positions, prompt_lengths, spans)  # [B, 1, 2S, 2S]
+        for index in range(spans.num_shared, len(layers)):
+            if index in spans.layers:
                 both = torch.cat([full, drafts], dim=1)  # [B, 2S, E]
                 full, drafts = self.run_layer(layers[index], both, twice, mask).chunk(2, dim=1)
             else:
@@ -175,16 +175,16 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         return shared
 
 
-def window_mask(positions: Tensor, prompt_lengths: Tensor, windows: DraftWindows) -> Tensor:
-    """Return which places attend to which, bool [B, 1, 2S, 2S]: S of full depth, then S drafts.
+def span_mask(positions: Tensor, prompt_lengths: Tensor, spans: DraftSpans) -> Tensor:
+    """Return which positions attend to which, bool [B, 1, 2S, 2S]: S of full depth, then S drafts.
 
-    Full depth attends causally to itself. With windows of 2 places, the draft at the second place
-    of one attends to full depth before the window, to the draft at the first place, and to itself.
-    Places before the first window are windows of their own.
+    Full depth attends causally to itself. With spans of 2 positions, the draft at the second one
+    attends to full depth before the span, to the draft at the first position, and to itself.
+    Positions before the first span are spans of their own.
     """
     size = len(positions)
-    start = prompt_lengths[:, None] + windows.offset  # [B, 1]
-    inside = (positions - start).remainder(windows.size)  # [B, S]
+    start = prompt_lengths[:, None] + spans.offset  # [B, 1]
+    inside = (positions - start).remainder(spans.size)  # [B, S]
     first = torch.where(positions < start, positions, positions - inside)[:, :, None]  # [B, S, 1]
     causal = positions <= positions[:, None]  # [S, S]
     sees_full = positions < first  # [B, S, S]

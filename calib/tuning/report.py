@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median_low
@@ -14,7 +14,7 @@ from pydantic import Field
 from ...engines.checking import FrozenModel
 from ...engines.host.console import markdown_table
 from ...engines.host.installation import require_extra
-from ...exporter.checkpoint.card import code, facts_table, model_card, structure
+from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule
 from ..pictures import Chart, Series, plot
@@ -68,9 +68,9 @@ class Acceptance(FrozenModel):
     """How many drafts held on greedy texts that the model writes for held-out prompts."""
 
     texts: int
-    windows: int = Field(description="one for each token that has at least 6 more behind it")
+    spans: int = Field(description="one for each token that has at least 6 more behind it")
     held_of_6: float = Field(description="mean number of 6 drafts that hold")
-    first: float = Field(description="share of windows whose first draft holds")
+    first: float = Field(description="share of spans whose first draft holds")
 
 
 class DraftReport(FrozenModel):
@@ -267,4 +267,53 @@ def _about_drafts(drafts: DraftReport) -> str:
     return (
         f"{text}: of 6 drafts {drafts.tuned.held_of_6:.2f} hold on {drafts.tuned.texts} texts "
         f"(before: {drafts.start.held_of_6:.2f})."
+    )
+
+
+_LICENCE = (
+    "<!-- Choose a licence: add `license: …` to the block above. Tuned weights are subject to the "
+    "licences of their base model and of their data. -->"
+)
+
+
+def model_card(model: ModelSpec, title: str, sections: Iterable[str]) -> bytes:
+    """Return the README.md of ``model``; deterministic, since it contains no date.
+
+    The metadata block has the library, the task, tags and, if the model has a hub id, its base, but
+    no licence, which only the owner can choose. ``sections`` are Markdown.
+    """
+    from huggingface_hub.repocard_data import ModelCardData
+
+    data = ModelCardData(
+        library_name="skipdec",
+        pipeline_tag="text-generation",
+        base_model=model.name if "/" in model.name else None,
+        tags=["skipdec", "skipdecode", model.family],
+    )
+    parts = (f"---\n{data.to_yaml()}\n---", f"# {title}", _LICENCE, *sections)
+    return ("\n\n".join(parts) + "\n").encode()
+
+
+def facts_table(facts: Iterable[tuple[str, str]]) -> str:
+    """Return a Markdown table of names and values, without a heading."""
+    return markdown_table(("", ""), ((name, value.replace("|", "\\|")) for name, value in facts))
+
+
+def code(text: str) -> str:
+    r"""Return user text as inline code on one line, with line breaks as ``\n``.
+
+    >>> code("{prompt}\nTL;DR:")
+    '`{prompt}\\nTL;DR:`'
+    """
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    fence = "``" if "`" in escaped else "`"
+    padding = " " if "`" in escaped else ""
+    return f"{fence}{padding}{escaped}{padding}{fence}"
+
+
+def structure(model: ModelSpec) -> str:
+    """Describe the model in one line: ``OPT, 12 layers of width 768, 12 heads, …``."""
+    return (
+        f"{model.family.upper()}, {model.num_layers} layers of width {model.hidden_size}, "
+        f"{model.num_heads} heads, {model.vocab_size:,} tokens, {model.max_seq_len:,} positions"
     )

@@ -33,7 +33,7 @@ from ...engines.host.signals import Interruption
 from ...runtime.schedule import ExitSchedule
 from .batches import ExampleDataset, SortedSteps, collate
 from .config import TuneConfig
-from .draft import step_windows
+from .draft import step_spans
 from .model import IGNORED_LABEL, SkipModel
 from .plan import StepSchedules, TuningPlan
 from .work import seal_save
@@ -303,11 +303,11 @@ class SkipTrainer(OrderedTrainer):
         schedule = self._target
         if model.training:
             schedule = self._schedules(self.state.global_step)
-        windows = None
+        spans = None
         if self._drafting is not None and model.training:
             step = self.state.global_step
-            windows = step_windows(self._drafting.layers, step, self.args.seed)
-        outputs = model(**inputs, schedule=schedule, windows=windows)
+            spans = step_spans(self._drafting.layers, step, self.args.seed)
+        outputs = model(**inputs, schedule=schedule, spans=spans)
         shifted = inputs["labels"][:, 1:]
         targets = shifted[shifted != IGNORED_LABEL]  # [R]
         total = F.cross_entropy(outputs.logits, targets, reduction="sum")
@@ -317,7 +317,7 @@ class SkipTrainer(OrderedTrainer):
                 wanted = self._teacher(**inputs, schedule=full).logits  # [R, V]
             from_teacher = kl_divergence(outputs.logits, wanted)
             total = (1 - self._distill) * total + self._distill * from_teacher
-        if self._drafting is not None and windows is not None:
+        if self._drafting is not None and spans is not None:
             from_full = kl_divergence(outputs.draft_logits, outputs.logits.detach())
             total = (1 - self._drafting.weight) * total + self._drafting.weight * from_full
         loss = self.mean(total, targets.numel(), num_items_in_batch)

@@ -24,9 +24,9 @@ from ...engines.manifest import (
 )
 from ...engines.trt.build import BuilderFacts, BuildOptions, Profile, Shape, check_options
 from ...engines.trt.library import TensorRtTarget
-from ..config import QuantizationConfig
 from ..graphs.tensorrt import check_model
 from ..quantization.ranges import ActivationRanges, read_ranges
+from ..quantization_config import QuantizationConfig
 
 _SMALLEST_BUCKET = 256  # positions
 _BUCKET_STEP = 4

@@ -11,9 +11,9 @@ from ...engines.host.progress import ConsoleProgress
 from ...engines.manifest import DRAFT_HEAD, DRAFT_LAYER, BuildSpec, Kernels, PrecisionSpec
 from ...engines.targets import target_of
 from ...runtime.schedule.text import format_schedule
-from ..config import DEFAULT_TARGET
 from ..pipeline.plan import BundlePlan, DraftParts
 from ..pipeline.report import EngineReport, ExportReport
+from ..quantization_config import DEFAULT_TARGET
 
 _DRAFT_PARTS = (DRAFT_LAYER, DRAFT_HEAD)
 _CHECKED_LAYERS = ("KV_CACHE_UPDATE", "ATTENTION_INPUT")  # TensorRT's, in each decoder layer

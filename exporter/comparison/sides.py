@@ -26,7 +26,8 @@ from ...engines.kernels.library import DOMAIN
 from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
 from ...engines.memory import Array
 from ...engines.targets import compiled_targets, target_of
-from ..config import CANONICAL, DEFAULT_TARGET
+from ..config import CANONICAL
+from ..quantization_config import DEFAULT_TARGET
 from ..verification.caches import PAST_OF
 from ..verification.tolerance import Tolerance, engine_tolerance, plan_tolerance
 from .config import CompareConfig

@@ -39,7 +39,7 @@ from ..quantization.quantize import (
     WeightQuantizer,
     weight_quantizer,
 )
-from .attention import divide_by_constants, replace_attention
+from .attention import divide_by_constants, replace_attention, rotate_inside
 from .feed_forward import absorb_biases
 from .lowering import (
     CONTRIB_DOMAIN,
@@ -50,7 +50,6 @@ from .lowering import (
     replace_value,
 )
 from .residuals import join_residuals, narrow_norms
-from .rotation import rotate_inside
 
 GROUP_QUERY_ATTENTION = "GroupQueryAttention"
 # It appends to the cache at each row's own length and is causal. ``seqlens_k`` is each row's total

@@ -20,9 +20,6 @@ _UNMIGRATED = (
     "the draft layer is quantised without the factors of --ranges, which were measured in the "
     "model's own layers; that affects how often drafts hold, never a text"
 )
-_APART = (
-    "its weights are {}, whose columns do not lie together; quantise it, or choose a 16-bit type"
-)
 
 
 def plan_drafts(

@@ -29,8 +29,8 @@ from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import engine_parameters
 from ..architecture.weights import engine_name
 from ..checkpoint.chat import CheckpointChat
-from ..config import DEFAULT_TARGET, QuantizationConfig
 from ..quantization.quantize import quantizer_of
+from ..quantization_config import DEFAULT_TARGET, QuantizationConfig
 from ..verification.report import VerificationRequest
 from .report import Stages
 

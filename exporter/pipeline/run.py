@@ -36,7 +36,8 @@ from ..architecture.weights import engine_name
 from ..building.engine import BuiltEngine, write_narrow_head
 from ..building.journal import Journal
 from ..building.plan_compiler import OnPlanProgress, PlanCompiler
-from ..config import CANONICAL, QuantizationConfig
+from ..config import CANONICAL
+from ..quantization_config import QuantizationConfig
 from ..verification import process
 from .plan import BundlePlan, EngineSource, PlannedEngine
 from .report import EngineReport, ExportReport, PeakMemory, Stages

@@ -20,9 +20,9 @@ from ...runtime.tokens.tokenizer import Tokenizer
 from ..architecture.weights import TensorReader
 from ..checkpoint.checkpoint import open_checkpoint
 from ..checkpoint.draft_layer import TrainedDraftLayer
-from ..config import DEFAULT_TARGET
 from ..quantization.migration import Migration
 from ..quantization.ranges import read_ranges
+from ..quantization_config import DEFAULT_TARGET
 from .answers import AnswerCheck
 from .calls import ModuleCalls, SessionCalls
 from .drafts import check_draft_head, open_draft_layer

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ...engines.manifest import EngineKind, KVType, PrecisionSpec, Quantization
 from ...engines.targets import target_of
-from ..config import DEFAULT_TARGET, RANGED_QUANTIZATIONS
 from ..quantization.quantize import quantization
+from ..quantization_config import DEFAULT_TARGET, RANGED_QUANTIZATIONS
 
 _MIN_PROBABILITY = 1e-6  # precision of sums of float32 probabilities
 _SMALL_BLOCK = 32

@@ -41,11 +41,6 @@ class Timings(_Output):
     step_seconds: tuple[float, ...] = ()  # per later token: the step that produced it
     decode_seconds: float = 0.0  # from the first output token to the last
 
-    @property
-    def seconds_per_token(self) -> float:
-        """Mean of ``step_seconds``; 0.0 if the completion has one token only."""
-        return sum(self.step_seconds) / len(self.step_seconds) if self.step_seconds else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Drafts(_Output):

@@ -1,8 +1,8 @@
 """How many drafts hold: measured on the texts that a model writes at full depth.
 
-A window begins behind every token of a text that has at least 6 more. Its drafts hold up to the
+A span begins behind every token of a text that has at least 6 more. Its drafts hold up to the
 first that differs from the text. A draft is only used while those before it hold, so the tokens
-that it follows are the text's, and one pass over the text gives all drafts of a place.
+that it follows are the text's, and one pass over the text gives all drafts of a position.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers import GenerationConfig
 
 from ...data.tokenised import TokenisedExample
 from ..batches import ExampleDataset, collate
-from ..draft import WINDOW, DraftWindows
+from ..draft import SPAN, DraftSpans
 from ..model import IGNORED_LABEL, SkipModel
 from ..plan import TuningPlan
 from ..report import Acceptance
@@ -25,8 +25,8 @@ MAX_TEXTS = 64
 MAX_TOKENS = 128
 
 HeldDrafts = Callable[[dict[str, Tensor]], Tensor]
-"""For a batch of ``collate``, returns how many of 6 drafts hold from each place on, int64
-[B, S-1]: a place's own token is known, and its first draft is the token after it."""
+"""For a batch of ``collate``, returns how many of 6 drafts hold from each position on, int64
+[B, S-1]: a position's own token is known, and its first draft is the token after it."""
 
 
 @torch.no_grad()
@@ -46,7 +46,7 @@ def measure_acceptance(model: SkipModel, plan: TuningPlan, held: HeldDrafts) -> 
         dataset = ExampleDataset(written)
         batch = collate([dataset[index] for index in range(len(written))])
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-        counts.append(held(batch)[_window_starts(batch)])  # [N]
+        counts.append(held(batch)[_span_starts(batch)])  # [N]
         texts += len(written)
     model.train(was_training)
     found = torch.cat(counts).double() if counts else torch.empty(0)
@@ -54,7 +54,7 @@ def measure_acceptance(model: SkipModel, plan: TuningPlan, held: HeldDrafts) -> 
         return None
     return Acceptance(
         texts=texts,
-        windows=len(found),
+        spans=len(found),
         held_of_6=round(float(found.mean()), 4),
         first=round(float((found > 0).double().mean()), 4),
     )
@@ -63,17 +63,17 @@ def measure_acceptance(model: SkipModel, plan: TuningPlan, held: HeldDrafts) -> 
 def held_by_layers(model: SkipModel, layers: tuple[int, ...]) -> HeldDrafts:
     """Return the counts of drafts that run ``layers`` of the model.
 
-    Windows of 6 places begin at six offsets, so that each place is the first of one.
+    Spans of 6 positions begin at six offsets, so that each position is the first of one.
     """
 
     def held(batch: dict[str, Tensor]) -> Tensor:
         fed = batch["input_ids"][:, :-1]  # [B, S-1]
         prompts = batch["prompt_lengths"]  # [B]
-        places = torch.arange(fed.shape[1], device=fed.device) - prompts[:, None]  # [B, S-1]
+        positions = torch.arange(fed.shape[1], device=fed.device) - prompts[:, None]  # [B, S-1]
         counts = torch.zeros_like(fed)
-        for offset in range(WINDOW):
-            _, drafts = model.draft_states(fed, prompts, DraftWindows(layers, WINDOW, offset))
-            begins = places.remainder(WINDOW) == offset
+        for offset in range(SPAN):
+            _, drafts = model.draft_states(fed, prompts, DraftSpans(layers, SPAN, offset))
+            begins = positions.remainder(SPAN) == offset
             counts = torch.where(begins, _held(_hits(model, drafts, batch)), counts)
         return counts
 
@@ -83,7 +83,7 @@ def held_by_layers(model: SkipModel, layers: tuple[int, ...]) -> HeldDrafts:
 def held_by_layer(model: SkipModel, layer: nn.Module, behind: int) -> HeldDrafts:
     """Return the counts of drafts that run the lowest ``behind`` layers and a draft ``layer``.
 
-    All that it attends to is full depth's own while drafts hold, so windows don't matter.
+    All that it attends to is full depth's own while drafts hold, so spans don't matter.
     """
 
     def held(batch: dict[str, Tensor]) -> Tensor:
@@ -106,19 +106,19 @@ def _hits(model: SkipModel, drafts: Tensor, batch: dict[str, Tensor]) -> Tensor:
 
 
 def _held(hits: Tensor) -> Tensor:
-    """Return how many of the 6 entries from each place on are True before the first False.
+    """Return how many of the 6 entries from each position on are True before the first False.
 
     Of [True, True, False, True]: 2 1 0 1.
     """
-    windows = F.pad(hits.long(), (0, WINDOW - 1)).unfold(1, WINDOW, 1)  # [B, S-1, 6]
-    return windows.cumprod(dim=-1).sum(dim=-1)
+    spans = F.pad(hits.long(), (0, SPAN - 1)).unfold(1, SPAN, 1)  # [B, S-1, 6]
+    return spans.cumprod(dim=-1).sum(dim=-1)
 
 
-def _window_starts(batch: dict[str, Tensor]) -> Tensor:
-    """Return the places of completion tokens with at least 6 more behind them, bool [B, S-1]."""
-    places = torch.arange(batch["input_ids"].shape[1] - 1, device=batch["input_ids"].device)
+def _span_starts(batch: dict[str, Tensor]) -> Tensor:
+    """Return the positions of completion tokens with at least 6 more behind them, bool [B, S-1]."""
+    positions = torch.arange(batch["input_ids"].shape[1] - 1, device=batch["input_ids"].device)
     lengths = batch["attention_mask"].sum(dim=1, keepdim=True)  # [B, 1]
-    return (places >= batch["prompt_lengths"][:, None]) & (places + WINDOW < lengths)
+    return (positions >= batch["prompt_lengths"][:, None]) & (positions + SPAN < lengths)
 
 
 def _written(
@@ -161,5 +161,5 @@ def _greedy(
 
 def _up_to_end(row: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
     """Return the tokens up to the first end of text, inclusive; all if there is none."""
-    first = next((place for place, token in enumerate(row) if token in ends), len(row))
+    first = next((index for index, token in enumerate(row) if token in ends), len(row))
     return row[: first + 1]

@@ -2,8 +2,8 @@
 
 A draft runs layers 0 … E−1 of the model, the draft layer, and the model's final norm and head. When
 texts are written, the draft layer's keys and values are made from full depth's states after layer
-E−1, and in a window from the drafts'. While drafts hold, these are the same states. So one
-teacher-forced causal pass over a text gives the draft of every place as it will be made.
+E−1, and in a span from the drafts'. While drafts hold, these are the same states. So one
+teacher-forced causal pass over a text gives the draft of every position as it will be made.
 """
 
 from __future__ import annotations

@@ -17,8 +17,6 @@ MAX_LOGPROBS = 20
 MAX_REQUEST_LOGPROBS = 2**17  # of all prompts of a request: an answer of about 4 MB
 ANY_SCHEDULE = "any"
 
-_LIMITS = "Limits"
-
 
 class ServerConfig(ValidatedConfig):
     """Address, keys, limits and logs of an HTTP server; times are seconds, sizes bytes."""

@@ -25,7 +25,7 @@ from skipdec.exporter.building.tensorrt_options import (
     default_kv_buckets,
     resolve_options,
 )
-from skipdec.exporter.config import QuantizationConfig
+from skipdec.exporter.quantization_config import QuantizationConfig
 
 MODEL = tiny_spec(hidden_size=64, max_position_embeddings=2048, max_seq_len=2048)
 NO_GPU = BuilderFacts("1.7", None, None, None, ("8.6", "8.9"))

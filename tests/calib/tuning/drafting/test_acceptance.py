@@ -87,7 +87,7 @@ def test_acceptance_is_that_of_literal_drafts(
     counts = expected(plain, chain)
     found = measure_acceptance(model, plan(), held)
     assert found is not None
-    assert (found.texts, found.windows) == (len(PROMPTS), len(counts))
+    assert (found.texts, found.spans) == (len(PROMPTS), len(counts))
     assert found.held_of_6 == pytest.approx(sum(counts) / len(counts), abs=1e-4)
     assert found.first == pytest.approx(sum(count > 0 for count in counts) / len(counts), abs=1e-4)
     assert 0 < found.held_of_6 < 6, "neither none nor all may hold, or the test shows little"

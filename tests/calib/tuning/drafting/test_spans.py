@@ -1,4 +1,4 @@
-"""Drafts in windows: their layers, what they attend to, and the loss that tunes them."""
+"""Drafts in spans: their layers, what they attend to, and the loss that tunes them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from transformers import PreTrainedModel, TrainerState, TrainingArguments
 
 from skipdec import ExitSchedule
 from skipdec.calib.tuning.batches import ExampleDataset, collate
-from skipdec.calib.tuning.draft import DraftWindows, draft_layers, step_windows
+from skipdec.calib.tuning.draft import DraftSpans, draft_layers, step_spans
 from skipdec.calib.tuning.family import load_skip_model
-from skipdec.calib.tuning.model import IGNORED_LABEL, window_mask
+from skipdec.calib.tuning.model import IGNORED_LABEL, span_mask
 from skipdec.calib.tuning.trainer import Drafting, SkipTrainer
 from skipdec.engines.errors import UsageError
 
@@ -58,21 +58,21 @@ def test_other_texts_are_refused_with_what_is_allowed(text: str, problem: str) -
         draft_layers(text, 6)
 
 
-def test_windows_of_a_step_depend_on_seed_and_step_alone() -> None:
-    seen = [step_windows(ENDS, step, seed=0) for step in range(300)]
-    assert seen == [step_windows(ENDS, step, seed=0) for step in range(300)]
-    assert seen != [step_windows(ENDS, step, seed=1) for step in range(300)]
+def test_spans_of_a_step_depend_on_seed_and_step_alone() -> None:
+    seen = [step_spans(ENDS, step, seed=0) for step in range(300)]
+    assert seen == [step_spans(ENDS, step, seed=0) for step in range(300)]
+    assert seen != [step_spans(ENDS, step, seed=1) for step in range(300)]
     drawn = {(each.size, each.offset) for each in seen}
-    assert drawn == {(size, -place) for size in range(1, 7) for place in range(size)}
+    assert drawn == {(size, -position) for size in range(1, 7) for position in range(size)}
 
 
-def test_the_mask_of_windows_of_two_places() -> None:
-    """A prompt of 2 tokens, then windows at 2 and 4; rows are places, columns what they see."""
-    mask = window_mask(torch.arange(5), torch.tensor([2]), DraftWindows(ENDS, 2))
+def test_the_mask_of_spans_of_two_places() -> None:
+    """A prompt of 2 tokens, then spans at 2 and 4; rows are positions, columns what they see."""
+    mask = span_mask(torch.arange(5), torch.tensor([2]), DraftSpans(ENDS, 2))
     assert mask.shape == (1, 1, 10, 10)
     drafts = ["".join(map(str, row)) for row in mask[0, 0, 5:].int().tolist()]
     assert drafts == [
-        "0000010000",  # before the first window a place is a window of its own
+        "0000010000",  # before the first span a position is a span of its own
         "1000001000",
         "1100000100",
         "1100000110",
@@ -95,18 +95,22 @@ def test_drafts_of_a_ragged_batch_equal_literal_ones(
     model = load_skip_model(checkpoint(structure), plain.config.model_type).eval()
     batch = batch_of(ROWS)
     for size, offset in ((1, 0), (3, -1), (6, 0)):
-        output = model(**batch, schedule=full, windows=DraftWindows(layers, size, offset))
+        output = model(**batch, schedule=full, spans=DraftSpans(layers, size, offset))
         expected, wanted = [], []
         for row in ROWS:
             tokens = [*row.prompt_token_ids, *row.completion_token_ids]
             first = len(row.prompt_token_ids)
-            for place in range(first - 1, len(tokens) - 1):
+            for position in range(first - 1, len(tokens) - 1):
                 start = (
-                    place - (place - first - offset) % size if place >= first + offset else place
+                    position - (position - first - offset) % size
+                    if position >= first + offset
+                    else position
                 )
-                drafted = draft_logits(plain, tokens[: place + 1], start, chain_of(plain, layers))
+                drafted = draft_logits(
+                    plain, tokens[: position + 1], start, chain_of(plain, layers)
+                )
                 expected.append(drafted[-1])
-                wanted.append(plain(torch.tensor([tokens])).logits[0, place])
+                wanted.append(plain(torch.tensor([tokens])).logits[0, position])
         torch.testing.assert_close(output.draft_logits, torch.stack(expected), rtol=0, atol=2e-5)
         torch.testing.assert_close(output.logits, torch.stack(wanted), rtol=0, atol=2e-5)
 
@@ -129,9 +133,9 @@ def test_the_loss_is_labels_and_the_divergence_of_drafts(
     made.state = TrainerState(global_step=3, max_steps=4)
     batch = batch_of(ROWS)
     actual = made.compute_loss(model, batch)
-    windows = step_windows(ENDS, 3, seed=made.args.seed)
+    spans = step_spans(ENDS, 3, seed=made.args.seed)
     with torch.no_grad():
-        output = model(**batch, schedule=full, windows=windows)
+        output = model(**batch, schedule=full, spans=spans)
     shifted = batch["labels"][:, 1:]
     labels = shifted[shifted != IGNORED_LABEL]
     probabilities = output.logits.softmax(-1)
@@ -149,5 +153,5 @@ def test_full_depth_s_own_passes_are_as_without_drafts(checkpoint: Checkpoints) 
     with torch.no_grad():
         plain = model(**batch, schedule=full).logits
         for size, offset in product((1, 4), (0, -1)):
-            drafted = model(**batch, schedule=full, windows=DraftWindows(ENDS, size, offset)).logits
+            drafted = model(**batch, schedule=full, spans=DraftSpans(ENDS, size, offset)).logits
             torch.testing.assert_close(drafted, plain, rtol=0, atol=2e-5)
