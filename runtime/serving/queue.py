@@ -89,7 +89,7 @@ class RequestQueue:
 
     An engine that is connected gets them in order of arrival; after its death the next one gets
     those that had not begun. A request whose engine does not end it in time ends for its client
-    alone: its name stays in use, and its place taken, until the engine has let it go.
+    alone: its name stays in use, and it counts as one that waits, until the engine has let it go.
 
     ``owner`` names the engine in errors. Safe from all threads.
     """

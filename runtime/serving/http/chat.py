@@ -104,7 +104,7 @@ class ChatRequest(TextRequest):
         ]
 
     @override
-    def subject(self, place: int) -> str:
+    def subject(self, index: int) -> str:
         return "chat"
 
 

@@ -26,10 +26,10 @@ from .documents import (
     ShownSchedule,
     TextOffsets,
     TokenNames,
-    delta_choice,
+    choice_document,
     event,
+    joined,
     json_answer,
-    whole_choice,
 )
 from .logs import RequestRecord
 from .metrics import Metrics
@@ -116,7 +116,7 @@ def _prepare(
         prepare = partial(inputs.prepare, params=params, draft=asked.draft)
     prepared: list[ServedRequest] = []
     problems: list[str] = []
-    for place, prompt in enumerate(asked.prompts_with(config.special_tokens)):
+    for index, prompt in enumerate(asked.prompts_with(config.special_tokens)):
         try:
             prepared.append(
                 prepare(
@@ -124,7 +124,7 @@ def _prepare(
                     schedule=asked.schedule,
                     deadline=asked.timeout,
                     client=client,
-                    subject=asked.subject(place),
+                    subject=asked.subject(index),
                 )
             )
         except UsageError as error:
@@ -182,6 +182,7 @@ class TextAnswer(Response):
         self._names = TokenNames(model.engine.inputs.tokenizer)
         self._has_drafts = model.engine.inputs.draft is not None and asked.draft is None
         self._streams: list[RequestStream] = []  # one a prompt
+        self._schedules: list[ShownSchedule] = []
 
     def _shaped(
         self,
@@ -211,6 +212,7 @@ class TextAnswer(Response):
                 stream.cancel()
             raise
         self._record.texts = [stream.times for stream in self._streams]
+        self._schedules = [ShownSchedule(one.exit_schedule, one.schedule) for one in self._streams]
 
     async def whole(self) -> Response:
         """Wait for all texts. Raises ApiError if one has failed."""
@@ -242,12 +244,11 @@ class TextAnswer(Response):
         return used
 
     def _whole_choices(self, outputs: list[RequestOutput]) -> Iterator[dict[str, object]]:
-        for place in range(len(outputs)):
-            output = outputs.pop(0)
-            echo = self._echoed(place)
-            for one in output.outputs:
-                index, offsets = self._index(place, one.index), self._offsets(place)
-                choice = whole_choice(output, one, index, echo, self._names, offsets)
+        for prompt, schedule in enumerate(self._schedules):
+            echo = self._echoed(prompt)
+            for one in outputs.pop(0).outputs:
+                index, offsets = self._index(prompt, one.index), self._offsets(prompt)
+                choice = choice_document(one, index, echo, schedule, self._names, offsets)
                 yield self._shaped(choice, "message", one.token_ids, one.logprobs)
 
     def _echoed(self, index: int) -> str:
@@ -260,14 +261,14 @@ class TextAnswer(Response):
         tokenizer = self._names.tokenizer
         return "" if tokenizer is None else tokenizer.decode(cast(list[int], prompt))
 
-    def _offsets(self, place: int) -> TextOffsets:
-        """Return the count of characters before the tokens of a text of prompt ``place``."""
+    def _offsets(self, prompt: int) -> TextOffsets:
+        """Return the count of characters before the tokens of a text of prompt ``prompt``."""
         skips = self._asked.skip_special_tokens
-        return TextOffsets(self._names, len(self._echoed(place)), skip_special_tokens=skips)
+        return TextOffsets(self._names, len(self._echoed(prompt)), skip_special_tokens=skips)
 
-    def _index(self, place: int, index: int) -> int:
-        """Return the number of a choice: the completions of a prompt follow each other."""
-        return place * self._asked.n + index
+    def _index(self, prompt: int, completion: int) -> int:
+        """Return the index of a choice: the completions of a prompt follow each other."""
+        return prompt * self._asked.n + completion
 
     async def _events(self) -> AsyncIterator[bytes]:
         head = self._head | {"object": self.chunk_kind}
@@ -286,28 +287,19 @@ class TextAnswer(Response):
 
     async def _event_choices(self) -> AsyncIterator[dict[str, object]]:
         """Yield a choice for each completion that has got something, as often as one has."""
-        schedules = [ShownSchedule(one.exit_schedule, one.schedule) for one in self._streams]
         offsets: dict[int, TextOffsets] = {}  # of a choice
-        async for place, deltas in _merged(self._streams):
+        async for prompt, deltas in _merged(self._streams):
             for chunk in by_completion(deltas):
-                index, schedule = self._index(place, chunk[0].index), schedules[place]
-                echo = ""
+                news, echo = joined(chunk), ""
+                index, schedule = self._index(prompt, news.index), self._schedules[prompt]
                 if index not in offsets:
-                    offsets[index], echo = self._offsets(place), self._echoed(place)
+                    offsets[index], echo = self._offsets(prompt), self._echoed(prompt)
                     for choice in self._opening(index):
                         yield choice
-                choice = delta_choice(
-                    chunk,
-                    index,
-                    echo,
-                    schedule,
-                    self._names,
-                    offsets[index],
-                    marks_drafts=self._has_drafts,
-                )
-                tokens = [token for delta in chunk for token in delta.token_ids]
-                logprobs = [entry for delta in chunk for entry in delta.logprobs or ()]
-                yield self._shaped(choice, "delta", tokens, logprobs)
+                choice = choice_document(news, index, echo, schedule, self._names, offsets[index])
+                if self._has_drafts:
+                    choice["drafted"] = [one.drafted for one in chunk for _ in one.token_ids]
+                yield self._shaped(choice, "delta", news.token_ids, news.logprobs)
 
 
 def answer_head(model: ServedModel, id_prefix: str, kind: str) -> dict[str, object]:
@@ -333,16 +325,16 @@ def by_completion(deltas: Sequence[StreamDelta]) -> Iterator[list[StreamDelta]]:
 async def _merged(
     streams: Sequence[RequestStream],
 ) -> AsyncIterator[tuple[int, Sequence[StreamDelta]]]:
-    """Yield the streams' deltas as they come, each with the place of its stream."""
-    tasks = {asyncio.create_task(stream.read()): place for place, stream in enumerate(streams)}
+    """Yield the streams' deltas as they come, each with the index of its stream."""
+    tasks = {asyncio.create_task(stream.read()): index for index, stream in enumerate(streams)}
     try:
         while tasks:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in sorted(done, key=tasks.__getitem__):
-                place = tasks.pop(task)
+                index = tasks.pop(task)
                 if deltas := task.result():
-                    yield place, deltas
-                    tasks[asyncio.create_task(streams[place].read())] = place
+                    yield index, deltas
+                    tasks[asyncio.create_task(streams[index].read())] = index
     finally:
         for task in tasks:
             task.cancel()

@@ -73,8 +73,8 @@ class TokenNames(dict[int, str]):
 class TextOffsets:
     """Counts the characters of a choice's text that precede each of its tokens.
 
-    The tokens of one character have its place. Text that a stop string cut off is counted, because
-    a stream sends places before it knows of the cut.
+    The tokens of one character have its offset. Text that a stop string cut off is counted, because
+    a stream sends offsets before it knows of the cut.
     """
 
     def __init__(self, names: TokenNames, start: int, *, skip_special_tokens: bool = True) -> None:
@@ -86,16 +86,16 @@ class TextOffsets:
         self._length = start
 
     def before(self, token_id: int) -> int:
-        """Take the next token and return its place."""
+        """Take the next token and return its offset."""
         if self._decoder is None:  # there is no text
             return self._length
-        place = self._length + self._decoder.num_held
+        offset = self._length + self._decoder.num_held
         self._length += len(self._decoder.push(token_id))
-        return place
+        return offset
 
 
 class ShownSchedule:
-    """The schedule of a stream as its chunks show it, with the layers of each depth, cached."""
+    """The schedule of a request as its choices show it, with the layers of each depth, cached."""
 
     def __init__(self, schedule: ExitSchedule, text: str) -> None:
         self.text = text
@@ -109,61 +109,44 @@ class ShownSchedule:
         return self._ranges[count]
 
 
-def whole_choice(
-    request: RequestOutput,
+def joined(deltas: Sequence[StreamDelta]) -> CompletionOutput:
+    """Return a completion's news since the last chunk as a completion of their tokens."""
+    return CompletionOutput(
+        deltas[0].index,
+        "".join(delta.text for delta in deltas),
+        tuple(token for delta in deltas for token in delta.token_ids),
+        finish_reason=deltas[-1].finish_reason,
+        stop_reason=deltas[-1].stop_reason,
+        layers_per_token=tuple(delta.layers for delta in deltas for _ in delta.token_ids),
+        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs or ()) or None,
+    )
+
+
+def choice_document(
     output: CompletionOutput,
     index: int,
-    prompt: str,
+    echo: str,
+    schedule: ShownSchedule,
     names: TokenNames,
     offsets: TextOffsets,
 ) -> dict[str, Any]:
-    """Return a completion of ``request`` that has ended; ``prompt`` is echoed before its text."""
+    """Return a completion, or what is new of it, from which ``offsets`` have counted.
+
+    ``echo``, the prompt or "", precedes its text.
+    """
     return {
         "index": index,
-        "text": prompt + output.text,
+        "text": echo + output.text,
         "logprobs": output.logprobs
         and logprobs_document(output.token_ids, output.logprobs, names, offsets),
         "finish_reason": output.finish_reason,
         "stop_reason": output.stop_reason,
-        "schedule": request.schedule,
+        "schedule": schedule.text,
         "layers_per_token": list(output.layers_per_token),
         "layer_ranges": {
-            count: request.layer_ranges[count] for count in sorted(set(output.layers_per_token))
+            count: schedule.ranges(count) for count in sorted(set(output.layers_per_token))
         },
     }
-
-
-def delta_choice(
-    deltas: Sequence[StreamDelta],
-    index: int,
-    prompt: str,
-    schedule: ShownSchedule,
-    names: TokenNames,
-    offsets: TextOffsets,
-    *,
-    marks_drafts: bool = False,
-) -> dict[str, Any]:
-    """Return a completion's news since the last chunk, from which ``offsets`` have counted.
-
-    With ``marks_drafts``, ``drafted`` says of each token whether it was drafted.
-    """
-    tokens = [token for delta in deltas for token in delta.token_ids]
-    logprobs = [entry for delta in deltas for entry in delta.logprobs or ()]
-    layers = [delta.layers for delta in deltas for _ in delta.token_ids]
-    return {
-        "index": index,
-        "text": prompt + "".join(delta.text for delta in deltas),
-        "logprobs": logprobs_document(tokens, logprobs, names, offsets) if logprobs else None,
-        "finish_reason": deltas[-1].finish_reason,
-        "stop_reason": deltas[-1].stop_reason,
-        "schedule": schedule.text,
-        "layers_per_token": layers,
-        "layer_ranges": {count: schedule.ranges(count) for count in sorted(set(layers))},
-    } | (
-        {"drafted": [delta.drafted for delta in deltas for _ in delta.token_ids]}
-        if marks_drafts
-        else {}
-    )
 
 
 def logprobs_document(

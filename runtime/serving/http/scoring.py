@@ -51,8 +51,8 @@ async def scored_answer(
         outputs = [_as_request_output(one) for one in scored]
         used = metrics.observe(record, model.label(asked.schedule), outputs)
         names = TokenNames(model.engine.inputs.tokenizer)
-        places = range(len(scored))
-        return head, (_choice(scored.pop(0), place, names) for place in places), used
+        indices = range(len(scored))
+        return head, (_choice(scored.pop(0), index, names) for index in indices), used
 
     tasks.clear()  # they hold the scores, which are freed where they are encoded
     return await json_answer(make)

@@ -27,8 +27,8 @@ class RestartPolicy(ValidatedConfig):
     is tried once more.
     """
 
-    max_deaths: Annotated[int, Field(ge=0)] = 3  # in `window` seconds; one more is the end
-    window: Annotated[float, Field(gt=0)] = 300.0
+    max_deaths: Annotated[int, Field(ge=0)] = 3  # in `period` seconds; one more is the end
+    period: Annotated[float, Field(gt=0)] = 300.0
     delays: Annotated[tuple[float, ...], Field(min_length=1)] = (0.0, 1.0, 4.0)  # then the last
     poison_timeout: float = Field(
         default=3600.0,

@@ -73,7 +73,7 @@ class WorkerProcess:
 
 
 class Deaths:
-    """The deaths of one place's workers; times are those of a clock that never jumps."""
+    """The deaths of one bundle's workers; times are those of a clock that never jumps."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
@@ -89,7 +89,7 @@ class Deaths:
         """
         policy, times = self._policy, self._times
         times.append(now)
-        while times[0] <= now - policy.window:
+        while times[0] <= now - policy.period:
             times.popleft()
         if len(times) > policy.max_deaths:
             return None
@@ -173,7 +173,7 @@ class WorkerSupervisor:
             delay = deaths.delay_after(monotonic())
             if delay is None:
                 raise self._died(
-                    f"died {len(deaths)} times in {self._policy.window:g} s, at last {reason}"
+                    f"died {len(deaths)} times in {self._policy.period:g} s, at last {reason}"
                 )
             told = "the worker of %s died (%s); the next one starts in %g s"
             _LOGGER.error(told, self._settings.path, reason, delay)
