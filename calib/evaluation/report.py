@@ -24,6 +24,7 @@ from .positions import PositionFigure
 
 DOCUMENT, REPORT, PICTURE = "evaluation.json", "evaluation.md", "pareto.png"
 POSITIONS_PICTURE = "positions.png"
+_QUALITY = "bleu"
 
 
 def report_document(evaluation: Evaluation, *, threads: int | None = None) -> dict[str, Any]:
@@ -131,10 +132,10 @@ def write_evaluation(
     return names
 
 
-def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> None:
-    """Plot ``metric`` over the speed-up of whole calls, one line per bundle, with intervals.
+def plot_pareto(evaluation: Evaluation, path: Path) -> None:
+    """Plot BLEU over the speed-up of whole calls, one line per bundle, with intervals.
 
-    Higher must be better for ``metric``. Disturbed speed-ups are left out. Needs matplotlib.
+    Disturbed speed-ups are left out. Needs matplotlib.
     """
     bundles: dict[Path, list[Row]] = {}
     for row in evaluation.rows:
@@ -148,13 +149,13 @@ def plot_pareto(evaluation: Evaluation, path: Path, *, metric: str = "bleu") -> 
             Series(
                 ordered[0].label,
                 [(ratio.value, ratio.low, ratio.high) for ratio in speedups],
-                [_interval(row.figures[metric].estimate) for row in ordered],
+                [_interval(row.figures[_QUALITY].estimate) for row in ordered],
                 texts=[_label(row) for row in ordered],
             )
         )
     calls = "texts of equal length" if evaluation.config.equal_lengths else "whole calls"
     xlabel = f"measured speed-up over full depth of the same bundle, {calls}"
-    plot(path, Chart(series, xlabel, evaluation.metrics[metric].heading))
+    plot(path, Chart(series, xlabel, evaluation.metrics[_QUALITY].heading))
 
 
 def plot_positions(evaluation: Evaluation, path: Path) -> None:

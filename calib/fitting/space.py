@@ -228,19 +228,21 @@ class SearchSpace:
         )
         deepest, next_deepest = self._exits[-1], self._exits[max(-2, -len(self._exits))]
         pairs = list(product(warmups, placements))
-        constant = [Point(deepest, deepest, warmup, "linear", place) for warmup, place in pairs]
+        constant = [
+            Point(deepest, deepest, warmup, "linear", placement) for warmup, placement in pairs
+        ]
         tried = [
             *(
                 [Point(deepest, next_deepest, warmup, decay, "top") for warmup in warmups]
                 for decay in decays
                 if decay != "constant"
             ),
-            *([point for point in constant if point.placement == place] for place in placements),
+            *([point for point in constant if point.placement == one] for one in placements),
             *([point for point in constant if point.warmup == warmup] for warmup in warmups),
             *(
                 [
-                    Point(next_deepest, next_deepest, warmup, "linear", place, prompt)
-                    for warmup, place in pairs
+                    Point(next_deepest, next_deepest, warmup, "linear", placement, prompt)
+                    for warmup, placement in pairs
                 ]
                 for prompt in prompts
                 if prompt != "full"

@@ -113,11 +113,11 @@ class OrtDeviceBinding(Binding):
 
     def _address(self, spec: TensorSpec, tensor: Tensor) -> tuple[Any, ...]:
         """Return the arguments of ``bind_input`` and ``bind_output``."""
-        place = cast(DeviceTensor, tensor)
+        memory = cast(DeviceTensor, tensor)
         index = self._session.device.index
-        dtype = place.dtype
+        dtype = memory.dtype
         element_type = ONNX_BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype).type
-        return spec.name, self._memory_kind, index, element_type, place.shape, place.address
+        return spec.name, self._memory_kind, index, element_type, memory.shape, memory.address
 
 
 class OrtDeviceSession(EngineSession):
@@ -157,8 +157,8 @@ class OrtRehearsalBinding(OrtDeviceBinding):
         super().__init__(session, tensors, memory_kind)
         self._device = session.device
         self._count_run = partial(session.count_run, tuple(one.shape for one in tensors.values()))
-        places = (cast(DeviceTensor, tensors[role]) for role in _CACHES if role in tensors)
-        self._caches = [place for place in places if place.dtype in _FLOATING]
+        caches = (cast(DeviceTensor, tensors[role]) for role in _CACHES if role in tensors)
+        self._caches = [cache for cache in caches if cache.dtype in _FLOATING]
 
     @override
     def run(self) -> None:

@@ -77,10 +77,10 @@ class RehearsalDevice(Device):
 
     def bytes_at(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         """Return ``nbytes`` from ``address`` without a copy; DeviceError unless allocated."""
-        place = bisect_right(self._addresses, address) - 1
-        if place >= 0:
-            block = self._blocks[self._addresses[place]]
-            start = address - self._addresses[place]
+        below = bisect_right(self._addresses, address)
+        if below:
+            first = self._addresses[below - 1]
+            block, start = self._blocks[first], address - first
             if start + nbytes <= block.nbytes:
                 return block[start : start + nbytes]
         raise DeviceError(self.name, f"{nbytes} bytes at {address:#x} are not allocated")
@@ -165,8 +165,8 @@ class RehearsalDevice(Device):
     def copy_rows(self, target: int, source: int, index: int, *, rows: int, row_bytes: int) -> None:
 
         def copy() -> None:
-            for row, place in enumerate(self.bytes_at(index, 8 * rows).view(np.int64)):
-                self._copy(target + row * row_bytes, source + int(place) * row_bytes, row_bytes)
+            for row, found in enumerate(self.bytes_at(index, 8 * rows).view(np.int64)):
+                self._copy(target + row * row_bytes, source + int(found) * row_bytes, row_bytes)
 
         self.enqueue(copy)
 
@@ -231,7 +231,7 @@ class RehearsalDevice(Device):
 
 @dataclass
 class _Mark:
-    """A place in the queue."""
+    """A mark in the queue of work."""
 
     is_reached: bool = False
 

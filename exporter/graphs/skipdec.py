@@ -62,11 +62,11 @@ def lower(
     lowered.opset_imports[DOMAIN] = lowered.opset_imports[CONTRIB_DOMAIN] = 1
     signature = canonical_signature(kind, model, "float32")
     if kind is EngineKind.LAYER:
-        places = next(
+        positions = next(
             value for value in lowered.graph.inputs if value.name == TensorRole.WRITE_INDICES
         )
         operator = (DOMAIN, ATTENTION)
-        replace_attention(lowered.graph, model, operator, [places], _placed)
+        replace_attention(lowered.graph, model, operator, [positions], _placed)
         RemoveUnusedNodesPass()(lowered)
         signature = _without_positions(lowered.graph, signature)
         signature = _with_cache(signature, precision.kv_dtype or precision.dtype, model)

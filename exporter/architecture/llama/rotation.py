@@ -269,23 +269,23 @@ def _yarn(spec: RotarySpec) -> Frequencies:
     assert slow is not None
     assert spec.rope_factor is not None
 
-    def place(turns: float) -> float:
+    def pair(turns: float) -> float:
         """Return the (real) index of the pair that turns so often over the original length."""
         logarithm = math.log(length / (turns * 2 * math.pi))
         return spec.rotary_dim * logarithm / (2 * math.log(spec.rope_theta))
 
-    first, last = place(fast), place(slow)
+    first, last = pair(fast), pair(slow)
     if spec.rope_truncate:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, spec.rotary_dim - 1)
     if first == last:
         last += 0.001
-    places = np.arange(spec.rotary_dim // 2, dtype=np.float32)
-    ramp = np.clip((places - np.float32(first)) / np.float32(last - first), 0, 1)
-    kept = 1 - ramp
+    pairs = np.arange(spec.rotary_dim // 2, dtype=np.float32)
+    ramp = np.clip((pairs - np.float32(first)) / np.float32(last - first), 0, 1)
+    shares = 1 - ramp  # of the short waves
     powers = _powers(spec)
     long, short = 1 / (np.float32(spec.rope_factor) * powers), 1 / powers
-    mixed: Frequencies = long * (1 - kept) + short * kept
+    mixed: Frequencies = long * (1 - shares) + short * shares
     return mixed
 
 
