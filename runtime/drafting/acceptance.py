@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 _IMAGINED = 4.0  # tries at the prior that each class of evidence begins with
 _MEMORY = 0.99  # of a class, per token that was tried
-_TRY_MEMORY = 0.5  # where guesses were only tried: old results must not outweigh the few tries
+_STALE = 128  # passes without a guess that was checked, behind which a drafter begins anew
+_RETRIED, _HOPE = 1.0, 0.8  # imagined tries then, few, so that failures end it at once; and share
 _ROW_IMAGINED = 4.0  # tokens that held as expected, with which a row begins
 _MOST_SHARE = 0.98  # a row that was lucky may be wrong next
 
@@ -51,15 +52,16 @@ class RowResults:
 class SourceAcceptance:
     """The share of one drafter's guesses that held, over all rows, by class of evidence.
 
-    A class begins with 4 imagined tries at its prior, and recent tries count most.
+    A class begins with 4 imagined tries at its prior, and recent tries count most. What was learned
+    is forgotten behind 128 passes without a guess that was checked, so that the drafter is tried
+    again: each class begins with 1 imagined try at 0.8 then.
     """
 
     def __init__(self, source: str, priors: Sequence[float], draft_prior: float = 0.0) -> None:
         """``draft_prior``: a draft step's cost, in passes over one token, until it is measured."""
         self.source = source
         self.draft_prior = draft_prior
-        self._tried = [_IMAGINED] * len(priors)
-        self._held = [_IMAGINED * prior for prior in priors]
+        self._begin(_IMAGINED, priors)
 
     @property
     def runs_layers(self) -> bool:
@@ -83,16 +85,22 @@ class SourceAcceptance:
             sums.append(total)
         return sums
 
-    def add(
-        self, evidence: Sequence[int], held: int, row: RowResults, *, is_try: bool = False
-    ) -> None:
-        """Count guesses that were checked: of ``evidence`` the first ``held`` held.
-
-        ``is_try``: they were not expected to gain.
-        """
-        memory = _TRY_MEMORY if is_try else _MEMORY
+    def add(self, evidence: Sequence[int], held: int, row: RowResults) -> None:
+        """Count guesses that were checked: of ``evidence`` the first ``held`` held."""
+        self._idle = 0
         for index, one in enumerate(evidence):
             row.expected += self.share(one)
-            self._tried[one] = self._tried[one] * memory + 1.0
-            self._held[one] = self._held[one] * memory + (index < held)
+            self._tried[one] = self._tried[one] * _MEMORY + 1.0
+            self._held[one] = self._held[one] * _MEMORY + (index < held)
         row.held += held
+
+    def count_pass(self) -> None:
+        """Count a pass, in which guesses may have been checked or not."""
+        self._idle += 1
+        if self._idle >= _STALE:
+            self._begin(_RETRIED, [_HOPE] * len(self._tried))
+
+    def _begin(self, imagined: float, priors: Sequence[float]) -> None:
+        self._tried = [imagined] * len(priors)
+        self._held = [imagined * prior for prior in priors]
+        self._idle = 0  # passes since a guess was checked

@@ -63,7 +63,6 @@ class DraftedDecoding(Decoding):
         self._drafted: dict[int, _Drafted] = {}  # of the present pass, by the row's number
         self._drafting = 0
         self._held = 0  # guesses that held in the present pass
-        self._is_try = False  # in the present pass
         self._is_paused = False  # in the present pass
         self._is_measured = False  # in the present pass: as one without drafts
         self._has_new_rows = False  # in the present pass
@@ -109,7 +108,7 @@ class DraftedDecoding(Decoding):
             self._has_new_rows or is_first
         ):  # engines are bound, which takes long without drafts, too
             if adapts:
-                self._policy.count_search(len(rows), self._held, searching)
+                self._policy.count_pass(len(rows), self._held, searching)
             return
         is_fruitless = longest == 1 and not self._is_measured and (adapts or self._drafting > 0)
         if not is_fruitless:
@@ -172,7 +171,6 @@ class DraftedDecoding(Decoding):
     def _draft(self, rows: Sequence[Row]) -> dict[int, _Drafted]:
         """Return the guesses of rows that draft, by their numbers."""
         self._drafting = 0
-        self._is_try = False
         self._is_measured = self._config.adapt and self._memory.costs.wants_plain(len(rows))
         if self._is_measured:
             return {}
@@ -229,7 +227,7 @@ class DraftedDecoding(Decoding):
                 if classes:
                     row_offers[index] = Offer(classes, one.of_source(drafter.source))
         choice = self._policy.choose(offers, num_rows)
-        self._drafting, self._is_try = choice.count, choice.is_try
+        self._drafting = choice.count
         found: dict[int, _Drafted] = {}
         for index, drafter in enumerate(self._drafters):
             able = [
@@ -273,12 +271,8 @@ class DraftedDecoding(Decoding):
             ended = row.finish_reason is not None
             tried = held if ended or held == fed_guesses else held + 1
             source = self._policy.sources[drafted.drafter]
-            source.add(
-                drafted.guesses.evidence[:tried],
-                held,
-                drafts.of_source(source.source),
-                is_try=self._is_try,
-            )
+            evidence = drafted.guesses.evidence[:tried]
+            source.add(evidence, held, drafts.of_source(source.source))
         row.count_drafts(fed_guesses, held)
         if row.finish_reason is not None:
             self._learn(drafts)

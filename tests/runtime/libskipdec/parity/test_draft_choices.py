@@ -121,7 +121,7 @@ class Replay:
             held += 1
         if source is not None:
             tried = fed.evidence[: held + 1]
-            self._policy.sources[source].add(tried, held, results[source], is_try=choice.is_try)
+            self._policy.sources[source].add(tried, held, results[source])
         self._policy.count_pass(1, held + 1, self._costs[len(fed.tokens)] + seconds)
         self.drafted += len(fed.tokens)
         self.accepted += held

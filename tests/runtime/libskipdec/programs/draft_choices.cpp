@@ -108,8 +108,7 @@ class Replay {
     if (choice.count > 0) {
       const std::size_t source = *choice.sources.front();
       const bool is_wrong = held < fed.tokens.size();
-      policy_.source(source).add(fed.evidence, held + (is_wrong ? 1 : 0), held, results[source],
-                                 choice.is_try);
+      policy_.source(source).add(fed.evidence, held + (is_wrong ? 1 : 0), held, results[source]);
     }
     policy_.count_pass(1, static_cast<std::int64_t>(held) + 1, seconds);
     drafted += fed.tokens.size();

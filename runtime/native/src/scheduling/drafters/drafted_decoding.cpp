@@ -70,7 +70,7 @@ void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds, dou
   for (const StepRow& step : steps) longest = std::max(longest, step.tokens.size());
   const auto rows = static_cast<std::int64_t>(steps.size());
   if (has_new_rows_) {  // such passes also had to find their route, without drafts, too
-    if (config_.adapt) policy_.count_search(rows, held_, searching);
+    if (config_.adapt) policy_.count_pass(rows, held_, searching);
     return;
   }
   const bool is_fruitless = longest == 1 && !is_measured_ && (config_.adapt || drafting_ > 0);
@@ -109,7 +109,7 @@ void DraftedDecoding::count(const RunningRow& row, std::size_t guesses, std::int
     const bool was_wrong = held < guesses && !row.sequence->has_ended();
     policy_.source(followed.drafter)
         .add(followed.guesses.evidence, held + (was_wrong ? 1 : 0), held,
-             followed.drafts.results[followed.drafter], is_try_);
+             followed.drafts.results[followed.drafter]);
     held_ += static_cast<std::int64_t>(held);
   }
   if (row.sequence->has_ended()) learn(followed.drafts, row);
@@ -159,7 +159,6 @@ void DraftedDecoding::follow(const std::vector<RunningRow>& rows) {
 // Finds the guesses of rows that draft.
 void DraftedDecoding::draft(const std::vector<RunningRow>& rows) {
   drafting_ = 0;
-  is_try_ = false;
   is_measured_ = config_.adapt && costs_.wants_plain(static_cast<std::int64_t>(rows.size()));
   if (is_measured_) return;
   open_.clear();
@@ -206,7 +205,6 @@ void DraftedDecoding::draft_most_expected(const std::vector<RunningRow>& rows) {
   for (std::size_t drafter = 0; drafter < drafters_.size(); ++drafter) offer(drafter, rows);
   const DraftChoice choice = policy_.choose(offers_, static_cast<std::int64_t>(rows.size()));
   drafting_ = choice.count;
-  is_try_ = choice.is_try;
   if (choice.count == 0) return;
   for (std::size_t drafter = 0; drafter < drafters_.size(); ++drafter) {
     able_.clear();

@@ -79,8 +79,7 @@ class DraftedDecoding : public Decoding {
   bool is_paused_ = false;
   bool is_measured_ = false;   // as one without drafts
   bool has_new_rows_ = false;  // or learned what was written in a pause
-  bool is_try_ = false;
-  double draft_seconds_ = 0;  // of all draft steps, when it began
+  double draft_seconds_ = 0;   // of all draft steps, when it began
   std::int64_t drafting_ = 0;
   std::int64_t held_ = 0;             // guesses
   std::vector<OpenRow> open_, able_;  // ``able_``: those for which the asked drafter may propose

@@ -7,11 +7,12 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr double kImagined = 4;      // tries at the prior that each class of evidence begins with
-constexpr double kMemory = 0.99;     // of a class, per token that was tried
-constexpr double kTryMemory = 0.5;   // where guesses were only tried: old results must not outweigh
-constexpr double kRowImagined = 4;   // tokens that held as expected, with which a row begins
-constexpr double kMostShare = 0.98;  // a row that was lucky may be wrong next
+constexpr double kImagined = 4;       // tries at the prior that each class of evidence begins with
+constexpr double kMemory = 0.99;      // of a class, per token that was tried
+constexpr double kRowImagined = 4;    // tokens that held as expected, with which a row begins
+constexpr std::int64_t kStale = 128;  // passes without a checked guess, behind which all is new
+constexpr double kHope = 0.8;         // of the one imagined try then
+constexpr double kMostShare = 0.98;   // a row that was lucky may be wrong next
 
 }  // namespace
 
@@ -36,15 +37,22 @@ void SourceAcceptance::expect(const std::vector<std::size_t>& evidence, const Ro
 }
 
 void SourceAcceptance::add(const std::vector<std::size_t>& evidence, std::size_t tried,
-                           std::size_t held, RowResults& row, bool is_try) {
-  const double memory = is_try ? kTryMemory : kMemory;
+                           std::size_t held, RowResults& row) {
+  idle_ = 0;
   for (std::size_t place = 0; place < tried; ++place) {
     const std::size_t one = evidence[place];
     row.expected += share(one);
-    tried_[one] = tried_[one] * memory + 1;
-    held_[one] = held_[one] * memory + (place < held ? 1 : 0);
+    tried_[one] = tried_[one] * kMemory + 1;
+    held_[one] = held_[one] * kMemory + (place < held ? 1 : 0);
   }
   row.held += static_cast<double>(held);
+}
+
+void SourceAcceptance::count_pass() {
+  if (++idle_ < kStale) return;
+  idle_ = 0;
+  std::fill(tried_.begin(), tried_.end(), 1.0);
+  std::fill(held_.begin(), held_.end(), kHope);
 }
 
 }  // namespace skipdec::runtime

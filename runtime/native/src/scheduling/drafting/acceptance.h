@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,9 @@ struct RowResults {
 };
 
 // The share of one drafter's guesses that held, over all rows, by class of evidence. A class begins
-// with 4 imagined tries at its prior, and recent tries count most.
+// with 4 imagined tries at its prior, and recent tries count most. What was learned is forgotten
+// behind 128 passes without a guess that was checked, so that the drafter is tried again: each
+// class begins with 1 imagined try at 0.8 then.
 class SourceAcceptance {
  public:
   // ``draft_prior``: a draft step's cost, in passes over one token, until it is measured; 0 for
@@ -33,15 +36,17 @@ class SourceAcceptance {
   // classes that hold with 0.8 and 0.5, in a new row: 0, 0.8 and 0.8 + 0.8 · 0.5 = 1.2.
   void expect(const std::vector<std::size_t>& evidence, const RowResults& row,
               std::vector<double>& sums) const;
-  // Counts the first ``tried`` guesses of ``evidence``, of which the first ``held`` held;
-  // ``is_try``: they were not expected to gain.
+  // Counts the first ``tried`` guesses of ``evidence``, of which the first ``held`` held.
   void add(const std::vector<std::size_t>& evidence, std::size_t tried, std::size_t held,
-           RowResults& row, bool is_try = false);
+           RowResults& row);
+  // Counts a pass, in which guesses may have been checked or not.
+  void count_pass();
 
  private:
   std::string source_;
   double draft_prior_;
   std::vector<double> tried_, held_;
+  std::int64_t idle_ = 0;  // passes since a guess was checked
 };
 
 }  // namespace skipdec::runtime

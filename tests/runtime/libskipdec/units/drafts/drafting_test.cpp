@@ -208,7 +208,7 @@ TEST_F(DraftPolicyTest, DraftsThatNeverHoldCostAtMostThreePercent) {
       seconds += 0.3 * static_cast<double>(choice.count);
       costs_.add_pass(1, choice.count + 1, seconds);
       if (source == 1) seconds += 0.2 * static_cast<double>(choice.count);
-      policy_.source(source).add({0}, 1, 0, row, choice.is_try);
+      policy_.source(source).add({0}, 1, 0, row);
     }
     policy_.count_pass(1, 1, seconds);
     total += seconds;
