@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Reproduce the paper's table on E2E: fresh models, tuned at 1x to 6x in several ways.
+"""Reproduce the paper's table on E2E: models tuned at 1x to 6x in several ways.
 
     python scripts/reproduction/e2e.py --train train.csv --dev dev.csv --work work --jobs 2
     python scripts/reproduction/e2e.py --train train.csv --dev dev.csv --work quick --quick
+    python scripts/reproduction/e2e.py --train train.csv --dev dev.csv --work smollm2 \
+        --model SmolLM2-135M-Instruct --config scripts/reproduction/smollm2.yaml
 
-All results stay in the work directory; the same command continues where it was stopped. More
-columns, speed-ups or seeds later reuse them. See docs/benchmarks.md.
+Models start fresh, or from the pretrained --model. All results stay in the work directory; the same
+command continues where it was stopped. More columns, speed-ups or seeds later reuse them. See
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from reproduction.table import write_results
 from skipdec import use_shared_thread_pool
 from skipdec.engines.errors import SkipDecError
 from skipdec.engines.host.console import stderr_console
+from skipdec.engines.host.option_files import OptionFile
 from skipdec.engines.host.processor import available_cores
 from skipdec.engines.host.progress import ConsoleProgress
 from skipdec.runtime.generator import Generator
@@ -67,6 +71,13 @@ def _config() -> ReproductionConfig:
         action="store_true",
         help="a small table in minutes, with models too weak to compare",
     )
+    given(
+        "--model",
+        type=Path,
+        metavar="DIR",
+        help="a pretrained checkpoint, to tune at full depth first",
+    )
+    given("--config", metavar="FILE", help="more fields of ReproductionConfig, in YAML or TOML")
     given("--sizes", metavar="layers=…,width=…,heads=…")
     given("--vocab-size", type=int)
     given("--seeds", type=int, nargs="+")
@@ -78,9 +89,10 @@ def _config() -> ReproductionConfig:
     given("--jobs", type=int, help="models to tune at once (1)")
     arguments = vars(parser.parse_args())
     quick = QUICK if arguments.pop("quick") else {}
-    return ReproductionConfig(
-        **{**quick, **{name: value for name, value in arguments.items() if value is not None}}
-    )
+    file = arguments.pop("config")
+    fields = OptionFile.read(file).values if file else {}
+    typed = {name: value for name, value in arguments.items() if value is not None}
+    return ReproductionConfig(**{**quick, **fields, **typed})
 
 
 if __name__ == "__main__":

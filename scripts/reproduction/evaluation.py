@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from reproduction.columns import Depth, skipdecode
-from reproduction.config import UNTUNED, ReproductionConfig
+from reproduction.config import MIXTURE, UNTUNED, ReproductionConfig
 from reproduction.runs import Cell, Run, e2e_data
 from skipdec.calib.evaluation.bootstrap import Bootstrap
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig, MetricOptions
@@ -54,7 +54,7 @@ class _Results(BaseModel):
 def evaluate_run(
     config: ReproductionConfig, run: Run, horizon: int, open_generator: OpenGenerator
 ) -> list[CellResult]:
-    """Evaluate the bundle of ``run`` at its schedule; a base at full depth and every preset.
+    """Evaluate the bundle of ``run`` at its schedule; base and mixture at full depth and presets.
 
     Full depth alternates with the schedules, batch by batch. The result is kept beside the bundle
     and reused while bundle, prompts and options are the same.
@@ -97,11 +97,11 @@ def _evaluation(config: ReproductionConfig, run: Run, horizon: int) -> Evaluatio
     presets = tuple(
         skipdecode(Depth(cell.speedup, config.num_layers, horizon))
         for cell in run.cells
-        if cell.column == UNTUNED and cell.speedup > 1
+        if cell.column in (UNTUNED, MIXTURE) and cell.speedup > 1
     )
     return EvaluationConfig(
         bundles=(BundleChoice(run.name, run.bundle),),
-        data=e2e_data(config.dev),
+        data=e2e_data(config, config.dev),
         schedules=presets,
         limit=config.limit,
         batch_size=config.evaluation_batch_size,

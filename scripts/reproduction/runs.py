@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reproduction.columns import COLUMNS, Depth
-from reproduction.config import CONTROL, UNTUNED, ReproductionConfig
+from reproduction.columns import COLUMNS, Depth, skipdecode
+from reproduction.config import CONTROL, MIXTURE, UNTUNED, ReproductionConfig
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.runtime.schedule.text import parse_schedule
@@ -47,14 +47,16 @@ class Run:
 
 
 def base_run(config: ReproductionConfig, seed: int) -> Run:
-    """Return the fresh model of ``seed``, trained at full depth."""
+    """Return the fresh or pretrained model of ``seed``, trained at full depth."""
+    if config.model is None:
+        start: dict[str, Any] = {"from_scratch": config.sizes, "vocab_size": config.vocab_size}
+    else:
+        start = {"model": str(config.model)}
     tuning = TuneConfig(
         **_common(config, seed, "base"),
-        model=None,
-        from_scratch=config.sizes,
-        vocab_size=config.vocab_size,
+        **start,
         schedule="full",
-        validation=e2e_data(config.dev),
+        validation=e2e_data(config, config.dev),
         learning_rate=config.base_learning_rate,
         epochs=config.base_epochs,
     )
@@ -86,14 +88,25 @@ def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]
         for name in config.columns:
             if (text := COLUMNS[name].schedule(depth)) is not None:
                 add(Cell(name, speedup), f"{name}-{speedup}x", text)
+    if config.mixture:
+        *others, target = (
+            skipdecode(Depth(each, config.num_layers, horizon)) for each in config.rows
+        )
+        cells = tuple(Cell(MIXTURE, speedup) for speedup in (1, *config.rows))
+        tuning = _tuning(config, seed, MIXTURE, target, tuple(others))
+        runs[MIXTURE] = Run(seed, MIXTURE, cells, tuning)
     return list(runs.values())
 
 
-def _tuning(config: ReproductionConfig, seed: int, name: str, schedule: str) -> TuneConfig:
+def _tuning(
+    config: ReproductionConfig, seed: int, name: str, schedule: str, mixture: tuple[str, ...] = ()
+) -> TuneConfig:
     values = {
         **_common(config, seed, name),
         "model": str(base_run(config, seed).checkpoint),
         "schedule": schedule,
+        "mixture": mixture,
+        "distill": config.distill,
         "learning_rate": config.tuning_learning_rate,
         "max_steps": config.tuning_steps,
     }
@@ -102,7 +115,7 @@ def _tuning(config: ReproductionConfig, seed: int, name: str, schedule: str) -> 
 
 def _common(config: ReproductionConfig, seed: int, name: str) -> dict[str, Any]:
     return {
-        "data": e2e_data(config.train),
+        "data": e2e_data(config, config.train),
         "output": config.work / f"seed-{seed}" / name,
         "max_length": config.max_length,
         "batch_size": config.batch_size // config.parts,
@@ -112,6 +125,6 @@ def _common(config: ReproductionConfig, seed: int, name: str) -> dict[str, Any]:
     }
 
 
-def e2e_data(path: Path) -> DataConfig:
+def e2e_data(config: ReproductionConfig, path: Path) -> DataConfig:
     """Return ``path`` as a CSV file with the columns of E2E."""
-    return DataConfig(path=path, preset="e2e")
+    return DataConfig(path=path, preset="e2e", prompt_template=config.prompt_template)

@@ -12,7 +12,7 @@ from statistics import mean
 import numpy as np
 
 from reproduction.columns import COLUMNS
-from reproduction.config import CONTROL, UNTUNED, ReproductionConfig
+from reproduction.config import CONTROL, MIXTURE, UNTUNED, ReproductionConfig
 from reproduction.evaluation import RESAMPLED, CellResult
 from reproduction.runs import Cell
 from skipdec.calib.evaluation.bootstrap import Estimate, MetricSample
@@ -42,13 +42,11 @@ class Table:
         return [result for result in self.results if result.cell == cell]
 
     def difference(self, cell: Cell, metric: str) -> Estimate:
-        """Return the mean over seeds minus that of full depth tuned for as long, the column's at
-        1×.
+        """Return the mean over seeds minus that of full depth tuned for as long.
 
         Paired twice: seed by seed (both from one base), and by prompt (both on one resample).
         """
-        control = Cell(CONTROL if cell.column == UNTUNED else cell.column, 1)
-        difference = self._mean(cell, metric) - self._mean(control, metric)
+        difference = self._mean(cell, metric) - self._mean(Cell(CONTROL, 1), metric)
         return difference.estimate(_CONFIDENCE)
 
     def _mean(self, cell: Cell, metric: str) -> MetricSample:
@@ -84,8 +82,9 @@ def tables_markdown(table: Table) -> str:
 def _setting(table: Table) -> str:
     config, prompts = table.config, table.results[0].num_prompts
     seeds = ", ".join(map(str, config.seeds))
+    start = config.model.name if config.model else f"{config.sizes}, vocabulary {config.vocab_size}"
     return (
-        f"{config.sizes}, vocabulary {config.vocab_size}; seeds {seeds}. "
+        f"{start}; seeds {seeds}. "
         f"Base: {config.base_epochs:g} epochs at full depth; then {config.tuning_steps} steps of "
         f"{config.batch_size}. {prompts} prompts of "
         f"{config.dev.name}, greedy, batches of {config.evaluation_batch_size}, lower-cased BLEU, "
@@ -96,10 +95,9 @@ def _setting(table: Table) -> str:
 
 def _grid(table: Table, text: Print) -> str:
     """Return one row per speed-up, one column per way to skip; controls at 1×."""
-    columns = [UNTUNED, *table.config.columns]
-    headings = [
-        UNTUNED if name == UNTUNED else f"{COLUMNS[name].heading}, tuned" for name in columns
-    ]
+    tuned = table.config.columns
+    columns = [UNTUNED, *tuned, *([MIXTURE] if table.config.mixture else [])]
+    headings = [f"{COLUMNS[name].heading}, tuned" if name in tuned else name for name in columns]
     rows = [
         [f"{speedup}×", *(text(Cell(name, speedup)) for name in columns)]
         for speedup in (1, *table.config.rows)

@@ -13,6 +13,7 @@ from skipdec.calib.tuning.report import TuningReport
 from skipdec.calib.tuning.work import FREE_OPTIONS, REPORT_NAME, TuningDirectories
 from skipdec.engines.bundle.place import MANIFEST_NAME
 from skipdec.engines.errors import UsageError
+from skipdec.engines.manifest import FloatType
 from skipdec.exporter.config import ExportConfig
 
 
@@ -35,7 +36,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def make(run: Run) -> float:
+def make(run: Run, dtype: FloatType) -> float:
     """Tune and export the missing parts of ``run``; return the seconds it took.
 
     An interrupted tuning continues from its last save. Raises UsageError if the checkpoint was
@@ -48,7 +49,7 @@ def make(run: Run) -> float:
     if not tuned or not _is_exported(run):
         from skipdec.exporter.pipeline.exporting import export
 
-        export(ExportConfig(model=str(run.checkpoint), output=run.bundle, force=True))
+        export(ExportConfig(model=str(run.checkpoint), output=run.bundle, dtype=dtype, force=True))
     return perf_counter() - begin
 
 
