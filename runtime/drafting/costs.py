@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 _MEASURED = 15  # samples whose mean is a cost, but for the highest of them
 _LEAST = 3  # samples before a cost counts as measured
 _LEAST_SECONDS = 1e-9
-_STALE = 256  # passes, behind which a cost that was not measured again counts for nothing
+_FORGOTTEN = 256  # passes, behind which a cost that was not measured again counts for nothing
 _PLAIN = 4  # passes over one token that are measured together: the first finds everything cold
 _PRIOR_SLOPE = 0.04  # a row's further token, in steps of one row, before it was measured
 
@@ -42,7 +42,7 @@ class PassCosts:
         if plain.mean is not None:
             slope = max(0.0, seconds / plain.mean - 1) / (tokens - 1)
             self._slopes[rows, tokens - 1].add(slope, count)
-        if count - plain.last >= _STALE:
+        if count - plain.last >= _FORGOTTEN:
             self._plain_left[rows] = _PLAIN
 
     def add_draft(self, source: str, rows: int, seconds: float, *, is_first: bool = False) -> None:
@@ -75,7 +75,7 @@ class PassCosts:
         """
         rows = _row_class(rows)
         slope = self._slopes[rows, drafts]
-        if slope.mean is None or self._count[rows] - slope.last >= _STALE:
+        if slope.mean is None or self._count[rows] - slope.last >= _FORGOTTEN:
             return min(1.0, _PRIOR_SLOPE * rows)
         return min(1.0, slope.mean)
 
@@ -98,7 +98,7 @@ class _Recent:
 
     def add(self, sample: float, count: int) -> None:
         """Add a sample of pass ``count``; after a long pause the earlier ones are forgotten."""
-        if count - self.last >= _STALE:
+        if count - self.last >= _FORGOTTEN:
             self._samples.clear()
         self.last = count
         self._samples.append(sample)

@@ -7,9 +7,9 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr std::int64_t kPlain = 4;    // measured together: the first finds everything cold
-constexpr std::int64_t kStale = 256;  // passes, behind which a cost is forgotten
-constexpr double kPriorSlope = 0.04;  // a row's further token, in steps, before it was measured
+constexpr std::int64_t kPlain = 4;        // measured together: the first finds everything cold
+constexpr std::int64_t kForgotten = 256;  // passes, behind which a cost is forgotten
+constexpr double kPriorSlope = 0.04;      // a row's further token, in steps, before it was measured
 constexpr double kLeastSeconds = 1e-9;
 
 // Returns the power of two that is nearest from above.
@@ -41,7 +41,7 @@ void RecentMean::add(double sample, std::int64_t number) {
   mean_ = others / static_cast<double>(std::max<std::int64_t>(1, known - 1));
 }
 
-bool RecentMean::is_stale(std::int64_t number) const { return number - number_ >= kStale; }
+bool RecentMean::is_stale(std::int64_t number) const { return number - number_ >= kForgotten; }
 
 void PassCosts::add_pass(std::int64_t rows, std::int64_t tokens, double seconds) {
   const std::int64_t size = class_of(rows), number = ++count_[size], drafts = tokens - 1;
