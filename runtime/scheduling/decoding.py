@@ -21,10 +21,10 @@ class Decoding(ABC):
     Every row feeds its last token. Tokens behind it are guesses of what comes next: the logits of
     each are those of ordinary decoding for as long as the guesses before it are right, so `accept`
     keeps exactly what ordinary decoding writes. The running batch rolls back the keys and values of
-    tokens that are not kept.
+    tokens that are wrong.
 
     Worked: a row ends in "a" and feeds "a b c"; the sampler draws "b" behind "a", then "d". Both
-    are kept, "c" is rolled back, and the next pass feeds "d".
+    are accepted, "c" is rolled back, and the next pass feeds "d".
     """
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Decoding(ABC):
     ) -> None:
         """Draw the row's next tokens until it ends or one differs from the guess that was fed.
 
-        ``logits`` holds those of the row's tokens from place ``first`` on. Adds a delta to
+        ``logits`` holds those of the row's tokens from index ``first`` on. Adds a delta to
         ``deltas`` for each token, ``drafted`` if it is the guess that was fed and the row goes on
         behind it; raises what the sampler raises, and deltas of the tokens before stay. The first
         token takes the step's time, later ones that of their drawing; ``step_start`` is None
@@ -118,7 +118,7 @@ class OrdinaryDecoding(Decoding):
 def fed(row: Row, guesses: Sequence[int] = ()) -> StepRow:
     """Return the row's last token, and behind it as many ``guesses`` as it may still need.
 
-    Each token has the layers that its place in the text runs.
+    Each token has the layers that its position in the text runs.
     """
     tokens = row.token_ids
     index = len(tokens) - 1  # of the generated token that is fed
@@ -128,9 +128,9 @@ def fed(row: Row, guesses: Sequence[int] = ()) -> StepRow:
     needed = (
         row.request.max_tokens - len(tokens) - 1
     )  # a pass yields one token more than it has guesses
-    kept = (tokens[-1], *guesses[: max(0, needed)])
-    plans = tuple(row.schedule.plan(index + offset) for offset in range(len(kept)))
-    return StepRow(row.number, kept, row.num_positions, plans)
+    chosen = (tokens[-1], *guesses[: max(0, needed)])
+    plans = tuple(row.schedule.plan(index + offset) for offset in range(len(chosen)))
+    return StepRow(row.number, chosen, row.num_positions, plans)
 
 
 def prompt_end(row: Row) -> StepRow:

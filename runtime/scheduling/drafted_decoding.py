@@ -26,7 +26,7 @@ _LEARNED_OF_PAUSES = 4  # of so many texts that end while nothing is drafted, on
 
 @dataclass(frozen=True)
 class _Drafted:
-    """The guesses that one row feeds in the present pass, and the place of their drafter."""
+    """The guesses that one row feeds in the present pass, and the index of their drafter."""
 
     drafter: int
     guesses: Guesses

@@ -21,11 +21,11 @@ class LayerDrafter(Drafter):
     """Proposes what some of the layers make of the rows' texts.
 
     A draft step feeds one token of each row through these layers and the head. Each token is drawn
-    as the row's sampler would draw it, with the random number that its place will have: nothing is
-    used up, and drafts of sampled texts hold far more often.
+    as the row's sampler would draw it, with the random number that its position will have: nothing
+    is used up, and drafts of sampled texts hold far more often.
 
-    It drafts for rows whose own plan has these layers and stays as it is over the whole window, so
-    that the pass behind it overwrites all keys and values that the draft has written.
+    It drafts for rows whose own plan has these layers and stays as it is over all drafted tokens,
+    so that the pass behind it overwrites all keys and values that the draft has written.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class LayerDrafter(Drafter):
             for one, tokens in zip(rows, proposed, strict=True)
         ]
         with self._engines.step():
-            for place in range(most):
-                waiting = [one for one in waiting if one[2] > place]
+            for ahead in range(most):
+                waiting = [one for one in waiting if one[2] > ahead]
                 if not waiting:
                     break
-                self._step([(row, tokens) for row, tokens, _ in waiting], place)
+                self._step([(row, tokens) for row, tokens, _ in waiting], ahead)
         return [Guesses.alike(tokens) for tokens in proposed]
 
-    def _step(self, rows: Sequence[tuple[Row, list[int]]], place: int) -> None:
-        """Add to each row's tokens the one at ``place`` of its window."""
+    def _step(self, rows: Sequence[tuple[Row, list[int]]], ahead: int) -> None:
+        """Add to each row's tokens the one ``ahead`` tokens behind its next."""
         start = self._engines.clock()
         logits = self._slots.draft(
             [
@@ -82,7 +82,7 @@ class LayerDrafter(Drafter):
             self._plan,
         )
         for index, (row, tokens) in enumerate(rows):
-            tokens.append(logits.propose(index, row.sampler, place))
+            tokens.append(logits.propose(index, row.sampler, ahead))
         self._steps += 1
         self._costs.add_draft(
             self.source,

@@ -293,11 +293,11 @@ class RunningBatch:
     def _begin(self, requests: Sequence[RunningRequest], logits: StepLogits) -> list[StreamDelta]:
         """Sample the first token of each row; ``logits`` are those of the requests' prompts."""
         rows = [row for request in requests for row in request.rows]
-        places = [place for place, request in enumerate(requests) for _ in request.rows]
+        owners = [index for index, request in enumerate(requests) for _ in request.rows]
         self._counters.prompt_tokens += sum(request.prompt_length for request in requests)
         self._rows += rows
         fed = [prompt_end(row) for row in rows]
-        return self._accept(rows, fed, SharedLogits(logits, places), None)
+        return self._accept(rows, fed, SharedLogits(logits, owners), None)
 
     def _decode(self) -> list[StreamDelta]:
         clock = self._loaded.engines.clock
@@ -342,7 +342,7 @@ class RunningBatch:
                 deltas.append(row.fail(str(error)))
             self._counters.count_drafts(len(step.tokens) - 1, len(deltas) - before - 1)
             if len(deltas) - before < len(step.tokens) and row.finish_reason is None:
-                with self._loaded.engines.kept():
+                with self._loaded.engines.unfreed():
                     self._slots.truncate(row.number, row.num_positions)
             first += len(step.tokens)
         self._counters.generated_tokens += len(deltas)
@@ -380,13 +380,13 @@ class RunningBatch:
             self._scheduler.cancel(number)
             self._counters.failed += 1
         self._rows = []
-        with self._loaded.engines.kept():
+        with self._loaded.engines.unfreed():
             self._slots.reset()
         return deltas
 
     def _release(self, rows: Iterable[Row]) -> None:
         """Free the slots of rows, while no other thread can free them all."""
-        with self._loaded.engines.kept():
+        with self._loaded.engines.unfreed():
             for row in rows:
                 failed = row.finish_reason == "error"
                 (self._slots.discard if failed else self._slots.release)(row.number)

@@ -192,7 +192,7 @@ class EngineLock:
         CapacityError if the block runs out of memory.
         """
         self.require_usable()  # a fork may have inherited the lock in a locked state
-        with NATIVE_WORK, self.kept():
+        with NATIVE_WORK, self.unfreed():
             try:
                 yield self.require_usable()
             except MemoryError as error:
@@ -203,7 +203,7 @@ class EngineLock:
                 ) from error
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def unfreed(self) -> Iterator[None]:
         """Keep `close` from freeing anything in a block, which frees it at its end instead.
 
         Another thread that closes waits for the end of the block. After `close` a block still runs,

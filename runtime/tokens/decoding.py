@@ -201,7 +201,7 @@ class WindowDecoder:
         self._token_of = token_of
         self._is_skipped = is_skipped
         self._window: list[int] = []  # tokens of the last piece, then tokens held back
-        self._held_from = 0  # first place of the window whose text is held back
+        self._held_from = 0  # first index of the tokens whose text is held back
         self._returned = ""  # text of window[:held_from]
 
     def push(self, token_id: int) -> str:

@@ -329,7 +329,7 @@ def _byte_of_character() -> dict[str, int]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}
-    return table | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+    return table | {chr(0x100 + index): byte for index, byte in enumerate(others)}
 
 
 def tokenizer_problem(content: bytes) -> str | None:

@@ -27,7 +27,7 @@ class ComingChoice:
     """Guesses behind a step, and its logits; valid until the next step but one begins."""
 
     done: DeviceEvent
-    tokens: Array  # int64 [max_rows, 1], by the rows' places in the step
+    tokens: Array  # int64 [max_rows, 1], by the rows' indices in the step
     logits: CandidateLogits
 
 
@@ -68,7 +68,7 @@ class DeviceChoice:
         return self._chosen.device["tokens"].address + index * ITEM_BYTES["int64"]
 
     def enqueue(self, draws: Mapping[int, TokenDraw], logits: CandidateLogits) -> ComingChoice:
-        """Enqueue the choice behind the step that was enqueued last, for the rows at some places.
+        """Enqueue the choice behind the step that was enqueued last, for the rows at some indices.
 
         ``logits`` are those that the step is about to leave.
         """

@@ -13,7 +13,7 @@ from ..protocol import DraftRow
 from .rows import StepLayout
 from .stitcher import DeviceStitcher, StepKind
 
-_KEPT_LAYOUTS = 8  # rows stop drafting at different places of a window
+_KEPT_LAYOUTS = 8  # rows stop drafting after different numbers of tokens
 
 
 class DeviceDrafts:

@@ -1,16 +1,16 @@
 """The memory of a device's steps over rows of different depths.
 
-Hidden states lie in windows of one buffer, [rows, S, E] each: one that the embedding writes and one
-per layer. A layer's tokens are gathered from where each was written last, so that a token is never
-moved when layers bypass it, and one copy per layer does what a gather and a scatter would.
+Hidden states lie in sections of one buffer, [rows, S, E] each: one that the embedding writes and
+one per layer. A layer's tokens are gathered from where each was written last, so that a token is
+never moved when layers bypass it, and one copy per layer does what a gather and a scatter would.
 
-    rows a b c, layer 3 runs b, layer 4 runs c b:  embed → window 0: a b c
-    gather (b of window 0) → layer 3 → its window: b
-    gather (c of window 0, b of layer 3's) → layer 4 → its window: c b
-    gather (a of window 0, b c of layer 4's) → head
+    rows a b c, layer 3 runs b, layer 4 runs c b:  embed → section 0: a b c
+    gather (b of section 0) → layer 3 → its section: b
+    gather (c of section 0, b of layer 3's) → layer 4 → its section: c b
+    gather (a of section 0, b c of layer 4's) → head
 
 Where all layers that run hold the same rows in the same order, with all of their tokens, each reads
-the last one's window.
+the last one's section.
 
 Rows of fewer than S tokens are padded: they repeat the last token that runs the layer, at its own
 position. What padding computes is not read, and its keys and values lie behind the row's own, where
@@ -36,7 +36,7 @@ from .buffers import Field, Staging
 
 _Indices = NDArray[np.int64]
 _TOKEN_BYTES = ITEM_BYTES["int64"]
-GATHERED = -1  # in place of a window: the rows that were gathered
+GATHERED = -1  # in place of a section: the rows that were gathered
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class StepLayout:
     ``order``: the rows as the embedding writes them. ``layers``: those that run, lowest first, each
     with its number of rows. ``is_aligned``: all of them run ``order``, with all tokens. ``sources``
     int64 [L + 1, max_rows * width]: for each token of a layer's slots the token of the buffer of
-    hidden states to read, and of ``order`` last, for the head. ``places`` int64
-    [L, max_rows * width]: the same as places in ``order``. Tokens of slots that no row has read
-    token 0 and place ``max_rows * width``.
+    hidden states to read, and of ``order`` last, for the head. ``fed`` int64
+    [L, max_rows * width]: the same as tokens of ``order``. Those of slots that no row has read
+    token 0 and have ``max_rows * width``.
     """
 
     order: tuple[int, ...]
     layers: tuple[tuple[int, int], ...]
     is_aligned: bool
     sources: _Indices
-    places: _Indices
+    fed: _Indices
     width: int = 1
 
     @classmethod
@@ -83,26 +83,26 @@ class StepLayout:
             and bool((counts[:, layers] == counts[:, -1:]).all())
         )
         order = order if is_aligned else list(rows)
-        index = {row: given for given, row in enumerate(rows)}
-        counts = counts[[index[row] for row in order]]
-        place = {row: index for index, row in enumerate(order)}
+        given = {row: index for index, row in enumerate(rows)}
+        counts = counts[[given[row] for row in order]]
+        index = {row: index for index, row in enumerate(order)}
         steps = np.arange(width)
         own = np.arange(len(order) * width).reshape(len(order), width)
         now = own.copy()  # where each token's hidden state was written last
         sources = np.zeros((num_layers + 1, max_rows * width), np.int64)
-        places = np.full((num_layers, max_rows * width), max_rows * width, np.int64)
+        fed = np.full((num_layers, max_rows * width), max_rows * width, np.int64)
         for layer in layers:
-            held = np.array([place[row] for row in residents[layer]])
+            held = np.array([index[row] for row in residents[layer]])
             running = counts[held, layer][:, None]
             read = held[:, None], np.minimum(steps, running - 1)
             size = len(held) * width
             sources[layer, :size] = now[read].reshape(-1)
-            places[layer, :size] = own[read].reshape(-1)
+            fed[layer, :size] = own[read].reshape(-1)
             written = (layer + 1) * max_rows * width + own[: len(held)]
             now[held] = np.where(steps < running, written, now[held])
         sources[num_layers, : now.size] = now.reshape(-1)
         held_rows = tuple((layer, len(residents[layer])) for layer in layers)
-        return cls(tuple(order), held_rows, is_aligned, sources, places, width)
+        return cls(tuple(order), held_rows, is_aligned, sources, fed, width)
 
 
 class DeviceRows:
@@ -132,7 +132,7 @@ class DeviceRows:
         self._width = width
         self._token_bytes = size * ITEM_BYTES[hidden.dtype]
         shape = ((num_layers + 2) * max_rows, width, size)
-        self._hidden = memory.empty(shape, hidden.dtype)  # windows: embed's, layers', gathered
+        self._hidden = memory.empty(shape, hidden.dtype)  # sections: embed's, layers', gathered
         self._inputs: Staging[str] = Staging(memory, copies=2)
         self._inputs.lay_out(
             {
@@ -158,14 +158,14 @@ class DeviceRows:
         """
         self._inputs.turn()
         host, width = self._inputs.host, self._width
-        place = {number: index for index, number in enumerate(layout.order)}
+        index_of = {number: index for index, number in enumerate(layout.order)}
         tokens = [(0,) * width] * self._max_rows
         starts, lasts = [0] * self._max_rows, [0] * self._max_rows
         logit_rows: list[int] = []
         own = self._inputs.device["tokens"].address
         addresses = [own + _TOKEN_BYTES * width * index for index in range(self._max_rows)]
         for row in rows:
-            index, count = place[row.row], len(row.tokens)
+            index, count = index_of[row.row], len(row.tokens)
             logit_rows += range(index * width, index * width + count)
             tokens[index] = row.tokens + row.tokens[-1:] * (width - count)
             starts[index], lasts[index] = row.position, row.position + count - 1
@@ -179,7 +179,7 @@ class DeviceRows:
         host["logit rows"][...] = 0
         host["logit rows"][: len(logit_rows)] = logit_rows
         host["sources"][...] = layout.sources
-        np.take(at, layout.places, out=host["positions"][:-1])
+        np.take(at, layout.fed, out=host["positions"][:-1])
         host["positions"][-1] = at[:-1]
         host["starts"][...] = host["positions"][:-1, ::width]
         host["lengths"][...] = host["starts"] + (width - 1)
@@ -199,19 +199,19 @@ class DeviceRows:
             self._masks.enqueue(self._inputs.device["positions"].address)
 
     def gather(self, layer: int, rows: int) -> None:
-        """Enqueue the copy of the first ``rows`` rows of ``layer`` to the gathered window.
+        """Enqueue the copy of the first ``rows`` rows of ``layer`` to the gathered section.
 
         ``layer``: the number of layers for those of the head.
         """
         self._device.copy_rows(
-            self.window(GATHERED, rows).address,
+            self.section(GATHERED, rows).address,
             self._hidden.address,
             self._inputs.device["sources"][layer : layer + 1].address,
             rows=rows * self._width,
             row_bytes=self._token_bytes,
         )
 
-    def window(self, number: int, rows: int, first: int = 0) -> DeviceTensor:
+    def section(self, number: int, rows: int, first: int = 0) -> DeviceTensor:
         """Return ``rows`` rows from ``first`` on of hidden states [max_rows, S, E].
 
         ``number``: 0 for the embedding's, l + 1 for layer l's, or GATHERED.
@@ -225,7 +225,7 @@ class DeviceRows:
         return {
             TensorRole.INPUT_IDS: tokens[:rows],
             TensorRole.POSITION_IDS: self._positions(self._num_layers, rows),
-            TensorRole.HIDDEN_STATES_OUT: self.window(0, rows),
+            TensorRole.HIDDEN_STATES_OUT: self.section(0, rows),
         }
 
     def layer_tensors(
@@ -233,14 +233,14 @@ class DeviceRows:
     ) -> dict[TensorRole, Tensor]:
         """Return a layer's tensors for ``rows`` slots from ``first`` on, beside its caches.
 
-        ``source`` is the window that it reads.
+        ``source`` is the section that it reads.
         """
         tensors: dict[TensorRole, Tensor] = {
             TensorRole.POSITION_IDS: self._positions(layer, rows, first),
             TensorRole.WRITE_INDICES: self._of_slots("starts", layer, rows, first),
             TensorRole.SEQLENS_K: self._of_slots("lengths", layer, rows, first),
-            TensorRole.HIDDEN_STATES: self.window(source, rows, first),
-            TensorRole.HIDDEN_STATES_OUT: self.window(layer + 1, rows, first),
+            TensorRole.HIDDEN_STATES: self.section(source, rows, first),
+            TensorRole.HIDDEN_STATES_OUT: self.section(layer + 1, rows, first),
         }
         if self._masks is not None:
             start = layer * self._max_rows + first
@@ -248,9 +248,9 @@ class DeviceRows:
         return tensors
 
     def head_tensors(self, source: int, rows: int) -> dict[TensorRole, Tensor]:
-        """Return the head's inputs; ``source`` is the window of its hidden states."""
+        """Return the head's inputs; ``source`` is the section of its hidden states."""
         return {
-            TensorRole.HIDDEN_STATES: self.window(source, rows),
+            TensorRole.HIDDEN_STATES: self.section(source, rows),
             TensorRole.ROW_POSITIONS: self._inputs.device["logit rows"][: rows * self._width],
         }
 
@@ -284,8 +284,8 @@ class _Masks:
     def enqueue(self, positions: int) -> None:
         """Copy the row of each of the positions int64 [count] at the address."""
         count, _, _, capacity = self._masks.shape
-        places = (self._masks.address, self._table.address, positions)
-        self._device.copy_rows(*places, rows=count, row_bytes=capacity)
+        addresses = (self._masks.address, self._table.address, positions)
+        self._device.copy_rows(*addresses, rows=count, row_bytes=capacity)
 
     def rows(self, start: int, rows: int) -> DeviceTensor:
         """Return masks [rows, 1, 1, T]."""

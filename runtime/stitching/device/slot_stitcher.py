@@ -50,27 +50,27 @@ class DeviceSlotStitcher(SlotStitcher):
         if any(len(row.tokens) != 1 for row in rows):
             self._require_feedable(rows, width)
         begun, self._ahead = self._ahead, None
-        places = None if begun is None else begun.places_of(rows)
-        self._has_run_ahead = places is not None
+        indices = None if begun is None else begun.indices_of(rows)
+        self._has_run_ahead = indices is not None
         if begun is not None and begun.choice is not None:
-            self._confidence.learn(right=places is not None)
-        if begun is None or places is None:
+            self._confidence.learn(right=indices is not None)
+        if begun is None or indices is None:
             if begun is not None:
                 begun.coming.done.wait()  # its inputs on the host are about to be written again
             coming = self._enqueue(rows, width, {})
-            places = list(range(len(rows)))
+            indices = list(range(len(rows)))
         else:
             coming = begun.coming
         logits = coming.logits
         assert isinstance(logits, CandidateLogits), "only draft steps have a narrow head"
         done = coming.done
         if ahead and width == 1:
-            sources = {row.row: place for row, place in zip(rows, places, strict=True)}
+            sources = {row.row: index for row, index in zip(rows, indices, strict=True)}
             self._ahead = self._begin_ahead(ahead, sources, logits)
             if self._ahead is not None and self._ahead.choice is not None:
                 done, logits = self._ahead.choice.done, self._ahead.choice.logits
         done.wait()
-        return logits if places == list(range(len(rows))) else logits.of_rows(places)
+        return logits if indices == list(range(len(rows))) else logits.of_rows(indices)
 
     @property
     @override
@@ -87,8 +87,9 @@ class DeviceSlotStitcher(SlotStitcher):
     ) -> _Ahead | None:
         """Enqueue a step on tokens that the device finds behind the last one, which may still run.
 
-        ``sources`` are the places of rows, by their numbers, in the ``last`` step's logits. Returns
-        None if a row draws by chance, and the device can't guess, or has guessed wrong too often.
+        ``sources`` are the indices of rows, by their numbers, in the ``last`` step's logits.
+        Returns None if a row draws by chance, and the device can't guess, or has guessed wrong too
+        often.
         """
         best, choice = self._engines.best_token_address, None
         addresses = {row.row: best(sources[row.row]) for row in rows}
@@ -127,8 +128,8 @@ class DeviceSlotStitcher(SlotStitcher):
             if row in residents:
                 slot = residents.index(row)
                 for tensor in self._cache.first(layer, slot + 1):
-                    place = cast(DeviceTensor, tensor[slot:])
-                    self._engines.device.fill(place.address, place.nbytes, 0)
+                    unused = cast(DeviceTensor, tensor[slot:])
+                    self._engines.device.fill(unused.address, unused.nbytes, 0)
         self.release(row)
 
     def reset(self) -> None:
@@ -200,7 +201,7 @@ class _Ahead:
     """A step that was enqueued before the tokens that its rows feed were known.
 
     It serves if they turn out to be those that the device found behind the ``last`` step, in whose
-    logits the rows have the places ``sources``: the most probable ones (which of equal ones the
+    logits the rows have the indices ``sources``: the most probable ones (which of equal ones the
     device takes is its own affair), or those of ``choice`` for rows that draw.
     """
 
@@ -210,15 +211,15 @@ class _Ahead:
     last: CandidateLogits
     choice: ComingChoice | None
 
-    def places_of(self, rows: Sequence[StepRow]) -> list[int] | None:
-        """Return the rows' places in this step, or None if it did not run what they feed."""
-        places = {row.row: place for place, row in enumerate(self.rows)}
+    def indices_of(self, rows: Sequence[StepRow]) -> list[int] | None:
+        """Return the rows' indices in this step, or None if it did not run what they feed."""
+        indices = {row.row: index for index, row in enumerate(self.rows)}
         found = []
         for row in rows:
-            place = places.get(row.row)
-            if place is None:
+            index = indices.get(row.row)
+            if index is None:
                 return None
-            begun, source = self.rows[place], self.sources[row.row]
+            begun, source = self.rows[index], self.sources[row.row]
             guesses = self.last.top_token_ids
             if begun.draw is not None:
                 assert self.choice is not None
@@ -226,7 +227,7 @@ class _Ahead:
             fed = StepRow(row.row, (int(guesses[source, 0]),), begun.position, begun.plans)
             if row != fed:
                 return None
-            found.append(place)
+            found.append(index)
         return found
 
 

@@ -257,7 +257,7 @@ class DeviceSteps:
     def _layer_part(
         self, layer: int, rows: int, source: int, cache: tuple[Tensor, Tensor]
     ) -> StepPart:
-        """Return a layer's part; ``source`` is the window that it reads."""
+        """Return a layer's part; ``source`` is the section of hidden states that it reads."""
         key, value = (_borrowed(tensor) for tensor in cache)
 
         def make() -> list[_Work]:

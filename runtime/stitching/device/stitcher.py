@@ -90,11 +90,11 @@ class DeviceStitcher(Stitcher):
         self.capture = GraphCapture(self.device)
         self._steps: OrderedDict[tuple[int, int | None], _StepsByKind] = OrderedDict()
 
-    def best_token_address(self, place: int) -> int:
+    def best_token_address(self, index: int) -> int:
         """Return where a step of one token per row leaves the most probable token behind a row."""
         results = self._results_of(StepKind())
         assert isinstance(results, CandidateResults)
-        return results.best_token_address(place)
+        return results.best_token_address(index)
 
     @cached_property
     def choice(self) -> DeviceChoice | None:

@@ -21,11 +21,11 @@ class LayerBindings:
     """
 
     def __init__(
-        self, session: Callable[[int], EngineSession], whole: StepBuffers, part: StepBuffers
+        self, session: Callable[[int], EngineSession], whole: StepBuffers, gathered: StepBuffers
     ) -> None:
-        """``session`` returns a layer's engine; layers work on ``part`` where rows are gathered."""
+        """``session`` returns a layer's engine; layers work on ``gathered`` where rows are."""
         self._session = session
-        self._whole, self._part = whole, part
+        self._whole, self._gathered = whole, gathered
         self.routes: dict[Hashable, Any] = {}  # made of bindings, and dropped with any of them
         self._bound: dict[tuple[int, ...], Binding] = {}
         self._by_address: dict[int, list[tuple[int, ...]]] = defaultdict(list)
@@ -43,19 +43,19 @@ class LayerBindings:
         *,
         slot: int = 0,
         first_token: int = 0,
-        is_part: bool,
+        is_gathered: bool,
     ) -> Binding:
         """Return the layer bound to ``rows`` slots from ``slot`` on, of ``tokens`` tokens each.
 
-        ``is_part``: it works on tokens that were gathered.
+        ``is_gathered``: it works on tokens that were gathered.
         """
         key, value = cache.first(layer, slot + rows)
         addresses = address_of(key), address_of(value)
-        shape = (layer, rows, tokens, slot, first_token, int(is_part))
+        shape = (layer, rows, tokens, slot, first_token, int(is_gathered))
         call = (*shape, *addresses, key.shape[2])
         found = self._bound.get(call)
         if found is None:
-            buffers = self._part if is_part else self._whole
+            buffers = self._gathered if is_gathered else self._whole
             tensors = buffers.tensors(rows, tokens, first_row=slot, first_token=first_token)
             caches = cache_tensors(key[slot:], value[slot:])
             found = self._bound[call] = bind(self._session(layer), {**tensors, **caches})

@@ -105,7 +105,7 @@ class HostSlotStitcher(SlotStitcher):
         assert drafting is not None
         drafting.require_positions(self._cache, rows)
         fed = drafting.fed(self._cache, rows)
-        route = known or self._kept(self._find_route(fed, made_of, drafting))
+        route = known or self._remember(self._find_route(fed, made_of, drafting))
         self._workspace.head_positions[: len(rows)] = route.firsts[: len(rows)]
         self._call_engines(route, fed)
         return route.logits
@@ -122,7 +122,7 @@ class HostSlotStitcher(SlotStitcher):
     def _run(self, rows: Sequence[StepRow]) -> HostLogits:
         """Run a pass of rows that have left the layers they bypass."""
         fed = [(row.row, row.plans) for row in rows]
-        route = self._known_route(fed) or self._kept(self._pass_route(rows, fed))
+        route = self._known_route(fed) or self._remember(self._pass_route(rows, fed))
         self._call_engines(route, rows)
         self._cache.set_lengths(
             [row.row for row in rows], [row.position + len(row.tokens) for row in rows]
@@ -153,7 +153,7 @@ class HostSlotStitcher(SlotStitcher):
     def _gather(self, group: TokenGroup, starts: Sequence[int]) -> None:
         """Set where the group's rows stand, and bring its tokens together."""
         whole = self._workspace.whole
-        buffers = whole if group.tokens is None else self._workspace.part
+        buffers = whole if group.tokens is None else self._workspace.gathered
         if group.rows is not None:
             starts = [starts[row] for row in group.rows]
         if group.last is not None:
@@ -169,20 +169,20 @@ class HostSlotStitcher(SlotStitcher):
 
     def _scatter(self, group: TokenGroup | None) -> None:
         if group is not None and group.tokens is not None:
-            held = self._workspace.part.hidden_states[group.places]
+            held = self._workspace.gathered.hidden_states[group.unpadded]
             self._workspace.whole.hidden_states[group.own] = held
 
     def _known_route(self, made_of: _Fed | _Drafted) -> _Route | None:
         self._has_found_route = False
         if self._routes and self._routes[0].version != self._cache.version:
             self._routes.clear()
-        for place, route in enumerate(self._routes):
+        for index, route in enumerate(self._routes):
             if route.made_of == made_of:
-                self._routes.insert(0, self._routes.pop(place))
+                self._routes.insert(0, self._routes.pop(index))
                 return route
         return None
 
-    def _kept(self, route: _Route) -> _Route:
+    def _remember(self, route: _Route) -> _Route:
         self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
         return route
 
@@ -241,9 +241,9 @@ class HostSlotStitcher(SlotStitcher):
         numbers = [row.row for row in rows]
         for inside in residents.values():
             numbers = inside if len(inside) == len(rows) else numbers
-        index = {row.row: place for place, row in enumerate(rows)}
-        order = [index[number] for number in numbers]
-        lengths = np.array([len(rows[place].tokens) for place in order])
+        index_of = {row.row: index for index, row in enumerate(rows)}
+        order = [index_of[number] for number in numbers]
+        lengths = np.array([len(rows[index].tokens) for index in order])
         firsts = np.cumsum(lengths) - lengths
         workspace, count = self._workspace, int(lengths.sum())
         embed, head = workspace.ends(count)
@@ -252,9 +252,9 @@ class HostSlotStitcher(SlotStitcher):
             head = workspace.draft_head(count, len(drafting.numbers))
             logits = HostLogits(workspace.draft_logits)
         else:
-            places = zip(own_firsts, rows, strict=True)
-            scored = [first + token for first, row in places for token in range(len(row.tokens))]
-            logits = HostLogits([workspace.whole.logits[place] for place in scored])
+            given = zip(own_firsts, rows, strict=True)
+            scored = [first + token for first, row in given for token in range(len(row.tokens))]
+            logits = HostLogits([workspace.whole.logits[token] for token in scored])
         return _Route(
             version=self._cache.version,
             made_of=made_of,
@@ -263,7 +263,7 @@ class HostSlotStitcher(SlotStitcher):
             offsets=np.arange(count) - np.repeat(firsts, lengths) if count > len(order) else None,
             firsts=own_firsts,
             stops=self._find_stops(
-                [rows[place] for place in order], lengths, firsts, residents, drafting
+                [rows[index] for index in order], lengths, firsts, residents, drafting
             ),
             embed=embed,
             head=head,
@@ -281,13 +281,13 @@ class HostSlotStitcher(SlotStitcher):
     ) -> list[_Stop]:
         """Return the calls of the layers; ``rows``, each with ``lengths`` tokens, as they stand."""
         active = [active_counts(row, max(residents, default=0) + 1) for row in rows]
-        place_of = {row.row: place for place, row in enumerate(rows)}
+        index_of = {row.row: index for index, row in enumerate(rows)}
         stops: list[_Stop] = []
         group: TokenGroup | None = None
         now: object = None
         for layer, inside in residents.items():
-            at = [place_of[number] for number in inside]
-            counts = [active[place][layer] for place in at]
+            at = [index_of[number] for number in inside]
+            counts = [active[index][layer] for index in at]
             last = [self._cache.reserved(one, layer) - 1 for one in inside] if drafting else None
             roles = self._engines.session(layer).roles
             is_split = TensorRole.SEQLENS_K in roles and max(counts) > 1
@@ -307,10 +307,10 @@ class HostSlotStitcher(SlotStitcher):
         """Return the calls of a layer; ``firsts`` [n]: the first token of each of its rows."""
         bound, rows = partial(self._workspace.layers.layer, self._cache), len(group.counts)
         if not group.is_split:
-            is_part = group.tokens is not None
-            return [bound(layer, rows, group.longest, is_part=is_part)]
+            is_gathered = group.tokens is not None
+            return [bound(layer, rows, group.longest, is_gathered=is_gathered)]
         return [
-            bound(layer, 1, int(tokens), slot=slot, first_token=int(first), is_part=False)
+            bound(layer, 1, int(tokens), slot=slot, first_token=int(first), is_gathered=False)
             for slot, (first, tokens) in enumerate(zip(firsts, group.counts, strict=True))
         ]
 
@@ -319,12 +319,11 @@ class HostSlotStitcher(SlotStitcher):
 class TokenGroup:
     """The tokens that neighbouring layers run.
 
-    ``rows`` [n]: places in the pass, in the order of the layers' slots, or None if they are all as
+    ``rows`` [n]: indices in the pass, in the order of the layers' slots, or None if they are all as
     they stand; ``counts`` [n]: tokens of each. ``tokens`` [n · longest]: the pass's tokens that are
-    gathered, padding included; None if they already lie so, or if the layers are called row by
-    row, ``is_split``. ``own``: the tokens without padding, which lie at ``places`` of those
-    gathered. ``last`` [n]: the last positions that the rows hold in these layers, if they may feed
-    one behind it.
+    gathered, padding included; None if they already lie so, or if the layers are called row by row,
+    ``is_split``. ``own``: the tokens without padding, at ``unpadded`` of those gathered. ``last``
+    [n]: the last positions that the rows hold in these layers, if they may feed one behind it.
     """
 
     rows: Sequence[int] | None
@@ -332,7 +331,7 @@ class TokenGroup:
     longest: int
     tokens: Array | None
     own: Array
-    places: Array | slice
+    unpadded: Array | slice
     last: Sequence[int] | None
     is_split: bool
 
@@ -356,14 +355,14 @@ class TokenGroup:
         )
         held = np.array(counts)
         tokens = (firsts[rows][:, None] + np.minimum(steps, held[:, None] - 1)).reshape(-1)
-        places = np.flatnonzero(steps < held[:, None])
+        unpadded = np.flatnonzero(steps < held[:, None])
         return cls(
             None if are_all else rows,
             counts,
             longest,
             None if is_dense or is_split else tokens,
-            tokens[places],
-            slice(len(tokens)) if len(places) == len(tokens) else places,
+            tokens[unpadded],
+            slice(len(tokens)) if len(unpadded) == len(tokens) else unpadded,
             last,
             is_split,
         )
@@ -384,7 +383,7 @@ class _Route:
     version: int
     made_of: _Fed | _Drafted  # rows and the plans of their tokens, as given
     order: list[int]  # indices of the given rows as they stand in the pass
-    owners: Array  # of each token of the pass, its row's place in ``order``
+    owners: Array  # of each token of the pass, its row's index in ``order``
     offsets: Array | None  # and how many of the row's tokens precede it; None: each has one token
     firsts: Array  # each given row's first token in the pass
     stops: list[_Stop]

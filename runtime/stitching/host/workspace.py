@@ -18,7 +18,7 @@ from .buffers import StepBuffers
 class Workspace:
     """Two sets of buffers for passes over up to ``max_tokens`` tokens, and what is bound to them.
 
-    Embedding and heads work on ``whole``; layers too, or on ``part`` where their rows are gathered.
+    Embedding and heads work on ``whole``; layers too, or on ``gathered`` where their rows are.
     It outlives calls, and so do its bindings, which are made on first use; ``session`` returns a
     layer's engine.
     """
@@ -35,8 +35,8 @@ class Workspace:
         self._drafts = drafts
         self.max_tokens = max_tokens
         self.whole = StepBuffers(embed.spec, head.spec, max_tokens)
-        self.part = StepBuffers(embed.spec, head.spec, max_tokens)
-        self.layers = LayerBindings(session, self.whole, self.part)
+        self.gathered = StepBuffers(embed.spec, head.spec, max_tokens)
+        self.layers = LayerBindings(session, self.whole, self.gathered)
         self.head_positions = np.zeros(max_tokens, np.int64)
         self._narrow_logits: Array | None = None  # float32 [max_tokens, N], of the narrow head
         self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of a pass
@@ -52,7 +52,7 @@ class Workspace:
     def draft_head(self, tokens: int, chosen: int) -> Binding:
         """Return the head of drafts for ``chosen`` of the first ``tokens`` tokens.
 
-        It is the bundle's narrow head, or the model's own without one. The places are read from
+        It is the bundle's narrow head, or the model's own without one. The positions are read from
         ``head_positions`` int64 when it runs, and the results are `draft_logits`.
         """
         key = tokens, chosen

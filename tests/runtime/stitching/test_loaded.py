@@ -103,13 +103,13 @@ def test_close_waits_while_the_holder_keeps_its_slots(
 ) -> None:
     room = Room()
     with room.engines.hold(room.slots()):
-        with room.engines.kept():
+        with room.engines.unfreed():
             closing = threads.submit(room.engines.close)
             assert waits.wait(SECONDS)
             assert room.done == []
         closing.result(SECONDS)
         assert room.done == ["closed", "freed"]
-        with room.engines.kept():  # still runs, on slots that are closed
+        with room.engines.unfreed():  # still runs, on slots that are closed
             room.done.append("kept")
     assert room.done == ["closed", "freed", "kept"]
 

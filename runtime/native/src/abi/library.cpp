@@ -33,6 +33,6 @@ const char* skipdec_status_name(skipdec_status status) {
   static constexpr std::array kNames{"ok",          "usage",    "bundle", "schedule", "capacity",
                                      "environment", "closed",   "engine", "memory",   "busy",
                                      "timeout",     "internal", "end"};
-  const auto place = static_cast<std::size_t>(status);
-  return place < kNames.size() ? kNames[place] : "unknown";
+  const auto index = static_cast<std::size_t>(status);
+  return index < kNames.size() ? kNames[index] : "unknown";
 }

@@ -53,10 +53,10 @@ void SlotCache::reserve(const std::vector<Row>& rows,
   for (std::size_t index = 0; index < layers_.size(); ++index) {
     Layer& layer = layers_[index];
     bool is_new = false;
-    for (std::size_t place = 0; place < rows.size(); ++place) {
-      const std::int64_t positions = (*reservations[place])[index];
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      const std::int64_t positions = (*reservations[row])[index];
       if (positions == 0) continue;
-      layer.reserved[rows[place]] = positions;
+      layer.reserved[rows[row]] = positions;
       is_new = true;
     }
     if (is_new) grow(layer);

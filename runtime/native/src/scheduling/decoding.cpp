@@ -23,18 +23,18 @@ void Decoding::feed_row(const RunningRow& row, const TokenSpan& guesses, StepRow
 
 void Decoding::accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
                       std::vector<Delta>& deltas) {
-  for (std::size_t place = 0; place < fed.tokens.size(); ++place) {
-    const auto layers = static_cast<std::int64_t>(fed.plans[place]->size());
+  for (std::size_t index = 0; index < fed.tokens.size(); ++index) {
+    const auto layers = static_cast<std::int64_t>(fed.plans[index]->size());
     Delta& delta = deltas.emplace_back();
     delta.number = row.number;
     try {
-      row.sequence->accept(logits[place], layers, seconds_now(), delta);
+      row.sequence->accept(logits[index], layers, seconds_now(), delta);
     } catch (...) {
       deltas.pop_back();
       throw;
     }
-    if (row.sequence->has_ended() || place + 1 == fed.tokens.size()) return;
-    if (row.sequence->last_token() != fed.tokens[place + 1]) return;
+    if (row.sequence->has_ended() || index + 1 == fed.tokens.size()) return;
+    if (row.sequence->last_token() != fed.tokens[index + 1]) return;
     delta.drafted = true;
   }
 }

@@ -55,7 +55,7 @@ class Decoding {
 
  protected:
   // Writes the row's last token to ``step``, and behind it as many of ``guesses`` as the row may
-  // still need, each with the layers that its place in the text runs.
+  // still need, each with the layers that its position in the text runs.
   static void feed_row(const RunningRow& row, const TokenSpan& guesses, StepRow& step);
 };
 

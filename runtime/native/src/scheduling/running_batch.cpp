@@ -126,8 +126,8 @@ void RunningBatch::begin(const std::vector<Running*>& requests, const Logits& lo
     const auto length = static_cast<std::int64_t>(running.prompt.tokens.size());
     const std::int64_t depth = running.request.schedule->prompt_depth(length - 1, length);
     counters_.prompt_tokens += length;
-    for (std::size_t place = 0; place < running.sequences.size(); ++place) {
-      const RunningRow& row = rows_.emplace_back(running.row(place));
+    for (std::size_t output = 0; output < running.sequences.size(); ++output) {
+      const RunningRow& row = rows_.emplace_back(running.row(output));
       begin(row, logits.row(static_cast<std::int64_t>(index)), depth);
     }
   }
@@ -238,8 +238,8 @@ bool RunningBatch::end(std::int64_t number, const std::string& reason, EndOne en
   const auto found = requests_.find(number);
   if (found == requests_.end() || found->second->has_ended()) return false;
   Running& running = *found->second;
-  for (std::size_t place = 0; place < running.sequences.size(); ++place) {
-    const RunningRow row = running.row(place);
+  for (std::size_t output = 0; output < running.sequences.size(); ++output) {
+    const RunningRow row = running.row(output);
     if (!row.sequence->has_ended()) (row.sequence->*end_one)(reason, new_delta(row));
     stitcher_.release(row.slot);
   }
@@ -264,8 +264,8 @@ void RunningBatch::fail_all(const std::string& reason, const Action& action) {
   }
   for (const std::int64_t number : numbers) {
     Running& running = *requests_.at(number);
-    for (std::size_t place = 0; place < running.sequences.size(); ++place) {
-      const RunningRow row = running.row(place);
+    for (std::size_t output = 0; output < running.sequences.size(); ++output) {
+      const RunningRow row = running.row(output);
       if (!row.sequence->has_ended()) row.sequence->fail(reason, new_delta(row));
     }
     scheduler_.cancel(number);
@@ -279,8 +279,8 @@ bool RunningBatch::has_ended(std::int64_t number) const {
   return requests_.at(number)->has_ended();
 }
 
-RunningRow RunningBatch::Running::row(std::size_t place) {
-  return {prompt.row + static_cast<SlotCache::Row>(place), number, &request, &sequences[place]};
+RunningRow RunningBatch::Running::row(std::size_t output) {
+  return {prompt.row + static_cast<SlotCache::Row>(output), number, &request, &sequences[output]};
 }
 
 bool RunningBatch::Running::has_ended() const {

@@ -88,10 +88,10 @@ class RunningBatch {
     std::int64_t number = 0;
     Request request;
     PromptRow prompt;
-    std::vector<Sequence> sequences;  // row prompt.row + place
+    std::vector<Sequence> sequences;  // row prompt.row + output
     std::int64_t rows_left = 0;       // rows that have not ended
     bool has_ended() const;
-    RunningRow row(std::size_t place);
+    RunningRow row(std::size_t output);
   };
   PromptRow prompt_row(const Request& request, SlotCache::Row first) const;
   bool fits(const std::vector<Job>& jobs) const;

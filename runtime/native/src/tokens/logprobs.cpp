@@ -11,9 +11,9 @@ namespace {
 // log Σ e^logit.
 double log_total(const float* logits, std::int64_t size, const std::string& subject) {
   const Drawer drawer = Drawer::greedy();
-  const std::int64_t place = drawer.draw(logits, size, 0);
-  if (place < 0) throw not_finite(logits, size, subject);
-  const float best = logits[place];
+  const std::int64_t index = drawer.draw(logits, size, 0);
+  if (index < 0) throw not_finite(logits, size, subject);
+  const float best = logits[index];
   return static_cast<double>(best) + std::log(drawer.sum_weights(logits, size, best));
 }
 

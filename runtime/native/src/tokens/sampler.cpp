@@ -46,20 +46,20 @@ class Sampler::State {
     return token;
   }
 
-  std::int64_t propose(const float* logits, std::int64_t size, std::int64_t place) const {
+  std::int64_t propose(const float* logits, std::int64_t size, std::int64_t ahead) const {
     double number = 0;
     if (random_) {
       Philox random = *random_;  // a copy draws the same numbers
-      for (std::int64_t drawn = 0; drawn <= place; ++drawn) number = random.next_number();
+      for (std::int64_t drawn = 0; drawn <= ahead; ++drawn) number = random.next_number();
     }
-    return std::max<std::int64_t>(0, drawer_.draw(adjust(logits, size, place), size, number));
+    return std::max<std::int64_t>(0, drawer_.draw(adjust(logits, size, ahead), size, number));
   }
 
  private:
-  // Returns ``logits`` [size] of the token ``place`` tokens from now, after penalties and masks
+  // Returns ``logits`` [size] of the token ``ahead`` tokens from now, after penalties and masks
   // that can change the greedy choice; copies only if needed.
-  const float* adjust(const float* logits, std::int64_t size, std::int64_t place) const {
-    const bool is_masked = num_sampled_ + place < min_tokens_ && !ending_token_ids_.empty();
+  const float* adjust(const float* logits, std::int64_t size, std::int64_t ahead) const {
+    const bool is_masked = num_sampled_ + ahead < min_tokens_ && !ending_token_ids_.empty();
     if (!penalties_ && !is_masked) return logits;
     static thread_local std::vector<float> adjusted;
     adjusted.assign(logits, logits + size);
@@ -94,8 +94,8 @@ Sampler& Sampler::operator=(Sampler&&) noexcept = default;
 
 SampledToken Sampler::sample(const float* logits) { return state_->sample(logits); }
 
-std::int64_t Sampler::propose(const float* logits, std::int64_t size, std::int64_t place) const {
-  return state_->propose(logits, size, place);
+std::int64_t Sampler::propose(const float* logits, std::int64_t size, std::int64_t ahead) const {
+  return state_->propose(logits, size, ahead);
 }
 
 }  // namespace skipdec::runtime

@@ -35,11 +35,11 @@ class Sampler {
   // Error (kEngine) if an unmasked logit is NaN or +infinity, or none is finite; for
   // log-probabilities, if any logit is.
   SampledToken sample(const float* logits);
-  // Returns the token that `sample` would choose ``place`` tokens from now, from ``logits`` [size]
-  // of that place, with the same random number and the penalties as they are now. ``size`` may be
+  // Returns the token that `sample` would choose ``ahead`` tokens from now, from ``logits`` [size]
+  // of that token, with the same random number and the penalties as they are now. ``size`` may be
   // less than the vocabulary's: then it chooses among its first tokens. Changes nothing; NaN gives
   // any token.
-  std::int64_t propose(const float* logits, std::int64_t size, std::int64_t place) const;
+  std::int64_t propose(const float* logits, std::int64_t size, std::int64_t ahead) const;
 
  private:
   class State;

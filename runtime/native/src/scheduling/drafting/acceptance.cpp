@@ -39,11 +39,11 @@ void SourceAcceptance::expect(const std::vector<std::size_t>& evidence, const Ro
 void SourceAcceptance::add(const std::vector<std::size_t>& evidence, std::size_t tried,
                            std::size_t held, RowResults& row) {
   idle_ = 0;
-  for (std::size_t place = 0; place < tried; ++place) {
-    const std::size_t one = evidence[place];
+  for (std::size_t index = 0; index < tried; ++index) {
+    const std::size_t one = evidence[index];
     row.expected += share(one);
     tried_[one] = tried_[one] * kMemory + 1;
-    held_[one] = held_[one] * kMemory + (place < held ? 1 : 0);
+    held_[one] = held_[one] * kMemory + (index < held ? 1 : 0);
   }
   row.held += static_cast<double>(held);
 }

@@ -198,8 +198,8 @@ std::optional<DraftConfig> DraftConfig::parse(std::string_view text) {
   DraftReading reading;
   for (const std::string_view part : split(pieces.front(), '+')) reading.read_part(part, config);
   reading.check_order(config.parts);
-  for (std::size_t place = 1; place < pieces.size(); ++place) {
-    reading.read_pair(pieces[place], config);
+  for (std::size_t index = 1; index < pieces.size(); ++index) {
+    reading.read_pair(pieces[index], config);
   }
   if (reading.problems.empty()) return config;
   reading.problems.resize(std::min(reading.problems.size(), kMostProblems));

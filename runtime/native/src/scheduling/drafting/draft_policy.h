@@ -28,7 +28,7 @@ struct DraftChoice {
   std::vector<std::optional<std::size_t>> sources;  // by row
 };
 
-// Chooses at each place the drafter and the number of tokens with the highest expected gain.
+// Chooses in each pass the drafter and the number of tokens with the highest expected gain.
 //
 // The gain is the number of tokens that a pass is expected to write ÷ its cost: with k guesses, (1
 // + Σ expected to hold) ÷ (1 + slope · k + step · k). A guess is expected to hold as often as
@@ -38,9 +38,9 @@ struct DraftChoice {
 // Worked: n-grams offer two guesses that hold with 0.5 each, ``ends:3`` any number that hold with
 // 0.9 and cost 0.2 a step; a further token costs 0.04. Two n-grams yield 1.75 tokens for 1.08
 // (1.62), four steps 4.10 for 1.96 (2.09), seven 5.70 for 2.68 (2.13): layers draft seven. At a
-// place where n-grams hold with 0.95, seven yield 6.73 for 1.28.
+// row whose n-grams hold with 0.95, seven yield 6.73 for 1.28.
 //
-// Nothing is drafted at a place whose best gain is below 1.03. A drafter of which nothing was
+// Nothing is drafted for a row whose best gain is below 1.03. A drafter of which nothing was
 // checked for 128 passes is expected to hold with 0.8, and drafts again where that would gain.
 //
 // Drafts have a budget: two passes over one token, 2 % of every further pass, and what they gain,
@@ -54,7 +54,7 @@ class DraftPolicy {
   explicit DraftPolicy(PassCosts& costs) : costs_(costs) {}
   // Adds a drafter, behind the others.
   void add_source(SourceAcceptance source);
-  SourceAcceptance& source(std::size_t place) { return sources_[place]; }
+  SourceAcceptance& source(std::size_t index) { return sources_[index]; }
 
   // Returns whether nothing is to be done for drafts in the next pass, and counts it.
   bool pauses();

@@ -49,9 +49,9 @@ void choose_layers(DraftPart& part, const Manifest& manifest, std::vector<std::s
                        ", and 2 to 4 are fast");
     return;
   }
-  for (std::int64_t place = 0; place < *part.number; ++place) {
-    const bool is_top = part.kind->name == "ends" && place > 0;
-    part.layers.push_back(is_top ? depth - *part.number + place : place);
+  for (std::int64_t index = 0; index < *part.number; ++index) {
+    const bool is_top = part.kind->name == "ends" && index > 0;
+    part.layers.push_back(is_top ? depth - *part.number + index : index);
   }
 }
 

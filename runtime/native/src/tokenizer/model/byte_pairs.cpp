@@ -60,8 +60,8 @@ void BytePairs::encode(std::string_view piece, std::vector<std::int64_t>& token_
 }
 
 void BytePairs::Workspace::add_symbol(std::uint32_t id) {
-  const auto place = static_cast<std::uint32_t>(symbols.size());
-  symbols.push_back({id, place == 0 ? kNone : place - 1, place + 1, false});
+  const auto index = static_cast<std::uint32_t>(symbols.size());
+  symbols.push_back({id, index == 0 ? kNone : index - 1, index + 1, false});
 }
 
 void BytePairs::split(std::string_view piece, Workspace& workspace) const {
@@ -127,13 +127,13 @@ void BytePairs::merge_all(Workspace& workspace) const {
   auto& symbols = workspace.symbols;
   auto& queue = workspace.queue;
   queue.clear();
-  for (std::uint32_t place = 0; place < symbols.size(); ++place) consider(place, workspace);
+  for (std::uint32_t index = 0; index < symbols.size(); ++index) consider(index, workspace);
   while (!queue.empty()) {
     const Workspace::Merge merge = queue.front();
     std::pop_heap(queue.begin(), queue.end(), comes_later);
     queue.pop_back();
-    const auto place = static_cast<std::uint32_t>(merge.order);
-    Workspace::Symbol& left = symbols[place];
+    const auto index = static_cast<std::uint32_t>(merge.order);
+    Workspace::Symbol& left = symbols[index];
     if (left.merged || left.next == kNone) continue;
     Workspace::Symbol& right = symbols[left.next];
     const PairTable::Value* current = model_.merges.find(left.id, right.id);
@@ -141,9 +141,9 @@ void BytePairs::merge_all(Workspace& workspace) const {
     left.id = merge.id;
     left.next = right.next;
     right.merged = true;
-    if (left.next != kNone) symbols[left.next].previous = place;
+    if (left.next != kNone) symbols[left.next].previous = index;
     if (left.previous != kNone) consider(left.previous, workspace);
-    consider(place, workspace);
+    consider(index, workspace);
   }
 }
 

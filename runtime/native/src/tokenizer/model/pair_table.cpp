@@ -12,7 +12,7 @@ PairTable::PairTable(std::size_t pairs) {
 
 void PairTable::put(std::uint32_t first, std::uint32_t second, Value value) {
   if (2 * (used_ + 1) > slots_.size()) resize(2 * slots_.size());
-  Slot& slot = slots_[place_of(key_of(first, second))];
+  Slot& slot = slots_[slot_of(key_of(first, second))];
   if (slot.value.rank == kEmpty) ++used_;
   slot = {key_of(first, second), value};
 }
@@ -21,7 +21,7 @@ void PairTable::resize(std::size_t slots) {
   std::vector<Slot> old(slots);
   old.swap(slots_);
   for (const Slot& slot : old)
-    if (slot.value.rank != kEmpty) slots_[place_of(slot.key)] = slot;
+    if (slot.value.rank != kEmpty) slots_[slot_of(slot.key)] = slot;
 }
 
 }  // namespace skipdec::runtime

@@ -22,7 +22,7 @@ class PairTable {
 
   // Returns null if the pair is missing; valid until the next put.
   const Value* find(std::uint32_t first, std::uint32_t second) const {
-    const Slot& slot = slots_[place_of(key_of(first, second))];
+    const Slot& slot = slots_[slot_of(key_of(first, second))];
     return slot.value.rank == kEmpty ? nullptr : &slot.value;
   }
 
@@ -38,13 +38,13 @@ class PairTable {
     return (std::uint64_t{first} << 32U) | second;
   }
 
-  std::size_t place_of(std::uint64_t key) const {
+  std::size_t slot_of(std::uint64_t key) const {
     // The upper half of a product depends on all bits of the key.
     const std::uint64_t mixed = (key ^ (key >> 29U)) * 0x9E3779B97F4A7C15U;
-    std::size_t place = (mixed >> 32U) & (slots_.size() - 1);
-    while (slots_[place].value.rank != kEmpty && slots_[place].key != key)
-      place = (place + 1) & (slots_.size() - 1);
-    return place;
+    std::size_t slot = (mixed >> 32U) & (slots_.size() - 1);
+    while (slots_[slot].value.rank != kEmpty && slots_[slot].key != key)
+      slot = (slot + 1) & (slots_.size() - 1);
+    return slot;
   }
 
   void resize(std::size_t slots);

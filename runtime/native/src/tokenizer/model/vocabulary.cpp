@@ -53,17 +53,17 @@ std::string Vocabulary::finish() {
   std::size_t slots = 16;
   while (slots < 2 * size()) slots *= 2;
   slots_.assign(slots, kEmpty);
-  for (std::size_t place = 0; place < size(); ++place) {
-    std::uint32_t& slot = slots_[slot_of(text_at(place))];
-    if (slot != kEmpty) return "the token " + std::string(text_at(place)) + " comes twice";
-    slot = static_cast<std::uint32_t>(place);
+  for (std::size_t index = 0; index < size(); ++index) {
+    std::uint32_t& slot = slots_[slot_of(text_at(index))];
+    if (slot != kEmpty) return "the token " + std::string(text_at(index)) + " comes twice";
+    slot = static_cast<std::uint32_t>(index);
   }
   return "";
 }
 
 std::optional<std::uint32_t> Vocabulary::id_of(std::string_view text) const {
-  const std::uint32_t place = slots_[slot_of(text)];
-  return place == kEmpty ? std::nullopt : std::optional(ids_[place]);
+  const std::uint32_t index = slots_[slot_of(text)];
+  return index == kEmpty ? std::nullopt : std::optional(ids_[index]);
 }
 
 std::size_t Vocabulary::slot_of(std::string_view text) const {

@@ -15,9 +15,9 @@ class TextList {
  public:
   void add(std::string_view text);
   std::size_t size() const { return ends_.size(); }
-  std::string_view operator[](std::size_t place) const {
-    const std::size_t start = place == 0 ? 0 : ends_[place - 1];
-    return std::string_view(characters_).substr(start, ends_[place] - start);
+  std::string_view operator[](std::size_t index) const {
+    const std::size_t start = index == 0 ? 0 : ends_[index - 1];
+    return std::string_view(characters_).substr(start, ends_[index] - start);
   }
 
  private:
@@ -35,9 +35,9 @@ class Vocabulary {
 
   std::size_t size() const { return ids_.size(); }
   std::optional<std::uint32_t> id_of(std::string_view text) const;
-  // Tokens are numbered by ``place`` in ascending order of ids.
-  std::uint32_t id_at(std::size_t place) const { return ids_[place]; }
-  std::string_view text_at(std::size_t place) const { return texts_[order_[place]]; }
+  // Tokens are numbered by ``index`` in ascending order of ids.
+  std::uint32_t id_at(std::size_t index) const { return ids_[index]; }
+  std::string_view text_at(std::size_t index) const { return texts_[order_[index]]; }
 
  private:
   static constexpr std::uint32_t kEmpty = 0xFFFFFFFF;

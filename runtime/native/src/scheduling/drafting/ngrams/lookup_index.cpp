@@ -22,9 +22,9 @@ void LookupIndex::propose(const TokenSpan& tokens, std::int64_t most, Guesses& p
        length >= kLeastLookupTokens; --length) {
     const auto found = behind_.find(NGram::before(tokens.data() + size, length));
     if (found == behind_.end()) continue;
-    const auto place = static_cast<std::int64_t>(found->second);
-    for (std::int64_t index = place; index < std::min(place + most, size); ++index) {
-      const std::int64_t matched = std::min(length + index - place, kMostMatched);
+    const auto start = static_cast<std::int64_t>(found->second);
+    for (std::int64_t index = start; index < std::min(start + most, size); ++index) {
+      const std::int64_t matched = std::min(length + index - start, kMostMatched);
       proposed.add(tokens[static_cast<std::size_t>(index)],
                    static_cast<std::size_t>(matched - kLeastLookupTokens));
     }

@@ -14,13 +14,13 @@ constexpr std::int64_t kShares = 4;  // classes of a follower's share
 }  // namespace
 
 void NGramTable::count(const TokenSpan& tokens, std::size_t start) {
-  for (std::size_t place = start; place < tokens.size(); ++place) {
-    const auto before = static_cast<std::int64_t>(place);
+  for (std::size_t index = start; index < tokens.size(); ++index) {
+    const auto before = static_cast<std::int64_t>(index);
     for (std::int64_t length = 1; length <= std::min(kDraftNgramTokens, before); ++length) {
-      const NGram key = NGram::before(tokens.data() + place, length);
+      const NGram key = NGram::before(tokens.data() + index, length);
       const auto found = followers_.find(key);
       if (found != followers_.end()) {
-        count(found->second, tokens[place]);
+        count(found->second, tokens[index]);
         continue;
       }
       if (size() >= max_keys_) {
@@ -28,7 +28,7 @@ void NGramTable::count(const TokenSpan& tokens, std::size_t start) {
         order_.pop_front();
       }
       Followers& made = followers_[key];
-      made.all.push_back({tokens[place], 1});
+      made.all.push_back({tokens[index], 1});
       made.total = 1;
       order_.push_back(key);
     }

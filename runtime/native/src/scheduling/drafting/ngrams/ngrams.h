@@ -18,8 +18,8 @@ struct NGram {
   static NGram before(const std::int64_t* end, std::int64_t length) {
     NGram made;
     made.length = static_cast<std::int32_t>(length);
-    for (std::int64_t place = 0; place < length; ++place) {
-      made.tokens[static_cast<std::size_t>(place)] = static_cast<std::int32_t>(end[place - length]);
+    for (std::int64_t index = 0; index < length; ++index) {
+      made.tokens[static_cast<std::size_t>(index)] = static_cast<std::int32_t>(end[index - length]);
     }
     return made;
   }
