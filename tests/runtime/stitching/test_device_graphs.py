@@ -79,27 +79,27 @@ def test_a_layer_finds_each_row_where_it_was_written_last() -> None:
     """Rows a b c; layer 1 runs b, layer 2 runs c b: the worked example of the module."""
     layout = laid_out([7, 8, 9], [], [8], [9, 8])
     assert (layout.order, layout.layers, layout.is_aligned) == ((7, 8, 9), ((1, 1), (2, 2)), False)
-    window = np.arange(5) * ROWS  # where each begins: the embedding's, layers 0 to 2
-    assert layout.sources[1, 0] == window[0] + 1  # b as it was embedded
-    assert layout.sources[2, :2].tolist() == [window[0] + 2, window[2] + 0]
-    assert layout.sources[3, :3].tolist() == [window[0] + 0, window[3] + 1, window[3] + 0]
-    assert layout.places[1].tolist() == [1, ROWS, ROWS, ROWS]
-    assert layout.places[2].tolist() == [2, 1, ROWS, ROWS]
+    section = np.arange(5) * ROWS  # where each begins: the embedding's, layers 0 to 2
+    assert layout.sources[1, 0] == section[0] + 1  # b as it was embedded
+    assert layout.sources[2, :2].tolist() == [section[0] + 2, section[2] + 0]
+    assert layout.sources[3, :3].tolist() == [section[0] + 0, section[3] + 1, section[3] + 0]
+    assert layout.fed[1].tolist() == [1, ROWS, ROWS, ROWS]
+    assert layout.fed[2].tolist() == [2, 1, ROWS, ROWS]
 
 
 def test_padding_repeats_the_last_token_that_runs_the_layer() -> None:
     """Row 7 feeds three tokens, row 8 one, width 4; the third of row 7 bypasses layer 1."""
     counts = np.array([[3, 2, 3], [1, 1, 1]])  # of rows 7 and 8: layers 0 and 1, all
     layout = StepLayout.of([7, 8], [[7, 8], [8, 7]], ROWS, 4, counts)
-    window = np.arange(3) * ROWS * 4
+    section = np.arange(3) * ROWS * 4
     assert not layout.is_aligned
-    assert layout.places[0, :8].tolist() == [0, 1, 2, 2, 4, 4, 4, 4]
-    assert layout.places[1, :8].tolist() == [4, 4, 4, 4, 0, 1, 1, 1]
-    assert set(layout.places[0, 8:].tolist()) == {ROWS * 4}
-    assert layout.sources[1, :8].tolist() == [window[1] + at for at in (4, 4, 4, 4, 0, 1, 1, 1)]
+    assert layout.fed[0, :8].tolist() == [0, 1, 2, 2, 4, 4, 4, 4]
+    assert layout.fed[1, :8].tolist() == [4, 4, 4, 4, 0, 1, 1, 1]
+    assert set(layout.fed[0, 8:].tolist()) == {ROWS * 4}
+    assert layout.sources[1, :8].tolist() == [section[1] + at for at in (4, 4, 4, 4, 0, 1, 1, 1)]
     # The windows: the embedding's, layer 0's, layer 1's; the head reads each token's last one.
-    assert layout.sources[2, :3].tolist() == [window[2] + 4, window[2] + 5, window[1] + 2]
-    assert layout.sources[2, 4] == window[2] + 0
+    assert layout.sources[2, :3].tolist() == [section[2] + 4, section[2] + 5, section[1] + 2]
+    assert layout.sources[2, 4] == section[2] + 0
 
 
 def test_nothing_is_gathered_where_all_tokens_run_all_layers() -> None:

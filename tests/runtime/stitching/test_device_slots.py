@@ -114,7 +114,7 @@ def _gathers_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    _lays_out(monkeypatch, lambda layout: replace(layout, places=np.roll(layout.places, 1, axis=0)))
+    _lays_out(monkeypatch, lambda layout: replace(layout, fed=np.roll(layout.fed, 1, axis=0)))
 
 
 @pytest.mark.parametrize("mutate", [_gathers_backwards, _takes_other_lengths])
