@@ -97,7 +97,7 @@ def test_padding_repeats_the_last_token_that_runs_the_layer() -> None:
     assert layout.fed[1, :8].tolist() == [4, 4, 4, 4, 0, 1, 1, 1]
     assert set(layout.fed[0, 8:].tolist()) == {ROWS * 4}
     assert layout.sources[1, :8].tolist() == [section[1] + at for at in (4, 4, 4, 4, 0, 1, 1, 1)]
-    # The windows: the embedding's, layer 0's, layer 1's; the head reads each token's last one.
+    # The sections: the embedding's, layer 0's, layer 1's; the head reads each token's last one.
     assert layout.sources[2, :3].tolist() == [section[2] + 4, section[2] + 5, section[1] + 2]
     assert layout.sources[2, 4] == section[2] + 0
 
