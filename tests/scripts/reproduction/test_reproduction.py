@@ -17,6 +17,7 @@ from reproduction.reproduction import reproduce
 from reproduction.runs import Cell
 from reproduction.table import DOCUMENT, REPORT, Table, write_results
 
+from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.generator import Generator
 
@@ -41,6 +42,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> ReproductionConfig:
         seeds=(0,),
         speedups=(3,),
         columns=("skipdecode", "unified"),
+        mixture=True,
         tuning_steps=1,
         batch_size=4,
         resamples=20,
@@ -73,12 +75,16 @@ def test_every_cell_of_the_table_is_filled(results: list[CellResult]) -> None:
         ("full", 1),
         ("skipdecode", 1),
         ("unified", 1),
+        ("mixture", 1),
+        ("mixture", 3),
         ("skipdecode", 3),
         ("unified", 3),
     ]
     depths = {result.cell: result.figures["realised_depth"] for result in results}
     assert depths[Cell("untuned", 1)] == depths[Cell("full", 1)] == 6
-    assert {depths[Cell(name, 3)] for name in ("untuned", "skipdecode", "unified")} == {2}
+    assert {depths[Cell(name, 3)] for name in ("untuned", "skipdecode", "unified", "mixture")} == {
+        2
+    }
 
 
 def test_a_second_call_makes_nothing_again(
@@ -90,7 +96,31 @@ def test_a_second_call_makes_nothing_again(
 
     assert events.totals["tuning bases"] == events.totals["tuning"] == 0
     assert again == results  # times included: they were read, not measured again
-    assert events.done["evaluating"] == ["base", "control", "skipdecode-3x"]
+    assert events.done["evaluating"] == ["base", "control", "mixture", "skipdecode-3x"]
+
+
+@pytest.mark.slow
+def test_a_pretrained_model_is_the_start_of_a_table(
+    config: ReproductionConfig, results: list[CellResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "reproduction.reproduction._processes"
+    monkeypatch.setattr(name, lambda _: nullcontext(InThisProcess()))
+    changes = {
+        "model": config.work / "seed-0" / "base",
+        "work": config.work.with_name("pretrained"),
+        "prompt_template": "{prompt}\n",
+        "columns": ("skipdecode",),
+        "distill": 0.5,
+        "dtype": "float16",
+    }
+    pretrained = ReproductionConfig(**{**config.model_dump(), **changes})
+
+    cells = reproduce(pretrained, Generator.open)
+
+    assert len(cells) == len(results) - 2
+    bundle = EngineBundle.open(pretrained.work / "seed-0" / "skipdecode-3x.bundle")
+    assert bundle.manifest.precision.dtype == "float16"
+    assert bundle.manifest.prompt_template == "{prompt}\n"
 
 
 def test_models_made_with_other_options_are_refused(
