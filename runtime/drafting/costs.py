@@ -103,9 +103,8 @@ class _Recent:
         self.last = count
         self._samples.append(sample)
         # Not the median: passes that bind engines or find their data cold are paid for, too.
-        others = len(self._samples) - 1
-        is_measured = others + 1 >= _LEAST
-        self.mean = (sum(self._samples) - max(self._samples)) / others if is_measured else None
+        number, total = len(self._samples), sum(self._samples) - max(self._samples)
+        self.mean = total / (number - 1) if number >= _LEAST else None
 
 
 def _row_class(rows: int) -> int:
