@@ -37,11 +37,11 @@ def reproduce(
     _check(config)
     bases = [base_run(config, seed) for seed in config.seeds]
     with _processes(config) as executor:
-        _make_all(config, "tuning bases", executor, bases, events)
+        _make_all("tuning bases", executor, bases, events)
         horizons = {base.seed: _horizon(base) for base in bases}
         runs = [run for seed in horizons for run in tuned_runs(config, seed, horizons[seed])]
         runs.sort(key=partial(_turn, config))
-        _make_all(config, "tuning", executor, runs, events)
+        _make_all("tuning", executor, runs, events)
     results = []
     events.stage("evaluating", len(bases) + len(runs))
     for run in (*bases, *runs):
@@ -97,13 +97,11 @@ def _processes(config: ReproductionConfig) -> Iterator[Executor]:
         executor.shutdown(cancel_futures=True)
 
 
-def _make_all(
-    config: ReproductionConfig, stage: str, executor: Executor, runs: Sequence[Run], events: Events
-) -> None:
+def _make_all(stage: str, executor: Executor, runs: Sequence[Run], events: Events) -> None:
     missing = [run for run in runs if not is_made(run)]
     events.note(f"{len(runs)} models, {len(missing)} of them to make")
     events.stage(stage, len(missing))
-    futures = {executor.submit(make, run, config.dtype): run for run in missing}
+    futures = {executor.submit(make, run): run for run in missing}
     for future in as_completed(futures):
         run, seconds = futures[future], future.result()
         events.advance(

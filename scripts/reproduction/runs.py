@@ -11,6 +11,7 @@ from reproduction.columns import COLUMNS, Depth, skipdecode
 from reproduction.config import CONTROL, MIXTURE, UNTUNED, ReproductionConfig
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.tuning.config import TuneConfig
+from skipdec.engines.manifest import FloatType
 from skipdec.runtime.schedule.text import parse_schedule
 
 
@@ -34,6 +35,7 @@ class Run:
     name: str
     cells: tuple[Cell, ...]
     tuning: TuneConfig
+    dtype: FloatType
 
     @property
     def checkpoint(self) -> Path:
@@ -42,7 +44,7 @@ class Run:
 
     @property
     def bundle(self) -> Path:
-        """Directory of its float32 export."""
+        """Directory of its export in ``dtype``."""
         return self.checkpoint.with_name(f"{self.name}.bundle")
 
 
@@ -61,7 +63,7 @@ def base_run(config: ReproductionConfig, seed: int) -> Run:
         epochs=config.base_epochs,
     )
     cells = (Cell(UNTUNED, 1), *(Cell(UNTUNED, speedup) for speedup in config.rows))
-    return Run(seed, "base", cells, tuning)
+    return Run(seed, "base", cells, tuning, config.dtype)
 
 
 def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]:
@@ -78,7 +80,8 @@ def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]
         if key in runs:
             runs[key] = replace(runs[key], cells=(*runs[key].cells, cell))
         else:
-            runs[key] = Run(seed, name, (cell,), _tuning(config, seed, name, text))
+            tuning = _tuning(config, seed, name, text)
+            runs[key] = Run(seed, name, (cell,), tuning, config.dtype)
 
     add(Cell(CONTROL, 1), "control", "full")
     for name in config.columns:
@@ -94,7 +97,7 @@ def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]
         )
         cells = tuple(Cell(MIXTURE, speedup) for speedup in (1, *config.rows))
         tuning = _tuning(config, seed, MIXTURE, target, tuple(others))
-        runs[MIXTURE] = Run(seed, MIXTURE, cells, tuning)
+        runs[MIXTURE] = Run(seed, MIXTURE, cells, tuning, config.dtype)
     return list(runs.values())
 
 

@@ -11,9 +11,9 @@ from reproduction.runs import Run
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.report import TuningReport
 from skipdec.calib.tuning.work import FREE_OPTIONS, REPORT_NAME, TuningDirectories
+from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.bundle.place import MANIFEST_NAME
 from skipdec.engines.errors import UsageError
-from skipdec.engines.manifest import FloatType
 from skipdec.exporter.config import ExportConfig
 
 
@@ -36,7 +36,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def make(run: Run, dtype: FloatType) -> float:
+def make(run: Run) -> float:
     """Tune and export the missing parts of ``run``; return the seconds it took.
 
     An interrupted tuning continues from its last save. Raises UsageError if the checkpoint was
@@ -49,7 +49,9 @@ def make(run: Run, dtype: FloatType) -> float:
     if not tuned or not _is_exported(run):
         from skipdec.exporter.pipeline.exporting import export
 
-        export(ExportConfig(model=str(run.checkpoint), output=run.bundle, dtype=dtype, force=True))
+        export(
+            ExportConfig(model=str(run.checkpoint), output=run.bundle, dtype=run.dtype, force=True)
+        )
     return perf_counter() - begin
 
 
@@ -59,7 +61,9 @@ def is_made(run: Run) -> bool:
 
 
 def _is_exported(run: Run) -> bool:
-    return (run.bundle / MANIFEST_NAME).is_file()
+    if not (run.bundle / MANIFEST_NAME).is_file():
+        return False
+    return EngineBundle.open(run.bundle).manifest.precision.dtype == run.dtype
 
 
 def _is_tuned(run: Run) -> bool:
