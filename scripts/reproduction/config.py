@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -58,6 +59,7 @@ class ReproductionConfig(ValidatedConfig):
     bf16: bool = True
     dtype: FloatType = Field(default="float32", description="of the evaluated bundles")
     limit: int | None = Field(default=None, ge=1, description="distinct prompts of dev; None: all")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="that evaluates bundles")
     evaluation_batch_size: int = Field(default=16, ge=1)
     resamples: int = Field(default=1000, ge=1)
     jobs: int = Field(default=1, ge=1, description="models to tune at once, each on its own cores")

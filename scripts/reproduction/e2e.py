@@ -49,7 +49,9 @@ def main() -> int:
     use_shared_thread_pool(available_cores())
 
     def open_generator(path: Path) -> Generator:
-        return Generator.open(path, max_batch_size=config.evaluation_batch_size)
+        return Generator.open(
+            path, device=config.device, max_batch_size=config.evaluation_batch_size
+        )
 
     with ConsoleProgress() as progress:
         results = reproduce(config, open_generator, progress)
