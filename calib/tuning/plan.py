@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, to
 from .config import FULL, TuneConfig
 from .draft import draft_layers
 from .start import StartModel, open_start
-from .work import TuningDirectories, directories_of
+from .work import TuningDirectories, directories_of, is_sharded
 
 VALIDATION_EXAMPLES = 512  # that are measured
 StepSchedules = Callable[[int], ExitSchedule]
@@ -161,8 +160,7 @@ def _check_adapters(config: TuneConfig) -> None:
 
 
 def _check_sharding(config: TuneConfig) -> None:
-    is_sharded = os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true")
-    if config.draft_layer is not None and is_sharded:
+    if config.draft_layer is not None and is_sharded():
         raise UsageError(
             "draft_layer",
             "is one layer, which is not sharded, nor is the frozen model; start the processes by "

@@ -33,6 +33,7 @@ from .trainer import (
     are_finite,
     gathered_weights,
     make_trainer,
+    measuring_device,
     require_finite,
     trainer_keywords,
 )
@@ -88,7 +89,8 @@ class WholeModel:
             write_file(directory / name, content)
         write_file(directory / SCHEDULE_NAME, sealed_text(schedule_file(plan.schedule)))
         if plan.validation is not None:
-            self.model = load_skip_model(directory, plan.model.family)
+            tuned = load_skip_model(directory, plan.model.family)
+            self.model = tuned.to(measuring_device(plan.config))
 
     def describe(self, report: TuningReport, directory: Path) -> None:
         """Write the report, the model card and, if matplotlib is installed, the curves."""

@@ -36,7 +36,7 @@ from .config import TuneConfig
 from .draft import step_spans
 from .model import IGNORED_LABEL, SkipModel
 from .plan import StepSchedules, TuningPlan
-from .work import seal_save
+from .work import is_sharded, seal_save
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -111,6 +111,17 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
         report_to="none",
         disable_tqdm=True,
     )
+
+
+def measuring_device(config: TuneConfig) -> torch.device:
+    """Return where held-out examples are measured: on Trainer's device, unless weights are sharded.
+
+    A sharded model need not fit into one device, so it is measured on the CPU.
+    """
+    if is_sharded():
+        return torch.device("cpu")
+    device: torch.device = training_arguments(config, str(config.output)).device
+    return device
 
 
 def gathered_weights(plan: TuningPlan, trainer: OrderedTrainer) -> PreTrainedModel | None:

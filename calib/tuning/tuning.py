@@ -66,11 +66,11 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     from transformers import set_seed
 
     from .subjects import NewDraftLayer, WholeModel
-    from .trainer import divergence, train
+    from .trainer import divergence, measuring_device, train
 
     stages = _Stages(events)
     with stages.timed("load"):
-        model = plan.start.load()
+        model = plan.start.load().to(measuring_device(plan.config))
     set_seed(plan.config.seed)  # for adapters and dropout
     is_whole = plan.config.draft_layer is None
     subject = WholeModel(plan, model) if is_whole else NewDraftLayer(plan, model)

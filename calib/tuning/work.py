@@ -168,6 +168,11 @@ def directories_of(config: TuneConfig) -> TuningDirectories:
     return TuningDirectories(output, FACTS_NAME, "a draft layer")
 
 
+def is_sharded() -> bool:
+    """Return True if accelerate divides the weights among processes (FSDP)."""
+    return os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true")
+
+
 def num_processes() -> int:
     """Return the number of processes that torchrun started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
