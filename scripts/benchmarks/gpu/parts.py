@@ -63,7 +63,11 @@ def _tests(config: CheckConfig) -> list[str]:
     return [
         *(sys.executable, "-P", "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *chosen),
         *("-k", "not tensorrt", "tests/engines/backends", "tests/runtime/devices"),
-        *("tests/runtime/stitching/test_device_drafts.py", *config.tests),
+        *(
+            "tests/runtime/stitching/test_device_drafts.py",
+            "tests/calib/tuning/test_cuda.py",
+            *config.tests,
+        ),
     ]
 
 
