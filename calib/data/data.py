@@ -26,6 +26,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON escapes can produce a lone on
 _PLACEHOLDERS = {"prompt_template": "{prompt}", "completion_template": "{completion}"}
 _WORD = re.compile(r"\s*\S+")  # includes the white space before it
 DEFAULT_PASSAGE_WORDS = "24+120"
+DEFAULT_OWN_TEXTS = 5000
+_OWN_TEXTS = re.compile(r"self(?::(.*))?")
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,9 @@ class DataConfig(ValidatedConfig):
     makes a prompt of 24 words and a completion of the next 120.
 
     ``long_prompts`` decides about rows longer than the model's maximum; "refuse" names their lines.
+
+    The path ``self`` or ``self:20000`` names no file: the model that is tuned writes so many texts
+    itself, by default 5,000. Only `tune` can do so, and no other field goes with it.
     """
 
     path: Annotated[Path, Option("--data", metavar="FILE")] = Field(
@@ -172,6 +177,21 @@ class DataConfig(ValidatedConfig):
             template = getattr(self, field)
             if template is not None and template.count(placeholder) != 1:
                 yield f"`{field}` is {template!r}; allowed: a text with {placeholder} once"
+
+        if (own := _OWN_TEXTS.fullmatch(str(self.path))) is not None:
+            count = own[1]
+            if count is not None and not (count.isascii() and count.isdecimal() and int(count)):
+                yield f"`path` is {self.path}; allowed: self, or self:N with N from 1"
+            for field, described in type(self).model_fields.items():
+                value = getattr(self, field)
+                if field != "path" and value != described.default:
+                    yield f"`{field}` is {value!r}; leave it out, the model writes its data itself"
+
+    @property
+    def own_texts(self) -> int | None:
+        """The number of texts that the model writes itself; None if they are read from a file."""
+        own = _OWN_TEXTS.fullmatch(str(self.path))
+        return None if own is None else int(own[1] or DEFAULT_OWN_TEXTS)
 
     @property
     def names_columns(self) -> bool:
@@ -261,6 +281,10 @@ def group_references(examples: Iterable[Example]) -> list[tuple[Prompt, tuple[st
 
 def _resolve_format(config: DataConfig) -> DataFormat:
     path = config.path
+    if config.own_texts is not None:
+        raise UsageError(
+            f"data {path}", "is written by the model, which only skipdec tune can do; give a file"
+        )
     if not path.exists():
         raise UsageError(
             f"data {path}", "does not exist; give a .jsonl, .csv or .txt file, or a dataset"

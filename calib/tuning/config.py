@@ -75,8 +75,10 @@ class TuneConfig(ValidatedConfig):
     validation: Annotated[DataConfig | None, Option(metavar="FILE")] = Field(
         default=None, description="held-out data for losses before and after"
     )
-    max_length: int | None = Field(
-        default=None, ge=2, description="prompt + completion (the model's, at most 8192)"
+    max_length: Annotated[int | None, Option()] = Field(
+        default=None,
+        ge=2,
+        description="prompt + completion (the model's, at most 8192; of data self 512)",
     )
     learning_rate: Annotated[float, Option()] = Field(
         default=1e-4, gt=0, description="fresh and small models: 1e-3 to 3e-3"
@@ -147,8 +149,15 @@ class TuneConfig(ValidatedConfig):
             for field in ("lora", "distill"):
                 if getattr(self, field) is not None:
                     yield f"`{field}` needs a trained model; leave it out with `from_scratch`"
+            if self.data.own_texts is not None:
+                yield f"`data` is {self.data.path}, which needs a trained model; give a file"
         elif self.vocab_size is not None:
             yield "`vocab_size` needs `from_scratch`"
+        if self.validation is not None and self.validation.own_texts is not None:
+            yield (
+                f"`validation` is {self.validation.path}; give a file, or leave it out: of data "
+                "that the model writes itself, some is held out"
+            )
         if self.epochs is not None and self.max_steps is not None:
             yield f"`epochs` and `max_steps` {self.max_steps} are both given; leave one of them out"
         yield from self._draft_problems()

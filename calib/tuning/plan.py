@@ -18,13 +18,15 @@ from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
+from ..data.self_written import OWN_LENGTH, OwnTexts, digest_of, write_own_texts
 from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
 from .config import FULL, TuneConfig
 from .draft import draft_layers
 from .start import StartModel, open_start
-from .work import TuningDirectories, directories_of, is_sharded
+from .work import TuningDirectories, directories_of, is_sharded, num_processes
 
 VALIDATION_EXAMPLES = 512  # that are measured
+_OWN_HELD_OUT = 20  # one of so many texts that the model wrote itself
 StepSchedules = Callable[[int], ExitSchedule]
 """Returns the schedule of an optimizer step, from 0."""
 
@@ -79,7 +81,10 @@ class TuningPlan:
 
 
 def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
-    """Read the data, open the model and parse the schedules; writes nothing but the hub's cache.
+    """Read the data, open the model and parse the schedules.
+
+    Writes nothing but the hub's cache, and the texts of data that the model writes itself, once
+    everything else is checked.
 
     ``events`` receives the stage ``checking`` and what was checked.
 
@@ -94,7 +99,8 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     problems.attempt(_check_sharding, config)
     problems.attempt(directories.check, force=config.force, resume=config.resume)
     resumed = directories.last_save() if config.resume else None
-    examples = problems.attempt(load_examples, config.data)
+    is_own = config.data.own_texts is not None
+    examples = None if is_own else problems.attempt(load_examples, config.data)
     events.advance("data")
     held_out = problems.attempt(_load_validation, config)
     events.advance("held-out data")
@@ -104,12 +110,22 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     events.advance("model")
     data = validation = None
     reader = problems.attempt(_reader, config, start)
+    if is_own:
+        for text in (config.schedule or FULL, *config.mixture):
+            problems.attempt(_parse, text, start, start.spec.max_seq_len)
+        problems.attempt(_draft_layers, config, start.spec.num_layers)
+        if problems.errors:
+            raise problems.error()
+        examples = _own_examples(config, start, directories, events)
+        if config.validation is None:
+            rest = len(examples) - min(VALIDATION_EXAMPLES, len(examples) // _OWN_HELD_OUT)
+            examples, held_out = examples[:rest], examples[rest:] or None
     if reader is not None and examples is not None:
         data = problems.attempt(_tokenise, reader, config.data, start, examples)
     # Without examples, a fresh tokenizer has learnt nothing and would count too many tokens.
     if reader is not None and held_out is not None and (examples or config.model is not None):
-        assert config.validation is not None
-        validation = problems.attempt(_tokenise, reader, config.validation, start, held_out)
+        read_as = config.validation or config.data
+        validation = problems.attempt(_tokenise, reader, read_as, start, held_out)
     events.advance("tokens")
     # If the data are bad, use the maximum, which rejects the fewest schedules.
     horizon = start.spec.max_seq_len if data is None else data.median_completion
@@ -188,10 +204,63 @@ def _load_validation(config: TuneConfig) -> list[Example] | None:
     return load_examples(config.validation)[:VALIDATION_EXAMPLES]
 
 
+def _own_examples(
+    config: TuneConfig, start: StartModel, directories: TuningDirectories, events: Events
+) -> list[Example]:
+    """Return the texts that the model writes itself, after writing those that are missing.
+
+    Raises UsageError where that is not possible: in several processes, or with a prompt template.
+    """
+    count, template = config.data.own_texts, start.prompt_template
+    assert count is not None
+    assert config.model is not None
+    if start.chat is None and template is not None:
+        raise UsageError(
+            "data self",
+            f"has no prompts, and the model was tuned with the prompt template {template!r}; give "
+            "a file",
+        )
+    output = directories.output
+    texts = OwnTexts(
+        path=output.with_name(f"{output.name}.self.jsonl"),
+        model=config.model,
+        model_sha256=digest_of(config.model),
+        count=count,
+        max_length=_longest(config, start),
+        seed=config.seed,
+    )
+    if len(texts.read()[0]) < count:
+        if num_processes() > 1:
+            raise UsageError(
+                "data self",
+                "is written by one process; run the command without torchrun first, with "
+                "--max-steps 1 and another output, and give the file that it writes",
+            )
+        on_gpu = config.device == "auto" and _has_gpu()
+        write_own_texts(texts, directories.work, on_gpu=on_gpu, events=events)
+    events.stage("reading texts", 1)
+    return load_examples(DataConfig(path=texts.path))[:count]
+
+
+def _has_gpu() -> bool:
+    """Return True if ONNX Runtime's engines can run on the GPU that torch finds."""
+    import onnxruntime
+    import torch
+
+    has_provider = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    return bool(torch.cuda.is_available()) and has_provider
+
+
+def _longest(config: TuneConfig, start: StartModel) -> int:
+    """Return the maximum length of texts, in tokens."""
+    longest = start.spec.max_seq_len
+    own = longest if config.data.own_texts is None else min(longest, OWN_LENGTH)
+    return config.max_length or own
+
+
 def _reader(config: TuneConfig, start: StartModel) -> partial[TokenisedData]:
     """Return ``tokenise`` with this model's arguments."""
-    longest = start.spec.max_seq_len
-    wanted = config.max_length or longest
+    longest, wanted = start.spec.max_seq_len, _longest(config, start)
     if wanted > longest:
         positions = start.spec.max_position_embeddings
         raise UsageError("max_length", f"is {wanted}; allowed: at most the model's {positions}")
