@@ -18,7 +18,7 @@ from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
-from ..data.self_written import OWN_LENGTH, OwnTexts, digest_of, write_own_texts
+from ..data.self_written import OWN_LENGTH, OwnTexts, write_own_texts
 from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
 from .config import FULL, TuneConfig
 from .draft import draft_layers
@@ -224,7 +224,6 @@ def _own_examples(
     texts = OwnTexts(
         path=output.with_name(f"{output.name}.self.jsonl"),
         model=config.model,
-        model_sha256=digest_of(config.model),
         count=count,
         max_length=_longest(config, start),
         seed=config.seed,
@@ -292,7 +291,8 @@ def _warnings(
     validation: TokenisedData | None,
     resumed: Path | None,
 ) -> list[str]:
-    warnings = [*data.warnings]
+    is_own = config.data.own_texts is not None  # whose long texts are meant to be cut
+    warnings = [] if is_own else [*data.warnings]
     if config.resume and resumed is None:
         warnings.append("there is no save to resume, so the tuning begins anew")
     if validation is not None:
