@@ -34,6 +34,12 @@ skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl \\
     --draft-layer 1 -o ./draft
 
 \b
+skipdec tune SmolLM2-135M-Instruct --data self:20000 --draft-layer 1 \\
+    -o ./draft
+  without data: the model writes 20,000 chats (self: 5,000), kept in
+  ./draft.self.jsonl
+
+\b
 skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl \\
     --draft ends:3 -o ./drafts
 
@@ -62,7 +68,8 @@ def tune(config: TuneConfig, *, quiet: Quiet = False, as_json: AsJson = False) -
 
     Prompts run every layer; the loss covers completions only. The output is a Hugging Face
     checkpoint with schedule.json, tuning_report.json and tuning_curves.png. With --draft-layer the
-    model stays as it is, and the output is a draft layer for skipdec export --draft.
+    model stays as it is, and the output is a draft layer for skipdec export --draft. With --data
+    self the model itself writes 5,000 texts to tune on, with --data self:N as many as N.
     """
     require_extra("calib", "skipdec tune")
     from transformers.utils import logging

@@ -313,8 +313,9 @@ class _Writer:
         if output.finish_reason == "stop":
             return True
         is_chat = "messages" in text
-        read = read_conversation(text) if is_chat else (text["prompt"], text["completion"])
-        ids = encode_example(Example(*read, ""), self._tokenizer, NO_TEMPLATE, self._ends)
+        prompt, rest = read_conversation(text) if is_chat else (text["prompt"], text["completion"])
+        example = Example(prompt, rest, source="")
+        ids = encode_example(example, self._tokenizer, NO_TEMPLATE, self._ends)
         return sum(map(len, ids)) > self._texts.max_length
 
 

@@ -150,13 +150,13 @@ class TuneConfig(ValidatedConfig):
                 if getattr(self, field) is not None:
                     yield f"`{field}` needs a trained model; leave it out with `from_scratch`"
             if self.data.own_texts is not None:
-                yield f"`data` is {self.data.path}, which needs a trained model; give a file"
+                yield f"`data.path` is {self.data.path}, which a trained model writes; give a file"
         elif self.vocab_size is not None:
             yield "`vocab_size` needs `from_scratch`"
         if self.validation is not None and self.validation.own_texts is not None:
             yield (
-                f"`validation` is {self.validation.path}; give a file, or leave it out: of data "
-                "that the model writes itself, some is held out"
+                f"`validation` is {self.validation.path}; give a file, or leave it out: some of "
+                "the data that a model writes itself is held out"
             )
         if self.epochs is not None and self.max_steps is not None:
             yield f"`epochs` and `max_steps` {self.max_steps} are both given; leave one of them out"

@@ -68,10 +68,14 @@ class TuningPlan:
             ]
         if config.draft_layer is not None:
             drafts = [f"a draft layer behind layer {config.draft_layer - 1}; the model is frozen"]
+        written = []
+        if config.data.own_texts is not None:
+            written = [f"data in {own_texts_path(self.directories)}, written by the model itself"]
         horizon = f"horizon {self.schedule.horizon}: the median completion, in tokens"
         return "\n".join(
             (
                 f"{self.model.name}: {len(self.data.examples)} examples",
+                *written,
                 f"schedule {format_schedule(self.schedule)}: {share:.0%} of full depth over the "
                 "data, prompts included",
                 *([horizon] if self.horizon_is_median else []),
@@ -111,11 +115,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     data = validation = None
     reader = problems.attempt(_reader, config, start)
     if is_own:
-        for text in (config.schedule or FULL, *config.mixture):
-            problems.attempt(_parse, text, start, start.spec.max_seq_len)
-        problems.attempt(_draft_layers, config, start.spec.num_layers)
-        if problems.errors:
-            raise problems.error()
+        _check_before_writing(config, start, problems)
         examples = _own_examples(config, start, directories, events)
         if config.validation is None:
             rest = len(examples) - min(VALIDATION_EXAMPLES, len(examples) // _OWN_HELD_OUT)
@@ -204,6 +204,15 @@ def _load_validation(config: TuneConfig) -> list[Example] | None:
     return load_examples(config.validation)[:VALIDATION_EXAMPLES]
 
 
+def _check_before_writing(config: TuneConfig, start: StartModel, problems: Problems) -> None:
+    """Raise the problems that need no data, before the model takes hours to write it."""
+    for text in (config.schedule or FULL, *config.mixture):
+        problems.attempt(_parse, text, start, start.spec.max_seq_len)
+    problems.attempt(_draft_layers, config, start.spec.num_layers)
+    if problems.errors:
+        raise problems.error()
+
+
 def _own_examples(
     config: TuneConfig, start: StartModel, directories: TuningDirectories, events: Events
 ) -> list[Example]:
@@ -220,9 +229,8 @@ def _own_examples(
             f"has no prompts, and the model was tuned with the prompt template {template!r}; give "
             "a file",
         )
-    output = directories.output
     texts = OwnTexts(
-        path=output.with_name(f"{output.name}.self.jsonl"),
+        path=own_texts_path(directories),
         model=config.model,
         count=count,
         max_length=_longest(config, start),
@@ -239,6 +247,11 @@ def _own_examples(
         write_own_texts(texts, directories.work, on_gpu=on_gpu, events=events)
     events.stage("reading texts", 1)
     return load_examples(DataConfig(path=texts.path))[:count]
+
+
+def own_texts_path(directories: TuningDirectories) -> Path:
+    """Return the file of the texts that a model writes itself, beside the output."""
+    return directories.output.with_name(f"{directories.output.name}.self.jsonl")
 
 
 def _has_gpu() -> bool:

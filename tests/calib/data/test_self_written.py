@@ -191,8 +191,7 @@ def test_own_data_takes_no_options_of_files() -> None:
     with pytest.raises(ConfigurationError) as caught:
         DataConfig(path="self", **options)
     assert all(
-        f"`{name}` is {value!r}; leave it out" in str(caught.value)
-        for name, value in options.items()
+        f"{name} is {value!r}; leave it out" in str(caught.value) for name, value in options.items()
     )
     with pytest.raises(UsageError, match="only skipdec tune can do; give a file"):
         load_examples(DataConfig(path="self"))
