@@ -14,33 +14,26 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from ...engines.bundle import replace_file
 from ...engines.bundle.place import WriterLock, open_own
-from ...engines.documents import naming_file, read_json
+from ...engines.documents import naming_file
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.kernels.library import find_library
-from ...exporter.checkpoint.checkpoint import open_checkpoint
-from ...exporter.config import CheckpointSource, ExportConfig
+from ...exporter.config import ExportConfig
 from ...exporter.pipeline.exporting import export
 from ...runtime.generator import Generator
 from ...runtime.tokens.outputs import CompletionOutput, StreamDelta
 from ...runtime.tokens.sampling import SamplingParams
 from .chats import read_conversation
 from .data import Example
+from .own_texts import OwnTexts, Text
 from .tokenised import NO_TEMPLATE, encode_example
 
-OWN_LENGTH = 512
-"""Tokens of a text, prompt included, if no maximum length is given."""
-
-_FORMAT = 1  # another one for other rules of sampling and filtering
 _BATCHES = {"cuda": 64, "cpu": 16}  # texts at once
 _WAVES = {"cuda": 2048, "cpu": 64}  # texts that are written together, before any is kept
 _MOST_TRIED = 8  # texts per text that is kept
@@ -51,67 +44,6 @@ _FIRST_WORD = re.compile(r"\s*\S{1,24}")
 _LOOP_TOKENS = 16  # of a passage that repeats itself up to the end
 _LOOP_TIMES = 3
 _GRAM = 4  # tokens
-
-Text = dict[str, Any]
-"""A line: a text's index, its seed, and the columns of a chat, or of a prompt and a completion."""
-
-
-@dataclass(frozen=True)
-class OwnTexts:
-    """The first ``count`` usable texts of the checkpoint ``model``, as JSON lines in ``path``.
-
-    A file beside it has ``facts``, so that the texts are used for no other model or options.
-    """
-
-    path: Path
-    model: str
-    count: int
-    max_length: int
-    seed: int
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """What texts depend on, apart from their number; hashes every tensor of the model."""
-        checkpoint = open_checkpoint(CheckpointSource(model=self.model))
-        template = b"" if checkpoint.chat is None else checkpoint.chat.content
-        model = sha256(checkpoint.source()["content"].encode() + template).hexdigest()
-        options = {"max_length": self.max_length, "seed": self.seed}
-        return {"format": _FORMAT, "model_sha256": model, **options}
-
-    @property
-    def facts_path(self) -> Path:
-        """The file that has ``facts``."""
-        return self.path.with_suffix(".json")
-
-    def read(self) -> tuple[list[Text], int]:
-        """Return the texts that are there, and the bytes that they take; a broken end is left out.
-
-        Raises UsageError for texts of another model or other options, and for damaged ones.
-        """
-        if not self.path.exists():
-            return [], 0
-        remedy = "move both files away, or choose another output"
-        found = read_json(self.facts_path, UsageError, remedy=remedy)
-        found = found if isinstance(found, dict) else {}
-        if problems := [
-            f"holds texts of {name} {found.get(name)!r:.40}; this run writes those of {value!r:.40}"
-            for name, value in self.facts.items()
-            if found.get(name) != value
-        ]:
-            raise UsageError(str(self.path), *problems, remedy)
-        lines = self.path.read_bytes().splitlines(keepends=True)
-        texts: list[Text] = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                text = json.loads(line)
-                is_whole = isinstance(text["index"], int) and line.endswith(b"\n")
-            except (KeyError, TypeError, ValueError):
-                is_whole = False
-            if is_whole:
-                texts.append(text)
-            elif number < len(lines):
-                raise UsageError(str(self.path), f"is damaged at line {number}", remedy)
-        return texts, sum(map(len, lines[: len(texts)]))
 
 
 def write_own_texts(texts: OwnTexts, work: Path, *, on_gpu: bool, events: Events) -> None:

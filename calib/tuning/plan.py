@@ -18,7 +18,8 @@ from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
-from ..data.self_written import OWN_LENGTH, OwnTexts, write_own_texts
+from ..data.own_texts import OWN_LENGTH, OwnTexts
+from ..data.self_written import write_own_texts
 from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
 from .config import FULL, TuneConfig
 from .draft import draft_layers

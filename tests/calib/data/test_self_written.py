@@ -7,19 +7,24 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from chat_templates import TEMPLATES, byte_tokenizer
 from safetensors.torch import load_file, save_file
 from writing_models import POSITIONS, save_writing_model
 
 from skipdec.calib.data import self_written
 from skipdec.calib.data.data import DataConfig, load_examples
-from skipdec.calib.data.self_written import OwnTexts, is_looping, write_own_texts
+from skipdec.calib.data.own_texts import OwnTexts
+from skipdec.calib.data.self_written import is_looping, write_own_texts
 from skipdec.engines.errors import ConfigurationError, UsageError
 from skipdec.engines.host.events import Events
 from skipdec.runtime.generator import Generator
+from skipdec.runtime.tokens.chat import ChatTemplate
+from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 Write = Callable[..., list[dict[str, Any]]]
 Opened = Callable[[OwnTexts, Path, str], AbstractContextManager[Generator]]
@@ -161,6 +166,30 @@ def test_texts_that_are_cut_are_kept_only_if_they_are_read_without_an_end(
     for text in texts:
         line = json.dumps(text)
         assert text["completion"].endswith(".") or len(text["completion"]) >= 5, line
+
+
+@pytest.mark.parametrize(
+    ("style", "before", "stop"),
+    [
+        ("chatml", "<|im_start|>system\nBe of use.<|im_end|>\n<|im_start|>user\n", "<|im_end|>"),
+        ("llama3", "<s><|head|>user<|/head|>\n\n", "<|eot|>"),
+        ("mistral", "<s>[INST]", "[/INST]"),
+        ("phi3", "<|user|>\n", "<|end|>"),
+        ("plain", "User:", "Assistant:"),
+    ],
+)
+def test_a_turn_begins_and_ends_as_the_template_says(style: str, before: str, stop: str) -> None:
+    tokenizer = Tokenizer.parse(byte_tokenizer().to_str().encode(), "tokenizer")
+    names = {"bos_token": "<s>", "eos_token": "</s>"}
+    tokenizer.chat = ChatTemplate(TEMPLATES[style], tokenizer, special_tokens=names)
+    model = SimpleNamespace(end_token_ids=(2,), bos_token_id=0)
+    generator: Any = SimpleNamespace(tokenizer=tokenizer, model=model)
+    texts = OwnTexts(Path("own.self.jsonl"), "model", 1, POSITIONS, 0)
+    writer = self_written._Writer(generator, texts, lambda deltas: None)
+    tokenizer.close()
+    assert writer._start == tokenizer.encode(before, add_special_tokens=False)
+    token_id = tokenizer.token_id(stop)
+    assert writer._stop == ({"stop": stop} if token_id is None else {"stop_token_ids": [token_id]})
 
 
 @pytest.mark.parametrize(

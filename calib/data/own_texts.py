@@ -1,0 +1,81 @@
+"""The file of the texts that a model writes itself, beside what is tuned on them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ...engines.documents import read_json
+from ...engines.errors import UsageError
+from ...exporter.checkpoint.checkpoint import open_checkpoint
+from ...exporter.config import CheckpointSource
+
+OWN_LENGTH = 512
+"""Tokens of a text, prompt included, if no maximum length is given."""
+
+_FORMAT = 1  # another one for other rules of sampling and filtering
+
+Text = dict[str, Any]
+"""A line: a text's index, its seed, and the columns of a chat, or of a prompt and a completion."""
+
+
+@dataclass(frozen=True)
+class OwnTexts:
+    """The first ``count`` usable texts of the checkpoint ``model``, as JSON lines in ``path``.
+
+    A file beside it has ``facts``, so that the texts are used for no other model or options.
+    """
+
+    path: Path
+    model: str
+    count: int
+    max_length: int
+    seed: int
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What texts depend on, apart from their number; hashes every tensor of the model."""
+        checkpoint = open_checkpoint(CheckpointSource(model=self.model))
+        template = b"" if checkpoint.chat is None else checkpoint.chat.content
+        model = sha256(checkpoint.source()["content"].encode() + template).hexdigest()
+        options = {"max_length": self.max_length, "seed": self.seed}
+        return {"format": _FORMAT, "model_sha256": model, **options}
+
+    @property
+    def facts_path(self) -> Path:
+        """The file that has ``facts``."""
+        return self.path.with_suffix(".json")
+
+    def read(self) -> tuple[list[Text], int]:
+        """Return the texts that are there, and the bytes that they take; a broken end is left out.
+
+        Raises UsageError for texts of another model or other options, and for damaged ones.
+        """
+        if not self.path.exists():
+            return [], 0
+        remedy = "move both files away, or choose another output"
+        found = read_json(self.facts_path, UsageError, remedy=remedy)
+        found = found if isinstance(found, dict) else {}
+        if problems := [
+            f"holds texts of {name} {found.get(name)!r:.40}; this run writes those of {value!r:.40}"
+            for name, value in self.facts.items()
+            if found.get(name) != value
+        ]:
+            raise UsageError(str(self.path), *problems, remedy)
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        texts: list[Text] = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                text = json.loads(line)
+                is_whole = isinstance(text["index"], int) and line.endswith(b"\n")
+            except (KeyError, TypeError, ValueError):
+                is_whole = False
+            if is_whole:
+                texts.append(text)
+            elif number < len(lines):
+                raise UsageError(str(self.path), f"is damaged at line {number}", remedy)
+        return texts, sum(map(len, lines[: len(texts)]))
