@@ -35,7 +35,7 @@ from .own_texts import OwnTexts, Text
 from .tokenised import NO_TEMPLATE, encode_example
 
 _BATCHES = {"cuda": 64, "cpu": 16}  # texts at once
-_WAVES = {"cuda": 2048, "cpu": 64}  # texts that are written together, before any is kept
+_WAVES = {"cuda": 1024, "cpu": 64}  # texts that are written together, before any is kept
 _MOST_TRIED = 8  # texts per text that is kept
 _FREE = {"temperature": 1.0, "top_p": 0.95, "top_k": 50}  # user turns, and texts without a template
 _ANSWERS = {"temperature": 0.7, "top_p": 0.95, "top_k": 50}
