@@ -96,6 +96,8 @@ def _advice(config: TuneConfig) -> str:
     from ..tuning.work import directories_of
 
     if directories_of(config).last_save() is None:
+        if config.data.own_texts is not None:
+            return "run the command again: texts that the model wrote are kept"
         return (
             "nothing was saved yet: no step had ended, or it was stopped twice; run the command "
             "again, with or without --resume"

@@ -69,10 +69,13 @@ def write_own_texts(texts: OwnTexts, work: Path, *, on_gpu: bool, events: Events
             events.advance(steps=len(kept))
             writer = _Writer(generator, texts, _speed(events))
             wave = min(_WAVES[device], -(-texts.count // batch) * batch)
+            written = 0
             for text in writer.new_texts(kept, wave):
                 file.write((json.dumps(text, ensure_ascii=False) + "\n").encode())
                 file.flush()
                 events.advance()
+                written = text["index"] + 1
+            events.note(f"kept {texts.count:,} of {written:,} texts that the model wrote")
 
 
 @contextmanager

@@ -244,7 +244,7 @@ def _own_examples(
                 "is written by one process; run the command without torchrun first, with "
                 "--max-steps 1 and another output, and give the file that it writes",
             )
-        on_gpu = config.device == "auto" and _has_gpu()
+        on_gpu = config.device == "auto" and _has_gpu(events)
         write_own_texts(texts, directories.work, on_gpu=on_gpu, events=events)
     events.stage("reading texts", 1)
     return load_examples(DataConfig(path=texts.path))[:count]
@@ -255,13 +255,20 @@ def own_texts_path(directories: TuningDirectories) -> Path:
     return directories.output.with_name(f"{directories.output.name}.self.jsonl")
 
 
-def _has_gpu() -> bool:
-    """Return True if ONNX Runtime's engines can run on the GPU that torch finds."""
+def _has_gpu(events: Events) -> bool:
+    """Return True if ONNX Runtime's engines can run on the GPU that torch finds; warn if not."""
     import onnxruntime
     import torch
 
+    if not torch.cuda.is_available():
+        return False
     has_provider = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-    return bool(torch.cuda.is_available()) and has_provider
+    if not has_provider:
+        events.warn(
+            "the texts are written on the CPU, as ONNX Runtime has no CUDA provider here; replace "
+            "it: pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'"
+        )
+    return has_provider
 
 
 def _longest(config: TuneConfig, start: StartModel) -> int:

@@ -153,6 +153,20 @@ def test_texts_of_another_model_or_options_are_refused(write: Write, tmp_path: P
     assert (tmp_path / "own.self.jsonl").read_bytes() == b"not JSON\n" + before
 
 
+def test_a_device_writes_in_batches_of_its_own(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rehearse(path: Path, device: str, max_batch_size: int) -> Generator:
+        assert (device, max_batch_size) == ("cuda", 64)
+        return Generator.open(path, device="rehearsal", max_batch_size=max_batch_size)
+
+    monkeypatch.setattr(self_written, "Generator", SimpleNamespace(open=rehearse))
+    texts = OwnTexts(tmp_path / "own.self.jsonl", str(models["chat"]), COUNT, POSITIONS, 0)
+    write_own_texts(texts, tmp_path / ".work", on_gpu=True, events=Events())
+    assert len(texts.read()[0]) == COUNT
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_too_few_usable_texts_are_an_error(write: Write) -> None:
     with pytest.raises(UsageError, match=r"texts were written, and 6[0-4] of them can be used"):
         write("chat", count=70)  # it knows 64 questions
