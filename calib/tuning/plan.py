@@ -241,8 +241,8 @@ def _own_examples(
         if num_processes() > 1:
             raise UsageError(
                 "data self",
-                "is written by one process; run the command without torchrun first, with "
-                "--max-steps 1 and another output, and give the file that it writes",
+                "is written by one process; run the command without torchrun first, and stop it "
+                "once the texts are written: they are kept",
             )
         on_gpu = config.device == "auto" and _has_gpu(events)
         write_own_texts(texts, directories.work, on_gpu=on_gpu, events=events)
