@@ -5,8 +5,8 @@
 #   scripts/environments/pack_gpu_host.sh DIR [COMPUTE_CAPABILITY]
 #
 # DIR/provider.so.xz    ONNX Runtime's CUDA provider, trimmed to one compute capability (default 9.0)
-# DIR/packages.tar.xz   the rest of ONNX Runtime, and skipdec's own dependencies
-# The host is x86-64 Linux and has PyTorch for CUDA 13, cuda-bindings, transformers, tokenizers, rich
+# DIR/packages.tar.xz   the rest of ONNX Runtime, skipdec's own dependencies, and those of tuning
+# The host is x86-64 Linux and has PyTorch for CUDA 13, cuda-bindings, accelerate, tokenizers, rich
 # and pytest with xdist.
 # PYVER     the host's Python (default: 3.12)
 set -euo pipefail
@@ -23,12 +23,17 @@ download=(python3 -m pip download --quiet --no-deps --only-binary=:all: --implem
 for version in 39 35 34 31 28 27 24 17; do
     download+=(--platform "manylinux_2_${version}_x86_64")
 done
+constraint() {
+    grep -i "^$1==" "$scripts/constraints.txt"
+}
+
 for name in onnxruntime pydantic pydantic_core annotated-types typing-inspection typing_extensions \
     typer annotated-doc shellingham click markdown-it-py mdurl onnx-ir fastapi starlette uvicorn \
-    opentelemetry-api h11 prometheus_client; do
-    requirement="$(grep -i "^$name==" "$scripts/constraints.txt")"
+    opentelemetry-api h11 prometheus_client transformers nltk sacrebleu; do
+    requirement="$(constraint "$name")"
     "${download[@]}" "${requirement/#onnxruntime==/onnxruntime-gpu==}"
 done
+python3 -m pip wheel --quiet --no-deps --wheel-dir "$work/wheels" "$(constraint rouge_score)"
 mkdir "$work/site"
 for wheel in "$work"/wheels/*.whl; do
     python3 -m zipfile -e "$wheel" "$work/site"
