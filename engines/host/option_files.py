@@ -45,11 +45,25 @@ class OptionFile:
 
 
 def _yaml(text: str) -> Any:  # noqa: ANN401  (any YAML value)
-    """Parse YAML into plain values; an empty text is an empty mapping. Raises ValueError."""
+    """Parse YAML into plain values; an empty text is an empty mapping.
+
+    Raises ValueError, as TOML's parser does, for a field that is given twice, too.
+    """
     import yaml
 
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML is untyped
+        """PyYAML's loader, which itself lets the last of equal keys win."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ANN401
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            keys = [self.construct_object(key, deep) for key, _ in pairs]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise ValueError(f"{key!r} is given twice; leave one of them out")
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(text) or {}
+        return yaml.load(text, Loader) or {}
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
 

@@ -9,9 +9,9 @@ and every template's in dev.jsonl, as references.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
-import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -55,4 +55,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "examples"))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("examples"))
+    main(parser.parse_args().folder)

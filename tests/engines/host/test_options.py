@@ -206,6 +206,8 @@ def test_a_file_has_all_fields_and_options_override_it(
         ("- jobs", "a.yaml", "{file} | is a list; allowed: a mapping of fields to values"),
         ("[" * 10_000, "a.yaml", "{file} | is nested too deeply"),
         ("jobs: [", "a.yaml", "{file} | is not YAML: while parsing"),
+        ("data: {a: 1, a: 2}", "a.yaml", "{file} | is not YAML: 'a' is given twice; leave one"),
+        ("jobs: !!map [1]", "a.yaml", "{file} | is not YAML: expected a mapping node"),
         ("jobs: !!python/object:os.system {}", "a.yaml", "{file} | is not YAML: could not"),
         ("#" * (1 << 20) + "\n", "a.yml", "{file} | is larger than the 1,048,576 bytes"),
         ("jobs = ", "a.toml", "{file} | is not TOML: Invalid value"),
