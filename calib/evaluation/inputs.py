@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import compress
 from math import ceil
@@ -263,35 +264,41 @@ def encode_prompts(
     if tokenizer is None:
         return None
     subject = str(bundle.directory)
-    require_template(((prompt.prompt, prompt.source) for prompt in prompts), tokenizer, subject)
     encoded, problems = [], list[str]()
-    for prompt in prompts:
-        references = [
-            tokenizer.encode(each, add_special_tokens=False) for each in prompt.references
-        ]
-        try:
-            token_ids, target_ids = encode_example(
-                prompt.example, tokenizer, template, model.end_token_ids
+    with closing(tokenizer):
+        require_template(((prompt.prompt, prompt.source) for prompt in prompts), tokenizer, subject)
+        for prompt in prompts:
+            references = [
+                tokenizer.encode(each, add_special_tokens=False) for each in prompt.references
+            ]
+            try:
+                token_ids, target_ids = encode_example(
+                    prompt.example, tokenizer, template, model.end_token_ids
+                )
+            except UsageError as error:
+                problems += [f"{prompt.source}: {error.subject} {text}" for text in error.problems]
+                continue
+            kept = token_ids
+            if long_prompts == "cut":
+                kept = cut_to_fit(
+                    prompt.example,
+                    template,
+                    tokenizer,
+                    token_ids,
+                    len(target_ids),
+                    model.max_seq_len,
+                )
+            if not prompt.ends:  # the passage is cut where the positions end
+                target_ids = target_ids[: max(1, model.max_seq_len - len(kept))]
+            encoded.append(
+                EncodedPrompt(
+                    token_ids=kept,
+                    target_ids=target_ids,
+                    references=prompt.references,
+                    reference_tokens=mean(map(len, references)),
+                    max_length=model.max_seq_len,
+                    is_cut=kept is not token_ids,
+                )
             )
-        except UsageError as error:
-            problems += [f"{prompt.source}: {error.subject} {text}" for text in error.problems]
-            continue
-        kept = token_ids
-        if long_prompts == "cut":
-            kept = cut_to_fit(
-                prompt.example, template, tokenizer, token_ids, len(target_ids), model.max_seq_len
-            )
-        if not prompt.ends:  # the passage is cut where the positions end
-            target_ids = target_ids[: max(1, model.max_seq_len - len(kept))]
-        encoded.append(
-            EncodedPrompt(
-                token_ids=kept,
-                target_ids=target_ids,
-                references=prompt.references,
-                reference_tokens=mean(map(len, references)),
-                max_length=model.max_seq_len,
-                is_cut=kept is not token_ids,
-            )
-        )
     raise_problems(subject, problems)
     return tuple(encoded)

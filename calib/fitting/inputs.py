@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -286,11 +287,12 @@ def _tokenise(data: DataConfig, bundle: EngineBundle, rows: Sequence[Example]) -
         problems.append("has no end-of-text token, so no completion has an end; export it with one")
     if tokenizer is None or problems:
         raise UsageError(str(bundle.path), *problems)
-    return tokenise(
-        rows,
-        tokenizer,
-        end_token_ids=model.end_token_ids,
-        max_length=model.max_seq_len,
-        long_prompts=data.long_prompts,
-        template=PromptTemplate.choose(data, bundle.manifest.prompt_template),
-    )
+    with closing(tokenizer):
+        return tokenise(
+            rows,
+            tokenizer,
+            end_token_ids=model.end_token_ids,
+            max_length=model.max_seq_len,
+            long_prompts=data.long_prompts,
+            template=PromptTemplate.choose(data, bundle.manifest.prompt_template),
+        )

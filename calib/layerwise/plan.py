@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
@@ -137,14 +138,15 @@ def tokenise_rows(
         raise CheckpointError(model.name, *missing)
     assert checkpoint.tokenizer_json is not None
     tokenizer = parse_tokenizer(checkpoint.tokenizer_json, checkpoint.chat, model.name)
-    tokenised = tokenise(
-        examples,
-        tokenizer,
-        end_token_ids=model.end_token_ids,
-        max_length=model.max_seq_len,
-        long_prompts=data.long_prompts,
-        template=PromptTemplate.choose(data, checkpoint.prompt_template),
-    )
+    with closing(tokenizer):
+        tokenised = tokenise(
+            examples,
+            tokenizer,
+            end_token_ids=model.end_token_ids,
+            max_length=model.max_seq_len,
+            long_prompts=data.long_prompts,
+            template=PromptTemplate.choose(data, checkpoint.prompt_template),
+        )
     if len(tokenised.examples) < 2:
         raise UsageError(
             f"data {data.path}",

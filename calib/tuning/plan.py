@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -284,9 +285,7 @@ def _reader(config: TuneConfig, start: StartModel) -> partial[TokenisedData]:
     if wanted > longest:
         positions = start.spec.max_position_embeddings
         raise UsageError("max_length", f"is {wanted}; allowed: at most the model's {positions}")
-    return partial(
-        tokenise, tokenizer=start.tokenizer, end_token_ids=start.end_token_ids, max_length=wanted
-    )
+    return partial(tokenise, end_token_ids=start.end_token_ids, max_length=wanted)
 
 
 def _tokenise(
@@ -295,11 +294,13 @@ def _tokenise(
     start: StartModel,
     examples: Sequence[Example],
 ) -> TokenisedData:
-    return reader(
-        examples,
-        long_prompts=data.long_prompts,
-        template=PromptTemplate.choose(data, start.prompt_template),
-    )
+    with closing(start.tokenizer) as tokenizer:
+        return reader(
+            examples,
+            tokenizer=tokenizer,
+            long_prompts=data.long_prompts,
+            template=PromptTemplate.choose(data, start.prompt_template),
+        )
 
 
 def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:

@@ -10,6 +10,7 @@ from typing import Any
 import command_line
 import pytest
 from click.testing import Result
+from template_workers import template_workers
 from text_bundles import STRUCTURE, export_chat_bundle
 
 from skipdec import Generator, SamplingParams, UsageError
@@ -52,20 +53,14 @@ def test_the_command_and_lines_answer_as_python_does(
     assert line["token_ids"] == result["token_ids"]
 
 
-def child_processes() -> set[int]:
-    lists = Path("/proc/self/task").glob("*/children")
-    pids = {int(pid) for listed in lists for pid in listed.read_text().split()}
-    lines = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in pids}
-    return {pid for pid, line in lines.items() if "template_worker" in line}
-
-
 def test_special_tokens_of_a_message_may_be_allowed(bundle: Path) -> None:
     spelled = [{"role": "user", "content": "</s>"}]
+    others = template_workers()
     with Generator.open(bundle, threads=1) as generator:
         (escaped,) = generator.chat(spelled, PARAMS)
         (allowed,) = generator.chat(spelled, PARAMS, special_tokens="allow")
-        assert child_processes()  # which render
-    assert not child_processes()
+        assert template_workers() - others  # which render
+    assert not template_workers() - others
     assert escaped.prompt == allowed.prompt
     assert len(escaped.prompt_token_ids) - len(allowed.prompt_token_ids) == len("</s>") - 1
 

@@ -8,9 +8,9 @@ import signal
 import threading
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 
 import pytest
+from template_workers import template_workers
 from transformers.utils import chat_template_utils
 
 from skipdec.engines.errors import BundleError, ClosedError, SkipDecError, UsageError
@@ -111,11 +111,6 @@ def test_the_variables_that_a_template_reads_are_known() -> None:
     assert TemplateProcesses(source, "file").variables() == {"day", "x"}
 
 
-def children() -> set[int]:
-    lists = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for listed in lists for pid in listed.read_text().split()}
-
-
 @pytest.fixture
 def processes() -> Iterator[TemplateProcesses]:
     made = TemplateProcesses("{{ messages[0].content }}", "template")
@@ -124,20 +119,20 @@ def processes() -> Iterator[TemplateProcesses]:
 
 
 def test_a_process_that_was_killed_is_replaced(processes: TemplateProcesses) -> None:
-    before = children()
+    before = template_workers()
     assert processes.render(NOW, VARIABLES) == VARIABLES["messages"][0]["content"]
-    (pid,) = children() - before
+    (pid,) = template_workers() - before
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert processes.render(NOW, VARIABLES) == VARIABLES["messages"][0]["content"]
-    assert len(children() - before) == 1
+    assert len(template_workers() - before) == 1
 
 
 def test_threads_share_a_few_processes(
     processes: TemplateProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(template_process, "MAX_PROCESSES", 2)
-    before, texts = children(), []
+    before, texts = template_workers(), []
 
     def render(number: int) -> None:
         for index in range(20):
@@ -150,11 +145,11 @@ def test_threads_share_a_few_processes(
     for thread in threads:
         thread.join()
     assert texts == [True] * 120
-    assert 1 <= len(children() - before) <= 2
+    assert 1 <= len(template_workers() - before) <= 2
 
 
 def test_closing_ends_what_renders_and_refuses_what_comes() -> None:
-    before, ends = children(), []
+    before, ends = template_workers(), []
     source = "{{ messages[0].content | length | round(-1000000000) if messages else 'fine' }}"
     processes = TemplateProcesses(source, "template")
     assert processes.render(NOW, {"messages": []}) == "fine"
@@ -170,15 +165,15 @@ def test_closing_ends_what_renders_and_refuses_what_comes() -> None:
     processes.close()
     thread.join()
     assert ends == [ClosedError]
-    assert not children() - before
+    assert not template_workers() - before
     with pytest.raises(ClosedError, match="is closed"):
         processes.render(NOW, VARIABLES)
 
 
 def test_processes_end_with_their_template() -> None:
-    before = children()
+    before = template_workers()
     processes = TemplateProcesses("x", "template")
     assert processes.render(NOW, {}) == "x"
     del processes
     gc.collect()
-    assert not children() - before
+    assert not template_workers() - before
