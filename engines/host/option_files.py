@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,13 +55,13 @@ def _yaml(text: str) -> Any:  # noqa: ANN401  (any YAML value)
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML is untyped
         """PyYAML's loader, which itself lets the last of equal keys win."""
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ANN401
-            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-            keys = [self.construct_object(key, deep) for key, _ in pairs]
-            for key in keys:
-                if keys.count(key) > 1:
+        def compose_mapping_node(self, anchor: Any) -> Any:  # noqa: ANN401
+            node = super().compose_mapping_node(anchor)
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            for key, times in Counter(keys).items():
+                if times > 1:
                     raise ValueError(f"{key!r} is given twice; leave one of them out")
-            return super().construct_mapping(node, deep)
+            return node
 
     try:
         return yaml.load(text, Loader) or {}

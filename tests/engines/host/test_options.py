@@ -174,6 +174,7 @@ def written(tmp_path: Path, text: str, name: str = "options.yaml") -> str:
     ("name", "text"),
     [
         ("options.yaml", "{source: here, jobs: 3, hidden: 7, stop: [a, b], grid: {rows: 3}}"),
+        ("o.yaml", "{source: here, jobs: 3, hidden: 7, stop: [a, b], grid: {<<: {rows: 3}}}"),
         (
             "options.toml",
             'source = "here"\njobs = 3\nhidden = 7\nstop = ["a", "b"]\n[grid]\nrows = 3\n',
