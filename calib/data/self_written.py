@@ -20,7 +20,7 @@ from typing import Any
 
 from ...engines.bundle import replace_file
 from ...engines.bundle.place import WriterLock, open_own
-from ...engines.documents import naming_file
+from ...engines.documents import canonical_text, naming_file
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.kernels.library import find_library
@@ -57,7 +57,7 @@ def write_own_texts(texts: OwnTexts, work: Path, *, on_gpu: bool, events: Events
     texts.path.parent.mkdir(parents=True, exist_ok=True)
     with WriterLock(texts.path), naming_file(texts.path):
         kept, size = texts.read()
-        replace_file(texts.facts_path, (json.dumps(texts.facts, indent=2) + "\n").encode())
+        replace_file(texts.facts_path, canonical_text(texts.facts).encode())
         events.stage("exporting", 1)
         with (
             _generator(texts, work, device) as generator,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -115,19 +115,20 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
         raise problems.error()
     events.advance("model")
     data = validation = None
-    reader = problems.attempt(_reader, config, start)
-    if is_own:
-        _check_before_writing(config, start, problems)
-        examples = _own_examples(config, start, directories, events)
-        if config.validation is None:
-            rest = len(examples) - min(VALIDATION_EXAMPLES, len(examples) // _OWN_HELD_OUT)
-            examples, held_out = examples[:rest], examples[rest:] or None
-    if reader is not None and examples is not None:
-        data = problems.attempt(_tokenise, reader, config.data, start, examples)
-    # Without examples, a fresh tokenizer has learnt nothing and would count too many tokens.
-    if reader is not None and held_out is not None and (examples or config.model is not None):
-        read_as = config.validation or config.data
-        validation = problems.attempt(_tokenise, reader, read_as, start, held_out)
+    with ExitStack() as on_exit:
+        reader = problems.attempt(_reader, config, start, on_exit)
+        if is_own:
+            _check_before_writing(config, start, problems)
+            examples = _own_examples(config, start, directories, events)
+            if config.validation is None:
+                rest = len(examples) - min(VALIDATION_EXAMPLES, len(examples) // _OWN_HELD_OUT)
+                examples, held_out = examples[:rest], examples[rest:] or None
+        if reader is not None and examples is not None:
+            data = problems.attempt(_tokenise, reader, config.data, start, examples)
+        # Without examples, a fresh tokenizer has learnt nothing and would count too many tokens.
+        if reader is not None and held_out is not None and (examples or config.model is not None):
+            read_as = config.validation or config.data
+            validation = problems.attempt(_tokenise, reader, read_as, start, held_out)
     events.advance("tokens")
     # If the data are bad, use the maximum, which rejects the fewest schedules.
     horizon = start.spec.max_seq_len if data is None else data.median_completion
@@ -258,12 +259,13 @@ def own_texts_path(directories: TuningDirectories) -> Path:
 
 def _has_gpu(events: Events) -> bool:
     """Return True if ONNX Runtime's engines can run on the GPU that torch finds; warn if not."""
-    import onnxruntime
     import torch
+
+    from ...engines.backends.ort import execution_providers
 
     if not torch.cuda.is_available():
         return False
-    has_provider = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    has_provider = "CUDAExecutionProvider" in execution_providers()
     if not has_provider:
         events.warn(
             "the texts are written on the CPU, as ONNX Runtime has no CUDA provider here; replace "
@@ -279,13 +281,16 @@ def _longest(config: TuneConfig, start: StartModel) -> int:
     return config.max_length or own
 
 
-def _reader(config: TuneConfig, start: StartModel) -> partial[TokenisedData]:
-    """Return ``tokenise`` with this model's arguments."""
+def _reader(config: TuneConfig, start: StartModel, on_exit: ExitStack) -> partial[TokenisedData]:
+    """Return ``tokenise`` with this model's arguments; ``on_exit`` closes its tokenizer."""
     longest, wanted = start.spec.max_seq_len, _longest(config, start)
     if wanted > longest:
         positions = start.spec.max_position_embeddings
         raise UsageError("max_length", f"is {wanted}; allowed: at most the model's {positions}")
-    return partial(tokenise, end_token_ids=start.end_token_ids, max_length=wanted)
+    tokenizer = on_exit.enter_context(closing(start.tokenizer))
+    return partial(
+        tokenise, tokenizer=tokenizer, end_token_ids=start.end_token_ids, max_length=wanted
+    )
 
 
 def _tokenise(
@@ -294,13 +299,11 @@ def _tokenise(
     start: StartModel,
     examples: Sequence[Example],
 ) -> TokenisedData:
-    with closing(start.tokenizer) as tokenizer:
-        return reader(
-            examples,
-            tokenizer=tokenizer,
-            long_prompts=data.long_prompts,
-            template=PromptTemplate.choose(data, start.prompt_template),
-        )
+    return reader(
+        examples,
+        long_prompts=data.long_prompts,
+        template=PromptTemplate.choose(data, start.prompt_template),
+    )
 
 
 def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import child_processes
 from command_line import run
 from recorded_events import RecordedEvents
-from template_workers import template_workers
 from writing_models import POSITIONS, save_writing_model
 
 from skipdec.calib.tuning import plan as planning
@@ -51,9 +51,9 @@ def test_no_process_renders_templates_once_chats_are_read(
     chats = tmp_path / "chats.jsonl"
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     chats.write_text(json.dumps({"messages": turns}) + "\n")
-    others = template_workers()
+    others = child_processes()
     assert plan_tuning(settings(data={"path": chats}, validation=chats)).validation is not None
-    assert not template_workers() - others
+    assert not child_processes() - others
 
 
 def test_a_draft_layer_is_tuned_on_texts_that_are_written_once(

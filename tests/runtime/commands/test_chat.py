@@ -9,8 +9,8 @@ from typing import Any
 
 import command_line
 import pytest
+from child_processes import child_processes
 from click.testing import Result
-from template_workers import template_workers
 from text_bundles import STRUCTURE, export_chat_bundle
 
 from skipdec import Generator, SamplingParams, UsageError
@@ -55,12 +55,12 @@ def test_the_command_and_lines_answer_as_python_does(
 
 def test_special_tokens_of_a_message_may_be_allowed(bundle: Path) -> None:
     spelled = [{"role": "user", "content": "</s>"}]
-    others = template_workers()
+    others = child_processes()
     with Generator.open(bundle, threads=1) as generator:
         (escaped,) = generator.chat(spelled, PARAMS)
         (allowed,) = generator.chat(spelled, PARAMS, special_tokens="allow")
-        assert template_workers() - others  # which render
-    assert not template_workers() - others
+        assert child_processes() - others  # which render
+    assert not child_processes() - others
     assert escaped.prompt == allowed.prompt
     assert len(escaped.prompt_token_ids) - len(allowed.prompt_token_ids) == len("</s>") - 1
 

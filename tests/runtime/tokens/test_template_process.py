@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
-from template_workers import template_workers
+from child_processes import child_processes
 from transformers.utils import chat_template_utils
 
 from skipdec.engines.errors import BundleError, ClosedError, SkipDecError, UsageError
@@ -119,20 +119,20 @@ def processes() -> Iterator[TemplateProcesses]:
 
 
 def test_a_process_that_was_killed_is_replaced(processes: TemplateProcesses) -> None:
-    before = template_workers()
+    before = child_processes()
     assert processes.render(NOW, VARIABLES) == VARIABLES["messages"][0]["content"]
-    (pid,) = template_workers() - before
+    (pid,) = child_processes() - before
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert processes.render(NOW, VARIABLES) == VARIABLES["messages"][0]["content"]
-    assert len(template_workers() - before) == 1
+    assert len(child_processes() - before) == 1
 
 
 def test_threads_share_a_few_processes(
     processes: TemplateProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(template_process, "MAX_PROCESSES", 2)
-    before, texts = template_workers(), []
+    before, texts = child_processes(), []
 
     def render(number: int) -> None:
         for index in range(20):
@@ -145,11 +145,11 @@ def test_threads_share_a_few_processes(
     for thread in threads:
         thread.join()
     assert texts == [True] * 120
-    assert 1 <= len(template_workers() - before) <= 2
+    assert 1 <= len(child_processes() - before) <= 2
 
 
 def test_closing_ends_what_renders_and_refuses_what_comes() -> None:
-    before, ends = template_workers(), []
+    before, ends = child_processes(), []
     source = "{{ messages[0].content | length | round(-1000000000) if messages else 'fine' }}"
     processes = TemplateProcesses(source, "template")
     assert processes.render(NOW, {"messages": []}) == "fine"
@@ -165,15 +165,15 @@ def test_closing_ends_what_renders_and_refuses_what_comes() -> None:
     processes.close()
     thread.join()
     assert ends == [ClosedError]
-    assert not template_workers() - before
+    assert not child_processes() - before
     with pytest.raises(ClosedError, match="is closed"):
         processes.render(NOW, VARIABLES)
 
 
 def test_processes_end_with_their_template() -> None:
-    before = template_workers()
+    before = child_processes()
     processes = TemplateProcesses("x", "template")
     assert processes.render(NOW, {}) == "x"
     del processes
     gc.collect()
-    assert not template_workers() - before
+    assert not child_processes() - before
