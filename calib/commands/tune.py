@@ -31,10 +31,10 @@ skipdec tune ./opt-e2e --data train.jsonl --schedule 4x --mixture 2x \\
 
 \b
 skipdec tune ./opt-e2e --data train.jsonl --validation dev.jsonl \\
-    --draft-layer 1 -o ./draft
+    --draft-layer -o ./draft
 
 \b
-skipdec tune SmolLM2-135M-Instruct --data self:20000 --draft-layer 1 \\
+skipdec tune SmolLM2-135M-Instruct --data self:20000 --draft-layer \\
     -o ./draft
   without data: the model writes 20,000 chats (self: 5,000), kept in
   ./draft.self.jsonl
@@ -136,6 +136,6 @@ def _next_step(report: TuningReport) -> str:
     if report.drafts is None:
         return f"skipdec export {report.output}"
     model, draft = f"{report.output}", report.drafts.text
-    if report.config["draft_layer"] is not None:
+    if report.config["draft_layer"]:
         model, draft = f"{report.config['model']} --draft-layer {report.output}", "trained"
     return f"skipdec export {model} --quantize int8, then run the bundle with --draft {draft}"

@@ -47,8 +47,8 @@ class TuneConfig(ValidatedConfig):
     trains low-rank adapters of this rank, scaled by 2, and merges them into the weights at the end.
 
     ``draft``: full depth and drafts that run a part of its layers are tuned together.
-    ``draft_layer`` E leaves the model as it is and trains one more decoder layer: a draft runs
-    layers 0 … E−1, this one, and the model's final norm and head.
+    ``draft_layer`` leaves the model as it is and trains one more decoder layer, which reads full
+    depth's states, with a norm and a head of its own for the tokens that the data have most often.
 
     Losses before and after, and how many drafts hold, are measured on the first 512 examples of
     the ``validation`` data, at the schedule and at full depth; a path there names another file that
@@ -114,10 +114,8 @@ class TuneConfig(ValidatedConfig):
         default=(), description="repeat: steps draw one, the target, or full"
     )
     draft: Annotated[DraftObjective | None, Option()] = None
-    draft_layer: Annotated[int | None, Option(metavar="E")] = Field(
-        default=None,
-        ge=1,
-        description="freeze the model and train a draft layer behind its first E layers, e.g. 1",
+    draft_layer: Annotated[bool, Option()] = Field(
+        default=False, description="freeze the model and train a layer that drafts for it"
     )
     bf16: Annotated[bool, Option()] = Field(default=False, description="mixed precision")
     gradient_checkpointing: bool = Field(default=False, description="less memory, more time")
@@ -164,15 +162,15 @@ class TuneConfig(ValidatedConfig):
 
     def _draft_problems(self) -> Iterator[str]:
         """Yield a problem for each option that contradicts ``draft`` or ``draft_layer``."""
-        if self.draft is None and self.draft_layer is None:
+        if self.draft is None and not self.draft_layer:
             if self.schedule is None:
                 yield "`schedule` is missing; give one, e.g. 2x, or full"
             return
-        goal = "draft.layers" if self.draft_layer is None else "draft_layer"
-        if self.draft is not None and self.draft_layer is not None:
+        goal = "draft_layer" if self.draft_layer else "draft.layers"
+        if self.draft is not None and self.draft_layer:
             yield (
-                f"`draft.layers` {self.draft.layers} tunes the model and `draft_layer` "
-                f"{self.draft_layer} leaves it as it is; give one of them"
+                f"`draft.layers` {self.draft.layers} tunes the model and `draft_layer` leaves it "
+                "as it is; give one of them"
             )
         if self.schedule not in (None, FULL):
             yield (
@@ -181,7 +179,7 @@ class TuneConfig(ValidatedConfig):
             )
         if self.mixture:
             yield f"`mixture` changes the depth; `{goal}` trains at full depth: leave it out"
-        if self.draft_layer is not None:
+        if self.draft_layer:
             for field in _FOR_WHOLE_MODELS:
                 if getattr(self, field):
                     yield f"`{field}` trains the model, which `{goal}` freezes; leave it out"

@@ -71,13 +71,25 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
     def embedded(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """Embed token ids [B, S] at positions [S] → input of the first layer, [B, S, E]."""
 
+    @property
+    @abstractmethod
+    def head_weights(self) -> Sequence[str]:
+        """Names of the parameters that `head` reads; the last one has a row for each token."""
+
     @abstractmethod
     def run_layer(
-        self, layer: nn.Module, hidden: Tensor, positions: Tensor, mask: Tensor | None = None
+        self,
+        layer: nn.Module,
+        hidden: Tensor,
+        positions: Tensor,
+        mask: Tensor | None = None,
+        past: object = None,
     ) -> Tensor:
         """Run [B, S, E] at positions [S] through one layer, causally without a mask; [B, S, E].
 
-        ``mask``, bool [B, 1, S, S], is True where a position (row) attends to another (column).
+        ``mask``, bool [B, 1, S, T], is True where a position (row) attends to another (column).
+        ``past`` holds the keys before these S, if T is larger, and takes theirs, as a cache of
+        transformers does.
         """
 
     @abstractmethod

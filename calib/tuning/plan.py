@@ -23,7 +23,7 @@ from ..data.own_texts import OWN_LENGTH, OwnTexts
 from ..data.self_written import write_own_texts
 from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
 from .config import FULL, TuneConfig
-from .draft import draft_layers
+from .draft import draft_layers, layers_read
 from .start import StartModel, open_start
 from .work import TuningDirectories, directories_of, is_sharded, num_processes
 
@@ -39,7 +39,7 @@ class TuningPlan:
 
     ``horizon_is_median``: the schedule's text left the horizon to the data. ``resumed``: the save
     from which an interrupted run continues. ``draft_layers`` are those that a draft of ``draft``
-    runs, or those of the model below a draft layer; empty without either.
+    runs, or how many have run where a draft layer reads states; empty without either.
     """
 
     config: TuneConfig
@@ -68,8 +68,11 @@ class TuningPlan:
             drafts = [
                 f"drafts {config.draft.layers}: layers {', '.join(map(str, self.draft_layers))}"
             ]
-        if config.draft_layer is not None:
-            drafts = [f"a draft layer behind layer {config.draft_layer - 1}; the model is frozen"]
+        if config.draft_layer:
+            drafts = [
+                f"a draft layer that reads states behind "
+                f"{', '.join(map(str, self.draft_layers))} layers; the model is frozen"
+            ]
         written = []
         if config.data.own_texts is not None:
             written = [f"data in {own_texts_path(self.directories)}, written by the model itself"]
@@ -179,7 +182,7 @@ def _check_adapters(config: TuneConfig) -> None:
 
 
 def _check_sharding(config: TuneConfig) -> None:
-    if config.draft_layer is not None and is_sharded():
+    if config.draft_layer and is_sharded():
         raise UsageError(
             "draft_layer",
             "is one layer, which is not sharded, nor is the frozen model; start the processes by "
@@ -188,17 +191,13 @@ def _check_sharding(config: TuneConfig) -> None:
 
 
 def _draft_layers(config: TuneConfig, num_layers: int) -> tuple[int, ...]:
-    """Return the layers that drafts run. Raises UsageError if they are not fewer than all."""
+    """Return the layers that drafts run, or behind which a draft layer reads; see `TuningPlan`.
+
+    Raises UsageError for drafts that run as many layers as the model has.
+    """
     if config.draft is not None:
         return draft_layers(config.draft.layers, num_layers)
-    behind = config.draft_layer or 0
-    if behind >= num_layers:
-        raise UsageError(
-            "draft_layer",
-            f"is {behind}; allowed: 1 to {num_layers - 1}, fewer than the model's {num_layers} "
-            "layers",
-        )
-    return tuple(range(behind))
+    return layers_read(num_layers) if config.draft_layer else ()
 
 
 def _load_validation(config: TuneConfig) -> list[Example] | None:
@@ -326,11 +325,11 @@ def _warnings(
             for warning in validation.warnings
             if warning != data.template.note
         ]
-    elif config.draft is not None or config.draft_layer is not None:
+    elif config.draft is not None or config.draft_layer:
         warnings.append(
             "how many drafts hold is not measured; --validation FILE names held-out data"
         )
-    if find_spec("matplotlib") is None and config.draft_layer is None:
+    if find_spec("matplotlib") is None and not config.draft_layer:
         warnings.append(f"no curves: matplotlib is missing; run: {install_command('plot')}")
     return warnings
 

@@ -77,7 +77,9 @@ class DraftReport(FrozenModel):
     """The drafts that were trained; ``start`` and ``tuned`` are null without held-out texts."""
 
     text: str
-    layers: tuple[int, ...] = Field(description="the model's layers that a draft runs")
+    layers: tuple[int, ...] = Field(
+        description="the model's layers that a draft runs, or how many ran where one reads states"
+    )
     start: Acceptance | None
     tuned: Acceptance | None
 

@@ -14,17 +14,14 @@ from ...engines.documents import naming_full_disk, sealed_text, write_file
 from ...engines.host.events import Events
 from ...engines.host.installation import missing_modules
 from ...exporter.checkpoint.checkpoint import open_checkpoint
-from ...exporter.checkpoint.draft_layer import (
-    FACTS_NAME,
-    TENSORS_NAME,
-    DraftedModel,
-    DraftLayerFacts,
-)
+from ...exporter.checkpoint.draft_format import DraftStatesFacts
+from ...exporter.checkpoint.draft_layer import FACTS_NAME, TENSORS_NAME, DraftedModel
 from ...exporter.checkpoint.template import template_files
 from ...exporter.config import CheckpointSource
 from ...runtime.schedule.bundle import schedule_file
-from .drafting.acceptance import HeldDrafts, held_by_layer, held_by_layers
-from .drafting.trainer import DraftLayer, DraftLayerTrainer
+from .drafting.acceptance import HeldDrafts, held_by_draft_layer, held_by_layers
+from .drafting.layer import DraftLayer
+from .drafting.trainer import DraftLayerTrainer, fit_entry, kept_tokens
 from .family import load_skip_model
 from .plan import TuningPlan
 from .report import TuningReport, plot_curves, tuned_card
@@ -101,14 +98,16 @@ class WholeModel:
 
 
 class NewDraftLayer:
-    """A draft layer behind the lowest layers of ``model``, which stays as it is."""
+    """A draft layer that reads states of ``model``, which stays as it is."""
 
     def __init__(self, plan: TuningPlan, model: SkipModel) -> None:
         self._plan, self.model = plan, model
-        self._layer = DraftLayer(model, len(plan.draft_layers))
+        examples = plan.data.examples
+        self._layer = DraftLayer(model, kept_tokens(examples, plan.model.vocab_size))
+        fit_entry(self._layer, examples, plan.config.batch_size)
         self.parameters = model.num_parameters()
         self.trained_parameters = sum(weight.numel() for weight in self._layer.parameters())
-        self.drafts = f"a layer behind layer {self._layer.behind - 1}"
+        self.drafts = "a draft layer"
 
     def make_trainer(self, events: Events) -> OrderedTrainer:
         """Return the Trainer of the layer."""
@@ -125,14 +124,13 @@ class NewDraftLayer:
 
     def held(self) -> HeldDrafts:
         """Return the counts of drafts that hold."""
-        layer = self._layer.eval()
-        return held_by_layer(self.model, layer.layer, layer.behind)
+        return held_by_draft_layer(self._layer.eval())
 
     def write(self, directory: Path) -> None:
-        """Write the weights under the names that they have in the model's own layers."""
+        """Write the weights, those of layer and head as the model calls them."""
         weights = {
             name: tensor.detach().to("cpu", self._dtype).contiguous()
-            for name, tensor in self._layer.layer.state_dict().items()
+            for name, tensor in self._layer.tensors().items()
         }
         with naming_full_disk(directory, SafetensorError):
             # As bytes: the package would make a file that its owner alone can read.
@@ -144,8 +142,9 @@ class NewDraftLayer:
         assert start is not None
         assert report.drafts is not None
         tuned = report.drafts.tuned
-        facts = DraftLayerFacts(
-            behind=self._layer.behind,
+        facts = DraftStatesFacts(
+            reads=self._layer.reads,
+            token_ids=tuple(self._layer.token_ids.tolist()),
             model=DraftedModel.of(open_checkpoint(CheckpointSource(model=str(start)))),
             training={
                 "steps": report.steps,

@@ -72,7 +72,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     with stages.timed("load"):
         model = plan.start.load().to(measuring_device(plan.config))
     set_seed(plan.config.seed)  # for adapters and dropout
-    is_whole = plan.config.draft_layer is None
+    is_whole = not plan.config.draft_layer
     subject = WholeModel(plan, model) if is_whole else NewDraftLayer(plan, model)
     with stages.timed("validate"):
         before = _measure("start", subject, plan, events) if is_main() else _HeldOut()

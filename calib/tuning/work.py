@@ -163,7 +163,7 @@ class TuningDirectories:
 def directories_of(config: TuneConfig) -> TuningDirectories:
     """Return the directories of a tuning, whose result is a checkpoint or a draft layer."""
     output = config.output.expanduser().absolute()
-    if config.draft_layer is None:
+    if not config.draft_layer:
         return TuningDirectories(output)
     return TuningDirectories(output, FACTS_NAME, "a draft layer")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationConfig
 
@@ -20,6 +20,7 @@ from ..draft import SPAN, DraftSpans
 from ..model import IGNORED_LABEL, SkipModel
 from ..plan import TuningPlan
 from ..report import Acceptance
+from .layer import DraftLayer, guess_places
 
 MAX_TEXTS = 64
 MAX_TOKENS = 128
@@ -80,18 +81,19 @@ def held_by_layers(model: SkipModel, layers: tuple[int, ...]) -> HeldDrafts:
     return held
 
 
-def held_by_layer(model: SkipModel, layer: nn.Module, behind: int) -> HeldDrafts:
-    """Return the counts of drafts that run the lowest ``behind`` layers and a draft ``layer``.
-
-    All that it attends to is full depth's own while drafts hold, so spans don't matter.
-    """
+def held_by_draft_layer(layer: DraftLayer) -> HeldDrafts:
+    """Return the counts of drafts of a draft layer: chains of 6 guesses from every position."""
 
     def held(batch: dict[str, Tensor]) -> Tensor:
-        fed = batch["input_ids"][:, :-1]  # [B, S-1]
-        positions = torch.arange(fed.shape[1], device=fed.device)  # [S-1]
-        chain = [*model.decoder_layers[:behind], layer]
-        drafts = model.run_layers(chain, model.embedded(fed, positions), positions)
-        return _held(_hits(model, drafts, batch))
+        labels, prompts = batch["labels"][:, 1:], batch["prompt_lengths"]  # [B, S-1], [B]
+        places = guess_places(labels != IGNORED_LABEL, prompts, SPAN)  # [6, B, S-1]
+        guesses = layer(layer.read(batch["input_ids"][:, :-1]), prompts, places)
+        hits = torch.zeros_like(places)
+        for right, logits, at in zip(hits, guesses, places, strict=True):
+            right[at] = layer.token_ids[logits.argmax(-1)] == labels[at]
+        size = labels.shape[1]
+        chains = [F.pad(hits[ahead, :, ahead:], (0, min(ahead, size))) for ahead in range(SPAN)]
+        return torch.stack(chains).long().cumprod(dim=0).sum(dim=0)
 
     return held
 

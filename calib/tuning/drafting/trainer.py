@@ -1,53 +1,84 @@
-"""A decoder layer of a draft's own, and its training while the model is frozen.
+"""Trains a draft layer on its own guesses, while the model is frozen.
 
-A draft runs layers 0 … E−1 of the model, the draft layer, and the model's final norm and head. When
-texts are written, the draft layer's keys and values are made from full depth's states after layer
-E−1, and in a span from the drafts'. While drafts hold, these are the same states. So one
-teacher-forced causal pass over a text gives the draft of every position as it will be made.
+It begins as the model's last layer, whose input a linear map guesses from embedding and state.
 """
 
 from __future__ import annotations
 
-import copy
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ..model import IGNORED_LABEL, SkipModel
-from ..trainer import OrderedTrainer, kl_divergence
+from ...data.tokenised import TokenisedExample
+from ..batches import ExampleDataset, collate
+from ..model import IGNORED_LABEL
+from ..trainer import OrderedTrainer
+from .layer import EPSILON, DraftLayer, Reading, guess_places
+
+GUESSES = 4  # that are trained in a row
+MOST_TOKENS = 4096  # that a draft layer scores
+_FADING = 0.8  # weight of a guess ÷ that of the one before it
+_FITTED_EXAMPLES = 256
+_RIDGE = 3e-3  # of the mean of the diagonal
 
 
-class DraftLayer(nn.Module):
-    """A decoder layer of the model's own structure, behind the model's lowest ``behind`` layers.
+def kept_tokens(examples: Iterable[TokenisedExample], vocab_size: int) -> list[int]:
+    """Return the tokens that completions have most often, ascending: 4096, or half of all.
 
-    ``base`` is the frozen model, which is not a part of this module: neither trained, nor saved,
-    nor moved with it.
+    Tokens that never occur fill up what is missing, the lowest first.
     """
+    counts: Counter[int] = Counter()
+    for example in examples:
+        counts.update(example.completion_token_ids)
+    ranked = sorted(range(vocab_size), key=lambda token: (-counts[token], token))
+    return sorted(ranked[: min(MOST_TOKENS, max(1, vocab_size // 2))])
 
-    accepts_loss_kwargs = True  # makes Trainer count the labels of a whole step
-    base: SkipModel
 
-    def __init__(self, base: SkipModel, behind: int) -> None:
-        super().__init__()
-        base.requires_grad_(False).eval()
-        object.__setattr__(self, "base", base)  # nn.Module would register it
-        self.behind = behind
-        self.layer = copy.deepcopy(base.decoder_layers[-1]).requires_grad_(True)
+@torch.no_grad()
+def fit_entry(layer: DraftLayer, examples: Sequence[TokenisedExample], batch_size: int) -> None:
+    """Set the map to the draft layer's input to the one that best guesses the last layer's.
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Run full depth's states after the layers below, [B, S, E], causally; [B, S, E]."""
-        positions = torch.arange(hidden.shape[1], device=hidden.device)  # [S]
-        return self.base.run_layer(self.layer, hidden, positions)
+    So the draft layer begins as the model itself, with a linear guess in the place of all layers
+    below the last. The map is solved for the directions of up to 256 examples' states, and its
+    size is the median of theirs.
+    """
+    width = layer.entry.shape[0]
+    gram = torch.zeros(2 * width, 2 * width, dtype=torch.float64, device=layer.entry.device)
+    cross, sizes = gram[:, :width].clone(), []
+    chosen = ExampleDataset(examples[:: -(-len(examples) // _FITTED_EXAMPLES)])
+    for first in range(0, len(chosen), batch_size):
+        some = range(first, min(first + batch_size, len(chosen)))
+        batch = collate([chosen[index] for index in some])
+        batch = {name: tensor.to(layer.entry.device) for name, tensor in batch.items()}
+        reading, places = layer.read(batch["input_ids"][:, :-1]), _labelled(batch)
+        before = F.pad(layer.joined(reading.states)[:, :-1], (0, 0, 1, 0))
+        given = torch.cat([_direction(reading.embedded), _direction(before)], dim=-1)[places]
+        wanted = reading.last[places]
+        gram += (given.T @ given).double()
+        cross += (given.T @ _direction(wanted)).double()
+        sizes.append(wanted.float().square().mean(-1).sqrt())
+    if not gram.any():
+        return
+    ridge = torch.eye(len(gram), dtype=gram.dtype, device=gram.device) * gram.diagonal().mean()
+    solved = torch.linalg.solve(gram + _RIDGE * ridge, cross).T * torch.cat(sizes).median()
+    layer.entry.copy_(solved)
 
 
 class DraftLayerTrainer(OrderedTrainer):
-    """Trains a `DraftLayer` by KL(full depth ‖ draft), the mean over the labels of a step."""
+    """Trains a `DraftLayer` towards full depth's probabilities of the tokens that it scores.
+
+    The loss of a guess is KL divergence from those probabilities, as if there were no other tokens,
+    weighted by what these tokens have of all. Later guesses weigh less.
+    """
 
     def __init__(self, *args: Any, model: DraftLayer, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, model=model, **kwargs)
-        self._base = model.base.to(self.args.device)
-        self._behind = model.behind
+        self._layer = model
+        model.base.to(self.args.device)
 
     def compute_loss(
         self,
@@ -56,19 +87,43 @@ class DraftLayerTrainer(OrderedTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:  # noqa: ANN401  (Trainer's: the loss, or the loss and the outputs)
-        """Return the mean divergence over the labels of the whole step, in all processes."""
-        base = self._base
-        fed = inputs["input_ids"][:, :-1]  # [B, S-1]
-        labelled = inputs["labels"][:, 1:] != IGNORED_LABEL  # [B, S-1]
+        """Return the mean loss over the labels of the whole step, in all processes."""
+        layer, prompt_lengths = self._layer, inputs["prompt_lengths"]
+        places = guess_places(_labelled(inputs), prompt_lengths, GUESSES)  # [guesses, B, S-1]
         with torch.no_grad(), self.accelerator.autocast():
-            positions = torch.arange(fed.shape[1], device=fed.device)  # [S-1]
-            embedded = base.embedded(fed, positions)  # [B, S-1, E]
-            below = base.run_layers(base.decoder_layers[: self._behind], embedded, positions)
-            top = base.run_layers(base.decoder_layers[self._behind :], below, positions)
-            wanted = base.head(top[labelled])  # [R, V]
-        drafts = model(below)  # [B, S-1, E]
-        with self.accelerator.autocast():
-            logits = base.head(drafts[labelled])  # [R, V]
-        total = kl_divergence(logits, wanted)
+            reading = layer.read(inputs["input_ids"][:, :-1])
+            wanted = _probabilities(layer, reading, places[0])  # [R, N]
+        guesses = model(reading, prompt_lengths, places)  # [R, N] each, fewer of later ones
+        weights = [_FADING**guess for guess in range(GUESSES)]
+        total = torch.zeros((), device=wanted.device)
+        for logits, at, weight in zip(guesses, places, weights, strict=True):
+            held = wanted[at[places[0]]]
+            total = total + weight / sum(weights) * weighted_divergence(logits, held)
         loss = self.mean(total, len(wanted), num_items_in_batch)
         return (loss, {"loss": loss}) if return_outputs else loss
+
+
+def weighted_divergence(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Return Σ mass · KL(wanted ÷ mass ‖ logits) of rows [R, N], in nats.
+
+    ``wanted`` are probabilities of some tokens, and ``mass`` is their sum.
+    """
+    mass = wanted.sum(-1, keepdim=True)
+    least = torch.xlogy(wanted, wanted / mass.clamp(min=1e-9))
+    return (least - wanted * logits.float().log_softmax(-1)).sum()
+
+
+def _probabilities(layer: DraftLayer, reading: Reading, places: Tensor) -> Tensor:
+    """Return full depth's probabilities [R, N] of the tokens that the draft layer scores."""
+    whole: Tensor = layer.base.head(reading.top[places]).softmax(-1)  # [R, V]
+    return whole[:, layer.token_ids]
+
+
+def _labelled(batch: dict[str, Tensor]) -> Tensor:
+    """Return where a draft guesses a labelled token, bool [B, S-1]: behind the prompt."""
+    labelled = batch["labels"][:, 1:] != IGNORED_LABEL
+    return guess_places(labelled, batch["prompt_lengths"], 1)[0]
+
+
+def _direction(states: Tensor) -> Tensor:
+    return F.rms_norm(states.float(), (states.shape[-1],), None, EPSILON)

@@ -42,11 +42,23 @@ class SkipOPTForCausalLM(SkipModel, OPTForCausalLM):  # type: ignore[misc]  # tr
         hidden: Tensor = tokens + decoder.embed_positions(None, position_ids=positions[None])
         return hidden
 
+    @property
+    @override
+    def head_weights(self) -> Sequence[str]:
+        parts = ("final_layer_norm.weight", "final_layer_norm.bias", "project_out.weight")
+        names = {name for name, _ in self.model.decoder.named_parameters()}
+        return (*(f"model.decoder.{part}" for part in parts if part in names), "lm_head.weight")
+
     @override
     def run_layer(
-        self, layer: nn.Module, hidden: Tensor, positions: Tensor, mask: Tensor | None = None
+        self,
+        layer: nn.Module,
+        hidden: Tensor,
+        positions: Tensor,
+        mask: Tensor | None = None,
+        past: object = None,
     ) -> Tensor:
-        after: Tensor = layer(hidden, attention_mask=mask)
+        after: Tensor = layer(hidden, attention_mask=mask, past_key_values=past)
         return after
 
     @override
@@ -78,12 +90,24 @@ class SkipRotaryModel(SkipModel):
         tokens: Tensor = self.model.embed_tokens(input_ids)  # [B, S, E]
         return tokens
 
+    @property
+    @override
+    def head_weights(self) -> Sequence[str]:
+        return ("model.norm.weight", "lm_head.weight")
+
     @override
     def run_layer(
-        self, layer: nn.Module, hidden: Tensor, positions: Tensor, mask: Tensor | None = None
+        self,
+        layer: nn.Module,
+        hidden: Tensor,
+        positions: Tensor,
+        mask: Tensor | None = None,
+        past: object = None,
     ) -> Tensor:
         rotations = self.model.rotary_emb(hidden, position_ids=positions[None])
-        after: Tensor = layer(hidden, attention_mask=mask, position_embeddings=rotations)
+        after: Tensor = layer(
+            hidden, attention_mask=mask, position_embeddings=rotations, past_key_values=past
+        )
         return after
 
     @override

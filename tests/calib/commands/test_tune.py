@@ -76,20 +76,21 @@ def test_usage_errors_come_before_work(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
 
 
-def test_a_draft_layer_alone_is_behind_the_first_layer(
-    model: Path, rows: Path, tmp_path: Path
-) -> None:
+def test_a_draft_layer_alone_reads_states(model: Path, rows: Path, tmp_path: Path) -> None:
     data = ("--data", rows, "--preset", "e2e", "--validation", rows, *CPU)
     output = tmp_path / "draft"
-    result = run(model, "--draft-layer", 1, *data, "--max-steps", 2, "-o", output)
+    result = run(model, "--draft-layer", *data, "--max-steps", 2, "-o", output)
     assert result.exit_code == 0, result.stderr
-    assert "a draft layer behind layer 0; the model is frozen" in result.stderr
+    assert (
+        "a draft layer that reads states behind 2, 3, 6 layers; the model is frozen"
+        in result.stderr
+    )
     held_out = next(line for line in result.stdout.splitlines() if "held-out loss" in line)
     before, after = held_out.split()[-6:-3:2]
     assert before == after, "full depth is as it was"
     export = f"next: skipdec export {model} --draft-layer {output} --quantize int8"
     assert f"{export}, then run the bundle with --draft trained" in result.stdout
-    assert json.loads((output / "draft_layer.json").read_text())["behind"] == 1
+    assert json.loads((output / "draft_layer.json").read_text())["reads"] == [2, 3, 6]
 
 
 def test_a_model_that_drafts_for_itself_is_told_how_to_run(
@@ -110,8 +111,7 @@ def test_a_model_that_drafts_for_itself_is_told_how_to_run(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--draft-layer", "2", "--lora", "2"), "--lora trains the model, which --draft-layer"),
-        (("--draft-layer", "6"), "draft_layer | is 6; allowed: 1 to 5"),
+        (("--draft-layer", "--lora", "2"), "--lora trains the model, which --draft-layer"),
         (("--draft", "ends:9"), "9 layers of 6; allowed: 1 to 5"),
         (("--draft", "end:3"), "did you mean 'ends'?"),
         ((*config(draft={"weight": 0.5}), "--schedule", "full"), "--draft is missing; give it"),

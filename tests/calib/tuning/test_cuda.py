@@ -31,7 +31,7 @@ def tuned(output: Path, **changes: Any) -> TuningReport:  # noqa: ANN401
     [
         {"schedule": "linear:max=3,min=2,warmup=1", "distill": 0.5},
         {"draft": {"layers": "ends:2"}},
-        {"draft_layer": 1},
+        {"draft_layer": True},
     ],
     ids=["schedule", "draft", "draft layer"],
 )

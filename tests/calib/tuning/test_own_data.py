@@ -35,7 +35,7 @@ def settings(writing_model: Path, tmp_path: Path) -> Settings:
         values = {
             "model": str(writing_model),
             "data": {"path": "self:40"},
-            "draft_layer": 1,
+            "draft_layer": True,
             "output": tmp_path / "tuned",
             "max_steps": 2,
             "batch_size": 4,
@@ -104,8 +104,7 @@ def test_problems_are_found_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(planning, "write_own_texts", None)
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"draft_layer": 2}, "is 2; allowed: 1 to 1"),
-        ({"draft_layer": None, "schedule": "constant:max=9"}, "is 9; allowed"),
+        ({"draft_layer": False, "schedule": "constant:max=9"}, "is 9; allowed"),
         ({"max_length": POSITIONS + 1}, f"is {POSITIONS + 1}; allowed"),
         ({"validation": tmp_path / "missing.jsonl"}, r"missing.jsonl | does not exist"),
     )
@@ -126,7 +125,7 @@ def test_problems_are_found_before_anything_is_written(
 
 
 def test_only_trained_models_write_and_only_training_data(settings: Settings) -> None:
-    fresh = {"model": None, "draft_layer": None, "schedule": "full"}
+    fresh = {"model": None, "draft_layer": False, "schedule": "full"}
     with pytest.raises(ConfigurationError, match="is self:40, which a trained model writes"):
         settings(**fresh, from_scratch="layers=2,width=32,heads=2")
     with pytest.raises(ConfigurationError, match="validation is self; give a file, or leave it"):

@@ -232,7 +232,7 @@ FRESH_WITH_DROPOUT = {"from_scratch": "layers=4,width=32,heads=2,positions=48,dr
         ({"mixture": ("2x",), **FRESH_WITH_DROPOUT}, False),
         ({}, True),
         ({"model": True, "lora": 2}, False),
-        ({"model": True, "draft_layer": 1, "schedule": None}, False),
+        ({"model": True, "draft_layer": True, "schedule": None}, False),
     ],
     ids=["drawn schedules", "a damaged save", "adapters", "a draft layer"],
 )

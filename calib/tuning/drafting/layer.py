@@ -1,0 +1,198 @@
+"""A draft layer that reads full depth's states, and then its own outputs in their place.
+
+The entry of a token is its embedding and the states of the token before it: what the model has
+behind some of its layers there. The draft layer makes one output of it, which scores the token
+that follows. Guess 1 behind a token reads full depth's states; each later one has the output of the
+guess before it in their place. Keys and values are those of entries: of the text's own up to the
+first guess, and of guesses behind it. Only tokens behind the prompt have entries.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from typing_extensions import override
+
+from ..draft import layers_read
+from ..model import SkipModel
+
+EPSILON = 1e-5  # of the norms of what an entry is made of
+
+
+class Reading(NamedTuple):
+    """What full depth has at each position [B, S, E]: embeddings and the states that are read.
+
+    ``last``: the input of the model's last layer.
+    """
+
+    embedded: Tensor
+    states: tuple[Tensor, ...]
+    last: Tensor
+
+    @property
+    def top(self) -> Tensor:
+        """The last layer's output, before the head's norm."""
+        return self.states[-1]
+
+
+class DraftLayer(nn.Module):
+    """A draft layer for the frozen model ``base``, which scores the tokens ``token_ids`` alone.
+
+    It has a layer of the model's own structure, and norm and head of its own. ``base`` is not a
+    part of this module: neither trained, nor saved, nor moved with it.
+    """
+
+    accepts_loss_kwargs = True  # makes Trainer count the labels of a whole step
+    base: SkipModel
+    token_ids: Tensor
+
+    def __init__(self, base: SkipModel, token_ids: Sequence[int]) -> None:
+        super().__init__()
+        base.requires_grad_(False).eval()
+        object.__setattr__(self, "base", base)  # nn.Module would register it
+        device, width = base.device, base.config.hidden_size
+        self.reads = layers_read(len(base.decoder_layers))
+        ids = torch.tensor(token_ids, device=device)
+        self.register_buffer("token_ids", ids, persistent=False)
+        one, count = torch.eye(width, device=device), len(self.reads)
+        self.states_norm = nn.Parameter(torch.ones(count, width, device=device))
+        lower = torch.zeros(width, (count - 1) * width, device=device)
+        self.states = nn.Parameter(torch.cat([lower, one], dim=1))  # [E, kE]
+        self.embedding_norm = nn.Parameter(torch.ones(width, device=device))
+        self.state_norm = nn.Parameter(torch.ones(width, device=device))
+        self.entry = nn.Parameter(torch.cat([one / 2, one], dim=1))  # [E, 2E]
+        self.layer = copy.deepcopy(base.decoder_layers[-1]).requires_grad_(True)
+        weights = {name: base.get_parameter(name).detach() for name in base.head_weights}
+        self.head = nn.ParameterList(
+            weight[ids] if name == base.head_weights[-1] else weight.clone()
+            for name, weight in weights.items()
+        )
+
+    @torch.no_grad()
+    def read(self, fed: Tensor) -> Reading:
+        """Run the model at full depth on token ids [B, S]."""
+        base, positions = self.base, torch.arange(fed.shape[1], device=fed.device)
+        hidden = embedded = base.embedded(fed, positions)
+        states, last = [], embedded
+        for count, layer in enumerate(base.decoder_layers, 1):
+            last, hidden = hidden, base.run_layer(layer, hidden, positions)
+            if count in self.reads:
+                states.append(hidden)
+        return Reading(embedded, tuple(states), last)
+
+    @override
+    def forward(self, reading: Reading, prompt_lengths: Tensor, places: Tensor) -> list[Tensor]:
+        """Return the logits of guesses 1, 2, …, [R, N] each, behind the tokens at ``places``.
+
+        ``places``, bool [guesses, B, S]: where guess k has the text's token before it. The tokens
+        are the text's, as those of guesses are that hold.
+        """
+        outputs = self.outputs(reading, prompt_lengths, len(places))
+        return [self.logits(each[at]) for each, at in zip(outputs, places, strict=True)]
+
+    def outputs(self, reading: Reading, prompt_lengths: Tensor, guesses: int) -> Iterator[Tensor]:
+        """Yield the outputs of each guess, [B, S, E]; those of the first token mean nothing."""
+        positions = torch.arange(reading.embedded.shape[1], device=reading.embedded.device)
+        past = Keys()
+        state = _behind(self.joined(reading.states))
+        for guess in range(1, guesses + 1):
+            entries = self.entries(reading.embedded, state)
+            mask = chain_mask(positions, prompt_lengths, guess)
+            output = self.base.run_layer(self.layer, entries, positions, mask, past)
+            yield output
+            state = _behind(output)
+
+    def joined(self, states: Sequence[Tensor]) -> Tensor:
+        """Make one state [B, S, E] of those that were read."""
+        parts = [_normed(each, norm) for each, norm in zip(states, self.states_norm, strict=True)]
+        return F.linear(torch.cat(parts, dim=-1), self.states)
+
+    def entries(self, embedded: Tensor, state: Tensor) -> Tensor:
+        """Make the draft layer's input of tokens' embeddings and of states, [B, S, E] each."""
+        parts = [_normed(embedded, self.embedding_norm), _normed(state, self.state_norm)]
+        return F.linear(torch.cat(parts, dim=-1), self.entry)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights under the names of the exporter's ``draft_format``."""
+        maps = ("states_norm", "states", "embedding_norm", "state_norm", "entry")
+        names = zip(self.base.head_weights, self.head, strict=True)
+        return {
+            **{f"{name}.weight": getattr(self, name) for name in maps},
+            **{f"layer.{name}": tensor for name, tensor in self.layer.state_dict().items()},
+            **{f"head.{name}": tensor for name, tensor in names},
+        }
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Return float32 logits [R, N] of outputs [R, E]."""
+        weights = dict(zip(self.base.head_weights, self.head, strict=True))
+        own = {f"base.{name}": weight for name, weight in weights.items()}
+        logits: Tensor = functional_call(_Head(self.base), own, (rows,))
+        return logits
+
+
+class Keys:
+    """The keys and values of guesses so far, as transformers' layers take those of a past."""
+
+    def __init__(self) -> None:
+        self._held: tuple[Tensor, ...] = ()
+
+    def update(self, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, ...]:
+        """Add those of a guess, [B, N, S, D] each; return all."""
+        new = (key, value)
+        held = zip(self._held, new, strict=True) if self._held else ()
+        self._held = tuple(torch.cat(pair, dim=2) for pair in held) or new
+        return self._held
+
+
+class _Head(nn.Module):
+    """The head of a model as a module."""
+
+    def __init__(self, base: SkipModel) -> None:
+        super().__init__()
+        self.base = base
+
+    @override
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.base.head(rows)
+
+
+def chain_mask(positions: Tensor, prompt_lengths: Tensor, guess: int) -> Tensor:
+    """Return which entries a guess attends to, bool [B, 1, S, guess · S].
+
+    Guess k, made of the entry at position p, is in a chain whose first guess was made of the entry
+    at p − k + 1. It sees the text's own entries up to there, and behind it one of each guess. Every
+    entry sees itself.
+    """
+    made, seen = positions[:, None], positions  # [S, 1], [S]
+    first = made - guess + 1
+    own = (seen <= first) & (seen >= prompt_lengths[:, None, None])  # [B, S, S]
+    if guess == 1:
+        own = own | (seen == made)
+    later = [(seen == first + ahead).expand_as(own) for ahead in range(1, guess)]
+    return torch.cat([own, *later], dim=2)[:, None]
+
+
+def guess_places(labelled: Tensor, prompt_lengths: Tensor, guesses: int) -> Tensor:
+    """Return where guesses 1, 2, … are made of entries, bool [guesses, B, S].
+
+    ``labelled``, bool [B, S]: where the token that follows is to be learnt. With prompts of 3
+    tokens guess 1 is made at positions 3, 4, 5, …, guess 2 at 4, 5, ….
+    """
+    positions = torch.arange(labelled.shape[1], device=labelled.device)
+    since = positions - prompt_lengths[:, None]  # [B, S]
+    return torch.stack([labelled & (since >= guess) for guess in range(guesses)])
+
+
+def _behind(states: Tensor) -> Tensor:
+    """Return the states of the token before each, [B, S, E], zeros for the first."""
+    return F.pad(states[:, :-1], (0, 0, 1, 0))
+
+
+def _normed(states: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(states.float(), (states.shape[-1],), weight.float(), EPSILON)
