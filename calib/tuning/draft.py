@@ -36,9 +36,9 @@ def layers_read(num_layers: int) -> tuple[int, ...]:
     """Return how many layers have run where a draft layer reads states, ascending.
 
     >>> layers_read(30), layers_read(4), layers_read(1)
-    ((2, 15, 30), (2, 4), (1,))
+    ((2, 15, 30), (2, 2, 4), (1, 1, 1))
     """
-    return tuple(sorted({min(2, num_layers), max(1, num_layers // 2), num_layers}))
+    return tuple(sorted((min(2, num_layers), max(1, num_layers // 2), num_layers)))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Format 2 of a draft layer: one that reads full depth's states, as ``skipdec tune`` writes it.
 
-``draft_layer.safetensors`` has, for states of width E that are read at k depths, and N tokens that
-are scored:
+``draft_layer.safetensors`` has, for states of width E that are read at three depths, and N tokens
+that are scored:
 
-    states_norm.weight [k, E]    states.weight [E, k E]   make one state of those that are read
+    states_norm.weight [3, E]    states.weight [E, 3 E]   make one state of those that are read
     embedding_norm.weight [E]    state_norm.weight [E]    norms of what an entry is made of
     entry.weight [E, 2 E]                                 makes the layer's input of them
     layer.*                      a layer's tensors, called as in the checkpoint behind its number
@@ -29,7 +29,9 @@ class DraftStatesFacts(FrozenModel):
 
     format: Literal[2] = 2
     reads: tuple[int, ...] = Field(
-        description="how many of the model's layers have run where states are read, ascending"
+        min_length=3,
+        max_length=3,
+        description="how many of the model's layers have run where states are read, ascending",
     )
     token_ids: tuple[int, ...] = Field(description="the tokens that its head scores, ascending")
     model: DraftedModel

@@ -79,12 +79,12 @@ class DraftLayer(nn.Module):
         """Run the model at full depth on token ids [B, S]."""
         base, positions = self.base, torch.arange(fed.shape[1], device=fed.device)
         hidden = embedded = base.embedded(fed, positions)
-        states, last = [], embedded
+        last, found = hidden, {}
         for count, layer in enumerate(base.decoder_layers, 1):
             last, hidden = hidden, base.run_layer(layer, hidden, positions)
             if count in self.reads:
-                states.append(hidden)
-        return Reading(embedded, tuple(states), last)
+                found[count] = hidden
+        return Reading(embedded, tuple(found[count] for count in self.reads), last)
 
     @override
     def forward(self, reading: Reading, prompt_lengths: Tensor, places: Tensor) -> list[Tensor]:

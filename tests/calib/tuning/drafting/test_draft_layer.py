@@ -114,7 +114,7 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
     document = json.loads((output / "draft_layer.json").read_text())
     assert document == {
         "format": 2,
-        "reads": [2, 4],
+        "reads": [2, 2, 4],
         "token_ids": document["token_ids"],
         "model": {
             "hidden_size": 32,
@@ -139,8 +139,8 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
         if name.startswith(prefix)
     }
     assert {name: list(tensor.shape) for name, tensor in weights.items()} == shapes | {
-        "states_norm.weight": [2, 32],
-        "states.weight": [32, 64],
+        "states_norm.weight": [3, 32],
+        "states.weight": [32, 96],
         "embedding_norm.weight": [32],
         "state_norm.weight": [32],
         "entry.weight": [32, 64],
