@@ -4,8 +4,7 @@
 that are scored:
 
     states_norm.weight [3, E]    states.weight [E, 3 E]   make one state of those that are read
-    embedding_norm.weight [E]    state_norm.weight [E]    norms of what an entry is made of
-    entry.weight [E, 2 E]                                 makes the layer's input of them
+    entry_norm.weight [2, E]     entry.weight [E, 2 E]    make the layer's input: embedding, state
     layer.*                      a layer's tensors, called as in the checkpoint behind its number
     head.*                       the head's tensors, called as there, with N rows of the vocabulary
 

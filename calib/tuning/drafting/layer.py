@@ -64,8 +64,7 @@ class DraftLayer(nn.Module):
         self.states_norm = nn.Parameter(torch.ones(count, width, device=device))
         lower = torch.zeros(width, (count - 1) * width, device=device)
         self.states = nn.Parameter(torch.cat([lower, one], dim=1))  # [E, kE]
-        self.embedding_norm = nn.Parameter(torch.ones(width, device=device))
-        self.state_norm = nn.Parameter(torch.ones(width, device=device))
+        self.entry_norm = nn.Parameter(torch.ones(2, width, device=device))
         self.entry = nn.Parameter(torch.cat([one / 2, one], dim=1))  # [E, 2E]
         self.layer = copy.deepcopy(base.decoder_layers[-1]).requires_grad_(True)
         weights = {name: base.get_parameter(name).detach() for name in base.head_weights}
@@ -110,17 +109,15 @@ class DraftLayer(nn.Module):
 
     def joined(self, states: Sequence[Tensor]) -> Tensor:
         """Make one state [B, S, E] of those that were read."""
-        parts = [_normed(each, norm) for each, norm in zip(states, self.states_norm, strict=True)]
-        return F.linear(torch.cat(parts, dim=-1), self.states)
+        return _mapped(states, self.states_norm, self.states)
 
     def entries(self, embedded: Tensor, state: Tensor) -> Tensor:
         """Make the draft layer's input of tokens' embeddings and of states, [B, S, E] each."""
-        parts = [_normed(embedded, self.embedding_norm), _normed(state, self.state_norm)]
-        return F.linear(torch.cat(parts, dim=-1), self.entry)
+        return _mapped((embedded, state), self.entry_norm, self.entry)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights under the names of the exporter's ``draft_format``."""
-        maps = ("states_norm", "states", "embedding_norm", "state_norm", "entry")
+        maps = ("states_norm", "states", "entry_norm", "entry")
         names = zip(self.base.head_weights, self.head, strict=True)
         return {
             **{f"{name}.weight": getattr(self, name) for name in maps},
@@ -194,5 +191,10 @@ def _behind(states: Tensor) -> Tensor:
     return F.pad(states[:, :-1], (0, 0, 1, 0))
 
 
-def _normed(states: Tensor, weight: Tensor) -> Tensor:
-    return F.rms_norm(states.float(), (states.shape[-1],), weight.float(), EPSILON)
+def _mapped(parts: Sequence[Tensor], norms: Tensor, weight: Tensor) -> Tensor:
+    """Return the product [..., E] of ``parts`` [..., E] beside each other, each with its norm."""
+    normed = [
+        F.rms_norm(part.float(), norm.shape, norm.float(), EPSILON)
+        for part, norm in zip(parts, norms, strict=True)
+    ]
+    return F.linear(torch.cat(normed, dim=-1), weight)

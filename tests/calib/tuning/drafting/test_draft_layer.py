@@ -141,8 +141,7 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
     assert {name: list(tensor.shape) for name, tensor in weights.items()} == shapes | {
         "states_norm.weight": [3, 32],
         "states.weight": [32, 96],
-        "embedding_norm.weight": [32],
-        "state_norm.weight": [32],
+        "entry_norm.weight": [2, 32],
         "entry.weight": [32, 64],
         "head.model.decoder.final_layer_norm.weight": [32],
         "head.model.decoder.final_layer_norm.bias": [32],

@@ -28,7 +28,7 @@ def made(model: SkipModel) -> DraftLayer:
     with torch.no_grad():
         for weight in (layer.states, layer.entry):
             weight += 0.3 * torch.randn_like(weight)
-        for norm in (layer.states_norm, layer.embedding_norm, layer.state_norm):
+        for norm in (layer.states_norm, layer.entry_norm):
             norm += 0.3 * torch.randn_like(norm)
     return layer.eval()
 
