@@ -129,7 +129,7 @@ class NewDraftLayer:
     def write(self, directory: Path) -> None:
         """Write the weights, those of layer and head as the model calls them."""
         weights = {
-            name: tensor.detach().to("cpu", self._dtype).contiguous()
+            name: tensor.detach().to("cpu", self._dtype, copy=True)  # norms share their memory
             for name, tensor in self._layer.tensors().items()
         }
         with naming_full_disk(directory, SafetensorError):

@@ -3,8 +3,8 @@
 ``draft_layer.safetensors`` has, for states of width E that are read at three depths, and N tokens
 that are scored:
 
-    states_norm.weight [3, E]    states.weight [E, 3 E]   make one state of those that are read
-    entry_norm.weight [2, E]     entry.weight [E, 2 E]    make the layer's input: embedding, state
+    states.norms.I.weight [E]    states.product.weight [E, 3 E]   make one state of the I = 0, 1, 2
+    entry.norms.I.weight [E]     entry.product.weight [E, 2 E]    join I = 0 (embedding), 1 (state)
     layer.*                      a layer's tensors, called as in the checkpoint behind its number
     head.*                       the head's tensors, called as there, with N rows of the vocabulary
 

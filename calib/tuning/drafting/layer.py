@@ -117,12 +117,18 @@ class DraftLayer(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights under the names of the exporter's ``draft_format``."""
-        maps = ("states_norm", "states", "entry_norm", "entry")
-        names = zip(self.base.head_weights, self.head, strict=True)
+        norms = (("states", self.states_norm), ("entry", self.entry_norm))
+        heads = zip(self.base.head_weights, self.head, strict=True)
         return {
-            **{f"{name}.weight": getattr(self, name) for name in maps},
+            "states.product.weight": self.states,
+            "entry.product.weight": self.entry,
+            **{
+                f"{name}.norms.{index}.weight": norm
+                for name, rows in norms
+                for index, norm in enumerate(rows)
+            },
             **{f"layer.{name}": tensor for name, tensor in self.layer.state_dict().items()},
-            **{f"head.{name}": tensor for name, tensor in names},
+            **{f"head.{name}": tensor for name, tensor in heads},
         }
 
     def logits(self, rows: Tensor) -> Tensor:

@@ -139,10 +139,10 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
         if name.startswith(prefix)
     }
     assert {name: list(tensor.shape) for name, tensor in weights.items()} == shapes | {
-        "states_norm.weight": [3, 32],
-        "states.weight": [32, 96],
-        "entry_norm.weight": [2, 32],
-        "entry.weight": [32, 64],
+        **{f"states.norms.{index}.weight": [32] for index in range(3)},
+        **{f"entry.norms.{index}.weight": [32] for index in range(2)},
+        "states.product.weight": [32, 96],
+        "entry.product.weight": [32, 64],
         "head.model.decoder.final_layer_norm.weight": [32],
         "head.model.decoder.final_layer_norm.bias": [32],
         "head.lm_head.weight": [len(kept), 32],
