@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from ..errors import BundleError
 from ..manifest import (
     NUM_CANDIDATES,
+    NUM_JOINED,
     DType,
     EngineKind,
     EngineSpec,
@@ -31,6 +32,8 @@ _REQUIRED: Mapping[EngineKind, tuple[_Roles, _Roles]] = {  # inputs and outputs
         frozenset({_Role.LOGITS}),
         frozenset({_Role.TOP_LOGITS, _Role.TOP_TOKEN_IDS}),
     ),
+    EngineKind.STATES: (frozenset({_Role.STATES}), frozenset({_Role.HIDDEN_STATES_OUT})),
+    EngineKind.ENTRY: (frozenset({_Role.STATES}), frozenset({_Role.HIDDEN_STATES_OUT})),
 }
 _OPTIONAL: Mapping[EngineKind, _Roles] = {  # inputs that a target or family may add
     EngineKind.EMBED: frozenset({_Role.POSITION_IDS}),
@@ -61,6 +64,7 @@ _TENSORS: Mapping[TensorRole, tuple[DType | None, str]] = {  # None: the bundle'
     _Role.LOGITS: ("float32", "RV"),
     _Role.TOP_LOGITS: ("float32", "RK"),
     _Role.TOP_TOKEN_IDS: ("int64", "RK"),
+    _Role.STATES: (None, "BSJ"),
 }
 
 
@@ -122,6 +126,7 @@ def _tensor_problems(
         "W": manifest.kv_width,
         "V": tokens,
         "K": min(NUM_CANDIDATES, model.vocab_size),
+        "J": NUM_JOINED.get(spec.kind, 1) * model.hidden_size,
     }
     dtype, symbols = _TENSORS[tensor.role]
     dtype = dtype or (manifest.kv_dtype if "W" in symbols else manifest.hidden_dtype)

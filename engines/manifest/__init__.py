@@ -5,6 +5,7 @@ from .engine_spec import (
     DRAFT_HEAD,
     DRAFT_LAYER,
     NUM_CANDIDATES,
+    NUM_JOINED,
     BuildSpec,
     DraftHead,
     DraftLayer,
@@ -42,7 +43,7 @@ from .requests import PROMPT_PLACEHOLDER, ChatFile, PromptTemplate, SamplingDefa
 __all__ = [
     "DRAFT_HEAD", "DRAFT_LAYER", "EARLY_EXIT", "END_TOKENS_FEATURE", "FORMAT_VERSION",
     "INT8_BLOCKS_FEATURE", "KERNEL_BLOCK_SIZES", "KNOWN_FEATURES", "KV_SCALE_BYTES",
-    "MAX_END_TOKENS", "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES",
+    "MAX_END_TOKENS", "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES", "NUM_JOINED",
     "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "BuildSpec", "ChatFile", "DType",
     "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType", "Integer",
     "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec", "PrecisionSpec",

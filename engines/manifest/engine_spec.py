@@ -29,20 +29,30 @@ NUM_CANDIDATES = constants.integer("num_candidates")  # tokens per row that a de
 
 
 class EngineKind(StrEnum):
-    """The kinds of engine: one embed, one per decoder layer, one head, one for candidates."""
+    """The kinds of engine: one embed, one per decoder layer, one head, one for candidates.
+
+    Drafts alone run ``states`` and ``entry``, whose inputs are several states beside each other.
+    """
 
     EMBED = "embed"
     LAYER = "layer"
     HEAD = "head"
     CANDIDATES = "candidates"
+    STATES = "states"
+    ENTRY = "entry"
+
+
+NUM_JOINED = {EngineKind.STATES: 3, EngineKind.ENTRY: 2}
+"""How many states the engines of drafts join, by kind: those read at three depths; the token's
+embedding and the one state made of them."""
 
 
 class TensorRole(StrEnum):
     """The meaning of a tensor to the runtime, whatever the graph calls it.
 
     Shapes: B rows, S tokens per row, E hidden size, N heads, T KV capacity, D head size,
-    R gathered positions, V vocabulary, K candidates. An int8 cache has D + 4 in place of D: the
-    codes of a token and head, and their float32 scale in the last four bytes.
+    R gathered positions, V vocabulary, K candidates, J joined states. An int8 cache has D + 4 in
+    place of D: the codes of a token and head, and their float32 scale in the last four bytes.
     """
 
     INPUT_IDS = "input_ids"  # int64 [B, S]
@@ -61,6 +71,7 @@ class TensorRole(StrEnum):
     LOGITS = "logits"  # float32 [R, V]
     TOP_LOGITS = "top_logits"  # float32 [R, K], each row's K largest logits, largest first
     TOP_TOKEN_IDS = "top_token_ids"  # int64 [R, K], whose they are
+    STATES = "states"  # float [B, S, J * E], states beside each other, for drafts
 
 
 class TensorSpec(Record):

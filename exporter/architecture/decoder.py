@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ...engines.manifest import EngineKind, ModelSpec
+from ...engines.manifest import NUM_JOINED, EngineKind, ModelSpec
 from .weights import Parameter
 
 HEAD_WEIGHT = "lm_head.weight"
@@ -18,6 +18,7 @@ EMBEDDING = "embed_tokens"
 POSITIONS = "embed_positions"
 HEAD = HEAD_WEIGHT.removesuffix(".weight")
 FREQUENCIES = "self_attn.inv_freq"
+_JOIN_EPSILON = 1e-5  # as draft layers are trained
 
 NormKind = Literal["rms", "layer", "layer without weights"]
 Activation = Literal["relu", "gelu", "gated silu"]
@@ -111,6 +112,26 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Join:
+    """A product of states beside each other, each with a norm of its own; only drafts run it."""
+
+    norms: tuple[Norm, ...]
+    product: Product
+
+    @classmethod
+    def of(cls, kind: EngineKind, model: ModelSpec) -> Join:
+        """Return what an engine of ``kind`` computes in every family."""
+        width, count = model.hidden_size, NUM_JOINED[kind]
+        norms = (Norm(f"norms.{index}", width, _JOIN_EPSILON) for index in range(count))
+        return cls(tuple(norms), Product("product", count * width, (width,), ("product",)))
+
+    def parameters(self, prefix: str) -> tuple[Parameter, ...]:
+        """Return the weights, of a draft layer's file."""
+        parts: tuple[Norm | Product, ...] = (*self.norms, self.product)
+        return tuple(each for part in parts for each in part.parameters(prefix))
+
+
+@dataclass(frozen=True)
 class Rotation:
     """Rotary positions: radians per position [R / 2] and a factor of cosines and sines.
 
@@ -168,6 +189,8 @@ class Decoder:
         """Return all parameters of one engine, quantised products in execution order."""
         if kind is EngineKind.EMBED:
             return self._embed_parameters()
+        if kind in NUM_JOINED:
+            return Join.of(kind, self.model).parameters(f"{kind}.")
         if kind is EngineKind.HEAD:
             ends = [part for part in (self.final_norm, self.project_out) if part is not None]
             parameters = (each for part in ends for each in part.parameters(self.prefix))
@@ -203,7 +226,7 @@ class Decoder:
         attention's output, linear in V, by V's channels; behind SiLU(gate) · up by up's; behind
         ReLU, which keeps positive factors, by those of the product before it.
         """
-        if kind is EngineKind.EMBED:
+        if kind is EngineKind.EMBED or kind in NUM_JOINED:
             return {}
         if kind is EngineKind.HEAD:
             producer = self.project_out or self.final_norm

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...engines.manifest import EngineKind, ModelSpec
+from ...engines.manifest import NUM_JOINED, EngineKind, ModelSpec
 from . import decoder as data
 from .architecture import architecture_of
 from .modules import CachedAttention, Candidates, Projection, Table, cached_attention
@@ -242,6 +242,21 @@ class DecoderHead(_Engine):
         return rows.float()
 
 
+class DecoderJoin(_Engine):
+    """A product of several states, each normalised by its own root mean square."""
+
+    def __init__(self, join: data.Join, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.width = join.norms[0].width
+        self.parts = tuple(self._add(norm, dtype) for norm in join.norms)
+        self.whole = self._add(join.product, dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Map states [B, S, J · E] to one, [B, S, E]."""
+        parts = zip(self.parts, states.split(self.width, -1), strict=True)
+        return self._run(self.whole, torch.cat([self._run(*part) for part in parts], dim=-1))
+
+
 def engine_module(
     kind: EngineKind,
     model: ModelSpec,
@@ -261,6 +276,8 @@ def _module(
 ) -> nn.Module:
     if kind is EngineKind.CANDIDATES:
         return Candidates(model)
+    if kind in NUM_JOINED:
+        return DecoderJoin(data.Join.of(kind, model), dtype)
     decoder = architecture_of(model).decoder(model)
     if kind is EngineKind.EMBED:
         return DecoderEmbedding(decoder, dtype)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...engines.manifest import (
     NUM_CANDIDATES,
+    NUM_JOINED,
     DType,
     EngineKind,
     FloatType,
@@ -71,6 +72,12 @@ def decoder_signature(
                     tensor_spec(role.PRESENT_KEY, dtype, *cache),
                     tensor_spec(role.PRESENT_VALUE, dtype, *cache),
                 ),
+            )
+        case EngineKind.STATES | EngineKind.ENTRY:
+            width = NUM_JOINED[kind] * model.hidden_size
+            return Signature(
+                inputs=(tensor_spec(role.STATES, dtype, "B", "S", width),),
+                outputs=(hidden_states_out,),
             )
         case EngineKind.HEAD:
             return Signature(

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...engines.bundle import EngineBundle
 from ...engines.host.process import collection_paused
 from ...engines.host.signals import interrupts_deferred
-from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
+from ...engines.manifest import NUM_JOINED, EngineKind, FloatType, ModelSpec, PrecisionSpec
 from ...engines.memory import Array
 from ...engines.targets import target_of
 from ..architecture.architecture import engine_parameters
@@ -94,7 +94,8 @@ class CheckpointEngines(EngineSource):
         self._directory = directory
         self._journal = journal
         self._graphs = {}
-        wanted = [(kind, dtype) for dtype in sorted(dtypes) for kind in EngineKind]
+        kinds = [kind for kind in EngineKind if kind not in NUM_JOINED]
+        wanted = [(kind, dtype) for dtype in sorted(dtypes) for kind in kinds]
         with stages.stage("trace", len(wanted)), collection_paused():
             from ..graphs import trace  # noqa: F401  (imported before signals are deferred: slow)
 

@@ -32,7 +32,7 @@ from ...engines.kernels.packing import (
     unpack_int8,
     unpack_int8_blocks,
 )
-from ...engines.manifest import EngineKind, PrecisionSpec
+from ...engines.manifest import NUM_JOINED, EngineKind, PrecisionSpec
 from ...engines.memory import Array
 from ..architecture.weights import Parameter
 from . import quantize
@@ -50,7 +50,7 @@ R = TypeVar("R")
 HalfType = Literal["float16", "bfloat16"]
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 
-_WITH_PRODUCTS = (EngineKind.LAYER, EngineKind.HEAD)
+_WITH_PRODUCTS = (EngineKind.LAYER, EngineKind.HEAD, *NUM_JOINED)
 
 
 def _in_threads(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:

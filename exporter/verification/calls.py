@@ -55,6 +55,10 @@ class EngineCalls(ABC):
         role = TensorRole
         return self.run({role.HIDDEN_STATES: hidden_states, role.ROW_POSITIONS: row_positions})[0]
 
+    def joined(self, states: Array) -> Array:
+        """Map states beside each other, [B, S, J · E], to one, [B, S, E]."""
+        return self.run({TensorRole.STATES: states})[0]
+
     def candidates(self, logits: Array) -> tuple[Array, Array]:
         """Return the K largest of float32 logits [R, V] per row, [R, K], and their int64 ids."""
         top_logits, top_token_ids = self.run({TensorRole.LOGITS: logits})

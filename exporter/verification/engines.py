@@ -22,7 +22,7 @@ from .tolerance import Tolerance
 _PROMPT_LENGTHS = (7, 1, 4)
 _DECODE_STEPS = 2
 _UNUSED_POSITIONS = 3
-_HEAD_SHAPE = (3, 5)  # [B, S] of the head's hidden states
+_HEAD_SHAPE = (3, 5)  # [B, S] of hidden states of the head and of what drafts join
 _HEAD_ROWS = (14, 0, 7, 7)  # gathered out of order and twice
 _EMBED_TOKENS = 4096  # per call, in two rows
 
@@ -56,6 +56,8 @@ def check_engine(
         EngineKind.LAYER: lambda: _compare_layer(engine, reference, spec, model, rng),
         EngineKind.HEAD: lambda: _compare_head(engine, reference, spec, rng),
         EngineKind.CANDIDATES: lambda: _compare_candidates(engine, reference, model, rng),
+        EngineKind.STATES: lambda: _compare_joined(engine, reference, spec, rng),
+        EngineKind.ENTRY: lambda: _compare_joined(engine, reference, spec, rng),
     }
     measurements: list[Measurement] = []
     failure = None
@@ -205,6 +207,16 @@ def _compare_head(
     row_positions = np.array(_HEAD_ROWS)
     actual, expected = (each.head(states, row_positions) for each in (engine, reference))
     yield "logits", actual, expected
+
+
+def _compare_joined(
+    engine: EngineCalls, reference: EngineCalls, spec: EngineSpec, rng: np.random.Generator
+) -> Iterator[Comparison]:
+    """Compare what is made of states ~ N(0, 1) beside each other."""
+    given = spec.tensor(TensorRole.STATES)
+    states = rng.standard_normal((*_HEAD_SHAPE, int(given.shape[-1]))).astype(given.dtype)
+    actual, expected = (each.joined(states) for each in (engine, reference))
+    yield "hidden_states_out", np.concatenate(actual), np.concatenate(expected)
 
 
 def _compare_candidates(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engines.manifest import EngineKind, KVType, PrecisionSpec, Quantization
+from ...engines.manifest import NUM_JOINED, EngineKind, KVType, PrecisionSpec, Quantization
 from ...engines.targets import target_of
 from ..quantization.quantize import quantization
 from ..quantization_config import DEFAULT_TARGET, RANGED_QUANTIZATIONS
@@ -78,7 +78,8 @@ def plan_tolerance(precision: PrecisionSpec, kind: EngineKind) -> Tolerance:
 
 def quantization_of(precision: PrecisionSpec, kind: EngineKind) -> Quantization:
     """Return the quantisation of the weights of an engine's products."""
-    return quantization(kind, precision) if kind in (EngineKind.LAYER, EngineKind.HEAD) else "none"
+    with_products = (EngineKind.LAYER, EngineKind.HEAD, *NUM_JOINED)
+    return quantization(kind, precision) if kind in with_products else "none"
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ struct KindContract {
 };
 
 // In the order of EngineKind.
-const std::array<KindContract, 4>& kind_contracts() {
-  static const std::array<KindContract, 4> contracts{{
+const std::array<KindContract, 6>& kind_contracts() {
+  static const std::array<KindContract, 6> contracts{{
       {{Role::kInputIds}, {Role::kPositionIds}, {Role::kHiddenStatesOut}},
       {{Role::kHiddenStates, Role::kPastKey, Role::kPastValue},
        {Role::kPositionIds, Role::kWriteIndices, Role::kAttentionMask, Role::kSeqlensK,
@@ -29,6 +29,8 @@ const std::array<KindContract, 4>& kind_contracts() {
        {Role::kHiddenStatesOut, Role::kPresentKey, Role::kPresentValue}},
       {{Role::kHiddenStates, Role::kRowPositions}, {}, {Role::kLogits}},
       {{Role::kLogits}, {}, {Role::kTopLogits, Role::kTopTokenIds}},
+      {{Role::kStates}, {}, {Role::kHiddenStatesOut}},
+      {{Role::kStates}, {}, {Role::kHiddenStatesOut}},
   }};
   return contracts;
 }
@@ -41,7 +43,7 @@ struct TensorContract {
 };
 
 // In the order of Role.
-constexpr std::array<TensorContract, 16> kTensors{{{Elements::kInt64, "BS"},
+constexpr std::array<TensorContract, 17> kTensors{{{Elements::kInt64, "BS"},
                                                    {Elements::kInt64, "BS"},
                                                    {Elements::kHidden, "BSE"},
                                                    {Elements::kHidden, "BSE"},
@@ -56,7 +58,8 @@ constexpr std::array<TensorContract, 16> kTensors{{{Elements::kInt64, "BS"},
                                                    {Elements::kInt64, "R"},
                                                    {Elements::kFloat32, "RV"},
                                                    {Elements::kFloat32, "RK"},
-                                                   {Elements::kInt64, "RK"}}};
+                                                   {Elements::kInt64, "RK"},
+                                                   {Elements::kHidden, "BSJ"}}};
 
 DType dtype_of(Elements elements, const Manifest& manifest) {
   switch (elements) {
@@ -76,7 +79,13 @@ DType dtype_of(Elements elements, const Manifest& manifest) {
   return DType::kFloat32;
 }
 
-std::int64_t size_of(char symbol, const Manifest& manifest, std::int64_t tokens) {
+// The number of states that an engine of drafts joins: those of three depths, or a token's embedding
+// and the one state made of them.
+std::int64_t joined_by(EngineKind kind) {
+  return kind == EngineKind::kStates ? 3 : kind == EngineKind::kEntry ? 2 : 1;
+}
+
+std::int64_t size_of(char symbol, EngineKind kind, const Manifest& manifest, std::int64_t tokens) {
   const ModelSpec& model = manifest.model;
   switch (symbol) {
     case '1':
@@ -91,6 +100,8 @@ std::int64_t size_of(char symbol, const Manifest& manifest, std::int64_t tokens)
       return tokens;
     case 'K':
       return std::min(constants::kNumCandidates, model.vocab_size);
+    case 'J':
+      return joined_by(kind) * model.hidden_size;
     default:
       return kSymbol;
   }
@@ -168,7 +179,7 @@ class Contract {
     std::vector<std::int64_t> expected;
     expected.reserve(contract.symbols.size());
     for (const char symbol : contract.symbols)
-      expected.push_back(size_of(symbol, manifest_, tokens));
+      expected.push_back(size_of(symbol, spec.kind, manifest_, tokens));
     if (tensor.shape != expected)
       problems.push_back(start + listed(tensor.shape) + "; expected " + listed(expected));
   }

@@ -15,11 +15,11 @@ namespace skipdec::runtime {
 // In the order of constants.json.
 enum class DType { kFloat32, kFloat16, kBfloat16, kInt64, kInt32, kUint8, kInt8, kBool };
 
-enum class EngineKind { kEmbed, kLayer, kHead, kCandidates };
+enum class EngineKind { kEmbed, kLayer, kHead, kCandidates, kStates, kEntry };
 
 // Meaning of a tensor, independent of its name in the graph. Shapes: B rows, S tokens per row,
 // E hidden size, N heads, T KV capacity, W width of a cached head, R gathered positions,
-// V vocabulary, K candidates.
+// V vocabulary, K candidates, J states joined.
 enum class Role {
   kInputIds,             // int64 [B, S]
   kPositionIds,          // int64 [B, S]
@@ -37,6 +37,7 @@ enum class Role {
   kLogits,               // float32 [R, V]
   kTopLogits,            // float32 [R, K]
   kTopTokenIds,          // int64 [R, K]
+  kStates,               // float [B, S, J E], states beside each other, for drafts
 };
 
 std::size_t item_bytes(DType dtype);
