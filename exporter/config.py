@@ -92,8 +92,8 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     draft_head: int | None = Field(
         default=None,
         ge=0,
-        description="head of drafts: the first N tokens, on the head's own weights; 0: none "
-        "(with --draft-layer 8192, or a fourth of a small vocabulary; else 0)",
+        description="head of drafts of the model's layers: the first N tokens, on the head's own "
+        "weights (none)",
     )
     verify: Annotated[bool, Option()] = Field(
         default=True, description="compare the bundle with the checkpoint"

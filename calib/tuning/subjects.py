@@ -14,8 +14,12 @@ from ...engines.documents import naming_full_disk, sealed_text, write_file
 from ...engines.host.events import Events
 from ...engines.host.installation import missing_modules
 from ...exporter.checkpoint.checkpoint import open_checkpoint
-from ...exporter.checkpoint.draft_format import DraftStatesFacts
-from ...exporter.checkpoint.draft_layer import FACTS_NAME, TENSORS_NAME, DraftedModel
+from ...exporter.checkpoint.draft_layer import (
+    FACTS_NAME,
+    TENSORS_NAME,
+    DraftedModel,
+    DraftLayerFacts,
+)
 from ...exporter.checkpoint.template import template_files
 from ...exporter.config import CheckpointSource
 from ...runtime.schedule.bundle import schedule_file
@@ -142,7 +146,7 @@ class NewDraftLayer:
         assert start is not None
         assert report.drafts is not None
         tuned = report.drafts.tuned
-        facts = DraftStatesFacts(
+        facts = DraftLayerFacts(
             reads=self._layer.reads,
             token_ids=tuple(self._layer.token_ids.tolist()),
             model=DraftedModel.of(open_checkpoint(CheckpointSource(model=str(start)))),

@@ -73,14 +73,17 @@ def check_contract(manifest: Manifest) -> None:
 
     Each kind of engine has fixed roles, and each role a dtype and a shape with the model's sizes.
     All hidden states share one dtype, as do all keys and values, and all layers have the same
-    static KV capacities. The layer and the head of drafts are as the others, but for the number of
-    tokens that the head scores.
+    static KV capacities. The layers and heads of drafts are as the others, but for the number of
+    tokens that a head scores.
     """
     layers = manifest.layers
     scored = dict.fromkeys(manifest.all_engines, manifest.model.vocab_size)  # tokens of the logits
     if manifest.draft_layer is not None:
         layers = (*layers, manifest.draft_layer.engine)
         scored[manifest.draft_layer.engine] = manifest.model.vocab_size
+    if (trained := manifest.trained_draft) is not None:
+        layers = (*layers, trained.layer)
+        scored |= dict.fromkeys(trained.engines, len(trained.token_ids))
     if manifest.draft_head is not None:
         scored[manifest.draft_head.engine] = manifest.draft_head.tokens
     problems = [

@@ -2,10 +2,13 @@
 
 from ..documents import json_digest
 from .engine_spec import (
+    DRAFT_ENTRY,
     DRAFT_HEAD,
     DRAFT_LAYER,
+    DRAFT_STATES,
     NUM_CANDIDATES,
     NUM_JOINED,
+    TRAINED_HEAD,
     BuildSpec,
     DraftHead,
     DraftLayer,
@@ -15,6 +18,7 @@ from .engine_spec import (
     KVBucket,
     TensorRole,
     TensorSpec,
+    TrainedDraft,
 )
 from .fields import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, DType, Integer, RelativePath, Sha256
 from .kv_cache import KV_SCALE_BYTES, KVCacheSpec, UnusedCache, kv_width
@@ -41,12 +45,13 @@ from .precision import (
 from .requests import PROMPT_PLACEHOLDER, ChatFile, PromptTemplate, SamplingDefaults
 
 __all__ = [
-    "DRAFT_HEAD", "DRAFT_LAYER", "EARLY_EXIT", "END_TOKENS_FEATURE", "FORMAT_VERSION",
-    "INT8_BLOCKS_FEATURE", "KERNEL_BLOCK_SIZES", "KNOWN_FEATURES", "KV_SCALE_BYTES",
-    "MAX_END_TOKENS", "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES", "NUM_JOINED",
-    "PROMPT_PLACEHOLDER", "TUNED_SCHEDULE", "BuildSpec", "ChatFile", "DType",
-    "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType", "Integer",
-    "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec", "PrecisionSpec",
-    "PromptTemplate", "Quantization", "RelativePath", "SamplingDefaults", "Sha256", "TensorRole",
-    "TensorSpec", "UnusedCache", "has_kernel_blocks", "json_digest", "kv_width",
+    "DRAFT_ENTRY", "DRAFT_HEAD", "DRAFT_LAYER", "DRAFT_STATES", "EARLY_EXIT", "END_TOKENS_FEATURE",
+    "FORMAT_VERSION", "INT8_BLOCKS_FEATURE", "KERNEL_BLOCK_SIZES", "KNOWN_FEATURES",
+    "KV_SCALE_BYTES", "MAX_END_TOKENS", "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES",
+    "NUM_JOINED", "PROMPT_PLACEHOLDER", "TRAINED_HEAD", "TUNED_SCHEDULE", "BuildSpec", "ChatFile",
+    "DType", "DraftHead", "DraftLayer", "EngineKind", "EngineSpec", "FileRecord", "FloatType",
+    "Integer", "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec",
+    "PrecisionSpec", "PromptTemplate", "Quantization", "RelativePath", "SamplingDefaults",
+    "Sha256", "TensorRole", "TensorSpec", "TrainedDraft", "UnusedCache", "has_kernel_blocks",
+    "json_digest", "kv_width",
 ]  # fmt: skip

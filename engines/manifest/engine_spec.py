@@ -25,6 +25,9 @@ from .fields import (
 
 DRAFT_LAYER = constants.text("draft_layer")  # names of the engines that only drafts run
 DRAFT_HEAD = constants.text("draft_head")
+DRAFT_STATES = constants.text("draft_states")
+DRAFT_ENTRY = constants.text("draft_entry")
+TRAINED_HEAD = constants.text("trained_head")
 NUM_CANDIDATES = constants.integer("num_candidates")  # tokens per row that a device proposes
 
 
@@ -145,6 +148,35 @@ class DraftLayer(Record):
 
     behind: int = Field(ge=1, le=MAX_LAYERS, description="the model's layers that run before it")
     engine: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_LAYER, EngineKind.LAYER))]
+
+
+_NUM_READ = NUM_JOINED[EngineKind.STATES]
+
+
+class TrainedDraft(Record):
+    """What was trained to draft: it reads full depth's states, and scores some of the tokens.
+
+    ``states`` makes one state of those that are read, ``entry`` the layer's input of a token's
+    embedding and the state of the token before it; in later guesses it is the layer's own output.
+    """
+
+    reads: tuple[Annotated[int, Field(ge=1, le=MAX_LAYERS)], ...] = Field(
+        min_length=_NUM_READ,
+        max_length=_NUM_READ,
+        description="how many of the model's layers have run where states are read, ascending",
+    )
+    token_ids: tuple[Annotated[int, Field(ge=0, le=MAX_TOKENS - 1)], ...] = Field(
+        min_length=1, max_length=MAX_TOKENS, description="the tokens that head scores, ascending"
+    )
+    states: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_STATES, EngineKind.STATES))]
+    entry: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_ENTRY, EngineKind.ENTRY))]
+    layer: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_LAYER, EngineKind.LAYER))]
+    head: Annotated[EngineSpec, AfterValidator(_is_called(TRAINED_HEAD, EngineKind.HEAD))]
+
+    @property
+    def engines(self) -> tuple[EngineSpec, ...]:
+        """Return its engines, in the order in which they run."""
+        return (self.states, self.entry, self.layer, self.head)
 
 
 class DraftHead(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any, Self
 
 from pydantic import (
@@ -18,7 +19,15 @@ from pydantic import (
 from .. import constants
 from ..documents import canonical_text, document_digest, parse_json
 from ..errors import BundleError, shown
-from .engine_spec import BuildSpec, DraftHead, DraftLayer, EngineKind, EngineSpec, FileRecord
+from .engine_spec import (
+    BuildSpec,
+    DraftHead,
+    DraftLayer,
+    EngineKind,
+    EngineSpec,
+    FileRecord,
+    TrainedDraft,
+)
 from .fields import Integer, Record, RelativePath, without_nulls
 from .kv_cache import KVCacheSpec, kv_width
 from .model_spec import ModelSpec
@@ -35,7 +44,7 @@ MAX_END_TOKENS = constants.integer("max_end_tokens")
 
 _OPTIONAL = (  # of the manifest; left out where absent
     *("kernels", "end_token_ids", "prompt_template", "chat_template", "requires"),
-    *("draft", "draft_layer", "draft_head", "sampling_defaults"),
+    *("draft", "draft_layer", "trained_draft", "draft_head", "sampling_defaults"),
 )
 
 
@@ -70,6 +79,9 @@ class Manifest(Record):
         default=None, description="what the draft option auto stands for; absent: own"
     )
     draft_layer: DraftLayer | None = Field(
+        default=None, description="of --draft-layer; absent: none"
+    )
+    trained_draft: TrainedDraft | None = Field(
         default=None, description="of --draft-layer; absent: none"
     )
     draft_head: DraftHead | None = Field(default=None, description="of draft_head; absent: none")
@@ -211,6 +223,8 @@ class Manifest(Record):
                 f"draft_layer is behind {layer.behind} layers; allowed: 1 to "
                 f"{model.num_layers - 1}, as the model has {model.num_layers}"
             )
+        if (trained := self.trained_draft) is not None:
+            _check_trained(trained, model)
         if head is not None and head.tokens >= model.vocab_size:
             raise ValueError(
                 f"draft_head has {head.tokens} tokens; allowed: fewer than {model.vocab_size}, "
@@ -226,7 +240,9 @@ class Manifest(Record):
     @property
     def draft_engines(self) -> tuple[EngineSpec, ...]:
         """Return the engines that only drafts run, the layer before the head."""
-        return tuple(part.engine for part in (self.draft_layer, self.draft_head) if part)
+        trained = () if self.trained_draft is None else self.trained_draft.engines
+        others = (part.engine for part in (self.draft_layer, self.draft_head) if part)
+        return (*trained, *others)
 
     @property
     def all_engines(self) -> tuple[EngineSpec, ...]:
@@ -331,4 +347,19 @@ def _check_features(document: object, subject: str) -> None:
             subject,
             f"requires {', '.join(unknown)}, which this skipdec does not know; install a newer "
             "skipdec, or export the model again with this one",
+        )
+
+
+def _check_trained(draft: TrainedDraft, model: ModelSpec) -> None:
+    """Check that ``draft`` reads what the model has and scores its tokens, each once."""
+    reads, ids = draft.reads, draft.token_ids
+    if list(reads) != sorted(reads) or reads[-1] > model.num_layers:
+        raise ValueError(
+            f"trained_draft reads states behind {', '.join(map(str, reads))} layers; allowed: "
+            f"ascending, up to the model's {model.num_layers}"
+        )
+    if any(later <= token for token, later in pairwise(ids)) or ids[-1] >= model.vocab_size:
+        raise ValueError(
+            f"trained_draft has {len(ids)} token_ids; allowed: ascending, each once, below the "
+            f"model's {model.vocab_size}"
         )

@@ -7,7 +7,15 @@ from typing import Protocol
 
 import numpy as np
 
-from ...engines.manifest import EngineKind, FloatType, PrecisionSpec
+from ...engines.manifest import (
+    DRAFT_ENTRY,
+    DRAFT_LAYER,
+    DRAFT_STATES,
+    TRAINED_HEAD,
+    EngineKind,
+    FloatType,
+    PrecisionSpec,
+)
 from ...engines.memory import Array
 
 
@@ -97,6 +105,19 @@ class Parameter:
         return array.astype(np.float32) * np.float32(self.factors[position])
 
 
-def engine_name(kind: EngineKind, layer_index: int | None = None) -> str:
-    """Return the name of an engine: ``embed``, ``layer_007``, ``head``, ``candidates``."""
+_OF_DRAFTS = {
+    EngineKind.STATES: DRAFT_STATES,
+    EngineKind.ENTRY: DRAFT_ENTRY,
+    EngineKind.LAYER: DRAFT_LAYER,
+    EngineKind.HEAD: TRAINED_HEAD,
+}
+
+
+def engine_name(kind: EngineKind, layer_index: int | None = None, *, is_draft: bool = False) -> str:
+    """Return the name of an engine: ``embed``, ``layer_007``, ``head``, ``candidates``.
+
+    ``is_draft``: it belongs to a draft layer.
+    """
+    if is_draft:
+        return _OF_DRAFTS[kind]
     return f"layer_{layer_index:03d}" if kind is EngineKind.LAYER else str(kind)

@@ -21,7 +21,6 @@ from ...engines.documents import naming_file
 from ...engines.errors import CheckpointError, NotFiniteError
 from ...engines.manifest import (
     DRAFT_HEAD,
-    DRAFT_LAYER,
     EngineKind,
     EngineSpec,
     FileRecord,
@@ -71,9 +70,9 @@ def build_engine(
     """Write ``engines/<target>/<engine>.onnx`` and ``.weights`` under ``directory``.
 
     ``graph`` is the canonical graph of ``trace_engine``, which is not changed. Files of the same
-    name are replaced, never overwritten. ``is_draft``: it is the layer of drafts, whose parameters
-    are called as those of ``layer_index``. Both are on disk (fsync) on return. Peak memory is about
-    one weight and, if it is quantised, its quantised copy.
+    name are replaced, never overwritten. ``is_draft``: only drafts run it; the parameters of a
+    layer are called as those of ``layer_index`` then. Both are on disk (fsync) on return. Peak
+    memory is about one weight and, if it is quantised, its quantised copy.
 
     Raises CheckpointError for weights that ``precision`` can't hold, and VerificationError if the
     written graph's inputs, outputs or dtypes differ from the request.
@@ -103,7 +102,7 @@ def write_engine(
     is_draft: bool = False,
 ) -> BuiltEngine:
     """Write a lowered graph and each parameter's ``tensors``, by name; see ``build_engine``."""
-    name = DRAFT_LAYER if is_draft else engine_name(kind, layer_index)
+    name = engine_name(kind, layer_index, is_draft=is_draft)
     folder = Path("engines") / target
     (directory / folder).mkdir(parents=True, exist_ok=True)
     graph_path, weights_path = folder / f"{name}.onnx", folder / f"{name}.weights"

@@ -1,14 +1,22 @@
 """A draft layer as ``skipdec tune --draft-layer`` writes it: two files in a directory.
 
-``draft_layer.safetensors`` has the tensors of one decoder layer under the names that a layer has in
-the checkpoint, without what names the layer; ``draft_layer.json`` has a `DraftLayerFacts`.
+``draft_layer.safetensors`` has, for states of width E that are read at three depths, and N tokens
+that are scored:
+
+    states.norms.I.weight [E]    states.product.weight [E, 3 E]   make one state of the I = 0, 1, 2
+    entry.norms.I.weight [E]     entry.product.weight [E, 2 E]    join I = 0 (embedding), 1 (state)
+    layer.*                      a layer's tensors, called as in the checkpoint behind its number
+    head.*                       the head's tensors, called as there but for a leading "model.",
+                                 with N rows of the vocabulary
+
+``draft_layer.json`` has a `DraftLayerFacts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +25,12 @@ from pydantic import ConfigDict, Field, ValidationError
 from ...engines.checking import FrozenModel, expanded
 from ...engines.documents import read_json
 from ...engines.errors import CheckpointError, UsageError
-from ...engines.manifest import EngineKind, ModelSpec, Sha256
+from ...engines.manifest import NUM_JOINED, EngineKind, ModelSpec, Sha256
 from ..architecture.architecture import engine_parameters
 from .checkpoint import Checkpoint
 from .formats import map_safetensors
 from .hub import require_regular_files
-from .reader import CheckpointReader, MappedReader
+from .reader import CheckpointReader, MappedReader, StoredTensor
 
 TENSORS_NAME = "draft_layer.safetensors"
 FACTS_NAME = "draft_layer.json"
@@ -59,9 +67,14 @@ class DraftLayerFacts(FrozenModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    format: Literal[1] = 1
-    behind: int = Field(
-        description="E: a draft runs layers 0 … E - 1, then this one, then the head"
+    format: Literal[2] = 2
+    reads: tuple[int, ...] = Field(
+        min_length=3,
+        max_length=3,
+        description="how many of the model's layers have run where states are read, ascending",
+    )
+    token_ids: tuple[int, ...] = Field(
+        min_length=1, description="the tokens that its head scores, ascending"
     )
     model: DraftedModel
     training: dict[str, Any] = Field(default_factory=dict)
@@ -70,9 +83,16 @@ class DraftLayerFacts(FrozenModel):
 
 @dataclass(frozen=True)
 class TrainedDraftLayer:
-    """An opened draft layer. ``reader`` has its tensors under the names of the model's layer 0."""
+    """An opened draft layer; ``reads`` and ``token_ids`` as in `DraftLayerFacts`.
 
-    behind: int
+    ``model`` is the drafted model, but for a head that scores these tokens and is not tied, as the
+    parameters of the engines are those of `engine_parameters` for it. ``reader`` has their tensors,
+    those of the layer under the names of layer 0.
+    """
+
+    reads: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    model: ModelSpec
     reader: CheckpointReader
 
 
@@ -93,11 +113,11 @@ def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLay
         )
     facts = _read_facts(directory / FACTS_NAME)
     model = checkpoint.model
+    own_head = {"vocab_size": len(facts.token_ids), "tie_word_embeddings": False}
+    drafted = model.model_copy(update=own_head)
     tensors = map_safetensors(directory / TENSORS_NAME)
-    prefix = layer_prefix(model)
-    reader = MappedReader({prefix + name: tensor for name, tensor in tensors.items()})
     # Sizes are compared before weights, which take a pass over the whole checkpoint to hash.
-    problems = [*_size_problems(facts, model), *_tensor_problems(reader, model, prefix)]
+    problems = [*_size_problems(facts, model), *_tensor_problems(tensors, drafted)]
     if not problems and facts.model.sha256 != (seen := checkpoint.source()["content"]):
         problems = [
             f"was trained for weights of SHA-256 {facts.model.sha256[:12]}…; those of {model.name} "
@@ -106,7 +126,26 @@ def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLay
     if problems:
         advice = "pass the draft layer of this model, or train one: skipdec tune --draft-layer"
         raise UsageError(str(directory), *problems, advice)
-    return TrainedDraftLayer(facts.behind, reader)
+    read = {source: tensors[label] for label, source, _ in draft_tensors(drafted)}
+    return TrainedDraftLayer(facts.reads, facts.token_ids, drafted, MappedReader(read))
+
+
+def draft_tensors(model: ModelSpec) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Yield the tensors of a draft layer's file: name there, name as a source, and shape.
+
+    ``model`` is a `TrainedDraftLayer`'s.
+    """
+    prefix = layer_prefix(model)
+    for kind in (*NUM_JOINED, EngineKind.LAYER, EngineKind.HEAD):
+        index = 0 if kind is EngineKind.LAYER else None
+        for parameter in engine_parameters(kind, model, index):
+            for position, source in enumerate(parameter.sources):
+                label = source
+                if kind is EngineKind.LAYER:
+                    label = f"layer.{source.removeprefix(prefix)}"
+                elif kind is EngineKind.HEAD:
+                    label = f"head.{source}"
+                yield label, source, parameter.source_shape(position)
 
 
 def layer_prefix(model: ModelSpec) -> str:
@@ -145,29 +184,27 @@ def _size_problems(facts: DraftLayerFacts, model: ModelSpec) -> Iterator[str]:
     for name, (wanted, seen) in sizes.items():
         if wanted != seen:
             yield f"was trained for a model of {name} {wanted}; {model.name} has {seen}"
-    if not 1 <= facts.behind < model.num_layers:
+    reads, ids = facts.reads, facts.token_ids
+    if list(reads) != sorted(reads) or reads[0] < 1 or reads[-1] > model.num_layers:
         yield (
-            f"is behind {facts.behind} layers; allowed: 1 to {model.num_layers - 1}, as the model "
-            f"has {model.num_layers}"
+            f"reads states behind {', '.join(map(str, reads))} layers; allowed: ascending, 1 to "
+            f"{model.num_layers}"
         )
+    is_ascending = all(token < later for token, later in pairwise(ids))
+    if not is_ascending or ids[0] < 0 or ids[-1] >= model.vocab_size:
+        yield f"has token_ids that are not ascending and below the vocabulary's {model.vocab_size}"
 
 
-def _tensor_problems(reader: CheckpointReader, model: ModelSpec, prefix: str) -> Iterator[str]:
+def _tensor_problems(tensors: Mapping[str, StoredTensor], model: ModelSpec) -> Iterator[str]:
     """Yield the tensors that are missing, unexpected, or of another shape."""
-    expected = {
-        source: parameter.source_shape(position)
-        for parameter in engine_parameters(EngineKind.LAYER, model, 0)
-        for position, source in enumerate(parameter.sources)
-    }
-    names = reader.names()
-    for name in sorted(expected.keys() | names):
-        label = name.removeprefix(prefix)
-        if name not in names:
-            yield f"{label} is missing from {TENSORS_NAME}"
+    expected = {label: shape for label, _, shape in draft_tensors(model)}
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name not in tensors:
+            yield f"{name} is missing from {TENSORS_NAME}"
         elif name not in expected:
-            yield f"{label} is unexpected in a layer of this structure"
-        elif reader.shape(name) != expected[name]:
-            yield f"{label} is {list(reader.shape(name))}; expected {list(expected[name])}"
+            yield f"{name} is unexpected in a draft layer of this model"
+        elif (shape := tensors[name].data.shape) != expected[name]:
+            yield f"{name} is {list(shape)}; expected {list(expected[name])}"
 
 
 def _ffn_dim(model: ModelSpec) -> int | None:

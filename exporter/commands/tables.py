@@ -8,14 +8,23 @@ from typing import Any
 
 from ...engines.host.console import Part, Table, facts, print_report
 from ...engines.host.progress import ConsoleProgress
-from ...engines.manifest import DRAFT_HEAD, DRAFT_LAYER, BuildSpec, Kernels, PrecisionSpec
+from ...engines.manifest import (
+    DRAFT_ENTRY,
+    DRAFT_HEAD,
+    DRAFT_LAYER,
+    DRAFT_STATES,
+    TRAINED_HEAD,
+    BuildSpec,
+    Kernels,
+    PrecisionSpec,
+)
 from ...engines.targets import target_of
 from ...runtime.schedule.text import format_schedule
 from ..pipeline.plan import BundlePlan, DraftParts
 from ..pipeline.report import EngineReport, ExportReport
 from ..quantization_config import DEFAULT_TARGET
 
-_DRAFT_PARTS = (DRAFT_LAYER, DRAFT_HEAD)
+_DRAFT_PARTS = (DRAFT_STATES, DRAFT_ENTRY, DRAFT_LAYER, TRAINED_HEAD, DRAFT_HEAD)
 _CHECKED_LAYERS = ("KV_CACHE_UPDATE", "ATTENTION_INPUT")  # TensorRT's, in each decoder layer
 
 
@@ -39,7 +48,7 @@ def describe_plan(plan: BundlePlan) -> dict[str, Any]:
         "build": None if build is None else build.model_dump(mode="json"),
         "schedule": plan.schedule.to_document(),
         "draft": plan.drafts.text,
-        "draft_behind": plan.drafts.behind,
+        "draft_reads": None if plan.drafts.layer is None else list(plan.drafts.layer.reads),
         "draft_head_tokens": plan.drafts.head_tokens,
         "engines": [
             {"name": engine.name, "size": engine.size}
@@ -179,10 +188,15 @@ def describe_precision(precision: PrecisionSpec) -> str:
 
 def _described_drafts(drafts: DraftParts) -> str:
     """Return what a bundle has for drafts in one line; nothing if it has nothing."""
-    behind, tokens = drafts.behind, drafts.head_tokens
-    layer = "" if behind is None else f"a layer of their own behind layer {behind - 1}"
-    head = "" if tokens is None else f"a head of the first {tokens} tokens"
-    return ", ".join(part for part in (layer, head) if part)
+    trained, tokens, parts = drafts.layer, drafts.head_tokens, []
+    if trained is not None:
+        depths = ", ".join(map(str, trained.reads))
+        parts.append(
+            f"a layer that reads states behind {depths} layers, for {len(trained.token_ids)} tokens"
+        )
+    if tokens is not None:
+        parts.append(f"a head of the first {tokens} tokens")
+    return ", ".join(parts)
 
 
 def describe_verification(report: ExportReport) -> str:

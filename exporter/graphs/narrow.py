@@ -17,27 +17,10 @@ from ...engines.memory import WEIGHTS_ALIGNMENT
 from ..architecture.architecture import engine_parameters
 from ..architecture.decoder import HEAD_WEIGHT
 from ..architecture.signature import Signature
-from ..config import DRAFT_HEAD_MULTIPLE
 from ..quantization.packed import PackedQuantizer, weight_quantizer
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-_DEFAULT_TOKENS = 8192  # 88 % of the tokens that OPT was trained on
-_DEFAULT_SHARE = 4  # of a smaller vocabulary, its quarter
-
-
-def default_tokens(vocab_size: int) -> int | None:
-    """Return the tokens of a narrow head by default; None for a vocabulary that is too small.
-
-    >>> [default_tokens(size) for size in (50272, 32768, 1000, 131, 64)]
-    [8192, 8192, 256, 64, None]
-    """
-    if vocab_size >= _DEFAULT_SHARE * _DEFAULT_TOKENS:
-        return _DEFAULT_TOKENS
-    multiples = round(vocab_size / _DEFAULT_SHARE / DRAFT_HEAD_MULTIPLE)
-    tokens = max(1, multiples) * DRAFT_HEAD_MULTIPLE
-    return tokens if tokens < vocab_size else None
 
 
 def packed_head(precision: PrecisionSpec) -> PackedQuantizer | None:

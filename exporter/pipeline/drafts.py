@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...engines.checking import Problems
 from ...engines.errors import UsageError
 from ...engines.kernels.formats import uncut_head
@@ -12,7 +10,7 @@ from ...engines.targets import default_device
 from ...runtime.drafting.config import is_auto, parse_draft
 from ...runtime.drafting.resolver import draft_problems
 from ..checkpoint.checkpoint import Checkpoint
-from ..checkpoint.draft_layer import TrainedDraftLayer, read_draft_layer
+from ..checkpoint.draft_layer import read_draft_layer
 from ..config import DRAFT_HEAD_MULTIPLE, ExportConfig
 from .plan import DraftParts
 
@@ -24,34 +22,21 @@ _UNMIGRATED = (
 
 def plan_drafts(
     config: ExportConfig, checkpoint: Checkpoint, problems: Problems, *, is_migrated: bool
-) -> tuple[DraftParts, TrainedDraftLayer | None]:
-    """Check what ``config`` asks for drafts; return it, and the opened layer, if any.
-
-    What is wrong is collected in ``problems``. A narrow head that only ``draft_layer`` implies is
-    left out, with a warning, where the head's weights have no part that can be read in place.
-    """
+) -> DraftParts:
+    """Check what ``config`` asks for drafts; what is wrong is collected in ``problems``."""
     layer = None
     if config.draft_layer is not None:
         layer = problems.attempt(read_draft_layer, config.draft_layer, checkpoint)
     model, precision = checkpoint.model, config.precision()
     warnings = [_UNMIGRATED] if is_migrated and layer is not None else []
-    tokens = config.draft_head
-    if tokens:
+    if tokens := config.draft_head:
         problems.attempt(_require_head, tokens, model, precision)
-    elif tokens is None and layer is not None:
-        from ..graphs.narrow import default_tokens  # needs the extra for exports
-
-        tokens = default_tokens(model.vocab_size)
-        if reasons := list(_missing_head(config, model, precision)):
-            tokens = None
-            warnings.append(f"no narrow head for drafts: {reasons[0]}")
     text = None
     if config.draft is not None:
         text = problems.attempt(
             _checked_draft, config.draft, config, model, has_layer=layer is not None
         )
-    behind = None if layer is None else layer.behind
-    return DraftParts(text, behind, tokens or None, tuple(warnings)), layer
+    return DraftParts(text, layer, tokens or None, tuple(warnings))
 
 
 def _checked_draft(text: str, config: ExportConfig, model: ModelSpec, *, has_layer: bool) -> str:
@@ -86,18 +71,3 @@ def _require_head(tokens: int, model: ModelSpec, precision: PrecisionSpec) -> No
         problems.append(f"is {tokens}, but {reason}; or leave it out")
     if problems:
         raise UsageError("draft_head", *problems)
-
-
-def _missing_head(
-    config: ExportConfig, model: ModelSpec, precision: PrecisionSpec
-) -> Iterator[str]:
-    """Yield the reasons why there is no narrow head by default."""
-    from ..graphs.narrow import default_tokens
-
-    if (reason := uncut_head(config.own_kernels, precision)) is not None:
-        yield reason
-    if default_tokens(model.vocab_size) is None:
-        yield (
-            f"the vocabulary has {model.vocab_size} tokens, no more than the {DRAFT_HEAD_MULTIPLE} "
-            "of the smallest one"
-        )

@@ -26,6 +26,7 @@ from ..building.journal import (
     tool_versions,
 )
 from ..checkpoint.checkpoint import Checkpoint
+from ..checkpoint.draft_layer import TrainedDraftLayer
 from ..checkpoint.reader import CheckpointReader
 from ..config import CANONICAL
 from ..graphs.lowering import lowering_of
@@ -74,7 +75,7 @@ class CheckpointEngines(EngineSource):
 
     The constructor traces the canonical graph of each kind of engine for each activation dtype in
     ``dtypes``; all layers share one. Engines in ``journal`` with the same content key and intact
-    files are reused. ``draft`` has the tensors of a layer of drafts, under the names of layer 0's.
+    files are reused. ``draft`` is the draft layer of the bundle, if any.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class CheckpointEngines(EngineSource):
         directory: Path,
         journal: Journal,
         stages: Stages,
-        draft: CheckpointReader | None = None,
+        draft: TrainedDraftLayer | None = None,
     ) -> None:
         self.tool_versions = tool_versions()
         self._checkpoint = checkpoint
@@ -94,15 +95,18 @@ class CheckpointEngines(EngineSource):
         self._directory = directory
         self._journal = journal
         self._graphs = {}
-        kinds = [kind for kind in EngineKind if kind not in NUM_JOINED]
-        wanted = [(kind, dtype) for dtype in sorted(dtypes) for kind in kinds]
+        traced = [(kind, checkpoint.model) for kind in EngineKind if kind not in NUM_JOINED]
+        if draft is not None:
+            traced += [(kind, draft.model) for kind in (*NUM_JOINED, EngineKind.HEAD)]
+        wanted = [(kind, model, dtype) for dtype in sorted(dtypes) for kind, model in traced]
         with stages.stage("trace", len(wanted)), collection_paused():
             from ..graphs import trace  # noqa: F401  (imported before signals are deferred: slow)
 
-            for kind, dtype in wanted:
+            for kind, model, dtype in wanted:
                 # Torch would replace the exception of an interruption by its own.
                 with interrupts_deferred(partial(stages.events.note, _STOPPING)):
-                    self._graphs[kind, dtype] = _canonical_graph(kind, checkpoint.model, dtype)
+                    graph = _canonical_graph(kind, model, dtype)
+                self._graphs[_graph_key(kind, model, dtype)] = graph
                 stages.events.advance(str(kind))
         self._digests = {each: graph_digest(graph) for each, graph in self._graphs.items()}
 
@@ -115,8 +119,8 @@ class CheckpointEngines(EngineSource):
         """Build the engine unless the journal has it."""
         kind, index = planned.kind, planned.layer_index
         is_wide = target_of(form).has_float32_activations
-        traced: tuple[EngineKind, FloatType] = (kind, "float32" if is_wide else precision.dtype)
-        model, reader = self._checkpoint.model, self._reader(planned)
+        model, reader = planned.drafted or self._checkpoint.model, self._reader(planned)
+        traced = _graph_key(kind, model, "float32" if is_wide else precision.dtype)
         factors = {} if self._migration is None else self._migration.of(planned.name)
         key = content_key(
             planned.name,
@@ -149,7 +153,12 @@ class CheckpointEngines(EngineSource):
         if not planned.is_draft:
             return self._checkpoint.reader
         assert self._draft is not None
-        return self._draft
+        return self._draft.reader
+
+
+def _graph_key(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> tuple[EngineKind, int, str]:
+    """Return what tells graphs of one export apart: heads differ by the tokens that they score."""
+    return kind, model.vocab_size if kind is EngineKind.HEAD else 0, dtype
 
 
 @lru_cache(maxsize=2 * len(EngineKind))

@@ -86,9 +86,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         problems.attempt(_check_head_size, model)
         if config.ranges is not None:
             migration = problems.attempt(read_migration, config.ranges, model, config.precision())
-    drafts, draft_layer = plan_drafts(
-        config, checkpoint, problems, is_migrated=migration is not None
-    )
+    drafts = plan_drafts(config, checkpoint, problems, is_migrated=migration is not None)
     if schedule is None or problems.errors:
         raise problems.error()
     precision = _precision(config, checkpoint) if tensorrt is None else tensorrt.precision
@@ -102,8 +100,9 @@ def plan_export(config: ExportConfig) -> BundlePlan:
     def open_source(directory: Path, journal: Journal, stages: Stages) -> EngineSource:
         from .engines import CheckpointEngines
 
-        draft = None if draft_layer is None else draft_layer.reader
-        return CheckpointEngines(checkpoint, dtypes, migration, directory, journal, stages, draft)
+        return CheckpointEngines(
+            checkpoint, dtypes, migration, directory, journal, stages, drafts.layer
+        )
 
     return BundlePlan(
         output=output,

@@ -7,6 +7,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from ...engines.bundle.place import partial_path
 from ...engines.checking import expanded
 from ...engines.errors import CapacityError
 from ...engines.manifest import (
-    DRAFT_LAYER,
+    NUM_JOINED,
     EngineKind,
     FloatType,
     Kernels,
@@ -29,6 +30,7 @@ from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import engine_parameters
 from ..architecture.weights import engine_name
 from ..checkpoint.chat import CheckpointChat
+from ..checkpoint.draft_layer import TrainedDraftLayer
 from ..quantization.quantize import quantizer_of
 from ..quantization_config import DEFAULT_TARGET, QuantizationConfig
 from ..verification.report import VerificationRequest
@@ -58,32 +60,38 @@ class PlannedEngine:
     """An engine to be built; ``size`` is a slight overestimate of its files' bytes.
 
     TensorRT's engines have one plan for each of ``capacities``, or a single one if it is empty.
-    ``is_draft``: the layer of drafts, whose parameters have the names of layer 0's.
+    ``drafted``: of an engine that only drafts run, the structure by which its parameters are named,
+    those of a layer as layer 0's; None: it is the model's own engine.
     """
 
     kind: EngineKind
     layer_index: int | None
     size: int
     capacities: tuple[int, ...] = ()
-    is_draft: bool = False
+    drafted: ModelSpec | None = None
+
+    @property
+    def is_draft(self) -> bool:
+        """True if only drafts run it."""
+        return self.drafted is not None
 
     @property
     def name(self) -> str:
-        """Return ``embed``, ``layer_000`` ..., ``head``, ``candidates`` or ``layer_draft``."""
-        return DRAFT_LAYER if self.is_draft else engine_name(self.kind, self.layer_index)
+        """Return ``embed``, ``layer_000`` ..., ``head``, ``candidates`` or ``layer_draft`` …."""
+        return engine_name(self.kind, self.layer_index, is_draft=self.is_draft)
 
 
 @dataclass(frozen=True)
 class DraftParts:
     """What a bundle says and holds of drafts.
 
-    ``text``: what it recommends; None: nothing. ``behind``: the model's layers that run before the
-    draft layer; None without one. ``head_tokens``: the tokens that the narrow head scores; None
-    without one. ``warnings`` say what was left out.
+    ``text``: what it recommends; None: nothing. ``layer``: the draft layer, None without one.
+    ``head_tokens``: the tokens that the narrow head scores; None without one. ``warnings`` say what
+    drafts lack.
     """
 
     text: str | None = None
-    behind: int | None = None
+    layer: TrainedDraftLayer | None = None
     head_tokens: int | None = None
     warnings: tuple[str, ...] = ()
 
@@ -110,7 +118,7 @@ class BundlePlan:
     """The plan of an export or a build. ``canonical_size`` is 0 unless canonical engines are kept.
 
     ``open_source`` opens the source of ONNX engines for a run's directory and journal; ``origin``
-    describes it. ``engines`` are in the manifest's order, then the layer of ``drafts``, if any; a
+    describes it. ``engines`` are in the manifest's order, then those of a draft layer, if any; a
     narrow head is cut from the head's graph. ``temporary_size`` is written during the run and
     deleted at the end. ``tensorrt`` is None unless TensorRT compiles the engines.
     ``verification`` is run before the bundle is published.
@@ -190,6 +198,7 @@ class BundlePlan:
             EngineKind.HEAD: _SECONDS_PER_GIGAWEIGHT[self.precision.head_quantize],
             EngineKind.CANDIDATES: 0.0,
         }
+        rates |= dict.fromkeys(NUM_JOINED, rates[EngineKind.LAYER])
         plans = sum(len(engine.capacities) or 1 for engine in self.engines)
         compiling = 0.0 if self.tensorrt is None else _SECONDS_PER_PLAN * plans
         return (
@@ -198,7 +207,9 @@ class BundlePlan:
             + sum(
                 rates[engine.kind] * math.prod(parameter.shape) / 1e9
                 for engine in self.engines
-                for parameter in engine_parameters(engine.kind, self.model, engine.layer_index)
+                for parameter in engine_parameters(
+                    engine.kind, engine.drafted or self.model, engine.layer_index
+                )
             )
         )
 
@@ -226,21 +237,25 @@ def planned_engines(
     drafts: DraftParts = DraftParts(),
 ) -> tuple[PlannedEngine, ...]:
     """Return the engines of a bundle in the manifest's order, with the size of their files."""
-    sizes = {kind: _planned_size(kind, model, precision, form) for kind in EngineKind}
+    sized = lru_cache(partial(_planned_size, precision=precision, form=form))
 
     def planned(kind: EngineKind, index: int | None = None) -> PlannedEngine:
         if tensorrt is None:
-            return PlannedEngine(kind, index, sizes[kind])
+            return PlannedEngine(kind, index, sized(kind, model))
         capacities = tensorrt.capacities(kind)
-        size = (sizes[kind] + _PLAN_BYTES) * (len(capacities) or 1)
+        size = (sized(kind, model) + _PLAN_BYTES) * (len(capacities) or 1)
         return PlannedEngine(kind, index, size, capacities)
+
+    def drafted(kind: EngineKind, own: ModelSpec) -> PlannedEngine:
+        index = 0 if kind is EngineKind.LAYER else None
+        return PlannedEngine(kind, index, sized(kind, own), drafted=own)
 
     layers = (planned(EngineKind.LAYER, index) for index in range(model.num_layers))
     ends = (planned(EngineKind.HEAD), planned(EngineKind.CANDIDATES))
-    layer_size = sizes[EngineKind.LAYER]
-    draft = (
-        () if drafts.behind is None else (PlannedEngine(EngineKind.LAYER, 0, layer_size, (), True),)
-    )
+    draft: list[PlannedEngine] = []
+    if drafts.layer is not None:
+        kinds = (*NUM_JOINED, EngineKind.LAYER, EngineKind.HEAD)
+        draft = [drafted(kind, drafts.layer.model) for kind in kinds]
     return (planned(EngineKind.EMBED), *layers, *ends, *draft)
 
 

@@ -17,17 +17,20 @@ from ...engines.host.events import Events
 from ...engines.host.signals import Interruption
 from ...engines.host.worker import Worker
 from ...engines.manifest import (
+    DRAFT_ENTRY,
     DRAFT_HEAD,
     DRAFT_LAYER,
+    DRAFT_STATES,
     END_TOKENS_FEATURE,
     INT8_BLOCKS_FEATURE,
+    TRAINED_HEAD,
     DraftHead,
-    DraftLayer,
     EngineKind,
     FileRecord,
     KVCacheSpec,
     Manifest,
     PrecisionSpec,
+    TrainedDraft,
 )
 from ...engines.targets import target_of
 from ...runtime.schedule.bundle import schedule_file
@@ -170,9 +173,9 @@ class _Building:
         """Return the bundle's manifest, including canonical engines if ``canonical`` is true."""
         plan = self._plan
         engines = [self._engines[planned.name] for planned in plan.engines if not planned.is_draft]
-        drafts = [
-            self._engines[name] for name in (DRAFT_LAYER, DRAFT_HEAD) if name in self._engines
-        ]
+        drafts = [self._engines[planned.name] for planned in plan.engines if planned.is_draft]
+        if DRAFT_HEAD in self._engines:
+            drafts.append(self._engines[DRAFT_HEAD])
         kept = [each.canonical for each in engines if canonical and each.canonical is not None]
         files = [record for engine in (*engines, *kept, *drafts) for record in engine.files]
         for name, content in zip((TOKENIZER_NAME, CHAT_TEMPLATE_NAME), plan.texts, strict=True):
@@ -198,7 +201,7 @@ class _Building:
             canonical=tuple(engine.spec for engine in kept),
             build=None if plan.tensorrt is None else plan.tensorrt.build,
             draft=plan.drafts.text,
-            draft_layer=self._draft_layer(),
+            trained_draft=self._trained_draft(),
             draft_head=self._draft_head(),
             tokenizer=None if plan.tokenizer is None else TOKENIZER_NAME,
             prompt_template=plan.prompt_template,
@@ -216,11 +219,18 @@ class _Building:
         if self._plan.precision.int8_blocks is not None:
             yield INT8_BLOCKS_FEATURE
 
-    def _draft_layer(self) -> DraftLayer | None:
-        behind = self._plan.drafts.behind
-        if behind is None:
+    def _trained_draft(self) -> TrainedDraft | None:
+        layer = self._plan.drafts.layer
+        if layer is None:
             return None
-        return DraftLayer(behind=behind, engine=self._engines[DRAFT_LAYER].spec)
+        return TrainedDraft(
+            reads=layer.reads,
+            token_ids=layer.token_ids,
+            states=self._engines[DRAFT_STATES].spec,
+            entry=self._engines[DRAFT_ENTRY].spec,
+            layer=self._engines[DRAFT_LAYER].spec,
+            head=self._engines[TRAINED_HEAD].spec,
+        )
 
     def _draft_head(self) -> DraftHead | None:
         tokens = self._plan.drafts.head_tokens

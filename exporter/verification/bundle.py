@@ -143,7 +143,7 @@ class Verification:
         float_precision = PrecisionSpec(dtype=self._precision.dtype)
         self._canonical = Reference(self._model, float_precision, reader, migration=migration)
         self._draft = (  # whose inputs no factor was measured for
-            None if draft is None else Reference(self._model, self._precision, draft.reader, form)
+            None if draft is None else Reference(draft.model, self._precision, draft.reader, form)
         )
         self._cpu = open_backend(DEFAULT_TARGET if self._is_compiled else manifest.target)
         self._plans = plan_runner(bundle) if self._is_compiled else None
@@ -162,7 +162,7 @@ class Verification:
     def notes(self) -> tuple[str, ...]:
         """Return a sentence for each part that was not checked."""
         if not self._is_compiled:
-            is_skipped = self._bundle.manifest.draft_layer is not None and self._draft is None
+            is_skipped = self._bundle.manifest.trained_draft is not None and self._draft is None
             return (*((_UNCOMPARED_DRAFT,) if is_skipped else ()), *self._unasked)
         notes = [*self._unasked]
         if not isinstance(self._plans, PlanRunner):
@@ -219,10 +219,11 @@ class Verification:
         return tuple(checks)
 
     def _draft_jobs(self) -> Iterator[_Job]:
-        """Yield the checks of what only drafts run; the layer's needs the files it came from."""
-        layer, head = self._bundle.manifest.draft_layer, self._bundle.manifest.draft_head
-        if layer is not None and self._draft is not None:
-            yield layer.engine.name, partial(self._check_graph, layer.engine, self._draft, 0)
+        """Yield the checks of what only drafts run; a draft layer's need the files it came from."""
+        trained, head = self._bundle.manifest.trained_draft, self._bundle.manifest.draft_head
+        for spec in () if trained is None or self._draft is None else trained.engines:
+            index = 0 if spec.kind is EngineKind.LAYER else None
+            yield spec.name, partial(self._check_graph, spec, self._draft, index)
         if head is not None:
             default = engine_tolerance(self._precision, head.engine.kind, self._quantized.form)
             yield (

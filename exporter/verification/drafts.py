@@ -37,15 +37,15 @@ def open_draft_layer(
     """
     if directory is None:
         return None
-    built = bundle.manifest.draft_layer
+    built = bundle.manifest.trained_draft
     if built is None:
         raise VerificationError(str(bundle.path), "has no draft layer; leave --draft-layer out")
     layer = read_draft_layer(directory, checkpoint)
-    if layer.behind != built.behind:
+    if (layer.reads, layer.token_ids) != (built.reads, built.token_ids):
         raise VerificationError(
             str(bundle.path),
-            f"has a draft layer behind {built.behind} layers; that of {directory} is behind "
-            f"{layer.behind}",
+            f"has a draft layer that reads other states, or scores other tokens, than that of "
+            f"{directory}",
         )
     return layer
 

@@ -121,13 +121,14 @@ def _parts(document: dict[str, Any]) -> Iterator[Part]:
 def _drafts_line(drafts: dict[str, Any]) -> str:
     """Return what the bundle has for drafts alone in one line."""
     parts = []
-    if (behind := drafts["behind"]) is not None:
-        size = _size(drafts["step_bytes"])
-        parts.append(f"a layer of their own behind layer {behind - 1}, {size}")
+    if (reads := drafts["reads"]) is not None:
+        depths, size = ", ".join(map(str, reads)), _size(drafts["step_bytes"])
+        parts.append(
+            f"a layer that reads states behind {depths} layers, for {drafts['tokens']} tokens, "
+            f"{size}"
+        )
     if (tokens := drafts["head_tokens"]) is not None:
         parts.append(f"a head of the first {tokens} of {drafts['vocab_size']} tokens")
-    else:
-        parts.append(f"no narrow head ({drafts['no_head_because']})")
     return f"for drafts: {'; '.join(parts)}"
 
 

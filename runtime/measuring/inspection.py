@@ -9,7 +9,6 @@ from typing import Any
 
 from ...engines.bundle import EngineBundle, Verify
 from ...engines.errors import UsageError
-from ...engines.kernels.formats import uncut_head
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import EngineSpec, Manifest, TensorRole
 from ..drafting.resolver import DraftResolver
@@ -100,17 +99,18 @@ def describe_drafts(manifest: Manifest) -> dict[str, Any]:
 
 
 def describe_draft_engines(manifest: Manifest) -> dict[str, Any] | None:
-    """Return what the bundle has for drafts alone, and why it has no narrow head; None: nothing."""
-    layer, head = manifest.draft_layer, manifest.draft_head
-    if layer is None and head is None:
+    """Return what the bundle has for drafts alone; None: nothing."""
+    trained, head = manifest.trained_draft, manifest.draft_head
+    if trained is None and head is None:
         return None
-    missing = uncut_head(manifest.kernels, manifest.precision) or "none was exported"
     return {
-        "behind": None if layer is None else layer.behind,
-        "step_bytes": None if layer is None else layer.engine.step_bytes,
+        "reads": None if trained is None else list(trained.reads),
+        "tokens": None if trained is None else len(trained.token_ids),
+        "step_bytes": None
+        if trained is None
+        else sum(engine.step_bytes for engine in trained.engines),
         "head_tokens": None if head is None else head.tokens,
         "vocab_size": manifest.model.vocab_size,
-        "no_head_because": None if head is not None else missing,
     }
 
 

@@ -116,7 +116,7 @@ class DraftLayer(nn.Module):
         return _mapped((embedded, state), self.entry_norm, self.entry)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights under the names of the exporter's ``draft_format``."""
+        """Return the weights under the names of the exporter's ``draft_layer``."""
         norms = (("states", self.states_norm), ("entry", self.entry_norm))
         heads = zip(self.base.head_weights, self.head, strict=True)
         return {
@@ -128,7 +128,7 @@ class DraftLayer(nn.Module):
                 for index, norm in enumerate(rows)
             },
             **{f"layer.{name}": tensor for name, tensor in self.layer.state_dict().items()},
-            **{f"head.{name}": tensor for name, tensor in heads},
+            **{f"head.{name.removeprefix('model.')}": tensor for name, tensor in heads},
         }
 
     def logits(self, rows: Tensor) -> Tensor:

@@ -43,6 +43,7 @@ UNPACKED: tuple[dict[str, Any], ...] = (
     {"kernels": "onnxruntime", "quantize": "int8-block", "accuracy_level": 0},
     {"kernels": "onnxruntime", "quantize": "int8"},
 )
+PARTS = ["states_draft", "entry_draft", "layer_draft", "head_trained"]
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels are not compiled")
 pytestmark = needs_kernels
 
@@ -55,12 +56,12 @@ def named(options: dict[str, Any]) -> str:
 def draft_of(
     checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
-    """Return ``draft_of(structure, behind)``: a directory of a draft layer, only to be read."""
+    """Return ``draft_of(structure, reads)``: a directory of a draft layer, only to be read."""
 
     @cache
-    def write(structure: str, behind: int = 1) -> Path:
+    def write(structure: str, reads: tuple[int, int, int] | None = None) -> Path:
         directory = tmp_path_factory.mktemp("draft")
-        return write_draft_layer(directory, str(checkpoint(structure)), behind)
+        return write_draft_layer(directory, str(checkpoint(structure)), reads)
 
     return write
 
@@ -69,9 +70,9 @@ def draft_of(
 def drafted(exported: Exported, draft_of: Callable[..., Path]) -> Callable[..., Path]:
     """Return ``drafted(structure, **options)``: a bundle with a draft layer, only to be read."""
 
-    def export_once(structure: str, behind: int = 1, **options: object) -> Path:
+    def export_once(structure: str, **options: object) -> Path:
         chosen = {"kernels": "skipdec"} | options
-        return exported(structure, draft_layer=draft_of(structure, behind), **chosen)
+        return exported(structure, draft_layer=draft_of(structure), **chosen)
 
     return export_once
 
@@ -96,12 +97,17 @@ def test_drafts_of_all_structures_and_precisions_pass_verification(
     report = verified(bundle, checkpoint(structure), draft_layer=draft_of(structure))
     assert report.problems == []
     assert report.notes == ()
-    parts = ["layer_draft", "head_draft"] if options in PACKED else ["layer_draft"]
-    assert [check.engine for check in report.engines[9:]] == parts
+    assert [check.engine for check in report.engines[9:]] == PARTS
     manifest = EngineBundle.open(bundle).manifest
-    assert manifest.draft_layer is not None
-    assert manifest.draft_layer.behind == 1
-    assert manifest.draft_layer.engine.inputs == manifest.layers[0].inputs
+    draft = manifest.trained_draft
+    assert draft is not None
+    assert draft.reads == (2, 3, 6)
+    assert draft.token_ids == tuple(range(0, manifest.model.vocab_size, 2))
+    assert draft.layer.inputs == manifest.layers[0].inputs
+    assert draft.head.inputs == manifest.head.inputs
+    width = manifest.model.hidden_size
+    joined = (draft.states.inputs[0].shape[-1], draft.entry.inputs[0].shape[-1])
+    assert joined == (3 * width, 2 * width)
 
 
 def head_logits(bundle: EngineBundle, spec: EngineSpec, rows: int) -> np.ndarray:
@@ -121,7 +127,7 @@ def test_a_narrow_head_gives_the_bits_of_the_first_tokens(
     bundle = EngineBundle.open(path)
     draft = bundle.manifest.draft_head
     assert draft is not None
-    assert bundle.manifest.draft_layer is None
+    assert bundle.manifest.trained_draft is None
     narrow = head_logits(bundle, draft.engine, rows)
     assert narrow.shape == (rows, tokens)
     whole = np.ascontiguousarray(head_logits(bundle, bundle.manifest.head, rows)[:, :tokens])
@@ -138,12 +144,9 @@ def test_without_drafts_a_bundle_is_what_it_was(
     assert not [key for key in document if "draft" in key]
     with_drafts = EngineBundle.open(drafted("pre_norm", quantize="int8")).manifest
     added = [record for record in with_drafts.files if record not in plain.files]
-    assert sorted(Path(record.path).name for record in added) == [
-        "head_draft.onnx",
-        "layer_draft.onnx",
-        "layer_draft.weights",
-    ]
-    left = {"draft_layer": None, "draft_head": None, "files": plain.files}
+    files = {f"{part}.{suffix}" for part in PARTS for suffix in ("onnx", "weights")}
+    assert {Path(record.path).name for record in added} == files
+    left = {"trained_draft": None, "files": plain.files}
     assert with_drafts.model_copy(update=left).with_digest() == plain
 
 
@@ -165,7 +168,7 @@ def test_equal_input_gives_equal_bundles(
     )
     report = export(config)
     assert report.digest == first.digest
-    assert [engine.name for engine in report.engines[-2:]] == ["layer_draft", "head_draft"]
+    assert [engine.name for engine in report.engines[-4:]] == PARTS
 
 
 def truncate(directory: Path) -> None:
@@ -184,10 +187,27 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no tensors": (lambda path: (path / TENSORS_NAME).unlink(), "has no draft_layer.safetensors"),
     "truncated": (truncate, "the file is truncated"),
     "no JSON": (lambda path: (path / FACTS_NAME).write_text("{"), "is not JSON"),
-    "another format": (lambda path: change_facts(path, {"format": 2}), "format: Input should be 1"),
-    "no place": (lambda path: change_facts(path, {"behind": None}), "behind: Input should be"),
-    "behind no layer": (lambda path: change_facts(path, {"behind": 0}), "allowed: 1 to 5"),
-    "behind too many": (lambda path: change_facts(path, {"behind": 6}), "is behind 6 layers"),
+    "another format": (lambda path: change_facts(path, {"format": 1}), "format: Input should be 2"),
+    "no states": (lambda path: change_facts(path, {"reads": None}), "reads: Input should be"),
+    "two states": (lambda path: change_facts(path, {"reads": [1, 6]}), "at least 3 items"),
+    "embeddings as a state": (
+        lambda path: change_facts(path, {"reads": [0, 3, 6]}),
+        "reads states behind 0, 3, 6 layers; allowed: ascending, 1 to 6",
+    ),
+    "a state above all": (lambda path: change_facts(path, {"reads": [1, 3, 7]}), "1, 3, 7 layers"),
+    "states in disorder": (lambda path: change_facts(path, {"reads": [3, 1, 6]}), "3, 1, 6 layers"),
+    "tokens in disorder": (
+        lambda path: change_facts(path, {"token_ids": [1, 0, *range(2, 66)]}),
+        "has token_ids that are not ascending and below the vocabulary's 131",
+    ),
+    "a token too many": (
+        lambda path: change_facts(path, {"token_ids": [*range(65), 131]}),
+        "has token_ids that are not",
+    ),
+    "fewer tokens than rows": (
+        lambda path: change_facts(path, {"token_ids": [*range(65)]}),
+        r"head.lm_head.weight is \[66, 32\]; expected \[65, 32\]",
+    ),
     "another width": (
         lambda path: change_facts(path, {"model.hidden_size": 64}),
         "was trained for a model of hidden_size 64; pre_norm has 32",
@@ -201,8 +221,8 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         "was trained for weights of SHA-256 000000000000…; those of pre_norm have ",
     ),
     "a tensor less": (
-        lambda path: change_tensors(path, lambda tensors: tensors.pop("fc1.weight")),
-        "fc1.weight is missing from draft_layer.safetensors",
+        lambda path: change_tensors(path, lambda tensors: tensors.pop("layer.fc1.weight")),
+        "layer.fc1.weight is missing from draft_layer.safetensors",
     ),
     "a tensor more": (
         lambda path: change_tensors(path, lambda tensors: tensors.update(other=np.ones(2, "f4"))),
@@ -210,9 +230,9 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another shape": (
         lambda path: change_tensors(
-            path, lambda tensors: tensors.update({"fc1.bias": np.ones(2, "f4")})
+            path, lambda tensors: tensors.update({"layer.fc1.bias": np.ones(2, "f4")})
         ),
-        r"fc1.bias is \[2\]; expected \[96\]",
+        r"layer.fc1.bias is \[2\]; expected \[96\]",
     ),
 }
 
@@ -270,19 +290,6 @@ def test_options_that_ask_for_what_can_not_be_are_refused(
         plan_export(ExportConfig(model=str(checkpoint("pre_norm")), **chosen))
 
 
-@pytest.mark.parametrize("options", UNPACKED, ids=named)
-def test_a_head_that_can_not_be_cut_is_left_out_with_a_warning(
-    options: dict[str, Any], checkpoint: Checkpoints, draft_of: Callable[..., Path]
-) -> None:
-    config = ExportConfig(
-        model=str(checkpoint("untied")), draft_layer=draft_of("untied"), **options
-    )
-    plan = plan_export(config)
-    assert plan.drafts.behind == 1
-    assert plan.drafts.head_tokens is None
-    assert [text for text in plan.warnings if text.startswith("no narrow head for drafts: ")]
-
-
 @pytest.mark.parametrize("options", [*PACKED, *UNPACKED[:2]], ids=named)
 def test_a_head_can_be_cut_where_it_is_packed(options: dict[str, Any]) -> None:
     precision = ExportConfig(model="m", kernels="skipdec", **options).precision()
@@ -298,15 +305,6 @@ def test_a_head_in_blocks_of_another_size_is_told_the_sizes() -> None:
     assert reason.endswith("choose a block size of 32, 64 or 128 and accuracy level 4")
 
 
-def test_no_narrow_head_on_request_is_no_warning(
-    checkpoint: Checkpoints, draft_of: Callable[..., Path]
-) -> None:
-    model = str(checkpoint("untied"))
-    plan = plan_export(ExportConfig(model=model, draft_layer=draft_of("untied", 3), draft_head=0))
-    assert plan.drafts.behind == 3
-    assert not plan.drafts.warnings
-
-
 def test_planned_sizes_count_the_draft_layer(
     drafted: Callable[..., Path], draft_of: Callable[..., Path], checkpoint: Checkpoints
 ) -> None:
@@ -315,8 +313,10 @@ def test_planned_sizes_count_the_draft_layer(
     )
     plan = plan_export(config)
     manifest = EngineBundle.open(drafted("pre_norm", quantize="int8")).manifest
-    assert [engine.name for engine in plan.engines[-2:]] == ["candidates", "layer_draft"]
-    assert plan.engines[-1].size == plan.engines[1].size
+    assert [engine.name for engine in plan.engines[-5:]] == ["candidates", *PARTS]
+    sizes = {engine.name: engine.size for engine in plan.engines}
+    assert sizes["layer_draft"] == sizes["layer_001"]
+    assert sizes["head_trained"] < sizes["head"]
     assert plan.size >= sum(record.size for record in manifest.files)
 
 
@@ -328,7 +328,9 @@ def test_verification_finds_other_weights_in_the_draft_layer(
     bundle = drafted("pre_norm", quantize="int8")
     problems = verified(bundle, model, draft_layer=other).problems
     assert problems
-    assert all(problem.startswith("engine layer_draft: ") for problem in problems)
+    assert all(
+        problem.startswith(tuple(f"engine {part}: " for part in PARTS)) for problem in problems
+    )
 
 
 def test_verification_says_that_a_draft_layer_was_not_compared(
@@ -343,11 +345,11 @@ def test_verification_says_that_a_draft_layer_was_not_compared(
         verified(plain, model, draft_layer=bundle)
 
 
-def test_verification_refuses_a_layer_from_another_place(
+def test_verification_refuses_a_layer_that_reads_other_states(
     drafted: Callable[..., Path], draft_of: Callable[..., Path], checkpoint: Checkpoints
 ) -> None:
-    bundle, other = drafted("pre_norm", quantize="int8"), draft_of("pre_norm", 2)
-    with pytest.raises(VerificationError, match=r"behind 1 layers; that of .* is behind 2"):
+    bundle, other = drafted("pre_norm", quantize="int8"), draft_of("pre_norm", (1, 3, 6))
+    with pytest.raises(VerificationError, match="reads other states, or scores other tokens, than"):
         verified(bundle, checkpoint("pre_norm"), draft_layer=other)
 
 
@@ -361,7 +363,7 @@ def test_a_build_leaves_drafts_out_and_says_so(
         )
     )
     assert [engine.name for engine in plan.engines[-2:]] == ["head", "candidates"]
-    assert any("layer_draft and head_draft, for drafts alone, are left" in w for w in plan.warnings)
+    assert any(f"{' and '.join(PARTS)}, for drafts alone, are left" in w for w in plan.warnings)
 
 
 def command(*arguments: str) -> str:
@@ -370,16 +372,15 @@ def command(*arguments: str) -> str:
     return result.stdout
 
 
-def test_inspect_shows_drafts_or_why_there_is_no_head(drafted: Callable[..., Path]) -> None:
-    whole, headless = drafted("untied", quantize="int8"), drafted("untied")
+def test_inspect_shows_drafts(drafted: Callable[..., Path]) -> None:
+    whole, headless = drafted("untied", quantize="int8", draft_head=64), drafted("untied")
     shown = command("inspect", str(whole), "--show", "engines")
-    assert "for drafts: a layer of their own behind layer 0" in shown
+    assert "for drafts: a layer that reads states behind 2, 3, 6 layers" in shown
     assert "a head of the first 64 of 131 tokens" in shown
     assert "layer_draft" in shown
-    assert "no narrow head (the head can't be cut: its weights are float32" in command(
-        "inspect", str(headless)
-    )
+    assert "of the first" not in command("inspect", str(headless))
     document = json.loads(command("inspect", str(whole), "--json", "--show", "engines"))
+    assert document["draft_engines"]["reads"] == [2, 3, 6]
     assert document["draft_engines"]["head_tokens"] == 64
     assert document["engines"][-1]["weights_bytes"] == 0
 
@@ -390,4 +391,4 @@ def test_a_dry_run_shows_drafts(checkpoint: Checkpoints, draft_of: Callable[...,
     shown = command("export", model, *options, "--dry-run")
     assert "own+trained" in shown
     assert "layer_draft" in shown
-    assert "a layer of their own behind layer 0, a head of the first 64 tokens" in shown
+    assert "a layer that reads states behind 2, 3, 6 layers, for 66 tokens" in shown

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from skipdec.engines.manifest import EngineKind
-from skipdec.exporter.architecture.architecture import engine_parameters
+from skipdec.calib.tuning.draft import layers_read
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.checkpoint.draft_layer import (
     FACTS_NAME,
     TENSORS_NAME,
     DraftedModel,
     DraftLayerFacts,
-    layer_prefix,
+    draft_tensors,
 )
 from skipdec.exporter.config import CheckpointSource
 
@@ -26,25 +25,31 @@ from skipdec.exporter.config import CheckpointSource
 def write_draft_layer(
     directory: Path,
     model: str,
-    behind: int = 1,
+    reads: tuple[int, int, int] | None = None,
     *,
     seed: int = 7,
     **source: Any,  # noqa: ANN401
 ) -> Path:
-    """Write a layer for the checkpoint ``model``: matrices N(0, 0.2), vectors near 0 or 1."""
+    """Write a layer for the checkpoint ``model``: matrices N(0, 0.2), vectors near 0 or 1.
+
+    It reads the states that a tuned one reads, unless told others, and scores every other token.
+    """
     checkpoint = open_checkpoint(CheckpointSource(model=model, **source))
-    prefix = layer_prefix(checkpoint.model)
+    token_ids = tuple(range(0, checkpoint.model.vocab_size, 2))
+    own_head = {"vocab_size": len(token_ids), "tie_word_embeddings": False}
     torch.manual_seed(seed)
     tensors = {}
-    for parameter in engine_parameters(EngineKind.LAYER, checkpoint.model, 0):
-        for index, name in enumerate(parameter.sources):
-            shape = parameter.source_shape(index)
-            values = torch.randn(shape) * (0.2 if len(shape) > 1 else 0.1)
-            is_gain = name.endswith("norm.weight")
-            tensors[name.removeprefix(prefix)] = values + 1 if is_gain else values
+    for name, _, shape in draft_tensors(checkpoint.model.model_copy(update=own_head)):
+        values = torch.randn(shape) * (0.2 if len(shape) > 1 else 0.1)
+        is_gain = name.endswith("norm.weight") or ".norms." in name
+        tensors[name] = values + 1 if is_gain else values
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / TENSORS_NAME)
-    facts = DraftLayerFacts(behind=behind, model=DraftedModel.of(checkpoint))
+    facts = DraftLayerFacts(
+        reads=reads or layers_read(checkpoint.model.num_layers),
+        token_ids=token_ids,
+        model=DraftedModel.of(checkpoint),
+    )
     (directory / FACTS_NAME).write_text(facts.model_dump_json(indent=2))
     return directory
 

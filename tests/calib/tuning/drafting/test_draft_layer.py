@@ -143,8 +143,8 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
         **{f"entry.norms.{index}.weight": [32] for index in range(2)},
         "states.product.weight": [32, 96],
         "entry.product.weight": [32, 64],
-        "head.model.decoder.final_layer_norm.weight": [32],
-        "head.model.decoder.final_layer_norm.bias": [32],
+        "head.decoder.final_layer_norm.weight": [32],
+        "head.decoder.final_layer_norm.bias": [32],
         "head.lm_head.weight": [len(kept), 32],
     }
 
