@@ -78,9 +78,6 @@ def check_contract(manifest: Manifest) -> None:
     """
     layers = manifest.layers
     scored = dict.fromkeys(manifest.all_engines, manifest.model.vocab_size)  # tokens of the logits
-    if manifest.draft_layer is not None:
-        layers = (*layers, manifest.draft_layer.engine)
-        scored[manifest.draft_layer.engine] = manifest.model.vocab_size
     if (trained := manifest.trained_draft) is not None:
         layers = (*layers, trained.layer)
         scored |= dict.fromkeys(trained.engines, len(trained.token_ids))

@@ -143,13 +143,6 @@ def _is_called(name: str, kind: EngineKind) -> Callable[[EngineSpec], EngineSpec
     return check
 
 
-class DraftLayer(Record):
-    """A layer of drafts alone, trained to continue the model's first layers to its final norm."""
-
-    behind: int = Field(ge=1, le=MAX_LAYERS, description="the model's layers that run before it")
-    engine: Annotated[EngineSpec, AfterValidator(_is_called(DRAFT_LAYER, EngineKind.LAYER))]
-
-
 _NUM_READ = NUM_JOINED[EngineKind.STATES]
 
 

@@ -22,7 +22,6 @@ from ..errors import BundleError, shown
 from .engine_spec import (
     BuildSpec,
     DraftHead,
-    DraftLayer,
     EngineKind,
     EngineSpec,
     FileRecord,
@@ -44,7 +43,7 @@ MAX_END_TOKENS = constants.integer("max_end_tokens")
 
 _OPTIONAL = (  # of the manifest; left out where absent
     *("kernels", "end_token_ids", "prompt_template", "chat_template", "requires"),
-    *("draft", "draft_layer", "trained_draft", "draft_head", "sampling_defaults"),
+    *("draft", "trained_draft", "draft_head", "sampling_defaults"),
 )
 
 
@@ -77,9 +76,6 @@ class Manifest(Record):
     )
     draft: str | None = Field(
         default=None, description="what the draft option auto stands for; absent: own"
-    )
-    draft_layer: DraftLayer | None = Field(
-        default=None, description="of --draft-layer; absent: none"
     )
     trained_draft: TrainedDraft | None = Field(
         default=None, description="of --draft-layer; absent: none"
@@ -217,12 +213,7 @@ class Manifest(Record):
     @model_validator(mode="after")
     def _check_drafts(self) -> Self:
         """Check what drafts have, against the model whose layers and head they share."""
-        layer, head, model = self.draft_layer, self.draft_head, self.model
-        if layer is not None and not 1 <= layer.behind < model.num_layers:
-            raise ValueError(
-                f"draft_layer is behind {layer.behind} layers; allowed: 1 to "
-                f"{model.num_layers - 1}, as the model has {model.num_layers}"
-            )
+        head, model = self.draft_head, self.model
         if (trained := self.trained_draft) is not None:
             _check_trained(trained, model)
         if head is not None and head.tokens >= model.vocab_size:
@@ -241,8 +232,7 @@ class Manifest(Record):
     def draft_engines(self) -> tuple[EngineSpec, ...]:
         """Return the engines that only drafts run, the layer before the head."""
         trained = () if self.trained_draft is None else self.trained_draft.engines
-        others = (part.engine for part in (self.draft_layer, self.draft_head) if part)
-        return (*trained, *others)
+        return trained if self.draft_head is None else (*trained, self.draft_head.engine)
 
     @property
     def all_engines(self) -> tuple[EngineSpec, ...]:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from ...engines.manifest import DraftLayer, Manifest
+from ...engines.manifest import Manifest
 from ..schedule import LayerPlan
 from .config import DraftPart
 
 
-def draft_plan(
-    part: DraftPart, num_layers: int, draft_layer: DraftLayer | None = None
-) -> LayerPlan:
+def draft_plan(part: DraftPart, num_layers: int) -> LayerPlan:
     """Return the layers that ``part`` runs of a model of ``num_layers``.
 
-    Worked, 12 layers: ``ends:3`` runs 0, 10, 11 and ``first:3`` runs 0, 1, 2. ``trained`` with a
-    draft layer behind layer 0 runs 0 and 12: the draft layer has the number behind the model's last
-    one.
+    Worked, 12 layers: ``ends:3`` runs 0, 10, 11 and ``first:3`` runs 0, 1, 2.
     """
-    if draft_layer is not None and part.name == "trained":
-        return LayerPlan((*range(draft_layer.behind), num_layers))
     assert part.number is not None, "a part that runs layers of the model names their number"
     if part.name == "first":
         return LayerPlan(tuple(range(part.number)))
@@ -41,9 +35,22 @@ def byte_share(manifest: Manifest, plan: LayerPlan) -> float:
     tokens by the bundle's narrow head, if it has one.
     """
     embed, *layers, head = (engine.step_bytes for engine in manifest.engines)
-    whole = embed + sum(layers) + head
-    if manifest.draft_layer is not None:
-        layers.append(manifest.draft_layer.engine.step_bytes)
     if manifest.draft_head is not None:
         head = manifest.draft_head.engine.step_bytes
-    return (embed + sum(layers[layer] for layer in plan) + head) / whole
+    return (embed + sum(layers[layer] for layer in plan) + head) / _pass_bytes(manifest)
+
+
+def trained_share(manifest: Manifest) -> float:
+    """Return the same for a step of the bundle's trained drafts but the first behind a pass.
+
+    That one also reads the weights that join the states of a pass, about a tenth more.
+    """
+    draft = manifest.trained_draft
+    assert draft is not None, "drafts were resolved against the bundle"
+    read = (draft.entry, draft.layer, draft.head, manifest.engines[0])
+    return sum(engine.step_bytes for engine in read) / _pass_bytes(manifest)
+
+
+def _pass_bytes(manifest: Manifest) -> int:
+    """Return the bytes that a pass reads at full depth."""
+    return sum(engine.step_bytes for engine in manifest.engines)

@@ -14,7 +14,7 @@ from ...engines.targets import default_device, target_of
 from ..schedule import ExitSchedule, LayerPlan
 from ..schedule.text import format_schedule
 from .config import DraftConfig, DraftPart, is_auto, parse_draft
-from .layers import byte_share, depth_problem, draft_plan
+from .layers import byte_share, depth_problem, draft_plan, trained_share
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_CACHED_TEXTS = 128
@@ -44,10 +44,9 @@ class DraftResolver:
     def warn_of_unused(self, config: DraftConfig | None, schedules: Sequence[ExitSchedule]) -> None:
         """Log, once, that drafts of layers run some that no token of ``schedules`` runs."""
         for part in () if config is None else config.parts:
-            if not part.runs_layers:
+            if part.number is None:
                 continue
-            num_layers = self.manifest.model.num_layers
-            needed = {layer for layer in self.plan(part) if layer < num_layers}
+            needed = set(self.plan(part))
             # Later plans of a schedule are parts of its first.
             shallow = [one for one in schedules if not needed.issubset(one.plan(0))]
             if shallow and len(shallow) == len(schedules):
@@ -58,12 +57,14 @@ class DraftResolver:
                 )
 
     def plan(self, part: DraftPart) -> LayerPlan:
-        """Return the layers that a part of resolved drafts runs."""
-        return draft_plan(part, self.manifest.model.num_layers, self.manifest.draft_layer)
+        """Return the layers of the model that a part of resolved drafts runs."""
+        return draft_plan(part, self.manifest.model.num_layers)
 
-    def draft_prior(self, plan: LayerPlan) -> float:
-        """Return what a draft step of ``plan`` should cost, in passes over one token."""
-        return byte_share(self.manifest, plan)
+    def draft_prior(self, part: DraftPart) -> float:
+        """Return what a draft step of a part should cost, in passes over one token."""
+        if part.name == "trained":
+            return trained_share(self.manifest)
+        return byte_share(self.manifest, self.plan(part))
 
     @cached_property
     def _warn_once(self) -> Callable[[str], None]:
@@ -91,7 +92,7 @@ class DraftResolver:
             kernels=manifest.kernels,
             precision=manifest.precision,
             num_layers=manifest.model.num_layers,
-            has_draft_layer=manifest.draft_layer is not None,
+            has_draft_layer=manifest.trained_draft is not None,
         )
         if problems:
             raise UsageError("draft", *problems)

@@ -169,12 +169,12 @@ class SlotMemory:
     ) -> PromptRow:
         """Make the rows that continue a prompt by up to ``max_tokens`` tokens each.
 
-        A draft layer holds the positions of all of these tokens but the last.
+        A draft layer holds entries of all of these tokens but the last, and none of the prompt.
         """
         plan = plan_kv_cache(self.layout, schedule, [len(tokens)], [max_tokens], scratch_rows=1)
         capacities = plan.capacities
         if self.has_draft_layer:
-            capacities += (len(tokens) + max_tokens - 1 if max_tokens > 1 else 0,)
+            capacities += (max(0, max_tokens - 1),)
         return PromptRow(rows[0], tokens, schedule, capacities, tuple(rows[1:]), owner)
 
     def alone(self, row: PromptRow, *, in_chunks: bool) -> int:

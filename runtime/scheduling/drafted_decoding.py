@@ -11,6 +11,7 @@ from ..drafting.acceptance import Guesses
 from ..drafting.config import DraftConfig, DraftPart
 from ..drafting.memory import DraftMemory
 from ..drafting.policy import Offer
+from ..schedule import LayerPlan
 from ..stitching.protocol import StepRow
 from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.logits import StepLogits
@@ -288,10 +289,11 @@ def make_decoding(
     memory = loaded.draft_memory
 
     def by_layers(part: DraftPart) -> Drafter:
-        plan = loaded.drafts.plan(part)
-        prior = loaded.drafts.draft_prior(plan)
-        kind = TrainedDrafter if part.name == "trained" else LayerDrafter
-        return kind(str(part), plan, loaded.engines, slots, memory.costs, prior)
+        prior = loaded.drafts.draft_prior(part)
+        shared = loaded.engines, slots, memory.costs, prior
+        if part.name == "trained":
+            return TrainedDrafter(str(part), LayerPlan(()), *shared)
+        return LayerDrafter(str(part), loaded.drafts.plan(part), *shared)
 
     loaded.engines.load_drafts(draft)
     makers: Mapping[str, Callable[[DraftPart], Drafter]] = {

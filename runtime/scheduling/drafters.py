@@ -25,8 +25,6 @@ class RowDrafts:
     learned: int
     index: LookupIndex = field(default_factory=LookupIndex)
     results: dict[str, RowResults] = field(default_factory=dict)  # by source
-    num_seen: int = 0  # tokens of which the draft layer holds keys and values
-    fed: list[int] = field(default_factory=list)  # by its last draft, behind these
 
     @classmethod
     def of(cls, row: Row) -> RowDrafts:

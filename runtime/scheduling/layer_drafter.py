@@ -13,6 +13,7 @@ from ..schedule import LayerPlan
 from ..stitching.loaded import EngineLock
 from ..stitching.protocol import DraftRow
 from ..stitching.slot_stitcher import SlotStitcher
+from ..tokens.logits import StepLogits
 from .drafters import Drafter, RowDrafts, room_of
 from .running_request import Row
 
@@ -74,12 +75,11 @@ class LayerDrafter(Drafter):
     def _step(self, rows: Sequence[tuple[Row, list[int]]], ahead: int) -> None:
         """Add to each row's tokens the one ``ahead`` tokens behind its next."""
         start = self._engines.clock()
-        logits = self._slots.draft(
+        logits = self._draft(
             [
                 DraftRow(row.number, (tokens or row.token_ids)[-1], row.num_positions + len(tokens))
                 for row, tokens in rows
-            ],
-            self._plan,
+            ]
         )
         for index, (row, tokens) in enumerate(rows):
             tokens.append(logits.propose(index, row.sampler, ahead))
@@ -90,6 +90,9 @@ class LayerDrafter(Drafter):
             self._engines.clock() - start,
             is_first=self._slots.has_found_route,
         )
+
+    def _draft(self, rows: Sequence[DraftRow]) -> StepLogits:
+        return self._slots.draft(rows, self._plan)
 
     @override
     def reach(self, row: Row, most: int) -> int:
@@ -106,41 +109,16 @@ class LayerDrafter(Drafter):
 
 
 class TrainedDrafter(LayerDrafter):
-    """Proposes what the bundle's own draft layer makes of the rows' texts.
+    """Proposes what the bundle's trained draft layer makes of the states of the rows' last pass.
 
-    It runs behind the model's first layers and has keys and values of its own, which only drafts
-    write. So it first feeds what it has not seen of a text: the prompt before the first draft, and
-    later what was written without it. Prompts and passes without drafts cost no more than before.
-
-    Worked: it drafted d1 d2 d3 at positions 7, 8, 9, fed the text's token of position 6 and d1, d2
-    behind it, and d1 held. Positions 6 and 7 are seen; 8 is the next that it feeds.
+    It has keys and values of its own and needs no layer of the rows' plans, so it drafts at every
+    depth.
     """
 
-    @cached_property
     @override
-    def _needed(self) -> frozenset[int]:
-        return frozenset(self._plan.layers[:-1])  # all but the draft layer
+    def _draft(self, rows: Sequence[DraftRow]) -> StepLogits:
+        return self._slots.draft_trained(rows)
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-        with self._engines.step():
-            for one in rows:
-                self._show(one)
-        proposed = super().propose(rows, most)
-        for one, guesses in zip(rows, proposed, strict=True):
-            if guesses.tokens:
-                one.fed = [one.tokens[-1], *guesses.tokens[:-1]]
-        return proposed
-
-    def _show(self, drafts: RowDrafts) -> None:
-        """Feed the draft layer what it has not seen of the row's text, all but the last token."""
-        tokens = drafts.tokens
-        for token in drafts.fed:
-            if drafts.num_seen == len(tokens) - 1 or tokens[drafts.num_seen] != token:
-                break
-            drafts.num_seen += 1
-        drafts.fed = []
-        unseen = tokens[drafts.num_seen : -1]
-        if unseen:
-            self._slots.follow(drafts.row.number, unseen, drafts.num_seen, self._plan)
-            drafts.num_seen = len(tokens) - 1
+    def reach(self, row: Row, most: int) -> int:
+        return min(most, room_of(row))

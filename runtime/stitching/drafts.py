@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from threading import Lock
+from typing import NamedTuple
 
 from ...engines.backends.session import EngineBackend, EngineSession
 from ...engines.bundle import EngineBundle
-from ...engines.manifest import EngineKind, EngineSpec
+from ...engines.manifest import DRAFT_HEAD, EngineSpec, TrainedDraft
+
+
+class TrainedEngines(NamedTuple):
+    """The engines of trained drafts, loaded."""
+
+    spec: TrainedDraft
+    states: EngineSession
+    entry: EngineSession
+    layer: EngineSession
+    head: EngineSession
 
 
 class DraftEngines:
-    """The draft layer and the narrow head of ``bundle``; nothing is read until they are used.
+    """The trained draft and the narrow head of ``bundle``; nothing is read until they are used.
 
-    Loading hashes the layer's weights where the bundle asks for it; the narrow head reads the
-    weights of the head, which were hashed with it. Raises the errors of the backend's ``load``. Any
-    thread may load them.
+    Loading hashes weights where the bundle asks for it; the narrow head reads the weights of the
+    head, which were hashed with it. Raises the errors of the backend's ``load``. Any thread may
+    load them.
     """
 
     def __init__(self, bundle: EngineBundle, backend: EngineBackend) -> None:
@@ -24,22 +35,23 @@ class DraftEngines:
         self._loaded: dict[str, EngineSession] = {}  # by name
 
     @property
-    def layer(self) -> EngineSession | None:
-        """The draft layer, behind the model's first ``behind`` layers; None: there is none."""
-        draft = self._bundle.manifest.draft_layer
-        return None if draft is None else self._load(draft.engine)
+    def trained(self) -> TrainedEngines | None:
+        """The engines of trained drafts; None: there are none."""
+        draft = self._bundle.manifest.trained_draft
+        return None if draft is None else TrainedEngines(draft, *map(self._load, draft.engines))
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Behind how many layers passes leave states; empty until trained drafts are loaded."""
+        draft = self._bundle.manifest.trained_draft
+        is_loaded = draft is not None and draft.layer.name in self._loaded
+        return draft.reads if draft is not None and is_loaded else ()
 
     @property
     def head(self) -> EngineSession | None:
         """The head of the first ``head_tokens`` tokens; None: there is none."""
         draft = self._bundle.manifest.draft_head
         return None if draft is None else self._load(draft.engine)
-
-    @property
-    def behind(self) -> int | None:
-        """Number of the model's layers that run before the draft layer; None without one."""
-        draft = self._bundle.manifest.draft_layer
-        return None if draft is None else draft.behind
 
     @property
     def head_tokens(self) -> int | None:
@@ -50,7 +62,7 @@ class DraftEngines:
     def _load(self, engine: EngineSpec) -> EngineSession:
         with self._loading:
             if engine.name not in self._loaded:
-                is_checked = engine.kind is EngineKind.HEAD or self._backend.hashes_weights(engine)
+                is_checked = engine.name == DRAFT_HEAD or self._backend.hashes_weights(engine)
                 with self._bundle.weights_checked(() if is_checked else (engine,)):
                     self._loaded[engine.name] = self._backend.load(self._bundle, engine)
             return self._loaded[engine.name]

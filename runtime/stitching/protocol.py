@@ -8,7 +8,7 @@ running batch through them; ``host/`` has both for engines that run at once on n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -100,9 +100,12 @@ class Stitcher(ABC):
     drafts: DraftEngines | None = None
 
     def load_drafts(self, *, layer: bool) -> None:
-        """Load the bundle's narrow head, and its draft layer if ``layer``, where it has them."""
+        """Load the narrow head, and the trained drafts if ``layer``, where the bundle has them.
+
+        Once these are loaded, prompts and passes keep the states that they read.
+        """
         if self.drafts is not None:
-            _ = layer and self.drafts.layer, self.drafts.head  # loaded on first use
+            _ = layer and self.drafts.trained, self.drafts.head  # loaded on first use
 
     @abstractmethod
     def prefill(
@@ -135,20 +138,6 @@ class Stitcher(ABC):
         Layer l runs the prompt's first ``active_lengths[l]`` tokens. With int8 products the bits
         are those of the whole prompt at once. Returns the logits of the last token, valid until
         the next call, if this is the prompt's last chunk.
-        """
-
-    @abstractmethod
-    def follow(
-        self,
-        tokens: Sequence[int],
-        start: int,
-        layers: Iterable[int],
-        bucket: int | None,
-        caches: LayerCaches,
-    ) -> None:
-        """Run one row's tokens from position ``start`` on through ``layers``, for their caches.
-
-        The bundle's draft layer has the number behind the model's last layer.
         """
 
     @abstractmethod

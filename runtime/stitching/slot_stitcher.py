@@ -25,8 +25,6 @@ _PREFIX_SHARE = integer("prefix_share")  # prefixes take at most a quarter of th
 # tokens of OPT-1.3b in int8 on two cores.
 _MIN_KEPT_TOKENS = integer("min_kept_tokens")
 
-_FOLLOWED_TOKENS = 256  # of one call: more would only cost activation memory
-
 
 class SlotStitcher(ABC):
     """Reserves KV memory for rows, runs their prompts and passes, and lets them leave layers.
@@ -203,27 +201,20 @@ class SlotStitcher(ABC):
         theirs. Returns the logits of the rows in the given order, valid until the next call: of
         the tokens that the bundle's narrow head scores, if it has one.
 
-        The bundle's draft layer has the number behind the model's last layer; its keys and values
-        are those that `follow` and earlier draft steps wrote.
-
         Raises UsageError, before anything has changed, for tokens that cannot be fed.
         """
 
-    def follow(self, row: int, tokens: Sequence[int], start: int, plan: LayerPlan) -> None:
-        """Feed a row's written tokens from position ``start`` on to the layers of ``plan``.
+    @abstractmethod
+    def draft_trained(self, rows: Sequence[DraftRow]) -> StepLogits:
+        """Run one token of each row through the bundle's draft layer, to guess what follows.
 
-        The model's layers write what they hold already, bit for bit; the draft layer among them
-        gets the keys and values of tokens that it has not seen.
+        Behind a pass each row begins with the token that it feeds next, at the position behind what
+        is written of it; the draft layer reads the states of the pass, or of the prompt. It goes on
+        with guesses at the positions behind. Returns the logits of the tokens that the draft layer
+        scores, of the rows in the given order, valid until the next call.
+
+        Raises UsageError, before anything has changed, for tokens that cannot be fed.
         """
-
-        def caches(layer: int) -> tuple[Tensor, Tensor]:
-            slot = self._cache.residents(layer).index(row)
-            key, value = self._cache.first(layer, slot + 1)
-            return key[slot:], value[slot:]
-
-        for done in range(0, len(tokens), _FOLLOWED_TOKENS):
-            some = tokens[done : done + _FOLLOWED_TOKENS]
-            self._engines.follow(some, start + done, plan, self._bucket, caches)
 
     @property
     def runs_ahead(self) -> bool:

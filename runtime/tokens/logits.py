@@ -42,6 +42,17 @@ class HostLogits(StepLogits):
 
 
 @dataclass(frozen=True)
+class KeptLogits(HostLogits):
+    """Logits float32 [rows, N] of some tokens alone, ``token_ids`` int64 [N], ascending."""
+
+    token_ids: Array
+
+    @override
+    def propose(self, row: int, sampler: Sampler, index: int) -> int:
+        return sampler.propose(self.logits[row], index, self.token_ids)
+
+
+@dataclass(frozen=True)
 class SharedLogits(StepLogits):
     """Logits that several rows read: row r has those at ``indices[r]`` of ``logits``."""
 

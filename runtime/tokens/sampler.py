@@ -104,20 +104,22 @@ class Sampler:
             self._peeked.append(self._random.random())
         return self._peeked[index]
 
-    def propose(self, logits: Logits, index: int) -> int:
+    def propose(self, logits: Logits, index: int, token_ids: Array | None = None) -> int:
         """Return what would be drawn from ``logits`` as the ``index``-th next token.
 
-        ``logits`` float32 [V], or fewer, of the vocabulary's first tokens. Changes nothing:
-        penalties are those of the tokens drawn so far. Of logits from which no token can be drawn
-        it returns any token.
+        ``logits`` float32 [V], or fewer: of ``token_ids``, ascending, or of the vocabulary's first
+        tokens. Changes nothing: penalties are those of the tokens drawn so far. Of logits from
+        which no token can be drawn it returns any token.
         """
         if len(logits) < self._vocab_size and self._adjusts:
             whole = np.full(self._vocab_size, -np.inf, np.float32)  # [V]
-            whole[: len(logits)] = logits
-            logits = whole
+            whole[slice(len(logits)) if token_ids is None else token_ids] = logits
+            logits, token_ids = whole, None
         adjusted = self._adjust(logits, self._num_sampled + index)
-        token_id = self._choose(adjusted, None if self._random is None else self.peek(index))
-        return 0 if token_id is None else token_id
+        chosen = self._choose(adjusted, None if self._random is None else self.peek(index))
+        if chosen is None:
+            return 0
+        return chosen if token_ids is None else int(token_ids[chosen])
 
     @property
     def takes_best(self) -> bool:

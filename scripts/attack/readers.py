@@ -79,7 +79,7 @@ class Tampering:
             lambda document: [
                 *(document["model"], document["precision"], document["kv_cache"]),
                 *(document["engines"], document["files"], document["candidates"]),
-                *(document.get("draft_layer"), document.get("draft_head")),
+                *(document.get("trained_draft"), document.get("draft_head")),
             ],
         )
 

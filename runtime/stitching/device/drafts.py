@@ -31,7 +31,7 @@ class DeviceDrafts:
     def __init__(self, engines: DeviceStitcher, cache: SlotCache) -> None:
         self._engines = engines
         self._cache = cache
-        self._num_layers = cache.memory.num_layers  # of the model, without a draft layer
+        self._num_layers = cache.memory.num_layers  # of the model
         self._layouts: list[_LaidOut] = []  # of the last steps, the latest first
 
     def run(self, rows: Sequence[DraftRow], plan: LayerPlan) -> StepLogits:
@@ -41,7 +41,7 @@ class DeviceDrafts:
         fed = laid_out.rows.fed(self._cache, rows)
         drafts = self._engines.drafts
         narrow = drafts is not None and drafts.head_tokens is not None
-        kind = StepKind(has_draft_layer=self._num_layers in plan, narrow=narrow)
+        kind = StepKind(narrow=narrow)
         steps = self._engines.steps(self._cache.memory.limits, kind)
         return steps.enqueue(laid_out.layout, fed, self._cache.first).wait()
 
@@ -53,8 +53,7 @@ class DeviceDrafts:
             if known.rows.serves(self._cache, rows, plan):
                 return known
         found = DraftRows.of(self._cache, rows, plan)
-        count = max(self._num_layers, *(layer + 1 for layer in plan))
-        residents = [found.residents.get(layer, ()) for layer in range(count)]
+        residents = [found.residents.get(layer, ()) for layer in range(self._num_layers)]
         numbers = [*found.numbers, *found.others]
         layout = StepLayout.of(numbers, residents, self._engines.max_rows)
         laid_out = _LaidOut(found, layout)

@@ -121,6 +121,10 @@ class DeviceSlotStitcher(SlotStitcher):
         return self._drafts.run(rows, plan)
 
     @override
+    def draft_trained(self, rows: Sequence[DraftRow]) -> StepLogits:
+        raise UsageError("draft", "is trained, which does not run on devices yet; leave it out")
+
+    @override
     def discard(self, row: int) -> None:
         """Zero the row's slots and free them: what is NaN there spoils the next row's attention."""
         for layer in range(self.memory.num_cached):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
@@ -40,13 +40,12 @@ _KEPT_CAPACITIES = 4
 
 
 class StepKind(NamedTuple):
-    """What steps run: ``width`` tokens per row, and which of the engines that only drafts run.
+    """What steps run: ``width`` tokens per row, and which head.
 
-    A draft step that runs layers of the model alone, and the whole head, is an ordinary step.
+    A draft step that runs the whole head is an ordinary step.
     """
 
     width: int = 1
-    has_draft_layer: bool = False  # behind the model's layers
     narrow: bool = False  # the narrow head in place of head and candidates
 
 
@@ -168,20 +167,6 @@ class DeviceStitcher(Stitcher):
         return None
 
     @override
-    def follow(
-        self,
-        tokens: Sequence[int],
-        start: int,
-        layers: Iterable[int],
-        bucket: int | None,
-        caches: LayerCaches,
-    ) -> None:
-        lengths = {layer: [len(tokens)] for layer in layers}
-        active = [lengths.get(layer, [0]) for layer in range(max(lengths) + 1)]
-        self._run([tokens], start, active, [0], bucket, caches)
-        self.device.synchronize()  # the host's copy of the inputs may change from here on
-
-    @override
     def score(
         self,
         cache: KVCache,
@@ -218,7 +203,6 @@ class DeviceStitcher(Stitcher):
     ) -> DeviceTensor:
         """Run each layer on its prefixes of what stands at ``start``; return the last states.
 
-        ``active_lengths`` may leave out the last layers, and have a draft layer behind the model's.
         Layers that run whole rows read one buffer and write the other. The others read and write
         copies of their prefixes, in the second halves of the buffers.
         """
@@ -234,7 +218,7 @@ class DeviceStitcher(Stitcher):
         buffers = self._buffers.hidden_states(2 * rows if has_parts else rows, padded)
         read, written = (buffer[:rows] for buffer in buffers)  # [rows, S, E] each
         run_once(self.embed, inputs.device | {TensorRole.HIDDEN_STATES_OUT: read})
-        sessions = self._sessions(bucket, len(active_lengths))
+        sessions = self.layers(bucket)
         prepared: dict[Sequence[int], DeviceInputs] = {}  # by the lengths that are active
         for layer, (session, active) in enumerate(zip(sessions, active_lengths, strict=True)):
             if whole[layer]:
@@ -293,15 +277,6 @@ class DeviceStitcher(Stitcher):
             )
             first += height
 
-    def _sessions(self, bucket: int | None, count: int) -> Sequence[EngineSession]:
-        """Return the first ``count`` layers, behind the model's last one the draft layer."""
-        layers = self.layers(bucket)
-        if count <= len(layers):
-            return layers[:count]
-        assert self.drafts is not None
-        assert self.drafts.layer is not None, "drafts were resolved against the bundle"
-        return [*layers, self.drafts.layer]
-
     def _heads(self, kind: StepKind) -> tuple[EngineSession, EngineSession | None]:
         """Return the head, and the engine for candidates if it takes the head's logits."""
         if not kind.narrow:
@@ -311,10 +286,8 @@ class DeviceStitcher(Stitcher):
         return self.drafts.head, None
 
     def _new_steps(self, capacity: int, bucket: int | None, kind: StepKind) -> DeviceSteps:
-        count = len(self.layers(bucket)) + kind.has_draft_layer
-        layers = self._sessions(bucket, count)
         return DeviceSteps(
-            DeviceEngines(self.memory, self.embed, layers, *self._heads(kind)),
+            DeviceEngines(self.memory, self.embed, self.layers(bucket), *self._heads(kind)),
             self._results_of(kind),
             self.capture,
             max_rows=self.max_rows,

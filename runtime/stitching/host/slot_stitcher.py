@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,13 +14,16 @@ from ....engines.manifest import TensorRole
 from ....engines.memory import Array, address_of
 from ...kv.buffers import BufferPool
 from ...kv.cache import SlotCache
+from ...kv.plans import PromptRow
 from ...kv.prefixes import PrefixCache
 from ...schedule import LayerPlan
 from ...tokens.logits import HostLogits
 from ..draft_rows import DraftRows
 from ..protocol import DraftRow, StepRow, active_counts
 from ..slot_stitcher import SlotStitcher
+from .routes import Drafted, Fed, Route, Stop, TokenGroup
 from .stitcher import HostStitcher
+from .trained import HostTrainedDrafts
 from .workspace import Workspace
 
 # Bindings kept for each layer: one per shape of its calls and buffer of its slots. Beyond it all
@@ -30,8 +33,6 @@ _LASTING_ROUTES = 64  # that serve later texts, too
 _KEPT_ROUTES = 16  # the number of guesses changes from pass to pass
 
 
-_Fed = list[tuple[int, tuple[LayerPlan, ...]]]
-_Drafted = tuple[list[int], LayerPlan]
 _Residents = dict[int, list[int]]  # by layer
 _SlotPlaces = tuple[tuple[int, int, int] | None, ...] | None
 
@@ -70,9 +71,11 @@ class HostSlotStitcher(SlotStitcher):
     ) -> None:
         super().__init__(cache, pool, prefixes)
         self._host: HostStitcher | None = engines
-        self._routes: list[_Route] = []  # of the last passes, the latest first
+        self._routes: list[Route] = []  # of the last passes, the latest first
         self._places: tuple[int, _SlotPlaces] | None = None  # by the cache's version
         self._has_found_route = False  # in the last pass
+        has_draft_layer = cache.memory.has_draft_layer
+        self._trained = HostTrainedDrafts(engines, cache) if has_draft_layer else None
 
     @property
     @override
@@ -111,9 +114,35 @@ class HostSlotStitcher(SlotStitcher):
         return route.logits
 
     @override
+    def draft_trained(self, rows: Sequence[DraftRow]) -> HostLogits:
+        assert self._trained is not None, "these slots have no draft layer"
+        return self._trained.step(rows)
+
+    @override
+    def release(self, row: int) -> None:
+        if self._trained is not None:
+            self._trained.drop(row)
+        super().release(row)
+
+    @override
+    def reset(self) -> None:
+        if self._trained is not None:
+            self._trained.clear()
+        super().reset()
+
+    @override
     def close(self) -> None:
         self.reset()
-        self._host = None  # a stream that nobody reads may hold this for long
+        self._host = self._trained = None  # a stream that nobody reads may hold this for long
+
+    @override
+    def _begin(self, rows: Sequence[PromptRow]) -> None:
+        super()._begin(rows)
+        if self._trained is None:
+            return
+        for row, states in zip(rows, self._engines.end_states, strict=True):
+            for number in row.rows:
+                self._trained.hold(number, len(row.tokens) - 1, row.tokens[-1:], states[None])
 
     @override
     def _unbind(self) -> None:
@@ -123,14 +152,23 @@ class HostSlotStitcher(SlotStitcher):
         """Run a pass of rows that have left the layers they bypass."""
         fed = [(row.row, row.plans) for row in rows]
         route = self._known_route(fed) or self._remember(self._pass_route(rows, fed))
-        self._call_engines(route, rows)
+        reads = () if self._trained is None else self._engines.reads
+        self._call_engines(route, rows, reads)
+        if self._trained is not None:
+            states = self._workspace.states
+            for row, first in zip(rows, route.firsts, strict=True):
+                left = states[first : first + len(row.tokens)]
+                self._trained.hold(row.row, row.position, row.tokens, left)
         self._cache.set_lengths(
             [row.row for row in rows], [row.position + len(row.tokens) for row in rows]
         )
         return route.logits
 
-    def _call_engines(self, route: _Route, rows: Sequence[StepRow]) -> None:
-        whole = self._workspace.whole
+    def _call_engines(
+        self, route: Route, rows: Sequence[StepRow], reads: Sequence[int] = ()
+    ) -> None:
+        """Run a route; keep the states behind as many layers as each of ``reads`` says."""
+        whole, kept = self._workspace.whole, self._workspace.states
         tokens = [token for index in route.order for token in rows[index].tokens]
         starts = [rows[index].position for index in route.order]
         whole.input_ids[: len(tokens), 0] = tokens
@@ -140,7 +178,12 @@ class HostSlotStitcher(SlotStitcher):
         whole.position_ids[: len(tokens), 0] = positions
         route.embed.run()
         group: TokenGroup | None = None
+        num_kept = 0
         for stop in route.stops:
+            while num_kept < len(reads) and reads[num_kept] <= stop.layer:
+                self._scatter(group)
+                kept[: len(tokens), num_kept] = whole.hidden_states[: len(tokens), 0]
+                num_kept += 1
             if stop.group is not group:
                 self._scatter(group)
                 group = stop.group
@@ -148,6 +191,8 @@ class HostSlotStitcher(SlotStitcher):
             for binding in stop.bindings:
                 binding.run()
         self._scatter(group)
+        for index in range(num_kept, len(reads)):
+            kept[: len(tokens), index] = whole.hidden_states[: len(tokens), 0]
         route.head.run()
 
     def _gather(self, group: TokenGroup, starts: Sequence[int]) -> None:
@@ -172,7 +217,7 @@ class HostSlotStitcher(SlotStitcher):
             held = self._workspace.gathered.hidden_states[group.unpadded]
             self._workspace.whole.hidden_states[group.own] = held
 
-    def _known_route(self, made_of: _Fed | _Drafted) -> _Route | None:
+    def _known_route(self, made_of: Fed | Drafted) -> Route | None:
         self._has_found_route = False
         if self._routes and self._routes[0].version != self._cache.version:
             self._routes.clear()
@@ -182,11 +227,11 @@ class HostSlotStitcher(SlotStitcher):
                 return route
         return None
 
-    def _remember(self, route: _Route) -> _Route:
+    def _remember(self, route: Route) -> Route:
         self._routes = [route, *self._routes[: _KEPT_ROUTES - 1]]
         return route
 
-    def _pass_route(self, rows: Sequence[StepRow], fed: _Fed) -> _Route:
+    def _pass_route(self, rows: Sequence[StepRow], fed: Fed) -> Route:
         if len(self._workspace.layers) > _MOST_BINDINGS * len(self._engines.layers):
             self._unbind()
             self._workspace.layers.close()
@@ -198,10 +243,10 @@ class HostSlotStitcher(SlotStitcher):
             return self._lasting_route(rows, fed, slots)
         return self._find_route(rows, fed)
 
-    def _lasting_route(self, rows: Sequence[StepRow], fed: _Fed, slots: _SlotPlaces) -> _Route:
+    def _lasting_route(self, rows: Sequence[StepRow], fed: Fed, slots: _SlotPlaces) -> Route:
         """Return the route of one row alone, as an earlier text on the same memory had it."""
         key, kept = (rows[0].plans, slots), self._workspace.layers.routes
-        found: _Route | None = kept.get(key)
+        found: Route | None = kept.get(key)
         if found is not None:
             return replace(found, version=self._cache.version, made_of=fed)
         if len(kept) >= _LASTING_ROUTES:
@@ -232,9 +277,9 @@ class HostSlotStitcher(SlotStitcher):
     def _find_route(
         self,
         rows: Sequence[StepRow],
-        made_of: _Fed | _Drafted,
+        made_of: Fed | Drafted,
         drafting: DraftRows | None = None,
-    ) -> _Route:
+    ) -> Route:
         """Find the calls of the layers that the rows reside in, lowest first."""
         self._has_found_route = True
         residents = drafting.residents if drafting else self._residents()
@@ -255,7 +300,7 @@ class HostSlotStitcher(SlotStitcher):
             given = zip(own_firsts, rows, strict=True)
             scored = [first + token for first, row in given for token in range(len(row.tokens))]
             logits = HostLogits([workspace.whole.logits[token] for token in scored])
-        return _Route(
+        return Route(
             version=self._cache.version,
             made_of=made_of,
             order=order,
@@ -278,11 +323,11 @@ class HostSlotStitcher(SlotStitcher):
         firsts: Array,
         residents: _Residents,
         drafting: DraftRows | None,
-    ) -> list[_Stop]:
+    ) -> list[Stop]:
         """Return the calls of the layers; ``rows``, each with ``lengths`` tokens, as they stand."""
         active = [active_counts(row, max(residents, default=0) + 1) for row in rows]
         index_of = {row.row: index for index, row in enumerate(rows)}
-        stops: list[_Stop] = []
+        stops: list[Stop] = []
         group: TokenGroup | None = None
         now: object = None
         for layer, inside in residents.items():
@@ -294,7 +339,7 @@ class HostSlotStitcher(SlotStitcher):
             if group is None or (at, counts, last, is_split) != now:
                 now = at, counts, last, is_split
                 group = TokenGroup.of(at, counts, lengths, firsts, last, is_split=is_split)
-            stops.append(_Stop(group, self._layer_bindings(layer, group, firsts[at])))
+            stops.append(Stop(layer, group, self._layer_bindings(layer, group, firsts[at])))
         return stops
 
     def _residents(self) -> _Residents:
@@ -313,81 +358,3 @@ class HostSlotStitcher(SlotStitcher):
             bound(layer, 1, int(tokens), slot=slot, first_token=int(first), is_gathered=False)
             for slot, (first, tokens) in enumerate(zip(firsts, group.counts, strict=True))
         ]
-
-
-@dataclass(frozen=True, eq=False)
-class TokenGroup:
-    """The tokens that neighbouring layers run.
-
-    ``rows`` [n]: indices in the pass, in the order of the layers' slots, or None if they are all as
-    they stand; ``counts`` [n]: tokens of each. ``tokens`` [n · longest]: the pass's tokens that are
-    gathered, padding included; None if they already lie so, or if the layers are called row by row,
-    ``is_split``. ``own``: the tokens without padding, at ``unpadded`` of those gathered. ``last``
-    [n]: the last positions that the rows hold in these layers, if they may feed one behind it.
-    """
-
-    rows: Sequence[int] | None
-    counts: Sequence[int]
-    longest: int
-    tokens: Array | None
-    own: Array
-    unpadded: Array | slice
-    last: Sequence[int] | None
-    is_split: bool
-
-    @classmethod
-    def of(
-        cls,
-        rows: Sequence[int],
-        counts: Sequence[int],
-        lengths: Array,
-        firsts: Array,
-        last: Sequence[int] | None,
-        *,
-        is_split: bool,
-    ) -> TokenGroup:
-        """Find the group of ``rows``, of whose ``lengths`` tokens ``counts`` run these layers."""
-        longest = max(counts)
-        steps = np.arange(longest)
-        are_all = list(rows) == list(range(len(lengths)))
-        is_dense = are_all and (
-            len(rows) == 1 or (min(counts) == longest and bool((lengths == longest).all()))
-        )
-        held = np.array(counts)
-        tokens = (firsts[rows][:, None] + np.minimum(steps, held[:, None] - 1)).reshape(-1)
-        unpadded = np.flatnonzero(steps < held[:, None])
-        return cls(
-            None if are_all else rows,
-            counts,
-            longest,
-            None if is_dense or is_split else tokens,
-            tokens[unpadded],
-            slice(len(tokens)) if len(unpadded) == len(tokens) else unpadded,
-            last,
-            is_split,
-        )
-
-
-@dataclass(frozen=True)
-class _Stop:
-    """A layer's calls on the tokens of a group, which neighbours share."""
-
-    group: TokenGroup
-    bindings: list[Binding]
-
-
-@dataclass(frozen=True)
-class _Route:
-    """The calls of a pass; passes repeat them while ``version`` of the cache lasts."""
-
-    version: int
-    made_of: _Fed | _Drafted  # rows and the plans of their tokens, as given
-    order: list[int]  # indices of the given rows as they stand in the pass
-    owners: Array  # of each token of the pass, its row's index in ``order``
-    offsets: Array | None  # and how many of the row's tokens precede it; None: each has one token
-    firsts: Array  # each given row's first token in the pass
-    stops: list[_Stop]
-    embed: Binding
-    head: Binding
-    logits: HostLogits  # in the order in which rows and their tokens were given
-    drafting: DraftRows | None  # of a draft step

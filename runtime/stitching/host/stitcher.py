@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -41,6 +41,7 @@ class HostStitcher(Stitcher):
         self.head = head
         self._max_rows = max_rows
         self._workspace: Workspace | None = self._new_workspace(max_rows)
+        self.end_states: Array = np.zeros((0, 0, 0))  # of the last prompts, [rows, 3, E]
 
     def workspace(self, tokens: int = 1) -> Workspace:
         """Return the memory of passes over up to ``tokens`` tokens; a larger one replaces it."""
@@ -54,23 +55,14 @@ class HostStitcher(Stitcher):
             held = self._workspace = self._new_workspace(size)
         return held
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Behind how many layers states are kept for drafts; empty: nothing reads any."""
+        return () if self.drafts is None else self.drafts.reads
+
     def session(self, layer: int) -> EngineSession:
         """Return a layer's engine; the draft layer has the number behind the last."""
         return _session_of(self.layers, self.drafts, layer)
-
-    @override
-    def follow(
-        self,
-        tokens: Sequence[int],
-        start: int,
-        layers: Iterable[int],
-        bucket: int | None,
-        caches: LayerCaches,
-    ) -> None:
-        hidden_states = self._embed_tokens([tokens], start)  # [1, S, E]
-        for layer in layers:
-            lengths = np.array([len(tokens)])
-            run_once(self.session(layer), _tensors(hidden_states, *caches(layer), lengths, start))
 
     @override
     def forget(self, memory: Buffer) -> None:
@@ -107,13 +99,17 @@ class HostStitcher(Stitcher):
         hidden_states = self._embed_tokens(prompts, 0)  # [rows, S, E]
         padded = hidden_states.shape[1]
         whole = _placed(hidden_states, ends, 0)
+        last = np.arange(len(prompts)), ends - 1
+        states = _EndStates(self.reads, len(prompts), hidden_states)
         for layer, session in enumerate(self.layers):
             if list(active_lengths[layer]) == lengths:
                 run_once(session, whole | cache_tensors(*caches(layer)))
             else:
                 active = np.array(active_lengths[layer])  # [rows]
                 run_prefixes(session, hidden_states, *caches(layer), active, 0)
+            states.keep(layer + 1, hidden_states[last])
             after(layer)
+        self.end_states = states.kept
         row_positions = np.arange(len(prompts)) * padded + ends - 1  # [rows]
         return HostLogits(self._gather_logits(hidden_states, row_positions))
 
@@ -129,12 +125,15 @@ class HostStitcher(Stitcher):
         is_last: bool,
     ) -> HostLogits | None:
         hidden_states = self._embed_tokens([tokens], start)  # [1, S, E]
+        states = _EndStates(self.reads, 1, hidden_states)
         for layer, session in enumerate(self.layers):
             active = min(active_lengths[layer] - start, len(tokens))
             if active > 0:
                 run_prefixes(session, hidden_states, *caches(layer), np.array([active]), start)
+            states.keep(layer + 1, hidden_states[:, -1])
         if not is_last:
             return None
+        self.end_states = states.kept
         return HostLogits(self._gather_logits(hidden_states, np.array([len(tokens) - 1])))
 
     @override
@@ -190,8 +189,24 @@ def _session_of(
     if layer < len(layers):
         return layers[layer]
     assert drafts is not None
-    assert drafts.layer is not None, "drafts were resolved against the bundle"
-    return drafts.layer
+    trained = drafts.trained
+    assert trained is not None, "drafts were resolved against the bundle"
+    return trained.layer
+
+
+class _EndStates:
+    """The states of prompts' last tokens behind those layers that drafts read, [rows, 3, E]."""
+
+    def __init__(self, reads: Sequence[int], rows: int, hidden_states: Array) -> None:
+        self._reads = reads
+        shape = (rows, len(reads), hidden_states.shape[-1])
+        self.kept = np.zeros(shape, hidden_states.dtype)
+
+    def keep(self, count: int, states: Array) -> None:
+        """Keep ``states`` [rows, E] behind ``count`` layers if they are read."""
+        for index, depth in enumerate(self._reads):
+            if depth == count:
+                self.kept[:, index] = states
 
 
 def run_prefixes(

@@ -2,17 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from ....engines.backends.session import Binding, EngineSession
 from ....engines.manifest import TensorRole
-from ....engines.memory import Array
-from ..drafts import DraftEngines
+from ....engines.memory import Array, Tensor
+from ..drafts import DraftEngines, TrainedEngines
 from ..protocol import bind
 from .bindings import LayerBindings
 from .buffers import StepBuffers
+
+
+class TrainedMemory:
+    """The memory of steps of trained drafts over up to ``max_tokens`` tokens, bound on first use.
+
+    ``read`` [max_tokens, 3, E] are states that were read, ``made`` [max_tokens, 1, E] what is made
+    of them, and ``joined`` [max_tokens, 2, E] embeddings and states, from which the layer's input
+    is made in the hidden states of ``whole``. ``logits`` float32 [max_tokens, N].
+    """
+
+    def __init__(self, engines: TrainedEngines, whole: StepBuffers, max_tokens: int) -> None:
+        self._engines, self._whole = engines, whole
+        states, width = whole.hidden_states, whole.hidden_states.shape[-1]
+        self.token_ids = np.array(engines.spec.token_ids, np.int64)
+        self.read = np.zeros((max_tokens, 3, width), states.dtype)
+        self.made = np.zeros((max_tokens, 1, width), states.dtype)
+        self.joined = np.zeros((max_tokens, 2, width), states.dtype)
+        self.logits = np.zeros((max_tokens, len(self.token_ids)), np.float32)
+        self.head_positions = np.zeros(max_tokens, np.int64)
+        self._bound: dict[tuple[str, int, int], Binding] = {}  # by engine and tokens
+
+    def states(self, tokens: int) -> Binding:
+        """Return the call that makes the first ``tokens`` of ``made`` from ``read``."""
+        return self._joining(self._engines.states, self.read, self.made, tokens)
+
+    def entry(self, tokens: int) -> Binding:
+        """Return the call that makes as many hidden states from ``joined``."""
+        return self._joining(self._engines.entry, self.joined, self._whole.hidden_states, tokens)
+
+    def head(self, tokens: int, chosen: int) -> Binding:
+        """Return the head's call for those of ``tokens`` whose ``chosen`` places are given."""
+        tensors = {
+            **self._whole.tensors(tokens),
+            TensorRole.ROW_POSITIONS: self.head_positions[:chosen],
+            TensorRole.LOGITS: self.logits[:chosen],
+        }
+        return self._call(self._engines.head, tokens, chosen, tensors)
+
+    def close(self) -> None:
+        """Release all bindings."""
+        for binding in self._bound.values():
+            binding.release()
+        self._bound.clear()
+
+    def _joining(self, session: EngineSession, given: Array, made: Array, tokens: int) -> Binding:
+        tensors: dict[TensorRole, Tensor] = {
+            TensorRole.STATES: given[:tokens].reshape(tokens, 1, -1),
+            TensorRole.HIDDEN_STATES_OUT: made[:tokens],
+        }
+        return self._call(session, tokens, 0, tensors)
+
+    def _call(
+        self,
+        session: EngineSession,
+        tokens: int,
+        chosen: int,
+        tensors: Mapping[TensorRole, Tensor],
+    ) -> Binding:
+        key = session.spec.name, tokens, chosen
+        if key not in self._bound:
+            self._bound[key] = bind(session, tensors)
+        return self._bound[key]
 
 
 class Workspace:
@@ -41,6 +103,19 @@ class Workspace:
         self._narrow_logits: Array | None = None  # float32 [max_tokens, N], of the narrow head
         self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of a pass
         self._draft_heads: dict[tuple[int, int], Binding] = {}  # by tokens, chosen ones
+        self._trained: TrainedMemory | None = None
+        shape = (max_tokens, 3, self.whole.hidden_states.shape[-1])
+        self.states = np.zeros(shape, self.whole.hidden_states.dtype)  # that a pass leaves
+
+    @property
+    def trained(self) -> TrainedMemory:
+        """The memory of trained drafts, which the bundle must have."""
+        if self._trained is None:
+            assert self._drafts is not None
+            engines = self._drafts.trained
+            assert engines is not None, "drafts were resolved against the bundle"
+            self._trained = TrainedMemory(engines, self.whole, self.max_tokens)
+        return self._trained
 
     def ends(self, tokens: int) -> tuple[Binding, Binding]:
         """Return embedding and head, bound to the first ``tokens`` tokens."""
@@ -79,6 +154,8 @@ class Workspace:
     def close(self) -> None:
         """Release all bindings."""
         self.layers.close()
+        if self._trained is not None:
+            self._trained.close()
         for ends in self._ends.values():
             for binding in ends:
                 binding.release()
