@@ -37,8 +37,8 @@ def drafted(
     checkpoint: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """A bundle of int8 with a draft layer behind two layers, and a narrow head of 64 tokens."""
-    layer = write_draft_layer(tmp_path_factory.mktemp("draft"), str(checkpoint("pre_norm")), 2)
+    """A bundle of int8 with a draft layer, and a narrow head of 64 tokens."""
+    layer = write_draft_layer(tmp_path_factory.mktemp("draft"), str(checkpoint("pre_norm")))
     options = {"quantize": "int8", "kernels": "skipdec", "draft_layer": layer, "draft_head": 64}
     return exported("pre_norm", **options)
 

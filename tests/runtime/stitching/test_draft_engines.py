@@ -62,14 +62,16 @@ def spoil(path: Path) -> None:
 def test_a_draft_loads_the_engines_that_it_asks_for_once(drafted: Path) -> None:
     backend = Loads()
     drafts = drafts_of(opened(drafted, backend))
-    assert (drafts.behind, drafts.head_tokens) == (2, 64)
-    assert not [name for name in backend.names if "draft" in name]
-    head, layer = drafts.head, drafts.layer
+    assert (drafts.reads, drafts.head_tokens) == ((), 64)
+    assert not [name for name in backend.names if "draft" in name or "trained" in name]
+    head, trained = drafts.head, drafts.trained
     assert head is drafts.head
-    assert layer is drafts.layer
-    assert layer is not None
+    assert trained == drafts.trained
+    assert trained is not None
     assert head is not None
-    assert backend.names[-2:] == ["head_draft", "layer_draft"]
+    assert drafts.reads == (2, 3, 6)
+    own = ["states_draft", "entry_draft", "layer_draft", "head_trained"]
+    assert backend.names[-5:] == ["head_draft", *own]
     logits = np.empty((1, 64), np.float32)
     tensors = {
         TensorRole.HIDDEN_STATES: np.ones((1, 1, 32), np.float32),
@@ -88,7 +90,7 @@ def test_texts_without_drafts_need_no_draft_layer(drafted: Path, tmp_path: Path)
     assert texts[0].token_ids == texts[1].token_ids
     drafts = drafts_of(opened(bundle, OrtBackend(1)))
     with pytest.raises(BundleError, match=r"layer_draft\.weights: has SHA-256 .*; expected"):
-        assert drafts.layer
+        assert drafts.trained
 
 
 def test_a_damaged_graph_of_drafts_is_refused_at_opening(drafted: Path, tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_both_heads_share_one_copy_of_their_weights(
     backend = OrtBackend(1, weights="copied")
     drafts = drafts_of(opened(drafted, backend))
     assert drafts.head is not None
-    assert drafts.layer is not None
+    assert drafts.trained is not None
     assert copied.count("head.weights") == 1
     assert copied.count("layer_draft.weights") == 1
     backend.close()
