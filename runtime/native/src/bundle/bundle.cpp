@@ -29,7 +29,7 @@ std::string document_of(const HeldDirectory& directory, const std::string& name,
 
 struct Weights {
   std::set<std::string> used;  // by engines that every text runs
-  std::set<std::string> kept;  // by canonical ones, and by the layer of drafts
+  std::set<std::string> kept;  // by canonical ones, and by trained drafts
 };
 
 Weights weights_of(const Manifest& manifest) {
@@ -42,7 +42,9 @@ Weights weights_of(const Manifest& manifest) {
   for (const EngineSpec& layer : manifest.layers) add(weights.used, layer);
   if (manifest.candidates) add(weights.used, *manifest.candidates);
   for (const EngineSpec& engine : manifest.canonical) add(weights.kept, engine);
-  if (const auto& draft = manifest.draft_layer) add(weights.kept, draft->engine);
+  if (const auto& draft = manifest.trained_draft)
+    for (const EngineSpec* spec : {&draft->states, &draft->entry, &draft->layer, &draft->head})
+      add(weights.kept, *spec);
   return weights;
 }
 

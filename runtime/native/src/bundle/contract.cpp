@@ -196,10 +196,14 @@ void check_contract(const Manifest& manifest, const std::string& subject) {
   for (const EngineSpec& layer : manifest.layers) contract.check(layer, vocab_size);
   contract.check(manifest.head, vocab_size);
   if (manifest.candidates) contract.check(*manifest.candidates, vocab_size);
-  if (const auto& draft = manifest.draft_layer) contract.check(draft->engine, vocab_size);
+  if (const auto& draft = manifest.trained_draft) {
+    const auto tokens = static_cast<std::int64_t>(draft->token_ids.size());
+    for (const EngineSpec* spec : {&draft->states, &draft->entry, &draft->layer, &draft->head})
+      contract.check(*spec, tokens);
+  }
   if (const auto& draft = manifest.draft_head) contract.check(draft->engine, draft->tokens);
   for (const EngineSpec& layer : manifest.layers) contract.check_buckets(layer);
-  if (const auto& draft = manifest.draft_layer) contract.check_buckets(draft->engine);
+  if (const auto& draft = manifest.trained_draft) contract.check_buckets(draft->layer);
   if (contract.problems.empty()) return;
   contract.problems.emplace_back("export the model again");
   throw Error(Status::kBundle, subject, contract.problems);

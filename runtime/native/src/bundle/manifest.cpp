@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -30,6 +31,7 @@ using constants::kPromptPlaceholder;
 constexpr std::int64_t kMostBytes = INT64_MAX;
 constexpr std::int64_t kAnyInteger = INT64_MIN;
 constexpr std::size_t kMostEngines = kMaxLayers + 2;
+constexpr std::size_t kNumRead = 3;  // depths at which trained drafts read states
 constexpr std::size_t kMostFiles = std::size_t{1} << 17;
 
 // The text of one of ``allowed``.
@@ -222,11 +224,11 @@ void read_engines(const json& array, Manifest& manifest, const Document& documen
   }
 }
 
-// Reads the engine of drafts that is called ``name``, from an entry's "engine".
-EngineSpec draft_engine_of(Fields& fields, std::string_view name, EngineKind kind,
-                           const Document& document) {
-  const std::string place = fields.place_of("engine");
-  EngineEntry entry = engine_of(fields.value("engine"), place, document);
+// Reads the engine of drafts that is called ``name``, from the member ``member`` of an entry.
+EngineSpec draft_engine_of(Fields& fields, const char* member, std::string_view name,
+                           EngineKind kind, const Document& document) {
+  const std::string place = fields.place_of(member);
+  EngineEntry entry = engine_of(fields.value(member), place, document);
   if (entry.spec.name != name || entry.spec.kind != kind || entry.layer_index.has_value())
     document.refuse(place, "is engine " + entry.spec.name + ", a " +
                                std::string(name_of(entry.spec.kind)) +
@@ -235,16 +237,38 @@ EngineSpec draft_engine_of(Fields& fields, std::string_view name, EngineKind kin
   return std::move(entry.spec);
 }
 
-void read_draft_layer(const json& value, Manifest& manifest, const Document& document) {
-  Fields fields(value, "draft_layer", document);
-  DraftLayer& draft = manifest.draft_layer.emplace();
-  draft.behind = fields.integer("behind", 1, kMaxLayers);
-  draft.engine = draft_engine_of(fields, constants::kDraftLayer, EngineKind::kLayer, document);
-  const std::int64_t count = manifest.model.num_layers;
-  if (draft.behind >= count)
-    document.refuse("", "draft_layer is behind " + std::to_string(draft.behind) +
-                            " layers; allowed: 1 to " + std::to_string(count - 1) +
-                            ", as the model has " + std::to_string(count));
+// Reads three numbers of layers and the tokens of a head; all ascend, tokens without repeats.
+void read_trained_draft(const json& value, Manifest& manifest, const Document& document) {
+  Fields fields(value, "trained_draft", document);
+  TrainedDraft& draft = manifest.trained_draft.emplace();
+  for (const json& depth : fields.array("reads", kNumRead))
+    draft.reads.push_back(integer_of(depth, fields.place_of("reads"), 1, kMaxLayers, document));
+  for (const json& token : fields.array("token_ids", kMaxTokens))
+    draft.token_ids.push_back(
+        integer_of(token, fields.place_of("token_ids"), 0, kMaxTokens - 1, document));
+  if (draft.reads.size() != kNumRead) fields.refuse("reads", "has too few entries; expected: 3");
+  if (draft.token_ids.empty()) fields.refuse("token_ids", "is empty; allowed: 1 or more");
+  using constants::kDraftEntry, constants::kDraftLayer, constants::kDraftStates,
+      constants::kTrainedHead;
+  draft.states = draft_engine_of(fields, "states", kDraftStates, EngineKind::kStates, document);
+  draft.entry = draft_engine_of(fields, "entry", kDraftEntry, EngineKind::kEntry, document);
+  draft.layer = draft_engine_of(fields, "layer", kDraftLayer, EngineKind::kLayer, document);
+  draft.head = draft_engine_of(fields, "head", kTrainedHead, EngineKind::kHead, document);
+  const std::int64_t layers = manifest.model.num_layers, tokens = manifest.model.vocab_size;
+  if (!std::is_sorted(draft.reads.begin(), draft.reads.end()) || draft.reads.back() > layers) {
+    std::string listed;
+    for (const std::int64_t depth : draft.reads)
+      listed += (listed.empty() ? "" : ", ") + std::to_string(depth);
+    document.refuse("", "trained_draft reads states behind " + listed +
+                            " layers; allowed: ascending, up to the model's " +
+                            std::to_string(layers));
+  }
+  const bool repeats = std::adjacent_find(draft.token_ids.begin(), draft.token_ids.end(),
+                                          std::greater_equal<>()) != draft.token_ids.end();
+  if (repeats || draft.token_ids.back() >= tokens)
+    document.refuse("", "trained_draft has " + std::to_string(draft.token_ids.size()) +
+                            " token_ids; allowed: ascending, each once, below the model's " +
+                            std::to_string(tokens));
 }
 
 std::string joined(const std::vector<std::string>& paths) {
@@ -257,7 +281,8 @@ void read_draft_head(const json& value, Manifest& manifest, const Document& docu
   Fields fields(value, "draft_head", document);
   DraftHead& draft = manifest.draft_head.emplace();
   draft.tokens = fields.integer("tokens", 1, kMaxTokens);
-  draft.engine = draft_engine_of(fields, constants::kDraftHead, EngineKind::kHead, document);
+  draft.engine =
+      draft_engine_of(fields, "engine", constants::kDraftHead, EngineKind::kHead, document);
   if (draft.tokens >= manifest.model.vocab_size)
     document.refuse("", "draft_head has " + std::to_string(draft.tokens) +
                             " tokens; allowed: fewer than " +
@@ -408,7 +433,8 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   if (const json* candidates = fields.find("candidates"))
     manifest.candidates = engine_of(*candidates, "candidates", document).spec;
   manifest.draft = fields.optional_text("draft");
-  if (const json* draft = fields.find("draft_layer")) read_draft_layer(*draft, manifest, document);
+  if (const json* draft = fields.find("trained_draft"))
+    read_trained_draft(*draft, manifest, document);
   if (const json* draft = fields.find("draft_head")) read_draft_head(*draft, manifest, document);
   if (const json* build = fields.find("build")) manifest.build = build_of(*build, document);
   read_files(fields.array("files", kMostFiles), manifest, document);
@@ -422,7 +448,9 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   for (const EngineSpec& layer : manifest.layers) require_listed(layer, known, document);
   require_listed(manifest.head, known, document);
   if (manifest.candidates) require_listed(*manifest.candidates, known, document);
-  if (const auto& draft = manifest.draft_layer) require_listed(draft->engine, known, document);
+  if (const auto& draft = manifest.trained_draft)
+    for (const EngineSpec* spec : {&draft->states, &draft->entry, &draft->layer, &draft->head})
+      require_listed(*spec, known, document);
   if (const auto& draft = manifest.draft_head) require_listed(draft->engine, known, document);
   if (const json* canonical = fields.find_given("canonical"))
     for (const json& entry : array_of(*canonical, "canonical", kMostEngines + 1, document))

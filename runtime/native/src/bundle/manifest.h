@@ -95,10 +95,12 @@ struct BuildSpec {
   std::vector<std::int64_t> kv_buckets;
 };
 
-// A layer that only drafts run, behind the model's first ``behind`` layers.
-struct DraftLayer {
-  std::int64_t behind = 0;
-  EngineSpec engine;
+// What was trained to draft: ``states`` makes one state of those that are read, ``entry`` the
+// layer's input of a token's embedding and the state of the token before it.
+struct TrainedDraft {
+  std::vector<std::int64_t> reads;      // how many layers have run where states are read, ascending
+  std::vector<std::int64_t> token_ids;  // that ``head`` scores, ascending
+  EngineSpec states, entry, layer, head;
 };
 
 // The head's first columns, an engine on the weights of the head.
@@ -122,7 +124,7 @@ struct Manifest {
   std::optional<EngineSpec> candidates;
   std::vector<EngineSpec> canonical;  // kept by --keep-canonical, to be compiled later
   std::optional<std::string> draft;   // what the draft option "auto" stands for; empty: "own"
-  std::optional<DraftLayer> draft_layer;
+  std::optional<TrainedDraft> trained_draft;
   std::optional<DraftHead> draft_head;
   std::optional<BuildSpec> build;
   std::optional<std::string> tokenizer;        // relative path

@@ -10,7 +10,7 @@
 namespace skipdec::runtime {
 
 // Positions of one row in each layer's cache; 0 for a layer that runs only in its prompt. Where the
-// bundle's draft layer drafts, one number more says how many it holds there.
+// bundle's draft layer drafts, one number more says how many entries of generated tokens it holds.
 //
 // Worked: 6 layers, budgets 6 4 3 3 2 2, warm-up 1, prompt of 10 tokens, max_tokens 8: layers 0 and
 // 5 always run and hold 10 + 7 positions, since the last token is never fed back; layer 4 last runs
@@ -27,7 +27,7 @@ inline Reservation reservation_of(const Schedule& schedule, std::int64_t prompt_
     if (last != Schedule::kForever) fed = std::min(fed, last + 1);
     capacities.push_back(fed > 0 ? prompt_length + fed : 0);
   }
-  if (has_draft_layer) capacities.push_back(max_tokens > 1 ? prompt_length + max_tokens - 1 : 0);
+  if (has_draft_layer) capacities.push_back(std::max<std::int64_t>(0, max_tokens - 1));
   return capacities;
 }
 

@@ -61,6 +61,10 @@ class Sequence {
   std::int64_t propose(const float* logits, std::int64_t size, std::int64_t place) const {
     return sampler_.propose(logits, size, place);
   }
+  std::int64_t propose(const float* logits, const std::vector<std::int64_t>& token_ids,
+                       std::int64_t place) const {
+    return sampler_.propose(logits, token_ids, place);
+  }
   // Counts a pass that checked ``drafted`` guesses, of which ``accepted`` were right.
   void count_pass(std::int64_t drafted, std::int64_t accepted);
   // Ends it as cancelled, with ``reason`` as its stop_reason.

@@ -34,7 +34,7 @@ Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> 
   load_tokenizer();
   engines_ = Engines::load(manifest(), *backend_);
   if (const auto& draft = options_.batch.draft) {
-    if (draft->uses_draft_layer()) engines_.load_draft_layer(*bundle_, *backend_);
+    if (draft->uses_draft_layer()) engines_.load_trained_drafts(*bundle_, *backend_);
     if (draft->runs_layers()) engines_.load_draft_head(*bundle_, *backend_);
   }
   bundle_->await_weights();

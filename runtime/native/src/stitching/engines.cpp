@@ -11,11 +11,18 @@ Engines Engines::load(const Manifest& manifest, Backend& backend) {
   return engines;
 }
 
-void Engines::load_draft_layer(const Bundle& bundle, Backend& backend) {
-  const std::optional<DraftLayer>& draft = bundle.manifest().draft_layer;
+void Engines::load_trained_drafts(const Bundle& bundle, Backend& backend) {
+  const std::optional<TrainedDraft>& draft = bundle.manifest().trained_draft;
   if (!draft || draft_layer != nullptr) return;
-  bundle.check_weights(draft->engine);
-  draft_layer = backend.load(draft->engine);
+  const auto load = [&](const EngineSpec& spec) {
+    bundle.check_weights(spec);
+    return backend.load(spec);
+  };
+  draft_states = load(draft->states);
+  draft_entry = load(draft->entry);
+  trained_head = load(draft->head);
+  draft_layer = load(draft->layer);
+  reads = draft->reads;
 }
 
 void Engines::load_draft_head(const Bundle& bundle, Backend& backend) {

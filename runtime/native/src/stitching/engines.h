@@ -14,14 +14,18 @@ namespace skipdec::runtime {
 struct Engines {
   std::unique_ptr<Session> embed, head;
   std::vector<std::unique_ptr<Session>> layers;      // lowest first
-  std::unique_ptr<Session> draft_layer, draft_head;  // nullptr until they are loaded
+  // Of drafts; nullptr until they are loaded.
+  std::unique_ptr<Session> draft_states, draft_entry, draft_layer, trained_head, draft_head;
+  // Behind how many layers prompts and passes leave states for trained drafts; empty until these
+  // are loaded.
+  std::vector<std::int64_t> reads;
 
   // Loads all but the engines of drafts. Throws what `Backend::load` does.
   static Engines load(const Manifest& manifest, Backend& backend);
-  // Loads the draft layer, whose weights no other engine has, or the narrow head, unless it was
-  // loaded before; where the bundle has none it stays nullptr. Throws what `Backend::load` and
+  // Loads the trained drafts, whose weights no other engine has, or the narrow head, unless that
+  // was done before; where the bundle has none they stay nullptr. Throws what `Backend::load` and
   // `Bundle::check_weights` do.
-  void load_draft_layer(const Bundle& bundle, Backend& backend);
+  void load_trained_drafts(const Bundle& bundle, Backend& backend);
   void load_draft_head(const Bundle& bundle, Backend& backend);
 
   // The number of the model's layers; the draft layer has this number.

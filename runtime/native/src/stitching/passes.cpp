@@ -16,6 +16,8 @@ namespace {
 // Limit of bindings kept per layer, one per shape of its calls; beyond it all are made again.
 constexpr std::int64_t kKeptBindings = 256;
 
+const std::vector<std::int64_t> kNothingRead;
+
 bool names(const LayerPlan& plan, std::int64_t layer) {
   return std::binary_search(plan.begin(), plan.end(), layer);
 }
@@ -86,7 +88,8 @@ void Passes::check(const std::vector<StepRow>& rows) const {
 
 const std::vector<const float*>& Passes::run(const std::vector<StepRow>& rows) {
   const Route& route = route_of(route_, rows, nullptr);
-  run_layers(route, rows);
+  const bool is_read = cache_.num_layers() > engines_.num_layers();  // by a draft layer
+  run_layers(route, rows, is_read ? engines_.reads : kNothingRead);
   route.head->run();
   for (const StepRow& row : rows) {
     cache_.set_length(row.row, row.position + static_cast<std::int64_t>(row.tokens.size()));
@@ -99,7 +102,7 @@ const std::vector<const float*>& Passes::draft(const std::vector<StepRow>& rows,
                                                const std::vector<std::size_t>& drafting,
                                                const LayerPlan& plan) {
   const Route& route = route_of(draft_route_, rows, &plan);
-  run_layers(route, rows);
+  run_layers(route, rows, kNothingRead);
   draft_logits_.clear();
   for (const std::size_t index : drafting) {
     const std::size_t place = draft_logits_.size();
@@ -116,7 +119,9 @@ void Passes::unbind() {
   bound_.clear();
 }
 
-void Passes::run_layers(const Route& route, const std::vector<StepRow>& rows) {
+// Runs embedding and layers; keeps the states behind as many layers as each of ``reads`` says.
+void Passes::run_layers(const Route& route, const std::vector<StepRow>& rows,
+                        const std::vector<std::int64_t>& reads) {
   std::size_t place = 0;
   for (const std::size_t index : route.order) {
     const StepRow& row = rows[index];
@@ -127,7 +132,12 @@ void Passes::run_layers(const Route& route, const std::vector<StepRow>& rows) {
   }
   route.embed->run();
   const Group* group = nullptr;
+  std::size_t kept = 0;
   for (const Stop& stop : route.stops) {
+    for (; kept < reads.size() && reads[kept] <= stop.layer; ++kept) {
+      if (group != nullptr) scatter(route, *group);
+      keep_states(kept, place, reads.size());
+    }
     if (&route.groups[stop.group] != group) {
       if (group != nullptr) scatter(route, *group);
       group = &route.groups[stop.group];
@@ -136,6 +146,17 @@ void Passes::run_layers(const Route& route, const std::vector<StepRow>& rows) {
     for (Binding* const binding : stop.bindings) binding->run();
   }
   if (group != nullptr) scatter(route, *group);
+  for (; kept < reads.size(); ++kept) keep_states(kept, place, reads.size());
+}
+
+// Keeps the present states of all ``tokens`` as the ``index``-th of ``count`` that are read.
+void Passes::keep_states(std::size_t index, std::size_t tokens, std::size_t count) {
+  const std::size_t bytes = all_.row_bytes();
+  states_.resize(std::max(states_.size(), tokens * count * bytes));
+  for (std::size_t token = 0; token < tokens; ++token) {
+    std::memcpy(states_.data() + (token * count + index) * bytes,
+                all_.hidden_state(static_cast<std::int64_t>(token)), bytes);
+  }
 }
 
 // Returns ``known``, the route of an earlier pass of this kind, which it renews if it is another's.
@@ -205,8 +226,7 @@ Passes::Route Passes::found_route(const std::vector<StepRow>& rows, const LayerP
 }
 
 void Passes::find_stops(Route& route, const std::vector<StepRow>& rows) {
-  const std::int64_t end = route.plan == nullptr ? engines_.num_layers() : cache_.num_layers();
-  for (std::int64_t layer = 0; layer < end; ++layer) {
+  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
     const bool is_called = route.plan == nullptr || names(*route.plan, layer);
     if (!is_called || cache_.residents(layer).empty()) continue;
     Group group = group_of(layer, route, rows);
@@ -214,7 +234,7 @@ void Passes::find_stops(Route& route, const std::vector<StepRow>& rows) {
       route.groups.push_back(std::move(group));
     }
     route.stops.push_back(
-        {route.groups.size() - 1, layer_bindings(layer, route.groups.back(), route.firsts)});
+        {layer, route.groups.size() - 1, layer_bindings(layer, route.groups.back(), route.firsts)});
   }
 }
 

@@ -56,6 +56,11 @@ class Passes {
                                          const std::vector<std::size_t>& drafting,
                                          const LayerPlan& plan);
   std::int64_t num_draft_logits() const;
+  // Returns the states [tokens, 3, E] that the last pass left for trained drafts, of the row that
+  // was given at ``index``; valid until the next pass.
+  const std::byte* states(std::size_t index) const {
+    return states_.data() + route_->firsts[index] * engines_.reads.size() * all_.row_bytes();
+  }
   // The number of layers that the last pass called; drafts do not count.
   std::int64_t layers_called() const { return layers_called_; }
   // Drops all bindings to slots, whose buffers are about to be freed.
@@ -76,6 +81,7 @@ class Passes {
     }
   };
   struct Stop {
+    std::int64_t layer = 0;
     std::size_t group = 0;  // an index of Route::groups
     std::vector<Binding*> bindings;
   };
@@ -110,7 +116,9 @@ class Passes {
   Binding* layer_binding(const Shape& shape);
   Binding* end_binding(Session& session, std::size_t tokens);
   Binding* draft_head_binding(std::size_t rows, std::size_t drafting);
-  void run_layers(const Route& route, const std::vector<StepRow>& rows);
+  void run_layers(const Route& route, const std::vector<StepRow>& rows,
+                  const std::vector<std::int64_t>& reads);
+  void keep_states(std::size_t index, std::size_t tokens, std::size_t count);
   void gather(const Route& route, const Group& group, const std::vector<StepRow>& rows);
   void scatter(const Route& route, const Group& group);
 
@@ -123,6 +131,7 @@ class Passes {
   std::map<std::tuple<const Session*, std::size_t, std::size_t>, std::unique_ptr<Binding>> ends_;
   std::optional<Route> route_, draft_route_;
   std::vector<const float*> draft_logits_;  // of the last draft
+  std::vector<std::byte> states_;           // that the last pass left, [tokens, 3, E]
   std::int64_t layers_called_ = 0;
 };
 

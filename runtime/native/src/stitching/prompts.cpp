@@ -41,6 +41,11 @@ Logits Prompts::prefill(const std::vector<const TokenSpan*>& prompts,
     lengths.push_back(static_cast<std::int64_t>(prompt->size()));
   }
   Hidden hidden = embed(prompts, 0);
+  std::vector<std::int64_t> last;
+  last.reserve(lengths.size());
+  for (std::size_t row = 0; row < lengths.size(); ++row) {
+    last.push_back(static_cast<std::int64_t>(row) * hidden.length + lengths[row] - 1);
+  }
   for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
     const std::vector<std::int64_t> active = active_lengths(layer);
     if (active == lengths) {
@@ -48,12 +53,8 @@ Logits Prompts::prefill(const std::vector<const TokenSpan*>& prompts,
     } else {
       run_prefixes(layer, hidden, caches(layer), active, 0);
     }
+    keep_states(layer + 1, hidden, last);
     after(layer);
-  }
-  std::vector<std::int64_t> last;
-  last.reserve(lengths.size());
-  for (std::size_t row = 0; row < lengths.size(); ++row) {
-    last.push_back(static_cast<std::int64_t>(row) * hidden.length + lengths[row] - 1);
   }
   return gather_logits(hidden, std::move(last));
 }
@@ -66,16 +67,23 @@ Logits Prompts::chunk(const TokenSpan& tokens, std::int64_t start,
   for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
     const std::int64_t active = std::min(active_lengths(layer).front() - start, count);
     if (active > 0) run_prefixes(layer, hidden, caches(layer), {active}, start);
+    keep_states(layer + 1, hidden, {count - 1});
   }
   if (!is_last) return {0, vocab_size_};
   return gather_logits(hidden, {count - 1});
 }
 
-void Prompts::follow(const TokenSpan& tokens, std::int64_t start, const LayerPlan& layers,
-                     const LayerCaches& caches) {
-  Hidden hidden = embed({&tokens}, start);
-  for (const std::int64_t layer : layers) {
-    run_layer(layer, hidden.memory.data(), hidden.length, caches(layer), {hidden.length}, start);
+// Keeps the states of the tokens ``last`` behind as many layers, if drafts read them there.
+void Prompts::keep_states(std::int64_t layers, const Hidden& hidden,
+                          const std::vector<std::int64_t>& last) {
+  const std::size_t count = engines_.reads.size(), bytes = static_cast<std::size_t>(token_bytes_);
+  end_states_.resize(last.size() * count * bytes);
+  for (std::size_t index = 0; index < count; ++index) {
+    if (engines_.reads[index] != layers) continue;
+    for (std::size_t row = 0; row < last.size(); ++row) {
+      std::memcpy(end_states_.data() + (row * count + index) * bytes,
+                  hidden.memory.data() + last[row] * token_bytes_, bytes);
+    }
   }
 }
 

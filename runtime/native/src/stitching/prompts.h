@@ -56,10 +56,11 @@ class Prompts {
   Logits chunk(const TokenSpan& tokens, std::int64_t start, const ActiveLengths& active_lengths,
                const LayerCaches& caches, bool is_last);
 
-  // Runs ``tokens`` of one row, at positions from ``start`` on, through ``layers`` for what these
-  // write to their caches; there are no logits.
-  void follow(const TokenSpan& tokens, std::int64_t start, const LayerPlan& layers,
-              const LayerCaches& caches);
+  // Returns the states [3, E] that the last token of a prompt left for trained drafts: of the
+  // prompts of the last `prefill`, by index, or of the last chunk of one.
+  const std::byte* end_states(std::size_t row) const {
+    return end_states_.data() + row * engines_.reads.size() * static_cast<std::size_t>(token_bytes_);
+  }
 
   // Teacher-forces one row, each layer on its active prefix; all layers write ``scratch``. Gives
   // logits [<= 64, V] of positions ``first`` ... ``first + count`` - 1 to ``take``, in order.
@@ -74,6 +75,7 @@ class Prompts {
   };
 
   Hidden embed(const std::vector<const TokenSpan*>& rows, std::int64_t start);
+  void keep_states(std::int64_t layers, const Hidden& hidden, const std::vector<std::int64_t>& last);
   void run_layer(std::int64_t layer, std::byte* hidden_states, std::int64_t padded,
                  const CacheView& cache, const std::vector<std::int64_t>& lengths,
                  std::int64_t start);
@@ -84,6 +86,7 @@ class Prompts {
   const Engines& engines_;
   KVLayout layout_;
   std::int64_t hidden_size_, vocab_size_, token_bytes_;
+  std::vector<std::byte> end_states_;  // [rows, 3, E]
 };
 
 }  // namespace skipdec::runtime

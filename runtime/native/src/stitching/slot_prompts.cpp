@@ -221,6 +221,15 @@ void SlotStitcher::begin(const std::vector<const PromptRow*>& rows) {
   for (const PromptRow* row : rows) {
     if (!row->copies.empty()) cache_.fork(row->row, row->copies);
   }
+  for (std::size_t index = 0; trained_ && index < rows.size(); ++index) {
+    const PromptRow& row = *rows[index];
+    const TokenSpan last(row.tokens.end() - 1, row.tokens.end());
+    const auto position = static_cast<std::int64_t>(row.tokens.size()) - 1;
+    trained_->hold(row.row, position, last, prompts_.end_states(index));
+    for (const SlotCache::Row copy : row.copies) {
+      trained_->hold(copy, position, last, prompts_.end_states(index));
+    }
+  }
 }
 
 // Enters the rows that keep ``layer``, with the contents of ``written`` [rows, N, T, W].

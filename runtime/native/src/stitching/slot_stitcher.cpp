@@ -8,12 +8,6 @@
 
 namespace skipdec::runtime {
 
-namespace {
-
-constexpr std::int64_t kFollowedTokens = 256;  // of one call: more would only cost memory
-
-}  // namespace
-
 SlotStitcher::SlotStitcher(const Engines& engines, const Manifest& manifest, const Limits& limits,
                            bool keeps_prefixes, bool has_draft_layer)
     : engines_(engines),
@@ -23,6 +17,7 @@ SlotStitcher::SlotStitcher(const Engines& engines, const Manifest& manifest, con
       prompts_(engines, manifest),
       passes_(engines, manifest, cache_, limits.max_rows) {
   if (keeps_prefixes) prefixes_.emplace(pool_, cache_.layout(), engines.num_layers());
+  if (has_draft_layer) trained_.emplace(engines, manifest, cache_, limits.max_rows);
 }
 
 const std::vector<const float*>& SlotStitcher::step(const std::vector<StepRow>& rows) {
@@ -30,7 +25,12 @@ const std::vector<const float*>& SlotStitcher::step(const std::vector<StepRow>& 
                                        [](const StepRow& row) { return row.tokens.size() == 1; });
   if (!is_ordinary) passes_.check(rows);
   for (const StepRow& row : rows) leave_bypassed(row);
-  return passes_.run(rows);
+  const std::vector<const float*>& logits = passes_.run(rows);
+  for (std::size_t index = 0; trained_ && index < rows.size(); ++index) {
+    const StepRow& row = rows[index];
+    trained_->hold(row.row, row.position, row.tokens, passes_.states(index));
+  }
+  return logits;
 }
 
 const std::vector<const float*>& SlotStitcher::draft(const std::vector<StepRow>& rows,
@@ -38,21 +38,6 @@ const std::vector<const float*>& SlotStitcher::draft(const std::vector<StepRow>&
                                                      const LayerPlan& plan) {
   for (const StepRow& row : rows) leave_bypassed(row);
   return passes_.draft(rows, drafting, plan);
-}
-
-void SlotStitcher::follow(SlotCache::Row row, const TokenSpan& tokens, std::int64_t start,
-                          const LayerPlan& plan) {
-  const auto slot_of = [&](std::int64_t layer) {
-    const Rows& inside = cache_.residents(layer);
-    const auto found = std::find(inside.begin(), inside.end(), row);
-    return cache_.slots(layer, found - inside.begin(), 1);
-  };
-  const auto count = static_cast<std::int64_t>(tokens.size());
-  for (std::int64_t done = 0; done < count; done += kFollowedTokens) {
-    const auto first = tokens.begin() + done;
-    const TokenSpan some(first, first + std::min(kFollowedTokens, count - done));
-    prompts_.follow(some, start + done, plan, slot_of);
-  }
 }
 
 void SlotStitcher::truncate(SlotCache::Row row, std::int64_t length) {
@@ -89,12 +74,14 @@ void SlotStitcher::release(SlotCache::Row row) {
     chunked_.reset();
   }
   depths_.erase(row);
+  if (trained_) trained_->drop(row);
   cache_.release(row);
 }
 
 void SlotStitcher::reset() {
   chunked_.reset();
   passes_.unbind();
+  if (trained_) trained_->clear();
   depths_.clear();
   cache_.clear();
   if (prefixes_) prefixes_->clear();

@@ -13,6 +13,7 @@
 #include "kv/slot_cache.h"
 #include "stitching/passes.h"
 #include "stitching/prompts.h"
+#include "stitching/trained_drafts.h"
 
 namespace skipdec::runtime {
 
@@ -78,19 +79,22 @@ class SlotStitcher {
   // `step` that follows, but none that ``plan`` bypasses. Lengths stay: `step` feeds the same
   // positions again, which overwrites what the draft wrote there. Returns the logits [V] of each
   // row that drafts, in the order of ``drafting``, valid until the next call; where a narrow
-  // head is loaded, those [N] of the tokens that it scores. ``plan`` outlives this. The
-  // bundle's draft layer has the number behind the model's last layer; its keys and values are
-  // those that `follow` and earlier drafts wrote.
+  // head is loaded, those [N] of the tokens that it scores. ``plan`` outlives this.
   const std::vector<const float*>& draft(const std::vector<StepRow>& rows,
                                          const std::vector<std::size_t>& drafting,
                                          const LayerPlan& plan);
   // The number of logits of a row of a draft: the tokens that its head scores.
   std::int64_t num_draft_logits() const { return passes_.num_draft_logits(); }
-  // Feeds a row's written tokens from position ``start`` on to the layers of ``plan``, in which it
-  // resides. The model's layers write what they hold already, bit for bit; the draft layer among
-  // them gets the keys and values of tokens that it has not seen.
-  void follow(SlotCache::Row row, const TokenSpan& tokens, std::int64_t start,
-              const LayerPlan& plan);
+  // Runs one token of each row through the bundle's draft layer, to guess what follows. Behind a
+  // pass each row begins with the token that it feeds next, at the position behind what is written
+  // of it; the draft layer reads the states of the pass, or of the prompt. It goes on with guesses
+  // at the positions behind. Returns the logits of the tokens that the draft layer scores, of the
+  // rows in the given order, valid until the next call.
+  const std::vector<const float*>& draft_trained(const std::vector<DraftRow>& rows) {
+    return trained_->step(rows);
+  }
+  // The tokens whose logits `draft_trained` returns, ascending.
+  const std::vector<std::int64_t>& trained_token_ids() const { return trained_->token_ids(); }
   // The number of layers that the last pass called.
   std::int64_t layers_called() const { return passes_.layers_called(); }
   // True if rows have slots in the draft layer too, as the last number of their reservations says.
@@ -148,6 +152,7 @@ class SlotStitcher {
   std::unordered_map<SlotCache::Row, Depth> depths_;
   std::optional<Chunked> chunked_;
   Passes passes_;
+  std::optional<TrainedDrafts> trained_;  // where rows have slots in the draft layer
 };
 
 }  // namespace skipdec::runtime

@@ -55,16 +55,35 @@ class Sampler::State {
     return std::max<std::int64_t>(0, drawer_.draw(adjust(logits, size, ahead), size, number));
   }
 
+  std::int64_t propose(const float* logits, const std::vector<std::int64_t>& token_ids,
+                       std::int64_t ahead) const {
+    if (!adjusts(ahead)) {
+      const auto size = static_cast<std::int64_t>(token_ids.size());
+      return token_ids[static_cast<std::size_t>(propose(logits, size, ahead))];
+    }
+    static thread_local std::vector<float> whole;
+    whole.assign(static_cast<std::size_t>(vocab_size_), -std::numeric_limits<float>::infinity());
+    for (std::size_t index = 0; index < token_ids.size(); ++index) {
+      whole[static_cast<std::size_t>(token_ids[index])] = logits[index];
+    }
+    return propose(whole.data(), vocab_size_, ahead);
+  }
+
  private:
+  bool is_masked(std::int64_t ahead) const {
+    return num_sampled_ + ahead < min_tokens_ && !ending_token_ids_.empty();
+  }
+
+  bool adjusts(std::int64_t ahead) const { return penalties_ || is_masked(ahead); }
+
   // Returns ``logits`` [size] of the token ``ahead`` tokens from now, after penalties and masks
   // that can change the greedy choice; copies only if needed.
   const float* adjust(const float* logits, std::int64_t size, std::int64_t ahead) const {
-    const bool is_masked = num_sampled_ + ahead < min_tokens_ && !ending_token_ids_.empty();
-    if (!penalties_ && !is_masked) return logits;
+    if (!adjusts(ahead)) return logits;
     static thread_local std::vector<float> adjusted;
     adjusted.assign(logits, logits + size);
     if (penalties_) penalties_->apply(adjusted.data(), size);
-    if (is_masked) {
+    if (is_masked(ahead)) {
       for (const std::int64_t token_id : ending_token_ids_) {
         if (token_id >= size) continue;
         adjusted[static_cast<std::size_t>(token_id)] = -std::numeric_limits<float>::infinity();
@@ -96,6 +115,11 @@ SampledToken Sampler::sample(const float* logits) { return state_->sample(logits
 
 std::int64_t Sampler::propose(const float* logits, std::int64_t size, std::int64_t ahead) const {
   return state_->propose(logits, size, ahead);
+}
+
+std::int64_t Sampler::propose(const float* logits, const std::vector<std::int64_t>& token_ids,
+                              std::int64_t ahead) const {
+  return state_->propose(logits, token_ids, ahead);
 }
 
 }  // namespace skipdec::runtime

@@ -40,6 +40,9 @@ class Sampler {
   // less than the vocabulary's: then it chooses among its first tokens. Changes nothing; NaN gives
   // any token.
   std::int64_t propose(const float* logits, std::int64_t size, std::int64_t ahead) const;
+  // Returns the same from the logits of ``token_ids``, ascending, alone.
+  std::int64_t propose(const float* logits, const std::vector<std::int64_t>& token_ids,
+                       std::int64_t ahead) const;
 
  private:
   class State;

@@ -35,7 +35,7 @@ std::unique_ptr<DraftedDecoding> DraftedDecoding::make(const DraftConfig& config
                                                        SlotStitcher& stitcher) {
   auto made = std::make_unique<DraftedDecoding>(config, manifest.model.vocab_size);
   for (const DraftPart& part : config.parts) {
-    const double share = byte_share(manifest, part.layers);
+    const double share = byte_share(manifest, part);
     made->add(drafter_of(part, per_client, stitcher, made->costs()), share);
   }
   return made;

@@ -20,8 +20,6 @@ struct RowDrafts {
   std::size_t learned = 0;  // the number of tokens that drafters were told
   LookupIndex index;
   std::vector<RowResults> results;  // by drafter
-  std::size_t num_seen = 0;         // tokens of which the draft layer holds keys and values
-  TokenSpan fed;                    // to it by its last draft, behind these
 };
 
 // Returns how many guesses the row can use: a pass yields one token more than it has guesses.

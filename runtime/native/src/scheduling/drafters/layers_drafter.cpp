@@ -1,19 +1,13 @@
 #include "scheduling/drafters/layers_drafter.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "scheduling/clock.h"
 
 namespace skipdec::runtime {
 
-LayersDrafter::LayersDrafter(const DraftPart& part, LayerPlan needed, SlotStitcher& stitcher,
-                             PassCosts& costs)
-    : source_(part.text()),
-      plan_(part.layers),
-      needed_(std::move(needed)),
-      stitcher_(stitcher),
-      costs_(costs) {}
+LayersDrafter::LayersDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs)
+    : source_(part.text()), plan_(part.layers), stitcher_(stitcher), costs_(costs) {}
 
 void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
                             const std::vector<RunningRow>& rows, std::int64_t most,
@@ -65,7 +59,7 @@ std::int64_t LayersDrafter::reach(const RunningRow& row, std::int64_t most) cons
   const Schedule& schedule = *row.request->schedule;
   const std::int64_t fed = row.sequence->num_tokens() - 1;  // generated token that is fed first
   const LayerPlan& plan = schedule.plan(fed);
-  if (!std::includes(plan.begin(), plan.end(), needed_.begin(), needed_.end())) return 0;
+  if (!std::includes(plan.begin(), plan.end(), plan_.begin(), plan_.end())) return 0;
   const std::int64_t limit = std::min(most, room_of(row));
   std::int64_t tokens = 0;
   while (tokens < limit && &schedule.plan(fed + tokens + 1) == &plan) ++tokens;
@@ -73,36 +67,38 @@ std::int64_t LayersDrafter::reach(const RunningRow& row, std::int64_t most) cons
 }
 
 TrainedDrafter::TrainedDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs)
-    : LayersDrafter(part, LayerPlan(part.layers.begin(), part.layers.end() - 1), stitcher, costs) {}
+    : source_(part.text()), stitcher_(stitcher), costs_(costs) {}
 
 void TrainedDrafter::propose(const std::vector<RowDrafts*>& asked,
                              const std::vector<RunningRow>& rows, std::int64_t most,
                              std::vector<Guesses>& proposed) {
-  for (RowDrafts* const drafts : asked) show(*drafts);
-  LayersDrafter::propose(asked, rows, most, proposed);
-  for (std::size_t index = 0; index < asked.size(); ++index) {
-    const TokenSpan& tokens = proposed[index].tokens;
-    if (tokens.empty()) continue;
-    TokenSpan& fed = asked[index]->fed;
-    fed.assign(1, asked[index]->tokens.back());
-    fed.insert(fed.end(), tokens.begin(), tokens.end() - 1);
+  for (std::int64_t drafted = 0; drafted < most; ++drafted) {
+    const double start = thread_seconds_now();
+    waiting_.clear();
+    fed_.clear();
+    for (std::size_t index = 0; index < asked.size(); ++index) {
+      const RunningRow& row = asked[index]->row;
+      if (drafted >= reach(row, most)) continue;
+      const bool is_first = proposed[index].tokens.empty();
+      const std::int64_t token =
+          is_first ? row.sequence->last_token() : proposed[index].tokens.back();
+      waiting_.push_back(index);
+      fed_.push_back({row.slot, token, row.num_positions() + drafted});
+    }
+    if (waiting_.empty()) return;
+    const std::vector<const float*>& logits = stitcher_.draft_trained(fed_);
+    for (std::size_t one = 0; one < waiting_.size(); ++one) {
+      const Sequence& sequence = *asked[waiting_[one]]->row.sequence;
+      const std::int64_t token =
+          sequence.propose(logits[one], stitcher_.trained_token_ids(), drafted);
+      proposed[waiting_[one]].add(token, 0);
+    }
+    costs_.add_draft(source_, static_cast<std::int64_t>(rows.size()), thread_seconds_now() - start);
   }
 }
 
-// Feeds the draft layer what it has not seen of the row's text, all but the last token.
-void TrainedDrafter::show(RowDrafts& drafts) {
-  const TokenSpan& tokens = drafts.tokens;
-  const std::size_t end = tokens.size() - 1;
-  for (const std::int64_t token : drafts.fed) {
-    if (drafts.num_seen == end || tokens[drafts.num_seen] != token) break;
-    ++drafts.num_seen;
-  }
-  drafts.fed.clear();
-  if (drafts.num_seen == end) return;
-  const auto unseen = tokens.begin() + static_cast<std::ptrdiff_t>(drafts.num_seen);
-  stitcher().follow(drafts.row.slot, TokenSpan(unseen, tokens.end() - 1),
-                    static_cast<std::int64_t>(drafts.num_seen), plan());
-  drafts.num_seen = end;
+std::int64_t TrainedDrafter::reach(const RunningRow& row, std::int64_t most) const {
+  return std::min(most, room_of(row));
 }
 
 }  // namespace skipdec::runtime

@@ -20,24 +20,16 @@ namespace skipdec::runtime {
 class LayersDrafter : public Drafter {
  public:
   // Runs the layers of ``part``. The others outlive it.
-  LayersDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs)
-      : LayersDrafter(part, part.layers, stitcher, costs) {}
+  LayersDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs);
 
   std::string source() const override { return source_; }
   std::int64_t reach(const RunningRow& row, std::int64_t most) const override;
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
                std::int64_t most, std::vector<Guesses>& proposed) override;
 
- protected:
-  // Drafts for rows that run the layers of ``needed``.
-  LayersDrafter(const DraftPart& part, LayerPlan needed, SlotStitcher& stitcher, PassCosts& costs);
-
-  const LayerPlan& plan() const { return plan_; }
-  SlotStitcher& stitcher() { return stitcher_; }
-
  private:
   std::string source_;
-  LayerPlan plan_, needed_;
+  LayerPlan plan_;
   SlotStitcher& stitcher_;
   PassCosts& costs_;
   std::vector<StepRow> steps_;         // of all rows
@@ -47,24 +39,26 @@ class LayersDrafter : public Drafter {
   std::vector<std::size_t> drafting_;  // the places of these
 };
 
-// Proposes what the bundle's own draft layer makes of the rows' texts.
+// Proposes what the bundle's trained draft layer makes of the states of the rows' last pass.
 //
-// It runs behind the model's first layers and has keys and values of its own, which only drafts
-// write. So it first feeds what it has not seen of a text: the prompt before the first draft, and
-// later what was written without it. Prompts and passes without drafts cost no more than before.
-//
-// Worked: it drafted d1 d2 d3 for positions 7, 8, 9, for which it was fed the text's token of
-// position 6, d1 and d2, and d1 held. Positions 6 and 7 are seen; 8 is the next that it is fed.
-class TrainedDrafter : public LayersDrafter {
+// It has keys and values of its own and needs no layer of the rows' plans, so it drafts at every
+// depth.
+class TrainedDrafter : public Drafter {
  public:
-  // Like LayersDrafter; the last layer of ``part`` is the draft layer.
+  // The others outlive it.
   TrainedDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs);
 
+  std::string source() const override { return source_; }
+  std::int64_t reach(const RunningRow& row, std::int64_t most) const override;
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
                std::int64_t most, std::vector<Guesses>& proposed) override;
 
  private:
-  void show(RowDrafts& drafts);
+  std::string source_;
+  SlotStitcher& stitcher_;
+  PassCosts& costs_;
+  std::vector<std::size_t> waiting_;  // of the asked rows, those that draft a further token
+  std::vector<DraftRow> fed_;         // what these feed
 };
 
 }  // namespace skipdec::runtime

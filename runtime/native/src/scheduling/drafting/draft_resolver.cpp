@@ -1,7 +1,6 @@
 #include "scheduling/drafting/draft_resolver.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "errors.h"
 #include "json/shown.h"
@@ -32,15 +31,10 @@ void find_inexact(const Manifest& manifest, std::vector<std::string>& problems) 
 void choose_layers(DraftPart& part, const Manifest& manifest, std::vector<std::string>& problems) {
   const std::int64_t depth = manifest.model.num_layers;
   if (part.kind->name == "trained") {
-    if (!manifest.draft_layer) {
+    if (!manifest.trained_draft)
       problems.emplace_back(
           "trained needs a draft layer, which the bundle does not have; train one with `skipdec "
           "tune --draft-layer` and export the model with --draft-layer");
-      return;
-    }
-    part.layers.resize(static_cast<std::size_t>(manifest.draft_layer->behind));
-    std::iota(part.layers.begin(), part.layers.end(), 0);
-    part.layers.push_back(depth);  // the draft layer
   }
   if (!part.number) return;
   if (*part.number >= depth) {
@@ -73,8 +67,7 @@ std::string unused_draft_warning(const DraftConfig& config, const Schedule& sche
   const LayerPlan& most = schedule.plan(0);  // later plans are parts of it
   for (const DraftPart& part : config.parts) {
     const auto is_run = [&](std::int64_t layer) {
-      return layer >= schedule.num_layers() ||  // the draft layer
-             std::binary_search(most.begin(), most.end(), layer);
+      return std::binary_search(most.begin(), most.end(), layer);
     };
     if (!std::all_of(part.layers.begin(), part.layers.end(), is_run))
       return "draft " + part.text() + " needs layers that schedule " + schedule.text() +
@@ -84,18 +77,20 @@ std::string unused_draft_warning(const DraftConfig& config, const Schedule& sche
   return "";
 }
 
-double byte_share(const Manifest& manifest, const LayerPlan& layers) {
-  if (layers.empty()) return 0;
+double byte_share(const Manifest& manifest, const DraftPart& part) {
+  if (!part.kind->runs_layers) return 0;
   const std::int64_t head = manifest.head.step_bytes;
   std::int64_t whole = manifest.embed.step_bytes + head;
   for (const EngineSpec& layer : manifest.layers) whole += layer.step_bytes;
   std::int64_t read = manifest.embed.step_bytes;
-  for (const std::int64_t layer : layers) {
-    const bool is_model = layer < manifest.model.num_layers;
-    read += is_model ? manifest.layers[static_cast<std::size_t>(layer)].step_bytes
-                     : manifest.draft_layer->engine.step_bytes;
+  if (part.kind->name == "trained") {
+    const TrainedDraft& draft = *manifest.trained_draft;
+    read += draft.entry.step_bytes + draft.layer.step_bytes + draft.head.step_bytes;
+  } else {
+    for (const std::int64_t layer : part.layers)
+      read += manifest.layers[static_cast<std::size_t>(layer)].step_bytes;
+    read += manifest.draft_head ? manifest.draft_head->engine.step_bytes : head;
   }
-  read += manifest.draft_head ? manifest.draft_head->engine.step_bytes : head;
   return static_cast<double>(read) / static_cast<double>(std::max<std::int64_t>(1, whole));
 }
 

@@ -22,10 +22,10 @@ std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest
 // draft nothing; else "".
 std::string unused_draft_warning(const DraftConfig& config, const Schedule& schedule);
 
-// Returns the bytes that a draft step of ``layers`` reads ÷ those of a pass, heads included: what
+// Returns the bytes that a draft step of ``part`` reads ÷ those of a pass, heads included: what
 // it should cost, since at small batches engines run at about memory bandwidth. It scores by the
-// bundle's narrow head, if there is one. 0 without layers.
-double byte_share(const Manifest& manifest, const LayerPlan& layers);
+// bundle's narrow head, if there is one, or trained drafts by their own. 0 for n-grams.
+double byte_share(const Manifest& manifest, const DraftPart& part);
 
 // Returns whether a request takes part in drafts: "off" switches them off for it alone. Throws
 // Error (kUsage) for another text that is not empty.
