@@ -29,13 +29,33 @@ def _record(manifest: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def add_drafts(manifest: dict[str, Any]) -> None:
-    """Add a draft layer behind layer 0 and a head of 64 tokens, on files of layer 1 and the head.
+    """Add a draft layer that scores 32 tokens, and a head of 64, on files of layer 1 and the head.
 
     The graphs are others' own, so readers may read the manifest, and run nothing of it.
     """
-    layer, head = (json.loads(json.dumps(manifest["engines"][index])) for index in (2, -1))
-    layer.update(name="layer_draft", layer_index=None)
-    head.update(name="head_draft")
+
+    def another(index: int, **changes: object) -> dict[str, Any]:
+        copied: dict[str, Any] = json.loads(json.dumps(manifest["engines"][index]))
+        return copied | changes
+
+    layer = another(2, name="layer_draft", layer_index=None)
+    head = another(-1, name="head_draft")
     head["outputs"][0]["shape"][1] = 64
-    manifest["draft_layer"] = {"behind": 1, "engine": layer}
+    own = another(-1, name="head_trained")
+    own["outputs"][0]["shape"][1] = 32
+    joins = []
+    for kind, count in (("states", 3), ("entry", 2)):
+        join = another(2, name=f"{kind}_draft", kind=kind, layer_index=None)
+        (states, *_), (made, *_) = join["inputs"], join["outputs"]
+        states.update(name="states", role="states")
+        states["shape"][2] *= count
+        joins.append(join | {"inputs": [states], "outputs": [made]})
+    manifest["trained_draft"] = {
+        "reads": [2, 3, 6],
+        "token_ids": [*range(32)],
+        "states": joins[0],
+        "entry": joins[1],
+        "layer": layer,
+        "head": own,
+    }
     manifest["draft_head"] = {"tokens": 64, "engine": head}

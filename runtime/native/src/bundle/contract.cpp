@@ -79,8 +79,8 @@ DType dtype_of(Elements elements, const Manifest& manifest) {
   return DType::kFloat32;
 }
 
-// The number of states that an engine of drafts joins: those of three depths, or a token's embedding
-// and the one state made of them.
+// The number of states that an engine of drafts joins: those of three depths, or a token's
+// embedding and the one state made of them.
 std::int64_t joined_by(EngineKind kind) {
   return kind == EngineKind::kStates ? 3 : kind == EngineKind::kEntry ? 2 : 1;
 }

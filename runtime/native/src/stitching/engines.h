@@ -13,7 +13,7 @@ namespace skipdec::runtime {
 // A layer is bypassed by not calling it. One thread at a time uses the sessions.
 struct Engines {
   std::unique_ptr<Session> embed, head;
-  std::vector<std::unique_ptr<Session>> layers;      // lowest first
+  std::vector<std::unique_ptr<Session>> layers;  // lowest first
   // Of drafts; nullptr until they are loaded.
   std::unique_ptr<Session> draft_states, draft_entry, draft_layer, trained_head, draft_head;
   // Behind how many layers prompts and passes leave states for trained drafts; empty until these

@@ -59,7 +59,8 @@ class Prompts {
   // Returns the states [3, E] that the last token of a prompt left for trained drafts: of the
   // prompts of the last `prefill`, by index, or of the last chunk of one.
   const std::byte* end_states(std::size_t row) const {
-    return end_states_.data() + row * engines_.reads.size() * static_cast<std::size_t>(token_bytes_);
+    return end_states_.data() +
+           row * engines_.reads.size() * static_cast<std::size_t>(token_bytes_);
   }
 
   // Teacher-forces one row, each layer on its active prefix; all layers write ``scratch``. Gives
@@ -75,7 +76,8 @@ class Prompts {
   };
 
   Hidden embed(const std::vector<const TokenSpan*>& rows, std::int64_t start);
-  void keep_states(std::int64_t layers, const Hidden& hidden, const std::vector<std::int64_t>& last);
+  void keep_states(std::int64_t layers, const Hidden& hidden,
+                   const std::vector<std::int64_t>& last);
   void run_layer(std::int64_t layer, std::byte* hidden_states, std::int64_t padded,
                  const CacheView& cache, const std::vector<std::int64_t>& lengths,
                  std::int64_t start);

@@ -191,9 +191,8 @@ Binding* TrainedDrafts::joining(Session& session, const Buffer& given, std::int6
   Bound& bound = bound_[{&session, tokens, 0, 0}];
   if (!bound.binding) {
     const auto count = static_cast<std::int64_t>(tokens);
-    bound.binding =
-        session.bind({{Role::kStates, given.data(), {count, 1, states * hidden_size_}},
-                      {Role::kHiddenStatesOut, made, {count, 1, hidden_size_}}});
+    bound.binding = session.bind({{Role::kStates, given.data(), {count, 1, states * hidden_size_}},
+                                  {Role::kHiddenStatesOut, made, {count, 1, hidden_size_}}});
   }
   return bound.binding.get();
 }
@@ -205,9 +204,8 @@ Binding* TrainedDrafts::layer_binding(std::size_t rows, std::size_t tokens, std:
   if (!bound.binding || bound.generation != generation) {
     bound.binding.reset();
     const auto count = static_cast<std::int64_t>(rows), first = static_cast<std::int64_t>(slot);
-    std::vector<BoundTensor> tensors =
-        all_.tensors(count, static_cast<std::int64_t>(tokens), first,
-                     static_cast<std::int64_t>(slot * longest_));
+    std::vector<BoundTensor> tensors = all_.tensors(count, static_cast<std::int64_t>(tokens), first,
+                                                    static_cast<std::int64_t>(slot * longest_));
     add_cache(tensors, cache_.layout(), cache_.slots(layer_, first, count));
     bound.binding = engines_.draft_layer->bind(tensors);
     bound.generation = generation;

@@ -69,11 +69,21 @@ MANIFEST: tuple[tuple[Edit, str], ...] = (
     (lambda file: file.update(sampling_defaults=[]), ""),
 )
 DRAFTS: tuple[tuple[Edit, str], ...] = (
-    (lambda file: file["draft_layer"].update(behind=0), "draft_layer.behind: "),
-    (lambda file: file["draft_layer"].update(behind=6), "draft_layer is behind 6 layers"),
-    (lambda file: file["draft_layer"].pop("engine"), "draft_layer.engine: "),
-    (lambda file: file["draft_layer"]["engine"].update(name="layer_001"), "is engine layer_001"),
-    (lambda file: file["draft_layer"]["engine"].update(graph="other.onnx"), "other.onnx"),
+    (lambda file: file["trained_draft"].update(reads=[0, 3, 6]), "trained_draft.reads"),
+    (lambda file: file["trained_draft"].update(reads=[3, 6]), "trained_draft.reads"),
+    (lambda file: file["trained_draft"].update(reads=[3, 2, 6]), "states behind 3, 2, 6 layers"),
+    (lambda file: file["trained_draft"].update(reads=[2, 3, 7]), "states behind 2, 3, 7 layers"),
+    (lambda file: file["trained_draft"].update(token_ids=[]), "trained_draft.token_ids"),
+    (lambda file: file["trained_draft"].update(token_ids=[5, 5]), "has 2 token_ids"),
+    (lambda file: file["trained_draft"].update(token_ids=[5, 131]), "has 2 token_ids"),
+    (lambda file: file["trained_draft"].update(token_ids=[5, 9]), "engine head_trained: logits is"),
+    (lambda file: file["trained_draft"].pop("entry"), "trained_draft.entry: "),
+    (lambda file: file["trained_draft"]["layer"].update(name="layer_001"), "is engine layer_001"),
+    (lambda file: file["trained_draft"]["layer"].update(graph="other.onnx"), "other.onnx"),
+    (
+        lambda file: file["trained_draft"]["states"]["inputs"][0]["shape"].__setitem__(2, 32),
+        "engine states_draft: states is ",
+    ),
     (lambda file: file["draft_head"].update(tokens=300), "draft_head has 300 tokens"),
     (lambda file: file["draft_head"].update(tokens=128), "engine head_draft: logits is "),
     (
@@ -152,10 +162,11 @@ PLACES: tuple[tuple[str, Any, str], ...] = (
     ("candidates", {"name": "candidates"}, "candidates.kind: is missing"),
 )
 PLACES_OF_DRAFTS: tuple[tuple[str, Any, str], ...] = (
-    ("draft_layer", 1, "draft_layer"),
-    ("draft_layer/engine/layer_index", 1, "expected: layer_draft, a layer without layer_index"),
+    ("trained_draft", 1, "trained_draft"),
+    ("trained_draft/layer/layer_index", 1, "expected: layer_draft, a layer without layer_index"),
+    ("trained_draft/entry/kind", "states", "is engine entry_draft, a states; expected: entry_dr"),
     (
-        "draft_layer/engine/inputs/0/dtype",
+        "trained_draft/layer/inputs/0/dtype",
         "float16",
         "engine layer_draft: hidden_states is float16",
     ),

@@ -52,7 +52,7 @@ inline std::string cut_schedule(std::int64_t full, std::int64_t lowest) {
       .dump();
 }
 
-// Has a draft layer behind layer 0 that computes as layer 1 does, and a narrow head.
+// Has a draft layer that computes as layer 1 does and scores every third token, and a narrow head.
 class ArithmeticBundle : public Bundle {
  public:
   explicit ArithmeticBundle(std::int64_t positions = kPositions)
@@ -72,9 +72,14 @@ class ArithmeticBundle : public Bundle {
     manifest_.layers.resize(kLayers);
     std::int64_t number = 0;
     for (EngineSpec& layer : manifest_.layers) layer.name = std::to_string(number++);
-    DraftLayer& draft_layer = manifest_.draft_layer.emplace();
-    draft_layer.behind = 1;
-    draft_layer.engine.name = "1";
+    TrainedDraft& trained = manifest_.trained_draft.emplace();
+    trained.reads = {2, 3, kLayers};
+    for (std::int64_t token = 0; token < kVocabulary; token += 3)
+      trained.token_ids.push_back(token);
+    trained.states.kind = EngineKind::kStates;
+    trained.entry.kind = EngineKind::kEntry;
+    trained.layer.name = "1";
+    trained.head.kind = EngineKind::kHead;
     DraftHead& draft_head = manifest_.draft_head.emplace();
     draft_head.tokens = kDraftTokens;
     draft_head.engine.kind = EngineKind::kHead;
@@ -119,6 +124,7 @@ class ArithmeticBinding : public Binding {
   void run() override {
     if (spec_.kind == EngineKind::kEmbed) return embed();
     if (spec_.kind == EngineKind::kHead) return head();
+    if (spec_.kind == EngineKind::kStates || spec_.kind == EngineKind::kEntry) return join();
     if (calls_.next_fails()) throw Error(Status::kEngine, "engine", "fails by intent");
     layer(std::stoll(spec_.name));
   }
@@ -170,6 +176,21 @@ class ArithmeticBinding : public Binding {
         hidden[0] = static_cast<float>((before * 3 + sum) % kModulus);
         hidden[1] = static_cast<float>((sum * 7 + number) % kModulus);
       }
+    }
+  }
+
+  // Mixes states that lie beside each other.
+  void join() const {
+    const std::int64_t width = size(Role::kStates, 2);
+    for (std::int64_t place = 0; place < size(Role::kStates, 0); ++place) {
+      const float* const states = data<float>(Role::kStates) + place * width;
+      float* const hidden = data<float>(Role::kHiddenStatesOut) + place * kHidden;
+      std::int64_t sum = width;
+      for (std::int64_t index = 0; index < width; ++index) {
+        sum = (sum * 5 + static_cast<std::int64_t>(states[index])) % kModulus;
+      }
+      hidden[0] = static_cast<float>(sum);
+      hidden[1] = static_cast<float>((sum * 7 + width) % kModulus);
     }
   }
 

@@ -87,8 +87,22 @@ inline nlohmann::json hollow_manifest() {
           {"source", {{"tuned_schedule", "2x"}}}};
 }
 
-// Like hollow_manifest, with a draft layer behind layer 0 and a head of 16 tokens on the weights of
-// the head. The draft layer has a file of its own if ``adds_file``, else the files of layer 1.
+// Returns an engine of drafts that joins ``count`` states, with the files of ``layer``.
+inline nlohmann::json joining_engine(const nlohmann::json& layer, const std::string& kind,
+                                     std::int64_t count) {
+  nlohmann::json made = layer, states = layer["inputs"][0];
+  made["name"] = kind + "_draft";
+  made["kind"] = kind;
+  states["name"] = states["role"] = "states";
+  states["shape"][2] = count * states["shape"][2].get<std::int64_t>();
+  made["inputs"] = nlohmann::json::array({states});
+  made["outputs"] = nlohmann::json::array({layer["outputs"][0]});
+  return made;
+}
+
+// Like hollow_manifest, with a draft layer that scores 8 tokens and a head of 16 tokens on the
+// weights of the head. The draft layer has a file of its own if ``adds_file``, else the files of
+// layer 1.
 inline nlohmann::json drafted_manifest(bool adds_file = false) {
   using nlohmann::json;
   json document = hollow_manifest();
@@ -103,7 +117,15 @@ inline nlohmann::json drafted_manifest(bool adds_file = false) {
     document["files"].push_back(
         {{"path", path}, {"size", path.size()}, {"sha256", sha256_hex(path)}});
   }
-  document["draft_layer"] = {{"behind", 1}, {"engine", layer}};
+  json own = document["engines"][3];
+  own["name"] = "head_trained";
+  own["outputs"][0]["shape"][1] = 8;
+  document["trained_draft"] = {{"reads", {1, 1, 2}},
+                               {"token_ids", {0, 2, 3, 5, 7, 8, 9, 11}},
+                               {"states", joining_engine(layer, "states", 3)},
+                               {"entry", joining_engine(layer, "entry", 2)},
+                               {"layer", layer},
+                               {"head", own}};
   document["draft_head"] = {{"tokens", 16}, {"engine", head}};
   return document;
 }

@@ -90,11 +90,11 @@ TEST_F(BundleOnDisk, HasADraftLayerThatIsHashedOnRequest) {
   write_hollow_bundle(path(), drafted_manifest(true));
   const auto whole = opened();
   whole->await_weights();
-  whole->check_weights(whole->manifest().draft_layer->engine);
+  whole->check_weights(whole->manifest().trained_draft->layer);
   write_file(path() / "engines/layer_draft.weights", "engines/layer_draft.weightS");
   const auto bundle = opened();
   bundle->await_weights();  // of the engines that every text runs
-  const EngineSpec& draft = bundle->manifest().draft_layer->engine;
+  const EngineSpec& draft = bundle->manifest().trained_draft->layer;
   EXPECT_NE(refusal([&] {
               bundle->check_weights(draft);
             }).find("engines/layer_draft.weights: has SHA-256"),

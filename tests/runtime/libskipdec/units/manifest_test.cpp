@@ -108,12 +108,13 @@ TEST(Manifest, TellsWhetherTheModelWasTrainedToExitEarly) {
 }
 
 TEST(Manifest, MayHaveWhatOnlyDraftsRun) {
-  EXPECT_FALSE(parsed(hollow_manifest()).draft_layer.has_value());
+  EXPECT_FALSE(parsed(hollow_manifest()).trained_draft.has_value());
   EXPECT_FALSE(parsed(hollow_manifest()).draft_head.has_value());
   const Manifest manifest = parsed(drafted_manifest());
-  ASSERT_TRUE(manifest.draft_layer.has_value());
-  EXPECT_EQ(manifest.draft_layer->behind, 1);
-  EXPECT_EQ(manifest.draft_layer->engine.weights, manifest.layers[1].weights);
+  ASSERT_TRUE(manifest.trained_draft.has_value());
+  EXPECT_EQ(manifest.trained_draft->reads, (std::vector<std::int64_t>{1, 1, 2}));
+  EXPECT_EQ(manifest.trained_draft->token_ids.size(), 8U);
+  EXPECT_EQ(manifest.trained_draft->layer.weights, manifest.layers[1].weights);
   ASSERT_TRUE(manifest.draft_head.has_value());
   EXPECT_EQ(manifest.draft_head->tokens, 16);
   EXPECT_EQ(manifest.draft_head->engine.tensor(Role::kLogits).shape[1], 16);

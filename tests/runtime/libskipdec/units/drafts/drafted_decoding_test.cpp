@@ -38,7 +38,7 @@ class DraftedBatchTest : public ::testing::Test {
     config.prefix_cache = prefix_cache;
     const std::string allowed = draft == "off" ? draft : draft + ",exact=no";
     config.draft = resolve_draft(allowed, bundle_.manifest());
-    if (config.draft) engines_.load_draft_layer(bundle_, *backend_);
+    if (config.draft) engines_.load_trained_drafts(bundle_, *backend_);
     std::unique_ptr<DraftedDecoding> decoding;
     if (drafter) {
       decoding = std::make_unique<DraftedDecoding>(*config.draft, testing::kVocabulary);
@@ -236,7 +236,7 @@ TEST_P(TrainedDraftsTest, ALayerThatComputesAsThePlanDoesGuessesEveryToken) {
   config.draft = resolve_draft("trained,adapt=no,exact=no", longer.manifest());
   backend_ = std::make_unique<ArithmeticBackend>();
   engines_ = Engines::load(longer.manifest(), *backend_);
-  engines_.load_draft_layer(longer, *backend_);
+  engines_.load_trained_drafts(longer, *backend_);
   batch_ = std::make_unique<RunningBatch>(longer.manifest(), engines_, nullptr, config);
   const auto found = run(requests);
   for (std::size_t index = 0; index < found.size(); index += 2) {

@@ -59,10 +59,11 @@ TEST_F(EnginesOfDrafts, AreLoadedOnceOnRequest) {
   EXPECT_EQ(backend.names, (std::vector<std::string>{"embed", "head", "layer_000", "layer_001"}));
   EXPECT_EQ(engines.draft_layer, nullptr);
   for (int again = 0; again < 2; ++again) {
-    engines.load_draft_layer(*bundle, backend);
+    engines.load_trained_drafts(*bundle, backend);
     engines.load_draft_head(*bundle, backend);
   }
-  EXPECT_EQ(backend.names.size(), 6U);
+  EXPECT_EQ(backend.names.size(), 9U);
+  EXPECT_EQ(engines.reads, (std::vector<std::int64_t>{1, 1, 2}));
   ASSERT_NE(engines.draft_layer, nullptr);
   EXPECT_EQ(engines.draft_layer->spec().name, "layer_draft");
   ASSERT_NE(engines.draft_head, nullptr);
@@ -73,7 +74,7 @@ TEST_F(EnginesOfDrafts, StayAbsentWhereABundleHasNone) {
   const auto bundle = opened(hollow_manifest());
   ListingBackend backend;
   Engines engines = Engines::load(bundle->manifest(), backend);
-  engines.load_draft_layer(*bundle, backend);
+  engines.load_trained_drafts(*bundle, backend);
   engines.load_draft_head(*bundle, backend);
   EXPECT_EQ(engines.draft_layer, nullptr);
   EXPECT_EQ(engines.draft_head, nullptr);
@@ -84,7 +85,7 @@ TEST_F(EnginesOfDrafts, AreRefusedIfTheirWeightsAreDamaged) {
   ListingBackend backend;
   Engines engines = Engines::load(bundle->manifest(), backend);
   write_file(folder_ / "engines/layer_draft.weights", "engines/layer_draft.weightS");
-  EXPECT_NE(refusal([&] { engines.load_draft_layer(*bundle, backend); }).find("has SHA-256"),
+  EXPECT_NE(refusal([&] { engines.load_trained_drafts(*bundle, backend); }).find("has SHA-256"),
             std::string::npos);
   EXPECT_EQ(engines.draft_layer, nullptr);
 }
