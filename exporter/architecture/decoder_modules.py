@@ -253,7 +253,7 @@ class DecoderJoin(_Engine):
 
     def forward(self, states: Tensor) -> Tensor:
         """Map states [B, S, J · E] to one, [B, S, E]."""
-        parts = zip(self.parts, states.split(self.width, -1), strict=True)
+        parts = zip(self.parts, torch.split(states, self.width, -1), strict=True)
         return self._run(self.whole, torch.cat([self._run(*part) for part in parts], dim=-1))
 
 

@@ -221,9 +221,10 @@ class Verification:
     def _draft_jobs(self) -> Iterator[_Job]:
         """Yield the checks of what only drafts run; a draft layer's need the files it came from."""
         trained, head = self._bundle.manifest.trained_draft, self._bundle.manifest.draft_head
-        for spec in () if trained is None or self._draft is None else trained.engines:
-            index = 0 if spec.kind is EngineKind.LAYER else None
-            yield spec.name, partial(self._check_graph, spec, self._draft, index)
+        if trained is not None and self._draft is not None:
+            for spec in trained.engines:
+                index = 0 if spec.kind is EngineKind.LAYER else None
+                yield spec.name, partial(self._check_graph, spec, self._draft, index)
         if head is not None:
             default = engine_tolerance(self._precision, head.engine.kind, self._quantized.form)
             yield (

@@ -138,7 +138,7 @@ class HostTrainedDrafts:
         """Write the embeddings of all tokens, those of padding the last one's of its row."""
         count, workspace = len(fed) * longest, self._engines.workspace()
         whole = workspace.whole
-        tokens = [[*own, *own[-1:] * (longest - len(own))] for own in fed]
+        tokens = [[*own, *([own[-1]] * (longest - len(own)))] for own in fed]
         lasts = [drafting[number].position if number in drafting else 0 for number in residents]
         steps = np.arange(longest)
         behind = np.array([len(own) - 1 for own in fed])[:, None] - np.minimum(

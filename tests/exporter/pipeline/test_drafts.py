@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -254,9 +255,12 @@ def test_a_bad_draft_layer_is_refused_before_any_work(
 
 
 def test_the_draft_layer_of_another_model_is_refused(
-    checkpoint: Checkpoints, draft_of: Callable[..., Path]
+    checkpoint: Checkpoints, draft_of: Callable[..., Path], tmp_path: Path
 ) -> None:
-    config = ExportConfig(model=str(checkpoint("no_final_norm")), draft_layer=draft_of("pre_norm"))
+    shutil.copytree(checkpoint("pre_norm"), tmp_path / "other")
+    file = tmp_path / "other" / "model.safetensors"
+    save_file({name: array + 1 for name, array in load_file(file).items()}, file)
+    config = ExportConfig(model=str(tmp_path / "other"), draft_layer=draft_of("pre_norm"))
     with pytest.raises(UsageError, match="was trained for weights of SHA-256"):
         plan_export(config)
     config = ExportConfig(model=str(checkpoint("untied")), draft_layer=draft_of("pre_norm"))
