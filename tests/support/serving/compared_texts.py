@@ -48,7 +48,7 @@ def run_requests(
     draft: str = "off",
 ) -> tuple[list[RequestOutput], EngineStats]:
     """Run the requests together, the i-th at the i-th prompt and schedule."""
-    with generator.running_batch() as held:
+    with generator.running_batch(draft=draft) as held:
         config = RunningBatchConfig(draft=generator._loaded.drafts.resolve(draft))
         batch = RunningBatch(held._loaded, held._slots, config, decoding)
         numbers = [
