@@ -107,6 +107,11 @@ class Stitcher(ABC):
         if self.drafts is not None:
             _ = layer and self.drafts.trained, self.drafts.head  # loaded on first use
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Behind how many layers states are kept for drafts; empty: nothing reads any."""
+        return () if self.drafts is None else self.drafts.reads
+
     @abstractmethod
     def prefill(
         self,

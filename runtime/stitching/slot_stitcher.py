@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ...engines.constants import integer
 from ...engines.errors import UsageError
@@ -18,6 +19,7 @@ from ..kv.prefixes import BLOCK_TOKENS, PrefixCache, Recording, restore
 from ..schedule import LayerPlan
 from ..tokens.logits import StepLogits
 from .protocol import DraftRow, StepRow, Stitcher, feeding_problem
+from .states import HeldStates
 
 _PREFIX_SHARE = integer("prefix_share")  # prefixes take at most a quarter of the KV memory
 
@@ -48,6 +50,7 @@ class SlotStitcher(ABC):
         self._plans: dict[int, LayerPlan] = {}  # row -> of the first token of its last step
         self._floors: dict[int, int] = {}  # row -> the position at which it last left layers
         self._chunked: _ChunkedPrompt | None = None
+        self._held: HeldStates[Any] = HeldStates(cache)  # empty without a draft layer
 
     @property
     def reserved_bytes(self) -> int:
@@ -263,6 +266,7 @@ class SlotStitcher(ABC):
             self._drop_chunked()
         self._plans.pop(row, None)
         self._floors.pop(row, None)
+        self._held.drop(row)
         self._cache.release(row)
 
     def discard(self, row: int) -> None:
@@ -275,6 +279,7 @@ class SlotStitcher(ABC):
         self._unbind()
         self._plans.clear()
         self._floors.clear()
+        self._held.clear()
         self._cache.close()
         if self._prefixes is not None:
             self._prefixes.clear()

@@ -75,7 +75,7 @@ class HostSlotStitcher(SlotStitcher):
         self._places: tuple[int, _SlotPlaces] | None = None  # by the cache's version
         self._has_found_route = False  # in the last pass
         has_draft_layer = cache.memory.has_draft_layer
-        self._trained = HostTrainedDrafts(engines, cache) if has_draft_layer else None
+        self._trained = HostTrainedDrafts(engines, cache, self._held) if has_draft_layer else None
 
     @property
     @override
@@ -119,18 +119,6 @@ class HostSlotStitcher(SlotStitcher):
         return self._trained.step(rows)
 
     @override
-    def release(self, row: int) -> None:
-        if self._trained is not None:
-            self._trained.drop(row)
-        super().release(row)
-
-    @override
-    def reset(self) -> None:
-        if self._trained is not None:
-            self._trained.clear()
-        super().reset()
-
-    @override
     def close(self) -> None:
         self.reset()
         self._host = self._trained = None  # a stream that nobody reads may hold this for long
@@ -142,7 +130,7 @@ class HostSlotStitcher(SlotStitcher):
             return
         for row, states in zip(rows, self._engines.end_states, strict=True):
             for number in row.rows:
-                self._trained.hold(number, len(row.tokens) - 1, row.tokens[-1:], states[None])
+                self._held.hold(number, len(row.tokens) - 1, row.tokens[-1:], states[None])
 
     @override
     def _unbind(self) -> None:
@@ -158,7 +146,7 @@ class HostSlotStitcher(SlotStitcher):
             states = self._workspace.states
             for row, first in zip(rows, route.firsts, strict=True):
                 left = states[first : first + len(row.tokens)]
-                self._trained.hold(row.row, row.position, row.tokens, left)
+                self._held.hold(row.row, row.position, row.tokens, left)
         self._cache.set_lengths(
             [row.row for row in rows], [row.position + len(row.tokens) for row in rows]
         )

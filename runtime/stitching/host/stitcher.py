@@ -55,11 +55,6 @@ class HostStitcher(Stitcher):
             held = self._workspace = self._new_workspace(size)
         return held
 
-    @property
-    def reads(self) -> tuple[int, ...]:
-        """Behind how many layers states are kept for drafts; empty: nothing reads any."""
-        return () if self.drafts is None else self.drafts.reads
-
     def session(self, layer: int) -> EngineSession:
         """Return a layer's engine; the draft layer has the number behind the last."""
         return _session_of(self.layers, self.drafts, layer)

@@ -25,8 +25,8 @@ from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.scheduling.drafters import RowDrafts
 from skipdec.runtime.scheduling.layer_drafter import TrainedDrafter
-from skipdec.runtime.stitching.host.trained import HostTrainedDrafts
 from skipdec.runtime.stitching.protocol import DraftRow
+from skipdec.runtime.stitching.states import HeldStates
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
@@ -57,7 +57,7 @@ class Watch:
 
     def on(self, patch: pytest.MonkeyPatch) -> None:
         """Watch all generators."""
-        propose, step, drop = TrainedDrafter.propose, HostTrainedDrafts.step, HostTrainedDrafts.drop
+        propose, feed, drop = TrainedDrafter.propose, HeldStates.feed, HeldStates.drop
         watch = self
 
         def proposing(self: TrainedDrafter, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
@@ -68,20 +68,20 @@ class Watch:
                     watch.proposed.append(([*one.tokens], [*shown], [*guesses.tokens]))
             return found
 
-        def stepping(self: HostTrainedDrafts, rows: Sequence[DraftRow]) -> object:
+        def feeding(self: HeldStates[Any], rows: Sequence[DraftRow]) -> object:
             for row in rows:
                 if self._is_first(row):
                     new = range(self._held[row.row].position + 1, row.position + 1)
                     watch._entries.setdefault(row.row, []).extend(new)
-            return step(self, rows)
+            return feed(self, rows)
 
-        def dropping(self: HostTrainedDrafts, row: int) -> None:
+        def dropping(self: HeldStates[Any], row: int) -> None:
             watch._entries.pop(row, None)
             drop(self, row)
 
         patch.setattr(TrainedDrafter, "propose", proposing)
-        patch.setattr(HostTrainedDrafts, "step", stepping)
-        patch.setattr(HostTrainedDrafts, "drop", dropping)
+        patch.setattr(HeldStates, "feed", feeding)
+        patch.setattr(HeldStates, "drop", dropping)
 
 
 @pytest.fixture
@@ -127,13 +127,13 @@ def test_texts_are_those_without_drafts_at_every_depth(bundle: Path, watch: Watc
 
 def test_states_of_another_token_are_seen_in_the_guesses(bundle: Path, watch: Watch) -> None:
     """A mutation: each entry reads the states of its own token's pass, one too late."""
-    hold = HostTrainedDrafts.hold
+    hold = HeldStates.hold
 
-    def late(self: HostTrainedDrafts, row: int, position: int, tokens: Any, states: Any) -> None:  # noqa: ANN401
+    def late(self: HeldStates[Any], row: int, position: int, tokens: Any, states: Any) -> None:  # noqa: ANN401
         hold(self, row, position, tokens, np.roll(states, -1, axis=0))
 
     with (
-        patch.object(HostTrainedDrafts, "hold", late),
+        patch.object(HeldStates, "hold", late),
         Generator.open(bundle, threads=1) as generator,
     ):
         draft = "trained,adapt=no,tokens=3"
