@@ -16,7 +16,7 @@ from typing_extensions import override
 from ....engines.backends.device import DeviceEvent, DeviceMemory
 from ....engines.manifest import DType, EngineSpec, TensorRole
 from ....engines.memory import ITEM_BYTES, Array, DeviceBuffer, DeviceTensor
-from ...tokens.logits import CandidateLogits, HostLogits, StepLogits
+from ...tokens.logits import CandidateLogits, HostLogits, KeptLogits, StepLogits
 
 _ALIGNMENT = 256  # what CUDA gives its own allocations
 
@@ -196,12 +196,20 @@ class CandidateResults(StepResults):
 
 
 class NarrowResults(StepResults):
-    """Logits of the bundle's narrow head for up to ``max_tokens`` tokens, all of them copied.
+    """Logits of a head of some tokens for up to ``max_tokens`` tokens, all of them copied.
 
-    The engine for candidates takes logits of the whole vocabulary only.
+    ``token_ids``: the tokens that the head scores, or None for the vocabulary's first ones. The
+    engine for candidates takes logits of the whole vocabulary only.
     """
 
-    def __init__(self, memory: DeviceMemory, head: EngineSpec, max_tokens: int) -> None:
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        head: EngineSpec,
+        max_tokens: int,
+        token_ids: Array | None = None,
+    ) -> None:
+        self._token_ids = token_ids
         width = int(head.tensor(TensorRole.LOGITS).shape[-1])
         super().__init__(memory, {TensorRole.LOGITS: Field("float32", (max_tokens, width))})
 
@@ -211,7 +219,8 @@ class NarrowResults(StepResults):
 
     @override
     def logits(self, tokens: int, host: Mapping[TensorRole, Array]) -> HostLogits:
-        return HostLogits(host[TensorRole.LOGITS][:tokens])
+        found = host[TensorRole.LOGITS][:tokens]
+        return HostLogits(found) if self._token_ids is None else KeptLogits(found, self._token_ids)
 
 
 class PromptBuffers:

@@ -22,6 +22,7 @@ the next token that is fed overwrites them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -48,7 +49,8 @@ class StepLayout:
     int64 [L + 1, max_rows * width]: for each token of a layer's slots the token of the buffer of
     hidden states to read, and of ``order`` last, for the head. ``fed`` int64
     [L, max_rows * width]: the same as tokens of ``order``. Those of slots that no row has read
-    token 0 and have ``max_rows * width``.
+    token 0 and have ``max_rows * width``. ``kept`` int64 [tokens of ``order``, reads]: where the
+    states lie that trained drafts read.
     """
 
     order: tuple[int, ...]
@@ -56,6 +58,7 @@ class StepLayout:
     is_aligned: bool
     sources: _Indices
     fed: _Indices
+    kept: _Indices
     width: int = 1
 
     @classmethod
@@ -66,11 +69,13 @@ class StepLayout:
         max_rows: int,
         width: int = 1,
         counts: _Indices | None = None,
+        reads: Sequence[int] = (),
     ) -> StepLayout:
         """Lay out a step of ``rows``, of which layer l runs ``residents[l]``, in that order.
 
         ``counts`` int64 [rows, L + 1]: how many of a row's tokens, from the first on, run each
-        layer, and last how many there are. None: one of each.
+        layer, and last how many there are. None: one of each. ``reads``: states are kept that were
+        written last when so many layers of the model had run, ascending.
         """
         num_layers = len(residents)
         layers = [layer for layer, held in enumerate(residents) if held]
@@ -91,7 +96,9 @@ class StepLayout:
         now = own.copy()  # where each token's hidden state was written last
         sources = np.zeros((num_layers + 1, max_rows * width), np.int64)
         fed = np.full((num_layers, max_rows * width), max_rows * width, np.int64)
+        kept: list[_Indices] = []
         for layer in layers:
+            kept += [now.reshape(-1)] * (bisect_right(reads, layer) - len(kept))
             held = np.array([index[row] for row in residents[layer]])
             running = counts[held, layer][:, None]
             read = held[:, None], np.minimum(steps, running - 1)
@@ -99,10 +106,13 @@ class StepLayout:
             sources[layer, :size] = now[read].reshape(-1)
             fed[layer, :size] = own[read].reshape(-1)
             written = (layer + 1) * max_rows * width + own[: len(held)]
+            now = now.copy()
             now[held] = np.where(steps < running, written, now[held])
         sources[num_layers, : now.size] = now.reshape(-1)
+        kept += [now.reshape(-1)] * (len(reads) - len(kept))
+        states = np.stack(kept, axis=1) if kept else np.empty((0, 0), np.int64)
         held_rows = tuple((layer, len(residents[layer])) for layer in layers)
-        return cls(tuple(order), held_rows, is_aligned, sources, fed, width)
+        return cls(tuple(order), held_rows, is_aligned, sources, fed, states, width)
 
 
 class DeviceRows:
@@ -209,6 +219,15 @@ class DeviceRows:
             self._inputs.device["sources"][layer : layer + 1].address,
             rows=rows * self._width,
             row_bytes=self._token_bytes,
+        )
+
+    def keep(self, target: int, indices: int, count: int) -> None:
+        """Enqueue the copy of ``count`` hidden states to the address ``target``.
+
+        ``indices``: the address of where they lie, int64, as in `StepLayout.kept`.
+        """
+        self._device.copy_rows(
+            target, self._hidden.address, indices, rows=count, row_bytes=self._token_bytes
         )
 
     def section(self, number: int, rows: int, first: int = 0) -> DeviceTensor:

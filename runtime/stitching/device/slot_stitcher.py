@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -20,7 +21,7 @@ from ....engines.errors import UsageError
 from ....engines.memory import DeviceTensor
 from ...kv.buffers import BufferPool, pooled_size
 from ...kv.cache import SlotCache
-from ...kv.plans import SlotMemory
+from ...kv.plans import PromptRow, SlotMemory
 from ...schedule import LayerPlan
 from ...tokens.logits import CandidateLogits, StepLogits
 from ..protocol import DraftRow, StepRow, active_counts
@@ -64,7 +65,8 @@ class DeviceSlotStitcher(SlotStitcher):
         logits = coming.logits
         assert isinstance(logits, CandidateLogits), "only draft steps have a narrow head"
         done = coming.done
-        if ahead and width == 1:
+        # What drafts read of this pass would be lost in the next one.
+        if ahead and width == 1 and not self.memory.has_draft_layer:
             sources = {row.row: index for row, index in zip(rows, indices, strict=True)}
             self._ahead = self._begin_ahead(ahead, sources, logits)
             if self._ahead is not None and self._ahead.choice is not None:
@@ -110,6 +112,11 @@ class DeviceSlotStitcher(SlotStitcher):
         steps = self._engines.steps(self.limits, StepKind(width))
         layout = self._lay_out(rows, width)
         coming = steps.enqueue(layout, rows, self._cache.first, token_addresses)
+        if self.memory.has_draft_layer:
+            self._engines.trained.keep(steps, layout)
+            places = {number: index * width for index, number in enumerate(layout.order)}
+            for row in rows:
+                self._held.hold(row.row, row.position, row.tokens, places[row.row])
         lengths = [row.position + len(row.tokens) for row in rows]
         self._cache.set_lengths([row.row for row in rows], lengths)
         return coming
@@ -122,7 +129,14 @@ class DeviceSlotStitcher(SlotStitcher):
 
     @override
     def draft_trained(self, rows: Sequence[DraftRow]) -> StepLogits:
-        raise UsageError("draft", "is trained, which does not run on devices yet; leave it out")
+        assert self.memory.has_draft_layer, "these slots have no draft layer"
+        logits, outputs = self._engines.trained.step(
+            self._held.feed(rows),
+            [row.row for row in rows],
+            partial(self._cache.first, self._num_layers),
+        )
+        self._held.take(rows, outputs)
+        return logits
 
     @override
     def discard(self, row: int) -> None:
@@ -148,6 +162,16 @@ class DeviceSlotStitcher(SlotStitcher):
         self._loaded = self._drafts = self._ahead = (
             None  # a stream that nobody reads may hold this for long
         )
+
+    @override
+    def _begin(self, rows: Sequence[PromptRow]) -> None:
+        super()._begin(rows)
+        if not self.memory.has_draft_layer:
+            return
+        for index, row in enumerate(rows):
+            place = self._engines.trained.hold_end(index, self._held.all_states)
+            for number in row.rows:
+                self._held.hold(number, len(row.tokens) - 1, row.tokens[-1:], place)
 
     @property
     @override
@@ -190,6 +214,7 @@ class DeviceSlotStitcher(SlotStitcher):
                 self._engines.max_rows,
                 width,
                 None if width == 1 else self._token_counts(rows),
+                self._engines.reads if self.memory.has_draft_layer else (),
             )
             last = self._layout = _LaidOut(version, made_of, layout)
         return last.layout

@@ -219,6 +219,10 @@ class DeviceSteps:
         self.graphs.enqueue(parts)
         return self.results.download(sum(len(row.tokens) for row in rows))
 
+    def keep(self, target: int, indices: int, count: int) -> None:
+        """Enqueue the copy of states of the last step, see `DeviceRows.keep`."""
+        self._rows.keep(target, indices, count)
+
     def clear(self) -> None:
         """Destroy all graphs and bindings."""
         self.graphs.clear()
@@ -258,7 +262,7 @@ class DeviceSteps:
         self, layer: int, rows: int, source: int, cache: tuple[Tensor, Tensor]
     ) -> StepPart:
         """Return a layer's part; ``source`` is the section of hidden states that it reads."""
-        key, value = (_borrowed(tensor) for tensor in cache)
+        key, value = (borrowed(tensor) for tensor in cache)
 
         def make() -> list[_Work]:
             return [
@@ -314,7 +318,7 @@ class DeviceSteps:
         return binding.run
 
 
-def _borrowed(tensor: Tensor) -> DeviceTensor:
+def borrowed(tensor: Tensor) -> DeviceTensor:
     """Return the same address without its buffer, whose lifetime the pool decides."""
     owned = cast(DeviceTensor, tensor)
     return replace(owned, buffer=DeviceBuffer(owned.address, owned.nbytes))

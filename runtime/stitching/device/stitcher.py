@@ -30,6 +30,7 @@ from .buffers import (
 )
 from .choices import DeviceChoice
 from .steps import DeviceEngines, DeviceSteps, GraphCapture
+from .trained import DeviceTrainedDrafts
 
 LayerSessions = Callable[[int | None], Sequence[EngineSession]]
 """The layers' sessions for one static KV capacity, or for any (None)."""
@@ -104,6 +105,16 @@ class DeviceStitcher(Stitcher):
         assert isinstance(results, CandidateResults)
         return DeviceChoice(self.memory, session, results, self.max_rows, self.padded_rows)
 
+    @cached_property
+    def trained(self) -> DeviceTrainedDrafts:
+        """The bundle's trained drafts, and the states that passes and prompts leave for them."""
+        assert self.drafts is not None
+        engines = self.drafts.trained
+        assert engines is not None, "drafts were resolved against the bundle"
+        return DeviceTrainedDrafts(
+            self.memory, self.embed, engines, self.max_rows, self.padded_rows, self.capture
+        )
+
     def runs_several_tokens(self, bucket: int | None) -> bool:
         """Return True if steps may run several tokens per row; TensorRT's plans take one."""
         return self._mask_capacity(bucket) is None
@@ -125,14 +136,14 @@ class DeviceStitcher(Stitcher):
     def drop_graphs(self, limits: Limits) -> None:
         """Destroy the graphs and bindings of all steps over slots of these ``limits``."""
         _clear(self._steps.get((limits.slot_capacity, limits.bucket), {}))
-        self._drop_choice()
+        self._drop_cached()
 
     @override
     def close(self) -> None:
         for of_kind in self._steps.values():
             _clear(of_kind)
         self._steps.clear()
-        self._drop_choice()
+        self._drop_cached()
 
     @override
     def prefill(
@@ -145,7 +156,12 @@ class DeviceStitcher(Stitcher):
     ) -> StepLogits:
         padded = max(map(len, prompts))
         last = [index * padded + len(prompt) - 1 for index, prompt in enumerate(prompts)]
-        states = self._run(prompts, 0, active_lengths, last, bucket, caches, after)
+
+        def behind(layer: int, states: DeviceTensor) -> None:
+            self._keep_ends(layer, states)
+            after(layer)
+
+        states = self._run(prompts, 0, active_lengths, last, bucket, caches, behind)
         return self._logits_of(states, len(prompts))
 
     @override
@@ -160,7 +176,8 @@ class DeviceStitcher(Stitcher):
         is_last: bool,
     ) -> StepLogits | None:
         active = [[max(0, min(length - start, len(tokens)))] for length in active_lengths]
-        states = self._run([tokens], start, active, [len(tokens) - 1], bucket, caches)
+        last = [len(tokens) - 1]
+        states = self._run([tokens], start, active, last, bucket, caches, self._keep_ends)
         if is_last:
             return self._logits_of(states, 1)
         self.device.synchronize()  # the host's copy of the inputs may change from here on
@@ -187,9 +204,17 @@ class DeviceStitcher(Stitcher):
             inputs.upload()
             yield self._gather(states, inputs.device[TensorRole.ROW_POSITIONS])
 
-    def _drop_choice(self) -> None:
-        if (choice := self.__dict__.pop("choice", None)) is not None:
-            choice.close()
+    def _drop_cached(self) -> None:
+        for name in ("choice", "trained"):
+            if (held := self.__dict__.pop(name, None)) is not None:
+                held.close()
+
+    def _keep_ends(self, layer: int, states: DeviceTensor) -> None:
+        """Keep the states of prompts' last tokens behind a layer if drafts read them."""
+        for index, depth in enumerate(self.reads):
+            if depth == layer + 1:
+                last = self._inputs.device[TensorRole.ROW_POSITIONS]
+                self.trained.keep_ends(index, states, last)
 
     def _run(
         self,
@@ -199,10 +224,11 @@ class DeviceStitcher(Stitcher):
         gathered: Sequence[int],
         bucket: int | None,
         caches: LayerCaches,
-        after: Callable[[int], None] = lambda layer: None,
+        after: Callable[[int, DeviceTensor], None] = lambda layer, states: None,
     ) -> DeviceTensor:
         """Run each layer on its prefixes of what stands at ``start``; return the last states.
 
+        ``after`` is called behind each layer, with the states of all tokens [rows, S, E].
         Layers that run whole rows read one buffer and write the other. The others read and write
         copies of their prefixes, in the second halves of the buffers.
         """
@@ -233,7 +259,7 @@ class DeviceStitcher(Stitcher):
                 self._copy_rows(prefixes[0], read, [max(active)] * rows)
                 run_once(session, _tensors(inputs_of, start, *caches(layer), *prefixes))
                 self._copy_rows(read, prefixes[1], active)
-            after(layer)
+            after(layer, read)
         return read
 
     def _prepare(

@@ -102,6 +102,18 @@ def test_padding_repeats_the_last_token_that_runs_the_layer() -> None:
     assert layout.sources[2, 4] == section[2] + 0
 
 
+def test_states_are_kept_where_they_were_written_last_at_each_depth() -> None:
+    """Of rows a b c behind one layer, two and all three; layer 1 runs b, layer 2 runs c b."""
+    residents = [[], [8], [9, 8]]
+    layout = StepLayout.of([7, 8, 9], residents, ROWS, 1, None, (1, 2, 3))
+    section = np.arange(5) * ROWS
+    kept = layout.kept.T.tolist()
+    assert kept[0] == [0, 1, 2]  # layer 0 runs nobody
+    assert kept[1] == [0, section[2] + 0, 2]
+    assert kept[2] == [0, section[3] + 1, section[3] + 0]
+    assert not StepLayout.of([7, 8, 9], residents, ROWS).kept.size
+
+
 def test_nothing_is_gathered_where_all_tokens_run_all_layers() -> None:
     """Whether rows feed as many tokens or not."""
     counts = np.array([[3, 3, 3], [1, 1, 1]])

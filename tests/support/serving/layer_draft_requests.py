@@ -33,12 +33,16 @@ def run(
     draft: str | None,
     kinds: Sequence[SamplingParams] = KINDS,
     schedules: Sequence[str] = SCHEDULES,
+    prompt_tokens: int = 4,
 ) -> tuple[list[CompletionOutput], EngineStats]:
-    """Run a request of each kind, the i-th at the i-th schedule; every sixth without drafts."""
+    """Run a request of each kind, the i-th at the i-th schedule; every sixth without drafts.
+
+    Prompts have ``prompt_tokens`` tokens or up to three more.
+    """
     with generator.running_batch(draft=draft) as batch:
         numbers = [
             batch.add(
-                [5 + index, 17, 90 - index, 4, *range(20, 20 + index % 4)],
+                [5 + index, 17, 90 - index, 4, *range(20, 16 + prompt_tokens + index % 4)],
                 one,
                 schedule=schedules[index % len(schedules)],
                 draft="off" if draft and index % 6 == 5 else None,
