@@ -75,7 +75,7 @@ DRAFTS: tuple[tuple[Edit, str], ...] = (
     (lambda file: file["trained_draft"].update(reads=[2, 3, 7]), "states behind 2, 3, 7 layers"),
     (lambda file: file["trained_draft"].update(token_ids=[]), "trained_draft.token_ids"),
     (lambda file: file["trained_draft"].update(token_ids=[5, 5]), "has 2 token_ids"),
-    (lambda file: file["trained_draft"].update(token_ids=[5, 131]), "has 2 token_ids"),
+    (lambda file: file["trained_draft"].update(token_ids=[5, 300]), "has 2 token_ids"),
     (lambda file: file["trained_draft"].update(token_ids=[5, 9]), "engine head_trained: logits is"),
     (lambda file: file["trained_draft"].pop("entry"), "trained_draft.entry: "),
     (lambda file: file["trained_draft"]["layer"].update(name="layer_001"), "is engine layer_001"),
