@@ -40,22 +40,11 @@ inline std::string falling_schedule(std::int64_t most, std::int64_t least, std::
       .dump();
 }
 
-// Returns the JSON of a schedule that runs all layers for the first ``full`` tokens and the lowest
-// ``lowest`` from then on.
-inline std::string cut_schedule(std::int64_t full, std::int64_t lowest) {
-  nlohmann::json table(static_cast<std::size_t>(full), kLayers);
-  table.push_back(lowest);
-  return nlohmann::json{{"num_layers", kLayers},    {"max_exit_layer", table.front()},
-                        {"min_exit_layer", lowest}, {"horizon", table.size()},
-                        {"decay", "table"},         {"table", table},
-                        {"placement", "bottom"}}
-      .dump();
-}
-
 // Has a draft layer that computes as layer 1 does and scores every third token, and a narrow head.
+// ``takes_one_row``: its layers take several tokens of one row only, as ONNX Runtime's attention.
 class ArithmeticBundle : public Bundle {
  public:
-  explicit ArithmeticBundle(std::int64_t positions = kPositions)
+  explicit ArithmeticBundle(bool takes_one_row = false)
       : schedules_(Schedules::parse(schedule_file(), kLayers, "schedule.json")) {
     manifest_.target = "arithmetic";
     ModelSpec& model = manifest_.model;
@@ -64,21 +53,24 @@ class ArithmeticBundle : public Bundle {
     model.hidden_size = model.head_dim = manifest_.kv_width = kHidden;
     model.num_heads = model.num_kv_heads = 1;
     model.vocab_size = kVocabulary;
-    model.max_position_embeddings = model.max_seq_len = positions;
+    model.max_position_embeddings = model.max_seq_len = kPositions;
     model.eos_token_id = kEndOfText;
     model.end_token_ids = {kEndOfText};
     manifest_.embed.kind = EngineKind::kEmbed;
     manifest_.head.kind = EngineKind::kHead;
     manifest_.layers.resize(kLayers);
     std::int64_t number = 0;
-    for (EngineSpec& layer : manifest_.layers) layer.name = std::to_string(number++);
+    for (EngineSpec& layer : manifest_.layers) {
+      layer.name = std::to_string(number++);
+      if (takes_one_row) layer.inputs.push_back({"seqlens_k", Role::kSeqlensK, DType::kInt32, {}});
+    }
     TrainedDraft& trained = manifest_.trained_draft.emplace();
     trained.reads = {2, 3, kLayers};
     for (std::int64_t token = 0; token < kVocabulary; token += 3)
       trained.token_ids.push_back(token);
     trained.states.kind = EngineKind::kStates;
     trained.entry.kind = EngineKind::kEntry;
-    trained.layer.name = "1";
+    trained.layer = manifest_.layers[1];
     trained.head.kind = EngineKind::kHead;
     DraftHead& draft_head = manifest_.draft_head.emplace();
     draft_head.tokens = kDraftTokens;
@@ -154,6 +146,7 @@ class ArithmeticBinding : public Binding {
         data<float>(Role::kPastKey) != data<float>(Role::kPresentKey)) {
       throw std::logic_error("not in place");
     }
+    if (spec_.find(Role::kSeqlensK) != nullptr) check_lengths(rows, tokens);
     for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int64_t token = 0; token < tokens; ++token) {
         const std::int64_t position = data<std::int64_t>(Role::kWriteIndices)[row] + token;
@@ -176,6 +169,17 @@ class ArithmeticBinding : public Binding {
         hidden[0] = static_cast<float>((before * 3 + sum) % kModulus);
         hidden[1] = static_cast<float>((sum * 7 + number) % kModulus);
       }
+    }
+  }
+
+  // Behind the beginning of rows, several tokens are one row's, and attention ends at the last.
+  void check_lengths(std::int64_t rows, std::int64_t tokens) const {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t start = data<std::int64_t>(Role::kWriteIndices)[row];
+      if (start == 0) continue;
+      if (rows > 1 && tokens > 1) throw std::logic_error("several tokens of several rows");
+      const std::int64_t last = start + tokens - 1;
+      if (data<std::int32_t>(Role::kSeqlensK)[row] != last) throw std::logic_error("another end");
     }
   }
 

@@ -39,12 +39,12 @@ using testing::ArithmeticBundle;
 
 class AllocationTest : public ::testing::Test {
  protected:
-  PromptRow prompt(SlotCache::Row row) const {
+  PromptRow prompt(SlotCache::Row row, bool has_draft_layer = false) const {
     PromptRow made;
     made.row = row;
     made.tokens = {5, 6, 7};
     made.schedule = schedule_;
-    made.reservation = reservation_of(*schedule_, 3, 40);
+    made.reservation = reservation_of(*schedule_, 3, 40, has_draft_layer);
     return made;
   }
 
@@ -85,6 +85,32 @@ TEST_F(AllocationTest, DraftStepsAllocateNothingWhileTheirRowsStay) {
   const std::int64_t before = allocations;
   for (const auto& places : drafting) stitcher.draft(rows, places, plan);
   EXPECT_EQ(allocations, before);
+}
+
+TEST_F(AllocationTest, PassesThatLeaveStatesAndTrainedDraftsAllocateNothingOnceTheyHaveRun) {
+  engines_.load_trained_drafts(bundle_, backend_);
+  SlotStitcher stitcher(engines_, bundle_.manifest(), {3, 64, 1 << 22}, false, true);
+  std::vector<PromptRow> prompts{prompt(0, true), prompt(1, true), prompt(2, true)};
+  stitcher.prefill({&prompts[0], &prompts[1], &prompts[2]});
+  std::vector<StepRow> rows(3);
+  std::vector<DraftRow> drafting(3);
+  std::int64_t with_allocations = 0;
+  for (std::int64_t index = 0; index < 36; index += 2) {
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      const auto number = static_cast<SlotCache::Row>(row);
+      rows[row] = {number, {5, 6}, 3 + index, {&schedule_->plan(index), &schedule_->plan(index)}};
+      drafting[row] = {number, 5, 3 + index};
+    }
+    const std::int64_t before = allocations;
+    stitcher.draft_trained(drafting);
+    for (DraftRow& row : drafting) ++row.position;
+    stitcher.draft_trained(drafting);
+    stitcher.step(rows);
+    with_allocations += allocations > before ? 1 : 0;
+  }
+  // The first two drafts, since a prompt leaves the states of one token, and the first pass of each
+  // plan.
+  EXPECT_EQ(with_allocations, 5);
 }
 
 TEST_F(AllocationTest, AnEnginesStepsAllocateTheirDeltasAtMost) {

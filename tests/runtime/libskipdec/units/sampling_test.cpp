@@ -159,6 +159,30 @@ TEST(Sampler, ProposesOfFewerTokensThanItMayDraw) {
   EXPECT_EQ(sampler.propose(logits.data(), 1, 1), 0);
 }
 
+TEST(Sampler, ProposesOfTheGivenTokensAsIfAllOthersCouldNotBeDrawn) {
+  const std::vector<std::int64_t> token_ids = {1, 3, 4, 8};
+  const std::vector<float> logits = {0.5F, 0.9F, 0.8F, 0.7F};
+  std::vector<float> whole(10, -kInfinity);
+  for (std::size_t index = 0; index < token_ids.size(); ++index) {
+    whole[static_cast<std::size_t>(token_ids[index])] = logits[index];
+  }
+  SamplingParams ordinary = greedy(), sampled, changed = greedy();
+  sampled.seed = 3;
+  changed.repetition_penalty = 2;
+  changed.min_tokens = 2;
+  changed.stop_token_ids = {4};
+  for (const SamplingParams& params : {ordinary, sampled, changed}) {
+    const Sampler sampler(params, {3, 5}, size_of(whole), 0, {});
+    for (std::int64_t place = 0; place < 6; ++place) {
+      EXPECT_EQ(sampler.propose(logits.data(), token_ids, place),
+                sampler.propose(whole.data(), size_of(whole), place));
+    }
+  }
+  const Sampler sampler(changed, {3, 5}, size_of(whole), 0, {});
+  EXPECT_EQ(sampler.propose(logits.data(), token_ids, 0), 8);
+  EXPECT_EQ(sampler.propose(logits.data(), token_ids, 2), 4);
+}
+
 TEST(Sampler, AProposalFromNaNIsAnyToken) {
   const std::vector<float> logits(5, kNan);
   for (const double temperature : {0.0, 1.0}) {

@@ -17,7 +17,6 @@ namespace {
 
 using testing::ArithmeticBackend;
 using testing::ArithmeticBundle;
-using testing::cut_schedule;
 using testing::falling_schedule;
 
 using Completions = std::vector<Completion>;
@@ -215,70 +214,6 @@ TEST_P(ForcedDraftsTest, GuessesOfAnyKindChangeNoText) {
 
 INSTANTIATE_TEST_SUITE_P(WrongPercents, ForcedDraftsTest, ::testing::Values(0, 30, 100));
 
-class TrainedDraftsTest : public DraftedBatchTest,
-                          public ::testing::WithParamInterface<std::int64_t> {};
-
-TEST_P(TrainedDraftsTest, ALayerThatComputesAsThePlanDoesGuessesEveryToken) {
-  const ArithmeticBundle longer(400);
-  std::vector<Request> requests;
-  for (const double temperature : {0.0, 0.5, 1.5}) {
-    requests.push_back(request({}, 33, cut_schedule(0, 2)));
-    for (std::int64_t token = 0; token < GetParam(); ++token) {
-      requests.back().prompt.push_back(5 + token % 7);
-    }
-    requests.back().params.temperature = temperature;
-    requests.back().params.n = temperature > 0 ? 2 : 1;
-    requests.push_back(request({8, 7}, 33));  // its drafts seldom hold
-    requests.back().drafts = temperature < 1;
-  }
-  RunningBatchConfig config;
-  config.kv_memory = 1 << 22;
-  config.draft = resolve_draft("trained,adapt=no,exact=no", longer.manifest());
-  backend_ = std::make_unique<ArithmeticBackend>();
-  engines_ = Engines::load(longer.manifest(), *backend_);
-  engines_.load_trained_drafts(longer, *backend_);
-  batch_ = std::make_unique<RunningBatch>(longer.manifest(), engines_, nullptr, config);
-  const auto found = run(requests);
-  for (std::size_t index = 0; index < found.size(); index += 2) {
-    for (const Completion& each : found[index]) {
-      EXPECT_EQ(each.passes, 4);  // of eight tokens each
-      EXPECT_EQ(each.accepted, each.drafted);
-    }
-    EXPECT_GT(found[index + 1][0].passes, 4);
-  }
-}
-
-// The draft layer is fed at most 256 tokens in one call.
-INSTANTIATE_TEST_SUITE_P(Prompts, TrainedDraftsTest, ::testing::Values(1, 5, 256, 258, 300));
-
-// Each pass in which layers drafted is checked: from token 16 on the draft layer is always right,
-// unless it holds keys of its wrong guesses before, which n-grams let it pass over.
-TEST_F(DraftedBatchTest, WrongDraftsLeaveNothingInTheDraftLayer) {
-  for (const char* draft : {"trained,adapt=no", "own+trained,adapt=no"}) {
-    std::int64_t wrong = 0, right = 0;
-    for (std::int64_t token = 5; token < 25; ++token) {
-      make(draft);
-      batch_->add(next_++, request({token, 6}, 50, cut_schedule(16, 2)), 0);
-      while (batch_->is_busy()) {
-        const EngineStats before = batch_->stats();
-        batch_->step(0);
-        const EngineStats after = batch_->stats();
-        if (after.draft_steps == before.draft_steps) continue;
-        const std::int64_t accepted = after.accepted_draft_tokens - before.accepted_draft_tokens;
-        const std::int64_t drafted = after.draft_tokens - before.draft_tokens;
-        if (before.generated_tokens < 17) {
-          wrong += drafted - accepted;
-        } else {
-          EXPECT_EQ(accepted, drafted);
-          right += accepted;
-        }
-      }
-    }
-    EXPECT_GT(wrong, 100);
-    EXPECT_GT(right, 100);
-  }
-}
-
 TEST_F(DraftedBatchTest, LayersDraftOnlyTokensThatRunOnePlanWithThem) {
   make("ends:3,adapt=no");
   // Depth 5, 4, 3, 2 for eight tokens each: the last eight lack a layer of the draft.
@@ -302,7 +237,7 @@ class MixedDraftsTest : public DraftedBatchTest,
 INSTANTIATE_TEST_SUITE_P(Drafts, MixedDraftsTest,
                          ::testing::Values("own+lookup,adapt=no", "own+ends:3,adapt=no",
                                            "first:2,adapt=no,tokens=3", "own+ends:3", "own+trained",
-                                           "trained,adapt=no"));
+                                           "trained,adapt=no", "lookup+trained,adapt=no,tokens=3"));
 
 // Rows that are cancelled, that arrive late, and that draft or not, with little memory.
 TEST_P(MixedDraftsTest, RequestsThatComeAndGoHaveTheirTextsAlone) {
