@@ -106,7 +106,8 @@ void SlotCache::fork(Row row, const std::vector<Row>& copies) {
     enter(index, copies);
     const CacheView all = layer.pair->view(0, layer.pair->rows());
     for (std::size_t copy = 0; copy < copies.size(); ++copy) {
-      copy_positions(layout_, all, source, all, start + static_cast<std::int64_t>(copy), length);
+      copy_positions(layout_, all, source, all, start + static_cast<std::int64_t>(copy),
+                     held(layer, row));
     }
   }
   for (const Row copy : copies) lengths_[copy] = length;
@@ -138,7 +139,7 @@ std::int64_t SlotCache::reserved(Row row, std::int64_t layer) const {
 }
 
 // Returns how many of a resident's positions the layer's buffers hold; a row that is about to leave
-// the layer may have more.
+// the layer may have more, and any row in the draft layer, which holds none of its prompt.
 std::int64_t SlotCache::held(const Layer& layer, Row row) const {
   return std::min(lengths_.at(row), layer.pair->capacity());
 }

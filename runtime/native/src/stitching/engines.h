@@ -28,11 +28,9 @@ struct Engines {
   void load_trained_drafts(const Bundle& bundle, Backend& backend);
   void load_draft_head(const Bundle& bundle, Backend& backend);
 
-  // The number of the model's layers; the draft layer has this number.
+  // The number of the model's layers; the slots of the draft layer have this number.
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
-  Session& layer(std::int64_t number) const {
-    return number < num_layers() ? *layers[static_cast<std::size_t>(number)] : *draft_layer;
-  }
+  Session& layer(std::int64_t number) const { return *layers[static_cast<std::size_t>(number)]; }
 };
 
 // Binds the tensors that the engine has and runs it once.

@@ -11,11 +11,11 @@
 namespace skipdec::runtime {
 
 // Reads the drafts of an engine; an empty text and "off" mean none, and "auto" those that the
-// bundle recommends, or "own". Chooses the layers of the part that runs some; the bundle's draft
-// layer has the number behind the model's last one. Throws Error (kUsage) for an invalid text, for
-// what the bundle does not have, and for a bundle in which drafts could change texts: skipdec's
-// kernels give the same bits for a token whatever else is in the call, but products of float32
-// weights are ONNX Runtime's own, and so are all operators of other bundles.
+// bundle recommends, or "own". Chooses the model's layers of the part that runs some. Throws Error
+// (kUsage) for an invalid text, for what the bundle does not have, and for a bundle in which drafts
+// could change texts: skipdec's kernels give the same bits for a token whatever else is in the
+// call, but products of float32 weights are ONNX Runtime's own, and so are all operators of other
+// bundles.
 std::optional<DraftConfig> resolve_draft(const std::string& text, const Manifest& manifest);
 
 // Returns a warning if drafts of layers run some that no token of ``schedule`` runs, so that they
