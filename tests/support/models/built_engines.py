@@ -16,7 +16,7 @@ import torch
 from canonical_graphs import canonical_graph
 from numpy.typing import NDArray
 
-from skipdec.engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
+from skipdec.engines.manifest import NUM_JOINED, EngineKind, FloatType, ModelSpec, PrecisionSpec
 from skipdec.exporter.architecture.architecture import engine_parameters, expected_tensors
 from skipdec.exporter.architecture.decoder_modules import engine_module
 from skipdec.exporter.architecture.llama.structure import LlamaSpec
@@ -72,13 +72,19 @@ def tiny_spec(structure: str = "pre_norm", **changes: Any) -> ModelSpec:  # noqa
 
 
 class RandomReader:
-    """Reads every tensor of a model, the same each time: matrices N(0, 0.2), vectors N(0, 0.1).
+    """Reads every tensor of a model, and of a draft layer's joins, the same each time.
 
-    Norm weights are around 1. ``reads`` counts the reads.
+    Matrices are N(0, 0.2), vectors N(0, 0.1), norm weights around 1. ``reads`` counts the reads.
     """
 
     def __init__(self, model: ModelSpec, dtype: FloatType = "float32") -> None:
-        self.shapes = expected_tensors(model)
+        joins = {
+            source: parameter.source_shape(position)
+            for kind in NUM_JOINED
+            for parameter in engine_parameters(kind, model, None)
+            for position, source in enumerate(parameter.sources)
+        }
+        self.shapes = expected_tensors(model) | joins
         self.dtype = dtype
         self.reads: list[str] = []
 
