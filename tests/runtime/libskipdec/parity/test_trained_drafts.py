@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from draft_layers import write_draft_layer
 from drafted_requests import BASE, drafts_of, draw_prompt, of_every_kind
-from runtimes import Asked, NativeRuntime, both, run_native
+from literal_entries import LiteralDrafts
+from programs import built_program
+from runtimes import LIBRARY, Asked, NativeRuntime, both, run_native
 
 from skipdec import Generator
 from skipdec.engines.errors import SkipDecError
@@ -57,6 +62,27 @@ def test_both_draft_alike_token_by_token(bundle: Path, schedule: str, draft: str
     assert given == expected
     assert drafts_of(given) == drafts_of(expected)
     assert sum(drafted for _, drafted, _ in drafts_of(given)) > 300
+
+
+def test_guesses_are_those_of_literal_chains(bundle: Path) -> None:
+    """Of rows that run together, behind passes that accepted unlike numbers of tokens."""
+    texts = [
+        {"prompt": draw_prompt(length), "completion": draw_prompt(60 - length)}
+        for length in (20, 1, 9, 4, 16)
+    ]
+    done = subprocess.run(
+        [built_program("trained_guesses"), bundle],
+        input="".join(json.dumps(text) + "\n" for text in texts),
+        env=os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found, literal = json.loads(done.stdout), LiteralDrafts(bundle)
+    assert len(found) > 40
+    for one in found:
+        assert literal.guess(one["text"], one["entries"], 3) == one["guesses"]
 
 
 @pytest.mark.parametrize("draft", ["trained", "off"])
