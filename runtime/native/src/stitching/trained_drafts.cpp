@@ -5,6 +5,13 @@
 
 namespace skipdec::runtime {
 
+namespace {
+
+// Limit of bindings kept, one per shape of a call; beyond it all are made again.
+constexpr std::size_t kMostBindings = 1024;
+
+}  // namespace
+
 TrainedDrafts::TrainedDrafts(const Engines& engines, const Manifest& manifest, SlotCache& cache,
                              std::int64_t max_rows)
     : engines_(engines),
@@ -36,6 +43,7 @@ void TrainedDrafts::clear() {
 }
 
 const std::vector<const float*>& TrainedDrafts::step(const std::vector<DraftRow>& rows) {
+  if (bound_.size() > kMostBindings) bound_.clear();
   lay_out(rows);
   reserve_buffers(num_tokens());
   embed();

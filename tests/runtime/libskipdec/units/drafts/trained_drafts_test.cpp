@@ -202,10 +202,18 @@ class ChainsTest : public TrainedDraftsTest,
   }
 };
 
+// Returns a schedule by which the layers that its first token bypasses run a part of each prompt.
+std::string schedule_of_prompts() {
+  nlohmann::json schedule = nlohmann::json::parse(testing::falling_schedule(4, 2, 4));
+  schedule["prompt"] = "decay";
+  return schedule.dump();
+}
+
 INSTANTIATE_TEST_SUITE_P(Layers, ChainsTest,
                          ::testing::Combine(::testing::Bool(),
                                             ::testing::Values("full",
-                                                              testing::falling_schedule(6, 2, 4))));
+                                                              testing::falling_schedule(6, 2, 4),
+                                                              schedule_of_prompts())));
 
 TEST_P(ChainsTest, LogitsAreThoseOfLiteralChains) {
   for (int round = 0; round < 150; ++round) {
