@@ -18,8 +18,13 @@ constexpr int kPanelRows = 4;
 constexpr int blocks_at_once(int rows) { return rows == 1 ? 2 : 1; }
 #else  // 16 registers of 8 lanes, or 32 of 4
 constexpr int kPanelRows = 6;
-constexpr int blocks_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 3 : rows == 3 ? 2 : 1; }
+constexpr int blocks_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 #endif
+
+// Elements ahead of those that are read. One or two streams of weights outrun hardware prefetching:
+// on Zen 3, two threads, SmolLM2's steps of 2 to 5 rows take 0.76 to 0.88 times as long with this
+// and with tiles that leave registers for weights.
+constexpr std::int64_t kAhead = 4096;
 
 // Sizes of panels differ by at most one row: with up to 12 rows per panel, 13 rows are split into 7
 // and 6, not into 12 and 1.
@@ -72,7 +77,9 @@ inline void multiply_tile(const HalfWeights& weights, const HalfRows& rows, cons
   for (std::int64_t k = 0; k < depth; ++k) {
     Vector loaded[kBlocks];
     for (int b = 0; b < kBlocks; ++b) {
-      loaded[b] = Vector::load(values + (b * depth + k) * Vector::kLanes);
+      const Element* from = values + (b * depth + k) * Vector::kLanes;
+      if (kRows > 1 && k % 2 == 0) __builtin_prefetch(from + kAhead, 0, 2);
+      loaded[b] = Vector::load(from);
     }
     for (int m = 0; m < kRows; ++m) {
       const Vector x = Vector::broadcast(packed[k * kRows + m]);
