@@ -14,6 +14,8 @@ from ..protocol import bind
 from .bindings import LayerBindings
 from .buffers import StepBuffers
 
+_MOST_BINDINGS = 1024  # of a draft layer's engines; beyond it all are bound anew
+
 
 class TrainedMemory:
     """The memory of steps of trained drafts over up to ``max_tokens`` tokens, bound on first use.
@@ -73,6 +75,8 @@ class TrainedMemory:
     ) -> Binding:
         key = session.spec.name, tokens, chosen
         if key not in self._bound:
+            if len(self._bound) >= _MOST_BINDINGS:
+                self.close()
             self._bound[key] = bind(session, tensors)
         return self._bound[key]
 
