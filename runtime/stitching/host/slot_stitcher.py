@@ -116,7 +116,10 @@ class HostSlotStitcher(SlotStitcher):
     @override
     def draft_trained(self, rows: Sequence[DraftRow]) -> HostLogits:
         assert self._trained is not None, "these slots have no draft layer"
-        return self._trained.step(rows)
+        fed = self._held.feed(rows)
+        # Rows that joined since the last pass are padded to what it accepted of another.
+        self._enlarge(len(fed) * max(len(one.tokens) for one in fed))
+        return self._trained.step(rows, fed)
 
     @override
     def close(self) -> None:
@@ -223,13 +226,16 @@ class HostSlotStitcher(SlotStitcher):
         if len(self._workspace.layers) > _MOST_BINDINGS * len(self._engines.layers):
             self._unbind()
             self._workspace.layers.close()
-        padded = len(rows) * max(len(row.tokens) for row in rows)
-        if padded > self._workspace.max_tokens:
-            self._unbind()
-            self._engines.workspace(padded)
+        self._enlarge(len(rows) * max(len(row.tokens) for row in rows))
         if len(rows) == 1 and (slots := self._slot_places()) is not None:
             return self._lasting_route(rows, fed, slots)
         return self._find_route(rows, fed)
+
+    def _enlarge(self, tokens: int) -> None:
+        """Make the memory of passes large enough for ``tokens`` tokens, padding included."""
+        if tokens > self._workspace.max_tokens:
+            self._unbind()
+            self._engines.workspace(tokens)
 
     def _lasting_route(self, rows: Sequence[StepRow], fed: Fed, slots: _SlotPlaces) -> Route:
         """Return the route of one row alone, as an earlier text on the same memory had it."""

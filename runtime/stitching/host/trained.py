@@ -28,14 +28,14 @@ class HostTrainedDrafts:
         self._layer = cache.memory.num_layers  # the number of its slots
         self._held = held
 
-    def step(self, rows: Sequence[DraftRow]) -> KeptLogits:
-        """Run a step; see `SlotStitcher.draft_trained`."""
-        fed = self._held.feed(rows)
+    def step(self, rows: Sequence[DraftRow], fed: _Fed) -> KeptLogits:
+        """Run a step of ``rows`` in the memory of passes, which holds all that the slots feed.
+
+        See `SlotStitcher.draft_trained`.
+        """
         counts = [len(one.tokens) for one in fed]
         longest = max(counts)
-        # A pass fed as many tokens of as many rows, so that its memory suffices.
         memory = self._engines.workspace().trained
-        assert len(fed) * longest <= len(memory.joined)
         self._embed(memory, fed, longest)
         self._join(memory, fed, longest)
         self._run_layer([one.start for one in fed], counts, longest)

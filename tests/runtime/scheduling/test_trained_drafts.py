@@ -125,6 +125,34 @@ def test_texts_are_those_without_drafts_at_every_depth(bundle: Path, watch: Watc
     assert len(watch.proposed) > 30
 
 
+def test_rows_that_join_behind_a_long_pass_draft_beside_its_row(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are padded to the tokens that the pass accepted, which may be more than any pass fed."""
+    late = [params(max_tokens=9)] * 5
+    with Generator.open(bundle, threads=1, max_batch_size=6) as generator:
+        expected = generator.generate(PROMPTS, [params(), *late], schedule="full")
+        text, propose = expected[0].outputs[0].token_ids, TrainedDrafter.propose
+
+        def right(self: TrainedDrafter, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+            """Propose what holds to the first row, while it is alone."""
+            found = propose(self, rows, most)
+            if len(rows) > 1:
+                return found
+            known = len(rows[0].row.token_ids)
+            return [Guesses.alike(list(text[known : known + 7]))]
+
+        monkeypatch.setattr(TrainedDrafter, "propose", right)
+        with generator.running_batch(draft="trained,adapt=no", schedule="full") as batch:
+            numbers = [batch.add(PROMPTS[0], params())]
+            batch.step()
+            batch.step()
+            assert batch.stats().accepted_draft_tokens == 7
+            numbers += [batch.add(*each) for each in zip(PROMPTS[1:], late, strict=True)]
+            run_all(batch)
+            assert shown([batch.take(number) for number in numbers]) == shown(expected)
+
+
 def test_states_of_another_token_are_seen_in_the_guesses(bundle: Path, watch: Watch) -> None:
     """A mutation: each entry reads the states of its own token's pass, one too late."""
     hold = HeldStates.hold
