@@ -165,7 +165,8 @@ def _read_facts(path: Path) -> DraftLayerFacts:
         return DraftLayerFacts.model_validate(document)
     except ValidationError as error:
         problems = [
-            f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}"
+            f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}, not "
+            f"{item['input']!r:.60}"
             for item in error.errors()
         ]
         raise CheckpointError(str(path), *problems, "train the draft layer again") from error
