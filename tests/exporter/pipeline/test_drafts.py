@@ -188,7 +188,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no tensors": (lambda path: (path / TENSORS_NAME).unlink(), "has no draft_layer.safetensors"),
     "truncated": (truncate, "the file is truncated"),
     "no JSON": (lambda path: (path / FACTS_NAME).write_text("{"), "is not JSON"),
-    "another format": (lambda path: change_facts(path, {"format": 1}), "format: Input should be 2, not 1"),
+    "another format": (
+        lambda path: change_facts(path, {"format": 1}),
+        "format: Input should be 2, not 1",
+    ),
     "no states": (lambda path: change_facts(path, {"reads": None}), "reads: Input should be"),
     "two states": (lambda path: change_facts(path, {"reads": [1, 6]}), "at least 3 items"),
     "embeddings as a state": (
