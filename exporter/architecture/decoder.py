@@ -18,7 +18,7 @@ EMBEDDING = "embed_tokens"
 POSITIONS = "embed_positions"
 HEAD = HEAD_WEIGHT.removesuffix(".weight")
 FREQUENCIES = "self_attn.inv_freq"
-_JOIN_EPSILON = 1e-5  # as draft layers are trained
+JOIN_EPSILON = 1e-5  # of the norms of what drafts join
 
 NormKind = Literal["rms", "layer", "layer without weights"]
 Activation = Literal["relu", "gelu", "gated silu"]
@@ -122,7 +122,7 @@ class Join:
     def of(cls, kind: EngineKind, model: ModelSpec) -> Join:
         """Return what an engine of ``kind`` computes in every family."""
         width, count = model.hidden_size, NUM_JOINED[kind]
-        norms = (Norm(f"norms.{index}", width, _JOIN_EPSILON) for index in range(count))
+        norms = (Norm(f"norms.{index}", width, JOIN_EPSILON) for index in range(count))
         return cls(tuple(norms), Product("product", count * width, (width,), ("product",)))
 
     def parameters(self, prefix: str) -> tuple[Parameter, ...]:

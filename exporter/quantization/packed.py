@@ -32,7 +32,7 @@ from ...engines.kernels.packing import (
     unpack_int8,
     unpack_int8_blocks,
 )
-from ...engines.manifest import NUM_JOINED, EngineKind, PrecisionSpec
+from ...engines.manifest import EngineKind, PrecisionSpec
 from ...engines.memory import Array
 from ..architecture.weights import Parameter
 from . import quantize
@@ -49,8 +49,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 HalfType = Literal["float16", "bfloat16"]
 Layout = dict[str, tuple[str, tuple[int, ...]]]
-
-_WITH_PRODUCTS = (EngineKind.LAYER, EngineKind.HEAD, *NUM_JOINED)
 
 
 def _in_threads(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
@@ -300,7 +298,7 @@ def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuanti
     bundles from before BlockLinear8, run on ONNX Runtime's operators.
     """
     match quantize.weight_quantizer(kind, precision):
-        case None if precision.dtype != "float32" and kind in _WITH_PRODUCTS:
+        case None if precision.dtype != "float32" and kind in quantize.KINDS_WITH_PRODUCTS:
             return HalfQuantizer(precision.dtype)
         case ChannelQuantizer():
             return PackedChannelQuantizer()

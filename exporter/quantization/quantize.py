@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from ...engines.errors import NotFiniteError, UsageError
 from ...engines.importing import load
-from ...engines.manifest import EngineKind, FloatType, PrecisionSpec, Quantization
+from ...engines.manifest import NUM_JOINED, EngineKind, FloatType, PrecisionSpec, Quantization
 from ...engines.memory import Array
 from ...engines.targets import target_of
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ..architecture.weights import Parameter
 
 FloatArray = NDArray[np.float32]
+
+KINDS_WITH_PRODUCTS = (EngineKind.LAYER, EngineKind.HEAD, *NUM_JOINED)
 
 ACTIVATION_ZERO_POINT = 128  # for uint8 activations; int8 ones use a kernel 40 times slower
 ACTIVATION_MAXIMUM = 127

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engines.manifest import NUM_JOINED, EngineKind, KVType, PrecisionSpec, Quantization
+from ...engines.manifest import EngineKind, KVType, PrecisionSpec, Quantization
 from ...engines.targets import target_of
-from ..quantization.quantize import quantization
+from ..quantization.quantize import KINDS_WITH_PRODUCTS, quantization
 from ..quantization_config import DEFAULT_TARGET, RANGED_QUANTIZATIONS
 
 _MIN_PROBABILITY = 1e-6  # precision of sums of float32 probabilities
@@ -78,8 +78,7 @@ def plan_tolerance(precision: PrecisionSpec, kind: EngineKind) -> Tolerance:
 
 def quantization_of(precision: PrecisionSpec, kind: EngineKind) -> Quantization:
     """Return the quantisation of the weights of an engine's products."""
-    with_products = (EngineKind.LAYER, EngineKind.HEAD, *NUM_JOINED)
-    return quantization(kind, precision) if kind in with_products else "none"
+    return quantization(kind, precision) if kind in KINDS_WITH_PRODUCTS else "none"
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from typing_extensions import override
 
+from ....exporter.architecture.decoder import JOIN_EPSILON
 from ..draft import layers_read
 from ..model import SkipModel
-
-EPSILON = 1e-5  # of the norms of what an entry is made of
 
 
 class Reading(NamedTuple):
@@ -200,7 +199,7 @@ def _behind(states: Tensor) -> Tensor:
 def _mapped(parts: Sequence[Tensor], norms: Tensor, weight: Tensor) -> Tensor:
     """Return the product [..., E] of ``parts`` [..., E] beside each other, each with its norm."""
     normed = [
-        F.rms_norm(part.float(), norm.shape, norm.float(), EPSILON)
+        F.rms_norm(part.float(), norm.shape, norm.float(), JOIN_EPSILON)
         for part, norm in zip(parts, norms, strict=True)
     ]
     return F.linear(torch.cat(normed, dim=-1), weight)

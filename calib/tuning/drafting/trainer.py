@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ....exporter.architecture.decoder import JOIN_EPSILON
 from ...data.tokenised import TokenisedExample
 from ..batches import ExampleDataset, collate
 from ..model import IGNORED_LABEL
 from ..trainer import OrderedTrainer
-from .layer import EPSILON, DraftLayer, Reading, guess_places
+from .layer import DraftLayer, Reading, guess_places
 
 GUESSES = 4  # that are trained in a row
 MOST_TOKENS = 4096  # that a draft layer scores
@@ -126,4 +127,4 @@ def _labelled(batch: dict[str, Tensor]) -> Tensor:
 
 
 def _direction(states: Tensor) -> Tensor:
-    return F.rms_norm(states.float(), (states.shape[-1],), None, EPSILON)
+    return F.rms_norm(states.float(), (states.shape[-1],), None, JOIN_EPSILON)
