@@ -12,7 +12,7 @@ import numpy as np
 from ....engines.backends.device import DeviceMemory
 from ....engines.backends.session import Binding, EngineSession
 from ....engines.constants import integer
-from ....engines.manifest import TensorRole
+from ....engines.manifest import NUM_JOINED, EngineKind, TensorRole
 from ....engines.memory import ITEM_BYTES, DeviceTensor, Tensor
 from ...tokens.logits import StepLogits
 from ..drafts import TrainedEngines
@@ -24,7 +24,7 @@ from .steps import DeviceSteps, GraphCapture, StepGraphs, StepPart, borrowed
 
 _WIDTH = 1 + integer("draft_max_tokens")  # the most tokens of a row in a pass
 _MOST_PARTS = 64
-_NUM_READ = 3  # states of a token
+_NUM_READ = NUM_JOINED[EngineKind.STATES]  # states of a token
 
 _Work = Callable[[], None]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from ....engines.backends.session import Binding, EngineSession
@@ -62,6 +62,30 @@ class LayerBindings:
             for address in addresses:
                 self._by_address[address].append(call)
         return found
+
+    def calls(
+        self,
+        cache: SlotCache,
+        layer: int,
+        counts: Sequence[int],
+        firsts: Sequence[int],
+        *,
+        is_split: bool,
+        is_gathered: bool,
+    ) -> list[Binding]:
+        """Return the calls of a layer for its first slots, of ``counts`` tokens each.
+
+        It is one call, of as many tokens of each slot as of the longest, or, if ``is_split``, one
+        for each slot, whose tokens begin at ``firsts``.
+        """
+        if not is_split:
+            return [self.layer(cache, layer, len(counts), max(counts), is_gathered=is_gathered)]
+        return [
+            self.layer(
+                cache, layer, 1, tokens, slot=slot, first_token=first, is_gathered=is_gathered
+            )
+            for slot, (tokens, first) in enumerate(zip(counts, firsts, strict=True))
+        ]
 
     def forget(self, memory: Buffer) -> None:
         """Release the bindings to a buffer that is about to be freed."""

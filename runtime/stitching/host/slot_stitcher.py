@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from typing_extensions import override
 
-from ....engines.backends.session import Binding
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array, address_of
 from ...kv.buffers import BufferPool
@@ -146,7 +144,7 @@ class HostSlotStitcher(SlotStitcher):
         reads = () if self._trained is None else self._engines.reads
         self._call_engines(route, rows, reads)
         if self._trained is not None:
-            states = self._workspace.states
+            states = self._workspace.trained.kept
             for row, first in zip(rows, route.firsts, strict=True):
                 left = states[first : first + len(row.tokens)]
                 self._held.hold(row.row, row.position, row.tokens, left)
@@ -159,7 +157,7 @@ class HostSlotStitcher(SlotStitcher):
         self, route: Route, rows: Sequence[StepRow], reads: Sequence[int] = ()
     ) -> None:
         """Run a route; keep the states behind as many layers as each of ``reads`` says."""
-        whole, kept = self._workspace.whole, self._workspace.states
+        whole = self._workspace.whole
         tokens = [token for index in route.order for token in rows[index].tokens]
         starts = [rows[index].position for index in route.order]
         whole.input_ids[: len(tokens), 0] = tokens
@@ -173,7 +171,7 @@ class HostSlotStitcher(SlotStitcher):
         for stop in route.stops:
             while num_kept < len(reads) and reads[num_kept] <= stop.layer:
                 self._scatter(group)
-                kept[: len(tokens), num_kept] = whole.hidden_states[: len(tokens), 0]
+                self._keep(num_kept, len(tokens))
                 num_kept += 1
             if stop.group is not group:
                 self._scatter(group)
@@ -183,8 +181,13 @@ class HostSlotStitcher(SlotStitcher):
                 binding.run()
         self._scatter(group)
         for index in range(num_kept, len(reads)):
-            kept[: len(tokens), index] = whole.hidden_states[: len(tokens), 0]
+            self._keep(index, len(tokens))
         route.head.run()
+
+    def _keep(self, index: int, tokens: int) -> None:
+        """Keep the states that the pass's ``tokens`` have now, the ``index``-th that are read."""
+        workspace = self._workspace
+        workspace.trained.kept[:tokens, index] = workspace.whole.hidden_states[:tokens, 0]
 
     def _gather(self, group: TokenGroup, starts: Sequence[int]) -> None:
         """Set where the group's rows stand, and bring its tokens together."""
@@ -333,7 +336,15 @@ class HostSlotStitcher(SlotStitcher):
             if group is None or (at, counts, last, is_split) != now:
                 now = at, counts, last, is_split
                 group = TokenGroup.of(at, counts, lengths, firsts, last, is_split=is_split)
-            stops.append(Stop(layer, group, self._layer_bindings(layer, group, firsts[at])))
+            bindings = self._workspace.layers.calls(
+                self._cache,
+                layer,
+                counts,
+                firsts[at].tolist(),
+                is_split=is_split,
+                is_gathered=group.tokens is not None,
+            )
+            stops.append(Stop(layer, group, bindings))
         return stops
 
     def _residents(self) -> _Residents:
@@ -341,14 +352,3 @@ class HostSlotStitcher(SlotStitcher):
         layers = range(len(self._engines.layers))
         found = {layer: list(self._cache.residents(layer)) for layer in layers}
         return {layer: inside for layer, inside in found.items() if inside}
-
-    def _layer_bindings(self, layer: int, group: TokenGroup, firsts: Array) -> list[Binding]:
-        """Return the calls of a layer; ``firsts`` [n]: the first token of each of its rows."""
-        bound, rows = partial(self._workspace.layers.layer, self._cache), len(group.counts)
-        if not group.is_split:
-            is_gathered = group.tokens is not None
-            return [bound(layer, rows, group.longest, is_gathered=is_gathered)]
-        return [
-            bound(layer, 1, int(tokens), slot=slot, first_token=int(first), is_gathered=False)
-            for slot, (first, tokens) in enumerate(zip(firsts, group.counts, strict=True))
-        ]

@@ -95,14 +95,14 @@ class HostStitcher(Stitcher):
         padded = hidden_states.shape[1]
         whole = _placed(hidden_states, ends, 0)
         last = np.arange(len(prompts)), ends - 1
-        states = _EndStates(self.reads, len(prompts), hidden_states)
+        states = _EndStates(self.reads, hidden_states, last)
         for layer, session in enumerate(self.layers):
             if list(active_lengths[layer]) == lengths:
                 run_once(session, whole | cache_tensors(*caches(layer)))
             else:
                 active = np.array(active_lengths[layer])  # [rows]
                 run_prefixes(session, hidden_states, *caches(layer), active, 0)
-            states.keep(layer + 1, hidden_states[last])
+            states.keep(layer + 1)
             after(layer)
         self.end_states = states.kept
         row_positions = np.arange(len(prompts)) * padded + ends - 1  # [rows]
@@ -120,12 +120,12 @@ class HostStitcher(Stitcher):
         is_last: bool,
     ) -> HostLogits | None:
         hidden_states = self._embed_tokens([tokens], start)  # [1, S, E]
-        states = _EndStates(self.reads, 1, hidden_states)
+        states = _EndStates(self.reads, hidden_states, (np.array([0]), np.array([len(tokens) - 1])))
         for layer, session in enumerate(self.layers):
             active = min(active_lengths[layer] - start, len(tokens))
             if active > 0:
                 run_prefixes(session, hidden_states, *caches(layer), np.array([active]), start)
-            states.keep(layer + 1, hidden_states[:, -1])
+            states.keep(layer + 1)
         if not is_last:
             return None
         self.end_states = states.kept
@@ -190,18 +190,23 @@ def _session_of(
 
 
 class _EndStates:
-    """The states of prompts' last tokens behind those layers that drafts read, [rows, 3, E]."""
+    """The states of prompts' last tokens behind those layers that drafts read, [rows, 3, E].
 
-    def __init__(self, reads: Sequence[int], rows: int, hidden_states: Array) -> None:
-        self._reads = reads
-        shape = (rows, len(reads), hidden_states.shape[-1])
-        self.kept = np.zeros(shape, hidden_states.dtype)
+    They are those of ``hidden_states`` [rows, S, E] at the indices ``last``, [rows] each.
+    """
 
-    def keep(self, count: int, states: Array) -> None:
-        """Keep ``states`` [rows, E] behind ``count`` layers if they are read."""
+    def __init__(
+        self, reads: Sequence[int], hidden_states: Array, last: tuple[Array, Array]
+    ) -> None:
+        self._reads, self._hidden_states, self._last = reads, hidden_states, last
+        rows, _, width = hidden_states.shape
+        self.kept = np.zeros((rows, len(reads), width), hidden_states.dtype)
+
+    def keep(self, count: int) -> None:
+        """Keep what is there behind ``count`` layers if it is read."""
         for index, depth in enumerate(self._reads):
             if depth == count:
-                self.kept[:, index] = states
+                self.kept[:, index] = self._hidden_states[self._last]
 
 
 def run_prefixes(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....engines.backends.session import Binding
 from ....engines.manifest import TensorRole
 from ....engines.memory import Array
 from ...kv.cache import SlotCache
@@ -89,22 +88,8 @@ class HostTrainedDrafts:
         whole.set_rows(starts, counts if is_split else [longest] * rows, is_split=is_split)
         entries = np.array(starts)[:, None] + np.arange(longest)
         whole.position_ids[: rows * longest, 0] = entries.reshape(-1)
-        bindings: list[Binding] = []
-        if is_split:
-            for slot, count in enumerate(counts):
-                bindings.append(
-                    workspace.layers.layer(
-                        self._cache,
-                        number,
-                        1,
-                        count,
-                        slot=slot,
-                        first_token=slot * longest,
-                        is_gathered=False,
-                    )
-                )
-        else:
-            bound = workspace.layers.layer(self._cache, number, rows, longest, is_gathered=False)
-            bindings.append(bound)
-        for binding in bindings:
+        firsts = range(0, rows * longest, longest)
+        for binding in workspace.layers.calls(
+            self._cache, number, counts, firsts, is_split=is_split, is_gathered=False
+        ):
             binding.run()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ....engines.backends.session import Binding, EngineSession
-from ....engines.manifest import TensorRole
+from ....engines.manifest import NUM_JOINED, EngineKind, TensorRole
 from ....engines.memory import Array, Tensor
 from ..drafts import DraftEngines, TrainedEngines
 from ..protocol import bind
@@ -20,7 +20,8 @@ _MOST_BINDINGS = 1024  # of a draft layer's engines; beyond it all are bound ane
 class TrainedMemory:
     """The memory of steps of trained drafts over up to ``max_tokens`` tokens, bound on first use.
 
-    ``read`` [max_tokens, 3, E] are states that were read, ``made`` [max_tokens, 1, E] what is made
+    ``kept`` [max_tokens, 3, E] are the states that the last pass left, ``read`` of the same shape
+    those of them that a step reads, ``made`` [max_tokens, 1, E] what is made
     of them, and ``joined`` [max_tokens, 2, E] embeddings and states, from which the layer's input
     is made in the hidden states of ``whole``. ``logits`` float32 [max_tokens, N].
     """
@@ -29,9 +30,10 @@ class TrainedMemory:
         self._engines, self._whole = engines, whole
         states, width = whole.hidden_states, whole.hidden_states.shape[-1]
         self.token_ids = np.array(engines.spec.token_ids, np.int64)
-        self.read = np.zeros((max_tokens, 3, width), states.dtype)
+        read = (max_tokens, NUM_JOINED[EngineKind.STATES], width)
+        self.kept, self.read = np.zeros(read, states.dtype), np.zeros(read, states.dtype)
         self.made = np.zeros((max_tokens, 1, width), states.dtype)
-        self.joined = np.zeros((max_tokens, 2, width), states.dtype)
+        self.joined = np.zeros((max_tokens, NUM_JOINED[EngineKind.ENTRY], width), states.dtype)
         self.logits = np.zeros((max_tokens, len(self.token_ids)), np.float32)
         self.head_positions = np.zeros(max_tokens, np.int64)
         self._bound: dict[tuple[str, int, int], Binding] = {}  # by engine and tokens
@@ -108,8 +110,6 @@ class Workspace:
         self._ends: dict[int, tuple[Binding, Binding]] = {}  # by tokens of a pass
         self._draft_heads: dict[tuple[int, int], Binding] = {}  # by tokens, chosen ones
         self._trained: TrainedMemory | None = None
-        shape = (max_tokens, 3, self.whole.hidden_states.shape[-1])
-        self.states = np.zeros(shape, self.whole.hidden_states.dtype)  # that a pass leaves
 
     @property
     def trained(self) -> TrainedMemory:
