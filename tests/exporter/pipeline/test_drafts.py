@@ -183,45 +183,44 @@ def change_tensors(directory: Path, change: Callable[[dict[str, Any]], object]) 
     save_file(tensors, directory / TENSORS_NAME)
 
 
+def facts(changes: dict[str, Any]) -> Callable[[Path], object]:
+    """Return a function that changes the facts in a directory."""
+    return lambda path: change_facts(path, changes)
+
+
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no facts": (lambda path: (path / FACTS_NAME).unlink(), "has no draft_layer.json; allowed"),
     "no tensors": (lambda path: (path / TENSORS_NAME).unlink(), "has no draft_layer.safetensors"),
     "truncated": (truncate, "the file is truncated"),
     "no JSON": (lambda path: (path / FACTS_NAME).write_text("{"), "is not JSON"),
-    "another format": (
-        lambda path: change_facts(path, {"format": 1}),
-        "format: Input should be 2, not 1",
-    ),
-    "no states": (lambda path: change_facts(path, {"reads": None}), "reads: Input should be"),
-    "two states": (lambda path: change_facts(path, {"reads": [1, 6]}), "at least 3 items"),
+    "another format": (facts({"format": 1}), "format: Input should be 2, not 1"),
+    "no states": (facts({"reads": None}), "reads: Input should be"),
+    "two states": (facts({"reads": [1, 6]}), "at least 3 items"),
     "embeddings as a state": (
-        lambda path: change_facts(path, {"reads": [0, 3, 6]}),
+        facts({"reads": [0, 3, 6]}),
         "reads states behind 0, 3, 6 layers; allowed: ascending, 1 to 6",
     ),
-    "a state above all": (lambda path: change_facts(path, {"reads": [1, 3, 7]}), "1, 3, 7 layers"),
-    "states in disorder": (lambda path: change_facts(path, {"reads": [3, 1, 6]}), "3, 1, 6 layers"),
+    "a state above all": (facts({"reads": [1, 3, 7]}), "1, 3, 7 layers"),
+    "states in disorder": (facts({"reads": [3, 1, 6]}), "3, 1, 6 layers"),
     "tokens in disorder": (
-        lambda path: change_facts(path, {"token_ids": [1, 0, *range(2, 66)]}),
+        facts({"token_ids": [1, 0, *range(2, 66)]}),
         "has token_ids that are not ascending and below the vocabulary's 131",
     ),
-    "a token too many": (
-        lambda path: change_facts(path, {"token_ids": [*range(65), 131]}),
-        "has token_ids that are not",
-    ),
+    "a token too many": (facts({"token_ids": [*range(65), 131]}), "has token_ids that are not"),
     "fewer tokens than rows": (
-        lambda path: change_facts(path, {"token_ids": [*range(65)]}),
+        facts({"token_ids": [*range(65)]}),
         r"head.lm_head.weight is \[66, 32\]; expected \[65, 32\]",
     ),
     "another width": (
-        lambda path: change_facts(path, {"model.hidden_size": 64}),
+        facts({"model.hidden_size": 64}),
         "was trained for a model of hidden_size 64; pre_norm has 32",
     ),
     "another feed-forward": (
-        lambda path: change_facts(path, {"model.ffn_dim": 128}),
+        facts({"model.ffn_dim": 128}),
         "was trained for a model of ffn_dim 128",
     ),
     "other weights": (
-        lambda path: change_facts(path, {"model.sha256": "0" * 64}),
+        facts({"model.sha256": "0" * 64}),
         "was trained for weights of SHA-256 000000000000…; those of pre_norm have ",
     ),
     "a tensor less": (
