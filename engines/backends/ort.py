@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 from ..bundle import WeightsPlace
 from ..errors import BundleError, EnvironmentMismatchError, SkipDecError, UsageError
 from ..host.installation import require_extra
-from ..host.processor import integer_products_may_saturate, quota_cores, thread_problems
+from ..host.processor import (
+    available_cores,
+    integer_products_may_saturate,
+    quota_cores,
+    thread_problems,
+)
 from ..kernels.library import require_library
 from ..manifest import DType, EngineKind, EngineSpec, KVBucket, TensorRole
 from ..memory import HostMemory, Tensor
@@ -306,7 +311,10 @@ def cpu_session_options(threads: int | None, bundle: EngineBundle) -> onnxruntim
     if integer_products_may_saturate():
         options.add_session_config_entry(_EXACT_INTEGER_PRODUCTS, "1")
     if bundle.manifest.kernels is not None:
-        options.register_custom_ops_library(str(require_library(str(bundle.path)).path))
+        library = require_library(str(bundle.path))
+        library.register(options, _process_wide.threads or threads or available_cores())
+        if options.use_per_session_threads:  # nothing that is left to ONNX Runtime takes long
+            options.intra_op_num_threads = 1
     return options
 
 

@@ -17,6 +17,8 @@ from ..errors import EnvironmentMismatchError, UsageError, did_you_mean, unloada
 from ..manifest import Manifest
 
 if TYPE_CHECKING:
+    from onnxruntime import SessionOptions
+
     from ..memory import Array  # imports NumPy
 
 DOMAIN = "skipdec"  # of the operators in ONNX graphs
@@ -55,6 +57,14 @@ class KernelLibrary:
         """Return the sets that can run here, best first."""
         names: bytes = self.handle.skipdec_instruction_sets()
         return tuple(names.decode().split())
+
+    def register(self, options: SessionOptions, threads: int) -> None:
+        """Give ONNX Runtime's session the operators, which run on ``threads`` threads.
+
+        All sessions of the process with as many threads share them.
+        """
+        options.add_session_config_entry("skipdec.threads", str(threads))
+        options.register_custom_ops_library(str(self.path))
 
 
 def find_library() -> KernelLibrary | None:

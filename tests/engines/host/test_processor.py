@@ -17,6 +17,7 @@ from skipdec.engines.backends.ort import (
 )
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host import processor
+from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.opening import OpenOptions
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -38,6 +39,16 @@ def test_a_quota_bounds_the_processors(
 def test_onnxruntime_does_not_see_the_quota_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "processor_quota", lambda: 1.5)
     assert session_options(None).intra_op_num_threads == 2
+
+
+@pytest.mark.usefixtures("four_processors")
+@pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
+def test_kernels_run_on_the_threads_and_onnxruntime_on_one(tmp_path: Path) -> None:
+    bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(2), kernels="skipdec")
+    for threads, expected in ((None, "4"), (3, "3")):
+        options = cpu_session_options(threads, bundle)
+        assert options.get_session_config_entry("skipdec.threads") == expected
+        assert options.intra_op_num_threads == 1
 
 
 @pytest.mark.parametrize(

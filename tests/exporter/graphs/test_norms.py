@@ -42,7 +42,7 @@ def run(model: ir.Model, x: np.ndarray) -> list[np.ndarray]:
     library = find_library()
     assert library is not None
     options = onnxruntime.SessionOptions()
-    options.register_custom_ops_library(str(library.path))
+    library.register(options, threads=1)
     serialised = ir.to_proto(model).SerializeToString()
     session = onnxruntime.InferenceSession(serialised, options, providers=["CPUExecutionProvider"])
     results: list[np.ndarray] = session.run(None, {"x": x})

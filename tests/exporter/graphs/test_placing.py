@@ -70,7 +70,7 @@ class Layer:
         library = find_library()
         assert library is not None
         options = onnxruntime.SessionOptions()
-        options.register_custom_ops_library(str(library.path))
+        library.register(options, threads=1)
         self._session = onnxruntime.InferenceSession(
             ir.to_proto(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
         )

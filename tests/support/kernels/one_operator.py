@@ -53,9 +53,8 @@ def operator_session(
     library = find_library()
     assert library is not None
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
     options.log_severity_level = 4  # what is refused ends in an error
-    options.register_custom_ops_library(str(library.path))
+    library.register(options, threads)
     return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

@@ -54,7 +54,7 @@ struct CustomOp {
   void (*ReleaseAliasMap)(int*, int*);
 };
 
-// Version 17 added KernelContext_ParallelFor, version 18 in-place operators.
+// Version 18 added in-place operators.
 constexpr std::uint32_t kVersion = 18;
 
 enum class Slot : std::size_t {
@@ -75,8 +75,9 @@ enum class Slot : std::size_t {
   kKernelContextGetOutput = 91,
   kReleaseStatus = 93,
   kReleaseTensorTypeAndShapeInfo = 99,
+  kHasSessionConfigEntry = 237,
+  kGetSessionConfigEntry = 238,
   kKernelInfoGetConstantInputTensor = 249,
-  kKernelContextParallelFor = 274,
 };
 
 // ONNXTensorElementDataType, which follows onnx.proto's TensorProto.DataType.

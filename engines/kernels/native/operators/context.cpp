@@ -83,11 +83,4 @@ Tensor CallContext::output(std::size_t index,
   return described(api_, value);
 }
 
-void CallContext::run_parallel(void (*task)(void*, std::size_t), std::size_t tasks,
-                               void* data) const {
-  const auto* context = static_cast<const abi::KernelContext*>(context_);
-  check(api_, abi::call(api_, Slot::kKernelContextParallelFor, context, task, tasks, std::size_t{0},
-                        data));
-}
-
 }  // namespace skipdec

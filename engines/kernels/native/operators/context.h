@@ -1,4 +1,4 @@
-// An operator's view of ONNX Runtime: its node, the tensors of a call and the session's threads.
+// An operator's view of ONNX Runtime: its node, and the tensors and the threads of a call.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "abi/onnxruntime.h"
+#include "operators/team.h"
 
 namespace skipdec {
 
@@ -58,7 +59,8 @@ class NodeInfo {
 // One call of a kernel.
 class CallContext {
  public:
-  CallContext(abi::ApiTable api, abi::KernelContext* context) : api_(api), context_(context) {}
+  CallContext(abi::ApiTable api, abi::KernelContext* context, Team& team)
+      : api_(api), context_(context), team_(team) {}
 
   // Returns an absent tensor for an optional input that the node omits.
   Tensor input(std::size_t index) const;
@@ -75,7 +77,7 @@ class CallContext {
       task(std::int64_t{0});
       return;
     }
-    run_parallel(
+    team_.run(
         [](void* data, std::size_t index) {
           (*static_cast<const Task*>(data))(static_cast<std::int64_t>(index));
         },
@@ -92,10 +94,9 @@ class CallContext {
   }
 
  private:
-  void run_parallel(void (*task)(void*, std::size_t), std::size_t tasks, void* data) const;
-
   abi::ApiTable api_;
   abi::KernelContext* context_;
+  Team& team_;
 };
 
 // True if one thread multiplies ``rows`` rows by ``elements`` elements sooner than threads divide

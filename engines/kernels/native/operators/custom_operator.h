@@ -23,12 +23,18 @@ struct Operand {
   abi::Characteristic characteristic = abi::Characteristic::kRequired;
 };
 
+// An operator of sessions whose kernels run on this many threads.
+struct Operator : abi::CustomOp {
+  int threads = 1;
+};
+
 namespace detail {
 
 template <class Kernel>
 struct Instance {
   abi::ApiTable api;
   Kernel kernel;
+  std::shared_ptr<Team> team;
 };
 
 template <class Call>
@@ -57,9 +63,10 @@ inline void release_indices(int* first, int* second) {
 
 // Returns the description of ``Kernel``; it must outlive all sessions that use it.
 template <class Kernel>
-constexpr abi::CustomOp custom_operator() {
+Operator custom_operator(int threads) {
   using detail::Instance;
-  abi::CustomOp description{};
+  Operator description{};
+  description.threads = threads;
   description.version = abi::kVersion;
   description.GetName = [](const abi::CustomOp*) { return Kernel::kName; };
   description.GetExecutionProviderType = [](const abi::CustomOp*) {
@@ -86,18 +93,21 @@ constexpr abi::CustomOp custom_operator() {
   description.GetVariadicOutputHomogeneity = [](const abi::CustomOp*) { return 0; };
   description.GetStartVersion = [](const abi::CustomOp*) { return 1; };
   description.GetEndVersion = [](const abi::CustomOp*) { return 1; };
-  description.CreateKernelV2 = [](const abi::CustomOp*, abi::ApiTable api,
+  description.CreateKernelV2 = [](const abi::CustomOp* self, abi::ApiTable api,
                                   const abi::KernelInfo* info, void** kernel) {
     return detail::reported(api, Kernel::kName, [&] {
-      *kernel =
-          std::make_unique<Instance<Kernel>>(Instance<Kernel>{api, Kernel(NodeInfo(api, info))})
-              .release();
+      const int of_session = static_cast<const Operator*>(self)->threads;
+      *kernel = std::make_unique<Instance<Kernel>>(
+                    Instance<Kernel>{api, Kernel(NodeInfo(api, info)), Team::of(of_session)})
+                    .release();
     });
   };
   description.KernelComputeV2 = [](void* kernel, abi::KernelContext* context) {
     const auto& instance = *static_cast<const Instance<Kernel>*>(kernel);
-    return detail::reported(instance.api, Kernel::kName,
-                            [&] { instance.kernel.compute(CallContext(instance.api, context)); });
+    return detail::reported(instance.api, Kernel::kName, [&] {
+      const CallContext call(instance.api, context, *instance.team);
+      instance.kernel.compute(call);
+    });
   };
   description.KernelDestroy = [](void* kernel) { delete static_cast<Instance<Kernel>*>(kernel); };
   if constexpr (Kernel::kInplaceInput >= 0) {

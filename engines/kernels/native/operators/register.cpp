@@ -1,6 +1,8 @@
 // Entry points of the library, called by ONNX Runtime when a session registers it, and by Python.
 #include <array>
+#include <cstdlib>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <string>
 
@@ -21,37 +23,65 @@ namespace {
 namespace abi = skipdec::abi;
 using abi::ElementType;
 
-// All operators of the domain "skipdec", version 1.
-constexpr std::array kOperators{
-    skipdec::custom_operator<skipdec::AttentionOn<ElementType::kFloat>>(),
-    skipdec::custom_operator<skipdec::AttentionOn<ElementType::kFloat16>>(),
-    skipdec::custom_operator<skipdec::AttentionOn<ElementType::kBfloat16>>(),
-    skipdec::custom_operator<skipdec::AttentionOn<ElementType::kInt8>>(),
-    skipdec::custom_operator<skipdec::BlockLinear4>(),
-    skipdec::custom_operator<skipdec::BlockLinear8>(),
-    skipdec::custom_operator<skipdec::HalfLinear>(),
-    skipdec::custom_operator<skipdec::LayerNorm>(),
-    skipdec::custom_operator<skipdec::QuantizedLinear>(),
-    skipdec::custom_operator<skipdec::RmsNorm>(),
+constexpr const char* kThreads = "skipdec.threads";
+
+// Operators of the domain "skipdec", version 1, of sessions with this many threads.
+struct Domain {
+  explicit Domain(int threads)
+      : operators{skipdec::custom_operator<skipdec::AttentionOn<ElementType::kFloat>>(threads),
+                  skipdec::custom_operator<skipdec::AttentionOn<ElementType::kFloat16>>(threads),
+                  skipdec::custom_operator<skipdec::AttentionOn<ElementType::kBfloat16>>(threads),
+                  skipdec::custom_operator<skipdec::AttentionOn<ElementType::kInt8>>(threads),
+                  skipdec::custom_operator<skipdec::BlockLinear4>(threads),
+                  skipdec::custom_operator<skipdec::BlockLinear8>(threads),
+                  skipdec::custom_operator<skipdec::HalfLinear>(threads),
+                  skipdec::custom_operator<skipdec::LayerNorm>(threads),
+                  skipdec::custom_operator<skipdec::QuantizedLinear>(threads),
+                  skipdec::custom_operator<skipdec::RmsNorm>(threads)} {}
+
+  std::array<skipdec::Operator, 10> operators;
+  abi::CustomOpDomain* made = nullptr;
 };
 
-// The domain is created once and never freed, because it must outlive every session.
-abi::Status* domain_of(abi::ApiTable api, abi::CustomOpDomain** domain) {
+// Domains are created once and never freed, because they must outlive every session.
+abi::Status* domain_of(abi::ApiTable api, int threads, abi::CustomOpDomain** domain) {
   using abi::Slot;
   static std::mutex mutex;
-  static abi::CustomOpDomain* made = nullptr;
+  static auto& domains = *new std::map<int, Domain>;
   const std::scoped_lock lock(mutex);
-  if (made == nullptr) {
+  Domain& of_threads = domains.try_emplace(threads, threads).first->second;
+  if (of_threads.made == nullptr) {
     abi::CustomOpDomain* fresh = nullptr;
     abi::Status* status = abi::call(api, Slot::kCreateCustomOpDomain, "skipdec", &fresh);
-    for (const abi::CustomOp& each : kOperators) {
+    for (const abi::CustomOp& each : of_threads.operators) {
       if (status == nullptr) status = abi::call(api, Slot::kCustomOpDomainAdd, fresh, &each);
     }
     if (status != nullptr) return status;
-    made = fresh;
+    of_threads.made = fresh;
   }
-  *domain = made;
+  *domain = of_threads.made;
   return nullptr;
+}
+
+// Reads the session's entry "skipdec.threads": 1 without one.
+abi::Status* read_threads(abi::ApiTable api, abi::SessionOptions* options, int* threads) {
+  using abi::Slot;
+  const auto* entries = static_cast<const abi::SessionOptions*>(options);
+  *threads = 1;
+  int has_entry = 0;
+  abi::Status* status = abi::call(api, Slot::kHasSessionConfigEntry, entries, kThreads, &has_entry);
+  if (status != nullptr || has_entry == 0) return status;
+  std::array<char, 16> text{};
+  std::size_t size = text.size();
+  status = abi::call(api, Slot::kGetSessionConfigEntry, entries, kThreads, text.data(), &size);
+  if (status != nullptr) return status;
+  const std::int64_t count = std::strtoll(text.data(), nullptr, 10);
+  constexpr std::int64_t kMost = 4096;
+  *threads = static_cast<int>(count);
+  return count >= 1 && count <= kMost
+             ? nullptr
+             : abi::call(api, Slot::kCreateStatus, abi::kErrorCodeInvalidArgument,
+                         "skipdec.threads must be 1 to 4096");
 }
 
 // Returns the chosen set, or avx512vnni if the check of AMX tiles failed, because products then run
@@ -82,8 +112,10 @@ SKIPDEC_EXPORT abi::Status* RegisterCustomOps(abi::SessionOptions* options,
     return abi::call(base->GetApi(1), abi::Slot::kCreateStatus, abi::kErrorCodeFail,
                      "skipdec's kernels need ONNX Runtime 1.18 or newer");
   }
+  int threads = 1;
   abi::CustomOpDomain* domain = nullptr;
-  abi::Status* status = domain_of(api, &domain);
+  abi::Status* status = read_threads(api, options, &threads);
+  if (status == nullptr) status = domain_of(api, threads, &domain);
   return status != nullptr ? status
                            : abi::call(api, abi::Slot::kAddCustomOpDomain, options, domain);
 }

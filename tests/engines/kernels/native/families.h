@@ -34,6 +34,7 @@ Outcome half_products(InstructionSet set);
 Outcome attention(InstructionSet set);
 Outcome normalization(InstructionSet set);
 Outcome drawing(InstructionSet set);
+bool team();
 
 // Rows, depth and columns of a product: one, odd numbers, complete and partial blocks.
 struct Shape {

@@ -1,0 +1,78 @@
+// The threads of kernels.
+//
+// ONNX Runtime's pool makes a caller wait for every thread that has begun to help. Where a core is
+// busy with other work, that thread may be without a core for milliseconds, and two threads are
+// then slower than one. Here a caller waits only for tasks that a thread has taken, and threads
+// give up their core on their own terms, between two tasks, and keep off the caller's core.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace skipdec {
+
+class Team {
+ public:
+  using Task = void (*)(void* data, std::size_t index);
+
+  // Returns the process's team of ``threads``, of which one is the caller's. Its other threads end
+  // with its last holder.
+  static std::shared_ptr<Team> of(int threads);
+
+  explicit Team(int threads);
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  // Runs task(data, 0) … task(data, tasks - 1), each on the thread that is free first, and returns
+  // when all are done. Any thread may call it at any time. ``task`` must not throw.
+  void run(Task task, std::size_t tasks, void* data);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // The tasks of one caller.
+  struct Work {
+    // A number that changes with each call, in the upper half; below it, tasks that nobody has
+    // taken. Whoever takes some may read the other members until they are finished.
+    alignas(64) std::atomic<std::uint64_t> open{0};
+    std::size_t tasks = 0;
+    Task task = nullptr;
+    void* data = nullptr;
+    std::atomic<int> core{-1};  // of the caller
+    std::atomic<bool> is_in_use{false};
+    alignas(64) std::atomic<std::size_t> unfinished{0};
+
+    bool has_tasks() const { return static_cast<std::uint32_t>(open.load()) != 0; }
+    std::size_t run_some(int threads);
+  };
+
+  Work* claim();
+  void wake_helpers();
+  void help();
+  bool help_with(Work& work, Clock::time_point& turn) const;
+  bool sleep();
+
+  static constexpr std::size_t kCallers = 8;  // more at once run their tasks alone
+
+  alignas(64) std::atomic<int> sleepers_{0};
+  const int threads_;
+  std::vector<std::thread> helpers_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  const pid_t process_;
+  bool is_ending_ = false;
+  std::array<Work, kCallers> works_;
+};
+
+}  // namespace skipdec
