@@ -40,11 +40,6 @@ class Machine:
         return cls(", ".join([processor_name(cpuinfo) or "unnamed processor", *named]), found)
 
     @property
-    def has_amx(self) -> bool:
-        """True if it multiplies int8 in tiles, for which targets are higher."""
-        return "amx_int8" in self.instruction_sets
-
-    @property
     def key(self) -> str:
         """File name ``amd-epyc-family-25-model-17-avx512_vnni``, with the best integer set."""
         integers = [name for name in self.instruction_sets if re.search("vnni|int8|dp", name)]

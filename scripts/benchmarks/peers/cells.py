@@ -1,4 +1,4 @@
-"""Measurements of every engine, each in its own process."""
+"""Measurements of one engine in its own process, with quiet cores and with one core busy."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from time import sleep
+from statistics import median
+from time import perf_counter
 
-from benchmarks.neighbour import Neighbour
 from benchmarks.peers.configurations import Configuration
 
 WORKER = Path(__file__).parent / "worker.py"
-PROMPT = 32  # tokens, for measurements of decoding
 _SHORT, _LONG = 4, 44  # tokens; decoding time is the difference of two lengths
-_SETTLE_SECONDS = 0.3
+_SECONDS = 3.0  # during which calls are repeated
 _SEEDS = itertools.count()
 
 
@@ -33,8 +32,7 @@ class Worker:
         self._process = process
 
     def seconds(self, rows: int, prompt: int, generate: int) -> float:
-        """Time one call, after the previous engine's threads have stopped spinning."""
-        sleep(_SETTLE_SECONDS)
+        """Time one call."""
         request = {"rows": rows, "prompt": prompt, "generate": generate, "seed": next(_SEEDS)}
         assert self._process.stdin is not None
         try:
@@ -81,39 +79,48 @@ def started(
         yield worker
 
 
+@contextmanager
+def one_core_busy() -> Iterator[None]:
+    """Run an endless loop beside the block, on whichever core the system chooses."""
+    with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as loop:
+        try:
+            yield
+        finally:
+            loop.kill()
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One measurement in milliseconds; ``goal`` is the fastest peer's time ÷ ours."""
+    """One measurement in milliseconds; ``goal`` is the fastest peer's time ÷ ours.
+
+    With one core busy, peers have the configurations that were fastest in the ``quiet`` cell.
+    """
 
     name: str
     goal: float
-    weights: str = "int8"
     rows: int = 1
-    prompt: int = PROMPT
+    prompt: int = 32  # tokens
     decodes: bool = True
+    quiet: str = ""
 
     def milliseconds(self, worker: Worker) -> float:
         """Time a decode step of the whole batch, or the prompt and its first token."""
-        if not self.decodes:
-            return 1000 * worker.seconds(self.rows, self.prompt, 1)
-        long = worker.seconds(self.rows, self.prompt, _LONG)
-        short = worker.seconds(self.rows, self.prompt, _SHORT)
-        return 1000 * (long - short) / (_LONG - _SHORT)
+        lengths = (_SHORT, _LONG) if self.decodes else (1,)
+        calls: dict[int, list[float]] = {length: [] for length in lengths}
+        with one_core_busy() if self.quiet else nullcontext():
+            worker.seconds(self.rows, self.prompt, 2)  # touches memory and chooses kernels
+            end = perf_counter() + _SECONDS
+            while perf_counter() < end:
+                for length in lengths:
+                    calls[length].append(worker.seconds(self.rows, self.prompt, length))
+        first, *later = map(median, calls.values())
+        return 1000 * ((later[0] - first) / (_LONG - _SHORT) if later else first)
 
 
-def busy_ratio(worker: Worker, neighbour: Neighbour) -> float:
-    """Return the ratio of a step at batch 1 with one core kept busy to a quiet step."""
-    cell = Cell("", 0.0)
-    quiet = cell.milliseconds(worker)
-    with neighbour.busy():
-        return cell.milliseconds(worker) / quiet
-
-
-def cells(weights: str, *, is_opt: bool, has_amx: bool) -> list[Cell]:
-    """Return the cells: batch 1 and 8, and a prompt of 512 tokens."""
-    first, prompt = (1.25, 2.0 if has_amx else 1.5) if is_opt else (1.4, 1.2)
-    return [
-        Cell("decode, batch 1, ms per step", first, weights, 1),
-        Cell("decode, batch 8, ms per step", 1.5, weights, 8),
-        Cell("prompt of 512 tokens, ms", prompt, weights, 1, 512, False),
-    ]
+CELLS = (
+    Cell("decode, batch 1, ms per step", 1.3),
+    Cell("decode, batch 8, ms per step", 1.3, rows=8),
+    Cell("prompt of 512 tokens, ms", 1.2, prompt=512, decodes=False),
+    Cell("one core busy, batch 1, ms per step", 1.2, quiet="decode, batch 1, ms per step"),
+    Cell("one core busy, batch 8, ms per step", 1.2, rows=8, quiet="decode, batch 8, ms per step"),
+)

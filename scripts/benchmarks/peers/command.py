@@ -5,29 +5,26 @@
 
 OPT runs beside CTranslate2 and OpenVINO; LLaMA and Qwen2 beside OpenVINO, llama.cpp and, in int4,
 ONNX Runtime GenAI.
-Threads and prompts are the same, too. Each engine runs in its own process (worker.py), one at a
-time, in turn, and is started three times: a cell's time is the median over its starts, and a goal
-is reached only if the spread of the starts allows no other verdict (verdict.py). First each peer is
-tried with all of configurations.py, once per processor and model (--search repeats it); the fastest
-per cell is compared. Figures go to docs/benchmarks/peers/NAME.json, one file per processor, and are
-printed. The peers get their own environment, .venv-peers, from constraints.txt. Weights are random
-(seeded) at real sizes and take about 15 GB of disk.
+Threads and prompts are the same, too. One engine's process (worker.py) is in memory at a time, and
+each is started three times, in an order that rotates: a cell's time is the median over its starts,
+and a goal is reached only if the spread of the starts allows no other verdict (verdict.py). Steps
+are also timed while an endless loop keeps one core busy. First each peer is tried with all of
+configurations.py, once per processor and model (--search repeats it); the fastest per cell is
+compared. Figures go to docs/benchmarks/peers/NAME.json, one file per processor, and are printed.
+The peers get their own environment, .venv-peers, from constraints.txt. Weights are random (seeded)
+at real sizes and take about 15 GB of disk.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 
-from benchmarks.machine import Machine
-from benchmarks.neighbour import Neighbour
-from benchmarks.peers.cells import Cell, Worker, WorkerError, busy_ratio, cells, started
+from benchmarks.peers.cells import CELLS, Cell, WorkerError, started
 from benchmarks.peers.configurations import CONFIGURATIONS
 from benchmarks.peers.environment import MODELS, Environment
 from benchmarks.peers.verdict import rows
@@ -35,10 +32,8 @@ from benchmarks.record import ROOT, Record
 from skipdec.engines.host.console import markdown_table
 
 FIGURES = ROOT / "docs" / "benchmarks" / "peers"
-_BUSY = "step with one core busy ÷ quiet, batch 1"
-_BUSY_MODEL = "opt-125m"
-_BEST = Mapping[str, Mapping[str, str]]  # peer → cell → its fastest configuration
 _DEFAULT_CELLS = ("opt-125m:int8", "opt-1.3b:int8", "opt-1.3b:int4")
+_Best = Mapping[str, Mapping[str, str]]  # peer → quiet cell → its fastest configuration
 
 
 @dataclass(frozen=True)
@@ -47,70 +42,53 @@ class Run:
 
     environment: Environment
     directories: Mapping[str, Path]  # by engine
-    cells: tuple[Cell, ...]
     threads: int
 
     def search(self) -> dict[str, dict[str, dict[str, float]]]:
         """Return milliseconds of one try by peer, configuration and cell, without failed starts."""
         found: dict[str, dict[str, dict[str, float]]] = {}
+        quiet = [cell for cell in CELLS if not cell.quiet]
         for peer in self.directories.keys() - {"skipdec"}:
             for name in CONFIGURATIONS[peer]:
                 try:
-                    with ExitStack() as stack:
-                        worker = self._start(stack, peer, name)
-                        times = {cell.name: self._timed(cell, worker, 1) for cell in self.cells}
+                    found.setdefault(peer, {})[name] = self._times(peer, name, quiet)
                 except WorkerError as error:
                     print(f"{peer}, {name}: not run here ({error})", file=sys.stderr)
-                    continue
-                found.setdefault(peer, {})[name] = times
         return found
 
-    def measure(self, best: _BEST, starts: int, rounds: int, *, busy: bool) -> dict[str, object]:
-        """Return times by cell and engine, one per start."""
-        times: dict[str, dict[str, list[float]]] = {}
+    def measure(self, best: _Best, starts: int) -> dict[str, object]:
+        """Return times by cell and engine, one per start; another engine begins each time."""
+        times: dict[str, dict[str, list[float]]] = {cell.name: {} for cell in CELLS}
+        engines = ["skipdec", *best]
         for _ in range(starts):
-            with ExitStack() as stack:
-                wanted = {(peer, name) for peer in best for name in best[peer].values()}
-                workers = {key: self._start(stack, *key) for key in {("skipdec", ""), *wanted}}
-                for cell in self.cells:
-                    for engine in self.directories:
-                        name = "" if engine == "skipdec" else best[engine][cell.name]
-                        found = self._timed(cell, workers[engine, name], rounds)
-                        times.setdefault(cell.name, {}).setdefault(engine, []).append(found)
-                if busy:
-                    neighbour = stack.enter_context(Neighbour())
-                    for engine in self.directories:
-                        name = "" if engine == "skipdec" else best[engine][self.cells[0].name]
-                        ratio = busy_ratio(workers[engine, name], neighbour)
-                        times.setdefault(_BUSY, {}).setdefault(engine, []).append(ratio)
-        goals = {cell.name: cell.goal for cell in self.cells}
-        return {
-            "cells": {
-                name: {"goal": goals.get(name, 1.0), "times": engines}
-                for name, engines in times.items()
-            },
-            "configurations": best,
-        }
+            for engine in engines:
+                for cell, milliseconds in self._start(engine, best.get(engine)):
+                    times[cell].setdefault(engine, []).append(milliseconds)
+            engines.append(engines.pop(0))
+        found = {cell.name: {"goal": cell.goal, "times": times[cell.name]} for cell in CELLS}
+        return {"cells": found, "configurations": best}
 
-    def _start(self, stack: ExitStack, engine: str, name: str) -> Worker:
+    def _start(self, engine: str, best: Mapping[str, str] | None) -> Iterator[tuple[str, float]]:
+        """Yield an engine's time by cell, from one process per configuration."""
+        chosen = {cell: best[cell.quiet or cell.name] if best else "" for cell in CELLS}
+        for name in dict.fromkeys(chosen.values()):
+            own = [cell for cell in CELLS if chosen[cell] == name]
+            yield from self._times(engine, name, own).items()
+
+    def _times(self, engine: str, name: str, cells: Sequence[Cell]) -> dict[str, float]:
         python = Path(sys.executable) if engine == "skipdec" else self.environment.python
         configuration = CONFIGURATIONS[engine][name]
-        return stack.enter_context(
-            started(python, configuration, self.directories[engine], self.threads)
-        )
-
-    def _timed(self, cell: Cell, worker: Worker, rounds: int) -> float:
-        worker.seconds(cell.rows, cell.prompt, 2)  # touches memory and chooses kernels
-        return median(cell.milliseconds(worker) for _ in range(rounds))
+        directory = self.directories[engine]
+        with started(python, configuration, directory, self.threads) as worker:
+            return {cell.name: cell.milliseconds(worker) for cell in cells}
 
 
 def main() -> None:
-    """Search if necessary, measure the requested cells, and draw the page."""
+    """Search if necessary, measure the requested models, and print the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cells", nargs="+", default=_DEFAULT_CELLS, metavar="MODEL:WEIGHTS")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--starts", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--search", action="store_true", help="try the peers' options again")
     parser.add_argument("--keep", action="store_true", help="measure our existing bundle")
     parser.add_argument("--environment", type=Path, default=ROOT / ".venv-peers")
@@ -132,15 +110,13 @@ def main() -> None:
             parser.error(f"--cells is {text}; allowed: {', '.join(MODELS)}, then :int8 or :int4")
         work = (arguments.work or arguments.environment / "models") / model
         directories = environment.convert(model, weights, work, keep=arguments.keep)
-        wanted = tuple(cells(weights, is_opt=MODELS[model].is_opt, has_amx=Machine.here().has_amx))
-        run = Run(environment, directories, wanted, arguments.threads)
-        options = {"threads": arguments.threads, "rounds": arguments.rounds}
+        run = Run(environment, directories, arguments.threads)
+        options = {"threads": arguments.threads}
         search = f"{model} {weights}, search"
         if arguments.search or search not in record.read()["parts"]:
             record.add(search, {**options, "tried": run.search()}, versions)
         best = fastest(record.read()["parts"][search]["tried"])
-        busy = text == f"{_BUSY_MODEL}:int8"
-        found = run.measure(best, arguments.starts, arguments.rounds, busy=busy)
+        found = run.measure(best, arguments.starts)
         record.add(f"{model} {weights}", {**options, **found}, versions)
         table = rows(record.read()["parts"][f"{model} {weights}"]["cells"])
         print(f"{text}\n{markdown_table(('measured', 'times', 'ratio', 'verdict'), table)}")

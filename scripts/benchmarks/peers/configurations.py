@@ -1,5 +1,7 @@
 """Configurations of each peer; the fastest one per cell is compared.
 
+skipdec copies its weights into memory; its steps are those of ``skipdec bench BUNDLE --prompt-len
+32 --gen-len 44 --config FILE`` with ``weights: copied`` in the file.
 CTranslate2's compute types are those that it offers on a CPU for int8 weights (its products come
 from MKL on Intel processors; forced on an AMD EPYC, they took eight times as long). By default
 OpenVINO runs bfloat16 if the processor supports it, an 8-bit KV cache and activations quantised in
