@@ -40,7 +40,7 @@ class Run:
 
     wall_seconds: float
     time_to_first_token: float  # of the row that waited longest
-    step_seconds: tuple[float, ...]
+    step_seconds: tuple[float, ...]  # until the last row had its token
     layers_per_token: tuple[int, ...]
     prompt_lengths: tuple[int, ...] = ()
 
@@ -138,7 +138,9 @@ def timed_run(
     return Run(
         wall_seconds=wall_seconds,
         time_to_first_token=max(timing.time_to_first_token for timing in timings),
-        step_seconds=timings[0].step_seconds,
+        step_seconds=tuple(
+            map(max, zip(*(timing.step_seconds for timing in timings), strict=True))
+        ),
         layers_per_token=completions[0].layers_per_token,
         prompt_lengths=tuple(map(len, prompts)),
     )
