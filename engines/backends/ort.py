@@ -20,6 +20,7 @@ from ..host.processor import (
     quota_cores,
     thread_problems,
 )
+from ..kernels.formats import foreign_products
 from ..kernels.library import require_library
 from ..manifest import DType, EngineKind, EngineSpec, KVBucket, TensorRole
 from ..memory import HostMemory, Tensor
@@ -312,9 +313,12 @@ def cpu_session_options(threads: int | None, bundle: EngineBundle) -> onnxruntim
         options.add_session_config_entry(_EXACT_INTEGER_PRODUCTS, "1")
     if bundle.manifest.kernels is not None:
         library = require_library(str(bundle.path))
-        library.register(options, _process_wide.threads or threads or available_cores())
-        if options.use_per_session_threads:  # nothing that is left to ONNX Runtime takes long
-            options.intra_op_num_threads = 1
+        if foreign_products(bundle.manifest.precision):
+            library.register(options, threads=None)  # two pools that spin would compete
+        else:
+            library.register(options, _process_wide.threads or threads or available_cores())
+            if options.use_per_session_threads:
+                options.intra_op_num_threads = 1
     return options
 
 

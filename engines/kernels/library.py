@@ -58,12 +58,14 @@ class KernelLibrary:
         names: bytes = self.handle.skipdec_instruction_sets()
         return tuple(names.decode().split())
 
-    def register(self, options: SessionOptions, threads: int) -> None:
-        """Give ONNX Runtime's session the operators, which run on ``threads`` threads.
+    def register(self, options: SessionOptions, threads: int | None) -> None:
+        """Give ONNX Runtime's session the operators.
 
-        All sessions of the process with as many threads share them.
+        They run on ``threads`` threads, which all sessions of the process with as many share, or,
+        without a number, on the session's threads of ONNX Runtime.
         """
-        options.add_session_config_entry("skipdec.threads", str(threads))
+        if threads is not None:
+            options.add_session_config_entry("skipdec.threads", str(threads))
         options.register_custom_ops_library(str(self.path))
 
 

@@ -38,6 +38,8 @@ static_assert(offset_of(Slot::kHasSessionConfigEntry) == offsetof(OrtApi, HasSes
 static_assert(offset_of(Slot::kGetSessionConfigEntry) == offsetof(OrtApi, GetSessionConfigEntry));
 static_assert(offset_of(Slot::kKernelInfoGetConstantInputTensor) ==
               offsetof(OrtApi, KernelInfoGetConstantInput_tensor));
+static_assert(offset_of(Slot::kKernelContextParallelFor) ==
+              offsetof(OrtApi, KernelContext_ParallelFor));
 static_assert(sizeof(OrtCustomOp) >= sizeof(CustomOp));
 static_assert(offsetof(OrtCustomOp, GetName) == offsetof(CustomOp, GetName));
 static_assert(offsetof(OrtCustomOp, KernelComputeV2) == offsetof(CustomOp, KernelComputeV2));

@@ -18,6 +18,7 @@ from skipdec.engines.backends.ort import (
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host import processor
 from skipdec.engines.kernels.library import find_library
+from skipdec.engines.manifest import FloatType, PrecisionSpec
 from skipdec.runtime.opening import OpenOptions
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -41,14 +42,22 @@ def test_onnxruntime_does_not_see_the_quota_and_is_told(monkeypatch: pytest.Monk
     assert session_options(None).intra_op_num_threads == 2
 
 
+@pytest.mark.parametrize(("dtype", "of_kernels", "rest"), [("float16", "3", 1), ("float32", "", 3)])
 @pytest.mark.usefixtures("four_processors")
 @pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
-def test_kernels_run_on_the_threads_and_onnxruntime_on_one(tmp_path: Path) -> None:
-    bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(2), kernels="skipdec")
-    for threads, expected in ((None, "4"), (3, "3")):
-        options = cpu_session_options(threads, bundle)
-        assert options.get_session_config_entry("skipdec.threads") == expected
-        assert options.intra_op_num_threads == 1
+def test_threads_go_to_whoever_computes_products(
+    tmp_path: Path, dtype: FloatType, of_kernels: str, rest: int
+) -> None:
+    precision = PrecisionSpec(dtype=dtype)
+    changes = {"kernels": "skipdec", "precision": precision}
+    bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(2), **changes)
+    options = cpu_session_options(3, bundle)
+    assert options.intra_op_num_threads == rest
+    if of_kernels:
+        assert options.get_session_config_entry("skipdec.threads") == of_kernels
+    else:
+        with pytest.raises(RuntimeError, match="does not have configuration"):
+            options.get_session_config_entry("skipdec.threads")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from skipdec.engines.bundle import EngineBundle, file_record
 from skipdec.engines.bundle.writer import BundleWriter
@@ -56,10 +56,8 @@ def hollow_manifest(num_layers: int, **precision: Any) -> Manifest:  # noqa: ANN
     )
 
 
-def write_hollow_bundle(
-    target: Path, schedule: ExitSchedule, kernels: Literal["skipdec"] | None = None
-) -> EngineBundle:
-    """Publish a hollow bundle for ``schedule.num_layers`` layers at ``target``."""
+def write_hollow_bundle(target: Path, schedule: ExitSchedule, **changes: object) -> EngineBundle:
+    """Publish a hollow bundle of ``schedule.num_layers`` layers and ``changes`` of its manifest."""
     manifest = hollow_manifest(schedule.num_layers)
     with BundleWriter(target) as writer:
         for record in manifest.files:
@@ -67,7 +65,7 @@ def write_hollow_bundle(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(record.path.encode())
         files = tuple(file_record(writer.directory, record.path) for record in manifest.files)
-        manifest = manifest.model_copy(update={"files": files, "kernels": kernels})
+        manifest = manifest.model_copy(update={"files": files, **changes})
         return writer.publish(manifest, schedule_file(schedule), None)
 
 

@@ -54,7 +54,7 @@ struct CustomOp {
   void (*ReleaseAliasMap)(int*, int*);
 };
 
-// Version 18 added in-place operators.
+// Version 17 added KernelContext_ParallelFor, version 18 in-place operators.
 constexpr std::uint32_t kVersion = 18;
 
 enum class Slot : std::size_t {
@@ -78,6 +78,7 @@ enum class Slot : std::size_t {
   kHasSessionConfigEntry = 237,
   kGetSessionConfigEntry = 238,
   kKernelInfoGetConstantInputTensor = 249,
+  kKernelContextParallelFor = 274,
 };
 
 // ONNXTensorElementDataType, which follows onnx.proto's TensorProto.DataType.

@@ -83,4 +83,14 @@ Tensor CallContext::output(std::size_t index,
   return described(api_, value);
 }
 
+void CallContext::run_parallel(Team::Task task, std::size_t tasks, void* data) const {
+  if (team_ != nullptr) {
+    team_->run(task, tasks, data);
+    return;
+  }
+  const auto* context = static_cast<const abi::KernelContext*>(context_);
+  check(api_, abi::call(api_, Slot::kKernelContextParallelFor, context, task, tasks, std::size_t{0},
+                        data));
+}
+
 }  // namespace skipdec

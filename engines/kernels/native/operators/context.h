@@ -59,7 +59,8 @@ class NodeInfo {
 // One call of a kernel.
 class CallContext {
  public:
-  CallContext(abi::ApiTable api, abi::KernelContext* context, Team& team)
+  // Without a team, tasks run on the session's threads of ONNX Runtime.
+  CallContext(abi::ApiTable api, abi::KernelContext* context, Team* team)
       : api_(api), context_(context), team_(team) {}
 
   // Returns an absent tensor for an optional input that the node omits.
@@ -68,7 +69,7 @@ class CallContext {
   Tensor output(std::size_t index, const std::array<std::int64_t, Tensor::kMaximumRank>& dims,
                 std::size_t rank) const;
 
-  // Runs task(0) … task(tasks - 1) on the session's threads, which take the next one when they
+  // Runs task(0) … task(tasks - 1) on the threads of the call, which take the next one when they
   // become free, and returns when all are done. ``task`` must not throw. A call costs about a
   // microsecond.
   template <class Task>
@@ -77,7 +78,7 @@ class CallContext {
       task(std::int64_t{0});
       return;
     }
-    team_.run(
+    run_parallel(
         [](void* data, std::size_t index) {
           (*static_cast<const Task*>(data))(static_cast<std::int64_t>(index));
         },
@@ -94,9 +95,11 @@ class CallContext {
   }
 
  private:
+  void run_parallel(Team::Task task, std::size_t tasks, void* data) const;
+
   abi::ApiTable api_;
   abi::KernelContext* context_;
-  Team& team_;
+  Team* team_;
 };
 
 // True if one thread multiplies ``rows`` rows by ``elements`` elements sooner than threads divide

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <utility>
 
 #include "abi/onnxruntime.h"
 #include "operators/context.h"
@@ -23,9 +24,9 @@ struct Operand {
   abi::Characteristic characteristic = abi::Characteristic::kRequired;
 };
 
-// An operator of sessions whose kernels run on this many threads.
+// An operator of sessions whose kernels run on a team of this many threads; 0: on ONNX Runtime's.
 struct Operator : abi::CustomOp {
-  int threads = 1;
+  int threads = 0;
 };
 
 namespace detail {
@@ -96,16 +97,17 @@ Operator custom_operator(int threads) {
   description.CreateKernelV2 = [](const abi::CustomOp* self, abi::ApiTable api,
                                   const abi::KernelInfo* info, void** kernel) {
     return detail::reported(api, Kernel::kName, [&] {
-      const int of_session = static_cast<const Operator*>(self)->threads;
+      const int threads = static_cast<const Operator*>(self)->threads;
+      std::shared_ptr<Team> team = threads == 0 ? nullptr : Team::of(threads);
       *kernel = std::make_unique<Instance<Kernel>>(
-                    Instance<Kernel>{api, Kernel(NodeInfo(api, info)), Team::of(of_session)})
+                    Instance<Kernel>{api, Kernel(NodeInfo(api, info)), std::move(team)})
                     .release();
     });
   };
   description.KernelComputeV2 = [](void* kernel, abi::KernelContext* context) {
     const auto& instance = *static_cast<const Instance<Kernel>*>(kernel);
     return detail::reported(instance.api, Kernel::kName, [&] {
-      const CallContext call(instance.api, context, *instance.team);
+      const CallContext call(instance.api, context, instance.team.get());
       instance.kernel.compute(call);
     });
   };

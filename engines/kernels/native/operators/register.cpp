@@ -25,7 +25,7 @@ using abi::ElementType;
 
 constexpr const char* kThreads = "skipdec.threads";
 
-// Operators of the domain "skipdec", version 1, of sessions with this many threads.
+// Operators of the domain "skipdec", version 1, of sessions with teams of this many threads.
 struct Domain {
   explicit Domain(int threads)
       : operators{skipdec::custom_operator<skipdec::AttentionOn<ElementType::kFloat>>(threads),
@@ -63,11 +63,11 @@ abi::Status* domain_of(abi::ApiTable api, int threads, abi::CustomOpDomain** dom
   return nullptr;
 }
 
-// Reads the session's entry "skipdec.threads": 1 without one.
+// Reads the session's entry "skipdec.threads": 0 without one.
 abi::Status* read_threads(abi::ApiTable api, abi::SessionOptions* options, int* threads) {
   using abi::Slot;
   const auto* entries = static_cast<const abi::SessionOptions*>(options);
-  *threads = 1;
+  *threads = 0;
   int has_entry = 0;
   abi::Status* status = abi::call(api, Slot::kHasSessionConfigEntry, entries, kThreads, &has_entry);
   if (status != nullptr || has_entry == 0) return status;
@@ -112,7 +112,7 @@ SKIPDEC_EXPORT abi::Status* RegisterCustomOps(abi::SessionOptions* options,
     return abi::call(base->GetApi(1), abi::Slot::kCreateStatus, abi::kErrorCodeFail,
                      "skipdec's kernels need ONNX Runtime 1.18 or newer");
   }
-  int threads = 1;
+  int threads = 0;
   abi::CustomOpDomain* domain = nullptr;
   abi::Status* status = read_threads(api, options, &threads);
   if (status == nullptr) status = domain_of(api, threads, &domain);

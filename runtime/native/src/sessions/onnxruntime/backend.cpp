@@ -169,8 +169,10 @@ class OrtBackend final : public Backend {
     if (integer_products_may_saturate())  // u8 x u8 does not, but is slower with VNNI
       api.call(kAddSessionConfigEntry, options.get(), "session.x64quantprecision", "1");
     if (bundle_->manifest().uses_skipdec_kernels) {
-      const std::string threads = std::to_string(process_->threads());
-      api.call(kAddSessionConfigEntry, options.get(), "skipdec.threads", threads.c_str());
+      if (bundle_->manifest().foreign_products.empty()) {  // two pools that spin would compete
+        const std::string threads = std::to_string(process_->threads());
+        api.call(kAddSessionConfigEntry, options.get(), "skipdec.threads", threads.c_str());
+      }
       api.check(RegisterCustomOps(options.get(), process_->library().base));
     }
     return options;
