@@ -24,15 +24,14 @@ def foreign_products(precision: PrecisionSpec) -> tuple[str, ...]:
 
     Their bits may depend on how many tokens share a call: on AVX-512 VNNI those of int8-block do.
 
-    >>> foreign_products(PrecisionSpec(quantize="int8-block", block_size=64, accuracy_level=4))
-    ('int8-block', 'float32')
+    >>> foreign_products(PrecisionSpec(quantize="int4", block_size=16, accuracy_level=4))
+    ('int4',)
     """
-    found = []
-    for quantize in (precision.quantize, precision.head_quantize):
-        if quantize == "none" and precision.dtype == "float32":
-            found.append("float32")
-        elif quantize in ("int8-block", "int4") and not fits_block_linear(precision, quantize):
-            found.append(quantize)
+    found = (
+        quantize
+        for quantize in (precision.quantize, precision.head_quantize)
+        if quantize in ("int8-block", "int4") and not fits_block_linear(precision, quantize)
+    )
     return tuple(dict.fromkeys(found))
 
 
@@ -45,18 +44,9 @@ def uncut_head(kernels: Kernels | None, precision: PrecisionSpec) -> str | None:
     if kernels is None:
         return UNREAD_HEAD
     held = precision.head_quantize
-    packed = {
-        "none": precision.dtype != "float32",
-        "int8": True,
-    }
-    if packed.get(held, fits_block_linear(precision, held)):
+    if held in ("none", "int8") or fits_block_linear(precision, held):
         return None
-    form: str = precision.dtype
-    remedy = "quantise it, or choose a 16-bit type"
-    if held != "none":
-        form = f"{held} of ONNX Runtime's operators"
-        remedy = f"choose a block size of {KERNEL_BLOCKS} and accuracy level 4"
     return (
-        f"the head can't be cut: its weights are {form}, whose columns do not lie together; "
-        f"{remedy}"
+        f"the head can't be cut: its weights are {held} of ONNX Runtime's operators, whose columns "
+        f"do not lie together; choose a block size of {KERNEL_BLOCKS} and accuracy level 4"
     )

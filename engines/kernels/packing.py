@@ -62,12 +62,12 @@ def gated_halves(tensor: NDArray[Element]) -> tuple[NDArray[Element], NDArray[El
     return tensor[:half], tensor[half:]
 
 
-def pack_half(weight: NDArray[Element]) -> NDArray[Element]:
-    """Return ``weight`` of the operator HalfLinear for 16-bit weights [K, N], as a copy.
+def pack_float(weight: NDArray[Element]) -> NDArray[Element]:
+    """Return ``weight`` of the operator FloatLinear for float weights [K, N], as a copy.
 
     It is [Np/16, K, 16], where N is zero-padded to a multiple of 16.
 
-    >>> pack_half(np.ones((3, 20), np.float16)).shape
+    >>> pack_float(np.ones((3, 20), np.float16)).shape
     (2, 3, 16)
     """
     padded = np.pad(weight, ((0, 0), (0, -weight.shape[1] % BLOCK_COLUMNS)))
@@ -75,8 +75,8 @@ def pack_half(weight: NDArray[Element]) -> NDArray[Element]:
     return np.ascontiguousarray(blocks.transpose(1, 0, 2))
 
 
-def unpack_half(weight: NDArray[Element], columns: int) -> NDArray[Element]:
-    """Return the weights [K, columns] from which ``pack_half`` made ``weight``, as a copy."""
+def unpack_float(weight: NDArray[Element], columns: int) -> NDArray[Element]:
+    """Return the weights [K, columns] from which ``pack_float`` made ``weight``, as a copy."""
     blocks, depth, together = weight.shape
     return weight.transpose(1, 0, 2).reshape(depth, blocks * together)[:, :columns].copy()
 

@@ -1,6 +1,6 @@
 """Fusion of products with packed weights, and what follows them, into one of skipdec's operators.
 
-    MatMul (+ Add bias) (+ Relu | Gelu) (+ Add residual)      →  QuantizedLinear, HalfLinear, …
+    MatMul (+ Add bias) (+ Relu | Gelu) (+ Add residual)      →  QuantizedLinear, FloatLinear, …
     MatMul (+ Add bias) → Split → SiLU(gate) · other (gated)  →  the same operators
 
 Inputs of a fused product, in this order: the activations, the tensors of the packed weight, and an

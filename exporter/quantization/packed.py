@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, TypeVar
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
 import numpy as np
@@ -23,16 +23,16 @@ from ...engines.kernels.packing import (
     INT8_DEPTH_MULTIPLE,
     INT8_DEPTH_STEP,
     gated_halves,
-    pack_half,
+    pack_float,
     pack_int4,
     pack_int8,
     pack_int8_blocks,
-    unpack_half,
+    unpack_float,
     unpack_int4,
     unpack_int8,
     unpack_int8_blocks,
 )
-from ...engines.manifest import EngineKind, PrecisionSpec
+from ...engines.manifest import EngineKind, FloatType, PrecisionSpec
 from ...engines.memory import Array
 from ..architecture.weights import Parameter
 from . import quantize
@@ -47,7 +47,6 @@ from .quantize import (
 
 T = TypeVar("T")
 R = TypeVar("R")
-HalfType = Literal["float16", "bfloat16"]
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 
 
@@ -253,12 +252,12 @@ class PackedInt8BlockQuantizer(PackedBlockQuantizer):
 
 
 @dataclass(frozen=True)
-class HalfQuantizer(PackedQuantizer):
-    """16-bit weights, rounded to ``dtype``, for HalfLinear."""
+class FloatQuantizer(PackedQuantizer):
+    """Floats, rounded to ``dtype``, for FloatLinear."""
 
-    dtype: HalfType
+    dtype: FloatType
 
-    operator = "HalfLinear"
+    operator = "FloatLinear"
     plain = None
 
     @override
@@ -273,13 +272,13 @@ class HalfQuantizer(PackedQuantizer):
     @override
     def pack(self, weight: Array) -> dict[str, Array]:
         with np.errstate(over="ignore"):  # which `finite` refuses
-            rounded = weight.astype(self.dtype)
+            rounded = weight.astype(self.dtype, copy=False)
         finite(np.abs(rounded).max(axis=0).astype(np.float32))
-        return {"packed": pack_half(rounded)}
+        return {"packed": pack_float(rounded)}
 
     @override
     def unpacked(self, tensors: Mapping[str, Array], shape: tuple[int, int]) -> dict[str, Array]:
-        return {"": unpack_half(tensors["packed"], shape[1])}
+        return {"": unpack_float(tensors["packed"], shape[1])}
 
 
 def _halves(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -292,14 +291,14 @@ def _halves(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, A
 
 
 def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:
-    """Return the quantiser of the products of an engine of ``kind``; None leaves them float32.
+    """Return the quantiser of the products of an engine of ``kind``; None if it has no products.
 
     Blocks with a size or accuracy that BlockLinear4 and BlockLinear8 lack, and int8 blocks of
     bundles from before BlockLinear8, run on ONNX Runtime's operators.
     """
     match quantize.weight_quantizer(kind, precision):
-        case None if precision.dtype != "float32" and kind in quantize.KINDS_WITH_PRODUCTS:
-            return HalfQuantizer(precision.dtype)
+        case None if kind in quantize.KINDS_WITH_PRODUCTS:
+            return FloatQuantizer(precision.dtype)
         case ChannelQuantizer():
             return PackedChannelQuantizer()
         case BlockQuantizer(bits=bits, block_size=size) if fits_block_linear(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from ...engines.errors import UsageError, shown
-from ...engines.kernels.formats import foreign_products
+from ...engines.kernels.formats import KERNEL_BLOCKS, foreign_products
 from ...engines.manifest import Manifest, PrecisionSpec
 from ...engines.targets import default_device, target_of
 from ..schedule import ExitSchedule, LayerPlan
@@ -140,9 +140,9 @@ def _inexact(device: str, kernels: str | None, precision: PrecisionSpec) -> Iter
         )
     elif foreign := foreign_products(precision):
         yield (
-            f"needs weights of int8, int4 or 16 bits: products of {' and '.join(foreign)} "
-            "weights are ONNX Runtime's, and texts may differ by rounding; export the model "
-            "with --quantize int8, or allow it with exact=no"
+            f"needs products of skipdec's kernels: those of {' and '.join(foreign)} weights are "
+            "ONNX Runtime's, and texts may differ by rounding; export the model with a block size "
+            f"of {KERNEL_BLOCKS} and accuracy level 4, or allow it with exact=no"
         )
 
 

@@ -18,7 +18,7 @@ from skipdec.engines.backends.ort import (
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host import processor
 from skipdec.engines.kernels.library import find_library
-from skipdec.engines.manifest import FloatType, PrecisionSpec
+from skipdec.engines.manifest import PrecisionSpec
 from skipdec.runtime.opening import OpenOptions
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -42,13 +42,13 @@ def test_onnxruntime_does_not_see_the_quota_and_is_told(monkeypatch: pytest.Monk
     assert session_options(None).intra_op_num_threads == 2
 
 
-@pytest.mark.parametrize(("dtype", "of_kernels", "rest"), [("float16", "3", 1), ("float32", "", 3)])
+@pytest.mark.parametrize(("block_size", "of_kernels", "rest"), [(64, "3", 1), (16, "", 3)])
 @pytest.mark.usefixtures("four_processors")
 @pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 def test_threads_go_to_whoever_computes_products(
-    tmp_path: Path, dtype: FloatType, of_kernels: str, rest: int
+    tmp_path: Path, block_size: int, of_kernels: str, rest: int
 ) -> None:
-    precision = PrecisionSpec(dtype=dtype)
+    precision = PrecisionSpec(quantize="int4", block_size=block_size, accuracy_level=4)
     changes = {"kernels": "skipdec", "precision": precision}
     bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(2), **changes)
     options = cpu_session_options(3, bundle)

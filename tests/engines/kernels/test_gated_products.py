@@ -14,7 +14,7 @@ from one_operator import available_instruction_sets, operator_session
 
 from skipdec.engines.kernels.library import INSTRUCTION_SET_VARIABLE
 from skipdec.exporter.quantization.packed import (
-    HalfQuantizer,
+    FloatQuantizer,
     PackedChannelQuantizer,
     PackedInt4Quantizer,
     PackedInt8BlockQuantizer,
@@ -33,8 +33,9 @@ QUANTIZERS: dict[str, PackedQuantizer] = {
     "int4": PackedInt4Quantizer(32, is_gated=True),
     "int4-128": PackedInt4Quantizer(128, is_gated=True),
     "int8-block": PackedInt8BlockQuantizer(64, is_gated=True),
-    "float16": HalfQuantizer("float16", is_gated=True),
-    "bfloat16": HalfQuantizer("bfloat16", is_gated=True),
+    "float32": FloatQuantizer("float32", is_gated=True),
+    "float16": FloatQuantizer("float16", is_gated=True),
+    "bfloat16": FloatQuantizer("bfloat16", is_gated=True),
 }
 FORMS = pytest.mark.parametrize("form", QUANTIZERS)
 

@@ -20,7 +20,7 @@ from linear_layers import (
     RELU,
     BlockLayer,
     ExactLayer,
-    HalfLayer,
+    FloatLayer,
     QuantizedLayer,
     random_layer,
 )
@@ -28,7 +28,7 @@ from one_operator import available_instruction_sets
 from onnx import numpy_helper
 
 from skipdec.engines.backends.ort import session_options
-from skipdec.engines.kernels.packing import pack_half, pack_int8, unpack_half, unpack_int8
+from skipdec.engines.kernels.packing import pack_float, pack_int8, unpack_float, unpack_int8
 
 Array = np.ndarray[Any, Any]
 
@@ -127,7 +127,7 @@ def test_a_row_of_zeros_is_the_bias_and_disturbs_no_other(instruction_set: str) 
 
 def test_subnormal_and_infinite_weights_are_taken_as_they_are(instruction_set: str) -> None:
     weight = np.array([[2.0**-24, np.inf, np.nan, 65504, -0.0]], np.float16)
-    y = HalfLayer(weight).run(np.float32([[2.0], [-1.0]]))
+    y = FloatLayer(weight).run(np.float32([[2.0], [-1.0]]))
     expected = np.float32([[2.0], [-1.0]]) * weight.astype(np.float32)
     np.testing.assert_array_equal(y, expected)
 
@@ -179,7 +179,7 @@ def test_blocks_are_close_to_matmulnbits_and_to_the_float_product(
 
 
 COLUMNS, BLOCKS = QuantizedLayer.random(64, 32, bias=True), BlockLayer.random(128, 32, bias=True)
-BYTES, HALVES = BlockLayer.random(128, 32, bits=8), HalfLayer.random(8, 32, bias=True)
+BYTES, FLOATS = BlockLayer.random(128, 32, bits=8), FloatLayer.random(8, 32, bias=True)
 WRONG: list[tuple[Any, dict[str, Array | int], str]] = [
     (COLUMNS, {"weight": np.zeros((64, 32), np.int8)}, "weight must be packed"),
     (COLUMNS, {"weight": np.zeros((2, 8, 16, 4), np.int8)}, "weight must be packed"),
@@ -202,11 +202,11 @@ WRONG: list[tuple[Any, dict[str, Array | int], str]] = [
     (BYTES, {"weight": np.zeros((2, 16, 16, 4), np.int8)}, "scale must be packed"),
     (BYTES, {"block_size": 64}, "scale must be packed"),
     (BYTES, {"weight": np.zeros((3, 32, 16, 4), np.int8)}, "weight must be packed: [N / 16, K / 4"),
-    (HALVES, {"weight": np.zeros((8, 32), np.float16)}, "weight must be packed"),
-    (HALVES, {"weight": np.zeros((3, 8, 16), np.float16)}, "weight must be packed"),
-    (HALVES, {"weight": np.zeros((2, 8, 16), np.float32)}, "weight must be float16 or bfloat16"),
-    (HALVES, {"bias": np.zeros(33, np.float32)}, "bias must be [N]"),
-    (HALVES, {"N": 0}, "N must be"),
+    (FLOATS, {"weight": np.zeros((8, 32), np.float16)}, "weight must be packed"),
+    (FLOATS, {"weight": np.zeros((3, 8, 16), np.float16)}, "weight must be packed"),
+    (FLOATS, {"weight": np.zeros((2, 8, 16), np.float64)}, "weight must be float32, float16"),
+    (FLOATS, {"bias": np.zeros(33, np.float32)}, "bias must be [N]"),
+    (FLOATS, {"N": 0}, "N must be"),
 ]
 
 
@@ -234,8 +234,8 @@ def test_packing_is_undone(shape: tuple[int, int]) -> None:
     np.testing.assert_array_equal(unpack_int8(weight, shape), codes)
     np.testing.assert_array_equal(offset, 128 * codes.sum(axis=0, dtype=np.int32))
     for dtype in DTYPES:
-        halves = HalfLayer.random(*shape, dtype=dtype).weight
-        np.testing.assert_array_equal(unpack_half(pack_half(halves), shape[1]), halves)
+        floats = FloatLayer.random(*shape, dtype=dtype).weight
+        np.testing.assert_array_equal(unpack_float(pack_float(floats), shape[1]), floats)
     for form in EXACT[1:]:
         layer = random_layer(form, *shape)
         assert isinstance(layer, BlockLayer)

@@ -23,12 +23,14 @@ PRECISIONS = {
         quantize="int8-block", block_size=64, accuracy_level=4, int8_blocks="packed"
     ),
     "float16": PrecisionSpec(dtype="float16"),
+    "float32": PrecisionSpec(),
 }
 PRODUCTS = {
     "int8": "QuantizedLinear",
     "int4": "BlockLinear4",
     "int8-block": "BlockLinear8",
-    "float16": "HalfLinear",
+    "float16": "FloatLinear",
+    "float32": "FloatLinear",
 }
 MOST_NODES = 9  # of a layer: two norms, four products, attention, casts of the norms' weights
 

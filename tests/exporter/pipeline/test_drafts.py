@@ -36,14 +36,15 @@ PACKED: tuple[dict[str, Any], ...] = (
     {"quantize": "int4", "block_size": 32},
     {"quantize": "int8-block"},
     {"dtype": "float16", "kv_dtype": "int8"},
-)
-UNPACKED: tuple[dict[str, Any], ...] = (
     {},
     {"quantize": "int8", "head_quantize": "none"},
+)
+UNPACKED: tuple[dict[str, Any], ...] = (
     {"kernels": "onnxruntime", "quantize": "int4", "block_size": 16},
     {"kernels": "onnxruntime", "quantize": "int8-block", "accuracy_level": 0},
     {"kernels": "onnxruntime", "quantize": "int8"},
 )
+FOREIGN = {"quantize": "int4", "block_size": 16}
 PARTS = ["states_draft", "entry_draft", "layer_draft", "head_trained"]
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels are not compiled")
 pytestmark = needs_kernels
@@ -276,7 +277,7 @@ def test_the_draft_layer_of_another_model_is_refused(
         ({"draft_head": 100}, "draft_head is 100; allowed: multiples of 64"),
         ({"draft_head": -64}, "draft_head is -64"),
         ({"draft_head": 192}, "draft_head .* is 192; allowed: multiples of 64 up to 128"),
-        ({"draft_head": 64, "quantize": "none"}, "its weights are float32"),
+        ({"draft_head": 64, **FOREIGN}, "its weights are int4 of ONNX Runtime's operators"),
         ({"draft_head": 64, "kernels": "onnxruntime"}, "only the kernels skipdec read a part"),
         ({"draft_layer": Path("d"), "target": "tensorrt"}, "drafts run on CPUs only"),
         ({"draft": "own", "target": "tensorrt"}, "drafts run on CPUs only"),
@@ -284,7 +285,7 @@ def test_the_draft_layer_of_another_model_is_refused(
         ({"draft": "auto"}, "which stands for the text given here"),
         ({"draft": "trained"}, "trained needs a draft layer"),
         ({"draft": "ends:6"}, "ends:6 runs 6 layers of 6"),
-        ({"draft": "own", "quantize": "none"}, "needs weights of int8"),
+        ({"draft": "own", **FOREIGN}, "needs products of skipdec's kernels: those of int4"),
         ({"draft_layer": Path("d")}, "d .* has no draft_layer.json and no draft_layer.safetensors"),
     ],
 )
@@ -296,9 +297,9 @@ def test_options_that_ask_for_what_can_not_be_are_refused(
         plan_export(ExportConfig(model=str(checkpoint("pre_norm")), **chosen))
 
 
-@pytest.mark.parametrize("options", [*PACKED, *UNPACKED[:2]], ids=named)
+@pytest.mark.parametrize("options", [*PACKED, FOREIGN], ids=named)
 def test_a_head_can_be_cut_where_it_is_packed(options: dict[str, Any]) -> None:
-    precision = ExportConfig(model="m", kernels="skipdec", **options).precision()
+    precision = ExportConfig(model="m", **options).precision()
     assert (uncut_head("skipdec", precision) is None) == (packed_head(precision) is not None)
     assert uncut_head(None, precision) == UNREAD_HEAD
 

@@ -9,7 +9,7 @@ import pytest
 
 from skipdec.exporter.quantization import quantize
 from skipdec.exporter.quantization.packed import (
-    HalfQuantizer,
+    FloatQuantizer,
     PackedBlockQuantizer,
     PackedChannelQuantizer,
     PackedInt4Quantizer,
@@ -27,8 +27,9 @@ PACKED = [
     PackedInt4Quantizer(32),
     PackedInt8BlockQuantizer(32),
     PackedChannelQuantizer(),
-    HalfQuantizer("float16"),
-    HalfQuantizer("bfloat16"),
+    FloatQuantizer("float32"),
+    FloatQuantizer("float16"),
+    FloatQuantizer("bfloat16"),
 ]
 GATED = [replace(quantizer, is_gated=True) for quantizer in PACKED]
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 from one_operator import operator_session
 
-from skipdec.engines.kernels.packing import pack_half, pack_int8
+from skipdec.engines.kernels.packing import pack_float, pack_int8
 from skipdec.exporter.quantization.packed import (
     PackedBlockQuantizer,
     PackedInt4Quantizer,
@@ -21,7 +21,7 @@ from skipdec.exporter.quantization.packed import (
 Array = np.ndarray[Any, Any]
 
 NONE, RELU, GELU = 0, 1, 2
-DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 FORMS = ("int8", "int4-32", "int4-64", "int4-128", "int8-32", "int8-64", "int8-128", *DTYPES)
 
 
@@ -192,8 +192,8 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
     return odd.astype(np.float32)
 
 
-class HalfLayer(LinearLayer):
-    """HalfLinear: a weight of 16 bits."""
+class FloatLayer(LinearLayer):
+    """FloatLinear: a weight of floats."""
 
     @classmethod
     def random(
@@ -203,14 +203,14 @@ class HalfLayer(LinearLayer):
         bias: bool = False,
         activation: int = NONE,
         dtype: str = "float16",
-    ) -> HalfLayer:
+    ) -> FloatLayer:
         random = np.random.default_rng(depth * 1000 + columns)
         weight = random.standard_normal((depth, columns)).astype(DTYPES[dtype])
         of_columns = random.standard_normal(columns).astype(np.float32) if bias else None
         return cls(weight, of_columns, activation)
 
     def node(self) -> tuple[str, dict[str, Array], dict[str, int]]:
-        return "HalfLinear", {"weight": pack_half(self.weight)}, {"N": self.weight.shape[1]}
+        return "FloatLinear", {"weight": pack_float(self.weight)}, {"N": self.weight.shape[1]}
 
     def check(self, y: Array, x: Array, residual: Array | None = None) -> None:
         """Assert that ``y`` is within the error bound of K roundings per sum."""
@@ -233,9 +233,9 @@ class HalfLayer(LinearLayer):
 def random_layer(
     form: str, depth: int, columns: int, bias: bool = False, activation: int = NONE
 ) -> LinearLayer:
-    """Return a random layer of one of FORMS: int8 by column, int4 or int8 by block, 16 bits."""
+    """Return a random layer of one of FORMS: int8 by column, int4 or int8 by block, floats."""
     if form in DTYPES:
-        return HalfLayer.random(depth, columns, bias, activation, form)
+        return FloatLayer.random(depth, columns, bias, activation, form)
     if form == "int8":
         return QuantizedLayer.random(depth, columns, bias, activation)
     bits, block_size = (int(number) for number in form.removeprefix("int").split("-"))

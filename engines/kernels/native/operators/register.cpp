@@ -10,7 +10,7 @@
 #include "attention/operator.h"
 #include "blocks/block_linear.h"
 #include "blocks/block_product.h"
-#include "float16/half_linear.h"
+#include "floats/float_linear.h"
 #include "int8/integer_product.h"
 #include "int8/quantized_linear.h"
 #include "norms/operators.h"
@@ -34,7 +34,7 @@ struct Domain {
                   skipdec::custom_operator<skipdec::AttentionOn<ElementType::kInt8>>(threads),
                   skipdec::custom_operator<skipdec::BlockLinear4>(threads),
                   skipdec::custom_operator<skipdec::BlockLinear8>(threads),
-                  skipdec::custom_operator<skipdec::HalfLinear>(threads),
+                  skipdec::custom_operator<skipdec::FloatLinear>(threads),
                   skipdec::custom_operator<skipdec::LayerNorm>(threads),
                   skipdec::custom_operator<skipdec::QuantizedLinear>(threads),
                   skipdec::custom_operator<skipdec::RmsNorm>(threads)} {}

@@ -11,14 +11,20 @@ inline Vector load_columns(const float* from, int count) {
   return count == Vector::kLanes ? Vector::load(from) : load_first(from, count);
 }
 
+inline bool is_smooth(Activation activation) {
+  return activation == Activation::kGelu || activation == Activation::kSilu;
+}
+
 // Not inlined, because it would take registers from the loops before it.
 __attribute__((noinline)) inline Vector smoothly_activated(const Vector& y, Activation activation) {
   return activation == Activation::kGelu ? gelu(y) : silu(y);
 }
 
+// ``kIsSmooth``: known before the loops, because a call there costs every sum a place in memory.
+template <bool kIsSmooth>
 inline Vector activated(const Vector& y, Activation activation) {
-  if (activation == Activation::kRelu) return relu(y);
-  return activation == Activation::kNone ? y : smoothly_activated(y, activation);
+  if constexpr (kIsSmooth) return smoothly_activated(y, activation);
+  return activation == Activation::kRelu ? relu(y) : y;
 }
 
 // A block's columns that exist, in vectors [N] and in the result.
@@ -56,6 +62,7 @@ class BlockColumns {
 };
 
 // Finishes the sums of a block; what all rows share is loaded once.
+template <bool kIsSmooth>
 class PlainColumns : public BlockColumns {
  public:
   PlainColumns(const Columns& columns, std::int64_t block)
@@ -68,7 +75,7 @@ class PlainColumns : public BlockColumns {
   template <class Rows>
   void finish(const Rows& rows, std::int64_t row, Vector y) const {
     if (has_bias_) y = y + bias_;
-    y = activated(y, activation_);
+    y = activated<kIsSmooth>(y, activation_);
     const std::int64_t at = place(row);
     if (rows.residual != nullptr) y = load(rows.residual, at) + y;
     store(y, rows.result, at);
@@ -82,11 +89,11 @@ class PlainColumns : public BlockColumns {
 
 // Finishes the sums of a block of a gated product. The gate's block is finished first, and its
 // partner multiplies what it finds in the result.
+template <bool kIsMultiplier>
 class GatedColumns : public BlockColumns {
  public:
   GatedColumns(const Columns& columns, std::int64_t block)
       : BlockColumns(columns.first(block), columns.place(block), columns.results()),
-        is_multiplier_(columns.is_multiplier(block)),
         activation_(columns.activation),
         bias_(columns.bias != nullptr ? load(columns.bias) : Vector::broadcast(0.0F)) {}
 
@@ -94,12 +101,11 @@ class GatedColumns : public BlockColumns {
   void finish(const Rows& rows, std::int64_t row, Vector y) const {
     y = y + bias_;
     const std::int64_t at = place(row);
-    y = is_multiplier_ ? load(rows.result, at) * y : activated(y, activation_);
+    y = kIsMultiplier ? load(rows.result, at) * y : activated<true>(y, activation_);
     store(y, rows.result, at);
   }
 
  private:
-  bool is_multiplier_;
   Activation activation_;
   Vector bias_;
 };
@@ -107,10 +113,14 @@ class GatedColumns : public BlockColumns {
 // Calls use(finished), where ``finished`` finishes the sums of ``block``.
 template <class Use>
 inline void with_columns(const Columns& columns, std::int64_t block, const Use& use) {
-  if (columns.is_gated) {
-    use(GatedColumns(columns, block));
+  if (columns.is_multiplier(block)) {
+    use(GatedColumns<true>(columns, block));
+  } else if (columns.is_gated) {
+    use(GatedColumns<false>(columns, block));
+  } else if (is_smooth(columns.activation)) {
+    use(PlainColumns<true>(columns, block));
   } else {
-    use(PlainColumns(columns, block));
+    use(PlainColumns<false>(columns, block));
   }
 }
 

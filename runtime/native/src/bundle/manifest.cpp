@@ -131,9 +131,7 @@ void read_precision(Fields& members, Manifest& manifest, const Document& documen
       members.refuse("precision.int8_blocks", "is present, but requires lacks int8_blocks");
   }
   for (const std::string& quantize : quantizations) {
-    if (quantize == "none" && dtype == "float32")
-      add_once(manifest.foreign_products, dtype);
-    else if ((quantize == "int8-block" && !has_packed_int8) || (quantize == "int4" && !has_kernels))
+    if ((quantize == "int8-block" && !has_packed_int8) || (quantize == "int4" && !has_kernels))
       add_once(manifest.foreign_products, quantize);
   }
   if (const json* ranges = fields.find("activation_ranges"))

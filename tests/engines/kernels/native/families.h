@@ -30,7 +30,7 @@ class Outcome {
 
 Outcome integer_products(InstructionSet set);
 Outcome block_products(InstructionSet set);
-Outcome half_products(InstructionSet set);
+Outcome float_products(InstructionSet set);
 Outcome attention(InstructionSet set);
 Outcome normalization(InstructionSet set);
 Outcome drawing(InstructionSet set);

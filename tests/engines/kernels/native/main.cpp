@@ -63,7 +63,7 @@ int main() {
   using namespace skipdec::tests;
   bool is_right = run("integer_products", integer_products);
   is_right = run("block_products", block_products) && is_right;
-  is_right = run("half_products", half_products) && is_right;
+  is_right = run("float_products", float_products) && is_right;
   is_right = run("attention", attention) && is_right;
   is_right = run("normalization", normalization) && is_right;
   is_right = run("drawing", drawing) && is_right;

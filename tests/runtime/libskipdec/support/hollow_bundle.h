@@ -62,7 +62,7 @@ inline nlohmann::json hollow_manifest() {
   for (const json& engine : engines)
     for (const std::string path : {engine["graph"], engine["weights"][0]})
       files.push_back({{"path", path}, {"size", path.size()}, {"sha256", sha256_hex(path)}});
-  return {{"format_version", 3},
+  return {{"format_version", 4},
           {"target", "onnxruntime"},
           {"model",
            {{"name", "hollow"},

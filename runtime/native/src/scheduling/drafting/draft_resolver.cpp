@@ -21,9 +21,9 @@ void find_inexact(const Manifest& manifest, std::vector<std::string>& problems) 
     std::string kinds = manifest.foreign_products.front();
     if (manifest.foreign_products.size() > 1) kinds += " and " + manifest.foreign_products.back();
     problems.push_back(
-        "needs weights of int8, int4 or 16 bits: products of " + kinds +
-        " weights are ONNX Runtime's, and texts may differ by rounding; export the model with "
-        "--quantize int8, or allow it with exact=no");
+        "needs products of skipdec's kernels: those of " + kinds +
+        " weights are ONNX Runtime's, and texts may differ by rounding; export the model with a "
+        "block size of 32, 64 or 128 and accuracy level 4, or allow it with exact=no");
   }
 }
 

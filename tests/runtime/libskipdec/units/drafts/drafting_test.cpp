@@ -82,8 +82,8 @@ class DraftRefusalTest : public ::testing::Test {
 
 TEST_F(DraftRefusalTest, BundlesWhoseTextsMayDifferAreRefusedUnlessAllowed) {
   EXPECT_EQ(words("own"), "");
-  manifest_.foreign_products = {"int8-block", "float32"};
-  EXPECT_NE(words("own").find("products of int8-block and float32 weights"), std::string::npos);
+  manifest_.foreign_products = {"int8-block", "int4"};
+  EXPECT_NE(words("own").find("those of int8-block and int4 weights"), std::string::npos);
   manifest_.uses_skipdec_kernels = false;
   EXPECT_NE(words("own").find("needs skipdec's kernels"), std::string::npos);
   for (const char* allowed : {"own,exact=no", "off", ""}) EXPECT_EQ(words(allowed), "");

@@ -1,4 +1,4 @@
 #if defined(__x86_64__)
 #define SKIPDEC_AVX2
-#include "float16/multiply.inc.h"
+#include "floats/multiply.inc.h"
 #endif

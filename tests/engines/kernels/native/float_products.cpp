@@ -1,13 +1,13 @@
 #include <cmath>
 
 #include "families.h"
-#include "float16/half_product.h"
+#include "floats/float_product.h"
 #include "operators/scratch.h"
 
 namespace skipdec::tests {
 namespace {
 
-// bfloat16 weights: multiples of 1/16 that fit into its mantissa.
+// Weights that bfloat16 holds, multiples of 1/16, in it and in float32.
 struct Case {
   Case(const Shape& of_results, bool is_gated, Numbers& numbers) : shape(of_results) {
     weights.depth = shape.depth;
@@ -22,7 +22,7 @@ struct Case {
     bias = numbers.values(shape.columns);
     x = numbers.values(shape.rows * shape.depth);
     residual = numbers.values(shape.rows * shape.columns);
-    weights.values = values.data();
+    for (const std::uint16_t each : values) wide.push_back(widened(each));
     weights.columns.bias = bias.data();
   }
 
@@ -32,9 +32,9 @@ struct Case {
   }
 
   Shape shape;
-  HalfWeights weights;
+  FloatWeights weights;
   std::vector<std::uint16_t> values;
-  std::vector<float> bias, x, residual;
+  std::vector<float> wide, bias, x, residual;
 };
 
 // Returns the sums of all columns with their bias.
@@ -64,11 +64,14 @@ std::vector<float> expected(Case& c) {
   return results;
 }
 
-std::vector<float> computed(const Case& c, const HalfKernels& kernels) {
-  const Columns& columns = c.weights.columns;
+std::vector<float> computed(const Case& c, const FloatKernels& kernels, bool is_float32) {
+  FloatWeights weights = c.weights;
+  weights.size = is_float32 ? 4 : 2;
+  weights.values = is_float32 ? static_cast<const void*>(c.wide.data()) : c.values.data();
+  const Columns& columns = weights.columns;
   std::vector<float> results(static_cast<std::size_t>(c.shape.rows * columns.results()));
   Scratch packed;
-  HalfRows rows;
+  FloatRows rows;
   rows.count = c.shape.rows;
   rows.values = c.x.data();
   rows.residual = columns.is_gated ? nullptr : c.residual.data();
@@ -77,18 +80,18 @@ std::vector<float> computed(const Case& c, const HalfKernels& kernels) {
     rows.packed = static_cast<float*>(
         packed.reserve(kernels.packed_floats(rows.count, c.shape.depth) * sizeof(float)));
     in_two_threads(kernels.panels(rows.count), [&](std::int64_t begin, std::int64_t end) {
-      kernels.pack(c.weights, rows, begin, end);
+      kernels.pack(weights, rows, begin, end);
     });
   }
-  blocks_in_two_threads(columns, [&](std::int64_t begin, std::int64_t end) {
-    kernels.multiply_bfloat16(c.weights, rows, begin, end);
-  });
+  const auto multiply = is_float32 ? kernels.multiply_float32 : kernels.multiply_bfloat16;
+  blocks_in_two_threads(
+      columns, [&](std::int64_t begin, std::int64_t end) { multiply(weights, rows, begin, end); });
   return results;
 }
 
 }  // namespace
 
-Outcome half_products(InstructionSet set) {
+Outcome float_products(InstructionSet set) {
   constexpr float kTolerance = 1e-4F;  // of GELU's approximation, at sums up to a few hundred
   Outcome outcome;
   Numbers numbers;
@@ -96,8 +99,10 @@ Outcome half_products(InstructionSet set) {
     for (const bool is_gated : {false, true}) {
       Case c(shape, is_gated, numbers);
       const float relative = is_gated ? kGatedTolerance : 0;
-      outcome.add(computed(c, half_kernels(set)), expected(c), is_gated ? kTinyGate : kTolerance,
-                  relative);
+      for (const bool is_float32 : {false, true}) {
+        outcome.add(computed(c, float_kernels(set), is_float32), expected(c),
+                    is_gated ? kTinyGate : kTolerance, relative);
+      }
     }
   }
   return outcome;

@@ -1,4 +1,4 @@
-// Products of float32 rows and 16-bit weights, with float32 sums.
+// Products of float32 rows and weights of float32, float16 or bfloat16, with float32 sums.
 //
 // Each result is one chain of fused multiply-adds over k = 0 … K - 1 from 0, so its bits depend
 // only on its row and its column, not on the instruction set, the other rows or the threads. NaN
@@ -14,28 +14,30 @@
 namespace skipdec {
 
 // Weights [K, N] of a product. The caller owns all memory.
-struct HalfWeights {
+struct FloatWeights {
   static constexpr std::int64_t kBlockColumns = Columns::kBlock;
 
   std::int64_t depth = 0;        // K
   Columns columns;               // N
-  const void* values = nullptr;  // float16 or bfloat16 [blocks, K, 16], zeros beyond N
+  const void* values = nullptr;  // [blocks, K, 16], zeros beyond N
+  std::int64_t size = 0;         // of a weight, in bytes
 
   std::int64_t blocks() const { return columns.blocks(); }
+  std::int64_t block_bytes() const { return depth * kBlockColumns * size; }
 };
 
 // Rows of a call. The caller owns all memory.
-struct HalfRows {
+struct FloatRows {
   std::int64_t count = 0;           // M
   const float* values = nullptr;    // [M, K]
-  float* packed = nullptr;          // HalfKernels::packed_floats, 64-byte aligned
+  float* packed = nullptr;          // FloatKernels::packed_floats, 64-byte aligned
   const float* residual = nullptr;  // [M, N] or nullptr; may be result; not in a gated product
   float* result = nullptr;          // [M, columns.results()]
 };
 
 // Kernels of one instruction set. Calls on disjoint ranges may run concurrently.
-struct HalfKernels {
-  using Multiply = void (*)(const HalfWeights&, const HalfRows&, std::int64_t begin,
+struct FloatKernels {
+  using Multiply = void (*)(const FloatWeights&, const FloatRows&, std::int64_t begin,
                             std::int64_t end) noexcept;
 
   // Returns the number of panels. A panel holds the rows that are multiplied together, as many as
@@ -43,13 +45,15 @@ struct HalfKernels {
   std::int64_t (*panels)(std::int64_t rows);
   std::size_t (*packed_floats)(std::int64_t rows, std::int64_t depth);
   // Packs the rows of panels begin … end - 1.
-  void (*pack)(const HalfWeights&, const HalfRows&, std::int64_t begin, std::int64_t end) noexcept;
+  void (*pack)(const FloatWeights&, const FloatRows&, std::int64_t begin,
+               std::int64_t end) noexcept;
   // Computes all rows of the result in blocks begin … end - 1 of 16 columns, after all rows are
   // packed. In a gated product, begin and end are even.
+  Multiply multiply_float32;
   Multiply multiply_float16;
   Multiply multiply_bfloat16;
 };
 
-SKIPDEC_TABLES(const HalfKernels&, half_kernels)
+SKIPDEC_TABLES(const FloatKernels&, float_kernels)
 
 }  // namespace skipdec

@@ -1,6 +1,6 @@
 // Computes sums of packed rows and weights in registers of the instruction set that the including
 // file names.
-#include "float16/half_product.h"
+#include "floats/float_product.h"
 // clang-format off: order matters
 #include "simd/begin.inc.h"
 #include "simd/finish.inc.h"
@@ -21,10 +21,11 @@ constexpr int kPanelRows = 6;
 constexpr int blocks_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 #endif
 
-// Elements ahead of those that are read. One or two streams of weights outrun hardware prefetching:
+// Bytes ahead of those that are read. One or two streams of weights outrun hardware prefetching:
 // on Zen 3, two threads, SmolLM2's steps of 2 to 5 rows take 0.76 to 0.88 times as long with this
 // and with tiles that leave registers for weights.
-constexpr std::int64_t kAhead = 4096;
+constexpr std::int64_t kAhead = 8192;
+constexpr std::int64_t kLine = 64;
 
 // Sizes of panels differ by at most one row: with up to 12 rows per panel, 13 rows are split into 7
 // and 6, not into 12 and 1.
@@ -35,22 +36,23 @@ inline std::int64_t first_row(std::int64_t rows, std::int64_t panel) {
 }
 
 // A panel is stored as [K, its rows]; the last store of 16 lanes writes beyond its end.
-inline float* packed_panel(const HalfRows& rows, std::int64_t depth, std::int64_t panel) {
-  return rows.packed + first_row(rows.count, panel) * depth + panel * Vector::kLanes;
+inline float* packed_panel(const FloatRows& rows, std::int64_t depth, std::int64_t panel,
+                           std::int64_t first) {
+  return rows.packed + first * depth + panel * Vector::kLanes;
 }
 
 inline std::size_t packed_floats(std::int64_t rows, std::int64_t depth) {
   return rows == 1 ? 0 : static_cast<std::size_t>(rows * depth + panels_of(rows) * Vector::kLanes);
 }
 
-void pack(const HalfWeights& weights, const HalfRows& rows, std::int64_t begin,
+void pack(const FloatWeights& weights, const FloatRows& rows, std::int64_t begin,
           std::int64_t end) noexcept {
   static_assert(kPanelRows <= Vector::kLanes);
   const std::int64_t depth = weights.depth;
   for (std::int64_t panel = begin; panel < end; ++panel) {
     const std::int64_t first = first_row(rows.count, panel);
     const std::int64_t count = first_row(rows.count, panel + 1) - first;
-    float* to = packed_panel(rows, depth, panel);
+    float* to = packed_panel(rows, depth, panel, first);
     for (std::int64_t k = 0; k < depth; k += Vector::kLanes) {
       const std::int64_t left = std::min<std::int64_t>(depth - k, Vector::kLanes);
       Vector lines[Vector::kLanes];
@@ -67,8 +69,9 @@ void pack(const HalfWeights& weights, const HalfRows& rows, std::int64_t begin,
 
 // ``packed`` is [K, kRows], starting at ``row``.
 template <class Element, int kRows, int kBlocks>
-inline void multiply_tile(const HalfWeights& weights, const HalfRows& rows, const float* packed,
+inline void multiply_tile(const FloatWeights& weights, const FloatRows& rows, const float* packed,
                           std::int64_t row, std::int64_t block) {
+  constexpr std::int64_t kDepthOfLine = kLine / (Vector::kLanes * sizeof(Element));
   const std::int64_t depth = weights.depth;
   const auto* values = static_cast<const Element*>(weights.values) + block * depth * Vector::kLanes;
   Vector sums[kRows][kBlocks];
@@ -78,7 +81,9 @@ inline void multiply_tile(const HalfWeights& weights, const HalfRows& rows, cons
     Vector loaded[kBlocks];
     for (int b = 0; b < kBlocks; ++b) {
       const Element* from = values + (b * depth + k) * Vector::kLanes;
-      if (kRows > 1 && k % 2 == 0) __builtin_prefetch(from + kAhead, 0, 2);
+      if (kRows > 1 && k % kDepthOfLine == 0) {
+        __builtin_prefetch(reinterpret_cast<const char*>(from) + kAhead, 0, 2);
+      }
       loaded[b] = Vector::load(from);
     }
     for (int m = 0; m < kRows; ++m) {
@@ -94,7 +99,7 @@ inline void multiply_tile(const HalfWeights& weights, const HalfRows& rows, cons
 }
 
 template <class Element, int kRows>
-void multiply_panel(const HalfWeights& weights, const HalfRows& rows, const float* packed,
+void multiply_panel(const FloatWeights& weights, const FloatRows& rows, const float* packed,
                     std::int64_t row, std::int64_t begin, std::int64_t end) {
   constexpr int kBlocks = blocks_at_once(kRows);
   std::int64_t block = begin;
@@ -106,7 +111,7 @@ void multiply_panel(const HalfWeights& weights, const HalfRows& rows, const floa
   }
 }
 
-using MultiplyPanel = void (*)(const HalfWeights&, const HalfRows&, const float* packed,
+using MultiplyPanel = void (*)(const FloatWeights&, const FloatRows&, const float* packed,
                                std::int64_t row, std::int64_t begin, std::int64_t end);
 
 template <class Element, int... kRows>
@@ -116,7 +121,7 @@ constexpr std::array<MultiplyPanel, sizeof...(kRows)> by_rows(
 }
 
 template <class Element>
-void multiply(const HalfWeights& weights, const HalfRows& rows, std::int64_t begin,
+void multiply(const FloatWeights& weights, const FloatRows& rows, std::int64_t begin,
               std::int64_t end) noexcept {
   static constexpr auto kByRows = by_rows<Element>(std::make_integer_sequence<int, kPanelRows>{});
   const std::int64_t panels = panels_of(rows.count);
@@ -124,23 +129,24 @@ void multiply(const HalfWeights& weights, const HalfRows& rows, std::int64_t beg
   // once and then from the cache.
   const std::int64_t step = panels == 1 ? end - begin : blocks_at_once(kPanelRows);
   for (std::int64_t block = begin; block < end; block += step) {
+    std::int64_t first = 0;
     for (std::int64_t panel = 0; panel < panels; ++panel) {
-      const std::int64_t first = first_row(rows.count, panel);
-      const std::int64_t count = first_row(rows.count, panel + 1) - first;
+      const std::int64_t next = first_row(rows.count, panel + 1);
       const float* packed =
-          rows.count == 1 ? rows.values : packed_panel(rows, weights.depth, panel);
-      kByRows[static_cast<std::size_t>(count - 1)](weights, rows, packed, first, block,
-                                                   std::min(block + step, end));
+          rows.count == 1 ? rows.values : packed_panel(rows, weights.depth, panel, first);
+      kByRows[static_cast<std::size_t>(next - first - 1)](weights, rows, packed, first, block,
+                                                          std::min(block + step, end));
+      first = next;
     }
   }
 }
 
-constexpr HalfKernels kKernels{panels_of, packed_floats, pack, multiply<Float16>,
-                               multiply<Bfloat16>};
+constexpr FloatKernels kKernels{panels_of,       packed_floats,     pack,
+                                multiply<float>, multiply<Float16>, multiply<Bfloat16>};
 
 }  // namespace
 
-const HalfKernels& SKIPDEC_NAMED(half_kernels)() { return kKernels; }
+const FloatKernels& SKIPDEC_NAMED(float_kernels)() { return kKernels; }
 }  // namespace skipdec
 
 #include "simd/end.inc.h"

@@ -1,4 +1,4 @@
 #if defined(__aarch64__)
 #define SKIPDEC_NEON
-#include "float16/multiply.inc.h"
+#include "floats/multiply.inc.h"
 #endif

@@ -1,2 +1,0 @@
-#define SKIPDEC_PORTABLE
-#include "float16/multiply.inc.h"

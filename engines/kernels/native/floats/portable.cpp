@@ -1,0 +1,2 @@
+#define SKIPDEC_PORTABLE
+#include "floats/multiply.inc.h"
