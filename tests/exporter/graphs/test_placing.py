@@ -26,6 +26,7 @@ from skipdec.exporter.architecture.decoder_modules import engine_module
 from skipdec.exporter.architecture.model_config import model_spec
 from skipdec.exporter.graphs.lowering import LoweredEngine
 from skipdec.exporter.graphs.skipdec import lower
+from skipdec.exporter.quantization.packed import weight_quantizer
 
 YARN = {"rope_type": "yarn", "rope_theta": 99.0, "factor": 4.0}
 MODELS: dict[str, dict[str, Any]] = {  # what each changes in LLAMA_BASE
@@ -122,6 +123,12 @@ def test_lowered_layers_equal_the_module(name: str) -> None:
     module = engine_module(EngineKind.LAYER, model)
     for key, weight in weights.items():
         module.get_parameter(key).data = torch.from_numpy(weight)
+    quantizer = weight_quantizer(EngineKind.LAYER, PrecisionSpec())
+    assert quantizer is not None
+    for each in parameters:
+        if weights[each.name].ndim == 2:
+            packed = quantizer.fitting(each).encode(weights[each.name])
+            weights |= {f"{each.name}.{part}": tensor for part, tensor in packed.items()}
     lowered = lowered_layer(model)
     layer = Layer(lowered, weights, model)
     past = [torch.zeros(3, model.num_kv_heads, CAPACITY, model.head_dim)] * 2

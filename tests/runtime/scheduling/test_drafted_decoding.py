@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from compared_texts import greedy, run_requests, shown
 from random_requests import run_all
-from text_bundles import STRUCTURE, export_with_kernels
+from text_bundles import STRUCTURE, export_text_bundle, export_with_kernels
 from typing_extensions import override
 
 from skipdec import Generator
@@ -136,10 +136,12 @@ def test_a_request_may_name_no_other_drafts(generator: Generator) -> None:
 
 @pytest.mark.parametrize("draft", ["own", "lookup"])
 def test_bundles_whose_bits_are_not_promised_are_refused(
-    bundle: Callable[..., Path], draft: str
+    checkpoint: Callable[[str], Path], tmp_path: Path, draft: str
 ) -> None:
-    path = bundle("none")
-    with pytest.raises(UsageError, match="products of float32 weights are ONNX Runtime's"):
+    path = export_text_bundle(
+        checkpoint(STRUCTURE), tmp_path, quantize="none", kernels="onnxruntime", schedule=None
+    )
+    with pytest.raises(UsageError, match="needs skipdec's kernels"):
         Generator.open(path, draft=draft)
     with Generator.open(path, draft=f"{draft},exact=no") as generator:
         assert generator.generate("a", params())[0].outputs[0].drafts is not None

@@ -139,7 +139,6 @@ def test_both_refuse_a_request(
         ({"draft": "own,exact=maybe"}, "exact"),
         ({"draft": "own,tokens=4,tokens=5"}, "tokens is given twice"),
         ({"draft": "o" * 1200}, "1,200 characters"),
-        ({"draft": "own"}, "float32"),
         ({"draft": "trained,exact=no"}, "trained needs a draft layer"),
     ],
     ids=str,
