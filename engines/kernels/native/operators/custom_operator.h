@@ -35,7 +35,7 @@ template <class Kernel>
 struct Instance {
   abi::ApiTable api;
   Kernel kernel;
-  std::shared_ptr<Team> team;
+  Team::Membership team;  // or none
 };
 
 template <class Call>
@@ -98,7 +98,7 @@ Operator custom_operator(int threads) {
                                   const abi::KernelInfo* info, void** kernel) {
     return detail::reported(api, Kernel::kName, [&] {
       const int threads = static_cast<const Operator*>(self)->threads;
-      std::shared_ptr<Team> team = threads == 0 ? nullptr : Team::of(threads);
+      Team::Membership team = threads == 0 ? nullptr : Team::of(threads);
       *kernel = std::make_unique<Instance<Kernel>>(
                     Instance<Kernel>{api, Kernel(NodeInfo(api, info)), std::move(team)})
                     .release();

@@ -51,22 +51,36 @@ void leave([[maybe_unused]] int core) {
 #endif
 }
 
+// Teams by their numbers of threads. Never freed: sessions may outlive static objects.
+struct Registry {
+  std::mutex mutex;
+  std::map<int, Team*> teams;
+};
+
+Registry& registry() {
+  static auto& made = *std::make_unique<Registry>().release();
+  return made;
+}
+
 }  // namespace
 
-std::shared_ptr<Team> Team::of(int threads) {
-  static std::mutex mutex;
-  static std::map<int, std::weak_ptr<Team>> teams;
-  const std::scoped_lock lock(mutex);
-  std::shared_ptr<Team> found = teams[threads].lock();
-  if (found == nullptr || found->process_ != getpid()) {
-    // A fork of this process does not free it, because its threads do not exist there.
-    const auto release = [](Team* made) {
-      if (made->process_ == getpid()) const std::unique_ptr<Team> freed(made);
-    };
-    found = {std::make_unique<Team>(threads).release(), release};
-    teams[threads] = found;
-  }
-  return found;
+Team::Membership Team::of(int threads) {
+  Registry& all = registry();
+  const std::scoped_lock lock(all.mutex);
+  Team*& found = all.teams[threads];
+  if (found == nullptr || found->process_ != getpid())
+    found = std::make_unique<Team>(threads).release();
+  ++found->members_;
+  return Membership(found);
+}
+
+void Team::Leave::operator()(Team* team) const {
+  Registry& all = registry();
+  const std::scoped_lock lock(all.mutex);
+  // A fork of the process does not free it, because its threads do not exist there.
+  if (--team->members_ > 0 || team->process_ != getpid()) return;
+  all.teams.erase(team->threads_);
+  const std::unique_ptr<Team> freed(team);
 }
 
 Team::Team(int threads) : threads_(threads), process_(getpid()) {
@@ -78,8 +92,9 @@ Team::~Team() {
     const std::scoped_lock lock(mutex_);
     is_ending_ = true;
   }
-  wake_.notify_all();
+  pthread_cond_broadcast(&wake_);
   for (std::thread& each : helpers_) each.join();
+  pthread_cond_destroy(&wake_);
 }
 
 void Team::run(Task task, std::size_t tasks, void* data) {
@@ -135,7 +150,7 @@ void Team::wake_helpers() {
     const std::scoped_lock lock(mutex_);
     sleepers_ = 0;
   }
-  wake_.notify_all();
+  pthread_cond_broadcast(&wake_);
 }
 
 // What each of the other threads does until the team ends.
@@ -175,11 +190,11 @@ bool Team::help_with(Work& work, Clock::time_point& turn) const {
 
 // Waits for tasks; returns false if the team ends.
 bool Team::sleep() {
-  std::unique_lock lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   ++sleepers_;  // before the look: tasks that it misses wake this thread
   const bool has_tasks =
       std::any_of(works_.begin(), works_.end(), [](const Work& work) { return work.has_tasks(); });
-  if (!has_tasks && !is_ending_) wake_.wait(lock);
+  if (!has_tasks && !is_ending_) pthread_cond_wait(&wake_, mutex_.native_handle());
   return !is_ending_;
 }
 

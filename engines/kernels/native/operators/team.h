@@ -6,12 +6,12 @@
 // give up their core on their own terms, between two tasks, and keep off the caller's core.
 #pragma once
 
+#include <pthread.h>
 #include <sys/types.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,9 +25,14 @@ class Team {
  public:
   using Task = void (*)(void* data, std::size_t index);
 
+  struct Leave {
+    void operator()(Team* team) const;
+  };
+  using Membership = std::unique_ptr<Team, Leave>;
+
   // Returns the process's team of ``threads``, of which one is the caller's. Its other threads end
-  // with its last holder.
-  static std::shared_ptr<Team> of(int threads);
+  // with its last membership.
+  static Membership of(int threads);
 
   explicit Team(int threads);
   ~Team();
@@ -69,8 +74,10 @@ class Team {
   const int threads_;
   std::vector<std::thread> helpers_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  // libstdc++'s waits by a symbol that the wheel's oldest systems lack.
+  pthread_cond_t wake_ = PTHREAD_COND_INITIALIZER;
   const pid_t process_;
+  int members_ = 0;
   bool is_ending_ = false;
   std::array<Work, kCallers> works_;
 };

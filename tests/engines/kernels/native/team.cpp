@@ -24,8 +24,8 @@ bool runs_each_once(Team& team, std::size_t tasks) {
 bool team() {
   bool is_right = true;
   for (const int threads : {1, 2, 3, 8}) {
-    const std::shared_ptr<Team> shared = Team::of(threads);
-    is_right = is_right && shared == Team::of(threads);
+    const Team::Membership shared = Team::of(threads);
+    is_right = is_right && shared.get() == Team::of(threads).get();
     std::vector<int> of_callers(kCallers, 0);
     std::vector<std::thread> callers;
     for (int& is_caller_right : of_callers) {
