@@ -39,12 +39,12 @@ PACKED: tuple[dict[str, Any], ...] = (
     {},
     {"quantize": "int8", "head_quantize": "none"},
 )
+FOREIGN: dict[str, Any] = {"quantize": "int4", "block_size": 16}
 UNPACKED: tuple[dict[str, Any], ...] = (
-    {"kernels": "onnxruntime", "quantize": "int4", "block_size": 16},
+    {"kernels": "onnxruntime", **FOREIGN},
     {"kernels": "onnxruntime", "quantize": "int8-block", "accuracy_level": 0},
     {"kernels": "onnxruntime", "quantize": "int8"},
 )
-FOREIGN = {"quantize": "int4", "block_size": 16}
 PARTS = ["states_draft", "entry_draft", "layer_draft", "head_trained"]
 needs_kernels = pytest.mark.skipif(find_library() is None, reason="the kernels are not compiled")
 pytestmark = needs_kernels
@@ -216,10 +216,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         facts({"model.hidden_size": 64}),
         "was trained for a model of hidden_size 64; pre_norm has 32",
     ),
-    "another feed-forward": (
-        facts({"model.ffn_dim": 128}),
-        "was trained for a model of ffn_dim 128",
-    ),
+    "another ffn": (facts({"model.ffn_dim": 128}), "was trained for a model of ffn_dim 128"),
     "other weights": (
         facts({"model.sha256": "0" * 64}),
         "was trained for weights of SHA-256 000000000000…; those of pre_norm have ",

@@ -138,10 +138,8 @@ def test_a_request_may_name_no_other_drafts(generator: Generator) -> None:
 def test_bundles_whose_bits_are_not_promised_are_refused(
     checkpoint: Callable[[str], Path], tmp_path: Path, draft: str
 ) -> None:
-    path = export_text_bundle(
-        checkpoint(STRUCTURE), tmp_path, quantize="none", kernels="onnxruntime", schedule=None
-    )
-    with pytest.raises(UsageError, match="needs skipdec's kernels"):
+    path = export_text_bundle(checkpoint(STRUCTURE), tmp_path, quantize="int4", block_size=16)
+    with pytest.raises(UsageError, match="those of int4 weights are ONNX Runtime's"):
         Generator.open(path, draft=draft)
     with Generator.open(path, draft=f"{draft},exact=no") as generator:
         assert generator.generate("a", params())[0].outputs[0].drafts is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from attack.readers import code_of
 from runtimes import native_refusal, run_native
+from text_bundles import STRUCTURE, export_text_bundle
 
 from skipdec import Generator, SamplingParams
 from skipdec.engines.errors import SkipDecError
@@ -144,14 +145,25 @@ def test_both_refuse_a_request(
     ids=str,
 )
 def test_both_refuse_options(text_bundle: Path, options: dict[str, Any], words: str) -> None:
+    check_refusal(text_bundle, options, words)
+
+
+def test_both_refuse_drafts_beside_products_of_onnxruntime(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    bundle = export_text_bundle(checkpoint(STRUCTURE), tmp_path, quantize="int4", block_size=16)
+    check_refusal(bundle, {"draft": "own"}, "int4")
+
+
+def check_refusal(bundle: Path, options: dict[str, Any], words: str) -> None:
     of_batch = {name: options[name] for name in ("admission", "max_model_len") if name in options}
     of_bundle = {"threads": 1} | {name: options[name] for name in options.keys() - of_batch.keys()}
     with (
         pytest.raises(SkipDecError) as refused,
-        Generator.open(text_bundle, **of_bundle) as generator,
+        Generator.open(bundle, **of_bundle) as generator,
         generator.running_batch(**of_batch),
     ):
         pass
-    code, native = native_refusal(text_bundle, **options)
+    code, native = native_refusal(bundle, **options)
     assert code == code_of(refused.value), native
     assert words in native.replace(" | ", " ", 1)
