@@ -79,6 +79,8 @@ _process_wide = _ProcessWide()
 def use_shared_thread_pool(threads: int) -> None:
     """Give all ONNX Runtime sessions of this process one pool of ``threads`` threads.
 
+    skipdec's kernels then use as many of their own.
+
     For applications: call it once, before opening the first bundle. Afterwards other sessions of
     the process need ``SessionOptions.use_per_session_threads = False``. Repeating the call with the
     same number does nothing. Raises UsageError for another number or one that is not between 1 and
@@ -182,9 +184,10 @@ class OrtSession(EngineSession):
 class OrtBackend(EngineBackend):
     """Engines on ONNX Runtime's CPU execution provider.
 
-    ``threads`` is the size of each session's pool if no pool is shared; None lets ONNX Runtime
-    choose within this process's CPU quota. ``weights`` are mapped, or copied except for the
-    embedding's, of which each token reads one row. Raises UsageError for more threads than
+    ``threads`` is the number of skipdec's kernels' threads, or, where products are ONNX Runtime's,
+    the size of each session's pool if no pool is shared; with None, all cores, or as many as ONNX
+    Runtime chooses within this process's CPU quota. ``weights`` are mapped, or copied except for
+    the embedding's, of which each token reads one row. Raises UsageError for more threads than
     processors, or a number other than the shared pool's.
     """
 
@@ -307,18 +310,17 @@ def cpu_session_options(threads: int | None, bundle: EngineBundle) -> onnxruntim
     Raises EnvironmentMismatchError if its graphs need kernels that are missing.
     """
     _share_arena()
-    options = session_options(threads)
+    manifest = bundle.manifest
+    # Two pools that spin would compete: one has the threads.
+    is_own = manifest.kernels is not None and not foreign_products(manifest.precision)
+    options = session_options(1 if is_own else threads)
     options.add_session_config_entry("session.use_env_allocators", "1")
     if integer_products_may_saturate():
         options.add_session_config_entry(_EXACT_INTEGER_PRODUCTS, "1")
-    if bundle.manifest.kernels is not None:
+    if manifest.kernels is not None:
+        of_kernels = _process_wide.threads or threads or available_cores()
         library = require_library(str(bundle.path))
-        if foreign_products(bundle.manifest.precision):
-            library.register(options, threads=None)  # two pools that spin would compete
-        else:
-            library.register(options, _process_wide.threads or threads or available_cores())
-            if options.use_per_session_threads:
-                options.intra_op_num_threads = 1
+        library.register(options, of_kernels if is_own else None)
     return options
 
 

@@ -47,12 +47,11 @@ std::int64_t panels_of_a_task(std::int64_t panels, std::int64_t elements) {
 // one part: about 128 KB of weights, or a sixteenth of small ones, in complete tiles. Small
 // products are one part; a weight takes as long as its bytes of int8.
 std::int64_t blocks_of_a_task(const FloatWeights& weights, std::int64_t rows) {
-  constexpr std::int64_t kBytes = 128 * 1024, kTasks = 16;
-  const std::int64_t tile = rows > 8 ? 2 : 4;
+  constexpr std::int64_t kBytes = 128 * 1024, kTasks = 16, kTile = 4;
   if (is_small(weights.blocks() * weights.block_bytes(), rows)) return weights.blocks();
   const std::int64_t of_bytes = kBytes / weights.block_bytes();
   const std::int64_t blocks = std::min(of_bytes, weights.blocks() / kTasks);
-  return std::max(std::int64_t{1}, (blocks + tile - 1) / tile) * tile;
+  return std::max(std::int64_t{1}, (blocks + kTile - 1) / kTile) * kTile;
 }
 
 // Rows that a thread multiplies by all of the weights, or 0 if threads share the columns instead:
@@ -86,11 +85,11 @@ void FloatLinear::compute(const CallContext& call) const {
 }
 
 void FloatLinear::run(const CallContext& call, FloatRows& rows) const {
-  static thread_local Scratch scratch;
   if (const std::int64_t step = rows_of_a_task(weights_, rows.count); step > 0) {
     run_by_rows(call, rows, step);
     return;
   }
+  static thread_local Scratch scratch;
   if (rows.count > 1) {
     rows.packed = static_cast<float*>(
         scratch.reserve(kernels_.packed_floats(rows.count, weights_.depth) * sizeof(float)));

@@ -168,20 +168,23 @@ void Team::help() {
   } while (sleep());
 }
 
-// Runs tasks until none is left; returns false if there was none. ``turn`` is when the thread last
-// got its core.
+// Runs tasks until none is left or the thread's turn, which began at ``turn``, is over; returns
+// false if there was none.
 bool Team::help_with(Work& work, Clock::time_point& turn) const {
   if (!work.has_tasks()) return false;
   const int core = current_core();
   if (core >= 0 && core == work.core.load(std::memory_order_relaxed)) leave(core);
   std::size_t done = 0;
-  while (const std::size_t some = work.run_some(threads_)) {
+  bool is_over = false;
+  while (!is_over) {
+    const std::size_t some = work.run_some(threads_);
+    if (some == 0) break;
     done += some;
-    if (Clock::now() - turn >= kTurn) break;
+    is_over = Clock::now() - turn >= kTurn;
   }
   if (done == 0) return false;
   work.unfinished.fetch_sub(done, std::memory_order_release);
-  if (Clock::now() - turn >= kTurn) {
+  if (is_over) {
     std::this_thread::yield();
     turn = Clock::now();
   }
