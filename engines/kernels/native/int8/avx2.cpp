@@ -98,10 +98,10 @@ void multiply_any(const IntegerWeights& weights, const IntegerRows& rows, std::i
     return scale > 0.0F && scale < std::numeric_limits<float>::min();
   };
   const bool is_any = std::any_of(rows.scale, rows.scale + rows.count, is_subnormal);
-  (is_any ? multiply_scalars : multiply)(weights, rows, begin, end);
+  (is_any ? multiply_scalars : multiply<>)(weights, rows, begin, end);
 }
 
-constexpr IntegerKernels kAnyKernels{kKernels.code_bytes, kKernels.quantize, multiply_any};
+constexpr IntegerKernels kAnyKernels{kKernels<>.code_bytes, kKernels<>.quantize, multiply_any};
 
 }  // namespace
 

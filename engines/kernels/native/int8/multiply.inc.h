@@ -35,13 +35,24 @@ inline void fetch_ahead(const std::int8_t* weights) { __builtin_prefetch(weights
 
 constexpr int kParts = static_cast<int>(kBlockColumns) / kLanes;  // registers of a block
 
+// Prefetch distance in a stream of weights.
+constexpr std::int64_t kAhead = 8192;
+
+// Returns the number of steps with sums of their own, a power of two: as many sums as hide the
+// latency of an addition.
+constexpr int steps_at_once(int sums, bool is_stream) {
+  const int most = is_stream ? 16 : 4;
+  int steps = 1;
+  while (2 * steps * sums <= most) steps *= 2;
+  return steps;
+}
+
 // Computes the sums of ``kRegisters`` registers of columns, from ``part`` of a block whose weights
 // are at ``packed``, or of whole blocks.
-template <int kRows, int kRegisters, int kBlocks>
+template <int kRows, int kRegisters, bool kIsStream, int kBlocks>
 void add_products(const std::uint8_t* codes, const std::int8_t* packed, std::int64_t depth,
                   int part, BlockSums (&totals)[kBlocks][kRows]) {
-  constexpr int kTogether = kRows * kBlocks;
-  constexpr int kSteps = kTogether >= 4 ? 1 : 4 / kTogether;  // steps with sums of their own
+  constexpr int kSteps = steps_at_once(kRows * kBlocks, kIsStream);
   constexpr int kPartsAtOnce = std::min(kRegisters, kParts);
   const std::int64_t stride = code_stride(depth);
   const std::int8_t* const from = packed + part * kLanes * kDepthStep;
@@ -57,7 +68,9 @@ void add_products(const std::uint8_t* codes, const std::int8_t* packed, std::int
       unrolled<kRegisters>([&](auto r) {
         const std::int8_t* line = from + (r / kParts * depth + at) * kBlockColumns;
         loaded[r] = Weights::load(line + r % kParts * kLanes * kDepthStep);
-        if constexpr (kRows > 2 && r % kParts == 0) {
+        if constexpr (kIsStream) {
+          __builtin_prefetch(line + kAhead);
+        } else if constexpr (kRows > 2 && r % kParts == 0) {
           // Parts share the next block, so that memory is busy all the time.
           const std::int64_t share = (part * depth + at * kPartsAtOnce) / kParts;
           fetch_ahead(packed + ((r / kParts + kBlocks) * depth + share) * kBlockColumns);
@@ -78,7 +91,7 @@ void add_products(const std::uint8_t* codes, const std::int8_t* packed, std::int
   });
 }
 
-template <int kRows, int kBlocks>
+template <int kRows, int kBlocks, bool kIsStream>
 void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
                    std::int64_t block) {
   constexpr int kRegisters = std::min(kBlocks * kParts, columns_at_once(kRows) / kLanes);
@@ -87,7 +100,7 @@ void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::
   const std::int8_t* packed = weights.codes + block * depth * kBlockColumns;
   BlockSums totals[kBlocks][kRows];
   for (int part = 0; part < kParts; part += kRegisters) {
-    add_products<kRows, kRegisters>(codes, packed, depth, part, totals);
+    add_products<kRows, kRegisters, kIsStream>(codes, packed, depth, part, totals);
   }
   for (int b = 0; b < kBlocks; ++b) {
     finish_block(weights, rows, row, kRows, block + b,
@@ -95,28 +108,33 @@ void multiply_tile(const IntegerWeights& weights, const IntegerRows& rows, std::
   }
 }
 
-template <int kRows>
+template <int kRows, bool kIsStream>
 void multiply_rows(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t row,
                    std::int64_t begin, std::int64_t end) {
-  constexpr int kBlocks = std::max(columns_at_once(kRows) / static_cast<int>(kBlockColumns), 1);
+  constexpr int kBlocks =
+      kIsStream ? 1 : std::max(columns_at_once(kRows) / static_cast<int>(kBlockColumns), 1);
   std::int64_t block = begin;
   for (; block + kBlocks <= end; block += kBlocks) {
-    multiply_tile<kRows, kBlocks>(weights, rows, row, block);
+    multiply_tile<kRows, kBlocks, kIsStream>(weights, rows, row, block);
   }
-  for (; block < end; ++block) multiply_tile<kRows, 1>(weights, rows, row, block);
+  for (; block < end; ++block) multiply_tile<kRows, 1, kIsStream>(weights, rows, row, block);
 }
 
 using MultiplyRows = void (*)(const IntegerWeights&, const IntegerRows&, std::int64_t row,
                               std::int64_t begin, std::int64_t end);
 
-template <int... kRows>
+template <int kStreamRows, int... kRows>
 constexpr std::array<MultiplyRows, sizeof...(kRows)> by_rows(std::integer_sequence<int, kRows...>) {
-  return {multiply_rows<kRows + 1>...};
+  return {multiply_rows<kRows + 1, (kRows < kStreamRows)>...};
 }
 
+// Up to ``kStreamRows`` rows read the weights block by block, as one stream from memory, and more
+// of them several blocks at a time.
+template <int kStreamRows = 0>
 void multiply(const IntegerWeights& weights, const IntegerRows& rows, std::int64_t begin,
               std::int64_t end) noexcept {
-  static constexpr auto kByRows = by_rows(std::make_integer_sequence<int, kMaximumRows>{});
+  static constexpr auto kByRows =
+      by_rows<kStreamRows>(std::make_integer_sequence<int, kMaximumRows>{});
   // Divides the rows equally, because a small last part would read the weights for few rows.
   const std::int64_t parts = (rows.count + kMaximumRows - 1) / kMaximumRows;
   for (std::int64_t part = 0, row = 0; part < parts; ++part) {

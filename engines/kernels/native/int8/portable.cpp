@@ -67,7 +67,7 @@ void store_codes(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) 
 #include "int8/row_kernels.inc.h"
 
 namespace skipdec {
-const IntegerKernels& SKIPDEC_NAMED(integer_kernels)() { return kKernels; }
+const IntegerKernels& SKIPDEC_NAMED(integer_kernels)() { return kKernels<>; }
 }  // namespace skipdec
 
 #include "simd/end.inc.h"

@@ -22,7 +22,8 @@ struct RowLayout {
   }
 };
 
-constexpr IntegerKernels kKernels{RowLayout::bytes, quantize<RowLayout>, multiply};
+template <int kStreamRows = 0>
+constexpr IntegerKernels kKernels{RowLayout::bytes, quantize<RowLayout>, multiply<kStreamRows>};
 
 }  // namespace
 }  // namespace skipdec

@@ -26,6 +26,14 @@ struct Entry {
   const char* name;
 };
 
+// A test build (scripts/kernels/emulated.sh) has AMX and AVX-VNNI on any processor with AVX-512
+// VNNI.
+#if defined(SKIPDEC_EMULATED)
+constexpr bool kIsEmulated = true;
+#else
+constexpr bool kIsEmulated = false;
+#endif
+
 // Best first.
 constexpr std::array<Entry, 6> kEntries{{
     {InstructionSet::kAmx, "amx"},
@@ -84,13 +92,12 @@ bool is_granted_tiles() {
 #endif
 }
 
-// A test build (scripts/kernels/emulated.sh) has AMX and AVX-VNNI on any processor with AVX-512
-// VNNI.
-#if defined(SKIPDEC_EMULATED)
-constexpr bool kIsEmulated = true;
-#else
-constexpr bool kIsEmulated = false;
-#endif
+bool is_zen5_or_later() {
+  constexpr std::uint32_t kAmd = 0x68747541;  // the first letters of AuthenticAMD
+  const std::uint32_t signature = cpuid(1, 0).a;
+  const std::uint32_t family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
+  return cpuid(0, 0).b == kAmd && family >= 26;
+}
 
 bool has_avx_vnni() {
   if (kIsEmulated) return has_avx512_vnni();
@@ -125,6 +132,8 @@ bool detect(InstructionSet set) {
 
 #else
 
+bool is_zen5_or_later() { return false; }
+
 bool detect(InstructionSet set) {
 #if defined(__aarch64__) && defined(__linux__)
   constexpr unsigned long kDotProducts = 1UL << 20;  // HWCAP_ASIMDDP
@@ -152,6 +161,11 @@ bool is_available(InstructionSet set) {
     return found;
   }();
   return available[static_cast<std::size_t>(set)];
+}
+
+bool reads_streams() {
+  static const bool does = is_zen5_or_later() != kIsEmulated;
+  return does;
 }
 
 std::string available_instruction_sets() {

@@ -22,6 +22,10 @@ const char* name_of(InstructionSet set);
 // True if this processor and the operating system can run it.
 bool is_available(InstructionSet set);
 
+// True if the processor reads weights best as one stream: AMD's, from Zen 5 on. A test build
+// (scripts/kernels/emulated.sh) says the opposite, so that tests run both ways of reading.
+bool reads_streams();
+
 // Returns the names of the available sets, best first, separated by spaces.
 std::string available_instruction_sets();
 
