@@ -1,14 +1,26 @@
 // Quantises rows of floats block by block, with the Vector of the including file.
 #pragma once
 
+#include "simd/unrolled.inc.h"
+
 namespace skipdec {
 namespace {
 
 // Returns 0, or NaN if ``count`` floats are not all finite.
 inline float poison_of(const float* values, std::int64_t count) {
+  constexpr int kChains = 4;  // hide the latency of an addition
   const Vector zero = Vector::broadcast(0.0F);
-  Vector poison = zero;
+  Vector poisons[kChains];
+  unrolled<kChains>([&](auto chain) { poisons[chain] = zero; });
+  constexpr std::int64_t kTogether = kChains * Vector::kLanes;
   std::int64_t k = 0;
+  for (; k + kTogether <= count; k += kTogether) {
+    unrolled<kChains>([&](auto chain) {
+      const Vector v = Vector::load(values + k + chain * Vector::kLanes);
+      poisons[chain] = multiply_add(v, zero, poisons[chain]);
+    });
+  }
+  Vector poison = (poisons[0] + poisons[1]) + (poisons[2] + poisons[3]);
   for (; k + Vector::kLanes <= count; k += Vector::kLanes) {
     poison = multiply_add(Vector::load(values + k), zero, poison);
   }
@@ -38,14 +50,15 @@ inline float quantize_block(const float* values, std::int64_t count, std::int64_
   const float quotient = maximum(peak) / 127.0F;
   const float scale = quotient < kLeast ? 0.0F : quotient;
   const Vector inverse = Vector::broadcast(scale > 0.0F ? 1.0F / scale : 0.0F);
+  Vector sums = Vector::broadcast(0.0F);  // of integers, so exact
   for (std::int64_t k = 0; k < block_size; k += Vector::kLanes) {
-    (load_lanes(values, k, count) * inverse).store(codes + k);
+    // Of one vector at a time, because loads of more than one store wait for all of them.
+    std::int8_t rounded[Vector::kLanes];
+    (load_lanes(values, k, count) * inverse).store(rounded);
+    std::memcpy(codes + k, rounded, sizeof rounded);
+    if constexpr (kZeroCode != 0) sums = sums + Vector::load(rounded);
   }
-  std::int32_t sum_of_codes = 0;
-  if constexpr (kZeroCode != 0) {
-    for (std::int64_t k = 0; k < block_size; ++k) sum_of_codes += codes[k];
-  }
-  correction = -kZeroCode * sum_of_codes;
+  correction = -kZeroCode * static_cast<std::int32_t>(sum(sums));
   return scale + poison;
 }
 
