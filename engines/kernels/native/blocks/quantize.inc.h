@@ -1,26 +1,14 @@
 // Quantises rows of floats block by block, with the Vector of the including file.
 #pragma once
 
-#include "simd/unrolled.inc.h"
-
 namespace skipdec {
 namespace {
 
 // Returns 0, or NaN if ``count`` floats are not all finite.
 inline float poison_of(const float* values, std::int64_t count) {
-  constexpr int kChains = 4;  // hide the latency of an addition
   const Vector zero = Vector::broadcast(0.0F);
-  Vector poisons[kChains];
-  unrolled<kChains>([&](auto chain) { poisons[chain] = zero; });
-  constexpr std::int64_t kTogether = kChains * Vector::kLanes;
+  Vector poison = zero;
   std::int64_t k = 0;
-  for (; k + kTogether <= count; k += kTogether) {
-    unrolled<kChains>([&](auto chain) {
-      const Vector v = Vector::load(values + k + chain * Vector::kLanes);
-      poisons[chain] = multiply_add(v, zero, poisons[chain]);
-    });
-  }
-  Vector poison = (poisons[0] + poisons[1]) + (poisons[2] + poisons[3]);
   for (; k + Vector::kLanes <= count; k += Vector::kLanes) {
     poison = multiply_add(Vector::load(values + k), zero, poison);
   }

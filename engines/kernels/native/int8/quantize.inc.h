@@ -6,36 +6,20 @@
 //   static void store(const std::uint8_t (&codes)[64], std::uint8_t* to);
 #pragma once
 
-#include "simd/unrolled.inc.h"
-
 namespace skipdec {
 namespace {
 
 // Returns the largest magnitude of ``count`` floats, or NaN if they are not all finite.
 inline float peak_of(const float* values, std::int64_t count) {
-  constexpr int kChains = 4;  // hide the latency of an addition
   const Vector zero = Vector::broadcast(0.0F);
-  Vector peaks[kChains], poisons[kChains];
-  unrolled<kChains>([&](auto chain) { peaks[chain] = poisons[chain] = zero; });
-  const auto see = [&](auto chain, Vector v) {
-    peaks[chain] = max(abs(v), peaks[chain]);                // the second if the first is NaN
-    poisons[chain] = multiply_add(v, zero, poisons[chain]);  // stays NaN once a v is not finite
+  Vector peak = zero, poison = zero;
+  const auto see = [&](Vector v) {
+    peak = max(abs(v), peak);    // the second if the first is NaN
+    poison = poison + v * zero;  // stays NaN once a v is not finite
   };
-  constexpr std::int64_t kTogether = kChains * Vector::kLanes;
   std::int64_t k = 0;
-  for (; k + kTogether <= count; k += kTogether) {
-    unrolled<kChains>(
-        [&](auto chain) { see(chain, Vector::load(values + k + chain * Vector::kLanes)); });
-  }
-  for (; k < count; k += Vector::kLanes) {
-    const auto left = static_cast<int>(std::min<std::int64_t>(count - k, Vector::kLanes));
-    see(std::integral_constant<int, 0>{}, load_first(values + k, left));
-  }
-  Vector peak = peaks[0], poison = poisons[0];
-  unrolled<kChains - 1>([&](auto chain) {
-    peak = max(peak, peaks[chain + 1]);
-    poison = poison + poisons[chain + 1];
-  });
+  for (; k + Vector::kLanes <= count; k += Vector::kLanes) see(Vector::load(values + k));
+  if (k < count) see(load_first(values + k, static_cast<int>(count - k)));
   return maximum(peak) + sum(poison);
 }
 
