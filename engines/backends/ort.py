@@ -1,7 +1,8 @@
 """The ONNX Runtime backend: per-layer sessions that share one thread pool and one arena.
 
 With a thread pool per session, 24 stitched layers run 12-15 times slower than one graph, because
-the pools' spinning threads compete. ``use_shared_thread_pool`` creates one pool for the process.
+the pools' spinning threads compete. ``use_shared_thread_pool`` gives the process one pool. Sessions
+whose products skipdec's kernels compute need none.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ _HOST = _native.OrtDevice(_native.OrtDevice.cpu(), _native.OrtDevice.default_mem
 class _ProcessWide:
     """Process-wide settings made in ONNX Runtime, which can't be queried."""
 
-    threads: int | None = None
+    threads: int | None = None  # that use_shared_thread_pool named
+    has_pool: bool = False  # made for the first session that needs it
     has_arena: bool = False
 
 
@@ -77,15 +79,15 @@ _process_wide = _ProcessWide()
 
 
 def use_shared_thread_pool(threads: int) -> None:
-    """Give all ONNX Runtime sessions of this process one pool of ``threads`` threads.
+    """Give this process ``threads`` threads for its engines.
 
-    skipdec's kernels then use as many of their own.
+    They are those of skipdec's kernels, and of ONNX Runtime's pool, which is made once a bundle's
+    products are ONNX Runtime's.
 
-    For applications: call it once, before opening the first bundle. Afterwards other sessions of
-    the process need ``SessionOptions.use_per_session_threads = False``. Repeating the call with the
-    same number does nothing. Raises UsageError for another number or one that is not between 1 and
-    the number of usable processors, and EnvironmentMismatchError if other code has set ONNX
-    Runtime's pool.
+    For applications: call it once, before opening the first bundle. Once ONNX Runtime's pool
+    exists, other sessions of the process need ``SessionOptions.use_per_session_threads = False``.
+    Repeating the call with the same number does nothing. Raises UsageError for another number or
+    one that is not between 1 and the number of usable processors.
     """
     if _process_wide.threads == threads:
         return
@@ -97,6 +99,14 @@ def use_shared_thread_pool(threads: int) -> None:
         )
     for problem in thread_problems(threads):
         raise UsageError("shared thread pool", f"threads {problem}")
+    _process_wide.threads = threads
+
+
+def _share_pool(threads: int) -> None:
+    """Make the pool of all ONNX Runtime's sessions.
+
+    Raises EnvironmentMismatchError if other code has made one.
+    """
     try:
         onnxruntime.set_global_thread_pool_sizes(threads, 1)
     except (RuntimeError, *_LOAD_ERRORS) as error:
@@ -105,7 +115,8 @@ def use_shared_thread_pool(threads: int) -> None:
             f"ONNX Runtime refused it ({error}); call skipdec.use_shared_thread_pool in place of "
             "onnxruntime.set_global_thread_pool_sizes",
         ) from error
-    _process_wide.threads = threads
+    _process_wide.has_pool = True
+    _process_wide.has_arena = False  # the pool may come with a new environment
 
 
 def onnxruntime_library() -> Path:
@@ -309,11 +320,11 @@ def cpu_session_options(threads: int | None, bundle: EngineBundle) -> onnxruntim
 
     Raises EnvironmentMismatchError if its graphs need kernels that are missing.
     """
-    _share_arena()
     manifest = bundle.manifest
     # Two pools that spin would compete: one has the threads.
     is_own = manifest.kernels is not None and not foreign_products(manifest.precision)
-    options = session_options(1 if is_own else threads)
+    options = session_options(1 if is_own else threads, needs_pool=not is_own)
+    _share_arena()
     options.add_session_config_entry("session.use_env_allocators", "1")
     if integer_products_may_saturate():
         options.add_session_config_entry(_EXACT_INTEGER_PRODUCTS, "1")
@@ -324,12 +335,20 @@ def cpu_session_options(threads: int | None, bundle: EngineBundle) -> onnxruntim
     return options
 
 
-def session_options(threads: int | None) -> onnxruntime.SessionOptions:
-    """Return options for any session: ``threads`` of its own, unless the process shares a pool."""
+def session_options(
+    threads: int | None, *, needs_pool: bool = False
+) -> onnxruntime.SessionOptions:
+    """Return options for any session: ``threads`` of its own, unless the process shares a pool.
+
+    A session that ``needs_pool`` makes the pool that the process has asked for.
+    """
     options = onnxruntime.SessionOptions()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 3
-    if _process_wide.threads is not None:
+    shared = _process_wide.threads
+    if needs_pool and shared is not None and not _process_wide.has_pool:
+        _share_pool(shared)
+    if _process_wide.has_pool:
         options.use_per_session_threads = False
         return options
     if wanted := threads or quota_cores():  # ONNX Runtime ignores quotas

@@ -45,6 +45,7 @@ SAME(CreateSession);
 SAME(CreateSessionOptions);
 SAME(SetSessionExecutionMode);
 SAME(SetSessionLogSeverityLevel);
+SAME(SetIntraOpNumThreads);
 SAME(SessionGetInputCount);
 SAME(SessionGetOutputCount);
 SAME(SessionGetInputTypeInfo);

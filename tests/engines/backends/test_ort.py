@@ -26,11 +26,25 @@ def test_shared_pool_is_idempotent_and_refuses_another_size() -> None:
 def test_a_pool_that_someone_else_shares_is_an_error_that_says_what_to_do() -> None:
     output = run_python(
         "import onnxruntime, skipdec\n"
+        "from skipdec.engines.backends.ort import session_options\n"
         "onnxruntime.set_global_thread_pool_sizes(1, 1)\n"
         "skipdec.use_shared_thread_pool(1)\n"
+        "session_options(1, needs_pool=True)\n"
     )
     assert "EnvironmentMismatchError" in output
     assert "in place of onnxruntime.set_global_thread_pool_sizes" in output
+
+
+def test_a_shared_pool_is_made_for_the_first_session_that_needs_it() -> None:
+    output = run_python(
+        "import skipdec\n"
+        "from skipdec.engines.backends.ort import session_options\n"
+        "skipdec.use_shared_thread_pool(1)\n"
+        "print(session_options(1).use_per_session_threads)\n"
+        "print(session_options(1, needs_pool=True).use_per_session_threads)\n"
+        "print(session_options(1).use_per_session_threads)\n"
+    )
+    assert output.split() == ["True", "False", "False"]
 
 
 def test_backend_refuses_a_size_other_than_the_shared_one() -> None:

@@ -41,6 +41,7 @@ inline constexpr Function<const Environment*, const char*, const SessionOptions*
 inline constexpr Function<SessionOptions**> kCreateSessionOptions{10};
 inline constexpr Function<SessionOptions*, int> kSetSessionExecutionMode{13};
 inline constexpr Function<SessionOptions*, int> kSetSessionLogSeverityLevel{22};
+inline constexpr Function<SessionOptions*, int> kSetIntraOpNumThreads{24};
 inline constexpr Function<const NativeSession*, std::size_t*> kSessionGetInputCount{30};
 inline constexpr Function<const NativeSession*, std::size_t*> kSessionGetOutputCount{31};
 inline constexpr Function<const NativeSession*, std::size_t, TypeInfo**> kSessionGetInputTypeInfo{

@@ -164,17 +164,20 @@ class OrtBackend final : public Backend {
     auto options = api.make<SessionOptions>(kCreateSessionOptions);
     api.call(kSetSessionExecutionMode, options.get(), kSequential);
     api.call(kSetSessionLogSeverityLevel, options.get(), kErrorsOnly);
-    api.call(kDisablePerSessionThreads, options.get());
     api.call(kAddSessionConfigEntry, options.get(), "session.use_env_allocators", "1");
     if (integer_products_may_saturate())  // u8 x u8 does not, but is slower with VNNI
       api.call(kAddSessionConfigEntry, options.get(), "session.x64quantprecision", "1");
-    if (bundle_->manifest().uses_skipdec_kernels) {
-      if (bundle_->manifest().foreign_products.empty()) {  // two pools that spin would compete
-        const std::string threads = std::to_string(process_->threads());
-        api.call(kAddSessionConfigEntry, options.get(), "skipdec.threads", threads.c_str());
-      }
-      api.check(RegisterCustomOps(options.get(), process_->library().base));
+    const Manifest& manifest = bundle_->manifest();
+    if (manifest.uses_skipdec_kernels && manifest.foreign_products.empty()) {
+      // Two pools that spin would compete: the kernels have the threads.
+      const std::string threads = std::to_string(process_->threads());
+      api.call(kAddSessionConfigEntry, options.get(), "skipdec.threads", threads.c_str());
+      api.call(kSetIntraOpNumThreads, options.get(), 1);
+    } else {
+      api.call(kDisablePerSessionThreads, options.get());
     }
+    if (manifest.uses_skipdec_kernels)
+      api.check(RegisterCustomOps(options.get(), process_->library().base));
     return options;
   }
 
