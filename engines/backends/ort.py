@@ -103,7 +103,7 @@ def use_shared_thread_pool(threads: int) -> None:
 
 
 def _share_pool(threads: int) -> None:
-    """Make the pool of all ONNX Runtime's sessions.
+    """Make the pool of all sessions of ONNX Runtime.
 
     Raises EnvironmentMismatchError if other code has made one.
     """
@@ -275,8 +275,8 @@ def open_session(
     except RuntimeError as error:  # from the bindings if a pool is already shared
         raise EnvironmentMismatchError(
             f"engine {spec.name}",
-            f"ONNX Runtime refused the session ({error}); if this process shares a thread "
-            "pool, share it through skipdec.use_shared_thread_pool",
+            f"ONNX Runtime refused the session ({error}); if other code has called "
+            "onnxruntime.set_global_thread_pool_sizes, leave that call out",
         ) from error
     if problems:
         raise BundleError(subject, *problems, "export the model again")
