@@ -335,9 +335,7 @@ def cpu_session_options(threads: int | None, bundle: EngineBundle) -> onnxruntim
     return options
 
 
-def session_options(
-    threads: int | None, *, needs_pool: bool = False
-) -> onnxruntime.SessionOptions:
+def session_options(threads: int | None, *, needs_pool: bool = False) -> onnxruntime.SessionOptions:
     """Return options for any session: ``threads`` of its own, unless the process shares a pool.
 
     A session that ``needs_pool`` makes the pool that the process has asked for.
