@@ -94,14 +94,13 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
     settings: Settings, toy_model: Path, tmp_path: Path
 ) -> None:
     before = digests(toy_model)
-    report = tune(settings(draft_layer=True, max_steps=80))
+    report = tune(settings(draft_layer=True, max_steps=160))
     assert report is not None
     assert report.drafts is not None
     start, tuned = report.drafts.start, report.drafts.tuned
     assert start is not None
     assert tuned is not None
-    # Processors round differently: a third fewer fail on Zen 5, half of them on Zen 3.
-    assert 6 - tuned.held_of_6 < 0.75 * (6 - start.held_of_6)
+    assert 6 - tuned.held_of_6 < (6 - start.held_of_6) / 2
     assert tuned.first >= start.first
     assert report.validation is not None
     assert report.validation.tuned_at_full == report.validation.start_at_full
@@ -125,7 +124,7 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
             "vocab_size": opened.model.vocab_size,
             "sha256": opened.source()["content"],
         },
-        "training": {"steps": 80, "examples": 8, "learning_rate": 1e-2, "seed": 0},
+        "training": {"steps": 160, "examples": 8, "learning_rate": 1e-2, "seed": 0},
         "acceptance": tuned.model_dump(),
     }
     kept = document["token_ids"]
