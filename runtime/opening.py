@@ -184,8 +184,8 @@ class OpenOptions(ValidatedConfig):
     def open_backend(self, target: str, *, pool_threads: int | None = None) -> EngineBackend:
         """Make the backend that runs bundles of ``target``.
 
-        With ``pool_threads``, all engines on a CPU share one pool of that many threads, which is
-        the process's only one. Raises UsageError for options that do not fit the device, for
+        With ``pool_threads``, all engines on a CPU share that many threads, the process's only
+        ones. Raises UsageError for options that do not fit the device, for
         example threads where engines run on a GPU, and EnvironmentMismatchError without the device.
         """
         from ..engines.backends.session import open_backend  # imports NumPy
