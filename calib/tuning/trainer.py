@@ -31,6 +31,7 @@ from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ...engines.host.signals import Interruption
 from ...runtime.schedule import ExitSchedule
+from .allocation import kept_memory
 from .batches import ExampleDataset, SortedSteps, collate
 from .config import TuneConfig
 from .draft import step_spans
@@ -79,7 +80,7 @@ def train(plan: TuningPlan, trainer: OrderedTrainer) -> None:
     """
     resumed = None if plan.resumed is None else str(plan.resumed)
     full_disk = naming_full_disk(plan.directories.work, SafetensorError, RuntimeError)
-    with full_disk, trainer.interruption:
+    with full_disk, trainer.interruption, kept_memory():
         trainer.train(resume_from_checkpoint=resumed)
     trainer.interruption.raise_again()
 
@@ -324,8 +325,8 @@ class SkipTrainer(OrderedTrainer):
         total = F.cross_entropy(outputs.logits, targets, reduction="sum")
         if self._teacher is not None and model.training:
             full = ExitSchedule.full(self._target.num_layers)
-            with torch.no_grad():
-                wanted = self._teacher(**inputs, schedule=full).logits  # [R, V]
+            with torch.no_grad(), self.accelerator.autocast():
+                wanted = self._teacher(**inputs, schedule=full).logits.float()  # [R, V]
             from_teacher = kl_divergence(outputs.logits, wanted)
             total = (1 - self._distill) * total + self._distill * from_teacher
         if self._drafting is not None and spans is not None:

@@ -48,10 +48,14 @@ def trainer(
     directory: Path,
     target: ExitSchedule,
     teacher: SkipOPTForCausalLM | None = None,
+    *,
+    bf16: bool = False,
 ) -> SkipTrainer:
     made = SkipTrainer(
         model=model,
-        args=TrainingArguments(str(directory), use_cpu=True, report_to="none", disable_tqdm=True),
+        args=TrainingArguments(
+            str(directory), use_cpu=True, report_to="none", disable_tqdm=True, bf16=bf16
+        ),
         train_dataset=ExampleDataset(ROWS),
         data_collator=collate,
         schedules=lambda step: HALF if step == 1 else target,
@@ -98,6 +102,18 @@ def test_distillation_is_the_divergence_from_full_depth(
     expected = 0.75 * F.cross_entropy(student, labels) + 0.25 * divergence.mean()
     assert actual.item() == pytest.approx(expected.item(), rel=1e-5)
     assert all(parameter.grad is None for parameter in teacher.parameters())
+
+
+def test_in_mixed_precision_the_teacher_computes_in_bfloat16_too(
+    checkpoint: Checkpoints, tmp_path: Path
+) -> None:
+    model, teacher = (load_skip_model(checkpoint("pre_norm"), "opt") for _ in range(2))
+    made = trainer(model, tmp_path, HALF, teacher, bf16=True)
+    seen: list[torch.dtype] = []
+    for layer in teacher.decoder_layers:
+        layer.fc1.register_forward_hook(lambda *passed: seen.append(passed[-1].dtype))
+    assert made.compute_loss(model.train(), batch_of(ROWS)).dtype == torch.float32
+    assert seen == [torch.bfloat16] * 6
 
 
 def test_steps_are_random_samples_with_parts_of_similar_length() -> None:

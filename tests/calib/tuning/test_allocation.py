@@ -1,0 +1,29 @@
+"""Memory between the steps of a training on a CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+
+from skipdec.calib.tuning.allocation import kept_memory
+
+_MEGABYTES = 256
+
+
+def test_freed_memory_stays_until_the_end_and_then_goes_back() -> None:
+    if not hasattr(ctypes.CDLL(None), "mallopt"):
+        pytest.skip("the C library is not glibc")
+    before = _resident()
+    with kept_memory():
+        torch.ones(_MEGABYTES * 2**18)
+        assert _resident() - before > 0.9 * _MEGABYTES
+    assert _resident() - before < 0.1 * _MEGABYTES
+
+
+def _resident() -> float:
+    """Return how many megabytes of this process are in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 2**20
