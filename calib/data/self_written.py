@@ -35,8 +35,8 @@ from .data import Example
 from .own_texts import OwnTexts, Text
 from .tokenised import NO_TEMPLATE, encode_example
 
-_BATCHES = {"cuda": 64, "cpu": 16}  # texts at once
-_WAVES = {"cuda": 1024, "cpu": 64}  # texts that are written together, before any is kept
+_BATCHES = {"cuda": 64, "cpu": 32}  # texts at once
+_WAVES = {"cuda": 1024, "cpu": 256}  # texts that are written together, before any is kept
 _MOST_TRIED = 8  # texts per text that is kept
 # Left to itself, SmolLM2 begins two thirds of all user turns with "I" or "Can".
 _FIRST = {"temperature": 2.0, "min_p": 0.05, "max_tokens": 1}
@@ -87,11 +87,13 @@ def _generator(texts: OwnTexts, work: Path, device: str) -> Iterator[Generator]:
     directory = work / "writer"
     directory.mkdir(parents=True, exist_ok=True)
     bundle, on_gpu = directory / "model.skipdec", device == "cuda"
+    has_kernels = not on_gpu and find_library() is not None
     config = ExportConfig(
         model=texts.model,
         output=bundle,
-        # Half of float32's bytes per step; ONNX Runtime widens such weights on a CPU.
-        dtype="float16" if on_gpu or find_library() is not None else "float32",
+        dtype="float16" if on_gpu else "float32",
+        # Writes 32 texts of SmolLM2 at once 2.5 times as fast as in float16.
+        quantize="int8-block" if has_kernels else "none",
         kernels="onnxruntime" if on_gpu else "auto",
         schedule="full",
         max_seq_len=texts.max_length,
