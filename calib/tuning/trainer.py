@@ -31,7 +31,6 @@ from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ...engines.host.signals import Interruption
 from ...runtime.schedule import ExitSchedule
-from .allocation import kept_memory
 from .batches import ExampleDataset, SortedSteps, collate
 from .config import TuneConfig
 from .draft import step_spans
@@ -80,7 +79,7 @@ def train(plan: TuningPlan, trainer: OrderedTrainer) -> None:
     """
     resumed = None if plan.resumed is None else str(plan.resumed)
     full_disk = naming_full_disk(plan.directories.work, SafetensorError, RuntimeError)
-    with full_disk, trainer.interruption, kept_memory():
+    with full_disk, trainer.interruption:
         trainer.train(resume_from_checkpoint=resumed)
     trainer.interruption.raise_again()
 

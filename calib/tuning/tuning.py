@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...engines.host.events import Events
 from ...runtime.schedule import ExitSchedule
+from .allocation import kept_memory
 from .config import TuneConfig
 from .plan import TuningPlan, plan_tuning
 from .report import Acceptance, DraftReport, TuningReport, make_report
@@ -62,6 +63,7 @@ def is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+@kept_memory()
 def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     from transformers import set_seed
 
@@ -75,7 +77,8 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     is_whole = not plan.config.draft_layer
     subject = WholeModel(plan, model) if is_whole else NewDraftLayer(plan, model)
     with stages.timed("validate"):
-        before = _measure("start", subject, plan, events) if is_main() else _HeldOut()
+        at_start = _losses(subject, plan, events) if is_main() else {}
+        drafts = _drafts(subject, plan) if is_main() else None
     with stages.timed("train"):
         trainer = subject.make_trainer(events)
         train(plan, trainer)
@@ -85,56 +88,41 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
     with stages.timed("publish"):
         directory = plan.directories.stage()
         subject.write(directory)
-        after = _measure("tuned", subject, plan, events)
-        if not all(map(isfinite, after.losses.values())):
-            raise divergence(plan, f"held-out losses are {after.losses}")
-        drafts = None
+        losses = _losses(subject, plan, events) if is_whole else at_start
+        if not all(map(isfinite, losses.values())):
+            raise divergence(plan, f"held-out losses are {losses}")
+        drafting = None
         if subject.drafts is not None:
-            drafts = DraftReport(
+            drafting = DraftReport(
                 text=subject.drafts,
                 layers=plan.draft_layers,
-                start=before.drafts,
-                tuned=after.drafts,
+                start=drafts,
+                tuned=_drafts(subject, plan),
             )
         report = make_report(
             plan,
             trainer.state,
             parameters=subject.parameters,
             trained_parameters=subject.trained_parameters,
-            losses=before.losses | after.losses,
+            losses=_named("start", at_start) | _named("tuned", losses),
             seconds=stages.seconds,
             processes=trainer.args.world_size,
             device=str(trainer.args.device),
-            drafts=drafts,
+            drafts=drafting,
         )
         subject.describe(report, directory)
         plan.directories.publish()
     return report
 
 
-@dataclass(frozen=True)
-class _HeldOut:
-    """Losses on held-out examples, by their names in a report, and how many drafts hold.
-
-    Empty without held-out examples; ``drafts`` is None if no drafts are tuned.
-    """
-
-    losses: dict[str, float] = field(default_factory=dict)
-    drafts: Acceptance | None = None
-
-
-def _measure(
-    name: str, subject: WholeModel | NewDraftLayer, plan: TuningPlan, events: Events
-) -> _HeldOut:
-    """Measure on the held-out examples, if any; losses are named ``NAME_at_full``, ….
-
-    They do not change where a draft layer is trained.
-    """
+def _losses(
+    subject: WholeModel | NewDraftLayer, plan: TuningPlan, events: Events
+) -> dict[str, float]:
+    """Return the losses of held-out examples, if any, ``at_schedule`` and ``at_full``."""
     from .batches import mean_loss
-    from .drafting.acceptance import measure_acceptance
 
     if plan.validation is None:
-        return _HeldOut()
+        return {}
     examples, size = plan.validation.examples, plan.config.batch_size
     passes = 2 if plan.schedule.is_reduced else 1
     events.stage(_TITLES["validate"][0], passes * -(-len(examples) // size))
@@ -142,9 +130,19 @@ def _measure(
     at_schedule = at_full = measured(plan.schedule)
     if plan.schedule.is_reduced:
         at_full = measured(ExitSchedule.full(plan.model.num_layers))
-    losses = {f"{name}_at_schedule": at_schedule, f"{name}_at_full": at_full}
+    return {"at_schedule": at_schedule, "at_full": at_full}
+
+
+def _drafts(subject: WholeModel | NewDraftLayer, plan: TuningPlan) -> Acceptance | None:
+    """Return how many drafts hold on held-out prompts, if any; None if no drafts are tuned."""
+    from .drafting.acceptance import measure_acceptance
+
     held = subject.held()
-    return _HeldOut(losses, held and measure_acceptance(subject.model, plan, held))
+    return held and measure_acceptance(subject.model, plan, held)
+
+
+def _named(name: str, losses: dict[str, float]) -> dict[str, float]:
+    return {f"{name}_{place}": loss for place, loss in losses.items()}
 
 
 @dataclass(frozen=True)
