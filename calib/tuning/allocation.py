@@ -15,10 +15,11 @@ def kept_memory() -> Iterator[None]:
     """Keep what is freed in the process until the end, where the C library is glibc.
 
     PyTorch's CPU tensors come from malloc, which maps large ones anew each time: the kernel clears
-    every page that a step touches, which takes up to half of the step.
+    every page that a step touches, which takes up to half of the step. `return_free_memory` now
+    and then bounds what is kept.
     """
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "mallopt"):
+    library = _glibc()
+    if library is None:
         yield
         return
     library.mallopt(_MMAP_MAX, 0)
@@ -28,4 +29,15 @@ def kept_memory() -> Iterator[None]:
     finally:
         for parameter, default in _DEFAULTS.items():
             library.mallopt(parameter, default)
+        return_free_memory()
+
+
+def return_free_memory() -> None:
+    """Return to the system what is free now: gaps that tensors of other sizes did not fill."""
+    if (library := _glibc()) is not None:
         library.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "mallopt") else None

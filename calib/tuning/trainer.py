@@ -31,6 +31,7 @@ from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ...engines.host.signals import Interruption
 from ...runtime.schedule import ExitSchedule
+from .allocation import return_free_memory
 from .batches import ExampleDataset, SortedSteps, collate
 from .config import TuneConfig
 from .draft import step_spans
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 _STOPPING = "ending this step, then saving for --resume; Ctrl-C again stops at once, without a save"
+_STEPS_PER_RETURN = 64  # of free memory, which the next step has to ask for again
 _SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 
@@ -189,6 +191,8 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
         """Count a step; save if any process was interrupted; check the weights before a save."""
+        if state.global_step % _STEPS_PER_RETURN == 0:
+            return_free_memory()
         if state.global_step >= state.max_steps:
             control.should_log = True  # also end a short run's curve
         if state.is_world_process_zero:
