@@ -17,7 +17,7 @@ from ...exporter.config import CheckpointSource
 OWN_LENGTH = 512
 """Tokens of a text, prompt included, if no maximum length is given."""
 
-_FORMAT = 3  # another one for other rules of sampling and filtering
+_FORMAT = 3  # another one for other engines, sampling or filtering
 
 Text = dict[str, Any]
 """A line: a text's index, its seed, and the columns of a chat, or of a prompt and a completion."""

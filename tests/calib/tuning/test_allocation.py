@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 from pathlib import Path
 
 import pytest
@@ -29,4 +30,4 @@ def test_freed_memory_stays_until_it_is_returned() -> None:
 def _resident() -> float:
     """Return how many megabytes of this process are in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / 2**20
+    return pages * resource.getpagesize() / 2**20
