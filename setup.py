@@ -24,7 +24,6 @@ from setuptools.errors import BaseError, CCompilerError, OptionError
 KERNEL_SOURCES = Path("engines/kernels/native")
 RUNTIME = Path("runtime/native")  # in the tree and in the package, which adds lib/ and bin/
 SONAME = "libskipdec.so.1"
-OBJECTS = Path("build/native/objects")  # lists all objects in libskipdec, for its tests
 CONSTANTS = Path("engines/constants/constants.json")
 GENERATED = Path("build/native/generated")  # constants.h
 COMPILED = Path("build/kernels")  # objects that later builds reuse
@@ -121,7 +120,7 @@ class BuildNative(build_ext):
 
     def _build_runtime(self, prefix: Path) -> None:
         """Build libskipdec and all that C++ programs need below ``prefix``, if possible."""
-        OBJECTS.unlink(missing_ok=True)
+        self._objects_list().unlink(missing_ok=True)
         made = ("bin", "lib") if prefix == RUNTIME else ("bin", "lib", "include")
         for folder in made:
             shutil.rmtree(prefix / folder, ignore_errors=True)
@@ -171,8 +170,9 @@ class BuildNative(build_ext):
             extra_postargs=["-pthread", exports],
             target_lang="c++",
         )
-        OBJECTS.parent.mkdir(parents=True, exist_ok=True)
-        OBJECTS.write_text("".join(f"{Path(each).absolute()}\n" for each in objects))
+        listed = self._objects_list()
+        listed.parent.mkdir(parents=True, exist_ok=True)
+        listed.write_text("".join(f"{Path(each).absolute()}\n" for each in objects))
         apps = sorted(RUNTIME.glob("apps/*.cpp"))
         mains = self._objects(map(str, apps), [*COMPILE, *COLD, version], [*public, *json])
         for source, main in zip(apps, mains, strict=True):
@@ -183,6 +183,10 @@ class BuildNative(build_ext):
                 extra_postargs=[library, "-pthread", "-Wl,-rpath,$ORIGIN/../lib"],
                 target_lang="c++",
             )
+
+    def _objects_list(self) -> Path:
+        """Return the file that lists all objects in libskipdec, for its tests."""
+        return Path(self.build_temp, "objects")
 
     def _kernel_objects(self, sources: Iterable[str]) -> list[str]:
         units = _units(map(Path, sources))

@@ -94,17 +94,19 @@ def _compiled_objects() -> str:
 
     Empty if it can't.
     """
-    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", str(FOLDER)]
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
-    listed = ROOT / "build" / "native" / "objects"
+    command = [sys.executable, "setup.py", "--quiet", "build_ext"]
+    command += ["--build-lib", str(FOLDER), "--build-temp", str(FOLDER)]
+    with _alone(FOLDER.parent):  # presets share the objects, but not their lists
+        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    listed = FOLDER / "objects"
     return str(listed) if listed.exists() else ""
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """Hold a lock while no other worker builds."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "lock").open("w") as lock:
+def _alone(folder: Path = FOLDER) -> Iterator[None]:
+    """Hold a lock while no other worker builds in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

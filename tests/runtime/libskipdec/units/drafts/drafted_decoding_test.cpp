@@ -277,7 +277,9 @@ TEST_P(MixedDraftsTest, RequestsThatComeAndGoHaveTheirTextsAlone) {
   }
   EXPECT_EQ(ended.size(), 150U);
   EXPECT_GT(aborted, 0);
-  EXPECT_GT(batch_->stats().draft_tokens, 0);
+  if (GetParam().find("adapt=no") != std::string::npos) {  // else times may say that none pays
+    EXPECT_GT(batch_->stats().draft_tokens, 0);
+  }
   EXPECT_EQ(batch_->stats().reserved_bytes, 0);
 }
 
