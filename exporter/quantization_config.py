@@ -18,7 +18,6 @@ from ..engines.manifest import (
     KVType,
     PrecisionSpec,
     Quantization,
-    has_kernel_blocks,
 )
 from ..engines.targets import compiled_targets, exported_targets
 from .tensorrt_config import TensorRtConfig
@@ -115,18 +114,12 @@ class QuantizationConfig(ValidatedConfig):
         in_blocks = not set(used).isdisjoint(BLOCK_QUANTIZATIONS)
         accuracy_level = 4 if self.accuracy_level is None else self.accuracy_level
         block_size = self.block_size or _default_block_size(used)
-        is_packed = (
-            self.own_kernels is not None
-            and "int8-block" in used
-            and has_kernel_blocks(block_size, accuracy_level)
-        )
         return PrecisionSpec(
             dtype=dtype,
             quantize=used[0],
             head_quantize=used[1],
             block_size=block_size if in_blocks else None,
             accuracy_level=accuracy_level if in_blocks and not self.is_compiled else None,
-            int8_blocks="packed" if is_packed else None,
             activation_ranges=activation_ranges,
             kv_dtype=None if kv_dtype == dtype else kv_dtype,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..manifest import KERNEL_BLOCK_SIZES, Kernels, PrecisionSpec, Quantization, has_kernel_blocks
+from ..manifest import KERNEL_BLOCK_SIZES, Kernels, PrecisionSpec, Quantization
 
 KERNEL_BLOCKS = "{}, {} or {}".format(*KERNEL_BLOCK_SIZES)
 UNREAD_HEAD = "only the kernels skipdec read a part of the head's weights in place"
@@ -14,9 +14,8 @@ def fits_block_linear(precision: PrecisionSpec, quantize: Quantization) -> bool:
     >>> fits_block_linear(PrecisionSpec(block_size=16, accuracy_level=4), "int4")
     False
     """
-    if quantize == "int8-block":
-        return precision.int8_blocks == "packed"
-    return quantize == "int4" and has_kernel_blocks(precision.block_size, precision.accuracy_level)
+    has_products = precision.block_size in KERNEL_BLOCK_SIZES and precision.accuracy_level == 4
+    return quantize in ("int4", "int8-block") and has_products
 
 
 def foreign_products(precision: PrecisionSpec) -> tuple[str, ...]:

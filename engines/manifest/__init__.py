@@ -23,10 +23,7 @@ from .fields import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, DType, Integer, RelativeP
 from .kv_cache import KV_SCALE_BYTES, KVCacheSpec, UnusedCache, kv_width
 from .manifest import (
     EARLY_EXIT,
-    END_TOKENS_FEATURE,
     FORMAT_VERSION,
-    INT8_BLOCKS_FEATURE,
-    KNOWN_FEATURES,
     MAX_END_TOKENS,
     TUNED_SCHEDULE,
     Manifest,
@@ -39,18 +36,16 @@ from .precision import (
     KVType,
     PrecisionSpec,
     Quantization,
-    has_kernel_blocks,
 )
 from .requests import PROMPT_PLACEHOLDER, ChatFile, PromptTemplate, SamplingDefaults
 
 __all__ = [
-    "DRAFT_ENTRY", "DRAFT_HEAD", "DRAFT_LAYER", "DRAFT_STATES", "EARLY_EXIT", "END_TOKENS_FEATURE",
-    "FORMAT_VERSION", "INT8_BLOCKS_FEATURE", "KERNEL_BLOCK_SIZES", "KNOWN_FEATURES",
-    "KV_SCALE_BYTES", "MAX_END_TOKENS", "MAX_LAYERS", "MAX_TOKENS", "MAX_WIDTH", "NUM_CANDIDATES",
-    "NUM_JOINED", "PROMPT_PLACEHOLDER", "TRAINED_HEAD", "TUNED_SCHEDULE", "BuildSpec", "ChatFile",
-    "DType", "DraftHead", "EngineKind", "EngineSpec", "FileRecord", "FloatType",
-    "Integer", "KVBucket", "KVCacheSpec", "KVType", "Kernels", "Manifest", "ModelSpec",
-    "PrecisionSpec", "PromptTemplate", "Quantization", "RelativePath", "SamplingDefaults",
-    "Sha256", "TensorRole", "TensorSpec", "TrainedDraft", "UnusedCache", "has_kernel_blocks",
+    "DRAFT_ENTRY", "DRAFT_HEAD", "DRAFT_LAYER", "DRAFT_STATES", "EARLY_EXIT", "FORMAT_VERSION",
+    "KERNEL_BLOCK_SIZES", "KV_SCALE_BYTES", "MAX_END_TOKENS", "MAX_LAYERS", "MAX_TOKENS",
+    "MAX_WIDTH", "NUM_CANDIDATES", "NUM_JOINED", "PROMPT_PLACEHOLDER", "TRAINED_HEAD",
+    "TUNED_SCHEDULE", "BuildSpec", "ChatFile", "DType", "DraftHead", "EngineKind", "EngineSpec",
+    "FileRecord", "FloatType", "Integer", "KVBucket", "KVCacheSpec", "KVType", "Kernels",
+    "Manifest", "ModelSpec", "PrecisionSpec", "PromptTemplate", "Quantization", "RelativePath",
+    "SamplingDefaults", "Sha256", "TensorRole", "TensorSpec", "TrainedDraft", "UnusedCache",
     "json_digest", "kv_width",
 ]  # fmt: skip

@@ -36,7 +36,7 @@ Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class Record(FrozenModel):
-    """A part of manifest.json, in which unknown fields are ignored (see ``Manifest.requires``)."""
+    """A part of manifest.json, in which unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -18,7 +18,7 @@ from pydantic import (
 
 from .. import constants
 from ..documents import canonical_text, document_digest, parse_json
-from ..errors import BundleError, shown
+from ..errors import BundleError
 from .engine_spec import (
     BuildSpec,
     DraftHead,
@@ -30,19 +30,16 @@ from .engine_spec import (
 from .fields import Integer, Record, RelativePath, without_nulls
 from .kv_cache import KVCacheSpec, kv_width
 from .model_spec import ModelSpec
-from .precision import FloatType, Kernels, KVType, PrecisionSpec, has_kernel_blocks
+from .precision import FloatType, Kernels, KVType, PrecisionSpec
 from .requests import ChatFile, PromptTemplate, SamplingDefaults
 
 FORMAT_VERSION = constants.integer("format_version")
-KNOWN_FEATURES = constants.names("known_features")
 TUNED_SCHEDULE = constants.text("tuned_schedule")  # key of `Manifest.source`, written by tuning
 EARLY_EXIT = constants.text("early_exit")  # its value if every layer was trained to be the last
-END_TOKENS_FEATURE = "end_token_ids"  # required where more than eos_token_id ends a text
-INT8_BLOCKS_FEATURE = "int8_blocks"  # required where int8-block weights are packed
 MAX_END_TOKENS = constants.integer("max_end_tokens")
 
 _OPTIONAL = (  # of the manifest; left out where absent
-    *("kernels", "end_token_ids", "prompt_template", "chat_template", "requires"),
+    *("kernels", "end_token_ids", "prompt_template", "chat_template"),
     *("draft", "trained_draft", "draft_head", "sampling_defaults"),
 )
 
@@ -91,11 +88,6 @@ class Manifest(Record):
     chat_template: ChatFile | None = Field(
         default=None, description="renders the messages of a chat; absent: none"
     )
-    requires: tuple[str, ...] = Field(
-        default=(),
-        max_length=64,
-        description="features that a reader must know to run the bundle; absent: none",
-    )
     files: tuple[FileRecord, ...]
     tool_versions: dict[str, str] = Field(default_factory=dict)
     source: dict[str, str] = Field(
@@ -105,10 +97,9 @@ class Manifest(Record):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is absent: older bundles lack these fields and must keep their bytes."""
+        """Leave out what is absent, as most bundles lack some of these fields."""
         document: dict[str, Any] = serialize(self)
-        for name in ("requires", "end_token_ids"):
-            document[name] = document[name] or None
+        document["end_token_ids"] = document["end_token_ids"] or None
         return without_nulls(document, *_OPTIONAL)
 
     @field_validator("model")
@@ -141,11 +132,6 @@ class Manifest(Record):
                 f"end_token_ids is {list(ends)}; allowed: 0 to {model.vocab_size - 1}, the model's "
                 "vocabulary"
             )
-        if END_TOKENS_FEATURE not in self.requires:
-            raise ValueError(
-                f"end_token_ids is present, but requires lacks {END_TOKENS_FEATURE}, without which "
-                "older readers would not end texts"
-            )
         return self
 
     @model_validator(mode="after")
@@ -155,27 +141,11 @@ class Manifest(Record):
                 f"kv_dtype is {self.precision.kv_dtype} without kernels that know other types than "
                 "the activations'; allowed with the kernels skipdec"
             )
-        if self.precision.int8_blocks is not None:
-            self._check_int8_blocks()
         if self.precision.table_dtype is not None and self.kernels is None:
             raise ValueError(
                 f"table_dtype is {self.precision.table_dtype}; allowed with the kernels skipdec"
             )
         return self
-
-    def _check_int8_blocks(self) -> None:
-        precision, found = self.precision, f"int8_blocks is {self.precision.int8_blocks}"
-        if self.kernels is None:
-            raise ValueError(f"{found}; allowed with the kernels skipdec")
-        if "int8-block" not in (precision.quantize, precision.head_quantize):
-            raise ValueError(f"{found}; allowed where quantize or head_quantize is int8-block")
-        if not has_kernel_blocks(precision.block_size, precision.accuracy_level):
-            raise ValueError(f"{found}; allowed with block_size 32, 64 or 128 and accuracy_level 4")
-        if INT8_BLOCKS_FEATURE not in self.requires:
-            raise ValueError(
-                f"{found}, but requires lacks {INT8_BLOCKS_FEATURE}, without which older readers "
-                "would look for weights of MatMulNBits"
-            )
 
     @model_validator(mode="after")
     def _check_engines(self) -> Self:
@@ -291,8 +261,8 @@ class Manifest(Record):
         """Parse and check manifest.json; ``subject`` names the file in errors.
 
         Raises BundleError for JSON that is broken, of another format version, whose digest does
-        not match its content, that requires a feature unknown here, or that has missing or
-        impossible fields: in this order, so that no value is used before the digest is checked.
+        not match its content, or that has missing or impossible fields: in this order, so that no
+        value is used before the digest is checked.
         """
         remedy = "export the model again"
         document = parse_json(text, BundleError, subject=subject, remedy=remedy, exact=True)
@@ -315,7 +285,6 @@ class Manifest(Record):
     @classmethod
     def from_document(cls, document: Any, subject: str) -> Manifest:  # noqa: ANN401  (JSON)
         """Check a manifest's JSON value except for its digest. Raises as `from_json`."""
-        _check_features(document, subject)
         try:
             return cls.model_validate_json(json.dumps(document), strict=True)
         except ValidationError as error:
@@ -325,19 +294,6 @@ class Manifest(Record):
                 if item["type"] != "default_factory_not_called"  # follows from another one
             ]
             raise BundleError(subject, *problems) from error
-
-
-def _check_features(document: object, subject: str) -> None:
-    """Raise BundleError for features that this version does not know."""
-    required = document.get("requires") if isinstance(document, dict) else None
-    names = required if isinstance(required, list) else []
-    unknown = [shown(name)[1:-1] for name in names if name not in KNOWN_FEATURES]
-    if unknown and all(isinstance(name, str) for name in names):
-        raise BundleError(
-            subject,
-            f"requires {', '.join(unknown)}, which this skipdec does not know; install a newer "
-            "skipdec, or export the model again with this one",
-        )
 
 
 def _check_trained(draft: TrainedDraft, model: ModelSpec) -> None:

@@ -29,11 +29,6 @@ class PrecisionSpec(Record):
     accuracy_level: Integer | None = Field(
         default=None, description="accuracy_level of MatMulNBits: 0 exact, 4 int8"
     )
-    int8_blocks: Literal["packed"] | None = Field(
-        default=None,
-        description="int8-block weights are packed for skipdec's kernels; absent: those of "
-        "MatMulNBits",
-    )
     activation_ranges: Sha256 | None = Field(
         default=None, description="TensorRT int8 and fp8: digest of the ranges of activations"
     )
@@ -47,9 +42,4 @@ class PrecisionSpec(Record):
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what is absent, as most bundles have none of these."""
-        return without_nulls(serialize(self), "int8_blocks", "kv_dtype", "table_dtype")
-
-
-def has_kernel_blocks(block_size: int | None, accuracy_level: int | None) -> bool:
-    """Return whether skipdec's kernels have products of blocks of that size and accuracy."""
-    return block_size in KERNEL_BLOCK_SIZES and accuracy_level == 4
+        return without_nulls(serialize(self), "kv_dtype", "table_dtype")

@@ -21,8 +21,6 @@ from ...engines.manifest import (
     DRAFT_HEAD,
     DRAFT_LAYER,
     DRAFT_STATES,
-    END_TOKENS_FEATURE,
-    INT8_BLOCKS_FEATURE,
     TRAINED_HEAD,
     DraftHead,
     EngineKind,
@@ -206,18 +204,10 @@ class _Building:
             tokenizer=None if plan.tokenizer is None else TOKENIZER_NAME,
             prompt_template=plan.prompt_template,
             chat_template=None if plan.chat is None else plan.chat.described,
-            requires=tuple(self._required(several_ends)),
             files=tuple(files),
             tool_versions=self._source.tool_versions,
             source=self._source.provenance(),
         ).with_digest()
-
-    def _required(self, several_ends: Sequence[int]) -> Iterator[str]:
-        """Yield the features that a reader of the bundle must know."""
-        if several_ends:
-            yield END_TOKENS_FEATURE
-        if self._plan.precision.int8_blocks is not None:
-            yield INT8_BLOCKS_FEATURE
 
     def _trained_draft(self) -> TrainedDraft | None:
         layer = self._plan.drafts.layer

@@ -293,8 +293,8 @@ def _halves(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, A
 def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:
     """Return the quantiser of the products of an engine of ``kind``; None if it has no products.
 
-    Blocks with a size or accuracy that BlockLinear4 and BlockLinear8 lack, and int8 blocks of
-    bundles from before BlockLinear8, run on ONNX Runtime's operators.
+    Blocks with a size or accuracy that BlockLinear4 and BlockLinear8 lack run on ONNX Runtime's
+    operators.
     """
     match quantize.weight_quantizer(kind, precision):
         case None if kind in quantize.KINDS_WITH_PRODUCTS:

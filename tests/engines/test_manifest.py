@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,6 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
     ("edit", "text"),
     [
         (lambda d: d.update(format_version=99), "format version 99; this skipdec reads 4"),
-        (lambda d: d.update(requires=["a", "b"]), "requires a, b, which this skipdec does not"),
-        (lambda d: d.update(requires="a"), "requires: Input should be"),
         (lambda d: d["model"].update(sizes=[1]), "model.sizes.*: Input should be"),
         (lambda d: d.pop("model"), "model: Field required"),
         (lambda d: d["engines"].pop(), "expected: .*'head'"),
@@ -59,23 +57,11 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
         (lambda d: d.update(kernels="cuda"), "kernels: Input should be 'skipdec'"),
         (lambda d: d["precision"].update(kv_dtype="int8"), "kv_dtype is int8 without kernels"),
         (lambda d: d["precision"].update(table_dtype="float16"), "table_dtype is float16; allowed"),
-        (
-            lambda d: _pack(d, kernels=None),
-            "int8_blocks is packed; allowed with the kernels skipdec",
-        ),
-        (
-            lambda d: _pack(d, quantize="int4"),
-            "allowed where quantize or head_quantize is int8-block",
-        ),
-        (lambda d: _pack(d, block_size=16), "allowed with block_size 32, 64 or 128 and accuracy_"),
-        (lambda d: _pack(d, accuracy_level=0), "allowed with block_size 32, 64 or 128 and accura"),
-        (lambda d: _pack(d, requires=[]), "requires lacks int8_blocks"),
         (lambda d: d.update(prompt_template="none"), "prompt_template: .*with {prompt} once"),
         (lambda d: _end_at(d, [2]), r"end_token_ids is \[2\]; allowed: eos_token_id"),
         (lambda d: _end_at(d, [3, 2]), r"end_token_ids is \[3, 2\]; allowed: eos_token_id"),
         (lambda d: _end_at(d, [2, 3, 3]), "and then others, each once"),
         (lambda d: _end_at(d, [2, 10**6]), "the model's vocabulary"),
-        (lambda d: _end_at(d, [2, 3], []), "requires lacks end_token_ids"),
     ],
 )
 def test_an_edited_manifest_is_refused_even_with_a_matching_digest(
@@ -88,20 +74,9 @@ def test_an_edited_manifest_is_refused_even_with_a_matching_digest(
         EngineBundle.open(bundle.path)
 
 
-def _pack(document: dict[str, Any], **changes: Any) -> None:  # noqa: ANN401  (JSON)
-    """Make it the manifest of packed blocks of int8 weights, with ``changes`` anywhere."""
-    document.update(kernels="skipdec", requires=["int8_blocks"])
-    packed = {"quantize": "int8-block", "block_size": 64, "accuracy_level": 4}
-    document["precision"].update(packed, int8_blocks="packed")
-    for name, value in changes.items():
-        (document if name in ("kernels", "requires") else document["precision"])[name] = value
-
-
-def _end_at(
-    document: dict[str, Any], ends: list[int], requires: Sequence[str] = ("end_token_ids",)
-) -> None:
+def _end_at(document: dict[str, Any], ends: list[int]) -> None:
     document["model"]["eos_token_id"] = 2
-    document.update(end_token_ids=ends, requires=list(requires))
+    document.update(end_token_ids=ends)
 
 
 def test_several_ends_of_text_reach_the_model_and_one_keeps_the_bytes(bundle: EngineBundle) -> None:
@@ -131,13 +106,12 @@ def test_non_object_json_is_refused(text: str | bytes) -> None:
         Manifest.from_json(text, "manifest.json")
 
 
-def test_unknown_fields_are_ignored_and_no_requirement_is_no_field(bundle: EngineBundle) -> None:
+def test_unknown_fields_are_ignored(bundle: EngineBundle) -> None:
     def edit(document: dict[str, Any]) -> None:
         document["colour"] = document["engines"][1]["colour"] = "red"
 
     read = Manifest.from_json(edited(bundle, edit), "manifest.json")
     assert read.with_digest() == bundle.manifest
-    assert "requires" not in read.to_json()
 
 
 def test_a_prompt_template_is_part_of_it_and_without_one_there_is_no_field(

@@ -19,9 +19,7 @@ from skipdec.exporter.graphs.lowering import LoweredEngine, lowering_of
 PRECISIONS = {
     "int8": PrecisionSpec(quantize="int8"),
     "int4": PrecisionSpec(quantize="int4", block_size=32, accuracy_level=4),
-    "int8-block": PrecisionSpec(
-        quantize="int8-block", block_size=64, accuracy_level=4, int8_blocks="packed"
-    ),
+    "int8-block": PrecisionSpec(quantize="int8-block", block_size=64, accuracy_level=4),
     "float16": PrecisionSpec(dtype="float16"),
     "float32": PrecisionSpec(),
 }

@@ -71,7 +71,7 @@ def test_a_prompts_work_counts_weights_however_they_are_stored(
     ("precision", "bits"),
     [
         ({"quantize": "int4", "block_size": 32, "accuracy_level": 4}, 4 + 16 / 32),
-        ({"quantize": "int8-block", "block_size": 64, "int8_blocks": "packed"}, 8 + 16 / 64),
+        ({"quantize": "int8-block", "block_size": 64, "accuracy_level": 4}, 8 + 16 / 64),
     ],
 )
 def test_blocks_of_the_kernels_have_scales_of_16_bits(

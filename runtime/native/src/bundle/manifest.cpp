@@ -91,27 +91,6 @@ void add_once(std::vector<std::string>& texts, const std::string& text) {
   if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
 }
 
-// Checks that weights which are packed for skipdec's kernels are such weights.
-void check_int8_blocks(Fields& fields, const Manifest& manifest,
-                       const std::vector<std::string>& quantizations, bool has_kernels) {
-  const std::string found = fields.text("int8_blocks"), is = "is " + found;
-  if (found != "packed") fields.refuse("int8_blocks", is + "; allowed: packed");
-  if (!manifest.uses_skipdec_kernels)
-    fields.refuse("int8_blocks", is + "; allowed with the kernels skipdec");
-  if (std::find(quantizations.begin(), quantizations.end(), "int8-block") == quantizations.end())
-    fields.refuse("int8_blocks", is + "; allowed where quantize or head_quantize is int8-block");
-  if (!has_kernels)
-    fields.refuse("int8_blocks",
-                  is + "; allowed with block_size 32, 64 or 128 and accuracy_level 4");
-}
-
-// Returns whether the manifest requires the feature ``name``.
-bool requires_feature(Fields& fields, const char* name) {
-  const json* required = fields.find("requires");
-  return required != nullptr &&
-         std::find(required->begin(), required->end(), name) != required->end();
-}
-
 void read_precision(Fields& members, Manifest& manifest, const Document& document) {
   Fields fields(members.value("precision"), "precision", document);
   const std::string dtype =
@@ -124,14 +103,8 @@ void read_precision(Fields& members, Manifest& manifest, const Document& documen
   const auto block_size = fields.optional_integer("block_size", kAnyInteger, INT64_MAX);
   const auto accuracy_level = fields.optional_integer("accuracy_level", kAnyInteger, INT64_MAX);
   const bool has_kernels = has_kernel_blocks(block_size, accuracy_level);
-  const bool has_packed_int8 = fields.find("int8_blocks") != nullptr;
-  if (has_packed_int8) {
-    check_int8_blocks(fields, manifest, quantizations, has_kernels);
-    if (!requires_feature(members, "int8_blocks"))
-      members.refuse("precision.int8_blocks", "is present, but requires lacks int8_blocks");
-  }
   for (const std::string& quantize : quantizations) {
-    if ((quantize == "int8-block" && !has_packed_int8) || (quantize == "int4" && !has_kernels))
+    if ((quantize == "int8-block" || quantize == "int4") && !has_kernels)
       add_once(manifest.foreign_products, quantize);
   }
   if (const json* ranges = fields.find("activation_ranges"))
@@ -303,25 +276,6 @@ void require_listed(const EngineSpec& spec, const std::set<std::string_view>& kn
   for (const KVBucket& bucket : spec.buckets) check(bucket.graph);
 }
 
-// Throws for a feature that this library does not know: the bundle would run wrongly without it.
-void check_features(Fields& fields, const Document& document) {
-  const json* required = fields.find_given("requires");
-  if (required == nullptr) return;
-  constexpr std::size_t kMostFeatures = 64;
-  std::string unknown;
-  for (const json& entry : array_of(*required, "requires", kMostFeatures, document)) {
-    const std::string& name = text_of(entry, "requires", document);
-    const auto& known = constants::kKnownFeatures;
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      unknown += (unknown.empty() ? "" : ", ") + name;
-  }
-  if (!unknown.empty())
-    throw Error(Status::kBundle, document.subject,
-                "requires " + unknown +
-                    ", which this skipdec does not know; install a newer skipdec, or export the "
-                    "model again with this one");
-}
-
 // Reads all tokens that end a text; without the member it is eos_token_id alone, if there is one.
 void read_ends(Fields& fields, Manifest& manifest, const Document& document) {
   ModelSpec& model = manifest.model;
@@ -337,8 +291,6 @@ void read_ends(Fields& fields, Manifest& manifest, const Document& document) {
   if (ends.size() < 2 || !is_distinct || ends.front() != model.eos_token_id)
     fields.refuse("end_token_ids", "is " + shown(fields.value("end_token_ids")) +
                                        "; allowed: eos_token_id and then others, each once");
-  if (!requires_feature(fields, "end_token_ids"))
-    fields.refuse("end_token_ids", "is present, but requires lacks end_token_ids");
   model.end_token_ids = std::move(ends);
 }
 
@@ -415,7 +367,6 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
 
   Fields fields(value, "", document);
   if (fields.text("digest") != manifest.digest) fields.refuse("digest", "is not the file's own");
-  check_features(fields, document);
   manifest.target = fields.text("target");
   const std::optional<std::string> kernels = fields.optional_text("kernels");
   if (kernels && *kernels != "skipdec")

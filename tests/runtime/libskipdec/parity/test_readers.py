@@ -15,9 +15,6 @@ from skipdec.runtime.schedule.bundle import write_schedule
 # What changes a document, and words of libskipdec's refusal.
 MANIFEST: tuple[tuple[Edit, str], ...] = (
     (lambda file: file.update(format_version=99), "has format version 99"),
-    (lambda file: file.update(requires=["drafts"]), "requires"),
-    (lambda file: file.update(requires=["drafts", "trees"]), "trees"),
-    (lambda file: file.update(requires="drafts"), "requires"),
     (lambda file: file.pop("format_version"), "has format version"),
     (lambda file: file.pop("model"), "model: "),
     (lambda file: file.pop("engines"), "engines: "),
@@ -59,8 +56,8 @@ MANIFEST: tuple[tuple[Edit, str], ...] = (
         ),
         "",
     ),
-    (lambda file: file.update(end_token_ids=[2, 3]), ""),
-    (lambda file: file.update(end_token_ids=[2], requires=["end_token_ids"]), ""),
+    (lambda file: file.update(end_token_ids=[3, 2]), ""),
+    (lambda file: file.update(end_token_ids=[2]), ""),
     (lambda file: file.update(end_token_ids=None), ""),
     (lambda file: file.update(sampling_defaults={"top_p": 0}), ""),
     (lambda file: file.update(sampling_defaults={"temperature": -0.5}), ""),
@@ -113,9 +110,6 @@ TOKENIZER: tuple[tuple[Edit, str], ...] = (
 # A place in the manifest, another value there, and words of libskipdec's refusal.
 PLACES: tuple[tuple[str, Any, str], ...] = (
     ("format_version", "3", 'has format version "3"'),
-    ("requires", 1, "requires: is 1; allowed: an array"),
-    ("requires", [1], "requires: is 1; allowed: a text"),
-    ("precision/int8_blocks", "loose", "precision.int8_blocks: is loose; allowed: packed"),
     ("model/num_layers", 4097, "allowed: 1 to 4096"),
     ("model/num_layers", 3, "engines: has 8 entries; expected: 5"),
     ("model/num_layers", 2.0, "model.num_layers: is 2.0"),

@@ -46,7 +46,6 @@ TEST(Manifest, IsReadAsItIsWritten) {
 json ending_manifest(const json& ends) {
   json document = hollow_manifest();
   document["end_token_ids"] = ends;
-  document["requires"] = {"end_token_ids"};
   return document;
 }
 
@@ -61,10 +60,6 @@ TEST(Manifest, RefusesEndsOfTextThatDisagree) {
     EXPECT_NE(refusal([&] { parsed(ending_manifest(ends)); }).find("end_token_ids: is"),
               std::string::npos)
         << ends;
-  json document = ending_manifest({2, 5});
-  document.erase("requires");
-  EXPECT_NE(refusal([&] { parsed(document); }).find("requires lacks end_token_ids"),
-            std::string::npos);
 }
 
 json block_manifest() {
@@ -78,23 +73,13 @@ json block_manifest() {
   return document;
 }
 
-TEST(Manifest, TellsPackedBlocksFromThoseOfOnnxRuntime) {
+TEST(Manifest, TellsBlocksOfTheKernelsFromThoseOfOnnxRuntime) {
   json document = block_manifest();
-  EXPECT_EQ(parsed(document).foreign_products, (std::vector<std::string>{"int8-block"}));
-  document["precision"]["int8_blocks"] = "packed";
-  EXPECT_NE(refusal([&] { parsed(document); }).find("requires lacks int8_blocks"),
-            std::string::npos);
-  document["requires"] = {"int8_blocks"};
   EXPECT_TRUE(parsed(document).foreign_products.empty());
-  const json wrong[] = {{{"block_size", 16}},
-                        {{"accuracy_level", 0}},
-                        {{"quantize", "int4"}, {"head_quantize", "int8"}}};
-  for (const json& change : wrong) {
+  for (const json& change : {json{{"block_size", 16}}, json{{"accuracy_level", 0}}}) {
     json changed = document;
     changed["precision"].update(change);
-    EXPECT_NE(refusal([&] { parsed(changed); }).find("int8_blocks: is packed; allowed w"),
-              std::string::npos)
-        << change;
+    EXPECT_EQ(parsed(changed).foreign_products, (std::vector<std::string>{"int8-block"})) << change;
   }
 }
 
@@ -120,10 +105,9 @@ TEST(Manifest, MayHaveWhatOnlyDraftsRun) {
   EXPECT_EQ(manifest.draft_head->engine.tensor(Role::kLogits).shape[1], 16);
 }
 
-TEST(Manifest, IgnoresUnknownFieldsThatItDoesNotRequire) {
+TEST(Manifest, IgnoresUnknownFields) {
   json document = hollow_manifest();
   document["surprise"] = 1;
-  document["requires"] = json::array();
   document["precision"]["other"] = 1;
   document["engines"][1]["inputs"][0]["other"] = "a";
   EXPECT_EQ(parsed(document).layers.size(), 2U);
@@ -153,7 +137,6 @@ TEST(Manifest, HasNeitherTypesOfKernelsNorPlansWithoutThem) {
   const std::vector<std::pair<json, std::string>> wrong{
       {{{"precision", {{"kv_dtype", "float16"}}}}, "kv_dtype: is float16 without kernels"},
       {{{"precision", {{"table_dtype", "float16"}}}}, "table_dtype: is float16; allowed with the"},
-      {{{"precision", {{"int8_blocks", "packed"}}}}, "is packed; allowed with the kernels skipdec"},
   };
   for (const auto& [change, words] : wrong) {
     json document = hollow_manifest();
