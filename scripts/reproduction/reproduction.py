@@ -37,11 +37,11 @@ def reproduce(
     _check(config)
     bases = [base_run(config, seed) for seed in config.seeds]
     with _processes(config) as executor:
-        _make_all("tuning bases", executor, bases, events)
+        _make_all(config, "tuning bases", executor, bases, events)
         horizons = {base.seed: _horizon(base) for base in bases}
         runs = [run for seed in horizons for run in tuned_runs(config, seed, horizons[seed])]
         runs.sort(key=partial(_turn, config))
-        _make_all("tuning", executor, runs, events)
+        _make_all(config, "tuning", executor, runs, events)
     results = []
     events.stage("evaluating", len(bases) + len(runs))
     for run in (*bases, *runs):
@@ -86,22 +86,26 @@ def _check(config: ReproductionConfig) -> None:
 
 @contextmanager
 def _processes(config: ReproductionConfig) -> Iterator[Executor]:
-    """Run processes that divide the cores; pending work is dropped after an error."""
-    threads = max(1, available_cores() // config.jobs)
-    executor = ProcessPoolExecutor(
-        config.jobs, get_context("spawn"), initializer=prepare_process, initargs=(threads,)
-    )
+    """Run processes for the models; pending work is dropped after an error."""
+    executor = ProcessPoolExecutor(config.jobs, get_context("spawn"), initializer=prepare_process)
     try:
         yield executor
     finally:
         executor.shutdown(cancel_futures=True)
 
 
-def _make_all(stage: str, executor: Executor, runs: Sequence[Run], events: Events) -> None:
+def _make_all(
+    config: ReproductionConfig,
+    stage: str,
+    executor: Executor,
+    runs: Sequence[Run],
+    events: Events,
+) -> None:
     missing = [run for run in runs if not is_made(run)]
     events.note(f"{len(runs)} models, {len(missing)} of them to make")
     events.stage(stage, len(missing))
-    futures = {executor.submit(make, run): run for run in missing}
+    threads = max(1, available_cores() // max(1, min(config.jobs, len(missing))))
+    futures = {executor.submit(make, run, threads): run for run in missing}
     for future in as_completed(futures):
         run, seconds = futures[future], future.result()
         events.advance(

@@ -17,13 +17,11 @@ from skipdec.engines.errors import UsageError
 from skipdec.exporter.config import ExportConfig
 
 
-def prepare_process(threads: int) -> None:
-    """Prepare the process for its runs: ``threads`` cores, no output, an end with its parent."""
-    import torch
+def prepare_process() -> None:
+    """Prepare the process for its runs: no output, an end with its parent."""
     from transformers.utils import logging
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(threads)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 
@@ -36,12 +34,15 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def make(run: Run) -> float:
-    """Tune and export the missing parts of ``run``; return the seconds it took.
+def make(run: Run, threads: int) -> float:
+    """Tune and export the missing parts of ``run`` on ``threads`` cores; return its seconds.
 
     An interrupted tuning continues from its last save. Raises UsageError if the checkpoint was
     made with other options, and what ``tune`` and ``export`` raise.
     """
+    import torch
+
+    torch.set_num_threads(threads)
     begin = perf_counter()
     tuned = _is_tuned(run)
     if not tuned:
