@@ -13,6 +13,7 @@ import sys
 from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ...engines.host.process import collection_paused
+from ...engines.host.processor import available_cores
 from ...engines.host.worker import WorkerLines
 from ...engines.manifest import ModelSpec
 
@@ -54,7 +55,7 @@ def main() -> None:
         return
     request = VerificationRequest.from_json(content)
     try:
-        use_shared_thread_pool(len(os.sched_getaffinity(0)))
+        use_shared_thread_pool(available_cores())
         report = verify_bundle(request, _Forwarded(lines))
     except SkipDecError as error:
         lines.write_error(error)

@@ -312,6 +312,22 @@ def test_errors_of_the_verifying_process_arrive_as_themselves(
         verify.run_verification(request_for(tmp_path / "bundle", str(tmp_path)))
 
 
+def test_the_verifying_process_keeps_to_a_quota_of_processors(
+    exported: Exported, checkpoint: Checkpoints
+) -> None:
+    code = (
+        "from skipdec.engines.host import processor\n"
+        "processor.processor_quota = lambda: 1.0\n"
+        "from skipdec.exporter.verification.worker import main\n"
+        "main()"
+    )
+    request = request_for(exported("pre_norm"), str(checkpoint("pre_norm")))
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=request.to_json(), text=True, stdout=subprocess.PIPE
+    )
+    assert '"report"' in done.stdout
+
+
 def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
     exported: Exported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
