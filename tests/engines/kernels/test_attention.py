@@ -132,3 +132,9 @@ def test_a_node_that_can_not_be_served_is_refused(changes: dict[str, Any], words
     node = Attention(**changes)
     with pytest.raises(Exception, match=words):
         node.cache(1).step(node.random_tokens(1, 1), [0])
+
+
+def test_heads_whose_width_overflows_are_refused() -> None:
+    tokens = Attention(4).random_tokens(1, 1)
+    with pytest.raises(Exception, match=r"num_heads \* head size is above query's columns"):
+        Attention(2**58 + 4).cache(1).step(tokens, [0])  # 64 times as many wrap around to 256

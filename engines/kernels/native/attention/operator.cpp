@@ -166,6 +166,9 @@ Call AttentionOperator::checked_call(const CallContext& context) const {
   call.head_size = past_key.dims[3] - scale_width(past_key.type);
   require(call.head_size > 0 && call.head_size % 8 == 0,
           "the head size, past_key's last dimension (less 4 for int8), must be a multiple of 8");
+  // Without a product that could overflow.
+  require(heads_ <= query.dims[2] / call.head_size,
+          "num_heads * head size is above query's columns");
   call.scale = scale_ != 0 ? scale_ : 1.0F / std::sqrt(static_cast<float>(call.head_size));
   find_new_rows(query, context.input(1), context.input(2), heads_, call);
   require(write_indices.rank == 1 && write_indices.dims[0] == call.batch,
