@@ -84,17 +84,26 @@ void Team::Leave::operator()(Team* team) const {
 }
 
 Team::Team(int threads) : threads_(threads), process_(getpid()) {
-  for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { help(); });
+  try {
+    for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { help(); });
+  } catch (...) {  // the system has no more threads
+    end_helpers();
+    throw;
+  }
 }
 
 Team::~Team() {
+  end_helpers();
+  pthread_cond_destroy(&wake_);
+}
+
+void Team::end_helpers() {
   {
     const std::scoped_lock lock(mutex_);
     is_ending_ = true;
   }
   pthread_cond_broadcast(&wake_);
   for (std::thread& each : helpers_) each.join();
-  pthread_cond_destroy(&wake_);
 }
 
 void Team::run(Task task, std::size_t tasks, void* data) {

@@ -65,6 +65,7 @@ class Team {
   Work* claim();
   void wake_helpers();
   void help();
+  void end_helpers();
   bool help_with(Work& work, Clock::time_point& turn) const;
   bool sleep();
 
