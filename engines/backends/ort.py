@@ -7,8 +7,9 @@ whose products skipdec's kernels compute need none.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,7 @@ class _ProcessWide:
     threads: int | None = None  # that use_shared_thread_pool named
     has_pool: bool = False  # made for the first session that needs it
     has_arena: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while the pool is made
 
 
 _process_wide = _ProcessWide()
@@ -103,20 +105,23 @@ def use_shared_thread_pool(threads: int) -> None:
 
 
 def _share_pool(threads: int) -> None:
-    """Make the pool of all sessions of ONNX Runtime.
+    """Make the pool of all sessions of ONNX Runtime, unless another thread has.
 
     Raises EnvironmentMismatchError if other code has made one.
     """
-    try:
-        onnxruntime.set_global_thread_pool_sizes(threads, 1)
-    except (RuntimeError, *_LOAD_ERRORS) as error:
-        raise EnvironmentMismatchError(
-            "shared thread pool",
-            f"ONNX Runtime refused it ({error}); call skipdec.use_shared_thread_pool in place of "
-            "onnxruntime.set_global_thread_pool_sizes",
-        ) from error
-    _process_wide.has_pool = True
-    _process_wide.has_arena = False  # the pool may come with a new environment
+    with _process_wide.lock:
+        if _process_wide.has_pool:
+            return
+        try:
+            onnxruntime.set_global_thread_pool_sizes(threads, 1)
+        except (RuntimeError, *_LOAD_ERRORS) as error:
+            raise EnvironmentMismatchError(
+                "shared thread pool",
+                f"ONNX Runtime refused it ({error}); call skipdec.use_shared_thread_pool in place "
+                "of onnxruntime.set_global_thread_pool_sizes",
+            ) from error
+        _process_wide.has_pool = True
+        _process_wide.has_arena = False  # the pool may come with a new environment
 
 
 def onnxruntime_library() -> Path:
@@ -225,7 +230,7 @@ class OrtBackend(EngineBackend):
         EnvironmentMismatchError if required kernels are missing; and UsageError for weights that
         would be copied twice.
         """
-        options = cpu_session_options(self._threads, bundle)
+        options = cpu_session_options(self._threads, bundle, spec)
         if self._weights == "copied" and bundle.manifest.kernels is None:
             raise UsageError(
                 "weights",
@@ -265,9 +270,7 @@ def open_session(
     if graph is not None and spec.weights:
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
     try:
-        session = onnxruntime.InferenceSession(
-            str(path) if graph is None else graph, options, providers=providers, enable_fallback=0
-        )
+        session = _session(str(path) if graph is None else graph, options, providers)
         problems = list(signature_problems(session, spec)) if graph is None else []
     except _LOAD_ERRORS as error:
         words = bundle.named(error)
@@ -281,6 +284,22 @@ def open_session(
     if problems:
         raise BundleError(subject, *problems, "export the model again")
     return session
+
+
+def _session(
+    graph: str | bytes, options: onnxruntime.SessionOptions, providers: list[Any]
+) -> onnxruntime.InferenceSession:
+    """Return a session, also where another thread has made the pool since there are ``options``."""
+    try:
+        return onnxruntime.InferenceSession(graph, options, providers=providers, enable_fallback=0)
+    except RuntimeError:
+        with _process_wide.lock:
+            is_outdated = options.use_per_session_threads and _process_wide.has_pool
+        if not is_outdated:
+            raise
+        options.use_per_session_threads = False
+        options.intra_op_num_threads = options.inter_op_num_threads = 0  # else it warns
+        return onnxruntime.InferenceSession(graph, options, providers=providers, enable_fallback=0)
 
 
 def run_bound(
@@ -315,14 +334,17 @@ def _share_arena() -> None:
     _process_wide.has_arena = True
 
 
-def cpu_session_options(threads: int | None, bundle: EngineBundle) -> onnxruntime.SessionOptions:
-    """Return options for a CPU session of ``bundle`` that uses this process's arena.
+def cpu_session_options(
+    threads: int | None, bundle: EngineBundle, spec: EngineSpec
+) -> onnxruntime.SessionOptions:
+    """Return options for a CPU session of an engine of ``bundle`` that uses this process's arena.
 
     Raises EnvironmentMismatchError if its graphs need kernels that are missing.
     """
     manifest = bundle.manifest
     # Two pools that spin would compete: one has the threads.
-    is_own = manifest.kernels is not None and not foreign_products(manifest.precision)
+    has_kernels = manifest.kernels is not None and spec not in manifest.canonical
+    is_own = has_kernels and not foreign_products(manifest.precision)
     options = session_options(1 if is_own else threads, needs_pool=not is_own)
     _share_arena()
     options.add_session_config_entry("session.use_env_allocators", "1")

@@ -334,7 +334,7 @@ class OrtRehearsalBackend(_OrtDeviceBackend):
         self, bundle: EngineBundle, spec: EngineSpec, graph: bytes | None = None
     ) -> OrtRehearsalSession:
         """Load one engine. Raises BundleError, with ONNX Runtime's message, for a broken graph."""
-        options = _for_captures(cpu_session_options(1, bundle))
+        options = _for_captures(cpu_session_options(1, bundle, spec))
         native = open_session(bundle, spec, options, ["CPUExecutionProvider"], graph=graph)
         return OrtRehearsalSession(spec, native, self.device)
 

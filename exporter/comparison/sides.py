@@ -95,7 +95,7 @@ class Side:
             plan = self._bucket(spec, positions).graph if spec.buckets else spec.graph
             load_plan = EngineFromBytes(BytesFromPath(str(self.bundle.locate(plan))))
             return TrtRunner(load_plan, name=self.name)
-        options = cpu_session_options(None, self.bundle)
+        options = cpu_session_options(None, self.bundle, spec)
         options.graph_optimization_level = self.level
         providers = ["CPUExecutionProvider"]
         load = partial(open_session, self.bundle, spec, options, providers, graph=graph)

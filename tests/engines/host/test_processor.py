@@ -51,7 +51,7 @@ def test_threads_go_to_whoever_computes_products(
     precision = PrecisionSpec(quantize="int4", block_size=block_size, accuracy_level=4)
     changes = {"kernels": "skipdec", "precision": precision}
     bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(2), **changes)
-    options = cpu_session_options(3, bundle)
+    options = cpu_session_options(3, bundle, bundle.manifest.engines[1])
     assert options.intra_op_num_threads == rest
     if of_kernels:
         assert options.get_session_config_entry("skipdec.threads") == of_kernels
@@ -75,7 +75,8 @@ def test_onnxruntime_keeps_int8_products_exact_where_they_could_saturate(
     monkeypatch.setattr(processor.platform, "machine", lambda: machine)
     monkeypatch.setattr(processor, "processor_flags", lambda _: frozenset(flags.split()))
     entry = "session.x64quantprecision"
-    options = cpu_session_options(1, write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(2)))
+    bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(2))
+    options = cpu_session_options(1, bundle, bundle.manifest.engines[1])
     if expected is None:
         with pytest.raises(RuntimeError, match=entry):
             options.get_session_config_entry(entry)
