@@ -314,13 +314,19 @@ class Verification:
         self._events.advance("tokens of the reference")
         self._token_seconds = process_time() - start
         is_float = self._is_float or (self._is_compiled and not runs_plans)
-        return compare_tokens(
+        compared = partial(
+            compare_tokens,
             texts,
             logits,
             self._request.atol or token_tolerance(self._precision),
             required=is_float,
             bound=self._divergence_bound(is_float=is_float),
         )
+        check, dtype = compared(), self._precision.dtype
+        if not check.problems or dtype == "float32" or self._request.atol is not None:
+            return check
+        rounded = hugging_face_logits(rows, self._model, dtype, self._reader, computes_in=dtype)
+        return compared(rounded_logits=rounded)
 
     @property
     def _generates(self) -> bool:

@@ -18,19 +18,24 @@ ReadTensor = Callable[[str], Tensor]
 
 
 def hugging_face_logits(
-    rows: Sequence[Sequence[int]], model: ModelSpec, dtype: FloatType, reader: TensorReader
+    rows: Sequence[Sequence[int]],
+    model: ModelSpec,
+    dtype: FloatType,
+    reader: TensorReader,
+    *,
+    computes_in: FloatType = "float32",
 ) -> list[NDArray[np.float32]]:
     """Return each row's logits [len(row), V] by Hugging Face's model, rounded to ``dtype``.
 
     A module's weights are in memory only while it runs, so models larger than memory work, too.
     """
     reference = architecture_of(model).reference_model(model).eval()
-    read = _weights(model, dtype, reader)
+    weights, chosen = _weights(model, dtype, reader), getattr(torch, computes_in)
     for path, module in reference.named_modules():
-        _read_when_run(path, module, read)
+        _read_when_run(path, module, lambda name: weights(name).to(chosen))
     with torch.inference_mode():
         # Causal attention: padding on the right changes nothing before it.
-        logits = reference(torch.from_numpy(pad_right(rows))).logits.numpy()  # [B, S, V]
+        logits = reference(torch.from_numpy(pad_right(rows))).logits.float().numpy()  # [B, S, V]
     return [each[: len(row)] for row, each in zip(rows, logits, strict=True)]
 
 

@@ -23,3 +23,14 @@ def test_weights_read_in_use_give_the_logits_of_the_whole_model(
     logits = hugging_face_logits([row, row[:2]], opened.model, "float16", opened.reader)
     np.testing.assert_allclose(logits[0], expected, atol=1e-5)
     np.testing.assert_allclose(logits[1], expected[:2], atol=1e-5)
+
+
+def test_it_computes_in_the_type_that_is_asked_for(checkpoint: Checkpoints) -> None:
+    opened = open_checkpoint(CheckpointSource(model=str(checkpoint("pre_norm"))))
+    row = [3, 1, 4, 1, 5]
+    whole = hugging_face_model(opened.model, "float16", opened.reader).half()
+    expected = whole(torch.tensor([row])).logits[0].detach().float().numpy()
+    arguments = ([row], opened.model, "float16", opened.reader)
+    (logits,) = hugging_face_logits(*arguments, computes_in="float16")
+    np.testing.assert_array_equal(logits, expected)
+    assert (logits != hugging_face_logits(*arguments)[0]).any()
