@@ -14,6 +14,7 @@ from skipdec.calib.tuning.start import read_fresh_model
 from skipdec.engines.checking import ValidatedConfig
 from skipdec.engines.errors import SkipDecError
 from skipdec.engines.manifest import FloatType
+from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
 UNTUNED, CONTROL = "untuned", "full"  # beside COLUMNS: the base at k×; full depth tuned for as long
@@ -81,11 +82,18 @@ class ReproductionConfig(ValidatedConfig):
         except SkipDecError as error:
             yield from (f"`sizes`: {problem}" for problem in error.problems)
             return
+        earlier: dict[ExitSchedule, int] = {}
         for speedup in self.rows:
             try:
-                parse_schedule(f"{speedup}x", num_layers=layers, horizon=1)
+                schedule = parse_schedule(f"{speedup}x", num_layers=layers, horizon=1)
             except SkipDecError as error:
                 yield from (f"`speedups`: {speedup}x {problem}" for problem in error.problems)
+            else:
+                if (other := earlier.setdefault(schedule, speedup)) != speedup:
+                    yield (
+                        f"`speedups`: {speedup}x runs the layers of {other}x, of {layers}; leave "
+                        "one of them out"
+                    )
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -61,7 +61,7 @@ def evaluate_run(
     """
     evaluation = _evaluation(config, run, horizon)
     bundle = EngineBundle.open(run.bundle)
-    options = config.model_dump(mode="json", include={"limit", "resamples"})
+    options = config.model_dump(mode="json", include={"device", "limit", "resamples"})
     key = json_digest(
         {
             **options,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
+from hashlib import sha256
 from multiprocessing import get_context
-from pathlib import Path
 
 from reproduction.config import ReproductionConfig
 from reproduction.evaluation import CellResult, evaluate_run
@@ -16,9 +17,13 @@ from reproduction.worker import is_made, make, prepare_process
 from skipdec.calib.data.data import load_examples
 from skipdec.calib.tuning.report import TuningReport
 from skipdec.calib.tuning.work import REPORT_NAME
+from skipdec.engines.bundle import replace_file
+from skipdec.engines.documents import canonical_text, read_json
 from skipdec.engines.errors import UsageError
 from skipdec.engines.host.events import Events
 from skipdec.engines.host.processor import available_cores
+from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
+from skipdec.exporter.config import CheckpointSource
 from skipdec.runtime.generator import OpenGenerator
 
 
@@ -31,7 +36,7 @@ def reproduce(
     alone, since it measures times. An interrupted run continues.
 
     Raises UsageError before any work for data that can't be read, by line, for a work directory
-    that can't be written, and for existing models made with other options.
+    that can't be written, and for existing models made with other options, data or bases.
     """
     events = events or Events()
     _check(config)
@@ -81,17 +86,45 @@ def _check(config: ReproductionConfig) -> None:
     if config.work.exists() and not config.work.is_dir():
         raise UsageError(f"work {config.work}", "is a file; name a directory")
     for seed in config.seeds:
-        Path(config.work, f"seed-{seed}").mkdir(parents=True, exist_ok=True)
+        base = base_run(config, seed).checkpoint
+        base.parent.mkdir(parents=True, exist_ok=True)
+        if not (base / REPORT_NAME).is_file() and list(base.parent.glob(f"*/{REPORT_NAME}")):
+            raise UsageError(
+                str(base.parent),
+                "has models whose base is gone; delete them, or take another work directory",
+            )
+    _check_inputs(config)
+
+
+def _check_inputs(config: ReproductionConfig) -> None:
+    """Record of what the models of the work directory are made, or compare it with that."""
+    found = {"train": sha256(config.train.read_bytes()).hexdigest(), "model": None}
+    if config.model is not None:
+        found["model"] = open_checkpoint(CheckpointSource(model=str(config.model))).source()[
+            "content"
+        ]
+    path = config.work / "inputs.json"
+    if not path.exists():
+        replace_file(path, canonical_text(found).encode())
+        return
+    made = read_json(path, UsageError)
+    if problems := [
+        f"`{name}` had other content when the models in {config.work} were made; take that, or "
+        "another work directory"
+        for name, digest in found.items()
+        if not isinstance(made, dict) or made.get(name) != digest
+    ]:
+        raise UsageError("reproduction", *problems)
 
 
 @contextmanager
 def _processes(config: ReproductionConfig) -> Iterator[Executor]:
-    """Run processes for the models; pending work is dropped after an error."""
+    """Run processes for the models."""
     executor = ProcessPoolExecutor(config.jobs, get_context("spawn"), initializer=prepare_process)
     try:
         yield executor
     finally:
-        executor.shutdown(cancel_futures=True)
+        executor.shutdown()
 
 
 def _make_all(
@@ -105,9 +138,13 @@ def _make_all(
     events.note(f"{len(runs)} models, {len(missing)} of them to make")
     events.stage(stage, len(missing))
     threads = max(1, available_cores() // max(1, min(config.jobs, len(missing))))
-    futures = {executor.submit(make, run, threads): run for run in missing}
-    for future in as_completed(futures):
-        run, seconds = futures[future], future.result()
-        events.advance(
-            f"seed {run.seed}, {run.name}", detail=f"tuned and exported in {seconds:.0f} s"
-        )
+    waiting, running = deque(missing), dict[Future[float], Run]()
+    while waiting or running:
+        while waiting and len(running) < config.jobs:  # an executor would not drop what it holds
+            run = waiting.popleft()
+            running[executor.submit(make, run, threads)] = run
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            run, seconds = running.pop(future), future.result()
+            events.advance(
+                f"seed {run.seed}, {run.name}", detail=f"tuned and exported in {seconds:.0f} s"
+            )

@@ -96,8 +96,9 @@ def tuned_runs(config: ReproductionConfig, seed: int, horizon: int) -> list[Run]
             skipdecode(Depth(each, config.num_layers, horizon)) for each in config.rows
         )
         cells = tuple(Cell(MIXTURE, speedup) for speedup in (1, *config.rows))
-        tuning = _tuning(config, seed, MIXTURE, target, tuple(others))
-        runs[MIXTURE] = Run(seed, MIXTURE, cells, tuning, config.dtype)
+        name = "-".join((MIXTURE, *map(str, config.rows)))
+        tuning = _tuning(config, seed, name, target, tuple(others) or (target,))
+        runs[MIXTURE] = Run(seed, name, cells, tuning, config.dtype)
     return list(runs.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from multiprocessing import parent_process
 from time import perf_counter
@@ -46,6 +47,7 @@ def make(run: Run, threads: int) -> float:
     begin = perf_counter()
     tuned = _is_tuned(run)
     if not tuned:
+        shutil.rmtree(run.bundle, ignore_errors=True)  # of a checkpoint that is gone
         _tune(run)
     if not tuned or not _is_exported(run):
         from skipdec.exporter.pipeline.exporting import export

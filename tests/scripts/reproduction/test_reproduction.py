@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ from reproduction.runs import Cell
 from reproduction.table import DOCUMENT, REPORT, Table, write_results
 
 from skipdec.engines.bundle import EngineBundle
-from skipdec.engines.errors import UsageError
+from skipdec.engines.errors import ConfigurationError, UsageError
 from skipdec.runtime.generator import Generator
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
@@ -96,7 +97,7 @@ def test_a_second_call_makes_nothing_again(
 
     assert events.totals["tuning bases"] == events.totals["tuning"] == 0
     assert again == results  # times included: they were read, not measured again
-    assert events.done["evaluating"] == ["base", "control", "mixture", "skipdecode-3x"]
+    assert events.done["evaluating"] == ["base", "control", "mixture-3", "skipdecode-3x"]
 
 
 @pytest.mark.slow
@@ -130,6 +131,25 @@ def test_models_made_with_other_options_are_refused(
 
     with pytest.raises(UsageError, match="was made with max_steps 1, now it is 2"):
         reproduce(changed, Generator.open)
+
+
+def test_models_of_other_data_or_of_a_base_that_is_gone_are_refused(
+    config: ReproductionConfig, results: list[CellResult], tmp_path: Path
+) -> None:
+    other = tmp_path / "rows.csv"
+    other.write_text(config.train.read_text().replace("pub", "inn"))
+    with pytest.raises(UsageError, match="`train` had other content when the models in"):
+        reproduce(config.model_copy(update={"train": other}), Generator.open)
+    copy = shutil.copytree(config.work, tmp_path / "work")
+    shutil.rmtree(copy / "seed-0" / "base")
+    with pytest.raises(UsageError, match="has models whose base is gone; delete them"):
+        reproduce(config.model_copy(update={"work": copy}), Generator.open)
+
+
+def test_speed_ups_that_run_the_same_layers_are_refused(config: ReproductionConfig) -> None:
+    fields = config.model_dump() | {"sizes": "layers=11,width=16,heads=2", "speedups": (5, 6)}
+    with pytest.raises(ConfigurationError, match="6x runs the layers of 5x, of 11; leave one"):
+        ReproductionConfig(**fields)
 
 
 def test_differences_are_paired_with_full_depth_tuned_as_long(
