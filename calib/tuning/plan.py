@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +39,8 @@ class TuningPlan:
     """A checked tuning: start model, data, schedules. ``warnings`` are for people.
 
     ``horizon_is_median``: the schedule's text left the horizon to the data. ``resumed``: the save
-    from which an interrupted run continues. ``draft_layers`` are those that a draft of ``draft``
+    from which an interrupted run continues. ``began``: when the run was first started, the date in
+    chat templates. ``draft_layers`` are those that a draft of ``draft``
     runs, or how many have run where a draft layer reads states; empty without either.
     """
 
@@ -51,6 +53,7 @@ class TuningPlan:
     data: TokenisedData
     validation: TokenisedData | None
     resumed: Path | None
+    began: datetime
     warnings: tuple[str, ...]
     draft_layers: tuple[int, ...] = ()
 
@@ -108,6 +111,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     problems.attempt(_check_sharding, config)
     problems.attempt(directories.check, force=config.force, resume=config.resume)
     resumed = directories.last_save() if config.resume else None
+    began = datetime.now() if resumed is None else directories.began()
     is_own = config.data.own_texts is not None
     examples = None if is_own else problems.attempt(load_examples, config.data)
     events.advance("data")
@@ -119,7 +123,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     events.advance("model")
     data = validation = None
     with ExitStack() as on_exit:
-        reader = problems.attempt(_reader, config, start, on_exit)
+        reader = problems.attempt(_reader, config, start, began, on_exit)
         if is_own:
             _check_before_writing(config, start, problems)
             examples = _own_examples(config, start, directories, events)
@@ -153,6 +157,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
         data=data,
         validation=validation,
         resumed=resumed,
+        began=began,
         warnings=tuple(_warnings(config, data, validation, resumed)),
         draft_layers=drafts,
     )
@@ -211,8 +216,25 @@ def _check_before_writing(config: TuneConfig, start: StartModel, problems: Probl
     for text in (config.schedule or FULL, *config.mixture):
         problems.attempt(_parse, text, start, start.spec.max_seq_len)
     problems.attempt(_draft_layers, config, start.spec.num_layers)
+    problems.attempt(_check_own_lengths, config, start)
     if problems.errors:
         raise problems.error()
+
+
+def _check_own_lengths(config: TuneConfig, start: StartModel) -> None:
+    """Raise UsageError if no text fits into the maximum length, or the template takes no chats."""
+    longest = _longest(config, start)
+    with closing(start.tokenizer) as tokenizer:
+        if tokenizer.chat is None:
+            least = 2 + max(1, len(tokenizer.encode("")))
+        else:
+            chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+            answered = tokenizer.chat.encode_answered(chat, start.end_token_ids)
+            least = 2 * len(answered.prompt.token_ids) + 2  # half is for the user's turn
+    if longest < least:
+        raise UsageError(
+            "max_length", f"is {longest}; allowed: {least} or more, for texts with any content"
+        )
 
 
 def _own_examples(
@@ -280,13 +302,21 @@ def _longest(config: TuneConfig, start: StartModel) -> int:
     return config.max_length or own
 
 
-def _reader(config: TuneConfig, start: StartModel, on_exit: ExitStack) -> partial[TokenisedData]:
-    """Return ``tokenise`` with this model's arguments; ``on_exit`` closes its tokenizer."""
+def _reader(
+    config: TuneConfig, start: StartModel, began: datetime, on_exit: ExitStack
+) -> partial[TokenisedData]:
+    """Return ``tokenise`` with this model's arguments; ``on_exit`` closes its tokenizer.
+
+    Chat templates that show the date show that of ``began``, so that a resumed run has the same
+    data.
+    """
     longest, wanted = start.spec.max_seq_len, _longest(config, start)
     if wanted > longest:
         positions = start.spec.max_position_embeddings
         raise UsageError("max_length", f"is {wanted}; allowed: at most the model's {positions}")
     tokenizer = on_exit.enter_context(closing(start.tokenizer))
+    if tokenizer.chat is not None:
+        tokenizer.chat.now = lambda: began
     return partial(
         tokenise, tokenizer=tokenizer, end_token_ids=start.end_token_ids, max_length=wanted
     )

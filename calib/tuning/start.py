@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from ...engines.errors import CheckpointError, UsageError
 from ...engines.manifest import ModelSpec
 from ...exporter.architecture.model_config import model_spec
 from ...exporter.checkpoint.chat import CheckpointChat, parse_tokenizer, read_chat
-from ...exporter.checkpoint.checkpoint import read_model
+from ...exporter.checkpoint.checkpoint import open_checkpoint, read_model
 from ...exporter.checkpoint.hub import locate
 from ...exporter.checkpoint.template import read_template
 from ...exporter.checkpoint.tokenizer import TEXT_FILES, read_tokenizer, with_tokenizer_end
@@ -48,6 +48,13 @@ class StartModel:
     prompt_template: str | None = None
     directory: Path | None = None
     chat: CheckpointChat | None = None
+
+    @cached_property
+    def digest(self) -> str | None:
+        """SHA-256 of the content of all tensors, which are read once; None for a fresh model."""
+        if self.directory is None:
+            return None
+        return open_checkpoint(CheckpointSource(model=str(self.directory))).source()["content"]
 
     @property
     def family(self) -> TuningFamily:

@@ -142,14 +142,16 @@ class NewDraftLayer:
 
     def describe(self, report: TuningReport, directory: Path) -> None:
         """Write to which model the layer belongs, how it was trained, and what its drafts do."""
-        start, config = self._plan.start.directory, self._plan.config
-        assert start is not None
+        start, config = self._plan.start, self._plan.config
+        assert start.digest is not None
         assert report.drafts is not None
         tuned = report.drafts.tuned
         facts = DraftLayerFacts(
             reads=self._layer.reads,
             token_ids=tuple(self._layer.token_ids.tolist()),
-            model=DraftedModel.of(open_checkpoint(CheckpointSource(model=str(start)))),
+            model=DraftedModel.of(
+                open_checkpoint(CheckpointSource(model=str(start.directory))), start.digest
+            ),
             training={
                 "steps": report.steps,
                 "examples": report.data.examples,

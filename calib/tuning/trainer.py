@@ -87,8 +87,12 @@ def train(plan: TuningPlan, trainer: OrderedTrainer) -> None:
 
 
 def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
-    """Return Trainer's options, on a CPU if there is no CUDA device or the CPU is requested."""
-    return TrainingArguments(
+    """Return Trainer's options, on a CPU if there is no CUDA device or the CPU is requested.
+
+    A process has one GPU: Trainer would divide batches among all that it sees, and a run would
+    depend on their number. torchrun starts a process for each.
+    """
+    arguments = TrainingArguments(
         output_dir=directory,
         learning_rate=config.learning_rate,
         lr_scheduler_type=_SCHEDULERS[config.decay],
@@ -113,6 +117,8 @@ def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
         report_to="none",
         disable_tqdm=True,
     )
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    return arguments
 
 
 def measuring_device(config: TuneConfig) -> torch.device:
@@ -198,7 +204,8 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         if state.is_world_process_zero:
             self._events.advance()
         if not everywhere(not self._interruption.is_requested(), args.device):
-            control.should_save = control.should_training_stop = True
+            # Trainer forgets the losses since the last log when it resumes.
+            control.should_save = control.should_log = control.should_training_stop = True
         if control.should_save and not everywhere(are_finite(model.parameters()), args.device):
             what = f"weights are not finite after step {state.global_step}"
             raise divergence(self._plan, what)

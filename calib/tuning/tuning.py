@@ -48,7 +48,12 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
         return None
     with plan.directories.place.locked(force=config.force):
         options = config.model_dump(mode="json", exclude=FREE_OPTIONS)
-        facts = {"data_digest": plan.data.digest, "processes": num_processes()}
+        facts = {
+            "began": plan.began.isoformat(),
+            "data_digest": plan.data.digest,
+            "start_digest": plan.start.digest,
+            "processes": num_processes(),
+        }
         plan.directories.begin({**options, **facts}, resumed=plan.resumed)
         try:
             events.planned(plan.summary, plan.warnings)

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +104,7 @@ class TuningDirectories:
             self.checkpoints.mkdir(parents=True)
             replace_file(path, (json.dumps(options, indent=2) + "\n").encode())
             return
-        advice = f"delete {self.work} to start over, without --resume"
-        before = read_json(path, UsageError, remedy=advice)
-        if not isinstance(before, dict):
-            raise UsageError(str(path), f"contains no options; {advice}")
+        before = self._options()
         after = json.loads(json.dumps(options))
         problems = [
             f"{name} is {after.get(name)!r}; the run began with {before.get(name)!r}, resume "
@@ -119,6 +117,15 @@ class TuningDirectories:
         saves = self._saves()
         for save in saves[: saves.index(resumed)]:
             shutil.rmtree(save)
+
+    def began(self) -> datetime:
+        """Return when the unfinished run began. Raises UsageError for damaged options."""
+        began = self._options().get("began")
+        try:
+            return datetime.fromisoformat(str(began))
+        except ValueError as error:
+            problem = f"began is {began!r:.40}, which is no time; {self._fresh_start}"
+            raise UsageError(str(self.work / _OPTIONS_NAME), problem) from error
 
     def abandon(self) -> None:
         """Delete the state of a failed run that saved nothing and so can't be resumed."""
@@ -140,6 +147,18 @@ class TuningDirectories:
         replace_file(self.work / _PUBLISHED_NAME, digest.encode())
         self.place.take(self.place.partial)
         self._forget()
+
+    @property
+    def _fresh_start(self) -> str:
+        return f"delete {self.work} to start over, without --resume"
+
+    def _options(self) -> dict[str, Any]:
+        """Return what `begin` recorded."""
+        path = self.work / _OPTIONS_NAME
+        options = read_json(path, UsageError, remedy=self._fresh_start)
+        if not isinstance(options, dict):
+            raise UsageError(str(path), f"contains no options; {self._fresh_start}")
+        return options
 
     def _saves(self) -> list[Path]:
         """Return all saves, whole or not, newest first."""

@@ -87,7 +87,7 @@ class ChatTemplate:
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._tokenizer = tokenizer
-        self._now = now
+        self.now = now
         self._special_tokens = {
             name: text if isinstance(text, str) else list(text)
             for name, text in (special_tokens or {}).items()
@@ -300,7 +300,7 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        return self._processes.render(self._now(), {**self._special_tokens, **variables, **own})
+        return self._processes.render(self.now(), {**self._special_tokens, **variables, **own})
 
 
 def checked_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:

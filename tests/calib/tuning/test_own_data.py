@@ -99,6 +99,15 @@ def test_the_command_tunes_a_whole_model(writing_model: Path, tmp_path: Path) ->
     assert (tmp_path / "tuned" / "config.json").is_file()
 
 
+def base_of(model: Path, base: Path) -> Path:
+    """Make a checkpoint of links to the files of ``model`` except for its chat template."""
+    base.mkdir()
+    for path in model.iterdir():
+        if path.name != "chat_template.jinja":
+            (base / path.name).symlink_to(path)
+    return base
+
+
 def test_problems_are_found_before_anything_is_written(
     settings: Settings, tmp_path: Path, writing_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,21 +115,27 @@ def test_problems_are_found_before_anything_is_written(
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"draft_layer": False, "schedule": "constant:max=9"}, "is 9; allowed"),
         ({"max_length": POSITIONS + 1}, f"is {POSITIONS + 1}; allowed"),
+        ({"max_length": 17}, "is 17; allowed: 18 or more"),
         ({"validation": tmp_path / "missing.jsonl"}, r"missing.jsonl | does not exist"),
     )
     for changes, problem in wrong:
         with pytest.raises(SkipDecError, match=problem):
             plan_tuning(settings(**changes))
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="is written by one process; run the command without"):
-        plan_tuning(settings())
-    (tmp_path / "base").mkdir()
-    for path in writing_model.iterdir():
-        if path.name != "chat_template.jinja":
-            (tmp_path / "base" / path.name).symlink_to(path)
-    (tmp_path / "base" / "prompt_template.json").write_text('{"prompt_template": "{prompt} ="}')
+    with monkeypatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(UsageError, match="is written by one process; run the command without"):
+            plan_tuning(settings())
+    base = base_of(writing_model, tmp_path / "base")
+    (base / "prompt_template.json").write_text('{"prompt_template": "{prompt} ="}')
     with pytest.raises(UsageError, match="was tuned with the prompt template"):
-        plan_tuning(settings(model=str(tmp_path / "base")))
+        plan_tuning(settings(model=str(base)))
+    with pytest.raises(UsageError, match="is 2; allowed: 3 or more"):
+        plan_tuning(settings(model=str(base_of(writing_model, tmp_path / "plain")), max_length=2))
+    thoughts = base_of(writing_model, tmp_path / "thoughts")
+    text = (writing_model / "chat_template.jinja").read_text().replace("a {% endif", "a < {% endif")
+    (thoughts / "chat_template.jinja").write_text(text)
+    with pytest.raises(UsageError, match="begins an answer in another way than it ends a prompt"):
+        plan_tuning(settings(model=str(thoughts)))
     assert not list(tmp_path.glob("*.self.*"))
 
 

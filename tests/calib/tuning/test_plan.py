@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.plan import depth_share, plan_tuning
-from skipdec.engines.errors import UsageError
+from skipdec.engines.errors import ConfigurationError, UsageError
 from skipdec.runtime.schedule.text import parse_schedule
 
 Settings = Callable[..., TuneConfig]
@@ -151,3 +152,9 @@ def test_texts_may_be_longer_than_those_of_a_bundle_by_default(settings: Setting
     sizes = "family=llama,layers=6,width=32,heads=2,positions=16384"
     chosen = settings(model=None, from_scratch=sizes, vocab_size=300, max_length=10000)
     assert plan_tuning(chosen).model.max_seq_len == 10000
+
+
+@pytest.mark.parametrize("field", ["epochs", "learning_rate", "weight_decay", "seed"])
+def test_numbers_that_no_training_takes_are_refused(field: str, settings: Settings) -> None:
+    with pytest.raises(ConfigurationError, match=field):
+        settings(**{field: 2**32 if field == "seed" else math.inf})

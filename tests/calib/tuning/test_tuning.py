@@ -195,7 +195,7 @@ def test_a_signal_ends_the_step_and_saves_it_so_that_resuming_gives_the_same_wei
     number: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"save_steps": 100, "max_steps": 5}
-    tune(settings("undisturbed", **options))
+    undisturbed = tune(settings("undisturbed", **options))
     before = [signal.signal(each, signal.SIG_DFL) for each in SIGNALS]  # a job ignores SIGINT
     Interrupts().install()  # as every command does
     try:
@@ -206,8 +206,11 @@ def test_a_signal_ends_the_step_and_saves_it_so_that_resuming_gives_the_same_wei
     saves = settings("resumed").output.with_name(".resumed.tuning") / "checkpoints"
     assert [save.name for save in saves.iterdir()] == ["checkpoint-2"]
     events = RecordedEvents()
-    tune(settings("resumed", **options, resume=True), events)
+    resumed = tune(settings("resumed", **options, resume=True), events)
     assert events.counts["tuning"] == 5
+    losses = {one.step: one.loss for one in resumed.losses}
+    assert list(losses) == [1, 2, 3, 5], "none is forgotten"
+    assert undisturbed.losses[1].loss == pytest.approx((losses[2] + losses[3]) / 2, rel=1e-4)
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
 

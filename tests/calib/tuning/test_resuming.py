@@ -1,0 +1,87 @@
+"""A resumed tuning goes on with what it began with, or is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interruptions import interrupt
+from safetensors.torch import load_file, save_file
+from writing_models import save_writing_model
+
+from skipdec.calib.tuning.config import TuneConfig
+from skipdec.calib.tuning.tuning import tune
+from skipdec.engines.errors import UsageError
+
+Settings = Callable[..., TuneConfig]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Return a checkpoint whose chat template shows the day."""
+    model = save_writing_model(tmp_path / "model")
+    template = model / "chat_template.jinja"
+    template.write_text("{{ strftime_now('%d') }}" + template.read_text())
+    return model
+
+
+@pytest.fixture
+def settings(model: Path, tmp_path: Path) -> Settings:
+    """Return ``settings(**changes)``: six steps on eight chats, to tmp_path/tuned."""
+    rows = tmp_path / "rows.jsonl"
+    answer = {"role": "assistant", "content": "bbb"}
+    chats = [[{"role": "user", "content": f"a{index}"}, answer] for index in range(8)]
+    rows.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+
+    def make(**changes: Any) -> TuneConfig:  # noqa: ANN401
+        values: dict[str, Any] = {
+            "model": str(model),
+            "data": {"path": rows},
+            "draft_layer": True,
+            "output": tmp_path / "tuned",
+            "max_steps": 6,
+            "batch_size": 4,
+            "save_steps": 3,
+            "device": "cpu",
+        }
+        return TuneConfig(**{**values, **changes})
+
+    return make
+
+
+def test_other_weights_in_the_same_place_are_refused(
+    model: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(settings(), 4, monkeypatch)
+    original = shutil.copy(model / "model.safetensors", tmp_path / "original")
+    tensors = load_file(original)
+    changed = {name: tensor * 1.01 for name, tensor in tensors.items()}
+    save_file(changed, model / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UsageError, match=r"start_digest is .*; the run began with"):
+        tune(settings(resume=True))
+    shutil.copy(original, model / "model.safetensors")
+    assert tune(settings(resume=True)) is not None
+
+
+def test_chats_keep_the_date_of_the_runs_begin(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(settings(), 4, monkeypatch)
+    path = tmp_path / ".tuned.tuning" / "options.json"
+    text = path.read_text()
+    options = json.loads(text)
+    began = datetime.fromisoformat(options["began"])
+    for other, problem in (
+        ((began - timedelta(days=1)).isoformat(), "data_digest is"),
+        ("yesterday", "began is 'yesterday', which is no time"),
+    ):
+        path.write_text(json.dumps(options | {"began": other}))
+        with pytest.raises(UsageError, match=problem):
+            tune(settings(resume=True))
+    path.write_text(text)
+    assert tune(settings(resume=True)) is not None
