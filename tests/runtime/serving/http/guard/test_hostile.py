@@ -116,12 +116,14 @@ def test_what_nobody_expected_is_answered_500_without_its_words(
 def test_a_client_that_goes_frees_its_slot_in_each_phase(
     server: Running, monkeypatch: pytest.MonkeyPatch, phase: str, stream: bool
 ) -> None:
+    asked = LONG | {"prompt": f"{phase[0]}{stream:d}", "stream": stream}
     cancelled = Event()
     cancel = RequestStream.cancel
 
-    def cancel_and_tell(stream: RequestStream) -> None:
-        cancel(stream)
-        cancelled.set()
+    def cancel_and_tell(one: RequestStream) -> None:
+        cancel(one)
+        if one.prompt == asked["prompt"]:  # streams that end are cancelled, too
+            cancelled.set()
 
     monkeypatch.setattr(RequestStream, "cancel", cancel_and_tell)
     before = server.figures()
@@ -131,7 +133,7 @@ def test_a_client_that_goes_frees_its_slot_in_each_phase(
         with held_prompts() if phase == "prefill" else held_steps():
             texts = [pool.submit(server.complete, **LONG) for _ in range(others)]
             server.wait_until(lambda figures: figures[RUNNING] == others)
-            client.request("POST", "/v1/completions", json.dumps(LONG | {"stream": stream}))
+            client.request("POST", "/v1/completions", json.dumps(asked))
             name = {"queued": WAITING, "prefill": SUBMITTED, "decode": RUNNING}[phase]
             server.wait_until(lambda figures: figures[name] > before[name])
             client.close()
