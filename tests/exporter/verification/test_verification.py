@@ -27,7 +27,6 @@ from skipdec.exporter.config import GIB, CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.verification import process as verify
 from skipdec.exporter.verification.report import VerificationReport, VerificationRequest
-from skipdec.exporter.verification.tokens import GreedyText, compare_tokens, log_softmax
 from skipdec.runtime.stitching.host.buffers import StepBuffers
 
 Array = np.ndarray[Any, Any]
@@ -346,37 +345,6 @@ def test_a_killed_verifying_process_points_to_memory(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Worker, "run", Mock(side_effect=WorkerCrashError(-9, "")))
     with pytest.raises(VerificationError, match=r"killed by signal 9.*verify_memory"):
         verify.run_verification(request_for(Path("bundle"), "unused"))
-
-
-def greedy(chosen: int, logprob: float) -> list[GreedyText]:
-    return [GreedyText((3,), (chosen,), ({chosen: logprob},))]
-
-
-@pytest.mark.parametrize(
-    ("chosen", "shift", "problem"),
-    [
-        (0, 0.0, None),
-        (1, 0.0, None),  # 0.001 below the best: a tie
-        (2, 0.0, "1 of 1 greedy tokens differ"),
-        (0, 0.1, "log-probabilities are off by 0.1"),
-        (0, float("nan"), "log-probabilities are off by nan"),
-    ],
-)
-def test_only_ties_may_differ(chosen: int, shift: float, problem: str | None) -> None:
-    logits = np.array([[5.0, 4.999, 3.0]], np.float32)
-    logprob = float(log_softmax(logits)[0, chosen]) + shift
-    check = compare_tokens(greedy(chosen, logprob), [logits], 0.001, required=True)
-    assert [text[: len(problem or "")] for text in check.problems] == ([problem] if problem else [])
-
-
-@pytest.mark.parametrize(("moved", "passes"), [(0.04, False), (0.06, True), (np.nan, False)])
-def test_a_position_may_be_off_by_twice_what_rounding_moves_it(moved: float, passes: bool) -> None:
-    logits = np.array([[5.0, 3.0, 3.0]], np.float32)
-    rounded = logits + np.array([[0.0, moved, moved]], np.float32)
-    logprob = float(log_softmax(logits)[0, 1]) + 0.08
-    text = [GreedyText((3,), (0,), ({0: float(log_softmax(logits)[0, 0]), 1: logprob},))]
-    check = compare_tokens(text, [logits], 0.001, required=True, rounded_logits=[rounded])
-    assert (not check.problems) == passes
 
 
 @pytest.mark.parametrize("damaged", [False, True])
