@@ -41,7 +41,7 @@ class OwnTexts:
         """What texts depend on, apart from their number; hashes every tensor of the model."""
         checkpoint = open_checkpoint(CheckpointSource(model=self.model))
         template = b"" if checkpoint.chat is None else checkpoint.chat.content
-        model = sha256(checkpoint.source()["content"].encode() + template).hexdigest()
+        model = sha256(checkpoint.content.encode() + template).hexdigest()
         options = {"max_length": self.max_length, "seed": self.seed}
         return {"format": _FORMAT, "model_sha256": model, **options}
 

@@ -54,7 +54,7 @@ class StartModel:
         """SHA-256 of the content of all tensors, which are read once; None for a fresh model."""
         if self.directory is None:
             return None
-        return open_checkpoint(CheckpointSource(model=str(self.directory))).source()["content"]
+        return open_checkpoint(CheckpointSource(model=str(self.directory))).content
 
     @property
     def family(self) -> TuningFamily:

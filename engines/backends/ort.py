@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bundle import WeightsPlace
@@ -122,17 +121,6 @@ def _share_pool(threads: int) -> None:
             ) from error
         _process_wide.has_pool = True
         _process_wide.has_arena = False  # the pool may come with a new environment
-
-
-def onnxruntime_library() -> Path:
-    """Return the path of the installed ONNX Runtime's shared library, which also serves C++."""
-    folder = Path(_native.__file__).parent
-    found = sorted(folder.glob("libonnxruntime.so*"))
-    if not found:
-        raise EnvironmentMismatchError(
-            "ONNX Runtime", f"{folder} has no libonnxruntime.so; install onnxruntime again"
-        )
-    return found[0]
 
 
 def execution_providers() -> list[str]:

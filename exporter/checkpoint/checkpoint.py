@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,15 @@ class Checkpoint:
         schedule = ExitSchedule.from_document(self.schedule_document)
         return schedule if schedule.is_reduced else None
 
-    def source(self) -> dict[str, str]:
-        """Return the origin of the weights for the manifest; hashes every tensor once.
+    @cached_property
+    def content(self) -> str:
+        """SHA-256 of all tensors, which are read once; file format and sharding don't matter."""
+        ids = {name: self.reader.content_id(name) for name in expected_tensors(self.model)}
+        return json_digest(ids)
 
-        ``content`` is independent of file format and sharding.
-        """
-        content = {name: self.reader.content_id(name) for name in expected_tensors(self.model)}
-        source = {"load_format": str(self.load_format), "content": json_digest(content)}
+    def source(self) -> dict[str, str]:
+        """Return the origin of the weights for the manifest."""
+        source = {"load_format": str(self.load_format), "content": self.content}
         if self.tuned_schedule is not None:
             source[TUNED_SCHEDULE] = format_schedule(self.tuned_schedule)
         elif self.exits_early:

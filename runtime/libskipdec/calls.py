@@ -16,7 +16,7 @@ from ...engines.errors import EnvironmentMismatchError, SkipDecError, UsageError
 from ..schedule import ExitSchedule
 from ..tokens.outputs import CompletionOutput, Drafts, RequestOutput, Timings
 from ..tokens.sampling import SamplingParams
-from .paths import ONNXRUNTIME_VARIABLE, native_paths
+from .paths import ONNXRUNTIME_VARIABLE, native_paths, onnxruntime_library
 
 _PROGRAM = "skipdec-calls"
 
@@ -56,10 +56,9 @@ class NativeCalls:
         With a ``draft``, also "off", each client has n-grams of its own, and keeps its prefixes.
         Raises EnvironmentMismatchError if it was not compiled or can't open the bundle.
         """
-        from ...engines.backends.ort import onnxruntime_library
-
         program = native_paths().executable.with_name(_PROGRAM)
-        environment = os.environ | {ONNXRUNTIME_VARIABLE: str(onnxruntime_library())}
+        library = onnxruntime_library()
+        named = {} if library is None else {ONNXRUNTIME_VARIABLE: str(library)}
         command = [str(program), str(bundle), str(threads or 0), str(max_batch_size)]
         if draft is not None:
             command.append(draft)
@@ -68,7 +67,7 @@ class NativeCalls:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment,
+            env=os.environ | named,
             text=True,
         ) as process:
             try:

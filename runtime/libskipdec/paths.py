@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from ...engines.constants import text
@@ -61,6 +62,14 @@ def native_paths() -> NativePaths:
         pkg_config_directory=lib / "pkgconfig",
         executable=root / "bin" / "skipdec-run",
     )
+
+
+def onnxruntime_library() -> Path | None:
+    """Return the shared library of this environment's ONNX Runtime, without importing it."""
+    package = find_spec("onnxruntime")
+    folders = (package.submodule_search_locations if package else None) or ()
+    found = (file for each in folders for file in Path(each, "capi").glob("libonnxruntime.so*"))
+    return next(found, None)
 
 
 def native_abi_version() -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skipdec.engines.backends.ort import onnxruntime_library
+from skipdec.runtime.libskipdec.paths import onnxruntime_library
 from skipdec.runtime.schedule.text import parse_schedule
 
 _FIND = Path(__file__).parents[2] / "tests/support/native/programs.py"

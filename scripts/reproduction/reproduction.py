@@ -100,9 +100,7 @@ def _check_inputs(config: ReproductionConfig) -> None:
     """Record of what the models of the work directory are made, or compare it with that."""
     found = {"train": sha256(config.train.read_bytes()).hexdigest(), "model": None}
     if config.model is not None:
-        found["model"] = open_checkpoint(CheckpointSource(model=str(config.model))).source()[
-            "content"
-        ]
+        found["model"] = open_checkpoint(CheckpointSource(model=str(config.model))).content
     path = config.work / "inputs.json"
     if not path.exists():
         replace_file(path, canonical_text(found).encode())

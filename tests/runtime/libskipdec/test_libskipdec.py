@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from skipdec.engines.backends.ort import onnxruntime_library
 from skipdec.engines.errors import EnvironmentMismatchError, unloadable
 from skipdec.runtime.libskipdec import config_program, run_program
 from skipdec.runtime.libskipdec import paths as paths
-from skipdec.runtime.libskipdec.paths import native_abi_version, native_paths
+from skipdec.runtime.libskipdec.paths import native_abi_version, native_paths, onnxruntime_library
 from skipdec.runtime.measuring import doctor
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from programs import built_program
 
 from skipdec import Generator, SamplingParams
-from skipdec.engines.backends.ort import onnxruntime_library
+from skipdec.runtime.libskipdec.paths import onnxruntime_library
 from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.tokens.outputs import CompletionOutput, Drafts
 

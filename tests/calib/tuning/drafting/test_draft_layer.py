@@ -122,7 +122,7 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
             "num_attention_heads": 2,
             "num_hidden_layers": 4,
             "vocab_size": opened.model.vocab_size,
-            "sha256": opened.source()["content"],
+            "sha256": opened.content,
         },
         "training": {"steps": 160, "examples": 8, "learning_rate": 1e-2, "seed": 0},
         "acceptance": tuned.model_dump(),
