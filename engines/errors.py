@@ -47,7 +47,7 @@ def did_you_mean(word: object, allowed: Iterable[str], *, among: int = 1) -> str
     if not isinstance(word, str) or len(word) > _MAX_WORD_LENGTH or among > _MAX_WORDS:
         return ""
     near = get_close_matches(word, list(allowed), n=1)
-    return f"did you mean {near[0]!r}? " if near else ""
+    return f"did you mean {near[0]!r}? " if near and near[0] != word else ""
 
 
 def choice(table: Mapping[str, T], name: str, noun: str) -> T:

@@ -19,7 +19,7 @@ class TensorRtConfig(ValidatedConfig):
     """
 
     max_batch_size: Annotated[int, Option()] = Field(
-        default=8, ge=1, description="rows of a decode step"
+        default=8, ge=1, description="rows of a decode step of TensorRT's plans"
     )
     max_prompt_len: int | None = Field(
         default=None, ge=1, description="tokens per row of a prefill call (max_seq_len)"

@@ -263,7 +263,7 @@ def encode_prompts(
     tokenizer, model = Tokenizer.of(bundle), bundle.manifest.model
     if tokenizer is None:
         return None
-    subject = str(bundle.directory)
+    subject = str(bundle.path)
     encoded, problems = [], list[str]()
     with closing(tokenizer):
         require_template(((prompt.prompt, prompt.source) for prompt in prompts), tokenizer, subject)

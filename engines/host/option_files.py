@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..documents import read_file
 from ..errors import UsageError
 
 _MAX_BYTES = 1 << 20
@@ -27,10 +28,7 @@ class OptionFile:
         suffix = Path(path).suffix
         if suffix not in (".yaml", ".yml", ".toml"):
             raise UsageError(path, f"ends in {suffix!r}; allowed: .yaml, .yml, .toml")
-        with Path(path).open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise UsageError(path, f"is larger than the {_MAX_BYTES:,} bytes of a configuration")
+        content = read_file(Path(path), UsageError, limit=_MAX_BYTES)
         try:
             text = content.decode()
             values = tomllib.loads(text) if suffix == ".toml" else _yaml(text)

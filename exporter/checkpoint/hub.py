@@ -146,7 +146,8 @@ def _download(source: CheckpointSource, patterns: tuple[str, ...]) -> Path:
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
         problem = (
             f"is not in the local cache and the hub can't be reached; {meant}pass a local "
-            "directory with config.json and weights, or use --load-format dummy for random weights"
+            "directory with config.json and weights; random weights need neither: skipdec export "
+            "--load-format dummy"
         )
         raise CheckpointError(model, problem) from error
     return Path(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from pydantic import Field
 from ...engines.bundle import EngineBundle
 from ...engines.bundle.place import bundle_place
 from ...engines.checking import MemorySize, Option, ValidatedConfig
-from ...engines.errors import SkipDecError
+from ...engines.errors import SkipDecError, UsageError
 from ...engines.host.console import print_json
 from ...engines.host.options import AsJson, BundlePath, Quiet, from_options
 from ...engines.manifest import Manifest
@@ -55,6 +56,10 @@ class ReferenceOptions(ValidatedConfig):
         default=8 * GIB, description="limit for a bundle whose engines are loaded all at once"
     )
 
+    def _problems(self) -> Iterator[str]:
+        if self.model is None and (given := sorted(self.model_fields_set - {"model"})):
+            yield from (_without_reference(name) for name in given)
+
     def source(self) -> CheckpointSource | None:
         """Return the checkpoint, if one was named."""
         if self.model is None:
@@ -66,6 +71,10 @@ class ReferenceOptions(ValidatedConfig):
             local_files_only=self.local_files_only,
             seed=self.seed,
         )
+
+
+def _without_reference(name: str) -> str:
+    return f"`{name}` is for a comparison; give --reference MODEL, or leave it out"
 
 
 EXAMPLES = """
@@ -103,6 +112,10 @@ def verify(
     from ...engines.host.progress import ConsoleProgress
     from ..verification.process import verify_bundle
 
+    if reference.model is None:
+        given = {"ranges": ranges, "draft_layer": draft_layer}
+        if problems := [_without_reference(name) for name in given if given[name] is not None]:
+            raise UsageError("verify", *problems)
     try:
         with ConsoleProgress(quiet=quiet) as progress:
             report = verify_bundle(

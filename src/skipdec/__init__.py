@@ -6,6 +6,7 @@ Public names load lazily, so that ``import skipdec`` imports nothing until one i
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ if TYPE_CHECKING:
     from .runtime.tokens.sampling import SamplingParams as SamplingParams
 
     __version__: str
+
+# ONNX Runtime would send facts about process and machine to Microsoft, from its import on.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def _by_name(names: dict[str, str]) -> dict[str, str]:

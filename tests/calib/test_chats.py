@@ -101,8 +101,9 @@ def test_every_command_refuses_chats_without_a_template_before_work(
     command: Callable[..., Rows], model: Path, bundle: Path, chats: DataConfig
 ) -> None:
     problem = "chats.jsonl, line [12] has messages, and the model has no chat template; put"
-    with pytest.raises(SkipDecError, match=problem):
+    with pytest.raises(SkipDecError, match=problem) as caught:
         command(model, bundle, chats)
+    assert " object at " not in str(caught.value)
 
 
 def test_a_fresh_model_has_no_template_for_chats(chats: DataConfig, tmp_path: Path) -> None:

@@ -61,8 +61,11 @@ def read(path: Path, schedule: str | None = None) -> Iterator[LoadRequest]:
     UsageError for an invalid line before any is sent.
     """
     defaults = SamplingParams(**_GREEDY)
-    with open_regular(path) as file:
-        records = list(read_records(split_lines(file), defaults))
+    try:
+        with open_regular(path) as file:
+            records = list(read_records(split_lines(file), defaults))
+    except OSError as error:
+        raise UsageError(str(path), f"can't be read ({error.strerror or error})") from error
     if not records:
         raise UsageError(str(path), 'holds no request; a line is {"prompt": …, "max_tokens": …}')
     found = []

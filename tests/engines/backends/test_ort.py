@@ -24,6 +24,15 @@ def run_python(code: str, *arguments: str) -> str:
     return process.stdout + process.stderr
 
 
+def test_onnxruntime_collects_no_facts_for_its_maker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")  # which this process has set
+    assert run_python("import skipdec; skipdec.use_shared_thread_pool(1)") == ""
+    assert not list(tmp_path.iterdir())
+
+
 def test_shared_pool_is_idempotent_and_refuses_another_size() -> None:
     output = run_python(
         "import skipdec\n"

@@ -210,7 +210,7 @@ def test_a_file_has_all_fields_and_options_override_it(
         ("data: {a: 1, a: 2}", "a.yaml", "{file} | is not YAML: 'a' is given twice; leave one"),
         ("jobs: !!map [1]", "a.yaml", "{file} | is not YAML: expected a mapping node"),
         ("jobs: !!python/object:os.system {}", "a.yaml", "{file} | is not YAML: could not"),
-        ("#" * (1 << 20) + "\n", "a.yml", "{file} | is larger than the 1,048,576 bytes"),
+        ("#" * (1 << 20) + "\n", "a.yml", "{file} | is larger than 1,048,576 bytes, the limit"),
         ("jobs = ", "a.toml", "{file} | is not TOML: Invalid value"),
         ("{}", "a.json", "{file} | ends in '.json'; allowed: .yaml, .yml, .toml"),
     ],
@@ -224,9 +224,16 @@ def test_what_is_wrong_with_a_file_is_said_by_file_and_key(
     assert f"error: {problem.format(file=file)}" in result.stderr
 
 
-def test_a_missing_argument_and_a_missing_file_are_refused(tmp_path: Path) -> None:
-    file = written(tmp_path, "")
-    assert "Missing argument" in run("--config", file)[0].stderr
-    assert f"error: {tmp_path / 'no.yaml'} | no such file" in (
-        run("--config", str(tmp_path / "no.yaml"))[0].stderr
-    )
+def test_a_missing_argument_is_refused(tmp_path: Path) -> None:
+    assert "Missing argument" in run("--config", written(tmp_path, ""))[0].stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("no.yaml", "No such file or directory"), ("folder.yaml", "is a directory")],
+)
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str, problem: str) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    result, _ = run("here", "--config", str(tmp_path / name))
+    assert result.exit_code == 2
+    assert f"error: {tmp_path / name} | can't be read ({problem}" in result.stderr

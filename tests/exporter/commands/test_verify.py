@@ -24,3 +24,22 @@ def test_json_is_printed_of_a_failure_too(tmp_path: Path, is_whole: bool) -> Non
     if not is_whole:
         assert weights.name in str(document["error"]["problems"])
         assert weights.name in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--draft-layer", "nowhere"], "draft_layer"),
+        (["--ranges", "nowhere"], "ranges"),
+        (["--atol", "5"], "atol"),
+        (["--load-format", "dummy"], "load_format"),
+    ],
+)
+def test_options_of_a_comparison_are_refused_without_a_reference(
+    tmp_path: Path, options: list[str], name: str
+) -> None:
+    path = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path
+    result = run("verify", path, *options)
+    assert result.exit_code == 2
+    assert name.replace("_", "-") in result.stderr or f"`{name}`" in result.stderr
+    assert "give --reference MODEL, or leave it out" in result.stderr
