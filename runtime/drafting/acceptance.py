@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 _IMAGINED = 4.0  # tries at the prior that each class of evidence begins with
 _MEMORY = 0.99  # of a class, per token that was tried
@@ -11,6 +12,24 @@ _STALE = 128  # passes without a guess that was checked, behind which a drafter 
 _RETRIED, _HOPE = 1.0, 0.8  # imagined tries then, few, so that failures end it at once; and share
 _ROW_IMAGINED = 4.0  # tokens that held as expected, with which a row begins
 _MOST_SHARE = 0.98  # a row that was lucky may be wrong next
+
+
+_CONFIDENCES = 8  # classes of the probability that a draft gives its guess
+
+UNKNOWN = 0
+"""The class of a guess that layers have not made yet: all of theirs that were checked."""
+
+LAYER_PRIORS = (0.5, *((one + 0.5) / _CONFIDENCES for one in range(_CONFIDENCES)))
+"""Shares of layers' guesses that are expected to hold: of any, then by `confidence_class`."""
+
+
+def confidence_class(probability: float) -> int:
+    """Return the class of a guess to which the draft gives ``probability``.
+
+    >>> confidence_class(0.1), confidence_class(0.5), confidence_class(1.0)
+    (1, 5, 8)
+    """
+    return 1 + int(min(probability, 0.999) * _CONFIDENCES) if probability > 0 else 1
 
 
 @dataclass(frozen=True)
@@ -22,11 +41,6 @@ class Guesses:
 
     tokens: Sequence[int] = ()
     evidence: Sequence[int] = ()
-
-    @classmethod
-    def alike(cls, tokens: Sequence[int]) -> Guesses:
-        """Return guesses of one class."""
-        return cls(tokens, (0,) * len(tokens))
 
     def first(self, count: int) -> Guesses:
         """Return the first ``count`` guesses."""
@@ -54,13 +68,15 @@ class SourceAcceptance:
 
     A class begins with 4 imagined tries at its prior, and recent tries count most. What was learned
     is forgotten behind 128 passes without a guess that was checked, so that the drafter is tried
-    again: each class begins with 1 imagined try at 0.8 then.
+    again: each class begins with 1 imagined try at 0.8 then. A class of layers' guesses of which
+    none was checked for as long begins with 1 imagined try at its prior.
     """
 
     def __init__(self, source: str, priors: Sequence[float], draft_prior: float = 0.0) -> None:
         """``draft_prior``: a draft step's cost, in passes over one token, until it is measured."""
         self.source = source
         self.draft_prior = draft_prior
+        self._priors = priors
         self._begin(_IMAGINED, priors)
 
     @property
@@ -85,22 +101,42 @@ class SourceAcceptance:
             sums.append(total)
         return sums
 
+    def chance(self, evidence: Sequence[int]) -> float:
+        """Return the chance that guesses of these classes all hold.
+
+        Worked: classes that hold with 0.8 and 0.5: 0.4.
+        """
+        return prod(map(self.share, evidence))
+
     def add(self, evidence: Sequence[int], held: int, row: RowResults) -> None:
         """Count guesses that were checked: of ``evidence`` the first ``held`` held."""
         self._idle = 0
         for index, one in enumerate(evidence):
-            row.expected += self.share(one)
-            self._tried[one] = self._tried[one] * _MEMORY + 1.0
-            self._held[one] = self._held[one] * _MEMORY + (index < held)
+            row.expected += self.share(UNKNOWN if self.runs_layers else one)
+            for counted in {UNKNOWN, one} if self.runs_layers else {one}:
+                self._unchecked[counted] = 0
+                self._tried[counted] = self._tried[counted] * _MEMORY + 1.0
+                self._held[counted] = self._held[counted] * _MEMORY + (index < held)
         row.held += held
 
     def count_pass(self) -> None:
         """Count a pass, in which guesses may have been checked or not."""
         self._idle += 1
         if self._idle >= _STALE:
-            self._begin(_RETRIED, [_HOPE] * len(self._tried))
+            self._begin(_RETRIED, [_HOPE] * len(self._priors))
+        elif self.runs_layers:
+            self._forget_unchecked()
+
+    def _forget_unchecked(self) -> None:
+        """Let classes begin anew of which nothing was checked: those that were not worth it."""
+        for one, prior in enumerate(self._priors):
+            self._unchecked[one] += 1
+            if self._unchecked[one] >= _STALE:
+                self._unchecked[one] = 0
+                self._tried[one], self._held[one] = _RETRIED, _RETRIED * prior
 
     def _begin(self, imagined: float, priors: Sequence[float]) -> None:
         self._tried = [imagined] * len(priors)
         self._held = [imagined * prior for prior in priors]
         self._idle = 0  # passes since a guess was checked
+        self._unchecked = [0] * len(priors)  # and since one of the class was

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .acceptance import RowResults, SourceAcceptance
+from .acceptance import UNKNOWN, Guesses, RowResults, SourceAcceptance
 from .costs import PassCosts
 
 _LEAST_GAIN = 1.03
@@ -21,7 +21,8 @@ _MOST_SPARE = 4.0  # of what they gained, kept for passes that gain nothing
 class Offer:
     """What a drafter offers a row: the evidence for each guess, and what came of earlier ones.
 
-    A drafter that runs layers has not guessed yet: its evidence is 0 for each token it may draft.
+    A drafter that runs layers has not guessed yet: its evidence is UNKNOWN for each token that it
+    may draft.
     """
 
     evidence: Sequence[int]
@@ -36,7 +37,8 @@ RowOffers = Mapping[int, Offer]
 class Choice:
     """What rows draft in a pass: up to ``count`` tokens, each of the drafter in ``sources``.
 
-    ``sources`` has for each row the index of its drafter, or None.
+    ``sources`` has for each row the index of its drafter, or None. Layers draft as many as
+    `DraftPolicy.goes_on` says instead.
     """
 
     count: int = 0
@@ -56,6 +58,10 @@ class DraftPolicy:
     (1.62), four steps 4.10 for 1.96 (2.09), seven 5.70 for 2.68 (2.13): layers draft seven. At a
     row whose n-grams hold with 0.95, seven yield 6.73 for 1.28.
 
+    Layers know after each step how probable they find their guess. They draft on, and a pass
+    checks what they drafted, as long as the chance that the next token holds is more than its cost
+    times that gain.
+
     Nothing is drafted for a row whose best gain is below 1.03. A drafter of which nothing was
     checked for 128 passes is expected to hold with 0.8, and drafts again where that would gain.
 
@@ -71,6 +77,7 @@ class DraftPolicy:
         self._costs = costs
         self._spare = _FIRST_CREDIT  # passes over one token per row that drafts may cost
         self._is_pausing = False
+        self._gain = 1.0  # expected of what was chosen last
         self._last = 0  # the number of drafts that was chosen last
 
     def pauses(self) -> bool:
@@ -110,6 +117,7 @@ class DraftPolicy:
         slopes = {count: self._costs.slope(num_rows, count) for count in _CHOICES}
         free = [index for index, one in enumerate(self.sources) if not one.runs_layers]
         highest, best = 0.0, Choice()
+        self._gain = 1.0
         for paid in (None, *(i for i, one in enumerate(self.sources) if one.runs_layers)):
             asked, step = free, 0.0
             if paid is not None:
@@ -127,11 +135,51 @@ class DraftPolicy:
                 gain = (num_rows + held) / num_rows / cost
                 if gain < _LEAST_GAIN or (paid is not None and paid not in sources):
                     continue
-                gain *= _STAYING if count == self._last else 1.0
-                if gain > highest:
-                    highest, best = gain, Choice(count, sources)
+                stays = _STAYING if count == self._last else 1.0
+                if gain * stays > highest:
+                    highest, best, self._gain = gain * stays, Choice(count, sources), gain
         self._last = best.count or self._last
         return best
+
+    def goes_on(self, source: int, drafted: Sequence[Guesses], num_rows: int) -> bool:
+        """Return whether layers should draft a further token, behind ``drafted``, equally long.
+
+        These are the guesses of rows that can use one. Its chance to hold is that of all before it
+        times the share of the drafter's guesses. Those of all rows count, as one draft step serves
+        them together.
+        """
+        one = self.sources[source]
+        ahead = len(drafted[0].tokens)
+        step = self._costs.draft_cost(one.source, num_rows, one.draft_prior)
+        longer = self._longer(num_rows, ahead + 1)
+        if longer + (ahead + 1) * step > self._spare:
+            return False
+        cost = max(0.0, longer - self._longer(num_rows, ahead)) + step
+        chance = self._held(source, drafted, ahead) * one.share(UNKNOWN)
+        return chance > self._gain * cost * num_rows
+
+    def worth_checking(self, source: int, drafted: Sequence[Guesses], num_rows: int) -> int:
+        """Return how many of each row's drafted tokens a pass should check."""
+        best, most, held = 0, 0.0, 0.0
+        for count in range(1, max(len(guesses.tokens) for guesses in drafted) + 1):
+            held += self._held(source, drafted, count)
+            worth = held - self._gain * self._longer(num_rows, count) * num_rows
+            if worth > most:
+                best, most = count, worth
+        return best
+
+    def _longer(self, num_rows: int, count: int) -> float:
+        """Return what ``count`` further tokens of a row cost, in passes over one token."""
+        return count * self._costs.slope(num_rows, count) if count else 0.0
+
+    def _held(self, source: int, drafted: Sequence[Guesses], count: int) -> float:
+        """Return how many ``count``-th tokens of the rows are expected to hold."""
+        one = self.sources[source]
+        return sum(
+            one.chance(guesses.evidence[:count])
+            for guesses in drafted
+            if len(guesses.tokens) >= count
+        )
 
 
 def _assigned(

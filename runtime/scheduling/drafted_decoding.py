@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from ..drafting.acceptance import Guesses
+from ..drafting.acceptance import UNKNOWN, Guesses
 from ..drafting.config import DraftConfig, DraftPart
 from ..drafting.memory import DraftMemory
 from ..drafting.policy import Offer
@@ -17,7 +17,7 @@ from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.logits import StepLogits
 from ..tokens.outputs import StreamDelta
 from .decoding import Decoding, OrdinaryDecoding, fed
-from .drafters import Drafter, LookupDrafter, OwnDrafter, RowDrafts, room_of
+from .drafters import Drafter, GoesOn, LookupDrafter, OwnDrafter, RowDrafts, room_of
 from .layer_drafter import LayerDrafter, TrainedDrafter
 from .loaded_bundle import LoadedBundle, RunningBatchConfig
 from .running_request import Row
@@ -218,7 +218,7 @@ class DraftedDecoding(Decoding):
         for index, drafter in enumerate(self._drafters):
             if drafter.runs_layers:
                 lengths = [drafter.reach(one.row, most) for one in open_rows]
-                evidence: list[Sequence[int]] = [(0,) * length for length in lengths]
+                evidence: list[Sequence[int]] = [(UNKNOWN,) * length for length in lengths]
             else:
                 guesses = self._propose(index, open_rows, most)
                 for one, row_guesses in zip(open_rows, guesses, strict=True):
@@ -228,7 +228,6 @@ class DraftedDecoding(Decoding):
                 if classes:
                     row_offers[index] = Offer(classes, one.of_source(drafter.source))
         choice = self._policy.choose(offers, num_rows)
-        self._drafting = choice.count
         found: dict[int, _Drafted] = {}
         for index, drafter in enumerate(self._drafters):
             able = [
@@ -236,18 +235,33 @@ class DraftedDecoding(Decoding):
                 for one, source in zip(open_rows, choice.sources, strict=False)
                 if source == index
             ]
-            if able and drafter.runs_layers:
-                guesses = self._propose(index, able, choice.count)
+            if not able:
+                continue
+            if drafter.runs_layers:
+                guesses = self._draft_on(index, able, num_rows)
             else:
+                self._drafting = max(self._drafting, choice.count)
                 guesses = [proposed[one.row.number, index].first(choice.count) for one in able]
             for one, row_guesses in zip(able, guesses, strict=True):
                 if row_guesses.tokens:
                     found[one.row.number] = _Drafted(index, row_guesses)
         return found
 
-    def _propose(self, index: int, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+    def _draft_on(self, index: int, rows: Sequence[RowDrafts], num_rows: int) -> list[Guesses]:
+        """Return what layers draft for rows: as many tokens as pay."""
+        policy = self._policy
+        drafted = self._propose(
+            index, rows, self._config.tokens, lambda each: policy.goes_on(index, each, num_rows)
+        )
+        self._drafting = max(self._drafting, *(len(one.tokens) for one in drafted))
+        count = policy.worth_checking(index, drafted, num_rows)
+        return [guesses.first(count) for guesses in drafted]
+
+    def _propose(
+        self, index: int, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
+    ) -> list[Guesses]:
         """Return guesses for which rows have room, up to the first outside the vocabulary."""
-        proposed = self._drafters[index].propose(rows, most)
+        proposed = self._drafters[index].propose(rows, most, goes_on)
         return [
             self._valid(guesses.first(min(most, room_of(one.row))))
             for one, guesses in zip(rows, proposed, strict=True)

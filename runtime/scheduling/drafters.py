@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from typing_extensions import override
@@ -11,6 +11,9 @@ from typing_extensions import override
 from ..drafting.acceptance import Guesses, RowResults
 from ..drafting.ngrams import LOOKUP_PRIORS, OWN_PRIORS, LookupIndex, NGramTable, NGramTables
 from .running_request import Row
+
+GoesOn = Callable[[Sequence[Guesses]], bool]
+"""Returns whether a further draft step pays, behind the guesses so far of rows that can use one."""
 
 
 @dataclass(eq=False)
@@ -69,8 +72,13 @@ class Drafter(ABC):
         return most
 
     @abstractmethod
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-        """Return up to ``most`` tokens for each row, none where it knows nothing."""
+    def propose(
+        self, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
+    ) -> list[Guesses]:
+        """Return up to ``most`` tokens for each row, none where it knows nothing.
+
+        One that runs layers stops when ``goes_on`` returns False for the guesses so far.
+        """
 
     def learn(self, row: RowDrafts) -> None:  # noqa: B027  (most drafters learn nothing)
         """Take the row's tokens from ``row.learned`` on, which were accepted."""
@@ -93,7 +101,9 @@ class OwnDrafter(Drafter):
         self._per_client = per_client
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+    def propose(
+        self, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
+    ) -> list[Guesses]:
         return [self._table(row).propose(row.tokens, most) for row in rows]
 
     @override
@@ -113,5 +123,7 @@ class LookupDrafter(Drafter):
     priors = LOOKUP_PRIORS
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+    def propose(
+        self, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
+    ) -> list[Guesses]:
         return [row.index.propose(row.tokens, most) for row in rows]

@@ -7,15 +7,17 @@ from functools import cached_property
 
 from typing_extensions import override
 
-from ..drafting.acceptance import Guesses
+from ..drafting.acceptance import LAYER_PRIORS, Guesses, confidence_class
 from ..drafting.costs import PassCosts
 from ..schedule import LayerPlan
 from ..stitching.loaded import EngineLock
 from ..stitching.protocol import DraftRow
 from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.logits import StepLogits
-from .drafters import Drafter, RowDrafts, room_of
+from .drafters import Drafter, GoesOn, RowDrafts, room_of
 from .running_request import Row
+
+_Draft = tuple[list[int], list[int]]  # a row's drafted tokens, and the class of each
 
 
 class LayerDrafter(Drafter):
@@ -26,8 +28,10 @@ class LayerDrafter(Drafter):
     is used up, and drafts of sampled texts hold far more often.
 
     It drafts for rows whose own plan has these layers and stays as it is over all drafted tokens,
-    so that the pass behind it overwrites all keys and values that the draft has written.
+    so that passes overwrite all keys and values that the draft has written, before they read them.
     """
+
+    priors = LAYER_PRIORS
 
     def __init__(
         self,
@@ -58,31 +62,33 @@ class LayerDrafter(Drafter):
         return self._steps
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-        proposed: list[list[int]] = [[] for _ in rows]
-        waiting = [
-            (one.row, tokens, self.reach(one.row, most))
-            for one, tokens in zip(rows, proposed, strict=True)
-        ]
+    def propose(
+        self, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
+    ) -> list[Guesses]:
+        drafts: list[_Draft] = [([], []) for _ in rows]
+        proposed = [Guesses(*draft) for draft in drafts]
+        reaches = [self.reach(one.row, most) for one in rows]
         with self._engines.step():
-            for ahead in range(most):
-                waiting = [one for one in waiting if one[2] > ahead]
-                if not waiting:
+            for ahead in range(max(reaches)):
+                able = [index for index, reach in enumerate(reaches) if reach > ahead]
+                if ahead and goes_on and not goes_on([proposed[index] for index in able]):
                     break
-                self._step([(row, tokens) for row, tokens, _ in waiting], ahead)
-        return [Guesses.alike(tokens) for tokens in proposed]
+                self._step([(rows[index].row, drafts[index]) for index in able], ahead)
+        return proposed
 
-    def _step(self, rows: Sequence[tuple[Row, list[int]]], ahead: int) -> None:
-        """Add to each row's tokens the one ``ahead`` tokens behind its next."""
+    def _step(self, rows: Sequence[tuple[Row, _Draft]], ahead: int) -> None:
+        """Add to each row's draft the token ``ahead`` tokens behind its next."""
         start = self._engines.clock()
         logits = self._draft(
             [
-                DraftRow(row.number, (tokens or row.token_ids)[-1], row.num_positions + len(tokens))
-                for row, tokens in rows
+                DraftRow(row.number, (tokens or row.token_ids)[-1], row.num_positions + ahead)
+                for row, (tokens, _) in rows
             ]
         )
-        for index, (row, tokens) in enumerate(rows):
-            tokens.append(logits.propose(index, row.sampler, ahead))
+        for index, (row, (tokens, classes)) in enumerate(rows):
+            token_id = logits.propose(index, row.sampler, ahead)
+            tokens.append(token_id)
+            classes.append(confidence_class(logits.probability(index, token_id)))
         self._steps += 1
         self._costs.add_draft(
             self.source,

@@ -199,10 +199,10 @@ class SlotStitcher(ABC):
         """Run one token of each row through the layers of ``plan``, to guess what follows.
 
         Each row must reside in these layers, and ``position`` be behind what is written of it.
-        Nobody leaves a layer and lengths stay, so the next pass, in which the row runs at least
-        these layers, overwrites the keys and values of the draft. Rows that do not draft keep
-        theirs. Returns the logits of the rows in the given order, valid until the next call: of
-        the tokens that the bundle's narrow head scores, if it has one.
+        Nobody leaves a layer and lengths stay, so the next passes, in which the row runs at least
+        these layers, overwrite the keys and values of the draft before they read them. Rows that
+        do not draft keep theirs. Returns the logits of the rows in the given order, valid until the
+        next call: of the tokens that the bundle's narrow head scores, if it has one.
 
         Raises UsageError, before anything has changed, for tokens that cannot be fed.
         """

@@ -25,6 +25,13 @@ class StepLogits(ABC):
     def propose(self, row: int, sampler: Sampler, index: int) -> int:
         """Let ``sampler`` propose its ``index``-th next token from the logits of ``row``."""
 
+    @abstractmethod
+    def probability(self, row: int, token_id: int) -> float:
+        """Return the probability of a proposed token by the logits of ``row``, at temperature 1.
+
+        It is that among the tokens whose logits are at hand, NaN where these are not numbers.
+        """
+
 
 @dataclass(frozen=True)
 class HostLogits(StepLogits):
@@ -40,6 +47,10 @@ class HostLogits(StepLogits):
     def propose(self, row: int, sampler: Sampler, index: int) -> int:
         return sampler.propose(self.logits[row], index)
 
+    @override
+    def probability(self, row: int, token_id: int) -> float:
+        return _probability(self.logits[row], token_id)
+
 
 @dataclass(frozen=True)
 class KeptLogits(HostLogits):
@@ -50,6 +61,10 @@ class KeptLogits(HostLogits):
     @override
     def propose(self, row: int, sampler: Sampler, index: int) -> int:
         return sampler.propose(self.logits[row], index, self.token_ids)
+
+    @override
+    def probability(self, row: int, token_id: int) -> float:
+        return _probability(self.logits[row], int(np.searchsorted(self.token_ids, token_id)))
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,10 @@ class SharedLogits(StepLogits):
     @override
     def propose(self, row: int, sampler: Sampler, index: int) -> int:
         return self.logits.propose(self.indices[row], sampler, index)
+
+    @override
+    def probability(self, row: int, token_id: int) -> float:
+        return self.logits.probability(self.indices[row], token_id)
 
 
 @dataclass(frozen=True)
@@ -104,6 +123,11 @@ class CandidateLogits(StepLogits):
         token_id = sampler.propose_candidates(self._candidates(row), index)
         return sampler.propose(self.fetch(row), index) if token_id is None else token_id
 
+    @override
+    def probability(self, row: int, token_id: int) -> float:
+        found = np.flatnonzero(self.top_token_ids[row] == token_id)
+        return _probability(self.top_logits[row], int(found[0])) if len(found) else 0.0
+
     def of_rows(self, rows: Sequence[int]) -> CandidateLogits:
         """Return the logits of some rows, in the given order."""
         return CandidateLogits(
@@ -119,3 +143,12 @@ class CandidateLogits(StepLogits):
             self.top_token_ids[row],
             complete=self.top_logits.shape[1] == self.vocab_size,
         )
+
+
+def _probability(logits: Array, index: int) -> float:
+    """Return the softmax of ``logits`` [N] at ``index``; NaN if the highest is not finite."""
+    best = logits.max()
+    if not np.isfinite(best):
+        return float("nan")
+    weights = np.exp(logits - best)
+    return float(weights[index] / weights.sum())

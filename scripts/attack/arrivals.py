@@ -36,8 +36,14 @@ from libskipdec.arrivals import NativeEngine, compare, draw_lines, find_program
 from skipdec import EngineStats, Generator, RunningBatch, SamplingParams
 from skipdec.engines.backends.device import DeviceMemory
 from skipdec.engines.memory import DeviceBuffer, HostMemory
-from skipdec.runtime.drafting.acceptance import Guesses
-from skipdec.runtime.scheduling.drafters import Drafter, LookupDrafter, OwnDrafter, RowDrafts
+from skipdec.runtime.drafting.acceptance import UNKNOWN, Guesses
+from skipdec.runtime.scheduling.drafters import (
+    Drafter,
+    GoesOn,
+    LookupDrafter,
+    OwnDrafter,
+    RowDrafts,
+)
 from skipdec.runtime.scheduling.layer_drafter import LayerDrafter
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.tokens.outputs import RequestOutput
@@ -98,15 +104,18 @@ def _make_half_right(texts: _Texts, chance: random.Random) -> None:
         """Return what the row writes next; each token is wrong with a probability of 0.2."""
         alone = texts[row.request.prompt_token_ids, row.request.params.seed]
         tokens = alone.outputs[row.output_index].token_ids[len(row.token_ids) :][:most]
-        return Guesses.alike([token if chance.random() < 0.8 else 7 for token in tokens])
+        guessed = [token if chance.random() < 0.8 else 7 for token in tokens]
+        return Guesses(guessed, (UNKNOWN,) * len(guessed))
 
     def half_right(kind: type[Drafter]) -> Callable[..., list[Guesses]]:
         propose = kind.propose
 
-        def proposed(self: Drafter, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+        def proposed(
+            self: Drafter, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None
+        ) -> list[Guesses]:
             return [
                 guesses if chance.random() < 0.5 else right(one.row, most)
-                for one, guesses in zip(rows, propose(self, rows, most), strict=True)
+                for one, guesses in zip(rows, propose(self, rows, most, goes_on), strict=True)
             ]
 
         return proposed

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from skipdec.runtime.drafting.acceptance import RowResults, SourceAcceptance
+from skipdec.runtime.drafting.acceptance import (
+    LAYER_PRIORS,
+    UNKNOWN,
+    Guesses,
+    RowResults,
+    SourceAcceptance,
+    confidence_class,
+)
 from skipdec.runtime.drafting.costs import PassCosts
 from skipdec.runtime.drafting.policy import Choice, DraftPolicy, Offer
 
@@ -113,6 +120,87 @@ def test_draft_steps_that_cost_too_much_are_not_taken() -> None:
     assert choose(policy_of(costs, [0.5], 0.6), {ENDS: LONG}).count == 0
 
 
+def drafting_layers(slope: float, step: float, rows: int = 1) -> DraftPolicy:
+    """Return a policy of layers whose guesses hold half the time, behind a choice that gains."""
+    layers = holding("trained", LAYER_PRIORS, step)
+    policy = earned(DraftPolicy([layers], flat_costs(slope, rows)))
+    assert choose(policy, *[{0: (UNKNOWN,) * 7}] * rows).count > 0
+    return policy
+
+
+def confident(*probabilities: float) -> Guesses:
+    return Guesses((5,) * len(probabilities), [confidence_class(one) for one in probabilities])
+
+
+def test_layers_draft_on_while_they_are_sure_of_their_guesses() -> None:
+    """A token more costs 0.1, of a gain of 1.4; half of all guesses hold."""
+    policy = drafting_layers(0.05, 0.05)
+    assert policy.goes_on(0, [confident(0.9)], 1)
+    assert policy.goes_on(0, [confident(0.9, 0.9, 0.9)], 1)
+    assert not policy.goes_on(0, [confident(0.9, 0.2)], 1)
+    assert not policy.goes_on(0, [confident(0.1)], 1)
+
+
+def test_a_pass_checks_only_guesses_whose_chance_is_worth_it() -> None:
+    policy = drafting_layers(0.2, 0.02)
+    assert policy.worth_checking(0, [confident(0.9, 0.9)], 1) == 2
+    assert policy.worth_checking(0, [confident(0.9, 0.1)], 1) == 1
+    assert policy.worth_checking(0, [confident(0.1, 0.9)], 1) == 0
+
+
+def test_rows_draft_on_together() -> None:
+    """A step serves both, and one of them alone is not worth it."""
+    policy = drafting_layers(0.15, 0.15, rows=2)
+    assert policy.goes_on(0, [confident(0.99), confident(0.99)], 2)
+    assert not policy.goes_on(0, [confident(0.99), confident(0.01)], 2)
+    assert policy.worth_checking(0, [confident(0.99), confident()], 2) == 1
+
+
+def test_layers_draft_no_more_than_may_be_lost() -> None:
+    policy = drafting_layers(0.05, 0.05)
+    policy._spare = 0.15
+    assert not policy.goes_on(0, [confident(0.9)], 1)
+
+
+def test_a_class_that_was_not_worth_checking_is_tried_again() -> None:
+    source = holding("trained", LAYER_PRIORS, 0.1)
+    sure, unsure = confident(0.95).evidence, confident(0.55).evidence
+    for _ in range(50):
+        source.add(unsure, 0, RowResults())
+    for _ in range(128):
+        assert source.share(unsure[0]) < 0.1
+        source.add(sure, 1, RowResults())
+        source.count_pass()
+    assert source.share(unsure[0]) == LAYER_PRIORS[unsure[0]]
+
+
+def test_a_long_draft_is_checked_where_its_first_token_alone_is_not_worth_it() -> None:
+    """The first token makes a pass 0.6 longer, each further one 0.02."""
+    costs = costs_of({1: 1.0} | {tokens: 1.56 + 0.02 * tokens for tokens in range(2, 9)})
+    policy = earned(DraftPolicy([holding("trained", LAYER_PRIORS, 0.02)], costs))
+    choose(policy, {0: (UNKNOWN,) * 7})
+    assert policy.worth_checking(0, [confident(0.9)], 1) <= 1
+    assert policy.worth_checking(0, [confident(*[0.95] * 5)], 1) == 5
+    assert policy.worth_checking(0, [confident(*[0.3] * 5)], 1) == 0
+
+
+def test_what_held_is_learned_by_confidence_and_for_all() -> None:
+    source = holding("trained", LAYER_PRIORS, 0.1)
+    for _ in range(200):
+        source.add(confident(0.9, 0.3).evidence, 1, RowResults())  # the second is wrong
+    assert source.share(confidence_class(0.9)) > 0.95
+    assert source.share(confidence_class(0.3)) < 0.05
+    assert source.share(UNKNOWN) == pytest.approx(0.5, abs=0.05)
+    assert source.chance(confident(0.9, 0.3).evidence) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("probability", "expected"), [(float("nan"), 1), (0.0, 1), (0.3, 3), (0.99, 8), (1.0, 8)]
+)
+def test_classes_of_confidence_are_eighths(probability: float, expected: int) -> None:
+    assert confidence_class(probability) == expected
+
+
 def test_shares_follow_what_held_with_this_evidence() -> None:
     source = holding("own", [0.5, 0.5])
     for _ in range(200):
@@ -161,7 +249,7 @@ def test_drafts_that_never_hold_cost_at_most_3_percent(
 ) -> None:
     """Costs are not known before, and searching for guesses costs something, too."""
     costs, total = PassCosts(), 0.0
-    policy = DraftPolicy([holding("own", [0.6]), holding("ends:3", [0.8], 0.2)], costs)
+    policy = DraftPolicy([holding("own", [0.6]), holding("ends:3", LAYER_PRIORS, 0.2)], costs)
     for _ in range(num_passes):
         if policy.pauses():
             total += 1
@@ -171,12 +259,17 @@ def test_drafts_that_never_hold_cost_at_most_3_percent(
             total += 1
             continue
         choice, steps = choose(policy, {OWN: LONG, ENDS: LONG}), 0.0
-        if choice.count:
-            source = policy.sources[choice.sources[0] or 0]
-            steps = 0.2 * choice.count * source.runs_layers
-            source.add((0,), 0, RowResults())
-            costs.add_pass(1, choice.count + 1, longer[choice.count] + searching)
-        seconds = longer[choice.count] + searching + steps
+        fed = LONG[: choice.count]
+        if choice.count and choice.sources == [ENDS]:
+            drafted = confident(0.9)
+            while len(drafted.tokens) < 7 and policy.goes_on(ENDS, [drafted], 1):
+                drafted = confident(*[0.9] * (len(drafted.tokens) + 1))
+            steps = 0.2 * len(drafted.tokens)
+            fed = drafted.evidence[: policy.worth_checking(ENDS, [drafted], 1)]
+        if fed:
+            policy.sources[choice.sources[0] or 0].add(fed[:1], 0, RowResults())
+            costs.add_pass(1, len(fed) + 1, longer[len(fed)] + searching)
+        seconds = longer[len(fed)] + searching + steps
         policy.count_pass(1, 1, seconds)
         total += seconds
     assert total <= 1.03 * num_passes

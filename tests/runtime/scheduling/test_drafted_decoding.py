@@ -20,7 +20,7 @@ from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.drafting.config import DraftConfig, DraftPart
 from skipdec.runtime.drafting.memory import DraftMemory
 from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
-from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts
+from skipdec.runtime.scheduling.drafters import Drafter, GoesOn, RowDrafts
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
@@ -69,16 +69,18 @@ class RandomDrafter(Drafter):
         self._random = Random(seed)
 
     @override
-    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-        return [Guesses.alike(self._guesses(one)) for one in rows]
+    def propose(
+        self, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
+    ) -> list[Guesses]:
+        return [self._guesses(one) for one in rows]
 
-    def _guesses(self, drafts: RowDrafts) -> list[int]:
+    def _guesses(self, drafts: RowDrafts) -> Guesses:
         row = drafts.row
         right = self._texts[row.number][len(row.token_ids) :][: self._random.randrange(9)]
         guesses = [*right, *self._random.choices([0, 5, -1, 10**6], k=self._random.randrange(4))]
         if guesses and self._random.random() < 0.3:
             guesses[self._random.randrange(len(guesses))] = 7
-        return guesses
+        return Guesses(guesses, (0,) * len(guesses))
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -117,7 +117,7 @@ def _drafts_beyond_the_end(monkeypatch: Monkey) -> None:
 def _gives_drafts_to_other_rows(monkeypatch: Monkey) -> None:
     propose = LayerDrafter.propose
     monkeypatch.setattr(
-        LayerDrafter, "propose", lambda self, rows, most: propose(self, rows, most)[::-1]
+        LayerDrafter, "propose", lambda self, rows, *rest: propose(self, rows, *rest)[::-1]
     )
 
 

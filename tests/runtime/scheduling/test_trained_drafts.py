@@ -22,8 +22,8 @@ from skipdec.engines.errors import CapacityError, UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
-from skipdec.runtime.drafting.acceptance import Guesses
-from skipdec.runtime.scheduling.drafters import RowDrafts
+from skipdec.runtime.drafting.acceptance import UNKNOWN, Guesses
+from skipdec.runtime.scheduling.drafters import GoesOn, RowDrafts
 from skipdec.runtime.scheduling.layer_drafter import TrainedDrafter
 from skipdec.runtime.stitching.protocol import DraftRow
 from skipdec.runtime.stitching.states import HeldStates
@@ -60,8 +60,10 @@ class Watch:
         propose, feed, drop = TrainedDrafter.propose, HeldStates.feed, HeldStates.drop
         watch = self
 
-        def proposing(self: TrainedDrafter, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
-            found = propose(self, rows, most)
+        def proposing(
+            self: TrainedDrafter, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None
+        ) -> list[Guesses]:
+            found = propose(self, rows, most, goes_on)
             for one, guesses in zip(rows, found, strict=True):
                 shown = watch._entries.get(one.row.number, [])
                 if guesses.tokens:
@@ -134,13 +136,16 @@ def test_rows_that_join_behind_a_long_pass_draft_beside_its_row(
         expected = generator.generate(PROMPTS, [params(), *late], schedule="full")
         text, propose = expected[0].outputs[0].token_ids, TrainedDrafter.propose
 
-        def right(self: TrainedDrafter, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+        def right(
+            self: TrainedDrafter, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None
+        ) -> list[Guesses]:
             """Propose what holds to the first row, while it is alone."""
-            found = propose(self, rows, most)
+            found = propose(self, rows, most, goes_on)
             if len(rows) > 1:
                 return found
             known = len(rows[0].row.token_ids)
-            return [Guesses.alike(list(text[known : known + 7]))]
+            following = text[known : known + 7]
+            return [Guesses(following, (UNKNOWN,) * len(following))]
 
         monkeypatch.setattr(TrainedDrafter, "propose", right)
         with generator.running_batch(draft="trained,adapt=no", schedule="full") as batch:

@@ -86,6 +86,7 @@ def test_proposals_are_those_of_all_logits_and_change_nothing(
         for index in range(4):
             wanted = expected.propose(np.roll(logits, index), index)
             assert step.propose(index, actual, index) == wanted
+            assert 0 <= step.probability(index, wanted) <= 1
         assert actual.sample(np.roll(logits, start)) == expected.sample(np.roll(logits, start))
 
 

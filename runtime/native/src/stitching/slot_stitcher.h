@@ -76,10 +76,10 @@ class SlotStitcher {
   // Runs one token of each row that runs through the layers of ``plan``, and the head on the rows
   // at the places ``drafting`` of ``rows``, each of which resides in all of these layers: their
   // logits guess their next tokens. Rows leave the layers that their own plans bypass, as in the
-  // `step` that follows, but none that ``plan`` bypasses. Lengths stay: `step` feeds the same
-  // positions again, which overwrites what the draft wrote there. Returns the logits [V] of each
-  // row that drafts, in the order of ``drafting``, valid until the next call; where a narrow
-  // head is loaded, those [N] of the tokens that it scores. ``plan`` outlives this.
+  // `step` that follows, but none that ``plan`` bypasses. Lengths stay: steps feed the same
+  // positions again, which overwrites what the draft wrote there before it is read. Returns the
+  // logits [V] of each row that drafts, in the order of ``drafting``, valid until the next call;
+  // where a narrow head is loaded, those [N] of the tokens that it scores. ``plan`` outlives this.
   const std::vector<const float*>& draft(const std::vector<StepRow>& rows,
                                          const std::vector<std::size_t>& drafting,
                                          const LayerPlan& plan);

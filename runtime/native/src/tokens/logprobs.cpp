@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tokens/drawing.h"
 
@@ -43,6 +44,14 @@ std::int64_t num_above(const float* logits, std::int64_t size, float border) {
 }
 
 }  // namespace
+
+double probability_of(const float* logits, std::int64_t size, std::int64_t index) {
+  const Drawer drawer = Drawer::greedy();
+  const std::int64_t best = drawer.draw(logits, size, 0);
+  if (best < 0) return std::numeric_limits<double>::quiet_NaN();
+  const double weight = std::exp(static_cast<double>(logits[index]) - logits[best]);
+  return weight / drawer.sum_weights(logits, size, logits[best]);
+}
 
 std::vector<Logprob> row_logprobs(const float* logits, std::int64_t size, std::int64_t token_id,
                                   std::int64_t count, const std::string& subject) {

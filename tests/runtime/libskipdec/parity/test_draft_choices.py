@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from programs import built_program
 
-from skipdec.runtime.drafting.acceptance import Guesses, RowResults
+from skipdec.runtime.drafting.acceptance import LAYER_PRIORS, UNKNOWN, Guesses, RowResults
 from skipdec.runtime.drafting.memory import DraftMemory
 from skipdec.runtime.drafting.ngrams import LOOKUP_PRIORS, OWN_PRIORS, LookupIndex
 from skipdec.runtime.drafting.policy import Offer
@@ -55,7 +55,7 @@ class Replay:
         self._costs, self._known, self._table = costs, memory.costs, memory.tables.shared()
         self._steps = {part: 0.0 if part in PRIORS else STEP for part in parts}
         sources = [
-            memory.source(part, PRIORS.get(part, (0.5,)), step)
+            memory.source(part, PRIORS.get(part, LAYER_PRIORS), step)
             for part, step in self._steps.items()
         ]
         self._policy = memory.policy(sources)
@@ -104,8 +104,8 @@ class Replay:
             "own": lambda: self._table.propose(tokens, most),
             "lookup": lambda: index.propose(tokens, most),
         }
-        layers = Guesses.alike([token + (token % 3 == 0) for token in following[:most]])
-        proposed = [by_part.get(part, lambda: layers)() for part in self._steps]
+        unknown = Guesses(following[:most], (UNKNOWN,) * most)
+        proposed = [by_part.get(part, lambda: unknown)() for part in self._steps]
         offers = {
             place: Offer(one.evidence, results[place])
             for place, one in enumerate(proposed)
@@ -115,17 +115,32 @@ class Replay:
         fed, seconds, source = Guesses(), 0.0, choice.sources[0] if choice.count else None
         if source is not None:
             fed = proposed[source].first(choice.count)
-            seconds = list(self._steps.values())[source] * len(fed.tokens)
+            if self._policy.sources[source].runs_layers:
+                fed = self._draft(source, following[:most])
+                seconds = STEP * len(fed.tokens)
+                fed = fed.first(self._policy.worth_checking(source, [fed], 1))
         held = 0
         while held < len(fed.tokens) and fed.tokens[held] == following[held]:
             held += 1
-        if source is not None:
+        if source is not None and fed.tokens:
             tried = fed.evidence[: held + 1]
             self._policy.sources[source].add(tried, held, results[source])
         self._policy.count_pass(1, held + 1, self._costs[len(fed.tokens)] + seconds)
         self.drafted += len(fed.tokens)
         self.accepted += held
         return held + 1
+
+    def _draft(self, source: int, following: Sequence[int]) -> Guesses:
+        """Draft as many tokens as pay, beside those that follow."""
+        tokens: list[int] = []
+        classes: list[int] = []
+        drafted = Guesses(tokens, classes)
+        for right in following:
+            if tokens and not self._policy.goes_on(source, [drafted], 1):
+                break
+            tokens.append(right + (right % 3 == 0))
+            classes.append(1 + right % 8)
+        return drafted
 
 
 @pytest.mark.parametrize("costs", [FLAT, STEEP], ids=["flat", "steep"])

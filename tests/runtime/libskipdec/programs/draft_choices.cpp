@@ -31,6 +31,7 @@ class Replay {
       std::vector<double> priors{0.5};
       if (is_own) priors = NGramTable::priors();
       if (is_lookup) priors = LookupIndex::priors();
+      if (kinds_.back() == kLayers) priors = layer_priors();
       policy_.add_source(SourceAcceptance(part, priors, steps_.back()));
     }
     for (int time = 0; time < kMeasured; ++time) {
@@ -83,11 +84,9 @@ class Replay {
       Guesses& guesses = proposed[part];
       if (kinds_[part] == kOwn) table_.propose(tokens, most, guesses);
       if (kinds_[part] == kLookup) index.propose(tokens, most, guesses);
-      for (std::int64_t place = 0; kinds_[part] == kLayers && place < most; ++place) {
-        const std::int64_t right = completion[written + static_cast<std::size_t>(place)];
-        guesses.add(right % 3 == 0 ? right + 1 : right, 0);
-      }
       offers.front()[part] = {guesses.evidence, &results[part]};
+      if (kinds_[part] != kLayers) continue;
+      offers.front()[part].evidence.assign(static_cast<std::size_t>(most), kUnknown);
     }
     if (most <= 0) {
       policy_.count_pass(1, 1, costs_.front());
@@ -98,14 +97,19 @@ class Replay {
     double seconds = 0;
     if (choice.count > 0) {
       const std::size_t source = *choice.sources.front();
-      fed = proposed[source];
-      fed.shorten(static_cast<std::size_t>(choice.count));
-      seconds = steps_[source] * static_cast<double>(fed.tokens.size());
+      if (kinds_[source] == kLayers) {
+        fed = draft(source, completion.begin() + static_cast<std::ptrdiff_t>(written), most);
+        seconds = steps_[source] * static_cast<double>(fed.tokens.size());
+        fed.shorten(policy_.worth_checking(source, {fed}, 1));
+      } else {
+        fed = proposed[source];
+        fed.shorten(static_cast<std::size_t>(choice.count));
+      }
     }
     seconds = costs_[fed.tokens.size()] + seconds;
     std::size_t held = 0;
     while (held < fed.tokens.size() && fed.tokens[held] == completion[written + held]) ++held;
-    if (choice.count > 0) {
+    if (!fed.tokens.empty()) {
       const std::size_t source = *choice.sources.front();
       const bool is_wrong = held < fed.tokens.size();
       policy_.source(source).add(fed.evidence, held + (is_wrong ? 1 : 0), held, results[source]);
@@ -114,6 +118,18 @@ class Replay {
     drafted += fed.tokens.size();
     accepted += held;
     return held + 1;
+  }
+
+  // Drafts as many tokens as pay, up to ``most``, beside those that follow.
+  Guesses draft(std::size_t source, TokenSpan::const_iterator following, std::int64_t most) const {
+    Guesses drafted;
+    do {
+      const std::int64_t right = *following++;
+      const auto confidence = static_cast<std::size_t>(1 + right % 8);
+      drafted.add(right % 3 == 0 ? right + 1 : right, confidence);
+    } while (static_cast<std::int64_t>(drafted.tokens.size()) < most &&
+             policy_.goes_on(source, {drafted}, 1));
+    return drafted;
   }
 
   std::vector<double> costs_, steps_;

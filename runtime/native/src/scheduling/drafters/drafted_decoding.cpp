@@ -204,7 +204,6 @@ void DraftedDecoding::draft_most_expected(const std::vector<RunningRow>& rows) {
   for (RowOffers& offers : offers_) offers.resize(drafters_.size());
   for (std::size_t drafter = 0; drafter < drafters_.size(); ++drafter) offer(drafter, rows);
   const DraftChoice choice = policy_.choose(offers_, static_cast<std::int64_t>(rows.size()));
-  drafting_ = choice.count;
   if (choice.count == 0) return;
   for (std::size_t drafter = 0; drafter < drafters_.size(); ++drafter) {
     able_.clear();
@@ -214,14 +213,26 @@ void DraftedDecoding::draft_most_expected(const std::vector<RunningRow>& rows) {
       FollowedRow& row = *open_[index].row;
       row.drafter = drafter;
       if (policy_.source(drafter).runs_layers()) continue;
+      drafting_ = std::max(drafting_, choice.count);
       row.guesses = found_[drafter][index];
       row.guesses.shorten(static_cast<std::size_t>(choice.count));
     }
-    if (able_.empty() || !policy_.source(drafter).runs_layers()) continue;
-    propose(drafter, rows, choice.count);
-    for (std::size_t index = 0; index < able_.size(); ++index) {
-      able_[index].row->guesses = proposed_[index];
-    }
+    if (!able_.empty() && policy_.source(drafter).runs_layers()) draft_on(drafter, rows);
+  }
+}
+
+// Lets layers draft for the rows of ``able_`` as many tokens as pay.
+void DraftedDecoding::draft_on(std::size_t drafter, const std::vector<RunningRow>& rows) {
+  const auto num_rows = static_cast<std::int64_t>(rows.size());
+  propose(drafter, rows, config_.tokens, [&](const std::vector<Guesses>& drafted) {
+    return policy_.goes_on(drafter, drafted, num_rows);
+  });
+  const std::size_t count = policy_.worth_checking(drafter, proposed_, num_rows);
+  for (std::size_t index = 0; index < able_.size(); ++index) {
+    Guesses& guesses = proposed_[index];
+    drafting_ = std::max(drafting_, static_cast<std::int64_t>(guesses.tokens.size()));
+    guesses.shorten(count);
+    able_[index].row->guesses = guesses;
   }
 }
 
@@ -250,12 +261,12 @@ void DraftedDecoding::offer(std::size_t drafter, const std::vector<RunningRow>& 
 // Writes to ``proposed_`` the drafter's guesses for which the rows of ``able_`` have room, up to
 // the first that the vocabulary does not have.
 void DraftedDecoding::propose(std::size_t drafter, const std::vector<RunningRow>& rows,
-                              std::int64_t most) {
+                              std::int64_t most, const GoesOn& goes_on) {
   asked_drafts_.clear();
   for (const OpenRow& able : able_) asked_drafts_.push_back(&able.row->drafts);
   proposed_.resize(std::max(proposed_.size(), able_.size()));
   for (Guesses& guesses : proposed_) guesses.clear();
-  drafters_[drafter]->propose(asked_drafts_, rows, most, proposed_);
+  drafters_[drafter]->propose(asked_drafts_, rows, most, goes_on, proposed_);
   for (std::size_t index = 0; index < able_.size(); ++index) {
     Guesses& guesses = proposed_[index];
     guesses.shorten(static_cast<std::size_t>(std::min(most, able_[index].room)));

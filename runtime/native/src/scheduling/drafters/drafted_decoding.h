@@ -61,7 +61,9 @@ class DraftedDecoding : public Decoding {
   void draft_in_order(const std::vector<RunningRow>& rows);
   void draft_most_expected(const std::vector<RunningRow>& rows);
   void offer(std::size_t drafter, const std::vector<RunningRow>& rows);
-  void propose(std::size_t drafter, const std::vector<RunningRow>& rows, std::int64_t most);
+  void draft_on(std::size_t drafter, const std::vector<RunningRow>& rows);
+  void propose(std::size_t drafter, const std::vector<RunningRow>& rows, std::int64_t most,
+               const GoesOn& goes_on = {});
   void count(const RunningRow& row, std::size_t guesses, std::int64_t accepted);
   void end_in_pause(const RunningRow& row);
   void learn(RowDrafts& drafts, const RunningRow& row);

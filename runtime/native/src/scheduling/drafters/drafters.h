@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,10 @@ inline std::int64_t room_of(const RunningRow& row) {
   return row.request->max_tokens - row.sequence->num_tokens() - 1;
 }
 
+// Returns whether a further draft step pays, behind the guesses so far of the rows that can use
+// one.
+using GoesOn = std::function<bool(const std::vector<Guesses>&)>;
+
 // Proposes tokens that may follow rows' texts; it never decides a text.
 class Drafter {
  public:
@@ -42,9 +47,11 @@ class Drafter {
   // Returns for how many tokens, up to ``most``, it may draft for the row.
   virtual std::int64_t reach(const RunningRow& /*row*/, std::int64_t most) const { return most; }
   // Writes up to ``most`` tokens for asked[i] to ``proposed[i]``, which is empty, none where it
-  // knows nothing. ``rows`` are all that run.
+  // knows nothing. ``rows`` are all that run. One that runs layers stops when ``goes_on``, if there
+  // is one, returns false.
   virtual void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
-                       std::int64_t most, std::vector<Guesses>& proposed) = 0;
+                       std::int64_t most, const GoesOn& goes_on,
+                       std::vector<Guesses>& proposed) = 0;
   // Takes the row's tokens from ``row.learned`` on, which were accepted.
   virtual void learn(const RowDrafts& /*row*/) {}
 
@@ -60,7 +67,8 @@ class OwnDrafter : public Drafter {
   std::string source() const override { return "own"; }
   std::vector<double> priors() const override { return NGramTable::priors(); }
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
-               std::int64_t most, std::vector<Guesses>& proposed) override {
+               std::int64_t most, const GoesOn& /*goes_on*/,
+               std::vector<Guesses>& proposed) override {
     for (std::size_t index = 0; index < asked.size(); ++index) {
       tables_.of(client_of(*asked[index])).propose(asked[index]->tokens, most, proposed[index]);
     }
@@ -83,7 +91,8 @@ class LookupDrafter : public Drafter {
   std::string source() const override { return "lookup"; }
   std::vector<double> priors() const override { return LookupIndex::priors(); }
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
-               std::int64_t most, std::vector<Guesses>& proposed) override {
+               std::int64_t most, const GoesOn& /*goes_on*/,
+               std::vector<Guesses>& proposed) override {
     for (std::size_t index = 0; index < asked.size(); ++index) {
       asked[index]->index.propose(asked[index]->tokens, most, proposed[index]);
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "scheduling/clock.h"
+#include "tokens/logprobs.h"
 
 namespace skipdec::runtime {
 
@@ -11,7 +12,7 @@ LayersDrafter::LayersDrafter(const DraftPart& part, SlotStitcher& stitcher, Pass
 
 void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
                             const std::vector<RunningRow>& rows, std::int64_t most,
-                            std::vector<Guesses>& proposed) {
+                            const GoesOn& goes_on, std::vector<Guesses>& proposed) {
   steps_.resize(rows.size());
   for (std::size_t index = 0; index < rows.size(); ++index) {
     steps_[index].row = rows[index].slot;
@@ -36,17 +37,20 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
     const double start = thread_seconds_now();
     waiting_.clear();
     drafting_.clear();
+    behind_.clear();
     for (std::size_t index = 0; index < asked.size(); ++index) {
       if (drafted >= windows_[index]) continue;
       waiting_.push_back(index);
       drafting_.push_back(places_[index]);
+      behind_.push_back(proposed[index]);
     }
+    if (drafted > 0 && goes_on && !goes_on(behind_)) return;
     const std::vector<const float*>& logits = stitcher_.draft(steps_, drafting_, plan_);
     for (std::size_t one = 0; one < waiting_.size(); ++one) {
       const std::size_t index = waiting_[one], place = drafting_[one];
       const Sequence& sequence = *asked[index]->row.sequence;
       const std::int64_t token = sequence.propose(logits[one], size, drafted);
-      proposed[index].add(token, 0);
+      proposed[index].add(token, confidence_class(probability_of(logits[one], size, token)));
       if (drafted + 1 == windows_[index]) continue;  // the position stays within the reserved ones
       steps_[place].tokens.front() = token;
       ++steps_[place].position;
@@ -71,11 +75,13 @@ TrainedDrafter::TrainedDrafter(const DraftPart& part, SlotStitcher& stitcher, Pa
 
 void TrainedDrafter::propose(const std::vector<RowDrafts*>& asked,
                              const std::vector<RunningRow>& rows, std::int64_t most,
-                             std::vector<Guesses>& proposed) {
+                             const GoesOn& goes_on, std::vector<Guesses>& proposed) {
+  const std::vector<std::int64_t>& ids = stitcher_.trained_token_ids();
   for (std::int64_t drafted = 0; drafted < most; ++drafted) {
     const double start = thread_seconds_now();
     waiting_.clear();
     fed_.clear();
+    behind_.clear();
     for (std::size_t index = 0; index < asked.size(); ++index) {
       const RunningRow& row = asked[index]->row;
       if (drafted >= reach(row, most)) continue;
@@ -84,14 +90,17 @@ void TrainedDrafter::propose(const std::vector<RowDrafts*>& asked,
           is_first ? row.sequence->last_token() : proposed[index].tokens.back();
       waiting_.push_back(index);
       fed_.push_back({row.slot, token, row.num_positions() + drafted});
+      behind_.push_back(proposed[index]);
     }
-    if (waiting_.empty()) return;
+    if (waiting_.empty() || (drafted > 0 && goes_on && !goes_on(behind_))) return;
     const std::vector<const float*>& logits = stitcher_.draft_trained(fed_);
     for (std::size_t one = 0; one < waiting_.size(); ++one) {
       const Sequence& sequence = *asked[waiting_[one]]->row.sequence;
-      const std::int64_t token =
-          sequence.propose(logits[one], stitcher_.trained_token_ids(), drafted);
-      proposed[waiting_[one]].add(token, 0);
+      const std::int64_t token = sequence.propose(logits[one], ids, drafted);
+      const std::int64_t index = std::lower_bound(ids.begin(), ids.end(), token) - ids.begin();
+      const double probability =
+          probability_of(logits[one], static_cast<std::int64_t>(ids.size()), index);
+      proposed[waiting_[one]].add(token, confidence_class(probability));
     }
     costs_.add_draft(source_, static_cast<std::int64_t>(rows.size()), thread_seconds_now() - start);
   }

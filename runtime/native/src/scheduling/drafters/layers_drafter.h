@@ -14,8 +14,8 @@ namespace skipdec::runtime {
 // Proposes the tokens that a row's own sampler draws from the logits of a few of its layers, with
 // the random numbers that it will draw with.
 //
-// Drafts run on the row's own caches: what they write there is overwritten by the pass that checks
-// them. So a row gets a draft only if its plan has all of these layers, and only for the tokens
+// Drafts run on the row's own caches: what they write there is overwritten by passes before they
+// read it. So a row gets a draft only if its plan has all of these layers, and only for the tokens
 // that run this plan. Rows that share a layer with one that drafts take part in its calls.
 class LayersDrafter : public Drafter {
  public:
@@ -23,9 +23,10 @@ class LayersDrafter : public Drafter {
   LayersDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs);
 
   std::string source() const override { return source_; }
+  std::vector<double> priors() const override { return layer_priors(); }
   std::int64_t reach(const RunningRow& row, std::int64_t most) const override;
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
-               std::int64_t most, std::vector<Guesses>& proposed) override;
+               std::int64_t most, const GoesOn& goes_on, std::vector<Guesses>& proposed) override;
 
  private:
   std::string source_;
@@ -37,6 +38,7 @@ class LayersDrafter : public Drafter {
   std::vector<std::int64_t> windows_;  // tokens that each asked row drafts
   std::vector<std::size_t> waiting_;   // of the asked rows, those that draft a further token
   std::vector<std::size_t> drafting_;  // the places of these
+  std::vector<Guesses> behind_;        // their guesses so far
 };
 
 // Proposes what the bundle's trained draft layer makes of the states of the rows' last pass.
@@ -49,9 +51,10 @@ class TrainedDrafter : public Drafter {
   TrainedDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs);
 
   std::string source() const override { return source_; }
+  std::vector<double> priors() const override { return layer_priors(); }
   std::int64_t reach(const RunningRow& row, std::int64_t most) const override;
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
-               std::int64_t most, std::vector<Guesses>& proposed) override;
+               std::int64_t most, const GoesOn& goes_on, std::vector<Guesses>& proposed) override;
 
  private:
   std::string source_;
@@ -59,6 +62,7 @@ class TrainedDrafter : public Drafter {
   PassCosts& costs_;
   std::vector<std::size_t> waiting_;  // of the asked rows, those that draft a further token
   std::vector<DraftRow> fed_;         // what these feed
+  std::vector<Guesses> behind_;       // their guesses so far
 };
 
 }  // namespace skipdec::runtime

@@ -17,10 +17,22 @@ struct RowResults {
   double factor() const;
 };
 
+// The class of a guess that layers have not made yet: all of theirs that were checked.
+inline constexpr std::size_t kUnknown = 0;
+
+// Returns the shares of layers' guesses that are expected to hold: of any, then by
+// `confidence_class`.
+std::vector<double> layer_priors();
+
+// Returns the class of a guess to which the draft gives ``probability``: 1 for 0.1, 5 for 0.5, 8
+// for 1.
+std::size_t confidence_class(double probability);
+
 // The share of one drafter's guesses that held, over all rows, by class of evidence. A class begins
 // with 4 imagined tries at its prior, and recent tries count most. What was learned is forgotten
 // behind 128 passes without a guess that was checked, so that the drafter is tried again: each
-// class begins with 1 imagined try at 0.8 then.
+// class begins with 1 imagined try at 0.8 then. A class of layers' guesses of which none was
+// checked for as long begins with 1 imagined try at its prior.
 class SourceAcceptance {
  public:
   // ``draft_prior``: a draft step's cost, in passes over one token, until it is measured; 0 for
@@ -36,6 +48,9 @@ class SourceAcceptance {
   // classes that hold with 0.8 and 0.5, in a new row: 0, 0.8 and 0.8 + 0.8 · 0.5 = 1.2.
   void expect(const std::vector<std::size_t>& evidence, const RowResults& row,
               std::vector<double>& sums) const;
+  // Returns the chance that the first ``count`` guesses of ``evidence`` all hold. Worked: classes
+  // that hold with 0.8 and 0.5: 0.4.
+  double chance(const std::vector<std::size_t>& evidence, std::size_t count) const;
   // Counts the first ``tried`` guesses of ``evidence``, of which the first ``held`` held.
   void add(const std::vector<std::size_t>& evidence, std::size_t tried, std::size_t held,
            RowResults& row);
@@ -43,10 +58,14 @@ class SourceAcceptance {
   void count_pass();
 
  private:
+  void count(std::size_t evidence, bool held);
+
   std::string source_;
   double draft_prior_;
+  std::vector<double> priors_;
   std::vector<double> tried_, held_;
-  std::int64_t idle_ = 0;  // passes since a guess was checked
+  std::int64_t idle_ = 0;                // passes since a guess was checked
+  std::vector<std::int64_t> unchecked_;  // and since one of the class was
 };
 
 }  // namespace skipdec::runtime

@@ -51,6 +51,7 @@ DraftChoice DraftPolicy::choose(const std::vector<RowOffers>& rows, std::int64_t
   }
   DraftChoice best;
   double highest = 0;
+  gain_ = 1;
   compare(std::nullopt, num_rows, best, highest);
   for (std::size_t source = 0; source < sources_.size(); ++source) {
     if (sources_[source].runs_layers()) compare(source, num_rows, best, highest);
@@ -60,7 +61,7 @@ DraftChoice DraftPolicy::choose(const std::vector<RowOffers>& rows, std::int64_t
 }
 
 void DraftPolicy::compare(std::optional<std::size_t> paid, std::int64_t num_rows, DraftChoice& best,
-                          double& highest) const {
+                          double& highest) {
   double step = 0;
   if (paid) {
     const SourceAcceptance& one = sources_[*paid];
@@ -80,12 +81,13 @@ void DraftPolicy::compare(std::optional<std::size_t> paid, std::int64_t num_rows
     DraftChoice found = assign(paid, count, held);
     const auto& sources = found.sources;
     const auto all = static_cast<double>(num_rows);
-    double gain = (all + held) / all / cost;
+    const double gain = (all + held) / all / cost;
     const bool is_idle = paid && std::find(sources.begin(), sources.end(), paid) == sources.end();
     if (gain < kLeastGain || is_idle) continue;
-    if (count == last_) gain *= kStaying;
-    if (gain <= highest) continue;
-    highest = gain;
+    const double stays = count == last_ ? kStaying : 1;
+    if (gain * stays <= highest) continue;
+    highest = gain * stays;
+    gain_ = gain;
     best = std::move(found);
   }
 }
@@ -113,6 +115,49 @@ DraftChoice DraftPolicy::assign(std::optional<std::size_t> paid, std::int64_t co
     held += most;
   }
   return choice;
+}
+
+bool DraftPolicy::goes_on(std::size_t source, const std::vector<Guesses>& drafted,
+                          std::int64_t num_rows) const {
+  const SourceAcceptance& one = sources_[source];
+  const std::size_t ahead = drafted.front().tokens.size();
+  const double step = costs_.draft_cost(one.source(), num_rows, one.draft_prior());
+  const double further = longer(num_rows, ahead + 1);
+  if (further + static_cast<double>(ahead + 1) * step > spare_) return false;
+  const double cost = std::max(0.0, further - longer(num_rows, ahead)) + step;
+  const double chance = held(source, drafted, ahead) * one.share(kUnknown);
+  return chance > gain_ * cost * static_cast<double>(num_rows);
+}
+
+std::size_t DraftPolicy::worth_checking(std::size_t source, const std::vector<Guesses>& drafted,
+                                        std::int64_t num_rows) const {
+  std::size_t longest = 0, best = 0;
+  for (const Guesses& guesses : drafted) longest = std::max(longest, guesses.tokens.size());
+  double most = 0, expected = 0;
+  for (std::size_t count = 1; count <= longest; ++count) {
+    expected += held(source, drafted, count);
+    const double worth = expected - gain_ * longer(num_rows, count) * static_cast<double>(num_rows);
+    if (worth <= most) continue;
+    most = worth;
+    best = count;
+  }
+  return best;
+}
+
+double DraftPolicy::longer(std::int64_t num_rows, std::size_t count) const {
+  if (count == 0) return 0;
+  const auto drafts = static_cast<std::int64_t>(count);
+  return static_cast<double>(drafts) * costs_.slope(num_rows, drafts);
+}
+
+double DraftPolicy::held(std::size_t source, const std::vector<Guesses>& drafted,
+                         std::size_t count) const {
+  double held = 0;
+  for (const Guesses& guesses : drafted) {
+    if (guesses.tokens.size() < count) continue;
+    held += sources_[source].chance(guesses.evidence, count);
+  }
+  return held;
 }
 
 }  // namespace skipdec::runtime

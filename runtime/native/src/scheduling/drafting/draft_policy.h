@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "scheduling/drafting/acceptance.h"
+#include "scheduling/drafting/ngrams/guesses.h"
 #include "scheduling/drafting/pass_costs.h"
 
 namespace skipdec::runtime {
 
 // What a drafter offers a row: the evidence for each guess, none where it proposes nothing, and
-// what came of earlier ones. A drafter that runs layers has not guessed yet: its evidence is 0 for
-// each token that it may draft.
+// what came of earlier ones. A drafter that runs layers has not guessed yet: its evidence is
+// kUnknown for each token that it may draft.
 struct Offer {
   std::vector<std::size_t> evidence;
   const RowResults* results = nullptr;
@@ -23,6 +24,7 @@ struct Offer {
 using RowOffers = std::vector<Offer>;
 
 // What rows draft in a pass: up to ``count`` tokens, each of the drafter in ``sources``, if any.
+// Layers draft as many as `DraftPolicy::goes_on` says instead.
 struct DraftChoice {
   std::int64_t count = 0;
   std::vector<std::optional<std::size_t>> sources;  // by row
@@ -39,6 +41,10 @@ struct DraftChoice {
 // 0.9 and cost 0.2 a step; a further token costs 0.04. Two n-grams yield 1.75 tokens for 1.08
 // (1.62), four steps 4.10 for 1.96 (2.09), seven 5.70 for 2.68 (2.13): layers draft seven. At a
 // row whose n-grams hold with 0.95, seven yield 6.73 for 1.28.
+//
+// Layers know after each step how probable they find their guess. They draft on, and a pass checks
+// what they drafted, as long as the chance that the next token holds is more than its cost times
+// that gain.
 //
 // Nothing is drafted for a row whose best gain is below 1.03. A drafter of which nothing was
 // checked for 128 passes is expected to hold with 0.8, and drafts again where that would gain.
@@ -61,6 +67,15 @@ class DraftPolicy {
   // Returns what ``rows`` draft in a pass of ``num_rows``, the others included. N-grams may be
   // asked together, and with them at most one drafter that runs layers.
   DraftChoice choose(const std::vector<RowOffers>& rows, std::int64_t num_rows);
+  // Returns whether layers should draft a further token, behind ``drafted``, equally long. These
+  // are the guesses of rows that can use one. Its chance to hold is that of all before it times the
+  // share of the drafter's guesses. Those of all rows count, as one draft step serves them
+  // together.
+  bool goes_on(std::size_t source, const std::vector<Guesses>& drafted,
+               std::int64_t num_rows) const;
+  // Returns how many of each row's drafted tokens a pass should check.
+  std::size_t worth_checking(std::size_t source, const std::vector<Guesses>& drafted,
+                             std::int64_t num_rows) const;
   // Counts a pass for which guesses were looked for: its tokens, and all of its time. Of a pass
   // that took long for other reasons: the guesses that held, and the search for them.
   void count_pass(std::int64_t num_rows, std::int64_t written, double seconds);
@@ -71,8 +86,12 @@ class DraftPolicy {
 
   // Replaces ``best`` by a choice of higher gain with the n-grams, and ``paid`` that runs layers.
   void compare(std::optional<std::size_t> paid, std::int64_t num_rows, DraftChoice& best,
-               double& highest) const;
+               double& highest);
   DraftChoice assign(std::optional<std::size_t> paid, std::int64_t count, double& held) const;
+  // Returns what ``count`` further tokens of a row cost, in passes over one token.
+  double longer(std::int64_t num_rows, std::size_t count) const;
+  // Returns how many ``count``-th tokens of the rows are expected to hold.
+  double held(std::size_t source, const std::vector<Guesses>& drafted, std::size_t count) const;
   // Returns whether a drafter is asked together with ``paid``.
   bool is_asked(std::size_t source, std::optional<std::size_t> paid) const {
     return source == paid || !sources_[source].runs_layers();
@@ -82,6 +101,7 @@ class DraftPolicy {
   std::vector<SourceAcceptance> sources_;
   double spare_ = kFirstCredit;  // passes over one token per row that drafts may cost
   bool is_pausing_ = false;
+  double gain_ = 1;        // expected of what was chosen last
   std::int64_t last_ = 0;  // the number of drafts that was chosen last
   // Of the present pass: the tokens that are expected of 0, 1, … guesses, by row and drafter; none
   // where there is no offer.

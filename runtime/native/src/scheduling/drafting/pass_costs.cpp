@@ -80,9 +80,16 @@ std::optional<double> PassCosts::in_plain_passes(std::int64_t rows, double secon
 
 double PassCosts::slope(std::int64_t rows, std::int64_t drafts) const {
   const std::int64_t size = class_of(rows);
-  const RecentMean* const slope = measured(slopes_, std::pair{size, drafts});
-  const bool is_known = slope != nullptr && !slope->is_stale(count_.at(size));
-  return std::min(1.0, is_known ? slope->mean() : kPriorSlope * static_cast<double>(size));
+  const double prior = kPriorSlope * static_cast<double>(size);
+  for (std::int64_t known = drafts; known > 0; --known) {
+    const RecentMean* const slope = measured(slopes_, std::pair{size, known});
+    if (slope == nullptr || slope->is_stale(count_.at(size))) continue;
+    const auto further = static_cast<double>(drafts - known);
+    const double longer =
+        static_cast<double>(known) * slope->mean() + further * std::max(slope->mean() / 2, prior);
+    return std::min(1.0, longer / static_cast<double>(drafts));
+  }
+  return std::min(1.0, prior);
 }
 
 double PassCosts::draft_cost(const std::string& source, std::int64_t rows, double prior) const {

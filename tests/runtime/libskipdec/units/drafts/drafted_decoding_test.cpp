@@ -169,7 +169,8 @@ class RandomDrafter : public Drafter {
 
   std::string source() const override { return "random"; }
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
-               std::int64_t most, std::vector<Guesses>& proposed) override {
+               std::int64_t most, const GoesOn& /*goes_on*/,
+               std::vector<Guesses>& proposed) override {
     for (std::size_t index = 0; index < asked.size(); ++index) {
       const auto written = static_cast<std::size_t>(asked[index]->row.sequence->num_tokens());
       const auto count = static_cast<std::size_t>(chance_() % (most + 3));  // at times too many
@@ -314,7 +315,8 @@ class EagerDrafter : public Drafter {
  public:
   std::string source() const override { return "eager"; }
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& /*rows*/,
-               std::int64_t most, std::vector<Guesses>& proposed) override {
+               std::int64_t most, const GoesOn& /*goes_on*/,
+               std::vector<Guesses>& proposed) override {
     for (std::size_t index = 0; index < asked.size(); ++index) {
       for (std::int64_t guess = 0; guess < most; ++guess) proposed[index].add(0, 0);
     }

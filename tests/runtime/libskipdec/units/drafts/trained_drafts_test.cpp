@@ -314,7 +314,7 @@ TEST_F(TrainedDrafterTest, ProposesWhatSamplersChooseFromLiteralChains) {
   for (const std::int64_t reached : {4, 3, 1, 0}) {  // by the row that ends first
     write();
     std::vector<Guesses> proposed(kRows);
-    drafter.propose(asked, rows, kMost, proposed);
+    drafter.propose(asked, rows, kMost, {}, proposed);
     for (std::size_t number = 0; number < kRows; ++number) {
       const std::int64_t count = number == 3 ? reached : kMost;
       EXPECT_EQ(drafter.reach(rows[number], kMost), count);
