@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 
+from .config import MAX_DRAFT_TOKENS
+
 _MEASURED = 15  # samples whose mean is a cost, but for the highest of them
 _LEAST = 2  # samples before a cost counts as measured: the first may have found all cold
 _LEAST_SECONDS = 1e-9
@@ -71,20 +73,28 @@ class PassCosts:
     def slope(self, rows: int, drafts: int) -> float:
         """Return the cost of each of ``drafts`` further tokens of a row, in passes over one token.
 
-        It is at most a pass. Until passes with so many are measured, they are expected to cost what
-        the longest measured ones below them do, and half of their slope for each token more, at
-        least 4 % of a step of one row.
+        It is at most a pass, and with its others at most what a longer pass was measured to cost:
+        times are noisy. Until passes with so many are measured, they are expected to cost what the
+        longest measured ones below them do, and half of their slope for each token more, at least
+        4 % of a step of one row.
 
         Worked, one row: a pass with one token more costs 1.4, so one with 3 more is expected to
-        cost 1.4 + 2 · 0.2, and its slope is 0.27.
+        cost 1.4 + 2 · 0.2, and its slope is 0.27. If one with 4 more costs 1.3, it is 0.1.
         """
         rows = _row_class(rows)
-        for known in range(drafts, 0, -1):
-            slope = self._slopes[rows, known]
-            if slope.mean is not None and self._count[rows] - slope.last < _FORGOTTEN:
-                further = max(slope.mean / 2, _PRIOR_SLOPE * rows)
-                return min(1.0, (known * slope.mean + (drafts - known) * further) / drafts)
-        return min(1.0, _PRIOR_SLOPE * rows)
+        longer = {
+            known: known * slope.mean
+            for known in range(1, MAX_DRAFT_TOKENS + 1)
+            if (slope := self._slopes[rows, known]).mean is not None
+            and self._count[rows] - slope.last < _FORGOTTEN
+        }
+        known = max((each for each in longer if each <= drafts), default=0)
+        further = _PRIOR_SLOPE * rows
+        if known:
+            further = max(longer[known] / known / 2, further)
+        expected = longer.get(known, 0.0) + (drafts - known) * further
+        above = (cost for each, cost in longer.items() if each > drafts)
+        return min(1.0, min((expected, *above)) / drafts)
 
     def draft_cost(self, source: str, rows: int, prior: float) -> float:
         """Return the cost of a draft step, in passes over one token; ``prior`` until measured."""

@@ -111,10 +111,9 @@ class DraftedDecoding(Decoding):
             if adapts:
                 self._policy.count_pass(len(rows), self._held, searching)
             return
-        is_fruitless = longest == 1 and not self._is_measured and (adapts or self._drafting > 0)
-        if not is_fruitless:
-            of_drafts = costs.draft_seconds - self._draft_seconds
-            costs.add_pass(len(rows), longest, seconds - of_drafts)
+        # One over one token per row is as long as if no guesses had been looked for.
+        beside = searching if longest == 1 else costs.draft_seconds - self._draft_seconds
+        costs.add_pass(len(rows), longest, seconds - beside)
         if adapts and not self._is_measured:
             self._policy.count_pass(len(rows), len(rows) + self._held, seconds)
 

@@ -73,11 +73,9 @@ void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds, dou
     if (config_.adapt) policy_.count_pass(rows, held_, searching);
     return;
   }
-  const bool is_fruitless = longest == 1 && !is_measured_ && (config_.adapt || drafting_ > 0);
-  if (!is_fruitless) {
-    costs_.add_pass(rows, static_cast<std::int64_t>(longest),
-                    seconds - (costs_.draft_seconds() - draft_seconds_));
-  }
+  // One over one token per row is as long as if no guesses had been looked for.
+  const double beside = longest == 1 ? searching : costs_.draft_seconds() - draft_seconds_;
+  costs_.add_pass(rows, static_cast<std::int64_t>(longest), seconds - beside);
   if (config_.adapt && !is_measured_) policy_.count_pass(rows, rows + held_, seconds);
 }
 

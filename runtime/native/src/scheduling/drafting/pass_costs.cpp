@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "constants.h"
+
 namespace skipdec::runtime {
 
 namespace {
@@ -81,15 +83,19 @@ std::optional<double> PassCosts::in_plain_passes(std::int64_t rows, double secon
 double PassCosts::slope(std::int64_t rows, std::int64_t drafts) const {
   const std::int64_t size = class_of(rows);
   const double prior = kPriorSlope * static_cast<double>(size);
-  for (std::int64_t known = drafts; known > 0; --known) {
+  double expected = static_cast<double>(drafts) * prior;
+  for (std::int64_t known = 1; known <= constants::kDraftMaxTokens; ++known) {
     const RecentMean* const slope = measured(slopes_, std::pair{size, known});
     if (slope == nullptr || slope->is_stale(count_.at(size))) continue;
-    const auto further = static_cast<double>(drafts - known);
-    const double longer =
-        static_cast<double>(known) * slope->mean() + further * std::max(slope->mean() / 2, prior);
-    return std::min(1.0, longer / static_cast<double>(drafts));
+    const double longer = static_cast<double>(known) * slope->mean();
+    if (known <= drafts) {
+      const auto further = static_cast<double>(drafts - known);
+      expected = longer + further * std::max(slope->mean() / 2, prior);
+    } else {
+      expected = std::min(expected, longer);
+    }
   }
-  return std::min(1.0, prior);
+  return std::min(1.0, expected / static_cast<double>(drafts));
 }
 
 double PassCosts::draft_cost(const std::string& source, std::int64_t rows, double prior) const {

@@ -52,10 +52,11 @@ class PassCosts {
   // Returns ``seconds`` in passes over one token per row, or nothing before these were measured.
   std::optional<double> in_plain_passes(std::int64_t rows, double seconds) const;
   // Returns the cost of each of ``drafts`` further tokens of a row, in passes over one token per
-  // row: at most a pass. Until passes with so many are measured, they are expected to cost what the
-  // longest measured ones below them do, and half of their slope for each token more, at least 4 %
-  // of a step of one row. Worked, one row: a pass with one token more costs 1.4, so one with 3 more
-  // is expected to cost 1.4 + 2 · 0.2, and its slope is 0.27.
+  // row: at most a pass, and with its others at most what a longer pass was measured to cost: times
+  // are noisy. Until passes with so many are measured, they are expected to cost what the longest
+  // measured ones below them do, and half of their slope for each token more, at least 4 % of a
+  // step of one row. Worked, one row: a pass with one token more costs 1.4, so one with 3 more is
+  // expected to cost 1.4 + 2 · 0.2, and its slope is 0.27. If one with 4 more costs 1.3, it is 0.1.
   double slope(std::int64_t rows, std::int64_t drafts) const;
   // Returns the cost of a draft step, in passes over one token; ``prior`` until it is measured.
   double draft_cost(const std::string& source, std::int64_t rows, double prior) const;
