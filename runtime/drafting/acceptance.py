@@ -12,8 +12,6 @@ _STALE = 128  # passes without a guess that was checked, behind which a drafter 
 _RETRIED, _HOPE = 1.0, 0.8  # imagined tries then, few, so that failures end it at once; and share
 _ROW_IMAGINED = 4.0  # tokens that held as expected, with which a row begins
 _MOST_SHARE = 0.98  # a row that was lucky may be wrong next
-
-
 _CONFIDENCES = 8  # classes of the probability that a draft gives its guess
 
 UNKNOWN = 0
