@@ -33,6 +33,7 @@ _TEXTS: Mapping[str, str] = {  # by pydantic's error type; the rest keep pydanti
     "less_than_equal": "is {input}; allowed: {le} or less",
     "less_than": "is {input}; allowed: below {lt}",
     "literal_error": "is {input}; {meant}allowed: {expected}",
+    "tuple_type": "is {input}; allowed: a list, e.g. [{input}]",
     "byte_size": _NO_SIZE,
     "byte_size_unit": _NO_SIZE,
 }

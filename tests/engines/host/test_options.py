@@ -198,6 +198,12 @@ def test_a_file_has_all_fields_and_options_override_it(
     [
         ("jbos: 3", "a.yaml", "{file} | jbos is unknown; did you mean 'jobs'? allowed: source,"),
         ("grid: {row: 3}", "a.yaml", "{file} | grid.row is unknown; did you mean 'rows'? allowed:"),
+        (
+            "rows: 3",
+            "a.yaml",
+            "{file} | rows is unknown; it belongs to grid, as in grid: {{rows: …}};",
+        ),
+        ("stop: now", "a.yaml", "make | stop ({file}) is 'now'; allowed: a list, e.g. ['now']"),
         ("1: 3", "a.yaml", "{file} | 1 is unknown; allowed: source,"),
         ("jobs: 9", "a.yaml", "make | jobs ({file}) is 9; allowed: 8 or less"),
         ("hidden: x", "a.yaml", "make | hidden ({file}) is 'x'; input should be"),
