@@ -107,17 +107,21 @@ def _unknown(
     allowed = {name: inner for each in configurations for name, inner in each.keys.items()}
     for key, value in values.items():
         if key not in allowed:
-            inside = {
-                field.path[-1]: field.path[:-1]
-                for each in configurations
-                for field in each.all_fields()
-            }
-            meant = did_you_mean(key, allowed, among=len(values))
-            if home := inside.get(key):
-                meant = f"it belongs to {'.'.join(home)}, as in {home[-1]}: {{{key}: …}}; "
+            meant = _home(key, configurations)
+            meant = meant or did_you_mean(key, allowed, among=len(values))
             yield f"{prefix}{key} is unknown; {meant}allowed: {', '.join(allowed)}"
         elif (inner := allowed[key]) and isinstance(value, Mapping):
             yield from _unknown(value, [inner], f"{prefix}{key}.")
+
+
+def _home(key: str, configurations: list[_Configuration]) -> str:
+    """Return "it belongs to …" for a field of a nested configuration, else ""."""
+    for each in configurations:
+        for field in each.all_fields():
+            *home, name = field.path
+            if home and name == key:
+                return f"it belongs to {'.'.join(home)}, as in {home[-1]}: {{{key}: …}}; "
+    return ""
 
 
 @dataclass(frozen=True)

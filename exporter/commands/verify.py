@@ -12,7 +12,7 @@ from pydantic import Field
 from ...engines.bundle import EngineBundle
 from ...engines.bundle.place import bundle_place
 from ...engines.checking import MemorySize, Option, ValidatedConfig
-from ...engines.errors import SkipDecError, UsageError
+from ...engines.errors import SkipDecError
 from ...engines.host.console import print_json
 from ...engines.host.options import AsJson, BundlePath, Quiet, from_options
 from ...engines.manifest import Manifest
@@ -55,10 +55,17 @@ class ReferenceOptions(ValidatedConfig):
     verify_memory: Annotated[MemorySize, Option()] = Field(
         default=8 * GIB, description="limit for a bundle whose engines are loaded all at once"
     )
+    ranges: Annotated[Path | None, Option(metavar="FILE")] = Field(
+        default=None, description="the export's --ranges, if they migrated outliers"
+    )
+    draft_layer: Annotated[Path | None, Option(metavar="DIR")] = Field(
+        default=None, description="the export's --draft-layer, to compare it, too"
+    )
 
     def _problems(self) -> Iterator[str]:
-        if self.model is None and (given := sorted(self.model_fields_set - {"model"})):
-            yield from (_without_reference(name) for name in given)
+        if self.model is None:
+            for name in sorted(self.model_fields_set - {"model"}):
+                yield f"`{name}` is for a comparison; give --reference MODEL, or leave it out"
 
     def source(self) -> CheckpointSource | None:
         """Return the checkpoint, if one was named."""
@@ -71,10 +78,6 @@ class ReferenceOptions(ValidatedConfig):
             local_files_only=self.local_files_only,
             seed=self.seed,
         )
-
-
-def _without_reference(name: str) -> str:
-    return f"`{name}` is for a comparison; give --reference MODEL, or leave it out"
 
 
 EXAMPLES = """
@@ -97,14 +100,6 @@ def verify(
     bundle: BundlePath,
     reference: ReferenceOptions,
     *,
-    ranges: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="the export's --ranges, if they migrated outliers"),
-    ] = None,
-    draft_layer: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="the export's --draft-layer, to compare it, too"),
-    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -112,17 +107,13 @@ def verify(
     from ...engines.host.progress import ConsoleProgress
     from ..verification.process import verify_bundle
 
-    if reference.model is None:
-        given = {"ranges": ranges, "draft_layer": draft_layer}
-        if problems := [_without_reference(name) for name in given if given[name] is not None]:
-            raise UsageError("verify", *problems)
     try:
         with ConsoleProgress(quiet=quiet) as progress:
             report = verify_bundle(
                 bundle,
                 reference.source(),
-                ranges=ranges,
-                draft_layer=draft_layer,
+                ranges=reference.ranges,
+                draft_layer=reference.draft_layer,
                 atol=reference.atol,
                 max_divergence=reference.max_divergence,
                 verify_memory=reference.verify_memory,

@@ -10,7 +10,7 @@ from .costs import PassCosts
 
 _LEAST_GAIN = 1.03
 _STAYING = 1.02  # a gain's advantage with as many drafts as last, for which engines are bound
-_CHOICES = (1, 2, 4, 7)  # numbers of drafts: engines are bound for each
+_CHOICES = (1, 2, 4, 7)  # numbers of drafts: few, as engines are bound for each
 _SHARE = 0.02  # of all passes, that drafts may cost
 _FIRST_CREDIT = 2.0  # passes that they may cost beyond that, once
 _CREDIT = 0.5  # passes that they may cost at once behind a pause

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# ONNX Runtime would send facts about process and machine to Microsoft, from its import on.
+# ONNX Runtime would collect facts about process and machine for Microsoft, from its import on.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 

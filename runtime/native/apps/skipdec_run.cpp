@@ -314,7 +314,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   using namespace skipdec::apps;
-  // ONNX Runtime would send facts about process and machine to Microsoft from its first load on.
+  // ONNX Runtime would collect facts about process and machine for Microsoft, once loaded.
   ::setenv("ORT_DISABLE_TELEMETRY", "1", 0);  // NOLINT(concurrency-mt-unsafe): no threads yet
   int code = 0;
   try {
