@@ -290,7 +290,7 @@ def test_bad_requests_are_refused_with_words_and_the_others_run(
     exported: Callable[..., Path], line: dict[str, Any], words: str
 ) -> None:
     bundle = exported("untied", kernels="auto", quantize="int8")
-    good = {"prompt": [5], "params": {"max_tokens": 2}}
+    good = {"prompt": [5], "params": {"max_tokens": 2, "ignore_eos": True}}
     refused, made = run_native(bundle, [line, good])
     assert words in refused["error"]
     assert len(made["outputs"][0]["token_ids"]) == 2
