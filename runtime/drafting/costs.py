@@ -11,22 +11,21 @@ _LEAST = 2  # samples before a cost counts as measured: the first may have found
 _LEAST_SECONDS = 1e-9
 _FORGOTTEN = 256  # passes, behind which a cost that was not measured again counts for nothing
 _PLAIN = 4  # passes over one token that are measured together: the first finds everything cold
-_PRIOR_SLOPE = 0.04  # a row's further token, in steps of one row, before it was measured
+_PRIOR_FURTHER = 0.04  # a row's further token, in passes of one row, before it was measured
 
 
 class PassCosts:
-    """Measured costs of passes over one token per row, of a further token, and of draft steps.
+    """Measured costs of passes over one token per row, of further tokens, and of draft steps.
 
-    A pass takes as long as all that is done for its tokens, draft steps aside; one whose longest
-    row feeds k tokens more costs 1 + slope · k passes over one token, and each k has its slope.
-    Rows fall into the classes 1, 2, 4, 8, …; a cost is the mean of the last 15 measured ones
-    without the highest. It is forgotten 256 passes after the last of them, so that what looked slow
-    once is tried again.
+    A pass takes as long as all that is done for its tokens, draft steps aside. Rows fall into the
+    classes 1, 2, 4, 8, …; a cost is the mean of the last 15 measured ones without the highest. It
+    is forgotten 256 passes after the last of them, so that what looked slow once is tried again.
     """
 
     def __init__(self) -> None:
         self._plain: dict[int, _Recent] = defaultdict(_Recent)  # seconds, by class
-        self._slopes: dict[tuple[int, int], _Recent] = defaultdict(_Recent)  # by class and drafts
+        self._further: dict[tuple[int, int], _Recent] = defaultdict(_Recent)  # by class and drafts
+        self._expected: dict[int, list[float]] = {}  # of 0, 1, … drafts, by class
         self._steps: dict[tuple[str, int], _Recent] = defaultdict(_Recent)  # seconds
         self._count: dict[int, int] = defaultdict(int)  # passes by class
         self._plain_left: dict[int, int] = defaultdict(lambda: _PLAIN)  # wanted now, by class
@@ -36,14 +35,14 @@ class PassCosts:
         """Add a pass whose longest row fed ``tokens`` tokens."""
         rows, seconds = _row_class(rows), max(seconds, _LEAST_SECONDS)
         self._count[rows] += 1
+        self._expected.pop(rows, None)
         count, plain = self._count[rows], self._plain[rows]
         if tokens == 1:
             plain.add(seconds, count)
             self._plain_left[rows] = max(0, self._plain_left[rows] - 1)
             return
         if plain.mean is not None:
-            slope = max(0.0, seconds / plain.mean - 1) / (tokens - 1)
-            self._slopes[rows, tokens - 1].add(slope, count)
+            self._further[rows, tokens - 1].add(max(0.0, seconds / plain.mean - 1), count)
         if count - plain.last >= _FORGOTTEN:
             self._plain_left[rows] = _PLAIN
 
@@ -70,31 +69,33 @@ class PassCosts:
         plain = self._plain[_row_class(rows)].mean
         return None if plain is None else seconds / plain
 
-    def slope(self, rows: int, drafts: int) -> float:
-        """Return the cost of each of ``drafts`` further tokens of a row, in passes over one token.
+    def further(self, rows: int, drafts: int) -> float:
+        """Return what a pass costs more if its longest row feeds ``drafts`` tokens more.
 
-        It is at most a pass, and with its others at most what a longer pass was measured to cost:
-        times are noisy. Until passes with so many are measured, they are expected to cost what the
-        longest measured ones below them do, and half of their slope for each token more, at least
-        4 % of a step of one row.
+        It is in passes over one token, at most one for each token, and at most what a longer pass
+        was measured to cost: times are noisy. Until passes with so many are measured, they are
+        expected to cost what the longest measured ones below them do, and for each token more half
+        of what these cost a token, at least 4 % of a pass of one row.
 
         Worked, one row: a pass with one token more costs 1.4, so one with 3 more is expected to
-        cost 1.4 + 2 · 0.2, and its slope is 0.27. If one with 4 more costs 1.3, it is 0.1.
+        cost 1.4 + 2 · 0.2, and 0.8 is returned. If one with 4 more costs 1.3, it is 0.3.
         """
         rows = _row_class(rows)
-        longer = {
-            known: known * slope.mean
-            for known in range(1, MAX_DRAFT_TOKENS + 1)
-            if (slope := self._slopes[rows, known]).mean is not None
-            and self._count[rows] - slope.last < _FORGOTTEN
-        }
-        known = max((each for each in longer if each <= drafts), default=0)
-        further = _PRIOR_SLOPE * rows
-        if known:
-            further = max(longer[known] / known / 2, further)
-        expected = longer.get(known, 0.0) + (drafts - known) * further
-        above = (cost for each, cost in longer.items() if each > drafts)
-        return min(1.0, min((expected, *above)) / drafts)
+        if rows not in self._expected:
+            self._expected[rows] = self._expect(rows)
+        return self._expected[rows][drafts]
+
+    def _expect(self, rows: int) -> list[float]:
+        known, measured, expected = 0, 0.0, [0.0]
+        for drafts in range(1, MAX_DRAFT_TOKENS + 1):
+            recent = self._further[rows, drafts]
+            if recent.mean is not None and self._count[rows] - recent.last < _FORGOTTEN:
+                known, measured = drafts, recent.mean
+                expected = [min(cost, measured) for cost in expected]
+            least = _PRIOR_FURTHER * rows
+            further = max(measured / known / 2, least) if known else least
+            expected.append(min(float(drafts), measured + (drafts - known) * further))
+        return expected
 
     def draft_cost(self, source: str, rows: int, prior: float) -> float:
         """Return the cost of a draft step, in passes over one token; ``prior`` until measured."""

@@ -49,9 +49,9 @@ class DraftPolicy:
     """Chooses in each pass the drafter and the number of tokens with the highest expected gain.
 
     The gain is the number of tokens that a pass is expected to write ÷ its cost: with k guesses,
-    (1 + Σ expected to hold) ÷ (1 + slope · k + step · k). A guess is expected to hold as often as
-    earlier ones of its drafter with the same evidence; the slope of passes, and draft steps, cost
-    what was measured.
+    (1 + Σ expected to hold) ÷ (1 + further tokens + k draft steps). A guess is expected to hold as
+    often as earlier ones of its drafter with the same evidence; a pass's further tokens, and draft
+    steps, cost what was measured.
 
     Worked: n-grams offer two guesses that hold with 0.5 each, ``ends:3`` any number that hold with
     0.9 and cost 0.2 a step; a further token costs 0.04. Two n-grams yield 1.75 tokens for 1.08
@@ -114,7 +114,6 @@ class DraftPolicy:
             }
             for offers in rows
         ]
-        slopes = {count: self._costs.slope(num_rows, count) for count in _CHOICES}
         free = [index for index, one in enumerate(self.sources) if not one.runs_layers]
         highest, best = 0.0, Choice()
         self._gain = 1.0
@@ -128,7 +127,7 @@ class DraftPolicy:
                 (len(row[s]) - 1 for row in expected for s in asked if s in row), default=0
             )
             for count in _CHOICES:
-                cost = 1 + count * (slopes[count] + step)
+                cost = 1 + self._costs.further(num_rows, count) + count * step
                 if count > longest or cost - 1 > self._spare:
                     break
                 sources, held = _assigned(expected, asked, count)
@@ -151,10 +150,10 @@ class DraftPolicy:
         one = self.sources[source]
         ahead = len(drafted[0].tokens)
         step = self._costs.draft_cost(one.source, num_rows, one.draft_prior)
-        longer = self._longer(num_rows, ahead + 1)
-        if longer + (ahead + 1) * step > self._spare:
+        further = self._costs.further(num_rows, ahead + 1)
+        if further + (ahead + 1) * step > self._spare:
             return False
-        cost = max(0.0, longer - self._longer(num_rows, ahead)) + step
+        cost = further - self._costs.further(num_rows, ahead) + step
         chance = self._held(source, drafted, ahead) * one.share(UNKNOWN)
         return chance > self._gain * cost * num_rows
 
@@ -163,14 +162,10 @@ class DraftPolicy:
         best, most, held = 0, 0.0, 0.0
         for count in range(1, max(len(guesses.tokens) for guesses in drafted) + 1):
             held += self._held(source, drafted, count)
-            worth = held - self._gain * self._longer(num_rows, count) * num_rows
+            worth = held - self._gain * self._costs.further(num_rows, count) * num_rows
             if worth > most:
                 best, most = count, worth
         return best
-
-    def _longer(self, num_rows: int, count: int) -> float:
-        """Return what ``count`` further tokens of a row cost, in passes over one token."""
-        return count * self._costs.slope(num_rows, count) if count else 0.0
 
     def _held(self, source: int, drafted: Sequence[Guesses], count: int) -> float:
         """Return how many ``count``-th tokens of the rows are expected to hold."""

@@ -19,25 +19,34 @@ def costs_of(seconds: dict[int, float], rows: int = 1) -> PassCosts:
 def test_costs_are_means_in_plain_passes_of_as_many_rows() -> None:
     costs = costs_of({1: 2.0, 3: 3.0}, rows=3)
     costs.add_pass(3, 3, 500.0)  # one that waited does not count
-    assert costs.slope(4, 2) == 0.25, "half a pass for two tokens; 3 and 4 rows are one class"
-    assert costs.slope(4, 1) == pytest.approx(0.16), "not measured: the prior"
-    assert costs.slope(1, 2) == pytest.approx(0.04)
+    assert costs.further(4, 2) == 0.5, "3 and 4 rows are one class"
+    assert costs.further(4, 1) == pytest.approx(0.16), "not measured: the prior"
+    assert costs.further(1, 2) == pytest.approx(0.08)
 
 
 def test_a_cost_that_was_not_measured_again_is_forgotten() -> None:
     costs = costs_of({1: 1.0, 3: 3.0})
-    for passes, expected in ((255, 1.0), (1, 0.04)):
+    for passes, expected in ((255, 2.0), (1, 0.08)):
         for _ in range(passes):
             costs.add_pass(1, 1, 1.0)
-        assert costs.slope(1, 2) == pytest.approx(expected)
+        assert costs.further(1, 2) == pytest.approx(expected)
     for _ in range(3):
         costs.add_pass(1, 3, 1.5)
-    assert costs.slope(1, 2) == 0.25, "what was measured long ago does not count"
+    assert costs.further(1, 2) == 0.5, "what was measured long ago does not count"
 
 
 def test_a_pass_never_costs_more_than_its_tokens_one_by_one() -> None:
-    assert PassCosts().slope(256, 1) == 1.0
-    assert costs_of({1: 1.0, 3: 9.0}).slope(1, 2) == 1.0
+    assert PassCosts().further(256, 1) == 1.0
+    assert costs_of({1: 1.0, 3: 9.0}).further(1, 2) == 2.0
+
+
+def test_costs_grow_from_those_measured_and_never_fall_with_more_tokens() -> None:
+    costs = costs_of({1: 1.0, 2: 1.4})
+    assert [costs.further(1, drafts) for drafts in range(4)] == pytest.approx([0, 0.4, 0.6, 0.8])
+    for _ in range(2):
+        costs.add_pass(1, 5, 1.3)
+    assert [costs.further(1, drafts) for drafts in (1, 3, 4)] == pytest.approx([0.3, 0.3, 0.3])
+    assert costs.further(1, 6) == pytest.approx(0.38), "half of 0.3 / 4 is less than the prior"
 
 
 def test_plain_passes_are_measured_first_and_again_after_256() -> None:

@@ -317,8 +317,8 @@ def test_the_number_of_drafts_stays_while_it_is_nearly_the_best() -> None:
     policy = policy_of(costs, [0.8])
     first = choose(policy, {OWN: LONG}).count
     for _ in range(15):
-        costs.add_pass(1, first + 1, 1.01 * (1 + first * costs.slope(1, first)))
+        costs.add_pass(1, first + 1, 1.01 * (1 + costs.further(1, first)))
     assert choose(policy, {OWN: LONG}).count == first
     for _ in range(15):
-        costs.add_pass(1, first + 1, 1.5 * (1 + first * costs.slope(1, first)))
+        costs.add_pass(1, first + 1, 1.5 * (1 + costs.further(1, first)))
     assert choose(policy, {OWN: LONG}).count not in (0, first)

@@ -75,7 +75,7 @@ void DraftPolicy::compare(std::optional<std::size_t> paid, std::int64_t num_rows
     }
   }
   for (const std::int64_t count : kChoices) {
-    const double cost = 1 + static_cast<double>(count) * (costs_.slope(num_rows, count) + step);
+    const double cost = 1 + costs_.further(num_rows, count) + static_cast<double>(count) * step;
     if (count > static_cast<std::int64_t>(longest) || cost - 1 > spare_) return;
     double held = 0;
     DraftChoice found = assign(paid, count, held);
@@ -121,10 +121,11 @@ bool DraftPolicy::goes_on(std::size_t source, const std::vector<Guesses>& drafte
                           std::int64_t num_rows) const {
   const SourceAcceptance& one = sources_[source];
   const std::size_t ahead = drafted.front().tokens.size();
+  const auto now = static_cast<std::int64_t>(ahead);
   const double step = costs_.draft_cost(one.source(), num_rows, one.draft_prior());
-  const double further = longer(num_rows, ahead + 1);
+  const double further = costs_.further(num_rows, now + 1);
   if (further + static_cast<double>(ahead + 1) * step > spare_) return false;
-  const double cost = std::max(0.0, further - longer(num_rows, ahead)) + step;
+  const double cost = further - costs_.further(num_rows, now) + step;
   const double chance = held(source, drafted, ahead) * one.share(kUnknown);
   return chance > gain_ * cost * static_cast<double>(num_rows);
 }
@@ -136,18 +137,13 @@ std::size_t DraftPolicy::worth_checking(std::size_t source, const std::vector<Gu
   double most = 0, expected = 0;
   for (std::size_t count = 1; count <= longest; ++count) {
     expected += held(source, drafted, count);
-    const double worth = expected - gain_ * longer(num_rows, count) * static_cast<double>(num_rows);
+    const double further = costs_.further(num_rows, static_cast<std::int64_t>(count));
+    const double worth = expected - gain_ * further * static_cast<double>(num_rows);
     if (worth <= most) continue;
     most = worth;
     best = count;
   }
   return best;
-}
-
-double DraftPolicy::longer(std::int64_t num_rows, std::size_t count) const {
-  if (count == 0) return 0;
-  const auto drafts = static_cast<std::int64_t>(count);
-  return static_cast<double>(drafts) * costs_.slope(num_rows, drafts);
 }
 
 double DraftPolicy::held(std::size_t source, const std::vector<Guesses>& drafted,

@@ -33,9 +33,9 @@ struct DraftChoice {
 // Chooses in each pass the drafter and the number of tokens with the highest expected gain.
 //
 // The gain is the number of tokens that a pass is expected to write ÷ its cost: with k guesses, (1
-// + Σ expected to hold) ÷ (1 + slope · k + step · k). A guess is expected to hold as often as
-// earlier ones of its drafter with the same evidence; the slope of passes, and draft steps, cost
-// what was measured.
+// + Σ expected to hold) ÷ (1 + further tokens + k draft steps). A guess is expected to hold as
+// often as earlier ones of its drafter with the same evidence; a pass's further tokens, and draft
+// steps, cost what was measured.
 //
 // Worked: n-grams offer two guesses that hold with 0.5 each, ``ends:3`` any number that hold with
 // 0.9 and cost 0.2 a step; a further token costs 0.04. Two n-grams yield 1.75 tokens for 1.08
@@ -88,8 +88,6 @@ class DraftPolicy {
   void compare(std::optional<std::size_t> paid, std::int64_t num_rows, DraftChoice& best,
                double& highest);
   DraftChoice assign(std::optional<std::size_t> paid, std::int64_t count, double& held) const;
-  // Returns what ``count`` further tokens of a row cost, in passes over one token.
-  double longer(std::int64_t num_rows, std::size_t count) const;
   // Returns how many ``count``-th tokens of the rows are expected to hold.
   double held(std::size_t source, const std::vector<Guesses>& drafted, std::size_t count) const;
   // Returns whether a drafter is asked together with ``paid``.

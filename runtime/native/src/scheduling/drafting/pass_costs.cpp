@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kPlain = 4;        // measured together: the first finds everything cold
 constexpr std::int64_t kForgotten = 256;  // passes, behind which a cost is forgotten
-constexpr double kPriorSlope = 0.04;      // a row's further token, in steps, before it was measured
+constexpr double kPriorFurther = 0.04;  // a row's further token, in passes, before it was measured
 constexpr double kLeastSeconds = 1e-9;
 
 // Returns the power of two that is nearest from above.
@@ -56,8 +56,7 @@ void PassCosts::add_pass(std::int64_t rows, std::int64_t tokens, double seconds)
     return;
   }
   if (plain.is_measured()) {
-    const double further = std::max(0.0, seconds / plain.mean() - 1);
-    slopes_[{size, drafts}].add(further / static_cast<double>(drafts), number);
+    further_[{size, drafts}].add(std::max(0.0, seconds / plain.mean() - 1), number);
   }
   if (plain.is_stale(number)) left = kPlain;
 }
@@ -80,22 +79,21 @@ std::optional<double> PassCosts::in_plain_passes(std::int64_t rows, double secon
   return seconds / plain->mean();
 }
 
-double PassCosts::slope(std::int64_t rows, std::int64_t drafts) const {
+double PassCosts::further(std::int64_t rows, std::int64_t drafts) const {
   const std::int64_t size = class_of(rows);
-  const double prior = kPriorSlope * static_cast<double>(size);
-  double expected = static_cast<double>(drafts) * prior;
+  const double least = kPriorFurther * static_cast<double>(size);
+  double expected = static_cast<double>(drafts) * least;
   for (std::int64_t known = 1; known <= constants::kDraftMaxTokens; ++known) {
-    const RecentMean* const slope = measured(slopes_, std::pair{size, known});
-    if (slope == nullptr || slope->is_stale(count_.at(size))) continue;
-    const double longer = static_cast<double>(known) * slope->mean();
+    const RecentMean* const recent = measured(further_, std::pair{size, known});
+    if (recent == nullptr || recent->is_stale(count_.at(size))) continue;
     if (known <= drafts) {
-      const auto further = static_cast<double>(drafts - known);
-      expected = longer + further * std::max(slope->mean() / 2, prior);
+      const double further = std::max(recent->mean() / static_cast<double>(known) / 2, least);
+      expected = recent->mean() + static_cast<double>(drafts - known) * further;
     } else {
-      expected = std::min(expected, longer);
+      expected = std::min(expected, recent->mean());
     }
   }
-  return std::min(1.0, expected / static_cast<double>(drafts));
+  return std::min(static_cast<double>(drafts), expected);
 }
 
 double PassCosts::draft_cost(const std::string& source, std::int64_t rows, double prior) const {

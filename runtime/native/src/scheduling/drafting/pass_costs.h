@@ -30,11 +30,10 @@ class RecentMean {
   double mean_ = 0;
 };
 
-// Measured costs of passes over one token per row, of a further token, and of draft steps. A pass
-// takes as long as all that is done for its tokens, draft steps aside; one whose longest row feeds
-// k tokens more costs 1 + slope · k passes over one token, and each k has its slope. Rows fall into
-// the classes 1, 2, 4, 8, … A cost is forgotten 256 passes after it was last measured, so that what
-// looked slow once is tried again.
+// Measured costs of passes over one token per row, of further tokens, and of draft steps. A pass
+// takes as long as all that is done for its tokens, draft steps aside. Rows fall into the classes
+// 1, 2, 4, 8, … A cost is forgotten 256 passes after it was last measured, so that what looked slow
+// once is tried again.
 class PassCosts {
  public:
   // Adds a pass whose longest row fed ``tokens`` tokens.
@@ -51,20 +50,21 @@ class PassCosts {
   void measure_plain_again() { plain_left_.clear(); }
   // Returns ``seconds`` in passes over one token per row, or nothing before these were measured.
   std::optional<double> in_plain_passes(std::int64_t rows, double seconds) const;
-  // Returns the cost of each of ``drafts`` further tokens of a row, in passes over one token per
-  // row: at most a pass, and with its others at most what a longer pass was measured to cost: times
-  // are noisy. Until passes with so many are measured, they are expected to cost what the longest
-  // measured ones below them do, and half of their slope for each token more, at least 4 % of a
-  // step of one row. Worked, one row: a pass with one token more costs 1.4, so one with 3 more is
-  // expected to cost 1.4 + 2 · 0.2, and its slope is 0.27. If one with 4 more costs 1.3, it is 0.1.
-  double slope(std::int64_t rows, std::int64_t drafts) const;
+  // Returns what a pass costs more if its longest row feeds ``drafts`` tokens more: in passes over
+  // one token, at most one for each token, and at most what a longer pass was measured to cost:
+  // times are noisy. Until passes with so many are measured, they are expected to cost what the
+  // longest measured ones below them do, and for each token more half of what these cost a token,
+  // at least 4 % of a pass of one row. Worked, one row: a pass with one token more costs 1.4, so
+  // one with 3 more is expected to cost 1.4 + 2 · 0.2, and 0.8 is returned. If one with 4 more
+  // costs 1.3, it is 0.3.
+  double further(std::int64_t rows, std::int64_t drafts) const;
   // Returns the cost of a draft step, in passes over one token; ``prior`` until it is measured.
   double draft_cost(const std::string& source, std::int64_t rows, double prior) const;
 
  private:
-  std::map<std::int64_t, RecentMean> plain_;                            // seconds, by class of rows
-  std::map<std::pair<std::int64_t, std::int64_t>, RecentMean> slopes_;  // class of rows, drafts
-  std::map<std::pair<std::string, std::int64_t>, RecentMean> steps_;    // seconds; source, class
+  std::map<std::int64_t, RecentMean> plain_;  // seconds, by class of rows
+  std::map<std::pair<std::int64_t, std::int64_t>, RecentMean> further_;  // class of rows, drafts
+  std::map<std::pair<std::string, std::int64_t>, RecentMean> steps_;     // seconds; source, class
   std::int64_t draft_steps_ = 0;
   double draft_seconds_ = 0;
   std::map<std::int64_t, std::int64_t> count_;       // passes, by class of rows
