@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ...engines.bundle.place import MANIFEST_NAME
+from ...engines.bundle.place import MANIFEST_NAME, partial_path
 from ...engines.checking import expanded
-from ...engines.errors import CheckpointError
+from ...engines.errors import CheckpointError, did_you_mean
 from ...engines.host.installation import own_version, require_extra
 from ...engines.manifest import FORMAT_VERSION
 from ..architecture.architecture import short_names
@@ -63,7 +63,12 @@ def _is_checkpoint(model: str) -> bool:
         if (problem := mistaken(path)) is not None:
             raise CheckpointError(model, problem)
         return False
-    return model in short_names() or _HUB_ID.fullmatch(model) is not None
+    if model in short_names() or _HUB_ID.fullmatch(model) is not None:
+        return True
+    if (meant := did_you_mean(model, short_names())) and not partial_path(path).exists():
+        allowed = "allowed: a directory made by 'skipdec export', or a checkpoint's name or directory"
+        raise CheckpointError(model, f"does not exist; {meant}{allowed}")
+    return False
 
 
 def _cache() -> Path:

@@ -74,6 +74,16 @@ def test_what_is_no_checkpoint_is_left_to_the_error_of_opening_it(tmp_path: Path
         assert cached_bundle(text, INT8) is None
 
 
+def test_a_name_near_a_checkpoints_is_asked_about_unless_it_is_an_unfinished_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"does not exist; did you mean 'opt-125m'\?"):
+        cached_bundle("opt-124m", INT8)
+    (tmp_path / ".opt-124m.partial").mkdir()
+    assert cached_bundle("opt-124m", INT8) is None
+
+
 def test_what_is_often_taken_for_a_checkpoint_is_named(
     exports: list[list[str]], tmp_path: Path
 ) -> None:
