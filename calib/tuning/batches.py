@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -47,24 +47,23 @@ class SortedSteps(Sampler[int]):
     """Samples the examples of random steps, and sorts those of each step by length.
 
     So a step's micro-batches need less padding than the step as a whole. The order depends only on
-    seed and epoch, so that a resumed run continues it.
+    seed and epoch, so that a resumed run continues it. ``epoch`` is asked when a pass begins: what
+    accelerate tells samplers does not reach those of several processes that resume.
     """
 
-    def __init__(self, lengths: Sequence[int], step_size: int, seed: int) -> None:
+    def __init__(
+        self, lengths: Sequence[int], step_size: int, seed: int, epoch: Callable[[], int]
+    ) -> None:
         self._lengths = list(lengths)
         self._step_size = step_size
         self._seed = seed
-        self._epoch = 0
+        self._epoch = epoch
 
     def __len__(self) -> int:
         return len(self._lengths)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the next pass; accelerate calls this."""
-        self._epoch = epoch
-
     def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch())
         shuffled = torch.randperm(len(self._lengths), generator=generator).tolist()
         starts = range(0, len(shuffled), self._step_size)
         whole = len(shuffled) // self._step_size  # a smaller last step stays last

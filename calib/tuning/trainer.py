@@ -29,7 +29,7 @@ from transformers import (
 from ...engines.documents import naming_full_disk
 from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
-from ...engines.host.signals import Interruption
+from ...engines.host.signals import Interrupted, Interruption
 from ...runtime.schedule import ExitSchedule
 from .allocation import return_free_memory
 from .batches import ExampleDataset, SortedSteps, collate
@@ -76,14 +76,16 @@ def trainer_keywords(plan: TuningPlan, events: Events) -> dict[str, Any]:
 def train(plan: TuningPlan, trainer: OrderedTrainer) -> None:
     """Train from the start, or from the save that ``plan`` resumes; saves name a full disk.
 
-    After a signal the step ends and is saved, then the signal is delivered. A second one interrupts
-    at once.
+    After a signal the step ends and is saved, then the signal is delivered, and Interrupted raised
+    where its handler returns. A second one interrupts at once.
     """
     resumed = None if plan.resumed is None else str(plan.resumed)
     full_disk = naming_full_disk(plan.directories.work, SafetensorError, RuntimeError)
     with full_disk, trainer.interruption:
         trainer.train(resume_from_checkpoint=resumed)
     trainer.interruption.raise_again()
+    if trainer.interruption.number is not None:
+        raise Interrupted(trainer.interruption.number)
 
 
 def training_arguments(config: TuneConfig, directory: str) -> TrainingArguments:
@@ -182,7 +184,8 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         control: TrainerControl,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
-        """Announce the steps, and those that were done before."""
+        """Announce the steps, and those that were done before; log and save as often as asked."""
+        state.logging_steps, state.save_steps = args.logging_steps, args.save_steps  # not the save's
         if state.is_world_process_zero:
             self._events.stage("tuning", state.max_steps)
             if state.global_step:
@@ -260,7 +263,9 @@ class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
             * self.args.gradient_accumulation_steps
             * self.args.world_size
         )
-        return SortedSteps(dataset.lengths, rows, self.args.seed)
+        return SortedSteps(
+            dataset.lengths, rows, self.args.seed, lambda: int(self.state.epoch or 0)
+        )
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

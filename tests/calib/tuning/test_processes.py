@@ -79,10 +79,10 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tune(TuneConfig(**settings(directory, "start", **fresh, vocab_size=300, schedule="full")))
     adapters = {"lora": 4}
     tune(TuneConfig(**settings(directory, "one", batch_size=4)))
-    halted = {"save_steps": 2}
+    halted = {"save_steps": 3}  # amid the second epoch of two steps
     jobs = [
         job(settings(directory, "replicated"), sharded=False),
-        job(settings(directory, "sharded", **halted), sharded=True, stop_at=3),
+        job(settings(directory, "sharded", **halted), sharded=True, stop_at=4),
         job(settings(directory, "sharded", **halted, resume=True), sharded=True),
     ]
     fast = {"learning_rate": 1e25, "warmup_fraction": 0}

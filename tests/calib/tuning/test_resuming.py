@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from interruptions import interrupt
+from interruptions import Signal, interrupt
 from safetensors.torch import load_file, save_file
 from writing_models import save_writing_model
 
@@ -85,3 +86,26 @@ def test_chats_keep_the_date_of_the_runs_begin(
             tune(settings(resume=True))
     path.write_text(text)
     assert tune(settings(resume=True)) is not None
+
+
+def test_a_resumed_run_saves_and_logs_as_often_as_it_is_told_to(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(settings(logging_steps=3), 4, monkeypatch)
+    interrupt(settings(resume=True, save_steps=1, logging_steps=1), 5, monkeypatch)
+    saves = tmp_path / ".tuned.tuning" / "checkpoints"
+    assert {save.name for save in saves.iterdir()} == {"checkpoint-4", "checkpoint-5"}
+    report = tune(settings(resume=True, logging_steps=1))
+    assert [one.step for one in report.losses] == [1, 3, 4, 5, 6]
+
+
+def test_a_signal_whose_handler_returns_publishes_nothing(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        interrupt(settings(), Signal(signal.SIGTERM, 1), monkeypatch)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not (tmp_path / "tuned").exists()
+    assert tune(settings(resume=True)).steps == 6
