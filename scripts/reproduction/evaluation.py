@@ -22,11 +22,14 @@ from skipdec.runtime.schedule.text import format_schedule
 
 RESAMPLED = ("bleu", "rouge_l")  # metrics of which every resample is kept
 
+# A speed-up whose times were disturbed is NaN, and is read back as such.
+_STORED = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
 
 class CellResult(BaseModel):
     """Result of one model of one seed in one cell of the table."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = _STORED
 
     seed: int
     column: str
@@ -45,7 +48,7 @@ class CellResult(BaseModel):
 
 
 class _Results(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = _STORED
 
     key: str
     cells: list[CellResult]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from skipdec.calib.evaluation.bootstrap import Estimate, MetricSample
 from skipdec.calib.evaluation.config import MetricOptions
 from skipdec.calib.evaluation.metrics import chosen_metrics
 from skipdec.engines.bundle import replace_file
-from skipdec.engines.host.console import interval, markdown_table, number
+from skipdec.engines.host.console import interval, json_text, markdown_table, number
 from skipdec.engines.host.installation import own_version
 from skipdec.engines.host.processor import available_cores, processor_name
 
@@ -38,8 +37,11 @@ class Table:
     results: Sequence[CellResult]
 
     def of(self, cell: Cell) -> list[CellResult]:
-        """Return one result per seed, in order; empty for a cell without a schedule."""
-        return [result for result in self.results if result.cell == cell]
+        """Return one result per seed, in the order of the configuration; empty for a cell without a
+        schedule.
+        """
+        found = (result for result in self.results if result.cell == cell)
+        return sorted(found, key=lambda result: self.config.seeds.index(result.seed))
 
     def difference(self, cell: Cell, metric: str) -> Estimate:
         """Return the mean over seeds minus that of full depth tuned for as long.
@@ -140,6 +142,6 @@ def write_results(config: ReproductionConfig, results: Sequence[CellResult]) -> 
         "cells": [result.model_dump(mode="json", exclude={"resampled"}) for result in results],
     }
     tables = tables_markdown(Table(config, results))
-    replace_file(config.work / DOCUMENT, (json.dumps(document, indent=2) + "\n").encode())
+    replace_file(config.work / DOCUMENT, json_text(document).encode())
     replace_file(config.work / REPORT, tables.encode())
     return tables

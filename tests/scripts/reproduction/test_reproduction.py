@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -163,6 +164,20 @@ def test_differences_are_paired_with_full_depth_tuned_as_long(
     assert (itself.value, itself.low, itself.high) == (0, 0, 0)
     figures = {result.cell: result.figures["rouge_l"] for result in results}
     assert other.value == figures[Cell("untuned", 1)] - figures[Cell("full", 1)]
+
+
+def test_seeds_stand_in_the_order_in_which_they_were_asked_for(
+    config: ReproductionConfig, results: list[CellResult]
+) -> None:
+    both = [one.model_copy(update={"seed": seed}) for seed in (4, 7) for one in results]
+    table = Table(config.model_copy(update={"seeds": (7, 4)}), both)
+    assert [one.seed for one in table.of(Cell("unified", 1))] == [7, 4]
+
+
+def test_a_disturbed_time_is_kept_as_such(results: list[CellResult]) -> None:
+    disturbed = results[0].model_copy(update={"measured_speedup": math.nan})
+    read = CellResult.model_validate(json.loads(disturbed.model_dump_json()))
+    assert math.isnan(read.measured_speedup)
 
 
 def test_tables_and_document_lie_in_the_work_directory(
