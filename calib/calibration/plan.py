@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...engines.bundle import place_problems
 from ...engines.checking import Problems
 from ...engines.errors import UsageError
 from ..layerwise.plan import LayerwisePlan, open_texts
@@ -37,13 +38,5 @@ def plan_calibration(config: CalibrationConfig) -> CalibrationPlan:
 
 
 def _check_output(config: CalibrationConfig) -> None:
-    output = config.output
-    problems = []
-    if output.is_dir():
-        problems.append("is a directory; name a file, e.g. ranges.json")
-    elif output.exists() and not config.force:
-        problems.append("exists; pass --force to replace it, or choose another name")
-    if not output.absolute().parent.is_dir():
-        problems.append(f"can't be written: {output.absolute().parent} is not a directory; make it")
-    if problems:
-        raise UsageError(str(output), *problems)
+    if problems := place_problems(config.output, force=config.force):
+        raise UsageError(str(config.output), *problems)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ...engines.bundle import replace_file
+from ...engines.bundle import place_problems, replace_file
 from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
@@ -103,12 +103,8 @@ def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None
     """Raise one UsageError that names every file that can't be written."""
     problems = []
     for name, path in (("--output", output), ("--plot", plot)):
-        if path is None:
-            continue
-        if not path.parent.is_dir():
-            problems.append(f"{name} {path}: {path.parent} is not a directory; make it")
-        if path.is_dir() or (path.exists() and not force):
-            problems.append(f"{name} {path}: exists; --force replaces a file, or name another")
+        if path is not None:
+            problems += [f"{name} {path}: {one}" for one in place_problems(path, force=force)]
     if output is not None and output.suffix != ".json":
         problems.append(f"--output {output}: ends in {output.suffix!r}; allowed: .json")
     if problems:

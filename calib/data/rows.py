@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -54,9 +56,19 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
                 yield Row(source, {}, f"is a JSON {type(document).__name__}; allowed: an object")
 
 
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """Lift csv's limit of 131,072 characters in a cell, which is one for the whole process."""
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
 def _read_csv(path: Path) -> Iterator[Row]:
     """Yield the rows after the header, each named by its first line as texts may hold newlines."""
-    with open_text(path) as lines:
+    with open_text(path) as lines, _long_cells():
         reader = csv.reader(lines, strict=True)
         start = 1
         try:

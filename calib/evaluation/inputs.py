@@ -128,7 +128,7 @@ def _prepare_bundle(
     """
     max_tokens = config.max_tokens or bundle.manifest.model.max_seq_len
     if encoded and config.max_tokens is None:
-        longest = max(tokens.reference_tokens for tokens in encoded)
+        longest = max(tokens.longest_reference for tokens in encoded)
         max_tokens = ceil(_ROOM_OVER_REFERENCES * (longest + 1))
     schedules, problems = _schedules(config.schedules, bundle, max_tokens)
     if bundle.manifest.tokenizer is None:
@@ -216,6 +216,7 @@ class EncodedPrompt:
     target_ids: tuple[int, ...]  # the first reference and, unless the text goes on, the end of text
     references: tuple[str, ...]
     reference_tokens: float  # mean over the references, without the end of text
+    longest_reference: int  # in the same tokens
     max_length: int  # number of positions in the bundle
     is_cut: bool = False  # the prompt lost words to fit
 
@@ -296,6 +297,7 @@ def encode_prompts(
                     target_ids=target_ids,
                     references=prompt.references,
                     reference_tokens=mean(map(len, references)),
+                    longest_reference=max(map(len, references)),
                     max_length=model.max_seq_len,
                     is_cut=kept is not token_ids,
                 )

@@ -65,6 +65,9 @@ def run_rounding(plan: RoundingPlan, events: Events) -> RoundingReport:
         document = json.loads((source / "config.json").read_bytes())
         if plan.config.untie_head:
             document["tie_word_embeddings"] = False
+        for key in ("dtype", "torch_dtype"):  # a code times a scale needs more than bfloat16 has
+            if document.get(key) == "bfloat16":
+                document[key] = "float32"
         others = {REPORT_NAME: report.model_dump_json(indent=2).encode() + b"\n"}
         if (tokenizer := plan.checkpoint.tokenizer_json) is not None:
             others[TOKENIZER_NAME] = tokenizer

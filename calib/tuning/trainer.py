@@ -185,7 +185,10 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
         """Announce the steps, and those that were done before; log and save as often as asked."""
-        state.logging_steps, state.save_steps = args.logging_steps, args.save_steps  # not the save's
+        state.logging_steps, state.save_steps = (
+            args.logging_steps,
+            args.save_steps,
+        )  # not the save's
         if state.is_world_process_zero:
             self._events.stage("tuning", state.max_steps)
             if state.global_step:

@@ -1,13 +1,14 @@
 """Bundles on disk: reading, writing, copying and replacing them."""
 
 from .bundle import EngineBundle, Verify, WeightsPlace
-from .files import file_record, replace_file, write_schedule
+from .files import file_record, place_problems, replace_file, write_schedule
 
 __all__ = [
     "EngineBundle",
     "Verify",
     "WeightsPlace",
     "file_record",
+    "place_problems",
     "replace_file",
     "write_schedule",
 ]

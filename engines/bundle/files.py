@@ -112,6 +112,20 @@ def replace_file(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
+def place_problems(path: Path, *, force: bool) -> list[str]:
+    """Return the reasons why `replace_file` may not write ``path``; ``force`` replaces a file."""
+    problems, parent = [], path.absolute().parent
+    if path.is_dir():
+        problems.append("is a directory; name a file")
+    elif path.exists() and not force:
+        problems.append("exists; pass --force to replace it, or choose another name")
+    if not parent.is_dir():
+        problems.append(f"can't be written: {parent} is not a directory; make it")
+    elif not os.access(parent, os.W_OK | os.X_OK):
+        problems.append(f"can't be written: no permission to create files in {parent}")
+    return problems
+
+
 def _locked(path: Path) -> BinaryIO:
     """Open the file ``path``, creating it if necessary, under an exclusive lock."""
     while True:

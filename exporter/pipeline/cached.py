@@ -66,7 +66,9 @@ def _is_checkpoint(model: str) -> bool:
     if model in short_names() or _HUB_ID.fullmatch(model) is not None:
         return True
     if (meant := did_you_mean(model, short_names())) and not partial_path(path).exists():
-        allowed = "allowed: a directory made by 'skipdec export', or a checkpoint's name or directory"
+        allowed = (
+            "allowed: a directory made by 'skipdec export', or a checkpoint's name or directory"
+        )
         raise CheckpointError(model, f"does not exist; {meant}{allowed}")
     return False
 

@@ -1,4 +1,4 @@
-"""A full disk is reported with the file that did not fit."""
+"""A file that can't be written is named: before work if that is known, or when a disk is full."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skipdec.engines import documents
-from skipdec.engines.bundle import replace_file
+from skipdec.engines.bundle import place_problems, replace_file
 from skipdec.engines.bundle.place import WriterLock
 from skipdec.engines.documents import naming_file, naming_full_disk, write_file
 from skipdec.engines.host.console import describe_os_error
@@ -32,6 +32,25 @@ def test_write_file_names_the_file() -> None:
     with pytest.raises(OSError, match="No space left on device: '/dev/full'") as caught:
         write_file(FULL, "text")
     assert describe_os_error(caught.value).startswith("/dev/full | no space left on device; free")
+
+
+def test_what_stands_in_the_way_of_a_file_is_told_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file.json"
+    assert place_problems(file, force=False) == []
+    file.touch()
+    assert place_problems(file, force=True) == []
+    for path, words in (
+        (file, "exists; pass --force"),
+        (tmp_path, "is a directory; name a file"),
+        (tmp_path / "none" / "file.json", "none is not a directory; make it"),
+    ):
+        (problem,) = place_problems(path, force=False)
+        assert words in problem
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    (problem,) = place_problems(file, force=True)
+    assert f"no permission to create files in {tmp_path}" in problem
 
 
 def test_replace_file_names_the_file_and_leaves_none(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -41,6 +42,14 @@ def test_csv_rows_are_named_by_their_first_line(tmp_path: Path) -> None:
         Example("name[A, B]", "first\nsecond", "dev.csv, line 2"),
         Example("name[C]", "third", "dev.csv, line 4"),
     ]
+
+
+def test_a_csv_cell_may_be_as_long_as_a_line_of_json(tmp_path: Path) -> None:
+    text = "a " * 70_000
+    limit = csv.field_size_limit()
+    path = write(tmp_path / "data.csv", f"prompt,completion\n{text},b\n")
+    assert load_examples(DataConfig(path=path)) == [Example(text, "b", "data.csv, line 2")]
+    assert csv.field_size_limit() == limit, "it is one for the whole process"
 
 
 def test_given_columns_and_templates_override_the_preset(tmp_path: Path) -> None:

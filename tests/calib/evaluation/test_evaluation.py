@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from math import ceil
 from pathlib import Path
 from unittest.mock import Mock, patch
 
@@ -245,6 +246,18 @@ def test_bundles_are_named_by_hand_or_by_their_directory(tmp_path: Path) -> None
     assert [choice.label for choice in choices] == ["x2", "tuned", "tuned", "a=b"]
     with pytest.raises(UsageError, match="'x2' names 2 bundles; write NAME=PATH"):
         BundleChoice.parse_all(["one/x2", "two/x2"])
+
+
+def test_there_is_room_for_half_more_than_the_longest_of_all_references(
+    config: EvaluationConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "ab", "completion": text} for text in ("a", "b" * 19)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepared = prepare(config.updated(data=DataConfig(path=path), max_tokens=None)).bundles[0]
+    (prompt,) = prepared.prompts
+    assert prepared.max_tokens == ceil(1.5 * (prompt.longest_reference + 1))
+    assert prompt.longest_reference > prompt.reference_tokens
 
 
 def test_limited_positions_shorten_the_output_not_the_data(config: EvaluationConfig) -> None:

@@ -14,6 +14,7 @@ import torch
 from calibrations import SCHEDULES, literal_inputs, literal_loss, random_examples
 from fixture_types import Checkpoints
 from recorded_events import RecordedEvents
+from safetensors.torch import load_file
 from tiny_models import tiny_model
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -173,6 +174,18 @@ def test_written_weights_are_unchanged_by_exports_rounding(
         assert stored.dtype == str(dtype).removeprefix("torch.")
         assert not np.array_equal(stored, quantizer.dequantized(before[key]))
         assert np.array_equal(quantizer.dequantized(stored).astype(stored.dtype), stored)
+
+
+def test_of_a_bfloat16_checkpoint_transformers_reads_the_weights_as_they_are_written(
+    tmp_path: Path,
+) -> None:
+    source, output = tmp_path / "source", tmp_path / "rounded"
+    tiny_model("untied").to(torch.bfloat16).save_pretrained(source)
+    run_rounding(rounding_plan(source, output), Events())
+    model = AutoModelForCausalLM.from_pretrained(output, local_files_only=True, dtype="auto")
+    (stored,) = output.glob("model-layer_000.safetensors")
+    name = "model.decoder.layers.0.fc1.weight"
+    assert torch.equal(model.state_dict()[name], load_file(stored)[name])
 
 
 @pytest.mark.parametrize("structure", ["post_norm", "untied", "qwen3"])
