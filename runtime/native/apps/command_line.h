@@ -147,7 +147,7 @@ inline std::uint64_t parse_size(const std::string& text) {
     letter = static_cast<char>(letter | ('A' <= letter && letter <= 'Z' ? 32 : 0));
   const auto count = parse_number<double>(text.substr(0, digits), kAllowed);
   for (const Unit& known : kUnits) {
-    if (unit == known.name && count * known.bytes < 0x1p63) {
+    if (unit == known.name && count * known.bytes >= 1 && count * known.bytes < 0x1p63) {
       return static_cast<std::uint64_t>(count * known.bytes);
     }
   }

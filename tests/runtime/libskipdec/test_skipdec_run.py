@@ -187,6 +187,7 @@ def test_a_model_that_exits_early_may_skip_its_top_layers_only(
         (("b", "a", "c"), 2, "'c' is one argument too many"),
         (("b", "a", "--temp", "1"), 2, "--temp is unknown; allowed: --prompt, --token-ids, "),
         (("b", "a", "--kv-memory", "3xx"), 2, "--kv-memory is '3xx'; allowed: e.g. 512MiB"),
+        (("b", "a", "--kv-memory", "0.5"), 2, "--kv-memory is '0.5'; allowed: e.g. 512MiB"),
         (("b", "a", "--top-k", "1.5"), 2, "--top-k is '1.5'; allowed: an integer"),
         (("b", "a", "--seed", "-1"), 2, "--seed is '-1'; allowed: an integer from 0"),
         (("b", "a", "--verify=all"), 2, "--verify is 'all'; allowed: full or graphs"),

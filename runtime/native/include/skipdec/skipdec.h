@@ -23,8 +23,9 @@
  * Ownership: the library owns everything that a function returns; the comment names the object
  *   whose lifetime it shares. Strings are UTF-8 and end with a zero byte.
  * Forks: threads do not survive a fork. In a child, functions refuse the engines and requests of
- *   its parent with SKIPDEC_USAGE, and releasing them does nothing. A child can open an engine only
- *   if its parent had none open when it forked.
+ *   its parent with SKIPDEC_USAGE, but for those that read what never changes: an engine's facts,
+ *   its tokenizer, a request's prompt and schedule. Releasing them does nothing. A child can open
+ *   an engine only if its parent had none open when it forked.
  * Structs: those that a caller owns begin with their size, and a library that knows more fields
  *   than the caller uses their defaults. The *_init functions write size and defaults. Structs that
  *   the library owns may grow at their end.

@@ -4,6 +4,7 @@
 #include <skipdec/skipdec.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ struct skipdec_request {
   std::weak_ptr<skipdec::runtime::Service> service;
   std::optional<skipdec::runtime::Delta> delta;  // the last one taken
   skipdec_delta delta_view{};
+  std::once_flag completions_made;
   std::vector<skipdec_completion> completions;  // made on demand
 };
 

@@ -1,5 +1,7 @@
 // Requests of skipdec.h.
 #include <algorithm>
+#include <mutex>
+#include <utility>
 
 #include "abi/guard.h"
 #include "abi/handles.h"
@@ -53,7 +55,9 @@ runtime::Prompt prompt_of(const skipdec_engine& engine, const skipdec_prompt& gi
   return runtime::TokenSpan(given.token_ids, given.token_ids + given.num_tokens);
 }
 
-void require_ended(const runtime::Mailbox& mailbox) {
+void require_ended(const runtime::Ticket& ticket) {
+  ticket.require_own();
+  const runtime::Mailbox& mailbox = ticket.mailbox;
   if (mailbox.progress() == runtime::Progress::kRunning) {
     throw runtime::Error(runtime::Status::kUsage, "request", "has not ended; wait for it");
   }
@@ -137,19 +141,19 @@ skipdec_status skipdec_request_completion(skipdec_request* request, int64_t inde
                                           const skipdec_completion** completion) {
   return guarded([&] {
     *required(completion, "completion") = nullptr;
-    const runtime::Mailbox& mailbox = required(request, "request")->ticket->mailbox;
-    require_ended(mailbox);
-    const auto& completions = mailbox.completions();
+    const runtime::Ticket& ticket = *required(request, "request")->ticket;
+    require_ended(ticket);
+    const auto& completions = ticket.mailbox.completions();
     if (index < 0 || static_cast<std::size_t>(index) >= completions.size()) {
       throw runtime::Error(runtime::Status::kUsage, "index",
                            "is " + std::to_string(index) + "; allowed: 0 to " +
                                std::to_string(completions.size() - 1));
     }
-    if (request->completions.empty()) {
-      for (const runtime::Completion& each : completions) {
-        request->completions.push_back(runtime::shown(each));
-      }
-    }
+    std::call_once(request->completions_made, [&] {
+      std::vector<skipdec_completion> made;
+      for (const runtime::Completion& each : completions) made.push_back(runtime::shown(each));
+      request->completions = std::move(made);
+    });
     *completion = &request->completions[static_cast<std::size_t>(index)];
     return SKIPDEC_OK;
   });

@@ -27,8 +27,9 @@ void require_token_count(const std::string& subject, std::size_t count, std::int
 }
 
 std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& params,
-                                std::int64_t vocab_size, std::int64_t max_seq_len) {
-  require_token_ids("prompt", prompt, vocab_size);
+                                const ModelSpec& model, std::int64_t max_model_len) {
+  require_token_ids("prompt", prompt, model.vocab_size);
+  const std::int64_t max_seq_len = model.max_seq_len;
   const auto length = static_cast<std::int64_t>(prompt.size());
   const std::int64_t room = max_seq_len - length;
   if (room < 1 || params.max_tokens > room) {
@@ -38,7 +39,8 @@ std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& p
                     std::to_string(max_seq_len) +
                     " positions; shorten the prompt or lower max_tokens");
   }
-  const std::int64_t max_tokens = params.max_tokens > 0 ? params.max_tokens : room;
+  const std::int64_t most = std::clamp<std::int64_t>(max_model_len - length, 1, room);
+  const std::int64_t max_tokens = params.max_tokens > 0 ? params.max_tokens : most;
   const std::int64_t logprobs = params.logprobs.value_or(0);  // up to 2^24, as the other two
   if (logprobs > 0 && params.n * max_tokens > kMaxLogprobs / logprobs) {
     throw Error(Status::kUsage, "prompt",

@@ -29,10 +29,11 @@ void require_token_ids(const std::string& subject, const TokenSpan& tokens,
 // Throws Error (kUsage) for more tokens than positions, before they are copied.
 void require_token_count(const std::string& subject, std::size_t count, std::int64_t max_seq_len);
 
-// Returns how many tokens a completion of ``prompt`` may have. Throws Error (kUsage) as
-// `require_token_ids` does, for no room for params.max_tokens, or too many log-probabilities.
+// Returns how many tokens a completion of ``prompt`` may have: params.max_tokens, or as many as
+// ``max_model_len`` positions leave, at least one. Throws Error (kUsage) as `require_token_ids`
+// does, for no room for params.max_tokens, or too many log-probabilities.
 std::int64_t resolve_max_tokens(const TokenSpan& prompt, const SamplingParams& params,
-                                std::int64_t vocab_size, std::int64_t max_seq_len);
+                                const ModelSpec& model, std::int64_t max_model_len);
 
 // A prompt and its continuation, which is to be scored.
 struct ScoreRequest {

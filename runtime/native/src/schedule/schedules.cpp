@@ -36,10 +36,14 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// Returns the schedule of a rule's JSON, alone or as ``skipdec schedule show --json`` prints it;
+struct GivenRule {
+  ScheduleRule rule;
+  Document document;  // where it was given
+};
+
+// Reads a rule's JSON, alone or as ``skipdec schedule show --json`` prints it;
 // the line feed at the end, which the digest covers and a shell's $(…) strips, may be missing.
-SchedulePointer given_schedule(std::string_view text, const std::string& subject,
-                               std::int64_t num_layers) {
+GivenRule given_rule(std::string_view text, const std::string& subject, std::int64_t num_layers) {
   const Document document{Status::kSchedule, subject,
                           "make it anew: skipdec schedule show SCHEDULE --layers " +
                               std::to_string(num_layers) + " --json"};
@@ -53,7 +57,7 @@ SchedulePointer given_schedule(std::string_view text, const std::string& subject
     checked_digest(std::string(trimmed(text)) + "\n", document);
   const ScheduleRule rule = rule_of(inner != nullptr ? *inner : value, document);
   require_depth(rule, num_layers, document);
-  return schedule_of(rule, document);
+  return {rule, document};
 }
 
 // "64" of "2x:horizon=64"; nothing if it has other options.
@@ -125,16 +129,28 @@ Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
   return schedules;
 }
 
-SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_tokens,
-                                   bool may_read_files) const {
+void Schedules::require_reachable(std::int64_t horizon) const {
+  const std::int64_t longest = std::max(positions_, own_horizon_.value_or(1));
+  if (horizon > longest && longest < constants::kMaxHorizon)
+    throw Error(Status::kSchedule, "exit schedule",
+                "horizon is " + std::to_string(horizon) + "; allowed: " + range_text(1, longest) +
+                    (longest == positions_ ? ", the bundle's positions" : ", the bundle's own"));
+}
+
+SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_tokens) const {
   asked = trimmed(asked);
   if (asked.empty()) return own_;
-  if (asked.front() == '{') return given_schedule(asked, "schedule", num_layers_);
-  if (ends_with(asked, ".json") && may_read_files) {
+  if (asked.front() == '{') {
+    const GivenRule given = given_rule(asked, "schedule", num_layers_);
+    if (!given.rule.implies_horizon()) require_reachable(given.rule.horizon);
+    return schedule_of(given.rule, given.document);
+  }
+  if (ends_with(asked, ".json")) {
     const std::string path(asked);
     const Document document{Status::kSchedule, "schedule " + path, ""};
     const std::string content = read_file(path, JsonLimits{}.max_bytes, document);
-    return given_schedule(content, document.subject, num_layers_);
+    const GivenRule given = given_rule(content, document.subject, num_layers_);
+    return schedule_of(given.rule, given.document);
   }
   const std::size_t colon = std::min(asked.find(':'), asked.size());
   const auto preset = presets_.find(std::string(asked.substr(0, colon)));
@@ -154,11 +170,7 @@ SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_toke
   const std::int64_t horizon = !has_horizon ? 1
                                : named      ? *named
                                             : own_horizon_.value_or(max_tokens);
-  const std::int64_t longest = std::max(positions_, own_horizon_.value_or(1));
-  if (named && *named > longest && longest < constants::kMaxHorizon)
-    throw Error(Status::kSchedule, "exit schedule",
-                "horizon is " + std::to_string(*named) + "; allowed: " + range_text(1, longest) +
-                    (longest == positions_ ? ", the bundle's positions" : ", the bundle's own"));
+  if (named) require_reachable(*named);
   if (horizon < 1 || horizon > constants::kMaxHorizon)
     throw Error(Status::kSchedule, "exit schedule",
                 "horizon is " + std::to_string(horizon) +

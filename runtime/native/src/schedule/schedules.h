@@ -29,11 +29,10 @@ class Schedules {
   //   "2x:horizon=64"           the same with a horizon, up to the model's positions or, if that
   //                             is longer, the own schedule's
   //   "{…}", a path *.json      JSON of a rule, or with one as "schedule", as `skipdec schedule
-  //                             show --json` prints it (a path is read where ``may_read_files``)
+  //                             show --json` prints it; a text's horizon is bounded, too
   // Throws Error (kSchedule), naming what is allowed and the command that makes the JSON of any
   // other schedule. Two requests that run the same preset share one schedule while either holds it.
-  SchedulePointer resolve(std::string_view asked, std::int64_t max_tokens,
-                          bool may_read_files = true) const;
+  SchedulePointer resolve(std::string_view asked, std::int64_t max_tokens) const;
 
   const SchedulePointer& own() const { return own_; }
 
@@ -43,6 +42,9 @@ class Schedules {
   SchedulePointer own_;
   std::optional<std::int64_t> own_horizon_;
   std::map<std::string, ScheduleRule> presets_;
+
+  // Throws Error (kSchedule) for a horizon that no request reaches.
+  void require_reachable(std::int64_t horizon) const;
 
   class Shared;  // the schedules of presets that are in use
   std::shared_ptr<Shared> shared_;

@@ -43,6 +43,7 @@ bool Service::take_in() {
     }
     if (is_stopping_) return false;
     arrivals.swap(arrivals_);
+    num_taken_ = static_cast<std::int64_t>(arrivals.size());
     cancellations.swap(cancellations_);
     std::move(new_scores_.begin(), new_scores_.end(), std::back_inserter(scores_));
     new_scores_.clear();
@@ -56,6 +57,10 @@ bool Service::take_in() {
 void Service::add(Arrival arrival) {
   const std::int64_t number = arrival.ticket->number;
   open_.emplace(number, std::move(arrival.ticket));
+  {
+    const std::scoped_lock lock(mutex_);
+    --num_taken_;
+  }
   batch_->add(number, std::move(arrival.request), arrival.start);
 }
 

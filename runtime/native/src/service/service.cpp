@@ -96,7 +96,7 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
   {
     const std::scoped_lock lock(mutex_);
     if (refusal_) throw Error(*refusal_);
-    const auto waiting = static_cast<std::int64_t>(arrivals_.size()) + batch_->stats().waiting;
+    const std::int64_t waiting = num_arrived() + batch_->stats().waiting;
     const auto count = static_cast<std::int64_t>(made.size());
     if (waiting + count > options_.max_waiting) {
       throw Error(Status::kBusy, "engine",
@@ -133,12 +133,7 @@ Service::Arrival Service::arrival(const Prompt& prompt, const SamplingParams& pa
   Request& request = made.request;
   request.prompt = token_ids(prompt, true);
   request.params = params;
-  request.max_tokens =
-      resolve_max_tokens(request.prompt, params, model.vocab_size, model.max_seq_len);
-  if (params.max_tokens == 0) {  // no more than others may ask for
-    const auto length = static_cast<std::int64_t>(request.prompt.size());
-    request.max_tokens = std::clamp<std::int64_t>(max_model_len() - length, 1, request.max_tokens);
-  }
+  request.max_tokens = resolve_max_tokens(request.prompt, params, model, max_model_len());
   request.schedule = resolve(schedule, request.max_tokens);
   batch_->require_possible(request);
   made.ticket = std::make_shared<Ticket>(params.n, thread_id_);
@@ -244,7 +239,7 @@ EngineStats Service::stats() const {
   require_usable();
   const std::scoped_lock lock(mutex_);
   EngineStats stats = batch_->stats();
-  stats.waiting += static_cast<std::int64_t>(arrivals_.size());
+  stats.waiting += num_arrived();
   return stats;
 }
 

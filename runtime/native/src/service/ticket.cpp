@@ -47,18 +47,23 @@ void Ticket::release() {
 
 void Ticket::require_may_wait(double timeout) const {
   require_timeout(timeout);
-  if (is_inherited()) {
-    throw Error(Status::kUsage, "request",
-                "was submitted by process " + std::to_string(process_) +
-                    ", of which this process, " + std::to_string(getpid()) +
-                    ", is a fork: threads don't survive a fork, so the request never ends here");
-  }
-  if (timeout != 0 && std::this_thread::get_id() == engine_thread_) {
+  require_own();
+  // Behind the engine's end another thread may have its thread's id, and no wait blocks.
+  if (timeout != 0 && std::this_thread::get_id() == engine_thread_ &&
+      mailbox.progress() == Progress::kRunning) {
     throw Error(
         Status::kUsage, "request",
         "can't be waited for within a callback, which runs on the engine's thread; wait on another "
         "thread, or poll with a timeout of 0");
   }
+}
+
+void Ticket::require_own() const {
+  if (!is_inherited()) return;
+  throw Error(Status::kUsage, "request",
+              "was submitted by process " + std::to_string(process_) + ", of which this process, " +
+                  std::to_string(getpid()) +
+                  ", is a fork: threads don't survive a fork, so the request never ends here");
 }
 
 bool Ticket::is_inherited() const { return process_ != getpid(); }

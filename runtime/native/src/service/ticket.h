@@ -42,6 +42,8 @@ class Ticket {
   // Throws Error (kUsage) where a wait would never end: in a callback of its engine, unless
   // ``timeout`` is 0, and in a forked child. And if ``timeout`` is NaN.
   void require_may_wait(double timeout) const;
+  // Throws Error (kUsage) in a fork of the process that submitted it.
+  void require_own() const;
   // Returns true in a fork of the process that submitted it.
   bool is_inherited() const;
 

@@ -24,7 +24,7 @@ std::vector<Logprob> row_logprobs(const float* logits, std::int64_t size, std::i
 double probability_of(const float* logits, std::int64_t size, std::int64_t index);
 
 // Returns the log-softmax of ``logits`` [size] at ``token_id``: weights in float32, their sum in
-// float64, within 1e-5 of Python's runtime/requests/request.py, which uses numpy's exp. Throws
+// float64, within 1e-5 of Python's runtime/scheduling/scoring.py, which uses numpy's exp. Throws
 // Error (kEngine) if a logit is NaN or +infinity, or none is finite; ``subject`` names the row.
 double chosen_logprob(const float* logits, std::int64_t size, std::int64_t token_id,
                       const std::string& subject);

@@ -15,7 +15,7 @@ constexpr std::int64_t kLayers = 4;  // of the bundles in the corpus
 // Resolves the schedule of a request and reads its plans.
 void resolve(const Schedules& schedules, std::string_view asked) {
   try {
-    const auto schedule = schedules.resolve(asked, 16, false);
+    const auto schedule = schedules.resolve(asked, 16);
     for (const std::int64_t index : {0, 1, 63, 1 << 30}) schedule->plan(index);
     for (std::int64_t layer = 0; layer < kLayers; ++layer) schedule->prompt_prefix(layer, 64);
     schedule->active_lengths(1 << 20, 1 << 20);

@@ -296,6 +296,18 @@ def test_bad_requests_are_refused_with_words_and_the_others_run(
     assert len(made["outputs"][0]["token_ids"]) == 2
 
 
+def test_log_probabilities_are_counted_for_the_tokens_that_the_limit_of_positions_leaves(
+    exported: Callable[..., Path],
+) -> None:
+    bundle = exported("untied", kernels="auto", quantize="int8")
+    line = {"prompt": [5], "params": {"max_tokens": 0, "logprobs": 131, "n": 200}}
+    options = {"max_batch_size": 200, "max_model_len": 3}
+    (made,) = run_native(bundle, [line], **options)
+    assert len(made["outputs"]) == 200
+    (refused,) = run_native(bundle, [line], **options | {"max_model_len": 0})
+    assert "logprobs 131 are 1,650,600 log-probabilities" in refused["error"]
+
+
 @pytest.mark.parametrize("raw_prompts", [False, True])
 def test_text_prompts_use_the_bundles_template_unless_raw(
     text_bundle: Path, tmp_path: Path, raw_prompts: bool

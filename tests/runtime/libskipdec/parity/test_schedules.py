@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -120,3 +121,19 @@ def test_both_refuse_a_horizon_beyond_the_positions(tmp_path: Path, own: str) ->
         resolver.resolve(asked[1][1], 9)
     assert beyond.startswith("error: ")
     assert str(longest + 1) in beyond
+
+
+def test_both_refuse_a_horizon_beyond_the_positions_in_json_unless_it_is_implied(
+    tmp_path: Path,
+) -> None:
+    own = ExitSchedule.full(6)
+    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
+    resolver = ScheduleResolver(6, own, positions=64)
+    rule = {"num_layers": 6, "max_exit_layer": 4, "min_exit_layer": 2, "horizon": 65}
+    table = rule | {"decay": "table", "table": [4] * 64 + [2]}
+    texts = [json.dumps(one) for one in (rule, rule | {"horizon": 64}, table)]
+    beyond, fits, implied = described(path, 6, [(9, text) for text in texts], 64)
+    with pytest.raises(ScheduleError, match="horizon is 65; allowed: 1 to 64, the bundle's posi"):
+        resolver.resolve(texts[0], 9)
+    assert "horizon is 65; allowed: 1 to 64, the bundle's positions" in beyond
+    assert [fits, implied] == [expected(resolver.resolve(text, 9)) for text in texts[1:]]

@@ -75,6 +75,12 @@ OTHER_KINDS: dict[str, tuple[Change, str]] = {
         lambda file: file.update(normalizer=replacement({"String": "a"}, "bbbb")),
         "may lengthen a text more than 3 times",
     ),
+    "long_decoder": (
+        lambda file: file.update(
+            pre_tokenizer=None, decoder=decoder_of(*[replacement({"String": "a"}, "aa")] * 40)
+        ),
+        "has a decoder that may lengthen a text more than 3 times",
+    ),
     "long_prefix": (
         lambda file: file.update(normalizer={"type": "Prepend", "prepend": "a" * 17}),
         "has a normalizer that prepends",

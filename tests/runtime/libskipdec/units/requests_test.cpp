@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <skipdec/skipdec.h>
 
+#include <array>
 #include <atomic>
 #include <limits>
 #include <memory>
@@ -16,9 +17,9 @@
 namespace skipdec::runtime {
 namespace {
 
-skipdec_request request_of(std::shared_ptr<Ticket> ticket) {
-  skipdec_request request;
-  request.ticket = std::move(ticket);
+std::unique_ptr<skipdec_request> request_of(std::shared_ptr<Ticket> ticket) {
+  auto request = std::make_unique<skipdec_request>();
+  request->ticket = std::move(ticket);
   return request;
 }
 
@@ -40,12 +41,12 @@ TEST(RequestsTest, NoTimeoutLosesTheLastDelta) {
   });
   std::size_t lost = 0;
   for (const auto& ticket : tickets) {
-    skipdec_request request = request_of(ticket);
+    const auto request = request_of(ticket);
     std::size_t count = 0;
     const skipdec_delta* delta = nullptr;
     ++turn;
     for (;;) {
-      const skipdec_status status = skipdec_request_next(&request, 0, &delta);
+      const skipdec_status status = skipdec_request_next(request.get(), 0, &delta);
       if (status == SKIPDEC_END) break;
       if (status == SKIPDEC_OK) ++count;
     }
@@ -71,19 +72,43 @@ TEST(RequestsTest, WaitingWithinACallbackIsRefusedAndPollingIsNot) {
   std::vector<skipdec_status> waits, polls;
   std::string words;
   const auto own = service->submit(TokenSpan{4}, params, "", 0, [&](const Delta&) {
-    skipdec_request request = request_of(other);
+    const auto request = request_of(other);
     const skipdec_delta* delta = nullptr;
-    waits.push_back(skipdec_request_wait(&request, -1));
+    waits.push_back(skipdec_request_wait(request.get(), -1));
     words = skipdec_last_error();
-    waits.push_back(skipdec_request_wait(&request, 0.1));
-    waits.push_back(skipdec_request_next(&request, -1, &delta));
-    polls.push_back(skipdec_request_wait(&request, 0));
+    waits.push_back(skipdec_request_wait(request.get(), 0.1));
+    waits.push_back(skipdec_request_next(request.get(), -1, &delta));
+    polls.push_back(skipdec_request_wait(request.get(), 0));
     return true;
   });
   EXPECT_TRUE(own->mailbox.wait(-1));
   EXPECT_EQ(waits, std::vector<skipdec_status>(12, SKIPDEC_USAGE));
   EXPECT_NE(words.find("within a callback"), std::string::npos) << words;
   for (const skipdec_status status : polls) EXPECT_NE(status, SKIPDEC_USAGE);
+}
+
+TEST(RequestsTest, ThreadsWithAnIdOfAnEngineThatIsGoneMayWaitAndReadTogether) {
+  const auto service = open();
+  SamplingParams params;
+  params.ignore_eos = true;
+  params.max_tokens = 4;
+  const auto request = request_of(service->submit(TokenSpan{5}, params, "", 0, {}));
+  ASSERT_EQ(skipdec_request_wait(request.get(), -1), SKIPDEC_OK);
+  service->close();
+  for (int i = 0; i < 8; ++i) {  // the system gives the next threads the ids of those that ended
+    skipdec_status status = SKIPDEC_USAGE;
+    std::thread([&] { status = skipdec_request_wait(request.get(), -1); }).join();
+    EXPECT_EQ(status, SKIPDEC_OK);
+  }
+  std::array<const skipdec_completion*, 4> read{};
+  std::vector<std::thread> readers;
+  for (const skipdec_completion*& each : read)
+    readers.emplace_back([&] { skipdec_request_completion(request.get(), 0, &each); });
+  for (std::thread& each : readers) each.join();
+  for (const skipdec_completion* each : read) {
+    ASSERT_NE(each, nullptr);
+    EXPECT_EQ(each, read.front());
+  }
 }
 
 TEST(RequestsTest, CountsThatNoMemoryHoldsAreRefusedByName) {

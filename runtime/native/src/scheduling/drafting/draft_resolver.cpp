@@ -15,8 +15,7 @@ void find_inexact(const Manifest& manifest, std::vector<std::string>& problems) 
   if (!manifest.uses_skipdec_kernels) {
     problems.emplace_back(
         "needs skipdec's kernels: with ONNX Runtime's operators texts may differ by rounding; "
-        "rewrite the bundle with `skipdec build BUNDLE --target onnxruntime --kernels skipdec`, or "
-        "allow it with exact=no");
+        "export the model with --kernels skipdec, or allow it with exact=no");
   } else if (!manifest.foreign_products.empty()) {
     std::string kinds = manifest.foreign_products.front();
     if (manifest.foreign_products.size() > 1) kinds += " and " + manifest.foreign_products.back();

@@ -122,6 +122,23 @@ std::size_t lengthening(const Replacement& step) {
       1, (step.content.size() + step.pattern.size() - 1) / step.pattern.size());
 }
 
+// Returns how many times as long ``steps`` may make a text, ``most`` times as long before; beyond
+// the limit, any number above it.
+template <class Steps, class Of>
+std::size_t lengthened(std::size_t most, const Steps& steps, const Of& of) {
+  for (const auto& step : steps)
+    most = std::min(kMostLengthening + 1, most) * std::min(kMostLengthening + 1, of(step));
+  return most;
+}
+
+void require_short(std::size_t lengthening, const Component& component, const Document& document) {
+  if (lengthening > kMostLengthening)
+    refuse_unsupported("has a " + std::string(component.name) +
+                           " that may lengthen a text more than " +
+                           std::to_string(kMostLengthening) + " times",
+                       document);
+}
+
 constexpr Component kNormalizer{"normalizer", "normalizer", "normalizers"};
 
 using NormalizerReader = NormalizerStep (*)(Fields& fields, const Document& document);
@@ -311,20 +328,18 @@ DecoderSteps read_decoder(const json* value, const Document& document) {
     }
   }
   for (const json* step : steps) reader.add(*step);
+  const auto of = [](const Replacement& step) { return lengthening(step); };
+  require_short(lengthened(1, reader.steps().replacements, of), kDecoder, document);
   return reader.steps();
 }
 
 void check_together(const Normalizer& normalizer, const PreTokenizer& pre_tokenizer,
                     const Document& document) {
-  std::size_t most = pre_tokenizer.blank.size();
-  for (const NormalizerStep& step : normalizer.steps())
-    most = std::min(kMostLengthening + 1, most) *
-           std::min(kMostLengthening + 1,
-                    std::visit([](const auto& known) { return lengthening(known); }, step));
-  if (most > kMostLengthening)
-    refuse_unsupported("has a normalizer that may lengthen a text more than " +
-                           std::to_string(kMostLengthening) + " times",
-                       document);
+  const auto of = [](const NormalizerStep& step) {
+    return std::visit([](const auto& known) { return lengthening(known); }, step);
+  };
+  require_short(lengthened(pre_tokenizer.blank.size(), normalizer.steps(), of), kNormalizer,
+                document);
   // The package takes for the first piece whatever comes from the beginning of the original text.
   if (pre_tokenizer.blank_before == BlankBefore::kFirst && !normalizer.steps().empty())
     refuse_unsupported("has a normalizer beside a Metaspace with prepend_scheme \"first\"",

@@ -84,6 +84,7 @@ void run(const char* bundle) {
     return 4;
   });
   if (!request.wait()) throw std::runtime_error("the parent's request is lost");
+  fork_for("read", [&] { return static_cast<int>(request.completion().token_ids.size()); });
   engine.close();
   fork_for("again", [&] { return generated(opened(bundle)); });
 }
