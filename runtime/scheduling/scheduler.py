@@ -25,18 +25,14 @@ class Admission:
     min_free: int = 0
     hold_ms: int = 0
 
-    def wait_until(
-        self, *, waiting: int, free: int, running: int, since: float, now: float
-    ) -> float | None:
-        """Return None to admit requests now, else the latest time at which to ask again.
+    def holds(self, *, waiting: int, free: int, running: int, since: float, now: float) -> bool:
+        """Return True if requests wait for others while rows run.
 
         ``waiting`` and ``running`` are rows; the first request could have been admitted at
         ``since``, in seconds of one clock.
         """
-        until = since + self.hold_ms / 1000
-        if not running or min(free, waiting) >= self.min_free or now >= until:
-            return None
-        return until
+        is_early = now < since + self.hold_ms / 1000
+        return running > 0 and min(free, waiting) < self.min_free and is_early
 
 
 _ADMISSIONS = {"fcfs": Admission(), "gang": Admission(min_free=2, hold_ms=8)}
@@ -172,9 +168,7 @@ class Decode:
 
 @dataclass(frozen=True)
 class Wait:
-    """Do nothing until ``until``, in seconds of the clock, or with None until a request comes."""
-
-    until: float | None
+    """Do nothing until a request comes."""
 
 
 # Padding that any row may have: running so many tokens costs less than reading the weights for
@@ -273,12 +267,11 @@ class Scheduler(Generic[R]):
         if self._chunked is not None:
             return self._next_chunk(*self._chunked)
         group = self._group()
-        until = None if is_filling else self._held_until(group, now)
-        if group and until is None:
+        if group and (is_filling or not self._holds(now)):
             return self._admit(group)
-        if self._running:
-            return Decode()
-        return Wait(until)
+        if not group:
+            self._since = None
+        return Decode() if self._running else Wait()
 
     def _free(self) -> int:
         return self._slots - self.running_rows
@@ -312,16 +305,14 @@ class Scheduler(Generic[R]):
     def _runs_in_chunks(self, request: R) -> bool:
         return request.prompt_length > self._max_chunk_tokens or self._kept_tokens(request) > 0
 
-    def _held_until(self, group: Sequence[R], now: float) -> float | None:
-        if not group:
-            self._since = None
-            return None
+    def _holds(self, now: float) -> bool:
+        """Return True if those that could be admitted wait for others, from the first time on."""
         waiting = sum(request.num_rows for request in self._waiting)
         if self._fills_first and waiting <= self._free():
             self._since = None
-            return None  # no other request will come to share the call
+            return False  # no other request will come to share the call
         self._since = now if self._since is None else self._since
-        return self._admission.wait_until(
+        return self._admission.holds(
             waiting=waiting,
             free=self._free(),
             running=self.running_rows,

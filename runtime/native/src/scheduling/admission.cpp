@@ -50,11 +50,10 @@ Admission Admission::parse(std::string_view text) {
   return admission;
 }
 
-std::optional<double> Admission::wait_until(std::int64_t waiting, std::int64_t free,
-                                            std::int64_t running, double since, double now) const {
-  const double until = since + static_cast<double>(hold_ms) / 1000;
-  if (running == 0 || std::min(free, waiting) >= min_free || now >= until) return std::nullopt;
-  return until;
+bool Admission::holds(std::int64_t waiting, std::int64_t free, std::int64_t running, double since,
+                      double now) const {
+  const bool is_early = now < since + static_cast<double>(hold_ms) / 1000;
+  return running > 0 && std::min(free, waiting) < min_free && is_early;
 }
 
 }  // namespace skipdec::runtime

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 namespace skipdec::runtime {
@@ -19,11 +18,10 @@ struct Admission {
   // (kUsage) for an unknown name or parameter, or a value that is not a whole number.
   static Admission parse(std::string_view text);
 
-  // Returns the time at which to ask again at the latest; nothing to admit requests now.
-  // ``waiting`` and ``running`` are rows; the first request could have been admitted at ``since``,
-  // in seconds of one clock.
-  std::optional<double> wait_until(std::int64_t waiting, std::int64_t free, std::int64_t running,
-                                   double since, double now) const;
+  // Returns true if requests wait for others while rows run. ``waiting`` and ``running`` are rows;
+  // the first request could have been admitted at ``since``, in seconds of one clock.
+  bool holds(std::int64_t waiting, std::int64_t free, std::int64_t running, double since,
+             double now) const;
 };
 
 }  // namespace skipdec::runtime

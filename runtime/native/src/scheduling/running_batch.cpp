@@ -80,7 +80,6 @@ void RunningBatch::add(std::int64_t number, Request request, double start) {
 
 const std::vector<Delta>& RunningBatch::step(double now) {
   deltas_.clear();
-  wait_until_.reset();
   const Action action = scheduler_.next_action(now);
   try {
     std::visit([this](const auto& what) { run(what); }, action);

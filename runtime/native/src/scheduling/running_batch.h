@@ -65,9 +65,6 @@ class RunningBatch {
   // now. The result lives until the next call. Throws the engines' error at the third failure in a
   // row.
   const std::vector<Delta>& step(double now);
-  // After a `step` with an empty result: the time before which nothing can run unless a request
-  // arrives.
-  std::optional<double> wait_until() const { return wait_until_; }
   // Ends a request as cancelled and frees its slots; ignores an unknown one.
   const std::vector<Delta>& abort(std::int64_t number, const std::string& reason);
   // Ends a request as failed for a reason outside the batch, e.g. its caller's callback.
@@ -98,7 +95,7 @@ class RunningBatch {
   void run(const Prefill& action);
   void run(const Chunk& action);
   void run(const Decode& action);
-  void run(const Wait& action) { wait_until_ = action.until; }
+  static void run(const Wait& /*action*/) {}
   void begin(const std::vector<Running*>& requests, const Logits& logits);
   void begin(const RunningRow& row, const float* logits, std::int64_t layers);
   void accept(const RunningRow& row, const StepRow& fed, const float* const* logits);
@@ -121,7 +118,6 @@ class RunningBatch {
   std::vector<Delta> deltas_;     // made by the last call
   SlotCache::Row next_row_ = 0;
   std::optional<std::int64_t> in_chunks_;  // the request whose prompt last ran in chunks
-  std::optional<double> wait_until_;
   int failures_in_a_row_ = 0;
   EngineStats counters_{};  // used by the batch's thread only
   mutable std::mutex mutex_;

@@ -50,10 +50,10 @@ Action Scheduler::next_action(double now) {
     return next_chunk(job, done);
   }
   const std::vector<Job> next = group();
-  const std::optional<double> until = held_until(next, now);
-  if (!next.empty() && !until) return let_in(next);
+  if (!next.empty() && !holds(now)) return let_in(next);
+  if (next.empty()) since_.reset();
   if (!running_.empty()) return Decode{};
-  return Wait{until};
+  return Wait{};
 }
 
 // Returns the job whose turn it is, if it fits, and others of similar length that fit beside it.
@@ -90,18 +90,14 @@ bool Scheduler::runs_in_chunks(const Job& job) const {
   return job.prompt_length > max_prefill_tokens_ || kept_tokens_(job) > 0;
 }
 
-std::optional<double> Scheduler::held_until(const std::vector<Job>& group, double now) {
-  if (group.empty()) {
-    since_.reset();
-    return std::nullopt;
-  }
+bool Scheduler::holds(double now) {
   since_ = since_.value_or(now);
   std::int64_t waiting = 0;
   waiting_.visit_in_turn([&](const Job& job) {
     waiting += job.rows;
     return true;
   });
-  return admission_.wait_until(waiting, free(), running_rows(), *since_, now);
+  return admission_.holds(waiting, free(), running_rows(), *since_, now);
 }
 
 Action Scheduler::let_in(const std::vector<Job>& group) {

@@ -32,10 +32,8 @@ struct Chunk {
 };
 // Run a step of all running rows.
 struct Decode {};
-// Nothing can run before ``until``, in seconds of the clock; without it, before a request comes.
-struct Wait {
-  std::optional<double> until;
-};
+// Nothing can run before a request comes.
+struct Wait {};
 using Action = std::variant<Prefill, Chunk, Decode, Wait>;
 
 // Admits requests to ``slots`` rows; it runs nothing itself and reads no clock.
@@ -78,7 +76,8 @@ class Scheduler {
   std::int64_t free() const { return slots_ - running_rows(); }
   std::vector<Job> group() const;
   bool runs_in_chunks(const Job& job) const;
-  std::optional<double> held_until(const std::vector<Job>& group, double now);
+  // Returns true if those that could be admitted wait for others, from the first time on.
+  bool holds(double now);
   Action let_in(const std::vector<Job>& group);
   Chunk next_chunk(const Job& job, std::int64_t start);
 

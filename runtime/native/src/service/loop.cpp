@@ -1,6 +1,5 @@
 // The part of Service that its own thread runs.
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "scheduling/clock.h"
@@ -36,11 +35,7 @@ bool Service::take_in() {
     const auto has_news = [this] {
       return is_stopping_ || !arrivals_.empty() || !cancellations_.empty() || !new_scores_.empty();
     };
-    if (!batch_->is_busy() && scores_.empty()) {
-      changed_.wait(lock, has_news);
-    } else if (const std::optional<double> until = batch_->wait_until()) {
-      changed_.wait_for(lock, std::chrono::duration<double>(*until - seconds_now()), has_news);
-    }
+    if (!batch_->is_busy() && scores_.empty()) changed_.wait(lock, has_news);
     if (is_stopping_) return false;
     arrivals.swap(arrivals_);
     num_taken_ = static_cast<std::int64_t>(arrivals.size());
