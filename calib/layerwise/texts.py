@@ -54,7 +54,6 @@ class PackedTexts:
             targets += completion
             ids += (*prompt, *completion[:-1])
             lengths.append(len(prompt) + len(completion) - 1)
-        self.num_texts = len(lengths)
         self.input_ids = torch.tensor([ids])  # [1, N]
         self.predicting = torch.tensor(predicting)  # [R]
         self.targets = torch.tensor(targets)  # [R]

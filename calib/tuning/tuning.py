@@ -129,11 +129,11 @@ def _losses(
     if plan.validation is None:
         return {}
     examples, size = plan.validation.examples, plan.config.batch_size
-    passes = 2 if plan.schedule.is_reduced else 1
+    passes = 1 if plan.schedule.is_full else 2
     events.stage(_TITLES["validate"][0], passes * -(-len(examples) // size))
     measured = partial(mean_loss, subject.model, examples, batch_size=size, events=events)
     at_schedule = at_full = measured(plan.schedule)
-    if plan.schedule.is_reduced:
+    if not plan.schedule.is_full:
         at_full = measured(ExitSchedule.full(plan.model.num_layers))
     return {"at_schedule": at_schedule, "at_full": at_full}
 

@@ -61,7 +61,7 @@ class Checkpoint:
         if self.schedule_document is None or self.load_format == "dummy":
             return None
         schedule = ExitSchedule.from_document(self.schedule_document)
-        return schedule if schedule.is_reduced else None
+        return None if schedule.is_full else schedule
 
     @cached_property
     def content(self) -> str:

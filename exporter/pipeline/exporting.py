@@ -213,7 +213,7 @@ def _check_head_size(model: ModelSpec) -> None:
 
 def _schedule_warnings(schedule: ExitSchedule, checkpoint: Checkpoint) -> Iterator[str]:
     is_random = checkpoint.load_format == "dummy"
-    if not schedule.is_reduced or checkpoint.tuned_schedule is not None or is_random:
+    if schedule.is_full or checkpoint.tuned_schedule is not None or is_random:
         return
     if not checkpoint.exits_early:
         yield (

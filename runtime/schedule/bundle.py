@@ -106,7 +106,7 @@ def untuned_warning(
     schedule; if it skips layers itself, ``export`` has warned already.
     """
     tuned = manifest.source.get(TUNED_SCHEDULE)
-    if own.is_reduced or tuned not in (None, EARLY_EXIT):
+    if not own.is_full or tuned not in (None, EARLY_EXIT):
         return None
     for schedule in schedules:
         if schedule.is_full or (tuned == EARLY_EXIT and schedule.exits_early):

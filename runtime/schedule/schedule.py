@@ -110,11 +110,6 @@ class ExitSchedule(ScheduleFields):
         return ExitSchedule(**{**kept, **changes})
 
     @property
-    def is_reduced(self) -> bool:
-        """True if some token runs fewer than all layers."""
-        return self.min_exit_layer < self.num_layers
-
-    @property
     def exits_early(self) -> bool:
         """True if every token runs the lowest layers of its number, as at full depth."""
         return all(
@@ -124,7 +119,7 @@ class ExitSchedule(ScheduleFields):
     @property
     def is_full(self) -> bool:
         """True if every token runs all layers."""
-        return not self.is_reduced
+        return self.min_exit_layer == self.num_layers
 
     @property
     def lent_horizon(self) -> int | None:

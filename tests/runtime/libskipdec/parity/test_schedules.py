@@ -62,7 +62,7 @@ def expected(schedule: ExitSchedule) -> str:
         indices = (0, length // 2, length - 1)
         lists.append([schedule.prompt_budget(index, length) for index in indices])
     texts = ["".join(f"{number} " for number in numbers) + ";" for numbers in lists]
-    return f"{format_schedule(schedule)};{int(schedule.is_reduced)};" + "".join(texts)
+    return f"{format_schedule(schedule)};{int(not schedule.is_full)};" + "".join(texts)
 
 
 @pytest.mark.parametrize("text", OWN)
