@@ -184,11 +184,10 @@ class Watcher(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         control: TrainerControl,
         **_: Any,  # noqa: ANN401  (Trainer's)
     ) -> None:
-        """Announce the steps, and those that were done before; log and save as often as asked."""
-        state.logging_steps, state.save_steps = (
-            args.logging_steps,
-            args.save_steps,
-        )  # not the save's
+        """Announce the steps, and those that were done before."""
+        # A resumed run has those of its save.
+        state.logging_steps = args.logging_steps
+        state.save_steps = args.save_steps
         if state.is_world_process_zero:
             self._events.stage("tuning", state.max_steps)
             if state.global_step:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ...engines.bundle.place import MANIFEST_NAME, partial_path
+from ...engines.bundle.place import MANIFEST_NAME, bundle_place, partial_path
 from ...engines.checking import expanded
 from ...engines.errors import CheckpointError, did_you_mean
 from ...engines.host.installation import own_version, require_extra
@@ -65,12 +65,17 @@ def _is_checkpoint(model: str) -> bool:
         return False
     if model in short_names() or _HUB_ID.fullmatch(model) is not None:
         return True
-    if (meant := did_you_mean(model, short_names())) and not partial_path(path).exists():
+    if (meant := did_you_mean(model, short_names())) and not _is_unfinished(path):
         allowed = (
             "allowed: a directory made by 'skipdec export', or a checkpoint's name or directory"
         )
         raise CheckpointError(model, f"does not exist; {meant}{allowed}")
     return False
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Return True where opening a bundle says that it was not finished, or finishes it."""
+    return partial_path(path).exists() or bundle_place(path).is_interrupted
 
 
 def _cache() -> Path:

@@ -78,7 +78,7 @@ class ScheduleResolver:
         if self.positions is None:
             return
         horizon = arguments.get("horizon")
-        longest = max(self.positions, self.own.horizon)
+        longest = max(self.positions, self.own.lent_horizon or 1)
         if not isinstance(horizon, int) or horizon <= longest:
             return  # `ExitSchedule.from_document` refuses a horizon that is missing or not a number
         implied = implied_fields(arguments.get("decay", "linear"), arguments)

@@ -29,7 +29,7 @@ class Schedules {
   //   "2x:horizon=64"           the same with a horizon, up to the model's positions or, if that
   //                             is longer, the own schedule's
   //   "{…}", a path *.json      JSON of a rule, or with one as "schedule", as `skipdec schedule
-  //                             show --json` prints it; a text's horizon is bounded, too
+  //                             show --json` prints it; a file's horizon has no bound
   // Throws Error (kSchedule), naming what is allowed and the command that makes the JSON of any
   // other schedule. Two requests that run the same preset share one schedule while either holds it.
   SchedulePointer resolve(std::string_view asked, std::int64_t max_tokens) const;

@@ -14,6 +14,7 @@ constexpr const char* kClosed = "closed";  // stop_reason of requests that `clos
 }  // namespace
 
 void Service::run() {
+  engine_thread_->begin();
   std::optional<std::string> failure;
   try {
     while (take_in()) {
@@ -24,6 +25,7 @@ void Service::run() {
     failure = error.what();
   }
   end_all(failure);
+  engine_thread_->end();
 }
 
 // Takes new requests, cancellations and scores, and waits for them while idle; false to stop.
@@ -52,11 +54,9 @@ bool Service::take_in() {
 void Service::add(Arrival arrival) {
   const std::int64_t number = arrival.ticket->number;
   open_.emplace(number, std::move(arrival.ticket));
-  {
-    const std::scoped_lock lock(mutex_);
-    --num_taken_;
-  }
+  const std::scoped_lock lock(mutex_);  // it is always counted once
   batch_->add(number, std::move(arrival.request), arrival.start);
+  --num_taken_;
 }
 
 // Ends requests whose deadline has passed.
@@ -129,6 +129,7 @@ void Service::end_all(const std::optional<std::string>& failure) {
   {
     const std::scoped_lock lock(mutex_);
     if (!refusal_ || failure) refusal_.emplace(reason);
+    num_taken_ = 0;
     arrivals.swap(arrivals_);
     std::move(new_scores_.begin(), new_scores_.end(), std::back_inserter(scores_));
     new_scores_.clear();

@@ -42,7 +42,6 @@ Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> 
   if (config.kv_memory == 0) config.kv_memory = default_kv_memory();
   batch_ = std::make_unique<RunningBatch>(manifest(), engines_, tokenizer_.get(), config);
   thread_ = std::thread([this] { run(); });
-  thread_id_ = thread_.get_id();
 }
 
 Service::~Service() {  // NOLINT(bugprone-exception-escape): to join and detach works here
@@ -136,7 +135,7 @@ Service::Arrival Service::arrival(const Prompt& prompt, const SamplingParams& pa
   request.max_tokens = resolve_max_tokens(request.prompt, params, model, max_model_len());
   request.schedule = resolve(schedule, request.max_tokens);
   batch_->require_possible(request);
-  made.ticket = std::make_shared<Ticket>(params.n, thread_id_);
+  made.ticket = std::make_shared<Ticket>(params.n, engine_thread_);
   made.ticket->prompt = request.prompt;
   made.ticket->schedule = request.schedule;
   if (deadline != 0) made.ticket->deadline = made.start + deadline;
@@ -258,7 +257,7 @@ void Service::require_usable() const {
 }
 
 void Service::require_outside_callback(const char* what) const {
-  if (std::this_thread::get_id() == thread_id_) {
+  if (engine_thread_->is_current()) {
     throw Error(Status::kUsage, "engine",
                 std::string("can't ") + what +
                     " within a callback, which runs on its thread; do it on another thread");

@@ -141,7 +141,7 @@ class Service {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Arrival> arrivals_;
-  std::int64_t num_taken_ = 0;  // of these, on their way to the batch
+  std::int64_t num_taken_ = 0;  // from these, and not in the batch yet
   std::deque<std::int64_t> cancellations_;
   std::deque<Score> new_scores_;
   std::int64_t next_number_ = 0;
@@ -151,7 +151,7 @@ class Service {
 
   std::mutex closing_;  // one thread closes, others wait for it
   std::thread thread_;
-  std::thread::id thread_id_;
+  const std::shared_ptr<EngineThread> engine_thread_ = std::make_shared<EngineThread>();
 };
 
 }  // namespace skipdec::runtime

@@ -3,12 +3,13 @@
 #include <unistd.h>
 
 #include <exception>
+#include <utility>
 
 namespace skipdec::runtime {
 
-Ticket::Ticket(std::int64_t num_completions, std::thread::id engine_thread)
+Ticket::Ticket(std::int64_t num_completions, std::shared_ptr<const EngineThread> engine_thread)
     : num_completions(num_completions),
-      engine_thread_(engine_thread),
+      engine_thread_(std::move(engine_thread)),
       process_(getpid()),
       is_end_told_(static_cast<std::size_t>(num_completions)) {}
 
@@ -48,9 +49,7 @@ void Ticket::release() {
 void Ticket::require_may_wait(double timeout) const {
   require_timeout(timeout);
   require_own();
-  // Behind the engine's end another thread may have its thread's id, and no wait blocks.
-  if (timeout != 0 && std::this_thread::get_id() == engine_thread_ &&
-      mailbox.progress() == Progress::kRunning) {
+  if (timeout != 0 && engine_thread_->is_current()) {
     throw Error(
         Status::kUsage, "request",
         "can't be waited for within a callback, which runs on the engine's thread; wait on another "
@@ -60,10 +59,11 @@ void Ticket::require_may_wait(double timeout) const {
 
 void Ticket::require_own() const {
   if (!is_inherited()) return;
-  throw Error(Status::kUsage, "request",
-              "was submitted by process " + std::to_string(process_) + ", of which this process, " +
-                  std::to_string(getpid()) +
-                  ", is a fork: threads don't survive a fork, so the request never ends here");
+  throw Error(
+      Status::kUsage, "request",
+      "was submitted by process " + std::to_string(process_) + ", of which this process, " +
+          std::to_string(getpid()) +
+          ", is a fork: threads don't survive a fork; submit it here to an engine of this process");
 }
 
 bool Ticket::is_inherited() const { return process_ != getpid(); }

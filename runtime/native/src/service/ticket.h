@@ -3,9 +3,11 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -27,10 +29,21 @@ struct Answer {
   std::optional<std::string> failure;
 };
 
+// The thread that runs an engine, while it does: later threads may have its id.
+class EngineThread {
+ public:
+  void begin() { id_ = std::this_thread::get_id(); }
+  void end() { id_ = std::thread::id(); }
+  bool is_current() const { return id_.load() == std::this_thread::get_id(); }
+
+ private:
+  std::atomic<std::thread::id> id_{std::thread::id()};
+};
+
 class Ticket {
  public:
   // ``engine_thread`` runs the request and its callback.
-  Ticket(std::int64_t num_completions, std::thread::id engine_thread);
+  Ticket(std::int64_t num_completions, std::shared_ptr<const EngineThread> engine_thread);
 
   // Hands ``delta`` to the callback unless the request was released. An exception of the callback
   // becomes the answer.
@@ -58,7 +71,7 @@ class Ticket {
  private:
   Answer ask(const Delta& delta) const;
 
-  const std::thread::id engine_thread_;
+  const std::shared_ptr<const EngineThread> engine_thread_;
   const pid_t process_;
   std::vector<bool> is_end_told_;  // by completion; used by the engine's thread only
   std::recursive_mutex telling_;   // released within the callback, too

@@ -28,7 +28,7 @@ TEST(RequestsTest, NoTimeoutLosesTheLastDelta) {
   constexpr std::size_t kRounds = 20000;
   std::vector<std::shared_ptr<Ticket>> tickets;
   for (std::size_t round = 0; round < kRounds; ++round) {
-    tickets.push_back(std::make_shared<Ticket>(1, std::thread::id{}));
+    tickets.push_back(std::make_shared<Ticket>(1, std::make_shared<EngineThread>()));
   }
   std::atomic<std::size_t> turn{0};
   std::thread engine([&] {

@@ -35,7 +35,7 @@ struct DraftConfig {
   bool exact = true;  // refuses engines whose results may depend on how many tokens a pass has
 
   // Reads PART[+PART…][,KEY=VALUE…]; "off" means no drafts. Throws Error (kUsage) with all problems
-  // of the text, in the words of Python's parse_draft, but for what may have been meant.
+  // of the text, in the words of Python's parse_draft without its "did you mean …?".
   static std::optional<DraftConfig> parse(std::string_view text);
   // Returns true if layers draft, those of the model or the bundle's own.
   bool runs_layers() const;
