@@ -151,6 +151,7 @@ skipdec_status skipdec_request_completion(skipdec_request* request, int64_t inde
     }
     std::call_once(request->completions_made, [&] {
       std::vector<skipdec_completion> made;
+      made.reserve(completions.size());
       for (const runtime::Completion& each : completions) made.push_back(runtime::shown(each));
       request->completions = std::move(made);
     });

@@ -82,7 +82,7 @@ const std::vector<Delta>& RunningBatch::step(double now) {
   deltas_.clear();
   const Action action = scheduler_.next_action(now);
   try {
-    std::visit([this](const auto& what) { run(what); }, action);
+    std::visit([this](const auto& what) { this->run(what); }, action);
     failures_in_a_row_ = 0;
   } catch (const std::exception& error) {
     if (++failures_in_a_row_ >= constants::kMaxFailures) throw;
