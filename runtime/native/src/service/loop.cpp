@@ -30,7 +30,6 @@ void Service::run() {
 
 // Takes new requests, cancellations and scores, and waits for them while idle; false to stop.
 bool Service::take_in() {
-  std::deque<Arrival> arrivals;
   std::deque<std::int64_t> cancellations;
   {
     std::unique_lock lock(mutex_);
@@ -39,13 +38,15 @@ bool Service::take_in() {
     };
     if (!batch_->is_busy() && scores_.empty()) changed_.wait(lock, has_news);
     if (is_stopping_) return false;
-    arrivals.swap(arrivals_);
-    num_taken_ = static_cast<std::int64_t>(arrivals.size());
+    while (!arrivals_.empty()) {  // under the lock, so that each counts as waiting throughout
+      Arrival arrival = std::move(arrivals_.front());
+      arrivals_.pop_front();
+      add(std::move(arrival));
+    }
     cancellations.swap(cancellations_);
     std::move(new_scores_.begin(), new_scores_.end(), std::back_inserter(scores_));
     new_scores_.clear();
   }
-  for (Arrival& arrival : arrivals) add(std::move(arrival));
   for (const std::int64_t number : cancellations) post(batch_->abort(number, "cancelled"));
   end_late();
   return true;
@@ -54,9 +55,7 @@ bool Service::take_in() {
 void Service::add(Arrival arrival) {
   const std::int64_t number = arrival.ticket->number;
   open_.emplace(number, std::move(arrival.ticket));
-  const std::scoped_lock lock(mutex_);  // it is always counted once
   batch_->add(number, std::move(arrival.request), arrival.start);
-  --num_taken_;
 }
 
 // Ends requests whose deadline has passed.
@@ -129,7 +128,6 @@ void Service::end_all(const std::optional<std::string>& failure) {
   {
     const std::scoped_lock lock(mutex_);
     if (!refusal_ || failure) refusal_.emplace(reason);
-    num_taken_ = 0;
     arrivals.swap(arrivals_);
     std::move(new_scores_.begin(), new_scores_.end(), std::back_inserter(scores_));
     new_scores_.clear();

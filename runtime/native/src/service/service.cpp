@@ -95,7 +95,7 @@ std::vector<std::shared_ptr<Ticket>> Service::submit_many(
   {
     const std::scoped_lock lock(mutex_);
     if (refusal_) throw Error(*refusal_);
-    const std::int64_t waiting = num_arrived() + batch_->stats().waiting;
+    const auto waiting = static_cast<std::int64_t>(arrivals_.size()) + batch_->stats().waiting;
     const auto count = static_cast<std::int64_t>(made.size());
     if (waiting + count > options_.max_waiting) {
       throw Error(Status::kBusy, "engine",
@@ -238,7 +238,7 @@ EngineStats Service::stats() const {
   require_usable();
   const std::scoped_lock lock(mutex_);
   EngineStats stats = batch_->stats();
-  stats.waiting += num_arrived();
+  stats.waiting += static_cast<std::int64_t>(arrivals_.size());
   return stats;
 }
 

@@ -113,9 +113,6 @@ class Service {
   std::string untuned_warning() const;
   void load_tokenizer();
   void run();
-  std::int64_t num_arrived() const {  // with mutex_ held
-    return static_cast<std::int64_t>(arrivals_.size()) + num_taken_;
-  }
   bool take_in();
   void add(Arrival arrival);
   void end_late();
@@ -141,7 +138,6 @@ class Service {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Arrival> arrivals_;
-  std::int64_t num_taken_ = 0;  // from these, and not in the batch yet
   std::deque<std::int64_t> cancellations_;
   std::deque<Score> new_scores_;
   std::int64_t next_number_ = 0;
