@@ -31,6 +31,7 @@ from .place import (
     sync,
 )
 
+_BESIDE = "..run.json..new"  # what the longest name of a file beside a result adds to its name
 _DESCRIPTORS = Path("/proc/self/fd")
 EXPORT_AGAIN = "export the model again"
 _EDITED = "does not match its digest: it was edited or damaged"
@@ -115,14 +116,17 @@ def replace_file(path: Path, content: bytes) -> None:
 def place_problems(path: Path, *, force: bool) -> list[str]:
     """Return the reasons why `replace_file` may not write ``path``; ``force`` replaces a file."""
     problems, parent = [], path.absolute().parent
-    if path.is_dir():
-        problems.append("is a directory; name a file")
+    if path.exists() and not path.is_file():
+        problems.append("is not a regular file; name one")
     elif path.exists() and not force:
         problems.append("exists; pass --force to replace it, or choose another name")
     if not parent.is_dir():
-        problems.append(f"can't be written: {parent} is not a directory; make it")
-    elif not os.access(parent, os.W_OK | os.X_OK):
+        return [*problems, f"can't be written: {parent} is not a directory; make it"]
+    if not os.access(parent, os.W_OK | os.X_OK):
         problems.append(f"can't be written: no permission to create files in {parent}")
+    longest = os.pathconf(parent, "PC_NAME_MAX") - len(_BESIDE)
+    if (length := len(os.fsencode(path.name))) > longest:
+        problems.append(f"has a name of {length} bytes; allowed: {longest}")
     return problems
 
 

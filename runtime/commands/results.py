@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from ...engines.bundle import EngineBundle, replace_file
+from ...engines.bundle import EngineBundle, place_problems, replace_file
 from ...engines.bundle.place import WriterLock
 from ...engines.documents import read_json
 from ...engines.errors import BundleError, SkipDecError, UsageError
@@ -80,12 +79,11 @@ class ResultFile:
         except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a null
             raise UsageError(self._shown, f"can't be written ({error})") from error
         with _named_errors(self._shown, UsageError):
-            _check_place(self._path, self._shown)
+            problems = place_problems(self._path, force=True)
             if self._path.exists() and not (resume or force):
-                raise UsageError(
-                    self._shown,
-                    "exists; --resume continues it, --force replaces it, or name another",
-                )
+                problems.append("exists; --resume continues it, --force replaces it, or name another")
+            if problems:
+                raise UsageError(self._shown, *problems)
         self._run = self._path.with_name(f".{self._path.name}.run.json")
         self._line_of = line_of
         self._parameters = dict(parameters)
@@ -209,20 +207,6 @@ def _named_errors(subject: str, raises: type[SkipDecError], advice: str = "") ->
     except OSError as error:
         reason = error.strerror or error
         raise raises(subject, f"can't be written ({reason}){advice}") from error
-
-
-def _check_place(path: Path, shown: str) -> None:
-    """Raise UsageError unless a file may be written there."""
-    if path.exists() and not path.is_file():
-        raise UsageError(shown, "is not a regular file; name one, or omit --output for stdout")
-    if not path.parent.is_dir():
-        raise UsageError(shown, f"can't be written: {path.parent} is not a directory; make it")
-    longest = os.pathconf(path.parent, "PC_NAME_MAX") - len("..") - len(".run.json.1234567")
-    if (length := len(os.fsencode(path.name))) > longest:
-        raise UsageError(shown, f"has a name of {length} bytes; allowed: {longest}")
-    for place in (path.parent, *([path] if path.exists() else [])):
-        if not os.access(place, os.W_OK):
-            raise UsageError(shown, f"can't be written: no permission to write {place}")
 
 
 def _shown(parameters: Mapping[str, Any], name: str) -> str:

@@ -43,8 +43,9 @@ def test_what_stands_in_the_way_of_a_file_is_told_before_it_is_written(
     assert place_problems(file, force=True) == []
     for path, words in (
         (file, "exists; pass --force"),
-        (tmp_path, "is a directory; name a file"),
+        (tmp_path, "is not a regular file; name one"),
         (tmp_path / "none" / "file.json", "none is not a directory; make it"),
+        (tmp_path / ("n" * 250), "has a name of 250 bytes; allowed: "),
     ):
         (problem,) = place_problems(path, force=False)
         assert words in problem
