@@ -101,6 +101,19 @@ def test_a_row_of_nan_or_infinity_spoils_no_other(instruction_set: str) -> None:
         np.testing.assert_array_equal(y[1], clean[1])
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_what_is_not_finite_in_a_key_or_value_is_so_in_the_result(
+    instruction_set: str, poison: float
+) -> None:
+    for dtype in DTYPES:
+        node = Attention(2, 2, 64, dtype, capacity=12)
+        for column in (2 * 64 + 3, 4 * 64 + 3):  # of the first key, and of the first value
+            x = node.random_tokens(1, 1)
+            x[..., column] = poison
+            y = node.cache(1).step(x, [0])
+            assert not np.isfinite(y).all()
+
+
 @pytest.mark.parametrize("position", [-1, 10, 2**40])
 def test_a_position_outside_the_cache_is_refused(position: int) -> None:
     node = Attention(capacity=10)

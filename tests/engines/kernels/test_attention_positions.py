@@ -107,6 +107,15 @@ def test_each_operand_may_be_absent(instruction_set: str, part: str) -> None:
     check(node, x, cache.step(x, [0, 0]), cache, [0, 0])
 
 
+def test_a_key_whose_squares_overflow_is_nan_not_zero(instruction_set: str) -> None:
+    node = Attention(1, 1, 8, capacity=2, key_norm=np.ones(8, np.float32))
+    cache = node.cache(1)
+    cache.step(np.full((1, 1, 24), 1e18, np.float32), [0])
+    cache.step(np.full((1, 1, 24), 1e20, np.float32), [1])
+    np.testing.assert_allclose(cache.key[0, 0, 0], 1, rtol=1e-6)
+    assert np.isnan(cache.key[0, 0, 1]).all()
+
+
 def test_rates_of_zero_leave_the_bits_of_heads(instruction_set: str) -> None:
     still = Attention(inv_freq=np.zeros(32, np.float32))
     x = still.random_tokens(2, 9)

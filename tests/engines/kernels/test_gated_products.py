@@ -170,6 +170,8 @@ def test_halves_of_unequal_width_and_residuals_are_refused(form: str) -> None:
         replace(odd, quantizer=plain).session(gated=1)
     with pytest.raises(Exception, match="gated must be 0 or 1"):
         layer.session(gated=2)
+    with pytest.raises(Exception, match=r"must have activation 2 \(GELU\) or 3 \(SiLU\)"):
+        layer.session(activation=1)
     x = layer.rows(2)
     with pytest.raises(Exception, match="a gated product takes no residual"):
         layer.session(residual=True).run(None, {"x": x, "residual": np.zeros_like(x[:, :16])})
@@ -178,5 +180,6 @@ def test_halves_of_unequal_width_and_residuals_are_refused(form: str) -> None:
 @pytest.mark.parametrize("form", ["int8", "int4", "int8-block"])
 def test_the_packing_of_a_plain_product_is_refused(form: str) -> None:
     layer = Layer.random(form, 64, 24)
+    plain = replace(layer, quantizer=replace(layer.quantizer, is_gated=False))
     with pytest.raises(Exception, match="weight"):
-        replace(layer, quantizer=replace(layer.quantizer, is_gated=False)).session(gated=1)
+        plain.session(gated=1, activation=SILU)

@@ -102,6 +102,29 @@ def test_gelu_is_torchs(instruction_set: str, form: str) -> None:
 
 
 @ONE_OF_EACH
+def test_gelu_of_a_large_negative_number_is_zero(instruction_set: str, form: str) -> None:
+    bias = np.float32([-6, -10, -100, -1e4, -1e30])
+    layer = replace(random_layer(form, 16, 5, activation=GELU), bias=bias)
+    np.testing.assert_array_equal(layer.run(np.zeros((1, 16), np.float32)), np.zeros((1, 5)))
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_thread_without_subnormal_numbers_computes_the_same(form: str, threads: int) -> None:
+    torch = pytest.importorskip("torch")
+    layer = random_layer(form, 64, 1000)
+    session = layer.session(threads=threads)
+    x = layer.rows(200) * np.float32(1e-38)
+    (y,) = session.run(None, {"x": x})
+    assert torch.set_flush_denormal(True)
+    try:
+        (flushed,) = session.run(None, {"x": x})
+    finally:
+        torch.set_flush_denormal(False)
+    np.testing.assert_array_equal(flushed.view(np.uint32), y.view(np.uint32))
+
+
+@ONE_OF_EACH
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("index", [0, 63, 130])
 def test_a_row_that_is_not_finite_stays_so_and_disturbs_no_other(

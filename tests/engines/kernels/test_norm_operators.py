@@ -105,12 +105,13 @@ def test_a_row_that_is_not_finite_is_nan_and_disturbs_no_other(
     np.testing.assert_array_equal(session(operator, scale).run(None, {"x": x})[0], finite)
 
 
-def test_a_row_whose_squares_overflow_is_nan_not_zero(instruction_set: str) -> None:
-    x = np.full((2, 20), 1e19, np.float32)
-    x[1] = 1e18
-    (y,) = session("RmsNorm", np.ones(20, np.float32)).run(None, {"x": x})
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_row_whose_squares_overflow_is_nan_not_zero(instruction_set: str, operator: str) -> None:
+    signs = np.resize(np.float32([1, -1]), 20)
+    x = np.float32([[1e20], [1e18]]) * signs
+    (y,) = session(operator, np.ones(20, np.float32)).run(None, {"x": x})
     assert np.isnan(y[0]).all()
-    np.testing.assert_allclose(y[1], 1, rtol=1e-6)
+    np.testing.assert_allclose(y[1], signs, rtol=1e-6)
 
 
 def test_a_constant_row_is_the_bias(instruction_set: str) -> None:

@@ -47,9 +47,7 @@ template <class Element>
 void write_row(const float* from, Element* row, std::int64_t head_size) {
   const Chunks chunks(head_size);
   if constexpr (kHasScale<Element>) {
-    Vector largest = Vector::broadcast(0.0F);
-    for (int c = 0; c < chunks.count; ++c) largest = max(largest, abs(chunks.load(from, c)));
-    const float scale = maximum(largest) / 127.0F;
+    const float scale = peak_of(from, head_size) / 127.0F;  // NaN for a row that is not finite
     std::memcpy(row + head_size, &scale, sizeof scale);
     const Vector divisor = Vector::broadcast(scale > 0.0F ? scale : 1.0F);
     for (int c = 0; c < chunks.count; ++c) chunks.store(chunks.load(from, c) / divisor, row, c);

@@ -1,6 +1,8 @@
 // Queries and keys of new tokens before attention: each head is normalised, then rotated.
 #pragma once
 
+#include "norms/inverse_root.inc.h"
+
 namespace skipdec::attention {
 namespace {
 
@@ -12,8 +14,8 @@ inline void normalize_head(const Call& call, const float* weight, const float* x
     const Vector each = chunks.load(x, c);
     squares = multiply_add(each, each, squares);
   }
-  const float mean = sum(squares) / static_cast<float>(call.head_size);
-  const Vector factor = Vector::broadcast(1.0F / std::sqrt(mean + call.norm_epsilon));
+  const Vector factor = Vector::broadcast(
+      inverse_root(sum(squares), static_cast<float>(call.head_size), call.norm_epsilon));
   for (int c = 0; c < chunks.count; ++c) {
     chunks.store(chunks.load(x, c) * factor * chunks.load(weight, c), y, c);
   }
@@ -24,14 +26,12 @@ inline void normalize_head(const Call& call, const float* weight, const float* x
 inline void rotate_head(const Call& call, const float* directions, const float* x, float* y) {
   const std::int64_t pairs = call.rotation.pairs;
   for (std::int64_t i = 0; i < pairs; i += Vector::kLanes) {
-    const int lanes = static_cast<int>(std::min<std::int64_t>(pairs - i, Vector::kLanes));
-    const auto load = [&](const float* from) {
-      return lanes == Vector::kLanes ? Vector::load(from + i) : load_first(from + i, lanes);
-    };
+    const int lanes = lanes_of(pairs - i);
+    const auto load = [&](const float* from) { return load_up_to(from + i, lanes); };
     const Vector first = load(x), second = load(x + pairs);
     const Vector cosine = load(directions), sine = load(directions + pairs);
-    store_first(first * cosine - second * sine, y + i, lanes);
-    store_first(second * cosine + first * sine, y + pairs + i, lanes);
+    store_up_to(first * cosine - second * sine, y + i, lanes);
+    store_up_to(second * cosine + first * sine, y + pairs + i, lanes);
   }
   const std::int64_t rest = call.head_size - 2 * pairs;
   if (x != y && rest > 0) {

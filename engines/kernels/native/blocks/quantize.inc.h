@@ -8,21 +8,15 @@ namespace {
 inline float poison_of(const float* values, std::int64_t count) {
   const Vector zero = Vector::broadcast(0.0F);
   Vector poison = zero;
-  std::int64_t k = 0;
-  for (; k + Vector::kLanes <= count; k += Vector::kLanes) {
-    poison = multiply_add(Vector::load(values + k), zero, poison);
-  }
-  if (k < count) {
-    poison = multiply_add(load_first(values + k, static_cast<int>(count - k)), zero, poison);
+  for (std::int64_t k = 0; k < count; k += Vector::kLanes) {
+    poison = multiply_add(load_up_to(values + k, lanes_of(count - k)), zero, poison);
   }
   return sum(poison);
 }
 
 // Returns lanes k … k + 15 of a block of ``count`` floats, with zeros beyond them.
 inline Vector load_lanes(const float* values, std::int64_t k, std::int64_t count) {
-  const std::int64_t left = count - k;
-  if (left >= Vector::kLanes) return Vector::load(values + k);
-  return left <= 0 ? Vector::broadcast(0.0F) : load_first(values + k, static_cast<int>(left));
+  return k < count ? load_up_to(values + k, lanes_of(count - k)) : Vector::broadcast(0.0F);
 }
 
 // Writes a block's codes and their sum times −``kZeroCode``, the code by which a kernel multiplies

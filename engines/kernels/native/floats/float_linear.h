@@ -11,7 +11,7 @@ namespace skipdec {
 
 // Inputs: x float32 [..., K], weight float32, float16 or bfloat16 [ceil(N / 16), K, 16] (an
 // initialiser), bias float32 [N] (an initialiser, optional), residual float32 [..., N] (optional).
-// Attributes: N, activation.
+// Attributes: N, activation, gated.
 class FloatLinear {
  public:
   static constexpr const char* kName = "FloatLinear";

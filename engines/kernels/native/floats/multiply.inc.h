@@ -54,15 +54,14 @@ void pack(const FloatWeights& weights, const FloatRows& rows, std::int64_t begin
     const std::int64_t count = first_row(rows.count, panel + 1) - first;
     float* to = packed_panel(rows, depth, panel, first);
     for (std::int64_t k = 0; k < depth; k += Vector::kLanes) {
-      const std::int64_t left = std::min<std::int64_t>(depth - k, Vector::kLanes);
+      const int left = lanes_of(depth - k);
       Vector lines[Vector::kLanes];
       for (std::int64_t m = 0; m < Vector::kLanes; ++m) {
         const float* from = rows.values + (first + std::min(m, count - 1)) * depth + k;
-        lines[m] =
-            left == Vector::kLanes ? Vector::load(from) : load_first(from, static_cast<int>(left));
+        lines[m] = load_up_to(from, left);
       }
       transpose(lines);
-      for (std::int64_t i = 0; i < left; ++i, to += count) lines[i].store(to);
+      for (int i = 0; i < left; ++i, to += count) lines[i].store(to);
     }
   }
 }

@@ -11,7 +11,6 @@
 namespace skipdec {
 namespace {
 
-constexpr std::int64_t kCodeBytes = 1;
 constexpr int kMaximumRows = 12;
 constexpr int kLanes = 16;
 

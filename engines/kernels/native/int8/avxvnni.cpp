@@ -13,7 +13,6 @@
 namespace skipdec {
 namespace {
 
-constexpr std::int64_t kCodeBytes = 1;
 constexpr int kMaximumRows = 6;
 constexpr int kLanes = 8;
 

@@ -23,7 +23,6 @@ constexpr std::int64_t kDepthStep = 4;       // contiguous codes of a column
 
 // Weights [K, N] of a product. The caller owns all memory.
 struct IntegerWeights {
-  std::int64_t depth = 0;                // K
   std::int64_t padded_depth = 0;         // Kp: K rounded up to 64
   const std::int8_t* codes = nullptr;    // [blocks, Kp / 4, 16, 4], zeros beyond K and N
   const float* scale = nullptr;          // [N]

@@ -1,7 +1,6 @@
 // Computes sums of rows of codes and packed weights in registers.
 //
 // The including file defines for its instruction set:
-//   kCodeBytes                    // bytes per code in a row
 //   kMaximumRows                  // rows whose sums fit into registers
 //   kLanes                        // columns of a register: 4, 8 or 16
 //   // Columns whose sums of that many rows fit into registers: kLanes, or a multiple of 16.
@@ -24,9 +23,7 @@ namespace {
 
 // Returns the distance of rows of codes: one cache line more than their length, because many rows
 // at distances of 4096 bytes would map to the same few lines of the L1 cache.
-constexpr std::int64_t code_stride(std::int64_t padded_depth) {
-  return padded_depth * kCodeBytes + 64;
-}
+constexpr std::int64_t code_stride(std::int64_t padded_depth) { return padded_depth + 64; }
 
 // Prefetches the weights of the next blocks into the L2 cache: with more than two rows, the
 // processor has too many outstanding loads to run far enough ahead. Measured on Zen 4, weights from
@@ -77,7 +74,7 @@ void add_products(const std::uint8_t* codes, const std::int8_t* packed, std::int
         }
       });
       unrolled<kRows>([&](auto m) {
-        const Codes broadcast = Codes::load(codes + m * stride + at * kCodeBytes);
+        const Codes broadcast = Codes::load(codes + m * stride + at);
         unrolled<kRegisters>([&](auto r) { sums[step][m][r].add(broadcast, loaded[r]); });
       });
     });

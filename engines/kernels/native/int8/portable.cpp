@@ -10,7 +10,6 @@
 namespace skipdec {
 namespace {
 
-constexpr std::int64_t kCodeBytes = 1;
 constexpr int kMaximumRows = 2;
 constexpr int kLanes = 16;
 

@@ -9,28 +9,12 @@
 namespace skipdec {
 namespace {
 
-// Returns the largest magnitude of ``count`` floats, or NaN if they are not all finite.
-inline float peak_of(const float* values, std::int64_t count) {
-  const Vector zero = Vector::broadcast(0.0F);
-  Vector peak = zero, poison = zero;
-  const auto see = [&](Vector v) {
-    peak = max(abs(v), peak);    // the second if the first is NaN
-    poison = poison + v * zero;  // stays NaN once a v is not finite
-  };
-  std::int64_t k = 0;
-  for (; k + Vector::kLanes <= count; k += Vector::kLanes) see(Vector::load(values + k));
-  if (k < count) see(load_first(values + k, static_cast<int>(count - k)));
-  return maximum(peak) + sum(poison);
-}
-
 // Computes 64 codes from ``count`` floats; the rest are codes of 0.
 inline void round_to_codes(const float* values, std::int64_t count, Vector scale,
                            std::uint8_t (&codes)[kDepthMultiple]) {
   for (std::int64_t k = 0; k < kDepthMultiple; k += Vector::kLanes) {
-    const std::int64_t left = std::clamp<std::int64_t>(count - k, 0, Vector::kLanes);
-    const Vector v = left == Vector::kLanes ? Vector::load(values + k)
-                     : left == 0            ? Vector::broadcast(0.0F)
-                                            : load_first(values + k, static_cast<int>(left));
+    const Vector v =
+        k < count ? load_up_to(values + k, lanes_of(count - k)) : Vector::broadcast(0.0F);
     // Of one vector at a time, because loads of more than one store wait for all of them.
     std::int8_t rounded[Vector::kLanes];
     (v / scale).store(rounded);

@@ -11,7 +11,7 @@ namespace skipdec {
 
 // Inputs: x f32 [..., K]; weight int8 [Np/16, Kp/4, 16, 4], scale f32 [N], offset int32 [N] and
 // optionally bias f32 [N], all initialisers; optionally residual f32 [..., N]. Output: f32 [...,
-// N], as int8/integer_product.h defines it. Attribute: activation.
+// N], as int8/integer_product.h defines it. Attributes: activation, gated.
 class QuantizedLinear {
  public:
   static constexpr const char* kName = "QuantizedLinear";

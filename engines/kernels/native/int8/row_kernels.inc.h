@@ -15,7 +15,7 @@ struct RowLayout {
   }
   static std::uint8_t* place(std::uint8_t* codes, std::int64_t row, std::int64_t k,
                              std::int64_t padded_depth) {
-    return codes + row * code_stride(padded_depth) + k * kCodeBytes;
+    return codes + row * code_stride(padded_depth) + k;
   }
   static void store(const std::uint8_t (&codes)[kDepthMultiple], std::uint8_t* to) {
     store_codes(codes, to);

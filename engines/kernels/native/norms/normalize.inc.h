@@ -4,6 +4,8 @@
 #include "simd/begin.inc.h"
 // clang-format on
 
+#include "norms/inverse_root.inc.h"
+
 namespace skipdec {
 namespace {
 
@@ -31,20 +33,10 @@ inline float sum_of_chunks(std::int64_t size, const Term& term) {
 struct RowChunks {
   std::int64_t size;
 
-  int lanes(std::int64_t k) const {
-    return static_cast<int>(std::min<std::int64_t>(size - k, Vector::kLanes));
-  }
+  int lanes(std::int64_t k) const { return lanes_of(size - k); }
   // Returns lanes k … k + 15, with zeros beyond the row.
-  Vector load(const float* from, std::int64_t k) const {
-    return lanes(k) == Vector::kLanes ? Vector::load(from + k) : load_first(from + k, lanes(k));
-  }
-  void store(const Vector& v, float* to, std::int64_t k) const {
-    if (lanes(k) == Vector::kLanes) {
-      v.store(to + k);
-    } else {
-      store_first(v, to + k, lanes(k));
-    }
-  }
+  Vector load(const float* from, std::int64_t k) const { return load_up_to(from + k, lanes(k)); }
+  void store(const Vector& v, float* to, std::int64_t k) const { store_up_to(v, to + k, lanes(k)); }
 };
 
 void layer_normalize_row(const Normalization& norm, const float* values, float* result) {
@@ -61,7 +53,7 @@ void layer_normalize_row(const Normalization& norm, const float* values, float* 
     }
     return deviation * deviation;
   });
-  const Vector factor = Vector::broadcast(1.0F / std::sqrt(squares / length + norm.epsilon));
+  const Vector factor = Vector::broadcast(inverse_root(squares, length, norm.epsilon));
   for (std::int64_t k = 0; k < norm.size; k += Vector::kLanes) {
     const Vector normal = (row.load(values, k) - mean) * factor;
     const Vector scale = row.load(norm.scale, k);
@@ -77,9 +69,8 @@ void rms_normalize_row(const Normalization& norm, const float* values, float* re
     const Vector x = row.load(values, k);
     return x * x;
   });
-  const float mean_square = squares / static_cast<float>(norm.size);
-  const float poison = squares * 0.0F;  // NaN if the sum is not finite, which would scale to 0
-  const Vector factor = Vector::broadcast(1.0F / std::sqrt(mean_square + norm.epsilon) + poison);
+  const auto length = static_cast<float>(norm.size);
+  const Vector factor = Vector::broadcast(inverse_root(squares, length, norm.epsilon));
   for (std::int64_t k = 0; k < norm.size; k += Vector::kLanes) {
     row.store(row.load(values, k) * factor * row.load(norm.scale, k), result, k);
   }

@@ -8,7 +8,10 @@ Columns columns_of(const NodeInfo& node, std::int64_t count) {
   const std::int64_t gated = node.attribute("gated", std::int64_t{0});
   require(gated == 0 || gated == 1, "gated must be 0 or 1");
   require(gated == 0 || count % 2 == 0, "a gated product must have an even number N of columns");
-  return {count, nullptr, activation_of(node), gated == 1};
+  const Activation activation = activation_of(node);
+  require(gated == 0 || activation == Activation::kGelu || activation == Activation::kSilu,
+          "a gated product must have activation 2 (GELU) or 3 (SiLU)");
+  return {count, nullptr, activation, gated == 1};
 }
 
 const float* bias_of(const NodeInfo& node, std::size_t input, const Columns& columns) {

@@ -1,5 +1,7 @@
 #include "operators/context.h"
 
+#include "processor/standard_floats.h"
+
 namespace skipdec {
 namespace {
 
@@ -88,9 +90,18 @@ void CallContext::run_parallel(Team::Task task, std::size_t tasks, void* data) c
     team_->run(task, tasks, data);
     return;
   }
+  struct Work {
+    Team::Task task;
+    void* data;
+  } work{task, data};
+  const Team::Task run = [](void* given, std::size_t index) {
+    const StandardFloats standard;  // ONNX Runtime's threads have controls of their own
+    const Work& all = *static_cast<const Work*>(given);
+    all.task(all.data, index);
+  };
   const auto* context = static_cast<const abi::KernelContext*>(context_);
-  check(api_, abi::call(api_, Slot::kKernelContextParallelFor, context, task, tasks, std::size_t{0},
-                        data));
+  check(api_, abi::call(api_, Slot::kKernelContextParallelFor, context, run, tasks, std::size_t{0},
+                        static_cast<void*>(&work)));
 }
 
 }  // namespace skipdec

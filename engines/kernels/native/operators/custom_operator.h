@@ -16,6 +16,7 @@
 
 #include "abi/onnxruntime.h"
 #include "operators/context.h"
+#include "processor/standard_floats.h"
 
 namespace skipdec {
 
@@ -107,6 +108,7 @@ Operator custom_operator(int threads) {
   description.KernelComputeV2 = [](void* kernel, abi::KernelContext* context) {
     const auto& instance = *static_cast<const Instance<Kernel>*>(kernel);
     return detail::reported(instance.api, Kernel::kName, [&] {
+      const StandardFloats standard;
       const CallContext call(instance.api, context, instance.team.get());
       instance.kernel.compute(call);
     });

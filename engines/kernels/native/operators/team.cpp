@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "processor/standard_floats.h"
+
 #if defined(__linux__)
 #include <sched.h>
 #endif
@@ -164,6 +166,7 @@ void Team::wake_helpers() {
 
 // What each of the other threads does until the team ends.
 void Team::help() {
+  const StandardFloats standard;  // whatever the thread has that made this one
   do {
     Clock::time_point turn = Clock::now(), worked = turn;
     while (Clock::now() - worked < kHelperSpins) {

@@ -98,13 +98,9 @@ double sum_of(const float* values, std::int64_t size) {
 void weigh(const Draw& draw, float best, const float* values, std::int64_t size, float* weights) {
   const Vector most = Vector::broadcast(best);
   const Vector inverse = Vector::broadcast(draw.inverse_temperature);
-  std::int64_t i = 0;
-  for (; i + Vector::kLanes <= size; i += Vector::kLanes) {
-    exp((Vector::load(values + i) - most) * inverse).store(weights + i);
-  }
-  if (i < size) {
-    const int count = static_cast<int>(size - i);
-    store_first(exp((load_first(values + i, count) - most) * inverse), weights + i, count);
+  for (std::int64_t i = 0; i < size; i += Vector::kLanes) {
+    const int lanes = lanes_of(size - i);
+    store_up_to(exp((load_up_to(values + i, lanes) - most) * inverse), weights + i, lanes);
   }
 }
 
@@ -218,9 +214,7 @@ Nucleus find_nucleus(double top_p, double total, DrawScratch& scratch) {
 void keep_weights(const float* weights, std::int64_t count, float border, float (&kept)[kBlock]) {
   const Vector lowest = Vector::broadcast(border), zero = Vector::broadcast(0.0F);
   for (std::int64_t i = 0; i < count; i += Vector::kLanes) {
-    const auto lanes = static_cast<int>(std::min<std::int64_t>(Vector::kLanes, count - i));
-    const Vector all =
-        lanes == Vector::kLanes ? Vector::load(weights + i) : load_first(weights + i, lanes);
+    const Vector all = load_up_to(weights + i, lanes_of(count - i));
     select_less(all, lowest, zero, all).store(kept + i);
   }
 }

@@ -75,3 +75,5 @@ SKIPDEC_TARGET("dotprod")
 #define SKIPDEC_NAMED(table) portable_##table
 #include "simd/vector_portable.inc.h"
 #endif
+
+#include "simd/lanes.inc.h"

@@ -15,12 +15,11 @@ struct Chunks {
 
   template <class Element>
   Vector load(const Element* row, int chunk) const {
-    const Element* from = row + chunk * Vector::kLanes;
-    return chunk + 1 < count ? Vector::load(from) : load_first(from, last);
+    return load_up_to(row + chunk * Vector::kLanes, chunk + 1 < count ? Vector::kLanes : last);
   }
   template <class Element>
   void store(const Vector& v, Element* row, int chunk) const {
-    store_first(v, row + chunk * Vector::kLanes, chunk + 1 < count ? Vector::kLanes : last);
+    store_up_to(v, row + chunk * Vector::kLanes, chunk + 1 < count ? Vector::kLanes : last);
   }
 };
 

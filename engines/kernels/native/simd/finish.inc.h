@@ -6,11 +6,6 @@
 namespace skipdec {
 namespace {
 
-// Loads the first ``count`` floats without touching memory beyond them.
-inline Vector load_columns(const float* from, int count) {
-  return count == Vector::kLanes ? Vector::load(from) : load_first(from, count);
-}
-
 inline bool is_smooth(Activation activation) {
   return activation == Activation::kGelu || activation == Activation::kSilu;
 }
@@ -41,17 +36,13 @@ class BlockColumns {
   std::int64_t place(std::int64_t row) const { return row * results_ + place_; }
 
   // Loads from a vector [N], with zeros for columns that do not exist.
-  Vector load(const float* of_columns) const { return load_columns(of_columns + first_, count_); }
+  Vector load(const float* of_columns) const { return load_up_to(of_columns + first_, count_); }
   // Loads from a result, and stores to it.
   Vector load(const float* results, std::int64_t place) const {
-    return load_columns(results + place, count_);
+    return load_up_to(results + place, count_);
   }
   void store(const Vector& y, float* results, std::int64_t place) const {
-    if (count_ == Vector::kLanes) {
-      y.store(results + place);
-    } else {
-      store_first(y, results + place, count_);
-    }
+    store_up_to(y, results + place, count_);
   }
 
  private:

@@ -34,11 +34,11 @@ inline Vector silu(const Vector& x) {
   return select_less(x, Vector::broadcast(-88.0F), zero, quotient);
 }
 
-// Returns the error function within 4e-7: x·P(x²)/Q(x²), fitted on [-3.95, 3.95], beyond which it
-// is ±1 in float32. NaN stays NaN.
+// Returns the error function within 4e-7: x·P(x²)/Q(x²), fitted on [-3.95, 3.95]. From ±3.94 on
+// it is ±1, so that gelu of a large negative number is 0. NaN stays NaN.
 inline Vector erf(const Vector& x) {
-  const Vector limit = Vector::broadcast(3.95F);
-  const Vector limited = min(limit, max(Vector::broadcast(-3.95F), x));
+  const Vector limit = Vector::broadcast(3.94F);
+  const Vector limited = min(limit, max(Vector::broadcast(-3.94F), x));
   const Vector z = limited * limited;
   Vector p = Vector::broadcast(2.03219496e-6F);
   Vector q = Vector::broadcast(3.78642507e-5F);
