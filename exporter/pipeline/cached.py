@@ -65,12 +65,13 @@ def _is_checkpoint(model: str) -> bool:
         return False
     if model in short_names() or _HUB_ID.fullmatch(model) is not None:
         return True
-    if (meant := did_you_mean(model, short_names())) and not _is_unfinished(path):
-        allowed = (
-            "allowed: a directory made by 'skipdec export', or a checkpoint's name or directory"
-        )
-        raise CheckpointError(model, f"does not exist; {meant}{allowed}")
-    return False
+    if _is_unfinished(path):
+        return False
+    raise CheckpointError(
+        model,
+        f"does not exist; {did_you_mean(model, short_names())}allowed: a directory made by "
+        "'skipdec export', or a checkpoint: its directory, hub id or short name",
+    )
 
 
 def _is_unfinished(path: Path) -> bool:

@@ -20,7 +20,7 @@ class ExportChoice(ValidatedConfig):
     quantize: Annotated[Quantization, Option()] = Field(
         default="none", description="of a checkpoint's weights, as for skipdec export"
     )
-    dtype: FloatType = Field(
+    dtype: Annotated[FloatType, Option()] = Field(
         default="float32", description="of a checkpoint's float weights, as for skipdec export"
     )
 

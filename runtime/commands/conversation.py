@@ -62,6 +62,12 @@ class Conversation:
             "/help": lambda _: self._say(_HELP),
             "/exit": self._end,
         }
+        if generator.bundle.manifest.chat_template is None:
+            raise UsageError(
+                str(generator.bundle.path),
+                "has no chat template; continue a text with skipdec generate, or put "
+                "chat_template.jinja into the checkpoint and export it again",
+            )
         hello = [*self._opening, {"role": "user", "content": "Hello"}]
         generator.make_requests({"messages": hello}, params)
 

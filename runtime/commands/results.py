@@ -1,6 +1,6 @@
 """Results of ``skipdec generate`` as lines of JSON, and the file of ``--output``.
 
-{"id": "a1", "text": "French], area", "token_ids": [84, 269, 12], "finish_reason": "length",
+{"id": "a1", "text": "Alimentum is a", "token_ids": [603, 289, 274], "finish_reason": "length",
  "layers_per_token": [12, 8, 8], "layer_ranges": {"8": [[0, 0], [5, 11]], "12": [[0, 11]]}}
 """
 
@@ -81,7 +81,9 @@ class ResultFile:
         with _named_errors(self._shown, UsageError):
             problems = place_problems(self._path, force=True)
             if self._path.exists() and not (resume or force):
-                problems.append("exists; --resume continues it, --force replaces it, or name another")
+                problems.append(
+                    "exists; --resume continues it, --force replaces it, or name another"
+                )
             if problems:
                 raise UsageError(self._shown, *problems)
         self._run = self._path.with_name(f".{self._path.name}.run.json")

@@ -351,8 +351,8 @@ def prepare_request(
     ``draft``: as in `wants_drafts`.
     """
     drafts = wants_drafts(draft)
-    params = params or SamplingParams()
-    request = make_request(0, prompt, params, model, tokenizer, subject, client, max_model_len)
+    (given,) = _as_params_list(params, 1)
+    request = make_request(0, prompt, given, model, tokenizer, subject, client, max_model_len)
     resolved = schedules.resolve(schedule, request.max_tokens)
     return replace(request, drafts=drafts), resolved
 

@@ -12,7 +12,8 @@ from uuid import uuid4
 from pydantic import ConfigDict, TypeAdapter
 
 from ...engines import errors
-from ...engines.errors import ClosedError, SkipDecError, UsageError
+from ...engines.documents import lone_surrogate
+from ...engines.errors import ClosedError, SkipDecError, UsageError, shown
 from ..requests.request import Request
 from ..requests.score_request import ScoreRequest
 from ..schedule import ExitSchedule
@@ -29,9 +30,18 @@ def _parsed(schedule: str, num_layers: int) -> ExitSchedule:
 
 
 def require_time(subject: str, seconds: float | None) -> None:
-    """Raise UsageError for NaN, which no clock reaches."""
-    if seconds is not None and math.isnan(seconds):
-        raise UsageError(subject, "is nan; allowed: seconds from now, or None for no end")
+    """Raise UsageError for what is no number, and for NaN, which no clock reaches."""
+    if seconds is not None and (not isinstance(seconds, int | float) or math.isnan(seconds)):
+        raise UsageError(
+            subject, f"is {shown(seconds)}; allowed: seconds from now, or None for no end"
+        )
+
+
+def _require_name(subject: str, name: str) -> None:
+    """Raise UsageError for what no message can carry."""
+    problem = lone_surrogate(name) if isinstance(name, str) else f"is {shown(name)}"
+    if problem:
+        raise UsageError(subject, f"{problem}; allowed: a text")
 
 
 @dataclass(frozen=True)
@@ -53,8 +63,11 @@ class ServedRequest:
     ) -> ServedRequest:
         """Name a request, by a new name if it has none, that may take ``seconds`` from now on.
 
-        Raises UsageError for seconds that are no number.
+        Raises UsageError for names that are no text and seconds that are no number.
         """
+        _require_name("client", request.client)
+        if request_id is not None:
+            _require_name("request_id", request_id)
         require_time("deadline", seconds)
         deadline = None if seconds is None else monotonic() + seconds
         return cls(request_id or uuid4().hex, request, format_schedule(schedule), deadline)

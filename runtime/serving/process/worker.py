@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from threading import Thread
 from time import monotonic
@@ -37,12 +38,13 @@ def main() -> None:
     logging.getLogger().addHandler(_LinkHandler(link))
     intake = _Intake(link)
     intake.start()
-    try:
-        generator = settings.open()
-    except SkipDecError as error:
-        link.send(Refused.of(error))
-        return
-    with generator.running_batch(settings) as batch:
+    with ExitStack() as held:
+        try:
+            generator = settings.open()
+            batch = held.enter_context(generator.running_batch(settings))
+        except SkipDecError as error:
+            link.send(Refused.of(error))
+            return
         loop = EngineLoop(batch, generator.model.num_layers, _Results(link, batch).post)
         intake.serve(loop)
         digest = generator.bundle.manifest.digest

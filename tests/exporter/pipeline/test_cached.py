@@ -70,8 +70,14 @@ def test_a_failed_export_ends_the_command_with_its_code(
 
 
 def test_what_is_no_checkpoint_is_left_to_the_error_of_opening_it(tmp_path: Path) -> None:
-    for text in ("absent", "./some/absent", "/some/absent", "a/b/c", str(tmp_path), "/dev/null"):
+    for text in (str(tmp_path), "/dev/null"):
         assert cached_bundle(text, INT8) is None
+
+
+def test_what_does_not_exist_is_refused_with_all_that_may_be_given() -> None:
+    for text in ("absent", "./some/absent", "/some/absent", "a/b/c"):
+        with pytest.raises(CheckpointError, match="does not exist; .* hub id or short name"):
+            cached_bundle(text, INT8)
 
 
 def test_a_name_near_a_checkpoints_is_asked_about_unless_it_is_an_unfinished_bundle(

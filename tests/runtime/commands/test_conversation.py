@@ -75,4 +75,4 @@ def test_a_bundle_without_a_chat_template_is_refused(
     bundle = export_text_bundle(checkpoint(STRUCTURE), tmp_path)
     done = run("chat", bundle, input="Hi\n")
     assert done.exit_code == 2
-    assert "need a chat template, and the bundle has none" in done.stderr
+    assert "has no chat template; continue a text with skipdec generate" in done.stderr

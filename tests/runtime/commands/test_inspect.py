@@ -46,6 +46,13 @@ def test_tables_name_the_schedules(bundle: Path) -> None:
     assert "memory" not in result.stdout
 
 
+def test_more_rows_than_a_batch_may_have_are_refused(bundle: Path) -> None:
+    for option in ("--batch-size", "--slots"):
+        done = run("inspect", bundle, option, 65537)
+        assert done.exit_code == 2
+        assert "1<=x<=65536" in done.stderr
+
+
 def test_slots_show_the_cost_of_mixed_depths(bundle: Path) -> None:
     steep = ["--schedule=exponential:max=12,min=2,rate=5,horizon=12", "--slots=8"]
     steep += ["--prompt-len=1", "--gen-len=12"]

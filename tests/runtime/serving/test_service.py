@@ -129,6 +129,25 @@ def test_leaving_a_stream_frees_its_slots_and_draining_takes_nothing_new(opened:
     with_service(opened, use)
 
 
+def test_names_that_no_message_carries_and_other_parameters_are_refused(opened: Opener) -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"client": 7}, r"client \| is 7; allowed: a text"),
+        ({"client": "a\ud800"}, r"client \| .*surrogate"),
+        ({"request_id": 7}, r"request_id \| is 7; allowed: a text"),
+        ({"request_id": "a\ud800"}, r"request_id \| .*surrogate"),
+    ]
+
+    async def use(engine: EngineService) -> None:
+        for names, problem in refused:
+            with pytest.raises(UsageError, match=problem):
+                engine.submit(PROMPTS[0], SHORT, **names)
+        with pytest.raises(UsageError, match="allowed: a SamplingParams"):
+            engine.submit(PROMPTS[0], {"max_tokens": 2})  # type: ignore[arg-type]
+        assert (await engine.generate(PROMPTS[0], SHORT)).finished
+
+    with_service(opened, use)
+
+
 def test_deadlines_end_what_runs_and_what_waits(opened: Opener) -> None:
     async def use(engine: EngineService) -> None:
         deadlines = (0.0, 0.0, 0.0, -1.0)
@@ -139,6 +158,8 @@ def test_deadlines_end_what_runs_and_what_waits(opened: Opener) -> None:
             await engine.score([5], [6], deadline=0.0)
         with pytest.raises(UsageError, match=r"deadline \| is nan; allowed: seconds"):
             engine.submit(PROMPTS[0], LONG, deadline=math.nan)
+        with pytest.raises(UsageError, match=r"deadline \| is '5'; allowed: seconds"):
+            engine.submit(PROMPTS[0], LONG, deadline="5")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match=r"timeout \| is nan"):
             await engine.drain(math.nan)
         assert (await engine.generate(PROMPTS[0], SHORT)).finished  # it does not drain
