@@ -14,19 +14,13 @@ from ..architecture.architecture import hub_id, short_names
 from ..config import CheckpointSource, LoadFormat
 from .mistaken import mistaken
 from .template import TEMPLATE_NAME
+from .tokenizer import TEXT_FILES
 
 _SMALL_FILES = (
     "config.json",
     "adapter_config.json",
-    "generation_config.json",
     "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "vocab.json",
-    "merges.txt",
+    *TEXT_FILES,
     "schedule.json",
     "training_schedule.json",
     TEMPLATE_NAME,

@@ -36,13 +36,15 @@ _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 TEXT_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "tokenizer.model",
     "vocab.json",
     "merges.txt",
     "chat_template.jinja",
+    "chat_template.json",
     "generation_config.json",
 )
-"""Files about texts beside tokenizer.json that a checkpoint made of another gets unchanged."""
+"""Files about texts beside tokenizer.json, which checkpoints made of another get unchanged."""
 
 
 def read_tokenizer(directory: Path) -> bytes | None:
