@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from .errors import CapacityError
-from .host.processor import memory_limit
+from .host.processor import available_memory
 from .manifest import DType
 
 Array = NDArray[Any]
@@ -145,14 +144,8 @@ class HostMemory(Memory):
         cast(Array, to)[to_row, :, :length] = cast(Array, held)[held_row, :, :length]
 
     def available_bytes(self) -> int:
-        """Return half of the memory that this process may still use.
-
-        The limit is the machine's memory or that of its control groups: of 16 GiB with 4 GiB of
-        weights loaded, 6 GiB.
-        """
-        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        allowed = min(machine, memory_limit() or machine)
-        return max(0, allowed - anonymous_bytes()) // 2
+        """Return half of the memory that this process may still use: of 12 GiB, 6 GiB."""
+        return available_memory() // 2
 
 
 def anonymous_bytes(status: Path = Path("/proc/self/status")) -> int:

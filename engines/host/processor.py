@@ -74,15 +74,24 @@ def _cpuinfo_value(cpuinfo: Path, keys: tuple[str, ...]) -> str:
     return ""
 
 
-def memory_limit(process: Path = _PROCESS) -> int | None:
-    """Return the bytes that the control groups of ``process`` may use, or None without a limit."""
-    limits = [
-        int(text)
-        for group in _groups("memory", process)
-        for name in ("memory.max", "memory.limit_in_bytes")
-        if (text := _read(group / name).strip()).isdecimal()  # "max": no limit
-    ]
-    return min(limits, default=None)
+def available_memory(process: Path = _PROCESS, meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Return the bytes that this process may still allocate without swapping.
+
+    They are the least of what the machine has available and what each control group of ``process``
+    has left: its limit without the anonymous memory of all its processes.
+    """
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available = _numbers(meminfo).get("MemAvailable:")  # KiB
+    left = [machine if available is None else 1024 * available]
+    for group in _groups("memory", process):
+        held = _numbers(group / "memory.stat")
+        anonymous = held.get("anon", held.get("total_rss", 0))  # in version 2, and 1
+        left += [
+            int(text) - anonymous
+            for name in ("memory.max", "memory.limit_in_bytes")
+            if (text := _read(group / name).strip()).isdecimal()  # "max": no limit
+        ]
+    return max(0, min(left))
 
 
 def processor_quota(process: Path = _PROCESS) -> float | None:
@@ -119,6 +128,12 @@ def _groups(controller: str, process: Path) -> Iterator[Path]:
             inside = Path(own).relative_to(root) if Path(own).is_relative_to(root) else Path()
             group = Path(mount_point) / inside
             yield from (one for one in (group, *group.parents) if one.is_relative_to(mount_point))
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Return the second words of the lines of a file by their first; {} without the file."""
+    lines = (line.split() for line in _read(path).splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1}
 
 
 def _read(path: Path) -> str:

@@ -13,6 +13,7 @@ from ...engines.backends.session import open_backend
 from ...engines.bundle import EngineBundle
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
+from ...engines.host.processor import available_memory
 from ...engines.manifest import EngineKind, EngineSpec, KVBucket, PrecisionSpec
 from ...engines.memory import Array
 from ...engines.targets import target_of
@@ -29,7 +30,6 @@ from .drafts import check_draft_head, open_draft_layer
 from .engines import check_engine, graph_tensors, weight_problem
 from .hugging_face import hugging_face_logits
 from .identity import (
-    available_memory,
     check_identity,
     check_migration,
     checked_graphs,

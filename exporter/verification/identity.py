@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import onnx
 
@@ -90,11 +89,3 @@ def reference_bytes(model: ModelSpec) -> int:
         for kind, index in [*kinds, *layers]
         for parameter in engine_parameters(kind, model, index)
     )
-
-
-def available_memory() -> int:
-    """Return the bytes available without swapping (MemAvailable)."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("/proc/meminfo has no MemAvailable")

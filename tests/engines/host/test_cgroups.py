@@ -8,7 +8,7 @@ import pytest
 
 from skipdec.engines import memory
 from skipdec.engines.errors import CapacityError
-from skipdec.engines.host.processor import memory_limit, processor_quota
+from skipdec.engines.host.processor import available_memory, processor_quota
 from skipdec.engines.memory import HostMemory
 
 NO_LIMIT = 9223372036854771712  # of version 1
@@ -40,19 +40,28 @@ def process(directory: Path, groups: str, root: str = "/", **files: str) -> Path
         ("0::/a/b\n", "/", {"unified__a__memory_DOT_max": "9",
             "unified__a__b__memory_DOT_max": "max"}, 9),
         ("0::/\n", "/", {"unified__memory_DOT_max": "7"}, 7),
+        ("0::/\n", "/", {"unified__memory_DOT_max": "7000"}, 4096),
+        ("0::/a\n", "/", {"unified__a__memory_DOT_max": "350",
+            "unified__a__memory_DOT_stat": "anon 150\nfile 9000\nanon_thp 0"}, 200),
+        ("0::/a\n", "/", {"unified__a__memory_DOT_max": "350",
+            "unified__a__memory_DOT_stat": "anon 351"}, 0),
         ("0::/docker/x\n", "/docker/x", {"unified__memory_DOT_max": "7"}, 7),
         ("4:memory:/docker/x\n", "/other", {"memory__memory_DOT_limit_in_bytes": "7"}, 7),
         ("4:memory:/a\n0::/\n", "/", {"memory__a__memory_DOT_limit_in_bytes": "8",
             "memory__memory_DOT_limit_in_bytes": str(NO_LIMIT)}, 8),
-        ("4:memory:/a\n", "/", {"memory__a__memory_DOT_limit_in_bytes": str(NO_LIMIT)}, NO_LIMIT),
-        ("0::/a\n", "/", {}, None),
-        ("", "/", {}, None),
+        ("4:memory:/a\n", "/", {"memory__a__memory_DOT_limit_in_bytes": "8",
+            "memory__a__memory_DOT_stat": "rss 2\ntotal_rss 3"}, 5),
+        ("4:memory:/a\n", "/", {"memory__a__memory_DOT_limit_in_bytes": str(NO_LIMIT)}, 4096),
+        ("0::/a\n", "/", {}, 4096),
+        ("", "/", {}, 4096),
     ],
 )  # fmt: skip
-def test_memory_limit_is_the_minimum_on_the_path(
-    tmp_path: Path, groups: str, root: str, files: dict[str, str], expected: int | None
+def test_available_memory_is_the_least_that_the_machine_and_each_group_has_left(
+    tmp_path: Path, groups: str, root: str, files: dict[str, str], expected: int
 ) -> None:
-    assert memory_limit(process(tmp_path, groups, root, **files)) == expected
+    machine = {"meminfo": "MemTotal: 9 kB\nMemAvailable: 4 kB"}
+    own = process(tmp_path, groups, root, **files, **machine)
+    assert available_memory(own, tmp_path / "meminfo") == expected
 
 
 @pytest.mark.parametrize(
@@ -72,17 +81,13 @@ def test_processor_quota_is_the_minimum_on_the_path(
 
 
 def test_a_system_without_proc_has_no_limits(tmp_path: Path) -> None:
-    assert memory_limit(tmp_path) is processor_quota(tmp_path) is None
+    assert processor_quota(tmp_path) is None
+    assert 1 << 28 < available_memory(tmp_path, tmp_path / "meminfo") < NO_LIMIT // 4
 
 
-def test_caches_may_take_half_of_what_is_left_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "memory_limit", lambda: 350_000_000)
-    monkeypatch.setattr(memory, "anonymous_bytes", lambda: 150_000_000)
+def test_caches_may_take_half_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda: 200_000_000)
     assert HostMemory().available_bytes() == 100_000_000
-    monkeypatch.setattr(memory, "memory_limit", lambda: 100_000_000)
-    assert HostMemory().available_bytes() == 0
-    monkeypatch.setattr(memory, "memory_limit", lambda: NO_LIMIT)
-    assert 0 < HostMemory().available_bytes() < NO_LIMIT // 4
 
 
 def test_memory_that_cannot_be_had_is_a_capacity_error() -> None:

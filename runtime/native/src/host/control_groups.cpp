@@ -30,6 +30,18 @@ std::optional<std::int64_t> whole_number(const std::string& text) {
   return number;
 }
 
+// Returns the number behind ``name``, the first word of a line; std::nullopt without such a line.
+std::optional<std::int64_t> number_behind(const std::string& name, const std::string& path) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string first;
+    std::int64_t number = 0;
+    if (words >> first >> number && first == name) return number;
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   std::istringstream stream(text);
@@ -108,15 +120,19 @@ std::optional<double> quota_of(const std::string& folder) {
 
 }  // namespace
 
-std::optional<std::int64_t> memory_limit(const std::string& process) {
-  std::optional<std::int64_t> least;
+std::int64_t available_memory(const std::string& process, const std::string& meminfo) {
+  const std::int64_t machine = sysconf(_SC_PAGE_SIZE) * sysconf(_SC_PHYS_PAGES);
+  const auto available = number_behind("MemAvailable:", meminfo);  // KiB
+  std::int64_t least = available ? 1024 * *available : machine;
   for (const std::string& folder : group_folders("memory", process)) {
+    auto anonymous = number_behind("anon", folder + "/memory.stat");  // version 2
+    if (!anonymous) anonymous = number_behind("total_rss", folder + "/memory.stat");
     for (const char* const name : {"/memory.max", "/memory.limit_in_bytes"}) {
       const auto limit = whole_number(first_line(folder + name));
-      if (limit) least = std::min(least.value_or(*limit), *limit);
+      if (limit) least = std::min(least, *limit - anonymous.value_or(0));
     }
   }
-  return least;
+  return std::max<std::int64_t>(0, least);
 }
 
 std::optional<double> processor_quota(const std::string& process) {
@@ -138,20 +154,9 @@ int usable_processors() {
 }
 
 std::int64_t anonymous_bytes() {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream fields(line);
-    std::string name;
-    std::int64_t kibibytes = 0;
-    if (fields >> name >> kibibytes && name == "RssAnon:") return 1024 * kibibytes;
-  }
-  return 0;
+  return 1024 * number_behind("RssAnon:", "/proc/self/status").value_or(0);
 }
 
-std::int64_t default_kv_memory() {
-  const std::int64_t machine = sysconf(_SC_PAGE_SIZE) * sysconf(_SC_PHYS_PAGES);
-  const std::int64_t allowed = std::min(machine, memory_limit().value_or(machine));
-  return std::max<std::int64_t>(1, (allowed - anonymous_bytes()) / 2);
-}
+std::int64_t default_kv_memory() { return std::max<std::int64_t>(1, available_memory() / 2); }
 
 }  // namespace skipdec::runtime

@@ -7,9 +7,12 @@
 
 namespace skipdec::runtime {
 
-// Returns the memory limit of this process's control groups in bytes, for both versions of the
-// hierarchy; std::nullopt if there is none. ``process`` is the process's folder in /proc.
-std::optional<std::int64_t> memory_limit(const std::string& process = "/proc/self");
+// Returns the bytes that this process may still allocate without swapping: the least of what the
+// machine has available and what each of its control groups, of both versions of the hierarchy, has
+// left of its limit beside the anonymous memory of all its processes. ``process`` is the process's
+// folder in /proc.
+std::int64_t available_memory(const std::string& process = "/proc/self",
+                              const std::string& meminfo = "/proc/meminfo");
 
 // Returns the CPU quota of the control groups in processors; std::nullopt if there is none.
 std::optional<double> processor_quota(const std::string& process = "/proc/self");
@@ -20,8 +23,7 @@ int usable_processors();
 // Resident memory of this process without mapped files, in bytes.
 std::int64_t anonymous_bytes();
 
-// Default number of bytes for KV caches: half of the memory that this process may still use, for
-// example 6 GiB if it may use 16 GiB and holds 4 GiB outside mapped files.
+// Default number of bytes for KV caches: half of `available_memory`.
 std::int64_t default_kv_memory();
 
 }  // namespace skipdec::runtime
