@@ -29,16 +29,17 @@ if TYPE_CHECKING:
 
 
 JOURNAL_NAME = "journal.jsonl"
-# Code that determines an engine's bytes; reports, commands and verification may change freely.
+# Code that may determine an engine's bytes; reports, commands and verification change freely.
 _CODE = (
-    "engines/memory.py",
-    "engines/targets.py",
-    "engines/trt/**/*.py",
+    "engines/**/*.py",
+    "engines/constants/constants.json",
+    "exporter/*.py",
     *(
         f"exporter/{name}/**/*.py"
         for name in ("architecture", "building", "checkpoint", "graphs", "quantization")
     ),
 )
+_PACKAGE = Path(__file__).resolve().parents[2]  # in a checkout, the repository
 
 COMPILING_TOOLS = ("skipdec", "numpy", "onnx", "onnx-ir")
 TOOLS = (*COMPILING_TOOLS, "onnxscript", "onnxruntime", "torch")
@@ -113,13 +114,17 @@ def _version(tool: str) -> str:
         return version(_ALSO_FROM[tool])
 
 
+def engine_code() -> list[Path]:
+    """Return the files of the package that may determine an engine's bytes."""
+    return sorted(path for pattern in _CODE for path in _PACKAGE.glob(pattern))
+
+
 @cache
 def _code_digest() -> str:
     """Return the SHA-256 of the source: engines built by other code are not reused."""
-    root = Path(__file__).resolve().parents[2]  # the package; in a checkout, the repository
     digest = hashlib.sha256()
-    for path in sorted(path for pattern in _CODE for path in root.glob(pattern)):
-        name = path.relative_to(root).as_posix()
+    for path in engine_code():
+        name = path.relative_to(_PACKAGE).as_posix()
         digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

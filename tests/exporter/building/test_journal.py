@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ import pytest
 from hollow_bundles import hollow_manifest
 
 from skipdec.engines.bundle import file_record
+from skipdec.engines.constants import __file__ as constants
+from skipdec.engines.targets import TARGETS
 from skipdec.exporter.building import journal
 from skipdec.exporter.building.engine import BuiltEngine
-from skipdec.exporter.building.journal import JOURNAL_NAME, Journal, tool_versions
+from skipdec.exporter.building.journal import JOURNAL_NAME, Journal, engine_code, tool_versions
 
 
 @pytest.fixture
@@ -71,3 +75,22 @@ def test_onnxruntime_may_come_from_its_gpu_distribution(monkeypatch: pytest.Monk
     monkeypatch.setattr(journal, "_ALSO_FROM", {})
     with pytest.raises(PackageNotFoundError):
         tool_versions(("onnxruntime",))
+
+
+def test_engines_are_built_anew_when_any_module_changes_that_builds_them() -> None:
+    builders = ["exporter.building.engine", "exporter.building.plan_compiler", "engines.trt.build"]
+    for target in TARGETS.values():
+        builders += (name.partition(":")[0] for name in (target.lowering, target.quantizer))
+    code = "\n".join(
+        [
+            "import re, sys",
+            *(f"import skipdec.{module}" for module in builders),
+            "names = [*filter(re.compile(r'skipdec[.](engines|exporter)').match, sys.modules)]",
+            "print(*(sys.modules[name].__file__ for name in names), sep='\\n')",
+        ]
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {Path(line).resolve() for line in run.stdout.splitlines()}
+    assert len(loaded) > len(builders)
+    assert loaded - {*engine_code()} == set()
+    assert Path(constants).resolve().with_name("constants.json") in engine_code()
