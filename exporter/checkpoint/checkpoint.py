@@ -307,20 +307,24 @@ def _tensor_problems(reader: CheckpointReader, model: ModelSpec) -> list[str]:
             f"all names of tensors begin with {prefix!r}, which a wrapper of the model put before "
             "them; save the wrapped model itself, for example model.module.save_pretrained(…)"
         ]
+    twins = {name: twin for name, twin in spare.items() if name in names and twin in names}
+    shapes = expected | {name: expected[twin] for name, twin in twins.items()}
     problems = [f"{name} is missing" for name in sorted(expected.keys() - names)]
-    for name in sorted(names - expected.keys()):
-        twin = spare.get(name)
-        if name not in spare:
-            problems.append(f"{name} is unexpected in this structure")
-        elif twin in names and reader.content_id(name) != reader.content_id(twin):
-            problems.append(
-                f"{name} differs from {twin} although tie_word_embeddings is true; set it "
-                "to false in config.json to use the head's own weights"
-            )
     problems += [
-        f"{name} is {list(reader.shape(name))}; expected {list(expected[name])} by config.json"
-        for name in sorted(expected.keys() & names)
-        if reader.shape(name) != expected[name]
+        f"{name} is unexpected in this structure"
+        for name in sorted(names - expected.keys() - spare.keys())
+    ]
+    present = shapes.keys() & names
+    misshapen = {name for name in present if reader.shape(name) != shapes[name]}
+    problems += [
+        f"{name} differs from {twin} although tie_word_embeddings is true; set it to false in "
+        "config.json to use the head's own weights"
+        for name, twin in twins.items()
+        if not misshapen & {name, twin} and reader.content_id(name) != reader.content_id(twin)
+    ]
+    problems += [
+        f"{name} is {list(reader.shape(name))}; expected {list(shapes[name])} by config.json"
+        for name in sorted(misshapen)
     ]
     return problems
 

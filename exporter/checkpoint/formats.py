@@ -12,15 +12,17 @@ import math
 import mmap
 import os
 import pickle
+import sys
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from ...engines.documents import open_regular, parse_json
-from ...engines.errors import CheckpointError
+from ...engines.errors import CheckpointError, shown
 from ...engines.host.installation import require_extra
 from .foreign import library_reads
 from .reader import StoredTensor, StoredType
@@ -100,8 +102,10 @@ def _entry_problem(entry: Any, data_size: int) -> str | None:  # noqa: ANN401  (
     begin, end = offsets
     if dtype not in _STORED_TYPES:
         return f"is {dtype}; allowed: {', '.join(_STORED_TYPES)}"
-    count = math.prod(shape)
-    expected = count * np.dtype(_STORED_TYPES[dtype][1]).itemsize
+    size = np.dtype(_STORED_TYPES[dtype][1]).itemsize
+    if size * math.prod(map(partial(max, 1), shape)) > sys.maxsize:  # numpy's limit, 0 or not
+        return f"is too large for any machine: its shape is {shown(shape)}"
+    expected = size * math.prod(shape)
     if end - begin != expected:
         return f"is at bytes {begin} to {end}; its shape {shape} needs {expected} bytes"
     if end > data_size:

@@ -129,6 +129,19 @@ def test_tied_head_may_be_stored_but_not_differ(directory: Path) -> None:
         open_directory(directory)
 
 
+@pytest.mark.parametrize("shape", [(), (7,), (131, 0), (0, 32), (131, 33)])
+@pytest.mark.parametrize("file_format", ["safetensors", "bin"])
+def test_a_tied_head_of_another_shape_is_refused_unread(
+    directory: Path, file_format: str, shape: tuple[int, ...]
+) -> None:
+    tensors = stored(directory)
+    for name in ("lm_head.weight", "model.decoder.embed_tokens.weight"):
+        tensors[name] = torch.zeros(shape)
+        rewrite(directory, file_format, tensors)
+        with pytest.raises(CheckpointError, match=r"lm_head\.weight is .*; expected \[.*, 32\]"):
+            open_directory(directory)
+
+
 @pytest.mark.parametrize("file_format", ["safetensors", "bin"])
 def test_other_dtypes_are_refused(directory: Path, file_format: str) -> None:
     rewrite(directory, file_format, {k: v.double() for k, v in stored(directory).items()})
