@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 from pydantic import ConfigDict, ValidationError
@@ -46,8 +46,7 @@ def model_spec(
         reader = ConfigReader(source)
         ends = reader.token_ids("eos_token_id", model.vocab_size)
         if reader.problems:
-            problems = (f"generation_config.json: {problem}" for problem in reader.problems)
-            raise UnsupportedModelError(name, *problems)
+            raise _in_generation_config(name, reader.problems)
         if ends:
             return model.model_copy(update={"eos_token_id": ends[0], "end_token_ids": ends})
     return model
@@ -62,10 +61,19 @@ def _sampling_defaults(generation_config: Mapping[str, Any], name: str) -> Sampl
     given = {field: value for field, value in found if value is not None}
     try:
         SamplingParams(**given)
+        return SamplingDefaults(**given)
     except UsageError as error:
-        problems = (f"generation_config.json: {problem}" for problem in error.problems)
-        raise UnsupportedModelError(name, *problems) from error
-    return SamplingDefaults(**given)
+        raise _in_generation_config(name, error.problems) from error
+    except ValidationError as error:  # what manifests do not hold
+        raise _in_generation_config(name, _validation_problems(error)) from error
+
+
+def _in_generation_config(name: str, problems: Iterable[str]) -> UnsupportedModelError:
+    return UnsupportedModelError(name, *(f"generation_config.json: {each}" for each in problems))
+
+
+def _validation_problems(error: ValidationError) -> list[str]:
+    return [f"{item['loc'][0]}: {item['msg']}" for item in error.errors()]
 
 
 # Fields of structures that no engine here computes, and what they mean.
@@ -115,12 +123,18 @@ class FamilySpec(ModelSpec):
         try:
             return cls.model_validate(model.model_dump())
         except ValidationError as error:
-            problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors()]
-            raise UnsupportedModelError(model.name, *problems) from error
+            raise UnsupportedModelError(model.name, *_validation_problems(error)) from error
 
     def model_spec(self) -> ModelSpec:
         """Return the form that manifests store, without the family's facts that are None."""
         return ModelSpec.model_validate(self.model_dump(exclude_none=True))
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return True for a number above 0 within float32's range."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return _LEAST <= value <= _MOST
 
 
 class ConfigReader:
@@ -150,8 +164,7 @@ class ConfigReader:
         value = self.config.get(key)
         if value is None:
             return default
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not _LEAST <= value <= _MOST:
+        if not is_number(value):
             self._refuse(key, "allowed: a number above 0 within float32's range")
             return default
         return float(value)

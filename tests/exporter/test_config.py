@@ -229,6 +229,11 @@ def test_sampling_parameters_of_generation_config_become_defaults() -> None:
     ]
 
 
+def test_a_sampling_parameter_that_no_manifest_holds_names_its_file() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"generation_config.json: top_k: .* less than"):
+        model_spec(TINY, "tiny", generation_config={"top_k": 10**21})
+
+
 ODD = (3, -1, 0, 10**9, 10**30, 0.5, 1e300, float("nan"), "", "3", True, None, [], [3], {}, [[]])
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ....engines.manifest import MAX_TOKENS, MAX_WIDTH
-from ..model_config import ConfigReader, FamilySpec
+from ..model_config import ConfigReader, FamilySpec, is_number
 
 RopeType = Literal["default", "linear", "llama3", "yarn", "longrope"]
 Frequencies = NDArray[np.float32]
@@ -198,9 +198,7 @@ def _read_longrope(rope: ConfigReader, positions: int, rotary_dim: int) -> dict[
     if (
         not isinstance(short, list)
         or len(short) != rotary_dim // 2
-        or not all(
-            isinstance(each, int | float) and _LEAST_DIVISOR <= each < math.inf for each in short
-        )
+        or not all(is_number(each) and each >= _LEAST_DIVISOR for each in short)
     ):
         rope.problems.append(
             f"{_SHORT_FACTORS} is {short!r:.80}; allowed: {rotary_dim // 2} numbers from "

@@ -212,3 +212,13 @@ def test_structures_that_cannot_be_compiled_are_refused_by_name(
     with pytest.raises(UnsupportedModelError) as caught:
         spec_of({"model_type": "llama", **TINY, "num_key_value_heads": 1, **change})
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "factor", [pytest.param(10**400, id="huge"), 1e39, math.nan, True, 0.4, "1", None]
+)
+def test_every_factor_of_longrope_must_be_a_number(factor: object) -> None:
+    factors = [1.0] * 11 + [factor]
+    rope = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors}
+    with pytest.raises(UnsupportedModelError, match=r"short_factor is .*; allowed: 12 numbers"):
+        spec_of({"model_type": "phi3", **TINY, "rope_scaling": rope})
