@@ -37,6 +37,7 @@ class Member:
     ``sliding_window`` limits, those that ``layer_types`` or ``use_sliding_window`` name, or none.
     ``packs_weights``: checkpoints have one tensor for queries, keys and values, and one for gate
     and up. ``norms_behind``: norms follow attention and feed-forward instead of preceding them.
+    ``heads_divide_size``: their number divides the hidden size, whatever ``head_dim`` is.
     """
 
     prefix: str
@@ -50,6 +51,7 @@ class Member:
     has_multipliers: bool = False
     skips_rotation: bool = False
     norms_behind: bool = False
+    heads_divide_size: bool = False
 
     @property
     def classes(self) -> tuple[str, str]:
@@ -73,7 +75,7 @@ _QWEN: Mapping[str, Any] = {
 }
 
 MEMBERS: Mapping[str, Member] = {
-    "llama": Member("Llama", flags=("attention_bias", "mlp_bias")),
+    "llama": Member("Llama", flags=("attention_bias", "mlp_bias"), heads_divide_size=True),
     "mistral": Member(
         "Mistral",
         changes={

@@ -28,6 +28,7 @@ _BETA_FAST, _BETA_SLOW = 32.0, 1.0  # YaRN (arXiv 2309.00071), section 3.2
 _SHORT_FACTORS = "short_factor"
 _LEAST_DIVISOR = 0.5  # of frequencies up to 1: kernels turn by at most 2 radians per position
 _OLD_LONGROPE = ("su", "yarn")  # names of it in old files of Phi-3
+_WITH_PARTIAL_ROTATION = ("default", "longrope")  # all that transformers takes for Phi-3
 
 
 class RotarySpec(FamilySpec):
@@ -98,8 +99,8 @@ def read_rotation(
     """Return the fields of a RotarySpec that config.json describes, in either of its spellings.
 
     Older files have ``rope_theta`` and ``rope_scaling``, transformers 5 writes ``rope_parameters``.
-    ``partial``: the model type is Phi-3's, which takes ``partial_rotary_factor``. Problems are left
-    in ``reader``.
+    ``partial``: the model type is Phi-3's, which takes ``partial_rotary_factor``, and of the kinds
+    of scaling only longrope. Problems are left in ``reader``.
     """
     config = reader.config
     name = next((key for key in _OBJECTS if config.get(key)), _OBJECTS[0])
@@ -111,7 +112,8 @@ def read_rotation(
     rope = ConfigReader(known | {"rope_type": document.get("type", "default")} | document, "rope: ")
     if partial and rope.config["rope_type"] in _OLD_LONGROPE:
         rope.config = {**rope.config, "rope_type": "longrope"}
-    kind = rope.choice("rope_type", (*get_args(RopeType), _DYNAMIC))
+    allowed = _WITH_PARTIAL_ROTATION if partial else (*get_args(RopeType), _DYNAMIC)
+    kind = rope.choice("rope_type", allowed)
     share = rope.number("partial_rotary_factor", 1.0)
     if share > 1 or (share < 1 and not partial):
         rope.problems.append(

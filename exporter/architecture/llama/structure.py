@@ -67,7 +67,7 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
     )
     num_layers = reader.size("num_hidden_layers", defaults["num_hidden_layers"], MAX_LAYERS)
     vocab_size = reader.size("vocab_size", defaults["vocab_size"], MAX_TOKENS)
-    heads = _read_heads(reader, defaults)
+    heads = _read_heads(reader, member)
     rotation = read_rotation(
         reader,
         heads["head_dim"],
@@ -123,9 +123,9 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
     return spec.model_spec()
 
 
-def _read_heads(reader: ConfigReader, defaults: Mapping[str, Any]) -> dict[str, int]:
+def _read_heads(reader: ConfigReader, member: Member) -> dict[str, int]:
     """Return the hidden size and the numbers and width of heads."""
-    config = reader.config
+    config, defaults = reader.config, member.defaults
     hidden_size = reader.size("hidden_size", defaults["hidden_size"], MAX_WIDTH)
     num_heads = reader.size("num_attention_heads", defaults["num_attention_heads"], MAX_WIDTH)
     kv_default = None if "num_key_value_heads" in config else defaults["num_key_value_heads"]
@@ -135,17 +135,24 @@ def _read_heads(reader: ConfigReader, defaults: Mapping[str, Any]) -> dict[str, 
             f"num_attention_heads is {num_heads}; it must be a multiple of num_key_value_heads "
             f"{num_kv_heads}"
         )
-    if not (config.get("head_dim") or defaults["head_dim"]) and hidden_size % num_heads:
+    has_width = bool(config.get("head_dim") or defaults["head_dim"])
+    if hidden_size % num_heads and (member.heads_divide_size or not has_width):
         reader.problems.append(
-            f"num_attention_heads is {num_heads}; without head_dim it must divide hidden_size "
-            f"{hidden_size}"
+            f"num_attention_heads is {num_heads}; {'' if has_width else 'without head_dim '}it "
+            f"must divide hidden_size {hidden_size}"
         )
     quotient = max(1, hidden_size // num_heads)
+    head_dim = reader.size("head_dim", defaults["head_dim"] or quotient, MAX_WIDTH)
+    if member.has_partial_rotation and head_dim != quotient:
+        reader.problems.append(
+            f"head_dim is {head_dim}; allowed: {quotient}, hidden_size by num_attention_heads, as "
+            "transformers takes it for this model"
+        )
     return {
         "hidden_size": hidden_size,
         "num_heads": num_heads,
         "num_kv_heads": num_kv_heads,
-        "head_dim": reader.size("head_dim", defaults["head_dim"] or quotient, MAX_WIDTH),
+        "head_dim": head_dim,
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassClassValidationError
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from skipdec.engines.errors import UnsupportedModelError
@@ -42,6 +43,12 @@ SCALINGS: dict[str, dict[str, Any]] = {
     },
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 1024},
 }
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "short_factor": [1.5] * 12,
+    "long_factor": [2.0] * 12,
+}
+PHI: dict[str, Any] = {**TINY, "model_type": "phi3", "hidden_size": 144}
 YARNS: list[dict[str, Any]] = [
     {"attention_factor": 0.9},
     {"mscale": 0.7, "mscale_all_dim": 1.1},
@@ -221,4 +228,41 @@ def test_every_factor_of_longrope_must_be_a_number(factor: object) -> None:
     factors = [1.0] * 11 + [factor]
     rope = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors}
     with pytest.raises(UnsupportedModelError, match=r"short_factor is .*; allowed: 12 numbers"):
-        spec_of({"model_type": "phi3", **TINY, "rope_scaling": rope})
+        spec_of({**PHI, "rope_scaling": rope})
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        *(
+            (
+                {**PHI, "rope_scaling": {**SCALINGS[kind], "rope_type": kind}},
+                f"rope: rope_type is '{kind}'; allowed: default, longrope",
+            )
+            for kind in ("linear", "dynamic", "llama3")
+        ),
+        (
+            {**PHI, "head_dim": 16, "rope_scaling": {**LONGROPE, "short_factor": [1.0] * 8}},
+            "head_dim is 16; allowed: 24",
+        ),
+        (
+            {**TINY, "model_type": "llama", "hidden_size": 50},
+            "num_attention_heads is 6; it must divide hidden_size 50",
+        ),
+    ],
+    ids=["linear", "dynamic", "llama3", "phi3 head_dim", "llama heads"],
+)
+def test_structures_that_transformers_refuses_are_refused_before_engines_are_built(
+    config: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(StrictDataclassClassValidationError):
+        AutoConfig.for_model(**config)
+    with pytest.raises(UnsupportedModelError) as caught:
+        spec_of(config)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["su", "yarn"])
+def test_old_names_of_longrope_mean_it(name: str) -> None:
+    old = {"type": name} | {key: LONGROPE[key] for key in LONGROPE.keys() - {"rope_type"}}
+    assert spec_of({**PHI, "rope_scaling": old}) == spec_of({**PHI, "rope_scaling": LONGROPE})
