@@ -1,0 +1,69 @@
+"""What is often taken for a checkpoint is refused with what to pass instead."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fixture_types import Checkpoints
+
+from skipdec.engines.errors import CheckpointError
+from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
+from skipdec.exporter.config import CheckpointSource
+
+
+@pytest.fixture
+def directory(checkpoint: Checkpoints, tmp_path: Path) -> Path:
+    """Return a copy of the tiny pre-norm checkpoint that a test may change."""
+    return Path(shutil.copytree(checkpoint("pre_norm"), tmp_path / "tiny"))
+
+
+def as_adapter(directory: Path) -> Path:
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": "me/base"}
+    (directory / "adapter_config.json").write_text(json.dumps(adapter))
+    (directory / "model.safetensors").rename(directory / "adapter_model.safetensors")
+    return directory
+
+
+def as_cache(directory: Path) -> Path:
+    cached = directory.parent / "models--me--my-model"
+    (cached / "snapshots").mkdir(parents=True)
+    return cached
+
+
+def as_gguf(directory: Path) -> Path:
+    (directory / "config.json").unlink()
+    return (directory / "model.safetensors").rename(directory / "tiny.Q4_K_M.gguf")
+
+
+def as_parts(directory: Path) -> Path:
+    name = "model-00001-of-00002.safetensors"
+    (directory / "model.safetensors").rename(directory / name)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (as_adapter, "holds a PEFT adapter of me/base, not a whole model; merge it: AutoPeft"),
+        (as_cache, "is a folder of the hub's cache; pass the hub id me/my-model, or one of"),
+        (as_gguf, "is a GGUF file, for llama.cpp; pass the directory or the hub id of the model"),
+        (
+            lambda directory: as_gguf(directory).parent,
+            "holds tiny.Q4_K_M.gguf, which is a GGUF file, for llama.cpp; pass the directory or",
+        ),
+        (
+            as_parts,
+            "has model-00001-of-00002.safetensors but no model.safetensors.index.json, which says",
+        ),
+    ],
+)
+def test_what_is_often_taken_for_a_checkpoint_is_called_by_its_name(
+    directory: Path, make: Callable[[Path], Path], problem: str
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(CheckpointSource(model=str(make(directory))))
+    assert caught.value.problems[0].startswith(problem)
