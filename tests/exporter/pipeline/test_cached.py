@@ -76,7 +76,7 @@ def test_what_is_no_checkpoint_is_left_to_the_error_of_opening_it(tmp_path: Path
 
 def test_what_does_not_exist_is_refused_with_all_that_may_be_given() -> None:
     for text in ("absent", "./some/absent", "/some/absent", "a/b/c"):
-        with pytest.raises(CheckpointError, match="does not exist; .* hub id or short name"):
+        with pytest.raises(CheckpointError, match=r"does not exist; .* hub id or short name"):
             cached_bundle(text, INT8)
 
 

@@ -27,7 +27,7 @@ def test_what_can_not_be_opened_is_told_by_its_own_error(bundle: Path, tmp_path:
 
     with pytest.raises(BundleError, match="is not a bundle"):
         asyncio.run(opened(tmp_path))
-    with pytest.raises(UsageError, match="max_model_len .* is 9999; the bundle holds"):
+    with pytest.raises(UsageError, match=r"max_model_len .* is 9999; the bundle holds"):
         asyncio.run(opened(bundle, max_model_len=9999))
     with pytest.raises(SkipDecError, match="device"):
         asyncio.run(opened(bundle, device="cuda:99", threads=None))
