@@ -43,7 +43,6 @@ class TensorRtOptions:
     ranges: ActivationRanges | None
     build: BuildSpec
     options: BuildOptions
-    gpu: str | None  # this machine's; None if it can't run the plans
 
     def capacities(self, kind: EngineKind) -> tuple[int, ...]:
         """Return the KV capacities that an engine of ``kind`` is compiled for; () without cache."""
@@ -133,8 +132,7 @@ def resolve_options(
         hardware_compatible=tensorrt.hardware_compatible,
         version_compatible=tensorrt.version_compatible,
     )
-    gpu = facts.gpu if facts.compute_capability == compute_capability else None
-    return TensorRtOptions(options.target, precision, ranges, build, options, gpu)
+    return TensorRtOptions(options.target, precision, ranges, build, options)
 
 
 def default_kv_buckets(max_seq_len: int) -> tuple[int, ...]:
