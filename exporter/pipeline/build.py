@@ -11,6 +11,7 @@ from ...engines.checking import Problems, expanded
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.host.installation import require_extra
+from ...engines.manifest import Manifest
 from ...runtime.schedule.bundle import bundle_schedule
 from ..checkpoint.chat import CheckpointChat
 from ..config import BuildConfig
@@ -71,7 +72,6 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     precision = (
         config.precision_for(manifest.precision.dtype) if tensorrt is None else tensorrt.precision
     )
-    left_out = [spec.name for spec in manifest.draft_engines]
     return BundlePlan(
         output=output,
         target=config.target,
@@ -86,7 +86,7 @@ def plan_build(config: BuildConfig) -> BundlePlan:
         open_source=lambda directory, *_: BundleEngines(source, directory),
         engines=planned_engines(manifest.model, precision, config.target, tensorrt),
         tensorrt=tensorrt,
-        warnings=(_left_out(left_out),) if left_out else (),
+        warnings=_left_out(manifest),
     )
 
 
@@ -108,10 +108,16 @@ def _check_dtype(source: EngineBundle) -> None:
         )
 
 
-def _left_out(names: list[str]) -> str:
+def _left_out(manifest: Manifest) -> tuple[str, ...]:
+    """Return a warning that names what the bundle says and holds of drafts, if it does."""
+    parts = [spec.name for spec in manifest.draft_engines]
+    if manifest.draft is not None:
+        parts.insert(0, f"draft {manifest.draft}")
+    if not parts:
+        return ()
     return (
-        f"{' and '.join(names)}, for drafts alone, are left out: drafts run on skipdec's kernels, "
-        "or on a bundle that was exported for its target with --draft-layer"
+        f"left out: {', '.join(parts)}; drafts run on skipdec's kernels, or on a bundle that was "
+        "exported for its target with --draft-layer",
     )
 
 

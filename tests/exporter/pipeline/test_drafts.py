@@ -358,16 +358,18 @@ def test_verification_refuses_a_layer_that_reads_other_states(
 
 
 def test_a_build_leaves_drafts_out_and_says_so(
-    drafted: Callable[..., Path], tmp_path: Path
+    drafted: Callable[..., Path], exported: Exported, tmp_path: Path
 ) -> None:
-    bundle = drafted("pre_norm", quantize="int8", keep_canonical=True)
-    plan = plan_build(
-        BuildConfig(
-            bundle=bundle, target="onnxruntime", kernels="onnxruntime", output=tmp_path / "b"
-        )
-    )
-    assert [engine.name for engine in plan.engines[-2:]] == ["head", "candidates"]
-    assert any(f"{' and '.join(PARTS)}, for drafts alone, are left" in w for w in plan.warnings)
+    options = {"kernels": "skipdec", "quantize": "int8", "keep_canonical": True}
+    whole = drafted("pre_norm", draft="own+trained", **options)
+    recommending = exported("pre_norm", draft="own+ends:3", **options)
+    parts = ["draft own+trained", *PARTS], ["draft own+ends:3"]
+    for bundle, left_out in zip((whole, recommending), parts, strict=True):
+        chosen = {"target": "onnxruntime", "kernels": "onnxruntime"}
+        plan = plan_build(BuildConfig(bundle=bundle, output=tmp_path / "b", **chosen))
+        assert [engine.name for engine in plan.engines[-2:]] == ["head", "candidates"]
+        (warning,) = plan.warnings
+        assert warning.startswith(f"left out: {', '.join(left_out)};")
 
 
 def command(*arguments: str) -> str:
