@@ -38,7 +38,6 @@ CARD_NAME = "README.md"  # not in the manifest: its owner may edit it
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 _REFUSALS = {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM}
 _FILE_MODE = 0o666  # both reduced by the umask
 _DIRECTORY_MODE = 0o775
@@ -93,13 +92,14 @@ class Place:
         """Hold the writer's lock; an interrupted swap is repaired first.
 
         Raises UsageError as ``check`` does, before anything is changed and again under the lock,
-        and BundleError while another process writes here.
+        and BundleError while another process writes here, or if the existing result can't be moved.
         """
         self.check(force=force)
         self.target.parent.mkdir(parents=True, exist_ok=True)
         with WriterLock(self.target):
             self.repair()
             self.check(force=force)
+            self._require_movable()
             yield
 
     @contextmanager
@@ -132,7 +132,8 @@ class Place:
 
         The caller holds the lock and has called ``repair``. The replaced result is deleted last. If
         the kernel and the file system can exchange two names, ``target`` exists throughout;
-        otherwise it is missing between two renames, and ``repair`` restores it after a crash.
+        otherwise it is missing between two renames, and ``repair`` restores it after a crash. If
+        it can't be moved, both stay where they were.
         """
         sync_tree(directory)
         if not self.target.exists() or is_empty_directory(self.target):
@@ -146,6 +147,31 @@ class Place:
             directory.rename(self.target)
         sync(self.target.parent)
         self.delete(self.old)
+
+    def _require_movable(self) -> None:
+        """Raise BundleError, before the work, if the existing result can't be moved at its end.
+
+        No rename replaces a directory that has an entry, so the one here fails in any case. The
+        errors sought come first: for a mount, and for a directory of an image's layer (overlayfs),
+        which may be replaced while it is empty.
+        """
+        if not self.target.exists():
+            return
+        make_own_directory(self.old)
+        (self.old / "entry").touch()
+        try:
+            self.target.rename(self.old)
+        except OSError as error:
+            is_layer = error.errno == errno.EXDEV and not is_empty_directory(self.target)
+            if is_layer or error.errno == errno.EBUSY:
+                raise BundleError(
+                    str(self.target),
+                    f"can't be replaced on this file system ({error.strerror}); remove it first, "
+                    "or choose another name",
+                ) from error
+        finally:
+            (self.old / "entry").unlink()
+            self.old.rmdir()
 
     def delete(self, directory: Path) -> None:
         """Delete ``directory`` if it exists, its mark first, so the rest can't pass for a result.
@@ -199,17 +225,12 @@ class Place:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Exchange two names atomically; return False if the system or file system can't."""
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    """Exchange two names atomically; return False, with nothing changed, if that is impossible."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     if renameat2 is None:
         return False
     arguments = (_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second))
-    if renameat2(*arguments, ctypes.c_uint(_RENAME_EXCHANGE)) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in _NO_EXCHANGE:
-        return False
-    raise OSError(code, os.strerror(code), str(second))
+    return bool(renameat2(*arguments, ctypes.c_uint(_RENAME_EXCHANGE)) == 0)
 
 
 def bundle_place(target: Path) -> Place:

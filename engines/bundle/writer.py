@@ -93,8 +93,8 @@ class BundleWriter:
     ) -> EngineBundle:
         """Stage, delete unlisted files, then replace the target; return the published bundle."""
         self.stage(manifest, schedule_file, tokenizer, chat_template)
-        self._remove_strays({record.path for record in manifest.files})
         self._place.check(force=self._force)
+        self._remove_strays({record.path for record in manifest.files})
         self._place.take(self.directory)
         return EngineBundle.open(self.target)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,23 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     made = request.param(tmp_path / "result")
     assert isinstance(made, Place)
     return made
+
+
+def refuse_to_move(
+    result: Path, code: int, monkeypatch: pytest.MonkeyPatch, *, is_known: bool = True
+) -> None:
+    """Let renames of ``result`` fail; unless ``is_known``, only onto names that are free."""
+    rename, exchange = Path.rename, bundle_place.exchange
+
+    def renamed(path: Path, target: Path) -> Path:
+        if path == result and (is_known or not target.exists()):
+            raise OSError(code, os.strerror(code), str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(
+        bundle_place, "exchange", lambda *names: result not in names and exchange(*names)
+    )
 
 
 def write(place: Place, content: str, *, force: bool = False) -> None:
@@ -65,6 +84,50 @@ def test_an_error_leaves_what_was_there(place: Place) -> None:
     with pytest.raises(TypeError):
         write(place, None, force=True)  # type: ignore[arg-type]
     assert seen(place) == ("first", ["result"])
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EBUSY])
+def test_a_result_that_the_file_system_does_not_move_is_refused_before_the_work(
+    place: Place, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    write(place, "first")
+    refuse_to_move(place.target, code, monkeypatch)
+    with (
+        pytest.raises(BundleError, match="can't be replaced on this file system"),
+        place.locked(force=True),
+    ):
+        pytest.fail("the work began")
+    assert seen(place) == ("first", ["result"])
+
+
+def test_an_empty_directory_of_an_image_takes_a_result_and_an_empty_mount_does_not(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.target.mkdir()
+    with monkeypatch.context() as patch:
+        refuse_to_move(place.target, errno.EBUSY, patch)
+        with pytest.raises(BundleError, match="choose another name"):
+            write(place, "first")
+    refuse_to_move(place.target, errno.EXDEV, monkeypatch)
+    write(place, "first")
+    assert seen(place) == ("first", ["result"])
+
+
+def test_names_that_can_not_be_exchanged_stay(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    assert not bundle_place.exchange(tmp_path / "one", tmp_path / "none")
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+def test_a_swap_that_fails_keeps_the_old_result_and_the_new_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(place, "first")
+    refuse_to_move(place.target, errno.EXDEV, monkeypatch, is_known=False)
+    with pytest.raises(OSError, match="cross-device"):
+        write(place, "second", force=True)
+    assert seen(place) == ("first", [".result.partial", "result"])
+    assert (place.partial / place.mark).read_text() == "second"
 
 
 def test_one_writes_at_a_time(place: Place) -> None:
