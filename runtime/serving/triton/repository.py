@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ....engines.bundle import EngineBundle
+from ....engines.bundle.place import Place
 from ....engines.checking import Problems, expanded
 from ....engines.documents import write_file
-from ....engines.errors import SkipDecError, UsageError
+from ....engines.errors import UsageError
 from ....engines.targets import default_device, target_of
 from ...drafting.resolver import DraftResolver
 from ...schedule.bundle import bundle_schedule
@@ -19,6 +21,7 @@ from ...scheduling.scheduler import parse_admission
 from .settings import BUNDLE_NAME, TritonRepositoryConfig
 from .tensors import OUTPUT_TYPES, TensorType, input_types
 
+_CONFIGURATION = "config.pbtxt"
 _MODEL = '''"""A skipdec bundle as a model of Triton; written by `skipdec triton`."""
 
 from skipdec.runtime.serving.triton.model import TritonPythonModel
@@ -30,21 +33,25 @@ __all__ = ["TritonPythonModel"]
 def write_triton_repository(config: TritonRepositoryConfig) -> list[Path]:
     """Write a model for each bundle and return their directories, ``output/name``.
 
-    All is checked before anything is written. Raises UsageError, ScheduleError, BundleError.
+    All is checked before anything is written, and each model appears whole: one that it replaces
+    stays until then. Raises UsageError, ScheduleError, BundleError, and OSError on a full disk.
     """
     problems = Problems("triton")
     problems.attempt(parse_admission, config.admission)
+    directories = [expanded(config.output) / name for name in config.names()]
+    places = [_place(directory) for directory in directories]
     models = []
-    for path, name in zip(config.bundles, config.names(), strict=True):
-        bundle = problems.attempt(_checked, path, config)
-        models.append((bundle, expanded(config.output) / name))
-        problems.attempt(_require_free, models[-1][1], config.force)
+    for path, place in zip(config.bundles, places, strict=True):
+        problems.attempt(place.check, force=config.force)
+        if (model := problems.attempt(_checked, path, config)) is not None:
+            problems.attempt(_require_kept, model.bundle, place, places, config.is_copied)
+            models.append(model)
     if problems.errors:
         raise problems.error()
-    for bundle, directory in models:
-        assert bundle is not None
-        _write_model(bundle, directory, config)
-    return [directory for _, directory in models]
+    for name, place, model in zip(config.names(), places, models, strict=True):
+        with place.replaced(force=config.force) as directory:
+            model.write(directory, name, is_copied=config.is_copied)
+    return directories
 
 
 def config_text(name: str, parameters: Mapping[str, str], *, on_gpu: bool) -> str:
@@ -83,46 +90,53 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
-    """The bundle there, if it is whole and the settings fit it."""
+def _place(directory: Path) -> Place:
+    return Place(Path(os.path.realpath(directory)), _CONFIGURATION, "a model of Triton")
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What is written of one bundle: settings as the parameters of its config.pbtxt."""
+
+    bundle: EngineBundle
+    device: str
+    parameters: Mapping[str, str]
+
+    def write(self, directory: Path, name: str, *, is_copied: bool) -> None:
+        version = directory / "1"
+        version.mkdir()
+        text = config_text(name, self.parameters, on_gpu=self.device.startswith("cuda"))
+        write_file(directory / _CONFIGURATION, text)
+        if is_copied:
+            self.bundle.save(version / BUNDLE_NAME)
+        else:
+            (version / BUNDLE_NAME).symlink_to(self.bundle.path, target_is_directory=True)
+        write_file(version / "model.py", _MODEL)
+
+
+def _checked(path: Path, config: TritonRepositoryConfig) -> _Model:
+    """The model of the bundle there, if it is whole and the settings fit it."""
     bundle = EngineBundle.open(expanded(path), verify="full" if config.is_copied else "graphs")
-    own = bundle_schedule(bundle)
-    model = bundle.manifest.model
-    ScheduleResolver(model.num_layers, own, config.schedule, model.max_seq_len).resolve(None, 1)
+    own, model = bundle_schedule(bundle), bundle.manifest.model
+    resolver = ScheduleResolver(model.num_layers, own, config.schedule, model.max_seq_len)
+    resolver.resolve(None, 1)
     target, device = bundle.manifest.target, config.device
     backends = target_of(target).backends
     if device is not None and device.partition(":")[0] not in backends:
         allowed = ", ".join(backends)
         raise UsageError("device", f"is {device}; bundles of {target} run on {allowed}")
     DraftResolver(bundle.manifest, device, config.draft).resolve()
-    return bundle
+    return _Model(bundle, device or default_device(target), config.to_parameters())
 
 
-def _require_free(directory: Path, force: bool) -> None:
-    if (
-        directory.is_dir()
-        and not (directory / "config.pbtxt").is_file()
-        and any(directory.iterdir())
-    ):
-        raise UsageError(str(directory), "is there and no model of Triton; choose another `name`")
-    if directory.exists() and not force:
-        raise UsageError(str(directory), "is there already; choose another place, or --force")
-
-
-def _write_model(bundle: EngineBundle, directory: Path, config: TritonRepositoryConfig) -> None:
-    """Write a model; model.py last, without which Triton can't load what is half written."""
-    version = directory / "1"
-    try:
-        if directory.exists():
-            shutil.rmtree(directory)
-        version.mkdir(parents=True)
-        device = config.device or default_device(bundle.manifest.target)
-        text = config_text(directory.name, config.to_parameters(), on_gpu=device.startswith("cuda"))
-        write_file(directory / "config.pbtxt", text)
-        if config.is_copied:
-            bundle.save(version / BUNDLE_NAME)
-        else:
-            (version / BUNDLE_NAME).symlink_to(bundle.path, target_is_directory=True)
-        write_file(version / "model.py", _MODEL)
-    except OSError as error:
-        raise SkipDecError(str(directory), f"can't be written ({error.strerror})") from error
+def _require_kept(
+    bundle: EngineBundle, own: Place, places: Sequence[Place], is_copied: bool
+) -> None:
+    """Raise UsageError for a bundle that goes with a model before it is copied, or is linked."""
+    for place in places:
+        if bundle.path.is_relative_to(place.target) and not (is_copied and place == own):
+            raise UsageError(
+                str(bundle.path),
+                f"lies in {place.target}, which would be replaced; move it away, or write that "
+                "model alone, with --copy",
+            )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -107,5 +109,48 @@ def test_a_model_is_replaced_only_if_asked_and_nothing_else_ever(
     assert '"full"' in (model / "config.pbtxt").read_text()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes").touch()
-    with pytest.raises(UsageError, match="no model of Triton"):
+    with pytest.raises(UsageError, match="is not a model of Triton"):
         write_triton_repository(again.updated(name="other"))
+
+
+@pytest.mark.parametrize("flag", ["--link", "--copy"])
+def test_a_bundle_in_the_model_that_it_replaces_is_not_lost(
+    bundle: Path, tmp_path: Path, flag: str
+) -> None:
+    (model,) = write_triton_repository(
+        TritonRepositoryConfig(bundles=(bundle,), output=tmp_path, name="m", is_copied=True)
+    )
+    held = model / "1" / "bundle"
+    result = run("triton", str(held), "-o", str(tmp_path), "--name", "m", "--force", flag)
+    assert result.exit_code == (0 if flag == "--copy" else 2), result.output
+    assert ("lies in" in result.output) == (flag == "--link")
+    assert EngineBundle.open(held, verify="full").manifest == EngineBundle.open(bundle).manifest
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_bundle_in_the_model_of_another_that_is_replaced_first_is_not_lost(
+    bundle: Path, tmp_path: Path
+) -> None:
+    once = TritonRepositoryConfig(bundles=(bundle,), output=tmp_path, name="m", is_copied=True)
+    (model,) = write_triton_repository(once)
+    copy = EngineBundle.open(bundle).save(tmp_path / "elsewhere" / "m").path
+    both = (copy, model / "1" / "bundle")
+    with pytest.raises(UsageError, match="write that model alone"):
+        write_triton_repository(once.updated(bundles=both, name=None, force=True))
+    assert EngineBundle.open(both[1]).check(full=True) == []
+
+
+def test_a_model_stays_until_the_one_that_replaces_it_is_whole(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = TritonRepositoryConfig(bundles=(bundle,), output=tmp_path, name="m")
+    (model,) = write_triton_repository(once)
+
+    def full(self: EngineBundle, directory: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
+
+    monkeypatch.setattr(EngineBundle, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_triton_repository(once.updated(is_copied=True, force=True))
+    assert EngineBundle.open(model / "1" / "bundle").path == bundle.resolve()
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
