@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 from command_line import run
 
-from skipdec import EngineBundle, SkipDecError, UsageError
+from skipdec import EngineBundle, ExitSchedule, SkipDecError, UsageError
+from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.serving.triton.repository import config_text, write_triton_repository
 from skipdec.runtime.serving.triton.settings import ModelSettings, TritonRepositoryConfig
 
@@ -154,3 +156,23 @@ def test_a_model_stays_until_the_one_that_replaces_it_is_whole(
         write_triton_repository(once.updated(is_copied=True, force=True))
     assert EngineBundle.open(model / "1" / "bundle").path == bundle.resolve()
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_schedule_of_a_file_is_written_as_its_text(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=9)
+    monkeypatch.chdir(tmp_path)
+    Path("fitted.json").write_text(json.dumps(schedule.to_document()))
+    forms = "fitted.json", schedule, "2x"
+    texts = []
+    for form in forms:
+        (model,) = write_triton_repository(
+            TritonRepositoryConfig(
+                bundles=(bundle,), output=tmp_path, name="m", schedule=form, force=True
+            )
+        )
+        written = parameters((model / "config.pbtxt").read_text())
+        texts.append(ModelSettings.from_parameters(written).schedule)
+    assert parse_schedule(texts[0], num_layers=6) == schedule
+    assert texts[1:] == [texts[0], "2x"], "without a horizon it takes each request's tokens"
