@@ -78,7 +78,10 @@ def check(
     timeout: Annotated[float, typer.Option(min=0.1, help="seconds per model")] = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Generate one token with each model; the exit code is 0 if all can, for liveness probes."""
+    """Generate one token with each model; the exit code is 0 if all can, for liveness probes.
+
+    A model that is generating for others is not asked for a token, but answers at once.
+    """
     from ..serving.triton.check import check_triton_models
 
     found = check_triton_models(url, model or (), timeout=timeout)

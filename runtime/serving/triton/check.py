@@ -13,7 +13,10 @@ from urllib.request import Request, urlopen
 
 from ....engines.errors import SkipDecError, UsageError
 
-_ONE_TOKEN = {"input_ids": [0], "max_tokens": 1, "temperature": 0.0}
+CHECKING_CLIENT = "skipdec triton check"
+"""The client of these requests, which does not wait behind others: a busy model answers at once."""
+
+_ONE_TOKEN = {"input_ids": [0], "max_tokens": 1, "temperature": 0.0, "client": CHECKING_CLIENT}
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Liveness:
 
     model: str
     seconds: float
-    problem: str | None  # None: it made the token, or has too much to do for it
+    problem: str | None  # None: it made the token, or is busy and its steps end
 
 
 def check_triton_models(
@@ -31,7 +34,7 @@ def check_triton_models(
     """Let models make one token each; none named: all that the server calls ready.
 
     ``url``: of its HTTP service, e.g. ``http://localhost:8000``. ``timeout``: seconds, of each. A
-    model that refuses the request because too many wait is alive.
+    busy model says at once that it is alive, unless its current step takes too long.
 
     Raises UsageError for what is no such URL, SkipDecError if the server can't be asked.
     """
@@ -59,8 +62,7 @@ def _check(root: str, name: str, timeout: float) -> Liveness:
         if "text_output" not in answer:
             problem = f"answered {answer!r:.200}"
     except (OSError, ValueError) as error:
-        reason = _reason(error)
-        problem = None if "max_waiting" in reason else reason
+        problem = _reason(error)
     return Liveness(name, perf_counter() - start, problem)
 
 

@@ -16,10 +16,10 @@ from skipdec.runtime.serving.triton.check import check_triton_models
 
 class FakeTriton(BaseHTTPRequestHandler):
     answers: ClassVar[dict[str, tuple[int, object]]] = {
-        "/v2/repository/index": (200, [{"name": "good"}, {"name": "dead"}, {"name": "busy"}]),
+        "/v2/repository/index": (200, [{"name": "good"}, {"name": "dead"}, {"name": "stuck"}]),
         "/v2/models/good/generate": (200, {"text_output": ""}),
         "/v2/models/dead/generate": (500, {"error": "Stub process is not healthy."}),
-        "/v2/models/busy/generate": (503, {"error": "9 requests wait, as many as max_waiting"}),
+        "/v2/models/stuck/generate": (503, {"error": "9 requests wait, as many as max_waiting"}),
     }
 
     def do_POST(self) -> None:
@@ -41,11 +41,11 @@ def url() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_model_that_generates_or_is_busy_lives(url: str) -> None:
+def test_only_a_model_that_generates_lives(url: str) -> None:
     found = {one.model: one.problem for one in check_triton_models(url)}
     assert found["good"] is None
-    assert found["busy"] is None
     assert "not healthy" in str(found["dead"])
+    assert "max_waiting" in str(found["stuck"]), "while its steps end it does not refuse a check"
 
 
 def test_a_model_that_is_not_there_is_found(url: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from triton_server import TritonServer, environment, running
 
 from skipdec import Generator, SamplingParams
+from skipdec.runtime.serving.triton.check import check_triton_models
 from skipdec.runtime.serving.triton.repository import write_triton_repository
 from skipdec.runtime.serving.triton.settings import TritonRepositoryConfig
 
@@ -87,6 +88,26 @@ def test_an_sse_client_that_goes_ends_its_text(server: TritonServer) -> None:
     made = server.metric("skipdec_generation_tokens_total", model="steady") - before
     assert made - asked_again < LONG / 2
     assert server.metric("skipdec_kv_bytes", model="steady", kind="reserved") == 0
+
+
+def test_a_model_whose_slots_are_all_taken_is_alive_at_once(server: TritonServer) -> None:
+    asked = {"text_input": PROMPT, "stream": True, "max_tokens": LONG}
+    texts = [
+        server.generate_stream(
+            "steady", **asked, sampling_parameters='{"ignore_eos": true, "temperature": 0}'
+        )
+        for _ in range(2)
+    ]
+    for text in texts:
+        next(text)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, server, "steady", 1)
+        (found,) = check_triton_models(f"http://{server.http}", ["steady"])
+        assert found.problem is None
+        assert not waiting.done(), "no slot has been free"
+        for text in texts:
+            text.close()
+        assert "text_output" in waiting.result()
 
 
 def test_a_model_comes_and_goes_under_load_and_no_request_hangs(
