@@ -80,6 +80,7 @@ class HttpServer:
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,  # a client could name itself by X-Forwarded-For
                 server_header=False,
                 h11_max_incomplete_event_size=_MAX_HEADERS,
                 timeout_graceful_shutdown=int(_CUT_SECONDS),

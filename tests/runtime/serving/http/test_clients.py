@@ -58,7 +58,10 @@ def test_without_keys_a_client_cannot_choose_its_name(bundle: Path, clients: lis
     with serving(ServedBundle("tiny", bundle)) as running:
         for key in ("anything", "else"):
             assert ask(running, key, user=key, **LONG) == 200
-    assert clients == ["127.0.0.1"] * 2
+        for address in ("10.0.0.1", "10.0.0.2"):
+            headers = {"X-Forwarded-For": address}
+            assert running.complete(headers=headers, **LONG).status_code == 200
+    assert clients == ["127.0.0.1"] * 4
 
 
 def test_a_second_client_does_not_wait_for_all_of_the_first(
