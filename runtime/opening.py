@@ -16,6 +16,7 @@ from ..engines.host.processor import available_cores, thread_problems
 from ..engines.targets import default_device
 from .drafting.config import is_auto, parse_draft
 from .schedule import ExitSchedule
+from .schedule.text import names_file, read_schedule_file
 
 if TYPE_CHECKING:
     from ..engines.backends.session import EngineBackend
@@ -45,6 +46,12 @@ def _schedule_text(schedule: str | ExitSchedule | None) -> str | None:
     if not isinstance(schedule, ExitSchedule):
         return schedule
     return json.dumps({"schedule": schedule.to_document()})
+
+
+def _read_if_file(schedule: object) -> object:
+    if isinstance(schedule, str) and names_file(schedule):
+        return read_schedule_file(schedule)
+    return schedule
 
 
 def _from_boolean(value: object) -> object:
@@ -87,23 +94,25 @@ class OpenOptions(ValidatedConfig):
     arrive at any time; a `Generator` reads them in `Generator.running_batch` only.
 
     ``schedule`` is the default of all requests: an ExitSchedule or its text; None is the bundle's
-    own. ``threads`` is the size of each engine's thread pool on a CPU, or of the process's one
-    pool in a command or a server. ``kv_memory`` is in bytes, or a text such as ``2GiB``;
-    None allows half of the memory that the process may use, or on a GPU four fifths of what the
-    engines leave free. ``weights``: skipdec's kernels read weights from "mapped" files, which
-    open at once and which processes share, or "copied" into this process's memory, in huge pages,
-    which makes steps a few per cent faster. ``verify``: "full" hashes weights while they are
-    loaded, "graphs" hashes everything else only. ``max_prefill_tokens`` bounds one call for
-    prompts; a smaller value delays running requests less. ``max_model_len``: on a device each
-    slot has memory for that many positions. ``prefix_cache``: "shared" and "client" keep, in up
-    to a quarter of the KV memory, what prompts began with; True and False mean "shared" and
-    "off". With "shared" a client can learn from the time of its first token what others sent.
-    ``draft`` guesses tokens in advance and checks them: each text stays what it is, see
-    `DraftConfig`. ``kv_shares`` is the number of processes that divide the default of
-    ``kv_memory`` between them.
+    own. A file that the text names is read here, once. ``threads`` is the size of each engine's
+    thread pool on a CPU, or of the process's one pool in a command or a server. ``kv_memory`` is in
+    bytes, or a text such as ``2GiB``; None allows half of the memory that the process may use, or
+    on a GPU four fifths of what the engines leave free. ``weights``: skipdec's kernels read weights
+    from "mapped" files, which open at once and which processes share, or "copied" into this
+    process's memory, in huge pages, which makes steps a few per cent faster. ``verify``: "full"
+    hashes weights while they are loaded, "graphs" hashes everything else only.
+    ``max_prefill_tokens`` bounds one call for prompts; a smaller value delays running requests
+    less. ``max_model_len``: on a device each slot has memory for that many positions.
+    ``prefix_cache``: "shared" and "client" keep, in up to a quarter of the KV memory, what prompts
+    began with; True and False mean "shared" and "off". With "shared" a client can learn from the
+    time of its first token what others sent. ``draft`` guesses tokens in advance and checks them:
+    each text stays what it is, see `DraftConfig`. ``kv_shares`` is the number of processes that
+    divide the default of ``kv_memory`` between them.
     """
 
-    schedule: Annotated[ScheduleChoice, PlainSerializer(_schedule_text), Option()] = Field(
+    schedule: Annotated[
+        ScheduleChoice, BeforeValidator(_read_if_file), PlainSerializer(_schedule_text), Option()
+    ] = Field(
         default=None,
         description="full, 2x, linear:max=16,min=8,… or a file, for requests without one "
         "(bundle's own)",

@@ -19,7 +19,7 @@ from ...engines.errors import BundleError, SkipDecError, UsageError
 from ..requests.records import RecordId, json_object
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
-from ..schedule.text import format_schedule, parse_schedule
+from ..schedule.text import format_schedule
 from ..tokens.outputs import CompletionOutput, RequestOutput
 from .options import GenerateOptions
 
@@ -27,16 +27,12 @@ from .options import GenerateOptions
 def run_parameters(options: GenerateOptions) -> dict[str, Any]:
     """Return the parameters that all texts of a run share, as a JSON object.
 
-    ``schedule`` is the option's text, the text of the schedule in a file that the option names, or
-    by default that of the bundle's own.
+    ``schedule`` is the option's text, or that of the schedule that it is or the bundle's own.
     """
     bundle = EngineBundle.open(options.bundle)
     schedule = options.opening.schedule
     if schedule is None:
         schedule = bundle_schedule(bundle)
-    elif isinstance(schedule, str) and schedule.strip().endswith(".json"):
-        num_layers = bundle.manifest.model.num_layers
-        schedule = parse_schedule(schedule, num_layers=num_layers)
     if isinstance(schedule, ExitSchedule):
         schedule = format_schedule(schedule)
     return {

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...engines.errors import ScheduleError, shown
 from .schedule import ExitSchedule
-from .text import implied_fields, parse_schedule, read_arguments
+from .text import implied_fields, names_file, parse_schedule, read_arguments
 
 _MAX_CACHED_TEXTS = 128
 
@@ -59,7 +59,7 @@ class ScheduleResolver:
         return [resolved[tokens] for tokens in num_tokens]
 
     def _parse(self, text: str, horizon: int) -> ExitSchedule:
-        if text.rstrip().endswith(".json"):  # a file, which may change
+        if names_file(text):  # a file, which may change
             return parse_schedule(text, num_layers=self.num_layers, horizon=horizon)
         return self._parse_once(text, horizon)
 

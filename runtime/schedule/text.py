@@ -80,6 +80,16 @@ def format_schedule(schedule: ExitSchedule) -> str:
     return f"{schedule.decay}:{options}"
 
 
+def names_file(text: str) -> bool:
+    """Return True if ``text`` is the name of a schedule's file."""
+    return text.strip().endswith(".json")
+
+
+def read_schedule_file(name: str) -> ExitSchedule:
+    """Return the schedule in a file, of any depth. Raises ScheduleError."""
+    return ExitSchedule.from_document(_file_arguments(name))
+
+
 def beyond_notation(text: str) -> str | None:
     """Return what else ``text`` is, or None if it is notation.
 
@@ -115,11 +125,8 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
     if not isinstance(text, str):
         raise ScheduleError("schedule", f"is {shown(text)}; allowed: a text, e.g. {_EXAMPLES}")
     name, _, rest = text.strip().partition(":")
-    if text.strip().endswith(".json"):
-        path = Path(text.strip())
-        subject = f"schedule {path}"
-        document = read_json(path, ScheduleError, subject=subject)
-        return _document_arguments(document, subject, num_layers)
+    if names_file(text):
+        return _file_arguments(text, num_layers)
     if text.lstrip().startswith("{"):
         document = parse_json(text, ScheduleError, subject="schedule")
         return _document_arguments(document, "schedule", num_layers)
@@ -161,12 +168,19 @@ def implied_fields(decay: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _document_arguments(document: object, subject: str, num_layers: int) -> dict[str, Any]:
+def _file_arguments(name: str, num_layers: int | None = None) -> dict[str, Any]:
+    path = Path(name.strip())
+    subject = f"schedule {path}"
+    document = read_json(path, ScheduleError, subject=subject)
+    return _document_arguments(document, subject, num_layers)
+
+
+def _document_arguments(document: object, subject: str, num_layers: int | None) -> dict[str, Any]:
     """Return the arguments in a JSON value: an ExitSchedule's object, or that under "schedule".
 
     A bundle's schedule.json, whose digest is checked, and the output of ``skipdec schedule show
     --json`` have "schedule"; everything else in them follows from it. Raises ScheduleError for a
-    wrong digest or a schedule of another depth.
+    wrong digest or a schedule of another depth; ``num_layers`` of None takes any.
     """
     if isinstance(document, dict) and "schedule" in document:
         _check_digest(document, subject)
@@ -174,7 +188,7 @@ def _document_arguments(document: object, subject: str, num_layers: int) -> dict
     if not isinstance(document, dict):
         raise ScheduleError(subject, f"is a JSON {type(document).__name__}; allowed: an object")
     depth = document.get("num_layers", num_layers)
-    if depth != num_layers:
+    if num_layers not in (None, depth):
         raise ScheduleError(subject, f"is for {shown(depth)} layers; the model has {num_layers}")
     return document
 

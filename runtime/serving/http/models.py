@@ -41,13 +41,17 @@ class ServedModel:
     def of(cls, name: str, engine: EngineService, allowed: Sequence[str]) -> ServedModel:
         """Allow full depth, the bundle's own schedule, and the texts in ``allowed``.
 
-        Raises ScheduleError for a text that does not fit the bundle.
+        Files are read here, once. Raises ScheduleError for a text that does not fit the bundle.
         """
-        texts = ("full", format_schedule(engine.inputs.schedules.own), *allowed)
-        model = cls(name, engine, tuple(dict.fromkeys(texts)))
-        for text in model.listed:
-            engine.inputs.schedules.resolve(text, 16)
-        return model
+        schedules = engine.inputs.schedules
+
+        def notation(text: str) -> str:
+            schedule = schedules.resolve(text, 16)
+            return text if beyond_notation(text) is None else format_schedule(schedule)
+
+        given = (text if text == ANY_SCHEDULE else notation(text) for text in allowed)
+        texts = ("full", format_schedule(schedules.own), *given)
+        return cls(name, engine, tuple(dict.fromkeys(texts)))
 
     @cached_property
     def listed(self) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ class ModelSettings(OpenOptions):
     def to_parameters(self) -> dict[str, str]:
         """The values that are set, as the parameters of a config.pbtxt."""
         fields = OpenOptions.model_fields.keys() - {"kv_shares"}
-        values = self.model_dump(include=fields)
-        return {name: str(values[name]) for name in sorted(fields) if values[name] is not None}
+        values = self.model_dump(include=fields, exclude_none=True)
+        return {name: str(value) for name, value in sorted(values.items())}
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -68,6 +69,19 @@ def test_a_schedule_crosses_processes_as_json() -> None:
     read = OpenOptions.from_json(made.to_json())
     assert isinstance(read.schedule, str)
     assert parse_schedule(read.schedule, num_layers=6) == ExitSchedule.full(6)
+
+
+def test_a_schedules_file_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "schedule.json"
+    path.write_text(json.dumps(ExitSchedule.full(6).to_document()))
+    options = WorkerSettings(path=tmp_path, schedule=f"{path}")
+    triton = ModelSettings(schedule=f"{path}").to_parameters()
+    path.unlink()
+    texts = WorkerSettings.from_json(options.to_json()).schedule, triton["schedule"]
+    assert options.schedule == ExitSchedule.full(6)
+    assert [parse_schedule(text, num_layers=6) for text in texts] == [ExitSchedule.full(6)] * 2
+    with pytest.raises(UsageError, match=r"schedule .*schedule\.json can't be read"):
+        OpenOptions(schedule=f"{path}")
 
 
 def test_a_command_can_offer_some_of_the_options() -> None:

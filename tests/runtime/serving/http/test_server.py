@@ -14,10 +14,11 @@ from typing import Any
 
 import openai
 import pytest
-from http_servers import Running, held_steps, in_thread, logged, open_tiny, serving
+from http_servers import ROWS, Running, held_steps, in_thread, logged, open_tiny, serving
 
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
+from skipdec.runtime.schedule.text import parse_schedule
 from skipdec.runtime.serving.http.config import ServerConfig
 from skipdec.runtime.serving.http.logs import REQUESTS, JsonFormatter
 from skipdec.runtime.serving.http.server import HttpServer, ServedBundle
@@ -61,6 +62,32 @@ def test_an_allowed_schedule_adds_to_full_and_the_bundles_own(
             assert answer.status_code == 200
         refused = running.complete(prompt="a", max_tokens=1, schedule="3x:horizon=9")
         assert refused.status_code == (200 if "any" in given else 400)
+
+
+def test_files_of_schedules_are_read_before_requests_come(
+    tiny: ServedBundle, tmp_path: Path
+) -> None:
+    texts, files = [f"linear:max={most},min=3,warmup=1,horizon=9" for most in (5, 4)], []
+    for index, text in enumerate(texts):
+        files.append(tmp_path / f"{index}.json")
+        document = parse_schedule(text, num_layers=6).to_document()
+        files[-1].write_text(json.dumps(document))
+
+    def opened(path: Path) -> Generator:
+        return Generator.open(path, threads=1, max_batch_size=ROWS, schedule=f"{files[0]}")
+
+    with serving(tiny, open_engine=in_thread(opened), schedules=(f"{files[1]}",)) as running:
+        for file in files:
+            file.unlink()
+        (model,) = running.http.get("/v1/models").json()["data"]
+        (listed,) = running.http.get("/v1/schedules").json()["data"]
+        assert model["schedule"] == listed["default"] == texts[0]
+        assert [one["schedule"] for one in listed["allowed"]][2:] == [texts[1]]
+        for text in (None, *texts):
+            answer = running.complete(prompt="a", max_tokens=1, schedule=text).json()
+            assert answer["choices"][0]["schedule"] == (text or texts[0])
+        refused = running.complete(prompt="a", max_tokens=1, schedule=f"{files[1]}")
+        assert refused.json()["error"]["param"] == "schedule"
 
 
 def test_the_page_holds_all_that_it_shows_and_its_policy_lets_only_that_in(server: Running) -> None:
