@@ -102,9 +102,8 @@ async def _read_body(request: HttpRequest, seconds: float) -> bytes:
 def _prepare(
     asked: TextRequest, model: ServedModel, client: str, config: ServerConfig
 ) -> list[ServedRequest]:
-    """Check the schedule, tokenize and check all prompts once, and bound the log-probabilities."""
-    max_tokens = 16 if asked.max_tokens is None else asked.max_tokens
-    model.require_allowed(asked.schedule, max_tokens or 16)
+    """Tokenize and check all prompts once, and the schedule; bound the log-probabilities."""
+    model.require_notation(asked.schedule)
     inputs = model.engine.inputs
     params = None if asked.scores_prompts and not asked.max_tokens else asked.params
     if asked.scores_prompts:
@@ -131,6 +130,9 @@ def _prepare(
             problems += error.problems
     if problems:
         raise UsageError(asked.content, *few(problems))
+    for one in prepared:
+        max_tokens = one.request.max_tokens if isinstance(one.request, Request) else 1
+        model.require_allowed(asked.schedule, one.schedule, max_tokens)
     _require_few_logprobs(asked, [one.request for one in prepared])
     return prepared
 

@@ -66,23 +66,28 @@ class ServedModel:
         """Return the schedule of a request that names none."""
         return format_schedule(self.engine.inputs.schedules.resolve(None, max_tokens))
 
-    def require_allowed(self, wanted: str | None, max_tokens: int) -> None:
-        """Raise ScheduleError unless a request may run ``wanted``: text, or the same in others.
+    def require_notation(self, wanted: str | None) -> None:
+        """Raise ScheduleError for a file's name and a document: none is read for a client."""
+        if wanted is not None and (kind := beyond_notation(wanted)):
+            raise self._refusal(wanted, kind)
 
-        Neither a file's name nor a document is read for a client.
+    def require_allowed(self, wanted: str | None, resolved: str, max_tokens: int) -> None:
+        """Raise ScheduleError unless a request of ``max_tokens`` may run ``wanted``.
+
+        Allowed is a listed text, or another of the schedule that one means for this request;
+        ``resolved`` is what ``wanted`` means for it.
         """
-        if self.lists(wanted):
+        if self.lists(wanted) or ANY_SCHEDULE in self.schedules:
             return
         assert wanted is not None
-        remedy = f"allowed: {', '.join(self.schedules)}; see /v1/schedules"
-        if kind := beyond_notation(wanted):
-            raise ScheduleError("schedule", f"{shown(wanted)} is {kind}; {remedy}")
         resolve = self.engine.inputs.schedules.resolve
-        asked = resolve(wanted, max_tokens)
-        if ANY_SCHEDULE not in self.schedules and not any(
-            resolve(text, max_tokens) == asked for text in (None, *self.listed)
-        ):
-            raise ScheduleError("schedule", f"{shown(wanted)} is not allowed; {remedy}")
+        allowed = (resolve(text, max_tokens) for text in (None, *self.listed))
+        if resolved not in map(format_schedule, allowed):
+            raise self._refusal(wanted, "not allowed")
+
+    def _refusal(self, wanted: str, problem: str) -> ScheduleError:
+        remedy = f"allowed: {', '.join(self.schedules)}; see /v1/schedules"
+        return ScheduleError("schedule", f"{shown(wanted)} is {problem}; {remedy}")
 
     def label(self, wanted: str | None) -> str:
         """Return the metric label of requests for ``wanted``; there are few labels."""

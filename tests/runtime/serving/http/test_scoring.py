@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from http_servers import Running, held_steps, in_thread, open_tiny, serving
 
+from skipdec.runtime.schedule.bundle import write_schedule
 from skipdec.runtime.serving.http.server import ServedBundle
 from skipdec.runtime.tokens.sampling import SamplingParams
 
@@ -83,6 +85,19 @@ def test_every_token_has_a_name_a_value_and_a_place_in_the_text(
     assert choice["layers_per_token"] == [6] * max_tokens
     assert answer["usage"]["prompt_tokens"] == count - max_tokens
     assert answer["usage"]["completion_tokens"] == max_tokens
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_a_schedule_that_is_not_listed_is_that_of_one_token(
+    bundle: Path, tmp_path: Path, max_tokens: int
+) -> None:
+    full = shutil.copytree(bundle, tmp_path / "full")
+    write_schedule(full, "full")  # it lends no horizon
+    asked = harness_request([[5, 6]], max_tokens=max_tokens)
+    with serving(ServedBundle("tiny", full), schedules=("linear:max=5,min=4",)) as server:
+        for horizon, status in ((1, 200), (16, 400)):
+            schedule = f"linear:max=5,min=4,warmup=1,horizon={horizon}"
+            assert server.complete(**asked, schedule=schedule).status_code == status
 
 
 def test_texts_run_on_between_prompts_that_are_scored(server: Running) -> None:
