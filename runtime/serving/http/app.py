@@ -68,7 +68,7 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
     add("/v1/completions", routes.complete, methods=["POST"], openapi_extra=completions)
     add("/v1/chat/completions", routes.chat, methods=["POST"], openapi_extra=chats)
     add("/v1/models", routes.list_models, methods=["GET"])
-    add("/v1/models/{name}", routes.show_model, methods=["GET"])
+    add("/v1/models/{name:path}", routes.show_model, methods=["GET"])
     add("/v1/schedules", routes.list_schedules, methods=["GET"])
     for path in ("/health", "/health/live"):  # the former is vLLM's
         add(path, routes.live, methods=["GET"])

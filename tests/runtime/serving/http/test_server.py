@@ -64,6 +64,14 @@ def test_an_allowed_schedule_adds_to_full_and_the_bundles_own(
         assert refused.status_code == (200 if "any" in given else 400)
 
 
+def test_a_model_whose_name_has_a_slash_is_shown(tiny: ServedBundle) -> None:
+    with serving(ServedBundle("org/tiny", tiny.path)) as running:
+        client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none")
+        assert client.models.retrieve("org/tiny").id == "org/tiny"
+        assert running.http.get("/v1/models/org/tiny").json()["id"] == "org/tiny"
+        assert "/v1/models/{name}" in running.http.get("/openapi.json").json()["paths"]
+
+
 def test_files_of_schedules_are_read_before_requests_come(
     tiny: ServedBundle, tmp_path: Path
 ) -> None:
