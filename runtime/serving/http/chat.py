@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import override
 
-from ....engines.errors import shown
 from ...requests.request import MessagesPrompt
 from ...tokens.chat import ASKS_FOR_NOTHING, ROLES, SpecialTokens
 from ...tokens.outputs import Logprob
+from ...tokens.sampling import LogprobCount
 from .completions import TextAnswer
 from .config import MAX_LOGPROBS
 from .documents import TokenNames, shown_logprob
@@ -48,11 +48,7 @@ _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {  # with the values that ask f
 
 
 class ChatRequest(TextRequest):
-    """A body of /v1/chat/completions; fields that are not given, or null, have their defaults.
-
-    ``logprobs`` and ``top_logprobs`` of the body become ``logprobs``, and
-    ``max_completion_tokens`` is another name of ``max_tokens``.
-    """
+    """A body of /v1/chat/completions; fields that are not given, or null, have their defaults."""
 
     model_config = ConfigDict(title="ChatRequest")
 
@@ -62,7 +58,17 @@ class ChatRequest(TextRequest):
         ge=1,
         description="an integer from 1, or null: up to the model's limit",
     )
-
+    max_completion_tokens: int | None = Field(
+        default=None, ge=1, description="an integer from 1: another name of max_tokens"
+    )
+    logprobs: bool = Field(default=False, description="true or false")
+    top_logprobs: LogprobCount = Field(
+        default=None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description=f"an integer from 0 to {MAX_LOGPROBS}: with logprobs, tokens reported beside "
+        "the chosen one",
+    )
     chat_template_kwargs: Annotated[
         Any, WithJsonSchema({"type": "object", "additionalProperties": True})
     ] = Field(
@@ -72,6 +78,9 @@ class ChatRequest(TextRequest):
     continue_final_message: bool = Field(
         default=False, description="true: the last message is the beginning of the answer"
     )
+    add_generation_prompt: bool | None = Field(
+        default=None, description="true, or false with continue_final_message"
+    )
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
         **TextRequest.unsupported,
@@ -80,12 +89,29 @@ class ChatRequest(TextRequest):
     content: ClassVar[str] = "messages"
     content_forms: ClassVar[str] = _FORMS
 
-    @classmethod
     @override
-    def _renamed(cls, fields: dict[str, Any]) -> Iterator[str]:
-        yield from _take_beginning(fields)
-        yield from _take_length(fields)
-        yield from _take_logprobs(fields)
+    def _own_problems(self) -> Iterator[str]:
+        if self.add_generation_prompt is self.continue_final_message:
+            yield (
+                f"`add_generation_prompt` is {self.add_generation_prompt}; allowed: true, or false "
+                "with continue_final_message"
+            )
+        if None not in (self.max_tokens, self.max_completion_tokens) and (
+            self.max_tokens != self.max_completion_tokens
+        ):
+            yield "`max_completion_tokens` is not max_tokens; give one of them"
+        if self.top_logprobs and not self.logprobs:
+            yield "`top_logprobs` needs logprobs to be true"
+
+    @property
+    @override
+    def length(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    @override
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     @override
@@ -106,43 +132,6 @@ class ChatRequest(TextRequest):
     @override
     def subject(self, index: int) -> str:
         return "chat"
-
-
-def _take_beginning(fields: dict[str, Any]) -> Iterator[str]:
-    """Drop ``add_generation_prompt``, the opposite of ``continue_final_message`` in other servers.
-
-    Yield a problem if it is not that.
-    """
-    begins = fields.pop("add_generation_prompt", None)
-    continues = fields.get("continue_final_message", False)
-    if begins is not None and begins is not (not continues):
-        yield (
-            f"`add_generation_prompt` is {shown(begins)}; allowed: true, or false with "
-            "continue_final_message"
-        )
-
-
-def _take_length(fields: dict[str, Any]) -> Iterator[str]:
-    """Write ``max_completion_tokens`` as ``max_tokens``; yield a problem if they differ."""
-    length = fields.pop("max_completion_tokens", None)
-    if length is None:
-        return
-    if fields.setdefault("max_tokens", length) != length:
-        yield "`max_completion_tokens` is not max_tokens; give one of them"
-
-
-def _take_logprobs(fields: dict[str, Any]) -> Iterator[str]:
-    """Write ``logprobs`` and ``top_logprobs`` as the number of tokens; yield their problems."""
-    wanted, top = fields.pop("logprobs", False), fields.pop("top_logprobs", None)
-    top = None if top is False else top
-    if not isinstance(wanted, bool):
-        yield f"`logprobs` is {shown(wanted)}; allowed: true or false"
-    elif top is not None and (type(top) is not int or not 0 <= top <= MAX_LOGPROBS):
-        yield f"`top_logprobs` is {shown(top)}; allowed: an integer from 0 to {MAX_LOGPROBS}"
-    elif top and not wanted:
-        yield "`top_logprobs` needs logprobs to be true"
-    elif wanted:
-        fields["logprobs"] = top or 0
 
 
 def has_template(model: ServedModel) -> bool:
@@ -193,7 +182,7 @@ class ChatAnswer(TextAnswer):
         """Return the log-probabilities of tokens as chats have them; None without any."""
         if not logprobs:
             return None
-        top = self._asked.logprobs or 0
+        top = self._asked.num_logprobs or 0
         entries = zip(token_ids, logprobs, strict=True)
         content = [_token_entry(token, one, top, self._names) for token, one in entries]
         return {"content": content, "refusal": None}

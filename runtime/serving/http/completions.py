@@ -105,9 +105,9 @@ def _prepare(
     """Tokenize and check all prompts once, and the schedule; bound the log-probabilities."""
     model.require_notation(asked.schedule)
     inputs = model.engine.inputs
-    params = None if asked.scores_prompts and not asked.max_tokens else asked.params
+    params = None if asked.scores_prompts and not asked.length else asked.params
     if asked.scores_prompts:
-        top = asked.logprobs
+        top = asked.num_logprobs
         prepare = partial(
             inputs.prepare_score, continuation=None, top_logprobs=top, followed_by=params
         )
@@ -139,20 +139,20 @@ def _prepare(
 
 def _require_few_logprobs(asked: TextRequest, requests: Sequence[Request | ScoreRequest]) -> None:
     """Raise UsageError if the answer may have too many log-probabilities."""
-    if asked.logprobs is None:
+    if asked.num_logprobs is None:
         return
     tokens = sum(len(one.fed) for one in requests if isinstance(one, ScoreRequest))
     if tokens:
         words, remedy = f"{tokens:,} tokens", "send fewer prompts at once"
     else:
         tokens = asked.n * sum(one.max_tokens for one in requests if isinstance(one, Request))
-        words = f"{len(requests)} prompts, n {asked.n}, max_tokens {asked.max_tokens}"
+        words = f"{len(requests)} prompts, n {asked.n}, max_tokens {asked.length}"
         remedy = "lower one of them, or send fewer prompts at once"
-    count = tokens * (asked.logprobs + 1)
+    count = tokens * (asked.num_logprobs + 1)
     if count > MAX_REQUEST_LOGPROBS:
         raise UsageError(
             asked.content,
-            f"{words} and logprobs {asked.logprobs} are up to {count:,} log-probabilities; "
+            f"{words} and logprobs {asked.num_logprobs} are up to {count:,} log-probabilities; "
             f"allowed: {MAX_REQUEST_LOGPROBS:,} in one answer; {remedy}",
         )
 

@@ -195,29 +195,22 @@ class TextRequest(SamplingParams):
                     cls.__name__, f"`{name}` is {len(value):,} {words}; allowed: {most:,}"
                 )
         given = {name: value for name, value in document.items() if value is not None}
-        return cls(**cls._translated(given))
+        return cls(**cls._supported(given))
 
     @classmethod
-    def _translated(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return a body's fields by the names that this class has for them, and only those.
+    def _supported(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a body's fields without those of OpenAI's that ask for nothing.
 
-        Raises ConfigurationError for fields of OpenAI's that are not supported; one that asks for
-        nothing is left out.
+        Raises ConfigurationError for such that are not supported.
         """
         problems = [
             f"`{name}` is {shown(fields[name])}, which is not supported; leave it out"
             for name, neutral in cls.unsupported.items()
             if name in fields and fields[name] not in neutral
         ]
-        problems += cls._renamed(fields)
         if problems:
             raise ConfigurationError(cls.__name__, *problems)
         return {name: value for name, value in fields.items() if name not in cls.unsupported}
-
-    @classmethod
-    def _renamed(cls, fields: dict[str, Any]) -> Iterator[str]:
-        """Write fields that OpenAI has under two names as one; yield their problems."""
-        yield from ()
 
     @classmethod
     def _describe(cls, item: Any, values: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
@@ -275,9 +268,22 @@ class TextRequest(SamplingParams):
         return bool((self.stream_options or {}).get("include_usage"))
 
     @property
+    def length(self) -> int | None:
+        """The most tokens of a text; None: as many as the model can."""
+        return self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many tokens are reported beside each one; None: not even that one."""
+        return self.logprobs
+
+    @property
     def params(self) -> SamplingParams:
         """The sampling parameters of each prompt."""
-        return SamplingParams(**(self.given | {"max_tokens": self.max_tokens}))
+        given = self.given | {"max_tokens": self.length}
+        if "logprobs" in given:
+            given["logprobs"] = self.num_logprobs
+        return SamplingParams(**given)
 
 
 class CompletionRequest(TextRequest):

@@ -11,6 +11,14 @@ from hypothesis import HealthCheck, given, settings
 EXAMPLES = 15  # of an endpoint
 
 
+def test_the_document_has_the_fields_of_chats_as_clients_send_them(server: Running) -> None:
+    paths = server.http.get("/openapi.json").json()["paths"]
+    body = paths["/v1/chat/completions"]["post"]["requestBody"]["content"]
+    fields = body["application/json"]["schema"]["properties"]
+    assert fields["logprobs"]["type"] == fields["continue_final_message"]["type"] == "boolean"
+    assert {"top_logprobs", "max_completion_tokens", "add_generation_prompt"} <= fields.keys()
+
+
 @pytest.mark.slow
 def test_requests_made_from_the_document_are_answered_without_a_fault(server: Running) -> None:
     schemathesis = pytest.importorskip(
