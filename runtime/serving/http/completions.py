@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from ....engines.errors import SkipDecError, UsageError, few
+from ....engines.errors import ScheduleError, SkipDecError, UsageError, brief, few
 from ...requests.request import Request
 from ...requests.score_request import ScoreRequest
 from ...tokens.outputs import Logprob, RequestOutput, StreamDelta
@@ -126,10 +126,12 @@ def _prepare(
                     subject=asked.subject(index),
                 )
             )
+        except ScheduleError:
+            raise
         except UsageError as error:
             problems += error.problems
     if problems:
-        raise UsageError(asked.content, *few(problems))
+        raise ApiError(400, brief("; ".join(few(problems))), param=asked.content)
     for one in prepared:
         max_tokens = one.request.max_tokens if isinstance(one.request, Request) else 1
         model.require_allowed(asked.schedule, one.schedule, max_tokens)
@@ -138,7 +140,7 @@ def _prepare(
 
 
 def _require_few_logprobs(asked: TextRequest, requests: Sequence[Request | ScoreRequest]) -> None:
-    """Raise UsageError if the answer may have too many log-probabilities."""
+    """Raise ApiError if the answer may have too many log-probabilities."""
     if asked.num_logprobs is None:
         return
     tokens = sum(len(one.fed) for one in requests if isinstance(one, ScoreRequest))
@@ -150,10 +152,11 @@ def _require_few_logprobs(asked: TextRequest, requests: Sequence[Request | Score
         remedy = "lower one of them, or send fewer prompts at once"
     count = tokens * (asked.num_logprobs + 1)
     if count > MAX_REQUEST_LOGPROBS:
-        raise UsageError(
-            asked.content,
+        raise ApiError(
+            400,
             f"{words} and logprobs {asked.num_logprobs} are up to {count:,} log-probabilities; "
             f"allowed: {MAX_REQUEST_LOGPROBS:,} in one answer; {remedy}",
+            param=asked.content,
         )
 
 

@@ -15,9 +15,11 @@ from typing_extensions import override
 
 from ....engines.documents import parse_json
 from ....engines.errors import (
+    BundleError,
     ClosedError,
     ConfigurationError,
     OverloadedError,
+    ScheduleError,
     SkipDecError,
     UsageError,
     brief,
@@ -93,7 +95,7 @@ def api_error(error: ApiError | SkipDecError) -> ApiError:
     """Translate an error of skipdec into an answer."""
     if isinstance(error, ApiError):
         return error
-    message = brief("; ".join(error.problems))
+    message = _told(error)
     match error:
         case OverloadedError():
             wait = {"Retry-After": str(math.ceil(error.retry_after))}
@@ -103,9 +105,18 @@ def api_error(error: ApiError | SkipDecError) -> ApiError:
         case ConfigurationError():
             found = _SUBJECT.match(error.problems[0])
             return ApiError(400, message, param=found and found[1])
+        case ScheduleError():
+            return ApiError(400, message, param="schedule")
         case UsageError():
             return ApiError(400, message, param=error.subject if error.subject.isalpha() else None)
     return ApiError(500, message, "server_error", code="engine_failed")
+
+
+def _told(error: SkipDecError) -> str:
+    """Return what is wrong, and with what; names of classes and files are not for clients."""
+    told = brief("; ".join(error.problems))
+    hides = isinstance(error, BundleError | ClosedError | ConfigurationError)
+    return told if hides or error.subject[:1].isupper() else f"{error.subject}: {told}"
 
 
 def unavailable(reason: str) -> ApiError:

@@ -33,7 +33,7 @@ REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
     (COMPLETIONS, SHORT | {"max_tokens": 10**6}, 400, "shorten the prompt or lower max_tokens"),
     (COMPLETIONS, SHORT | {"max_tokens": True}, 400, "max_tokens is True"),
     (COMPLETIONS, SHORT | {"best_of": 2}, 400, "best_of is 2"),
-    (COMPLETIONS, SHORT | {"n": 3, "temperature": 1}, 400, "n 3"),
+    (COMPLETIONS, SHORT | {"n": 3, "temperature": 1}, 400, "^prompt: has n 3; the"),
     (COMPLETIONS, SHORT | {"logprobs": 21}, 400, "logprobs is 21"),
     (
         COMPLETIONS,
@@ -82,7 +82,7 @@ REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
     (COMPLETIONS, SCORED | {"prompt": [[5] * 65]}, 400, "65 tokens"),
     # bodies
     (COMPLETIONS, b"", 400, "JSON"),
-    (COMPLETIONS, b"{", 400, "JSON"),
+    (COMPLETIONS, b"{", 400, "^body: is not JSON"),
     (COMPLETIONS, b"[]", 400, "is not a JSON object"),
     (COMPLETIONS, b"\xff", 400, "JSON"),
     (COMPLETIONS, b"\x1f\x8b\x08", 400, "JSON"),
@@ -112,6 +112,13 @@ def test_a_request_is_refused_in_openais_form_and_told_why(
     assert re.search(words, f"{error['message']} {error['code']}", re.DOTALL)
     assert answer.headers["x-request-id"].startswith("req-")
     assert len(answer.content) < 5000
+
+
+@pytest.mark.parametrize("schedule", ["3x", "no such", "linear:max=99,min=1", "a.json"])
+def test_a_refused_schedule_is_named_as_the_field(server: Running, schedule: str) -> None:
+    error = server.complete(**SHORT | {"schedule": schedule}).json()["error"]
+    assert error["param"] == "schedule"
+    assert re.match(r"(exit )?schedule\b", error["message"])
 
 
 def test_a_long_body_without_a_declared_length_is_refused_too(server: Running) -> None:
