@@ -110,8 +110,8 @@ class RequestStream(PendingRequest):
         self.times = RequestTimes()
         self._changed = asyncio.Event()
         self._unread: deque[StreamDelta] = deque()
-        # All of them, if there is a deadline or the result needs their log-probabilities.
-        self._pushed: list[StreamDelta] = []
+        # Of each completion, if there is a deadline or the result needs their log-probabilities.
+        self._pushed: list[list[StreamDelta]] = [[] for _ in range(self._request.params.n)]
         self._keeps = asked.deadline is not None or self._request.params.logprobs is not None
         self._output: RequestOutput | None = None
         self._error: Exception | None = None
@@ -161,7 +161,7 @@ class RequestStream(PendingRequest):
         if self._has_ended:
             return
         if self._keeps:
-            self._pushed.append(delta)
+            self._pushed[delta.index].append(delta)
         self.times.first_token = self.times.first_token or time_ns()
         self._unread.append(delta)
         self._changed.set()
@@ -194,19 +194,12 @@ class RequestStream(PendingRequest):
         """
         if self._has_ended:
             return
-        ended = {delta.index for delta in self._pushed if delta.finish_reason is not None}
-        completions = range(self._request.params.n)
-        last = [
-            StreamDelta(0, index, (), "", "abort", 0, stop_reason=reason)
-            for index in completions
-            if index not in ended
-        ]
-        deltas = [*self._pushed, *last]
-        outputs = tuple(
-            _completion(index, [delta for delta in deltas if delta.index == index])
-            for index in completions
-        )
-        self._unread.extend(last)
+        for index, deltas in enumerate(self._pushed):
+            if not deltas or deltas[-1].finish_reason is None:
+                last = StreamDelta(0, index, (), "", "abort", 0, stop_reason=reason)
+                deltas.append(last)
+                self._unread.append(last)
+        outputs = tuple(_completion(index, deltas) for index, deltas in enumerate(self._pushed))
         self.finish(
             request_output(self._request, self.exit_schedule, outputs, request_id=self.request_id)
         )
@@ -215,8 +208,8 @@ class RequestStream(PendingRequest):
         """Return a completion with its deltas' log-probabilities: a process sends them once."""
         if one.logprobs is None:
             return one
-        mine = [delta.logprobs or () for delta in self._pushed if delta.index == one.index]
-        return replace(one, logprobs=tuple(chain.from_iterable(mine)))
+        entries = (delta.logprobs or () for delta in self._pushed[one.index])
+        return replace(one, logprobs=tuple(chain.from_iterable(entries)))
 
     async def _wait(self) -> None:
         """Wait for a delta or the end."""

@@ -186,6 +186,7 @@ class TextAnswer(Response):
         self._head = answer_head(model, self.id_prefix, self.kind)
         self._names = TokenNames(model.engine.inputs.tokenizer)
         self._has_drafts = model.engine.inputs.draft is not None and asked.draft is None
+        self._echoes = [""] * len(asked.prompts)
         self._streams: list[RequestStream] = []  # one a prompt
         self._schedules: list[ShownSchedule] = []
 
@@ -208,6 +209,8 @@ class TextAnswer(Response):
 
         Raises CapacityError, OverloadedError and ClosedError as `EngineService.submit`.
         """
+        if self._asked.echoes:
+            self._echoes = await asyncio.to_thread(self._echoed)
         try:
             for one in prepared:
                 self._streams.append(self._model.engine.start(one))
@@ -250,26 +253,26 @@ class TextAnswer(Response):
 
     def _whole_choices(self, outputs: list[RequestOutput]) -> Iterator[dict[str, object]]:
         for prompt, schedule in enumerate(self._schedules):
-            echo = self._echoed(prompt)
+            echo = self._echoes[prompt]
             for one in outputs.pop(0).outputs:
                 index, offsets = self._index(prompt, one.index), self._offsets(prompt)
                 choice = choice_document(one, index, echo, schedule, self._names, offsets)
                 yield self._shaped(choice, "message", one.token_ids, one.logprobs)
 
-    def _echoed(self, index: int) -> str:
-        """Return the echo of prompt ``index``; "" without ``echo``."""
-        if not self._asked.echoes:
-            return ""
-        prompt = self._asked.prompts[index]
-        if isinstance(prompt, str):
-            return prompt
+    def _echoed(self) -> list[str]:
+        """Return the text of each prompt."""
         tokenizer = self._names.tokenizer
-        return "" if tokenizer is None else tokenizer.decode(cast(list[int], prompt))
+
+        def text(token_ids: list[int]) -> str:
+            return "" if tokenizer is None else tokenizer.decode(token_ids)
+
+        prompts = self._asked.prompts
+        return [one if isinstance(one, str) else text(cast(list[int], one)) for one in prompts]
 
     def _offsets(self, prompt: int) -> TextOffsets:
         """Return the count of characters before the tokens of a text of prompt ``prompt``."""
         skips = self._asked.skip_special_tokens
-        return TextOffsets(self._names, len(self._echoed(prompt)), skip_special_tokens=skips)
+        return TextOffsets(self._names, len(self._echoes[prompt]), skip_special_tokens=skips)
 
     def _index(self, prompt: int, completion: int) -> int:
         """Return the index of a choice: the completions of a prompt follow each other."""
@@ -298,7 +301,7 @@ class TextAnswer(Response):
                 news, echo = joined(chunk), ""
                 index, schedule = self._index(prompt, news.index), self._schedules[prompt]
                 if index not in offsets:
-                    offsets[index], echo = self._offsets(prompt), self._echoed(prompt)
+                    offsets[index], echo = self._offsets(prompt), self._echoes[prompt]
                     for choice in self._opening(index):
                         yield choice
                 choice = choice_document(news, index, echo, schedule, self._names, offsets[index])

@@ -15,6 +15,7 @@ from http_servers import Running, open_tiny, serving
 from skipdec.runtime.serving.http.server import ServedBundle
 from skipdec.runtime.tokens.outputs import RequestOutput
 from skipdec.runtime.tokens.sampling import SamplingParams
+from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 6}
 PROMPT = "name[Alimentum]"
@@ -93,6 +94,26 @@ def test_a_stream_joined_is_the_whole_answer(client: openai.OpenAI, echo: bool) 
         getattr(whole.usage, name) for name in counts
     ]
     assert texts[0].startswith("ab") >= echo
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_token_ids_to_echo_are_decoded_once_beside_the_event_loop(
+    server: Running, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    prompts, decoded = [[5, 6, 7], [8, 9]], list[list[int]]()
+    original = Tokenizer.decode
+
+    def decode(tokenizer: Tokenizer, token_ids: list[int], skips: bool = True) -> str:
+        if token_ids in prompts:
+            decoded.append(token_ids)
+            with pytest.raises(RuntimeError, match="no running event loop"):
+                asyncio.get_running_loop()
+        return original(tokenizer, token_ids, skips)
+
+    monkeypatch.setattr(Tokenizer, "decode", decode)
+    answer = server.complete(prompt=prompts, n=2, seed=1, max_tokens=2, echo=True, stream=stream)
+    assert answer.status_code == 200
+    assert decoded == prompts
 
 
 @pytest.mark.parametrize(

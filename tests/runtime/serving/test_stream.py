@@ -1,0 +1,51 @@
+"""A request in flight: what its end costs, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+
+import pytest
+
+from skipdec import RequestStream, SamplingParams
+from skipdec.runtime.requests.request import Request
+from skipdec.runtime.serving.messages import ServedRequest
+from skipdec.runtime.tokens.outputs import CompletionOutput, Logprob, RequestOutput, StreamDelta
+
+COMPLETIONS, TOKENS = 16, 10
+ENTRY = {7: Logprob(-1.0, 1)}
+
+
+class Counted(StreamDelta):
+    """A delta that counts how often somebody asks whose it is."""
+
+    looks = 0
+
+    def __getattribute__(self, name: str) -> object:
+        Counted.looks += name == "index"
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_the_end_looks_at_a_token_once_however_many_completions_there_are(is_late: bool) -> None:
+    async def ended() -> RequestOutput:
+        params = SamplingParams(n=COMPLETIONS, seed=1, logprobs=0)
+        request = Request(0, "a", (5,), params, TOKENS)
+        stream = RequestStream(ServedRequest("a", request, "full", monotonic() + 60), num_layers=2)
+        for place in range(COMPLETIONS * TOKENS):
+            stream.push(Counted(0, place % COMPLETIONS, (7,), "x", None, 2, (ENTRY,)))
+        if is_late:
+            stream.give_up("deadline")
+        else:
+            outputs = tuple(
+                CompletionOutput(index, "x" * TOKENS, (7,) * TOKENS, logprobs=())
+                for index in range(COMPLETIONS)
+            )
+            stream.finish(RequestOutput("a", None, (5,), outputs, finished=True))
+        return await stream.output()
+
+    Counted.looks = 0
+    output = asyncio.run(ended())
+    assert Counted.looks <= COMPLETIONS * TOKENS
+    for one in output.outputs:
+        assert (one.text, one.logprobs) == ("x" * TOKENS, (ENTRY,) * TOKENS)
