@@ -146,4 +146,4 @@ REALISED_DEPTH = HistogramFigure(
     "realised_depth", "layers that a token of a completion ran in the mean", _LAYERS, "schedule"
 )
 SUCCESS = ("request_success", "completions that ended, by why", "finish_reason")
-FAILURE = ("request_failed", "requests that were answered with an error", "reason")
+FAILURE = ("request_failed", "requests that failed, or whose clients went", "reason")

@@ -43,6 +43,7 @@ class RequestRecord:
     client: str = ""  # its address, or a name of its API key; takes turns with others
     status: int | None = None  # None: nothing was answered
     gone: bool = False  # the client went before the end
+    observed: bool = False  # metrics have its texts, which have ended
     model: str | None = None
     schedule: str | None = None  # as asked for
     prompts: int | None = None
@@ -84,7 +85,7 @@ class RequestRecord:
     def fields(self) -> dict[str, Any]:
         """Return the known fields for a log line."""
         known = vars(self) | {"seconds": round(self.seconds, 4)}
-        for name in ("start", "start_ns", "client", "texts"):
+        for name in ("start", "start_ns", "client", "texts", "observed"):
             del known[name]
         if self.realised_depth is not None:
             known["realised_depth"] = round(self.realised_depth, 3)

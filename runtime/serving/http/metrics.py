@@ -60,11 +60,14 @@ class Metrics:
     ) -> dict[str, Any]:
         """Count a request whose texts have ended, and return its usage, which ``record`` keeps.
 
-        ``schedule``: one of few names.
+        One whose client has gone is no success. ``schedule``: one of few names.
         """
         model = record.model or ""
         used = usage(outputs, counts_drafts=counts_drafts)
         record.use(used)
+        if record.gone:
+            return used
+        record.observed = True
         self._whole.labels(model).observe(record.seconds)
         for one in (completion for output in outputs for completion in output.outputs):
             if one.finish_reason != "error":
@@ -79,9 +82,11 @@ class Metrics:
             self._depth.labels(model, schedule).observe(depth)
         return used
 
-    def fail(self, model: str | None, reason: str) -> None:
-        """Count a request that was answered with an error."""
-        self._failed.labels(model or "", reason).inc()
+    def end(self, record: RequestRecord) -> None:
+        """Count a request of the API that failed, or whose client went before it had ended."""
+        reason = "disconnected" if record.gone and not record.observed else record.error
+        if reason is not None and record.path.startswith("/v1/"):
+            self._failed.labels(record.model or "", reason).inc()
 
     def text(self) -> bytes:
         """Return all figures in Prometheus' text format."""

@@ -136,9 +136,7 @@ class RecordMiddleware:
                 error = unavailable("the server was shut down before the request was there")
                 await error.response()(scope, receive, sent)
         finally:
-            failed = "disconnected" if record.gone else record.error
-            if failed is not None:
-                self._metrics.fail(record.model, failed)
+            self._metrics.end(record)
             trace(scope, record)
             record.log()
 

@@ -163,6 +163,21 @@ def test_figures_count_what_was_asked(server: Running) -> None:
     assert gained['skipdec_realised_depth_sum{model="tiny",schedule="full"}'] == 6
 
 
+@pytest.mark.parametrize("path", ["/health/ready", "/nothing"])
+def test_only_requests_of_the_api_count_as_failed(server: Running, path: str) -> None:
+    def failed() -> dict[str, float]:
+        name = "skipdec_request_failed_total"
+        return {one: value for one, value in server.figures().items() if one.startswith(name)}
+
+    before = failed()
+    server.server.models.is_draining = True
+    try:
+        assert server.http.get(path).status_code in (503, 404)
+    finally:
+        server.server.models.is_draining = False
+    assert failed() == before
+
+
 def test_steps_are_counted_by_their_time_rows_and_layers(server: Running) -> None:
     def gained(name: str) -> float:
         return after[f'skipdec_{name}{{model="tiny"}}'] - before[f'skipdec_{name}{{model="tiny"}}']

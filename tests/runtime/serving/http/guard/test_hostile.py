@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,9 @@ from time import sleep
 from typing import Any
 
 import pytest
-from http_servers import Running, connected, held_prompts, held_steps, serving
+from http_servers import Running, connected, held_prompts, held_steps, logged, serving
 
+from skipdec.runtime.serving.http.logs import REQUESTS
 from skipdec.runtime.serving.http.models import ServedModels
 from skipdec.runtime.serving.http.server import ServedBundle
 from skipdec.runtime.serving.stream import RequestStream
@@ -27,6 +29,7 @@ IN_USE = (RUNNING, WAITING, RESERVED)
 SUBMITTED = 'skipdec_requests_total{model="tiny",state="submitted"}'
 ABORTED = 'skipdec_requests_total{model="tiny",state="aborted"}'
 GONE = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
+ENDED = ("skipdec_request_success_total", "skipdec_e2e_request_seconds_count")
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\n"
 
 
@@ -114,8 +117,13 @@ def test_what_nobody_expected_is_answered_500_without_its_words(
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
 @pytest.mark.parametrize("phase", ["queued", "prefill", "decode"])
 def test_a_client_that_goes_frees_its_slot_in_each_phase(
-    server: Running, monkeypatch: pytest.MonkeyPatch, phase: str, stream: bool
+    server: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    phase: str,
+    stream: bool,
 ) -> None:
+    caplog.set_level(logging.INFO, REQUESTS.name)
     asked = LONG | {"prompt": f"{phase[0]}{stream:d}", "stream": stream}
     cancelled = Event()
     cancel = RequestStream.cancel
@@ -133,7 +141,7 @@ def test_a_client_that_goes_frees_its_slot_in_each_phase(
         with held_prompts() if phase == "prefill" else held_steps():
             texts = [pool.submit(server.complete, **LONG) for _ in range(others)]
             server.wait_until(lambda figures: figures[RUNNING] == others)
-            client.request("POST", "/v1/completions", json.dumps(asked))
+            client.request("POST", "/v1/completions", json.dumps(asked), {"X-Request-Id": "gone"})
             name = {"queued": WAITING, "prefill": SUBMITTED, "decode": RUNNING}[phase]
             server.wait_until(lambda figures: figures[name] > before[name])
             client.close()
@@ -143,4 +151,9 @@ def test_a_client_that_goes_frees_its_slot_in_each_phase(
     server.wait_until(
         lambda figures: figures[WAITING] == figures[RUNNING] == figures[RESERVED] == 0
     )
-    assert server.figures()[ABORTED] == before[ABORTED] + 1
+    after = server.figures()
+    assert after[ABORTED] == before[ABORTED] + 1
+    ended = {name: after[name] - before.get(name, 0) for name in after if name.startswith(ENDED)}
+    assert sum(ended.values()) == 2 * others
+    (line,) = logged(caplog, "gone")
+    assert vars(line)["fields"]["prompt_tokens"] >= 2
