@@ -85,8 +85,11 @@ class TextOffsets:
         )
         self._length = start
 
-    def before(self, token_id: int) -> int:
-        """Take the next token and return its offset."""
+    def before_all(self, token_ids: Sequence[int]) -> list[int]:
+        """Take the next tokens and return their offsets."""
+        return [self._before(token_id) for token_id in token_ids]
+
+    def _before(self, token_id: int) -> int:
         if self._decoder is None:  # there is no text
             return self._length
         offset = self._length + self._decoder.num_held
@@ -138,7 +141,9 @@ def choice_document(
         "index": index,
         "text": echo + output.text,
         "logprobs": output.logprobs
-        and logprobs_document(output.token_ids, output.logprobs, names, offsets),
+        and logprobs_document(
+            output.token_ids, output.logprobs, names, offsets.before_all(output.token_ids)
+        ),
         "finish_reason": output.finish_reason,
         "stop_reason": output.stop_reason,
         "schedule": schedule.text,
@@ -153,7 +158,7 @@ def logprobs_document(
     token_ids: Sequence[int],
     logprobs: Sequence[dict[int, Logprob]],
     names: TokenNames,
-    offsets: TextOffsets,
+    text_offset: Sequence[int],
 ) -> dict[str, Any]:
     """OpenAI's four lists, one entry per token.
 
@@ -169,7 +174,7 @@ def logprobs_document(
             {names[token]: shown_logprob(one) for token, one in entry.items()} or None
             for entry in logprobs
         ],
-        "text_offset": [offsets.before(token) for token in token_ids],
+        "text_offset": text_offset,
     }
 
 

@@ -10,7 +10,6 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from ...tokens.outputs import Logprob, RequestOutput, ScoreOutput
-from ...tokens.tokenizer import Tokenizer
 from ..messages import ServedRequest
 from .completions import TextAnswer, answer_head
 from .documents import TextOffsets, TokenNames, json_answer, logprobs_document
@@ -88,37 +87,23 @@ def _tokens(scored: ScoreOutput) -> tuple[int, ...]:
 
 def _choice(scored: ScoreOutput, index: int, names: TokenNames) -> dict[str, Any]:
     """Describe a prompt."""
-    text, offsets = _text(_tokens(scored), names.tokenizer)
+    tokens = list(_tokens(scored))
+    text = "" if names.tokenizer is None else names.tokenizer.decode(tokens)
+    offsets = TextOffsets(names, 0).before_all(tokens)
     following = scored.following
     entries: list[dict[int, Logprob]] = [{}, *(scored.top_logprobs or ())]
-    tokens = list(_tokens(scored))
     if following is not None:
         tokens += following.token_ids
         entries += following.logprobs or ()
-        offsets = [*offsets, len(text)]
+        offsets.append(len(text))
         text += following.text
     return {
         "index": index,
         "text": text,
-        "logprobs": logprobs_document(tokens, entries, names, TextOffsets(names, 0))
-        | {"text_offset": offsets},
+        "logprobs": logprobs_document(tokens, entries, names, offsets),
         "finish_reason": _finish_reason(scored),
         "stop_reason": None if following is None else following.stop_reason,
         "schedule": scored.schedule,
         "layers_per_token": [] if following is None else list(following.layers_per_token),
         "prompt_layers_per_token": [None, *scored.layers_per_token],
     }
-
-
-def _text(token_ids: Sequence[int], tokenizer: Tokenizer | None) -> tuple[str, list[int]]:
-    """Return a prompt's text without special tokens, and how much of it precedes each token."""
-    if tokenizer is None:
-        return "", [0] * len(token_ids)
-    decoder = tokenizer.incremental_decoder()
-    pieces, offsets, length = [], [], 0
-    for token_id in token_ids:
-        offsets.append(length + decoder.num_held)
-        pieces.append(decoder.push(token_id))
-        length += len(pieces[-1])
-    pieces.append(decoder.flush())
-    return "".join(pieces), offsets

@@ -14,7 +14,9 @@ from http_servers import Running, held_steps, in_thread, open_tiny, serving
 
 from skipdec.runtime.schedule.bundle import write_schedule
 from skipdec.runtime.serving.http.server import ServedBundle
+from skipdec.runtime.tokens.decoding import IncrementalDecoder
 from skipdec.runtime.tokens.sampling import SamplingParams
+from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 CONTEXTS = [[5, 6, 7], [8, 9], list(range(20, 40))]
 CONTINUATIONS = [[10], [11, 12, 13], [14, 15]]
@@ -85,6 +87,36 @@ def test_every_token_has_a_name_a_value_and_a_place_in_the_text(
     assert choice["layers_per_token"] == [6] * max_tokens
     assert answer["usage"]["prompt_tokens"] == count - max_tokens
     assert answer["usage"]["completion_tokens"] == max_tokens
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_a_prompt_that_ends_inside_a_character_is_followed_at_its_end(
+    server: Running, bundle: Path, max_tokens: int
+) -> None:
+    with open_tiny(bundle) as generator:
+        assert generator.tokenizer is not None
+        prompt = generator.tokenizer.encode("h\u00e9llo \u00e9", add_special_tokens=False)[:-1]
+        (output,) = generator.generate([prompt], SamplingParams(temperature=0, max_tokens=1))
+    asked = harness_request([prompt], max_tokens=max_tokens)
+    (choice,) = server.complete(**asked).json()["choices"]
+    whole = "h\u00e9llo \ufffd"
+    assert choice["text"] == whole + output.outputs[0].text * max_tokens
+    offsets = [0, 1, 1, 2, 3, 4, 5, 6, *[len(whole)] * max_tokens]
+    assert choice["logprobs"]["text_offset"] == offsets
+
+
+def test_a_scored_prompt_is_decoded_by_one_decoder(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoders, original = list[IncrementalDecoder](), Tokenizer.incremental_decoder
+
+    def made(tokenizer: Tokenizer, skips: bool = True) -> IncrementalDecoder:
+        decoders.append(original(tokenizer, skips))
+        return decoders[-1]
+
+    monkeypatch.setattr(Tokenizer, "incremental_decoder", made)
+    assert server.complete(**harness_request([[5, 6, 7]], max_tokens=0)).status_code == 200
+    assert len(decoders) == 1
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1])
