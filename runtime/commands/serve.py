@@ -87,6 +87,7 @@ def serve(options: ServeOptions) -> None:
     require_extra("serve", "skipdec serve")
     from ..scheduling.scheduler import parse_admission
     from ..serving.http.logs import log_to_stderr
+    from ..serving.http.models import allowed_texts
     from ..serving.http.server import HttpServer, ServedBundle
     from ..serving.process.engine import ProcessEngine
 
@@ -102,8 +103,8 @@ def serve(options: ServeOptions) -> None:
         lambda bundle: ProcessEngine.opened(workers[bundle.name], options.restarts),
         options.server,
     )
-    for settings in workers.values():
-        settings.inputs()  # refuses a damaged bundle before any is loaded
+    for settings in workers.values():  # refuses a damaged bundle before any is loaded
+        allowed_texts(settings.inputs().schedules, options.server.schedules)
     # Keeps a full collection, which stops all threads, short: objects so far live to the end.
     gc.collect()
     gc.freeze()

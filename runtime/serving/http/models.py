@@ -13,6 +13,7 @@ from functools import cached_property
 from starlette.types import Receive
 
 from ....engines.errors import ScheduleError, UsageError, shown
+from ...schedule.request_schedules import ScheduleResolver
 from ...schedule.text import beyond_notation, format_schedule
 from ...scheduling.stats import EngineStats
 from ...tokens.outputs import ScoreOutput
@@ -22,6 +23,20 @@ from ..stream import RequestStream
 from .config import ANY_SCHEDULE
 from .logs import RequestRecord
 from .protocol import ApiError, unavailable
+
+
+def allowed_texts(schedules: ScheduleResolver, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts of what requests may ask for: full depth, the bundle's own, and ``allowed``.
+
+    Files are read here. Raises ScheduleError for a text that does not fit the bundle.
+    """
+
+    def notation(text: str) -> str:
+        schedule = schedules.resolve(text, 16)
+        return text if beyond_notation(text) is None else format_schedule(schedule)
+
+    given = (text if text == ANY_SCHEDULE else notation(text) for text in allowed)
+    return tuple(dict.fromkeys(("full", format_schedule(schedules.own), *given)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,19 +54,8 @@ class ServedModel:
 
     @classmethod
     def of(cls, name: str, engine: EngineService, allowed: Sequence[str]) -> ServedModel:
-        """Allow full depth, the bundle's own schedule, and the texts in ``allowed``.
-
-        Files are read here, once. Raises ScheduleError for a text that does not fit the bundle.
-        """
-        schedules = engine.inputs.schedules
-
-        def notation(text: str) -> str:
-            schedule = schedules.resolve(text, 16)
-            return text if beyond_notation(text) is None else format_schedule(schedule)
-
-        given = (text if text == ANY_SCHEDULE else notation(text) for text in allowed)
-        texts = ("full", format_schedule(schedules.own), *given)
-        return cls(name, engine, tuple(dict.fromkeys(texts)))
+        """Serve ``engine`` with the schedules of `allowed_texts`, which raises."""
+        return cls(name, engine, allowed_texts(engine.inputs.schedules, allowed))
 
     @cached_property
     def listed(self) -> tuple[str, ...]:

@@ -225,23 +225,36 @@ def test_a_bundle_that_is_broken_is_named_before_any_is_loaded(
     assert "runs" not in told
 
 
+def test_a_schedule_that_can_not_be_allowed_is_refused_before_the_server_listens(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from skipdec.cli import build_app
+
+    with pytest.raises(SystemExit) as end:
+        build_app()(["serve", str(bundle), "--port", "0", "--allow-schedule", "steep"])
+    told = capsys.readouterr().err
+    assert end.value.code == 2
+    assert "'steep'" in told
+    assert "listening" not in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["nowhere", "--port", "0"], "nowhere"),
-        (["a", "a", "--port", "0"], "names two bundles"),
+        (["{bundle}", "{bundle}", "--port", "0"], "names two bundles"),
         (["a", "--port", "70000"], "--port is 70000"),
         (["a", "--admission", "best"], "best"),
         (["a", "--shutdown-timeout", "-1"], "--shutdown-timeout is -1"),
     ],
 )
 def test_what_is_wrong_ends_the_command_with_its_reason(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], told: str, bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from skipdec.cli import build_app
 
     with pytest.raises(SystemExit) as end:
-        build_app()(["serve", *arguments])
+        build_app()(["serve", *(word.format(bundle=bundle) for word in arguments)])
     assert end.value.code
     assert told in capsys.readouterr().err
 
