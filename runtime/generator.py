@@ -75,7 +75,7 @@ class Generator:
             self.schedules = ScheduleResolver(
                 model.num_layers, self.bundle_schedule, options.schedule, model.max_seq_len
             )
-            self.schedules.resolve(None, 1)
+            self.schedules.resolve(None, model.max_seq_len)
             template = None if options.raw_prompts else bundle.manifest.prompt_template
             self.tokenizer = Tokenizer.of(bundle, template)
             self._loaded = LoadedBundle.load(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
@@ -16,7 +15,7 @@ from ..engines.host.processor import available_cores, thread_problems
 from ..engines.targets import default_device
 from .drafting.config import is_auto, parse_draft
 from .schedule import ExitSchedule
-from .schedule.text import names_file, read_schedule_file
+from .schedule.text import beyond_notation, document_text, read_document
 
 if TYPE_CHECKING:
     from ..engines.backends.session import EngineBackend
@@ -43,15 +42,12 @@ _SHARING_BY_BOOLEAN = {"true": "shared", "false": "off"}  # also as texts, for T
 
 
 def _schedule_text(schedule: str | ExitSchedule | None) -> str | None:
-    if not isinstance(schedule, ExitSchedule):
-        return schedule
-    return json.dumps({"schedule": schedule.to_document()})
+    return document_text(schedule) if isinstance(schedule, ExitSchedule) else schedule
 
 
-def _read_if_file(schedule: object) -> object:
-    if isinstance(schedule, str) and names_file(schedule):
-        return read_schedule_file(schedule)
-    return schedule
+def _read_if_document(schedule: object) -> object:
+    is_read = isinstance(schedule, str) and beyond_notation(schedule) is not None
+    return read_document(str(schedule)) if is_read else schedule
 
 
 def _from_boolean(value: object) -> object:
@@ -111,7 +107,10 @@ class OpenOptions(ValidatedConfig):
     """
 
     schedule: Annotated[
-        ScheduleChoice, BeforeValidator(_read_if_file), PlainSerializer(_schedule_text), Option()
+        ScheduleChoice,
+        BeforeValidator(_read_if_document),
+        PlainSerializer(_schedule_text),
+        Option(),
     ] = Field(
         default=None,
         description="full, 2x, linear:max=16,min=8,… or a file, for requests without one "

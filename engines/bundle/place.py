@@ -58,9 +58,10 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(directory: Path) -> None:
-    """Make everything in ``directory`` durable (fsync)."""
+    """Make everything in ``directory`` durable (fsync), of a link its name alone."""
     for path in directory.rglob("*"):
-        sync(path)
+        if not path.is_symlink():
+            sync(path)
     sync(directory)
 
 

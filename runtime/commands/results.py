@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -76,6 +77,8 @@ class ResultFile:
             raise UsageError(self._shown, f"can't be written ({error})") from error
         with _named_errors(self._shown, UsageError):
             problems = place_problems(self._path, force=True)
+            if self._path.exists() and not os.access(self._path, os.W_OK):
+                problems.append("can't be written: no permission to write it")
             if self._path.exists() and not (resume or force):
                 problems.append(
                     "exists; --resume continues it, --force replaces it, or name another"

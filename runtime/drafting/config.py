@@ -63,10 +63,10 @@ class DraftPart:
 class DraftConfig:
     """Drafters in the order in which they are asked, and the limits of what they propose.
 
-    The first part that proposes something for a row drafts for it in that pass. ``tokens`` bounds
-    the drafted tokens of a row in one pass. With ``adapt`` the measured costs and acceptance choose
-    how many there are, and whether there are any. ``exact`` refuses engines whose results may
-    depend on how many tokens a pass has.
+    The part that promises most for a row drafts for it in that pass; without ``adapt`` the first
+    that proposes something. ``tokens`` bounds the drafted tokens of a row in one pass. With
+    ``adapt`` the measured costs and acceptance choose how many there are, and whether there are
+    any. ``exact`` refuses engines whose results may depend on how many tokens a pass has.
 
     >>> str(parse_draft("own + ends:3, tokens=5"))
     'own+ends:3,tokens=5'

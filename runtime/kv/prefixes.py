@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from ...engines.constants import integer
+from ...engines.errors import CapacityError
 from ...engines.memory import Array, Buffer, Tensor
 from .buffers import BufferPool, KVLayout, pooled_size
 
@@ -87,7 +88,10 @@ class PrefixCache:
         for start in range(len(known) * BLOCK_TOKENS, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
             if not self._make_room(self._block_bytes, spare=known):
                 break
-            memory = self._pool.acquire(self._block_bytes, "prefix")
+            try:
+                memory = self._pool.acquire(self._block_bytes, "prefix")
+            except CapacityError:  # the machine has no more, which rows can do without
+                break
             self._num_held += 1
             values = cast(Array, self._pool.memory.tensor(memory, self._shape, self._layout.dtype))
             block_tokens = tuple(tokens[start : start + BLOCK_TOKENS])

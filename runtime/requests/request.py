@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NotRequired, SupportsIndex, TypedDict, cast, get_args
@@ -82,8 +82,9 @@ def as_prompt_list(prompts: Prompts) -> list[Prompt]:
 
 def chat_prompts(messages: Messages | Sequence[Messages], **options: Any) -> list[Prompt]:  # noqa: ANN401
     """Return one chat, or each of several, as a prompt; ``options``: others of MessagesPrompt."""
-    first = next(iter(messages), None)
-    chats = messages if isinstance(first, list | tuple) else [messages]
+    given = list(islice(messages, MAX_PROMPTS)) if isinstance(messages, Iterator) else messages
+    first = next(iter(given), None)
+    chats = given if isinstance(first, list | tuple) else [given]
     return [cast("MessagesPrompt", {"messages": one, **options}) for one in chats]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
@@ -80,14 +81,19 @@ def format_schedule(schedule: ExitSchedule) -> str:
     return f"{schedule.decay}:{options}"
 
 
+def document_text(schedule: ExitSchedule) -> str:
+    """Return the JSON text of a schedule, which `parse_schedule` and `read_document` read."""
+    return json.dumps({"schedule": schedule.to_document()})
+
+
 def names_file(text: str) -> bool:
     """Return True if ``text`` is the name of a schedule's file."""
-    return text.strip().endswith(".json")
+    return text.strip().lower().endswith(".json")
 
 
-def read_schedule_file(name: str) -> ExitSchedule:
-    """Return the schedule in a file, of any depth. Raises ScheduleError."""
-    return ExitSchedule.from_document(_file_arguments(name))
+def read_document(text: str) -> ExitSchedule:
+    """Return the schedule, of any depth, that is `beyond_notation`. Raises ScheduleError."""
+    return ExitSchedule.from_document(_file_arguments(text) if names_file(text) else _parsed(text))
 
 
 def beyond_notation(text: str) -> str | None:
@@ -98,7 +104,7 @@ def beyond_notation(text: str) -> str | None:
     >>> beyond_notation("a.json"), beyond_notation('{"schedule": …'), beyond_notation("2x")
     ("a file's name", 'a document', None)
     """
-    if text.strip().lower().endswith(".json"):
+    if names_file(text):
         return "a file's name"
     return "a document" if text.lstrip().startswith("{") else None
 
@@ -128,8 +134,7 @@ def read_arguments(text: str, *, num_layers: int, horizon: int | None = None) ->
     if names_file(text):
         return _file_arguments(text, num_layers)
     if text.lstrip().startswith("{"):
-        document = parse_json(text, ScheduleError, subject="schedule")
-        return _document_arguments(document, "schedule", num_layers)
+        return _parsed(text, num_layers)
     if name == "full":
         _options(text, rest, allowed=())
         return full_arguments(num_layers)
@@ -166,6 +171,11 @@ def implied_fields(decay: str, values: Mapping[str, Any]) -> dict[str, Any]:
         horizon = d3_horizon(largest, values.get("min_exit_layer"), values.get("alpha"))
         return {"horizon": min(horizon, MAX_HORIZON)}
     return {}
+
+
+def _parsed(text: str, num_layers: int | None = None) -> dict[str, Any]:
+    document = parse_json(text, ScheduleError, subject="schedule")
+    return _document_arguments(document, "schedule", num_layers)
 
 
 def _file_arguments(name: str, num_layers: int | None = None) -> dict[str, Any]:

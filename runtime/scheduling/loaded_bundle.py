@@ -111,7 +111,9 @@ class LoadedBundle:
 
         Raises UsageError for more positions of a request than the bundle holds.
         """
-        self.drafts.warn_of_unused(config.draft, [self.schedules.resolve(None, 1)])
+        self.drafts.warn_of_unused(
+            config.draft, [self.schedules.resolve(None, self.model.max_seq_len)]
+        )
         limits = self.limits.of_batch(options.max_model_len)
         if options.max_prefill_tokens is not None:
             limits = replace(limits, prefill_tokens=options.max_prefill_tokens)

@@ -331,23 +331,24 @@ class RunningBatch:
         ``logits`` are those of all tokens fed; ``step_start`` is None behind prompts.
         """
         start, first, deltas = perf_counter(), 0, list[StreamDelta]()
-        for row, step in zip(rows, fed, strict=True):
-            before = len(deltas)
-            try:
-                self._decoding.accept(row, step, logits, first, step_start, deltas)
-            except Exception as error:
-                if self._config.failures == "raise":
-                    raise
-                _LOGGER.exception("a row of request %d failed", row.request_number)
-                deltas.append(row.fail(str(error)))
-            self._counters.count_drafts(len(step.tokens) - 1, len(deltas) - before - 1)
-            if len(deltas) - before < len(step.tokens) and row.finish_reason is None:
-                with self._loaded.engines.unfreed():
+        with self._loaded.engines.unfreed():
+            self._loaded.engines.require_usable()
+            for row, step in zip(rows, fed, strict=True):
+                before = len(deltas)
+                try:
+                    self._decoding.accept(row, step, logits, first, step_start, deltas)
+                except Exception as error:
+                    if self._config.failures == "raise":
+                        raise
+                    _LOGGER.exception("a row of request %d failed", row.request_number)
+                    deltas.append(row.fail(str(error)))
+                self._counters.count_drafts(len(step.tokens) - 1, len(deltas) - before - 1)
+                if len(deltas) - before < len(step.tokens) and row.finish_reason is None:
                     self._slots.truncate(row.number, row.num_positions)
-            first += len(step.tokens)
-        self._counters.generated_tokens += len(deltas)
-        if ended := [row for row in rows if row.finish_reason is not None]:
-            self._remove(ended)
+                first += len(step.tokens)
+            self._counters.generated_tokens += len(deltas)
+            if ended := [row for row in rows if row.finish_reason is not None]:
+                self._remove(ended)
         self._counters.sampling_seconds += perf_counter() - start
         return deltas
 

@@ -46,7 +46,7 @@ class InputProcessor:
         check_contract(manifest)
         own = bundle_schedule(bundle)
         schedules = ScheduleResolver(model.num_layers, own, options.schedule, model.max_seq_len)
-        schedules.resolve(None, 1)
+        schedules.resolve(None, model.max_seq_len)
         draft = DraftResolver(manifest, options.device, options.draft).resolve()
         template = None if options.raw_prompts else manifest.prompt_template
         tokenizer = Tokenizer.of(bundle, template)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
+from numbers import Real
 from time import monotonic
 from uuid import uuid4
 
@@ -31,7 +32,7 @@ def _parsed(schedule: str, num_layers: int) -> ExitSchedule:
 
 def require_time(subject: str, seconds: float | None) -> None:
     """Raise UsageError for what is no number, and for NaN, which no clock reaches."""
-    if seconds is not None and (not isinstance(seconds, int | float) or math.isnan(seconds)):
+    if seconds is not None and (not isinstance(seconds, Real) or math.isnan(seconds)):
         raise UsageError(
             subject, f"is {shown(seconds)}; allowed: seconds from now, or None for no end"
         )

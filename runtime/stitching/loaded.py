@@ -263,9 +263,13 @@ class EngineLock:
         self._queue.append(holder)
         try:
             self._changed.wait_for(
-                lambda: self._is_closed or (self._holder is None and self._queue[0] is holder)
+                lambda: (
+                    self._is_closed
+                    or (self._queue[0] is holder if self._holder is None else self._holder.lasts)
+                )
             )
             self.require_usable()
+            self._require_end_of_wait(holder)
         finally:
             self._queue.remove(holder)
             self._changed.notify_all()

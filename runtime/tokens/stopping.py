@@ -55,6 +55,7 @@ class StopChecker:
         self._stop_reasons |= {token_id: token_id for token_id in params.stop_token_ids}
         self._decoder = decoder
         self._num_tokens = 0
+        self._num_early = 0  # characters of the first min_tokens that the decoder holds back
         self._pieces: list[str] = []  # text returned so far
         self._tail = ""  # end of the text that may begin a stop string
         self.finish_reason: FinishReason | None = None
@@ -80,6 +81,8 @@ class StopChecker:
         piece = self._decoder.push(token_id) if self._decoder and shown else ""
         if self.finish_reason and self._decoder:
             piece += self._decoder.flush()
+        if self._params.stop and self._decoder and not may_stop:
+            self._num_early = self._decoder.num_held
         return self._return(piece, may_stop)
 
     def abort(self, reason: str | None = None) -> str:
@@ -105,7 +108,10 @@ class StopChecker:
         included = self._params.include_stop_str_in_output
         text = self._tail + piece  # any stop string that ends in piece begins in here
         already_returned = len(self._tail) if included else 0
-        found = self._stop_string_in(text, len(self._tail)) if may_stop else None
+        num_old = len(self._tail) + self._num_early if piece else len(self._tail)
+        found = self._stop_string_in(text, num_old) if may_stop else None
+        if piece and may_stop:  # what was held back has come with it
+            self._num_early = 0
         if found is not None:
             stop, start = found
             self.finish_reason, self.stop_reason, self._tail = "stop", stop, ""

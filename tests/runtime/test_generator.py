@@ -23,6 +23,7 @@ from skipdec.engines.errors import (
     UsageError,
 )
 from skipdec.runtime.stitching.host.stitcher import HostStitcher
+from skipdec.runtime.tokens.sampler import SampledToken, Sampler
 
 STRUCTURE = "pre_norm"
 PROMPTS = [[5, 9, 11], [7], [4, 8, 15, 16, 23, 42], [9, 9], [100, 3], [12, 50, 8]]
@@ -135,6 +136,26 @@ def test_close_ends_a_call_of_another_thread(generator: Generator) -> None:
         generator.close()
         with pytest.raises(ClosedError):
             call.result(30)
+
+
+def test_close_while_tokens_are_drawn_ends_the_call(
+    exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = 0
+    sample = Sampler.sample
+
+    def closing(sampler: Sampler, logits: np.ndarray) -> SampledToken:
+        nonlocal draws
+        draws += 1
+        if draws == 2:  # behind a pass with guesses, some of them wrong
+            generator.close()
+        return sample(sampler, logits)
+
+    monkeypatch.setattr(Sampler, "sample", closing)
+    bundle = exported(STRUCTURE, quantize="int8", kernels="auto")
+    generator = Generator.open(bundle, threads=1, draft="ends:2,adapt=no")
+    with pytest.raises(ClosedError):
+        generator.generate(PROMPTS[:1], GREEDY, schedule="full")
 
 
 def num_stitchers() -> int:

@@ -103,6 +103,16 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         ),
     }
     length = reader.length(max_seq_len, positions, limits)
+    quotient = heads["hidden_size"] // heads["num_heads"]
+    if (
+        member.has_partial_rotation
+        and rotation["rope_type"] == "longrope"
+        and heads["head_dim"] != quotient
+    ):
+        reader.problems.append(
+            f"head_dim is {heads['head_dim']}; allowed with longrope: {quotient}, hidden_size by "
+            "num_attention_heads, as transformers takes it for this model"
+        )
     if facts["rotated_layers"] is not None and rotation.get("rope_scale", 1.0) != 1:
         reader.problems.append(
             "some layers do not rotate, and the rotary scaling has a factor of cosines, which "
@@ -142,17 +152,11 @@ def _read_heads(reader: ConfigReader, member: Member) -> dict[str, int]:
             f"must divide hidden_size {hidden_size}"
         )
     quotient = max(1, hidden_size // num_heads)
-    head_dim = reader.size("head_dim", defaults["head_dim"] or quotient, MAX_WIDTH)
-    if member.has_partial_rotation and head_dim != quotient:
-        reader.problems.append(
-            f"head_dim is {head_dim}; allowed: {quotient}, hidden_size by num_attention_heads, as "
-            "transformers takes it for this model"
-        )
     return {
         "hidden_size": hidden_size,
         "num_heads": num_heads,
         "num_kv_heads": num_kv_heads,
-        "head_dim": head_dim,
+        "head_dim": reader.size("head_dim", defaults["head_dim"] or quotient, MAX_WIDTH),
     }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ....engines.checking import MemorySize, Option, ValidatedConfig
+from ...schedule.text import document_text, names_file, read_document
 from ...tokens.chat import SpecialTokens
 
 MAX_PROMPTS, MAX_COMPLETIONS = 64, 16  # of one request; n
@@ -18,6 +19,10 @@ MAX_REQUEST_LOGPROBS = 2**17  # of all prompts of a request: an answer of about 
 ANY_SCHEDULE = "any"
 
 
+def _read_if_file(schedule: str) -> str:
+    return document_text(read_document(schedule)) if names_file(schedule) else schedule
+
+
 class ServerConfig(ValidatedConfig):
     """Address, keys, limits and logs of an HTTP server; times are seconds, sizes bytes."""
 
@@ -25,7 +30,10 @@ class ServerConfig(ValidatedConfig):
     port: Annotated[int, Option()] = Field(
         default=8000, ge=0, le=65535, description="0: one that is free"
     )
-    schedules: Annotated[tuple[str, ...], Option("--allow-schedule", metavar="SCHEDULE")] = Field(
+    schedules: Annotated[
+        tuple[Annotated[str, AfterValidator(_read_if_file)], ...],
+        Option("--allow-schedule", metavar="SCHEDULE"),
+    ] = Field(
         default=(),
         description="allow requests this one beside full and the bundle's own; may be repeated; "
         "any allows all",

@@ -28,12 +28,14 @@ from .protocol import ApiError, unavailable
 def allowed_texts(schedules: ScheduleResolver, allowed: Sequence[str]) -> tuple[str, ...]:
     """Return the texts of what requests may ask for: full depth, the bundle's own, and ``allowed``.
 
-    Files are read here. Raises ScheduleError for a text that does not fit the bundle.
+    Raises ScheduleError for a text that does not fit the bundle.
     """
 
     def notation(text: str) -> str:
-        schedule = schedules.resolve(text, 16)
-        return text if beyond_notation(text) is None else format_schedule(schedule)
+        if beyond_notation(text) is not None:
+            text = format_schedule(schedules.resolve(text, 16))
+        schedules.resolve(text, 16)  # requests are compared with what it says
+        return text
 
     given = (text if text == ANY_SCHEDULE else notation(text) for text in allowed)
     return tuple(dict.fromkeys(("full", format_schedule(schedules.own), *given)))

@@ -116,7 +116,8 @@ def _told(error: SkipDecError) -> str:
     """Return what is wrong, and with what; names of classes and files are not for clients."""
     told = brief("; ".join(error.problems))
     hides = isinstance(error, BundleError | ClosedError | ConfigurationError)
-    return told if hides or error.subject[:1].isupper() else f"{error.subject}: {told}"
+    is_name = error.subject[:1].isupper() or "/" in error.subject
+    return told if hides or is_name else f"{error.subject}: {told}"
 
 
 def unavailable(reason: str) -> ApiError:

@@ -181,7 +181,7 @@ class WorkerSupervisor:
                 return
 
     def _died(self, problem: str) -> WorkerDiedError:
-        return WorkerDiedError(f"worker of {self._settings.path}", problem)
+        return WorkerDiedError("worker", problem)
 
     def _is_closed_within(self, seconds: float) -> bool:
         """Wait, and keep deadlines meanwhile; True as soon as this is closed."""

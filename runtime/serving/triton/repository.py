@@ -17,7 +17,6 @@ from ....engines.targets import default_device, target_of
 from ...drafting.resolver import DraftResolver
 from ...schedule.bundle import bundle_schedule
 from ...schedule.request_schedules import ScheduleResolver
-from ...schedule.text import beyond_notation, format_schedule
 from ...scheduling.scheduler import parse_admission
 from .settings import BUNDLE_NAME, TritonRepositoryConfig
 from .tensors import OUTPUT_TYPES, TensorType, input_types
@@ -120,16 +119,14 @@ def _checked(path: Path, config: TritonRepositoryConfig) -> _Model:
     bundle = EngineBundle.open(expanded(path), verify="full" if config.is_copied else "graphs")
     own, model = bundle_schedule(bundle), bundle.manifest.model
     resolver = ScheduleResolver(model.num_layers, own, config.schedule, model.max_seq_len)
-    schedule, parameters = resolver.resolve(None, 1), config.to_parameters()
-    if beyond_notation(parameters.get("schedule", "")):  # a file may stay behind, or change
-        parameters["schedule"] = format_schedule(schedule)
+    resolver.resolve(None, model.max_seq_len)
     target, device = bundle.manifest.target, config.device
     backends = target_of(target).backends
     if device is not None and device.partition(":")[0] not in backends:
         allowed = ", ".join(backends)
         raise UsageError("device", f"is {device}; bundles of {target} run on {allowed}")
     DraftResolver(bundle.manifest, device, config.draft).resolve()
-    return _Model(bundle, device or default_device(target), parameters)
+    return _Model(bundle, device or default_device(target), config.to_parameters())
 
 
 def _require_kept(

@@ -14,7 +14,7 @@ from ..protocol import bind
 from .bindings import LayerBindings
 from .buffers import StepBuffers
 
-_MOST_BINDINGS = 1024  # of a draft layer's engines; beyond it all are bound anew
+_MOST_BINDINGS = 1024  # of draft engines; beyond it all are bound anew
 
 
 class TrainedMemory:
@@ -136,6 +136,8 @@ class Workspace:
         """
         key = tokens, chosen
         if key not in self._draft_heads:
+            if len(self._draft_heads) >= _MOST_BINDINGS:
+                self._release_draft_heads()
             tensors = {
                 **self.whole.tensors(tokens),
                 TensorRole.ROW_POSITIONS: self.head_positions[:chosen],
@@ -163,9 +165,12 @@ class Workspace:
         for ends in self._ends.values():
             for binding in ends:
                 binding.release()
+        self._ends.clear()
+        self._release_draft_heads()
+
+    def _release_draft_heads(self) -> None:
         for head in self._draft_heads.values():
             head.release()
-        self._ends.clear()
         self._draft_heads.clear()
 
     @property

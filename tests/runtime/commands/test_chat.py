@@ -42,8 +42,9 @@ def test_the_command_and_lines_answer_as_python_does(
 ) -> None:
     with Generator.open(bundle, threads=1) as generator:
         (output,) = generator.chat(MESSAGES, PARAMS)
+        (streamed,) = generator.chat(iter(MESSAGES), PARAMS)
         both = generator.chat([MESSAGES, MESSAGES[1:]], PARAMS)
-    assert output.prompt == "<s>system: Be brief.</s>user: Hi</s>assistant:"
+    assert output.prompt == streamed.prompt == "<s>system: Be brief.</s>user: Hi</s>assistant:"
     assert [one.prompt for one in both] == [output.prompt, "<s>user: Hi</s>assistant:"]
     asked = run("--chat", "--system", "Be brief.", "-p", "Hi", "--json", *GREEDY)
     (result,) = json.loads(asked.stdout)["results"]

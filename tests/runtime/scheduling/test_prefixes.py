@@ -184,6 +184,18 @@ def test_prefix_blocks_are_evicted_lru_after_their_successors() -> None:
     assert pool.in_use_bytes == 0
 
 
+def test_memory_that_can_not_be_had_ends_a_prefix_and_no_request() -> None:
+    pool = BufferPool(HostMemory(), 10**9)
+    cache = PrefixCache(pool, LAYOUT, 3)
+    cache.set_limit(10**9)
+    kept(cache, [5] * BLOCK_TOKENS, 1.0)
+    pool.limit = 2 * cache.nbytes
+    kept(cache, [6] * 3 * BLOCK_TOKENS, 1.0)
+    assert len(cache.find([6] * 4 * BLOCK_TOKENS)) == 1
+    cache.clear()
+    assert pool.in_use_bytes == 0
+
+
 def test_what_is_restored_is_what_was_recorded() -> None:
     cache = PrefixCache(BufferPool(HostMemory(), 10**9), LAYOUT, 3)
     cache.set_limit(10**9)

@@ -204,6 +204,29 @@ def test_a_call_that_lasts_is_not_waited_for(room: Room, threads: ThreadPoolExec
             call.result(SECONDS)
 
 
+def test_a_call_that_waits_is_refused_once_one_that_lasts_holds(
+    waits: Event, threads: ThreadPoolExecutor
+) -> None:
+    room, over = Room(), Event()
+
+    def last() -> None:
+        with room.engines.hold(lasts=True):
+            assert over.wait(SECONDS)
+
+    with room.engines.hold():
+        lasting = threads.submit(last)
+        assert waits.wait(SECONDS), "the first did not wait"
+        waits.clear()
+        call = threads.submit(room.engines.hold().__enter__)
+        assert waits.wait(SECONDS), "the second did not wait"
+    try:
+        with pytest.raises(SkipDecError, match="a running batch holds it"):
+            call.result(SECONDS)
+    finally:
+        over.set()
+    lasting.result(SECONDS)
+
+
 def test_a_second_call_within_the_first_is_refused(room: Room) -> None:
     with (
         room.engines.hold(),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipdec.engines.errors import UsageError
+from skipdec.runtime.tokens.decoding import CharacterDecoder, CharacterSteps
 from skipdec.runtime.tokens.sampling import SamplingParams
 from skipdec.runtime.tokens.stopping import StopChecker
 
@@ -21,6 +22,8 @@ class WordDecoder:
     def __init__(self, words: list[str], held: str = "") -> None:
         self._words = words
         self._held = held
+
+    num_held = 0
 
     def push(self, token_id: int) -> str:
         return self._words[token_id]
@@ -145,6 +148,16 @@ def test_min_tokens_stop_nothing() -> None:
 def test_stop_string_that_ends_after_min_tokens_counts() -> None:
     ended = checker(["aE", "ND"], stop="END", min_tokens=1)
     assert "".join(run(ended, [1, 2])) == "a"
+
+
+def test_stop_string_of_byte_tokens_within_min_tokens_counts_not() -> None:
+    tokens = ["▁Hi", "<0x0A>", "▁you", "<0x0A>", "▁all"]
+    steps = CharacterSteps((("▁", " "),), byte_fallback=True)
+    decoder = CharacterDecoder(steps, tokens.__getitem__, lambda _: False)
+    params = SamplingParams(stop="\n", min_tokens=2, max_tokens=9)
+    ended = StopChecker(params, max_tokens=9, end_token_ids=(), decoder=decoder)
+    assert run(ended, [0, 1, 2, 3, 4]) == [" Hi", "", "\n you", "", ""]
+    assert ended.stop_reason == "\n"
 
 
 def test_whole_stop_string_before_min_tokens_is_not_held_back() -> None:

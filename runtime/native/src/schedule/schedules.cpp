@@ -32,10 +32,6 @@ void require_depth(const ScheduleRule& rule, std::int64_t num_layers, const Docu
                                     " layers; the model has " + std::to_string(num_layers));
 }
 
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
-}
-
 struct GivenRule {
   ScheduleRule rule;
   Document document;  // where it was given
@@ -91,6 +87,16 @@ class Schedules::Shared {
   std::map<std::string, std::weak_ptr<const Schedule>> in_use_;
 };
 
+bool names_file(std::string_view schedule) {
+  constexpr std::string_view kEnd = ".json";
+  const std::string_view name = trimmed(schedule);
+  if (name.size() < kEnd.size()) return false;
+  const std::string_view end = name.substr(name.size() - kEnd.size());
+  return std::equal(end.begin(), end.end(), kEnd.begin(), [](char given, char lower) {
+    return (given >= 'A' && given <= 'Z' ? given - 'A' + 'a' : given) == lower;
+  });
+}
+
 Schedules::Schedules() : shared_(std::make_shared<Shared>()) {}
 
 Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
@@ -145,7 +151,7 @@ SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_toke
     if (!given.rule.implies_horizon()) require_reachable(given.rule.horizon);
     return schedule_of(given.rule, given.document);
   }
-  if (ends_with(asked, ".json")) {
+  if (names_file(asked)) {
     const std::string path(asked);
     const Document document{Status::kSchedule, "schedule " + path, ""};
     const std::string content = read_file(path, JsonLimits{}.max_bytes, document);

@@ -13,6 +13,9 @@
 
 namespace skipdec::runtime {
 
+// True for the name of a schedule's file.
+bool names_file(std::string_view schedule);
+
 // The contents of schedule.json. Immutable; any thread may use it.
 class Schedules {
  public:

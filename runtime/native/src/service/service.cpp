@@ -28,6 +28,9 @@ Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> 
     : bundle_(std::move(bundle)),
       options_(std::move(options)),
       process_(getpid()),
+      file_schedule_(names_file(options_.schedule)
+                         ? bundle_->schedules().resolve(options_.schedule, 1)
+                         : nullptr),
       default_schedule_(resolve("", 1)->text()),
       description_(backend->description()),
       backend_(std::move(backend)) {
@@ -280,6 +283,7 @@ TokenSpan Service::token_ids(const Prompt& prompt, bool is_prompt) const {
 }
 
 SchedulePointer Service::resolve(const std::string& schedule, std::int64_t max_tokens) const {
+  if (schedule.empty() && file_schedule_ != nullptr) return file_schedule_;
   return bundle_->schedules().resolve(schedule.empty() ? options_.schedule : schedule, max_tokens);
 }
 

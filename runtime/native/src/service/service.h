@@ -124,6 +124,7 @@ class Service {
   std::shared_ptr<const Bundle> bundle_;
   ServiceOptions options_;
   pid_t process_;
+  SchedulePointer file_schedule_;  // that of a file in the options, which may change; or none
   std::string default_schedule_, description_, no_tokenizer_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<Backend> backend_;

@@ -35,6 +35,9 @@ class IncrementalDecoder {
   }
   void flush(std::string& text);
 
+  // The bytes of whole characters that the tokens so far have and `push` held back.
+  std::size_t num_held() const { return valid_utf8_length(run_); }
+
  private:
   void end_run(std::string& text);
   void strip(std::size_t start, std::string& text);

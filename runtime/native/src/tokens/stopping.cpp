@@ -45,6 +45,7 @@ std::string StopChecker::push(std::int64_t token_id) {
     if (finish_reason_ != FinishReason::kStop || rules_.include_stop_str_in_output)
       piece = decoder_->push(token_id);
     if (finish_reason_) piece += decoder_->flush();
+    if (!may_stop) num_early_ = decoder_->num_held();
   }
   return finish(std::move(piece), may_stop);
 }
@@ -85,7 +86,9 @@ std::string StopChecker::up_to_stop_string(const std::string& piece, bool may_st
   const bool included = rules_.include_stop_str_in_output;
   const std::string text = tail_ + piece;  // contains any stop string that ends in piece
   const std::size_t returned = included ? tail_.size() : 0;
-  const auto found = may_stop ? find_stop_string(text, tail_.size()) : std::nullopt;
+  const std::size_t num_old = tail_.size() + (piece.empty() ? 0 : num_early_);
+  const auto found = may_stop ? find_stop_string(text, num_old) : std::nullopt;
+  if (may_stop && !piece.empty()) num_early_ = 0;  // what was held back has come with it
   if (found) {
     finish_reason_ = FinishReason::kStop;
     stop_reason_ = *found->stop;

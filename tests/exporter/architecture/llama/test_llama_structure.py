@@ -243,7 +243,7 @@ def test_every_factor_of_longrope_must_be_a_number(factor: object) -> None:
         ),
         (
             {**PHI, "head_dim": 16, "rope_scaling": {**LONGROPE, "short_factor": [1.0] * 8}},
-            "head_dim is 16; allowed: 24",
+            "head_dim is 16; allowed with longrope: 24",
         ),
         (
             {**TINY, "model_type": "llama", "hidden_size": 50},

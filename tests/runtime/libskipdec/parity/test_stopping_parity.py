@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from libskipdec.token_files import tokenizer_file
 from libskipdec.token_texts import random_text
 from programs import built_program
@@ -74,11 +75,12 @@ def expected(case: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def test_random_sequences_end_as_in_python(tmp_path: Path) -> None:
-    path = tokenizer_file("opt_like", tmp_path)
+@pytest.mark.parametrize("name", ["opt_like", "llama2"])
+def test_random_sequences_end_as_in_python(name: str, tmp_path: Path) -> None:
+    path = tokenizer_file(name, tmp_path)
     tokenizer = Tokenizer.parse(path.read_bytes(), str(path))
     source = random.Random(0)
-    cases = [random_case(source, tokenizer) for _ in range(5000)]
+    cases = [random_case(source, tokenizer) for _ in range(4000)]
     request = "".join(json.dumps(case) + "\n" for case in cases)
     result = subprocess.run(
         [built_program("stop"), path], input=request, capture_output=True, text=True, check=True
