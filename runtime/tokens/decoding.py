@@ -163,8 +163,11 @@ class CharacterDecoder:
 
     @property
     def num_held(self) -> int:
-        """The whole characters of the run of bytes."""
-        return len(self._run.decode(errors="ignore"))
+        """The characters with which the run of bytes begins."""
+        try:
+            return len(self._run.decode())
+        except UnicodeDecodeError as error:
+            return len(self._run[: error.start].decode())
 
     def _end_run(self) -> str:
         run, self._run = self._run, bytearray()

@@ -1,6 +1,5 @@
 #include "json/shown.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -8,11 +7,6 @@
 #include "tokenizer/text/utf8.h"
 
 namespace skipdec::runtime {
-namespace {
-
-bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }
-
-}  // namespace
 
 std::string shown(const nlohmann::json& value) {
   constexpr std::size_t kMost = 60;
@@ -37,11 +31,6 @@ std::string shown_number(double value) {
   std::ostringstream text;
   text << value;
   return text.str();
-}
-
-std::optional<std::size_t> num_characters(std::string_view text) {
-  if (valid_utf8_length(text) < text.size()) return std::nullopt;
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins_character));
 }
 
 }  // namespace skipdec::runtime

@@ -1,9 +1,7 @@
 // Formats values for messages; shortens long ones.
 #pragma once
 
-#include <cstddef>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,8 +10,5 @@ namespace skipdec::runtime {
 std::string shown(const nlohmann::json& value);  // 3, "2x", an array
 std::string shown_text(std::string_view text);   // '2x'; U+FFFD replaces what is not UTF-8
 std::string shown_number(double value);          // 0.1, nan
-
-// Returns the number of characters of UTF-8 text; nothing if it is invalid.
-std::optional<std::size_t> num_characters(std::string_view text);
 
 }  // namespace skipdec::runtime

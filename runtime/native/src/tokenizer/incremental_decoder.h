@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "tokenizer/text/utf8.h"
 #include "tokenizer/tokenizer.h"
@@ -35,8 +36,10 @@ class IncrementalDecoder {
   }
   void flush(std::string& text);
 
-  // The bytes of whole characters that the tokens so far have and `push` held back.
-  std::size_t num_held() const { return valid_utf8_length(run_); }
+  // The number of whole characters that the tokens so far have and `push` held back.
+  std::size_t num_held() const {
+    return num_characters(std::string_view(run_).substr(0, valid_utf8_length(run_)));
+  }
 
  private:
   void end_run(std::string& text);

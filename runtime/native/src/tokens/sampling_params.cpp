@@ -7,6 +7,7 @@
 
 #include "errors.h"
 #include "json/shown.h"
+#include "tokenizer/text/utf8.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -84,8 +85,8 @@ void Problems::check_stop_strings() {
   }
   for (const std::string& text : params_.stop) {
     const bool may_fit = text.size() <= 4 * kMaxStopLength;  // a character has up to four bytes
-    const std::size_t size = may_fit ? num_characters(text).value_or(0) : kMaxStopLength + 1;
-    if (size > 0 && size <= kMaxStopLength) continue;
+    const bool is_valid = may_fit && !text.empty() && valid_utf8_length(text) == text.size();
+    if (is_valid && num_characters(text) <= kMaxStopLength) continue;
     refuse("stop", shown_text(text), "1 to 1024 characters of UTF-8");
     return;
   }

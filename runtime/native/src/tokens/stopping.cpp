@@ -10,11 +10,23 @@
 #include "constants.h"
 #include "errors.h"
 #include "json/shown.h"
+#include "tokenizer/text/utf8.h"
 
 namespace skipdec::runtime {
 
 // Positions count bytes where Python counts characters. In UTF-8 no character begins inside
 // another, so texts contain, begin and end the same either way.
+
+namespace {
+
+// Returns the bytes of the first ``count`` characters of ``text``, or of all.
+std::size_t bytes_of_characters(std::string_view text, std::size_t count) {
+  for (std::size_t at = 0; at < text.size(); ++at)
+    if (begins_character(text[at]) && count-- == 0) return at;
+  return text.size();
+}
+
+}  // namespace
 
 const char* name_of(FinishReason reason) {
   return constants::kFinishReasons.at(static_cast<std::size_t>(reason)).data();  // ends with a NUL
@@ -86,7 +98,7 @@ std::string StopChecker::up_to_stop_string(const std::string& piece, bool may_st
   const bool included = rules_.include_stop_str_in_output;
   const std::string text = tail_ + piece;  // contains any stop string that ends in piece
   const std::size_t returned = included ? tail_.size() : 0;
-  const std::size_t num_old = tail_.size() + (piece.empty() ? 0 : num_early_);
+  const std::size_t num_old = tail_.size() + bytes_of_characters(piece, num_early_);
   const auto found = may_stop ? find_stop_string(text, num_old) : std::nullopt;
   if (may_stop && !piece.empty()) num_early_ = 0;  // what was held back has come with it
   if (found) {

@@ -85,7 +85,7 @@ class StopChecker {
   std::optional<IncrementalDecoder> decoder_;
   std::map<std::int64_t, StopReason> stop_reasons_;  // of tokens that stop
   std::int64_t num_tokens_ = 0;
-  std::size_t num_early_ = 0;  // bytes of the first min_tokens that the decoder holds back
+  std::size_t num_early_ = 0;  // characters of the first min_tokens that the decoder holds back
   std::string text_;
   std::string tail_;  // the end of the text that may begin a stop string
   std::size_t longest_stop_ = 0;

@@ -23,8 +23,8 @@ def bundle(exported: Callable[..., Path]) -> Path:
 
 
 def parameters(text: str) -> dict[str, dict[str, str]]:
-    found = re.findall(r'key: "(\w+)" value { string_value: "([^"]*)" }', text)
-    return {key: {"string_value": value} for key, value in found}
+    found = re.findall(r'key: "(\w+)" value { string_value: ("(?:[^"\\]|\\.)*") }', text)
+    return {key: {"string_value": json.loads(value)} for key, value in found}
 
 
 @pytest.mark.parametrize("flag", ["--link", "--copy"])

@@ -7,6 +7,7 @@
 #include "errors.h"
 #include "files/read.h"
 #include "json/shown.h"
+#include "tokenizer/text/utf8.h"
 
 namespace skipdec::runtime {
 
@@ -185,7 +186,7 @@ std::string DraftPart::text() const {
 }
 
 std::optional<DraftConfig> DraftConfig::parse(std::string_view text) {
-  const std::size_t length = num_characters(text).value_or(text.size());
+  const std::size_t length = num_characters(text);
   if (length > kMostLength) {
     throw Error(Status::kUsage, "draft",
                 "has " + grouped(static_cast<std::int64_t>(length)) +

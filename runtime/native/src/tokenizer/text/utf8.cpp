@@ -1,5 +1,6 @@
 #include "tokenizer/text/utf8.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -69,6 +70,10 @@ void Utf8Repair::flush(std::string& text) {
   if (half_surrogate_) text += kReplacementCharacter;
   missing_ = 0;
   half_surrogate_ = false;
+}
+
+std::size_t num_characters(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins_character));
 }
 
 std::size_t valid_utf8_length(std::string_view text) {

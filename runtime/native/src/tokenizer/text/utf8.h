@@ -33,6 +33,14 @@ class Utf8Repair {
   bool half_surrogate_ = false;
 };
 
+// True if no character has this byte inside.
+constexpr bool begins_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U;
+}
+
+// Returns the number of characters of valid UTF-8.
+std::size_t num_characters(std::string_view text);
+
 // Returns the number of bytes at the start of `text` that are valid UTF-8.
 std::size_t valid_utf8_length(std::string_view text);
 
