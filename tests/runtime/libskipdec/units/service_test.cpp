@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <limits>
 #include <map>
@@ -345,6 +347,18 @@ TEST(ServiceTest, TwoServicesRunSideBySide) {
   const auto one = open();
   const auto other = open();
   EXPECT_EQ(tokens_of(*one, {4, 5}, "full"), tokens_of(*other, {4, 5}, "full"));
+}
+
+TEST(ServiceTest, AScheduleOfAFileStaysWhenTheFileIsGone) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / "service.json";
+  std::ofstream(path) << falling_schedule(3, 2, 2);
+  ServiceOptions options;
+  options.batch.kv_memory = 1 << 22;
+  options.schedule = path;
+  Service service(std::make_shared<ArithmeticBundle>(), std::make_shared<ArithmeticBackend>(0, 1),
+                  options);
+  std::filesystem::remove(path);
+  EXPECT_EQ(tokens_of(service, {4, 5}, ""), tokens_of(service, {4, 5}, falling_schedule(3, 2, 2)));
 }
 
 TEST(ServiceTest, TextNeedsATokenizer) {
