@@ -153,7 +153,7 @@ def test_close_while_tokens_are_drawn_ends_the_call(
 
     monkeypatch.setattr(Sampler, "sample", closing)
     bundle = exported(STRUCTURE, quantize="int8", kernels="auto")
-    generator = Generator.open(bundle, threads=1, draft="ends:2,adapt=no")
+    generator = Generator.open(bundle, threads=1, draft="ends:2,adapt=no,exact=no")
     with pytest.raises(ClosedError):
         generator.generate(PROMPTS[:1], GREEDY, schedule="full")
 

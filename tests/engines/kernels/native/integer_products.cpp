@@ -10,7 +10,6 @@ namespace {
 
 struct Case {
   Case(const Shape& of_results, bool is_gated, Numbers& numbers) : shape(of_results) {
-    weights.depth = shape.depth;
     weights.padded_depth = (shape.depth + 63) / 64 * 64;
     weights.columns = columns_of(shape.columns, is_gated, Activation::kRelu);
     shape.columns = weights.columns.count;
