@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ....engines.bundle import EngineBundle
@@ -40,17 +39,17 @@ def write_triton_repository(config: TritonRepositoryConfig) -> list[Path]:
     problems.attempt(parse_admission, config.admission)
     directories = [expanded(config.output) / name for name in config.names()]
     places = [_place(directory) for directory in directories]
-    models = []
+    bundles = []
     for path, place in zip(config.bundles, places, strict=True):
         problems.attempt(place.check, force=config.force)
-        if (model := problems.attempt(_checked, path, config)) is not None:
-            problems.attempt(_require_kept, model.bundle, place, places, config.is_copied)
-            models.append(model)
+        if (bundle := problems.attempt(_checked, path, config)) is not None:
+            problems.attempt(_require_kept, bundle, place, places, config.is_copied)
+            bundles.append(bundle)
     if problems.errors:
         raise problems.error()
-    for name, place, model in zip(config.names(), places, models, strict=True):
+    for name, place, bundle in zip(config.names(), places, bundles, strict=True):
         with place.replaced(force=config.force) as directory:
-            model.write(directory, name, is_copied=config.is_copied)
+            _write_model(bundle, directory, name, config)
     return directories
 
 
@@ -94,28 +93,23 @@ def _place(directory: Path) -> Place:
     return Place(Path(os.path.realpath(directory)), _CONFIGURATION, "a model of Triton")
 
 
-@dataclass(frozen=True)
-class _Model:
-    """What is written of one bundle: settings as the parameters of its config.pbtxt."""
-
-    bundle: EngineBundle
-    device: str
-    parameters: Mapping[str, str]
-
-    def write(self, directory: Path, name: str, *, is_copied: bool) -> None:
-        version = directory / "1"
-        version.mkdir()
-        text = config_text(name, self.parameters, on_gpu=self.device.startswith("cuda"))
-        write_file(directory / _CONFIGURATION, text)
-        if is_copied:
-            self.bundle.save(version / BUNDLE_NAME)
-        else:
-            (version / BUNDLE_NAME).symlink_to(self.bundle.path, target_is_directory=True)
-        write_file(version / "model.py", _MODEL)
+def _write_model(
+    bundle: EngineBundle, directory: Path, name: str, config: TritonRepositoryConfig
+) -> None:
+    version = directory / "1"
+    version.mkdir()
+    device = config.device or default_device(bundle.manifest.target)
+    text = config_text(name, config.to_parameters(), on_gpu=device.startswith("cuda"))
+    write_file(directory / _CONFIGURATION, text)
+    if config.is_copied:
+        bundle.save(version / BUNDLE_NAME)
+    else:
+        (version / BUNDLE_NAME).symlink_to(bundle.path, target_is_directory=True)
+    write_file(version / "model.py", _MODEL)
 
 
-def _checked(path: Path, config: TritonRepositoryConfig) -> _Model:
-    """The model of the bundle there, if it is whole and the settings fit it."""
+def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
+    """The bundle there, if it is whole and the settings fit it."""
     bundle = EngineBundle.open(expanded(path), verify="full" if config.is_copied else "graphs")
     own, model = bundle_schedule(bundle), bundle.manifest.model
     resolver = ScheduleResolver(model.num_layers, own, config.schedule, model.max_seq_len)
@@ -126,7 +120,7 @@ def _checked(path: Path, config: TritonRepositoryConfig) -> _Model:
         allowed = ", ".join(backends)
         raise UsageError("device", f"is {device}; bundles of {target} run on {allowed}")
     DraftResolver(bundle.manifest, device, config.draft).resolve()
-    return _Model(bundle, device or default_device(target), config.to_parameters())
+    return bundle
 
 
 def _require_kept(
