@@ -46,8 +46,9 @@ def _schedule_text(schedule: str | ExitSchedule | None) -> str | None:
 
 
 def _read_if_document(schedule: object) -> object:
-    is_read = isinstance(schedule, str) and beyond_notation(schedule) is not None
-    return read_document(str(schedule)) if is_read else schedule
+    if isinstance(schedule, str) and beyond_notation(schedule) is not None:
+        return read_document(schedule)
+    return schedule
 
 
 def _from_boolean(value: object) -> object:
