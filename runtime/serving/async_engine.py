@@ -39,15 +39,20 @@ class AsyncEngine(EngineService):
     """
 
     def __init__(self, generator: Generator, options: OpenOptions) -> None:
-        """Take over ``generator``, which is closed with the engine; ``options`` as in `open`."""
-        super().__init__(
-            InputProcessor.of_generator(generator, options.draft, options.max_model_len),
-            options.max_waiting,
-        )
-        self._generator = generator
-        self._held = ExitStack()
-        self._batch = self._held.enter_context(generator.running_batch(options))
-        self._loop = EngineLoop(self._batch, generator.model.num_layers, self._requests.take)
+        """Take over ``generator``, which is closed with the engine, or if this fails.
+
+        ``options`` and errors are as in `open`.
+        """
+        with ExitStack() as held:
+            held.callback(generator.close)
+            super().__init__(
+                InputProcessor.of_generator(generator, options.draft, options.max_model_len),
+                options.max_waiting,
+            )
+            self._generator = generator
+            self._batch = held.enter_context(generator.running_batch(options))
+            self._loop = EngineLoop(self._batch, generator.model.num_layers, self._requests.take)
+            self._held = held.pop_all()
         self._requests.connect(self._loop.send)
         self._thread = threading.Thread(target=self._run, name="skipdec engine", daemon=True)
         self._thread.start()
@@ -66,7 +71,7 @@ class AsyncEngine(EngineService):
         """
         options = OpenOptions.of(options, **changes)
         parse_admission(options.admission)
-        generator = await asyncio.to_thread(_open_warm, path, options)
+        generator = await asyncio.to_thread(open_warm, path, options)
         engine = cls(generator, options)
         try:
             yield engine
@@ -96,7 +101,6 @@ class AsyncEngine(EngineService):
         self._loop.stop()
         self._thread.join()
         self._held.close()
-        self._generator.close()
 
     def _run(self) -> None:
         """The engine's thread."""
@@ -110,7 +114,8 @@ class AsyncEngine(EngineService):
             self._requests.end_all(ClosedError("AsyncEngine", "was closed"))
 
 
-def _open_warm(path: str | Path, options: OpenOptions) -> Generator:
+def open_warm(path: str | Path, options: OpenOptions) -> Generator:
+    """Open a bundle, its tokenizer ready for the first request."""
     with ExitStack() as on_failure:
         generator = on_failure.enter_context(Generator.open(path, options))
         if generator.tokenizer is not None:

@@ -21,9 +21,8 @@ import triton_python_backend_utils as pb_utils
 from ....engines.bundle import EngineBundle
 from ....engines.errors import ClosedError, OverloadedError, SkipDecError, UsageError, brief
 from ....engines.host.installation import require_extra
-from ...generator import Generator
 from ...tokens.outputs import StreamDelta
-from ..async_engine import AsyncEngine
+from ..async_engine import AsyncEngine, open_warm
 from ..stream import RequestStream
 from .check import CHECKING_CLIENT
 from .metrics import ModelMetrics
@@ -166,14 +165,7 @@ def _open_engine(bundle: Path, settings: ModelSettings, args: dict[str, str]) ->
         require_extra("chat", f"chat template of {bundle}")
     if args["model_instance_kind"] == "GPU":
         settings = settings.updated(device=f"cuda:{args['model_instance_device_id']}")
-    generator = Generator.open(bundle, settings)
-    try:
-        if generator.tokenizer is not None:
-            generator.tokenizer.warm_up()
-        return AsyncEngine(generator, settings)
-    except SkipDecError:
-        generator.close()
-        raise
+    return AsyncEngine(open_warm(bundle, settings), settings)
 
 
 def _tensors(request: Any) -> dict[str, Any]:  # noqa: ANN401  (pb_utils.InferenceRequest)

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from http_servers import held_steps
 
-from skipdec import (
-    Generator,
-    SamplingParams,
-)
+from skipdec import Generator, SamplingParams
+from skipdec.engines.errors import UsageError
 from skipdec.runtime.serving.async_engine import AsyncEngine
 
 LONG = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
@@ -38,6 +36,22 @@ async def opened(bundle: Path, max_waiting: int = 256) -> AsyncIterator[AsyncEng
 def alone(bundle: Path, prompt: list[int], params: SamplingParams = SHORT) -> tuple[int, ...]:
     with Generator.open(bundle, threads=1) as generator:
         return generator.generate([prompt], params)[0].outputs[0].token_ids
+
+
+def test_what_fails_to_open_leaves_nothing_open(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Generator] = []
+    close = Generator.close
+    monkeypatch.setattr(Generator, "close", lambda one: (closed.append(one), close(one)))
+
+    async def main() -> None:
+        with pytest.raises(UsageError, match="max_model_len"):
+            async with AsyncEngine.open(bundle, threads=1, max_model_len=1000):
+                pass
+
+    asyncio.run(main())
+    assert len(closed) == 1
 
 
 def test_cancelling_a_call_cancels_its_request(bundle: Path) -> None:
