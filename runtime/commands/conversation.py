@@ -70,6 +70,7 @@ class Conversation:
             )
         hello = [*self._opening, {"role": "user", "content": "Hello"}]
         generator.make_requests({"messages": hello}, params)
+        self._warn_if_untuned(self._resolved(schedule))
 
     def run(self) -> None:
         """Read messages up to the end of stdin, or /exit. Ctrl-C ends an answer, SIGTERM all."""
@@ -165,13 +166,20 @@ class Conversation:
         self._say("a new conversation")
 
     def _choose_schedule(self, text: str) -> None:
-        generator, chosen = self._generator, text or self._schedule
-        most = generator.model.max_seq_len
-        resolved = generator.resolve_schedule(chosen, max_tokens=most)
+        chosen = text or self._schedule
+        resolved = self._resolved(chosen)
         self._schedule = chosen
         self._say(f"schedule {format_schedule(resolved)}")
-        own = generator.bundle_schedule
-        if (warning := untuned_warning(generator.bundle.manifest, own, [resolved])) is not None:
+        self._warn_if_untuned(resolved)
+
+    def _resolved(self, schedule: str | ExitSchedule | None) -> ExitSchedule:
+        """Return what the schedule is for the longest answer."""
+        generator = self._generator
+        return generator.resolve_schedule(schedule, max_tokens=generator.model.max_seq_len)
+
+    def _warn_if_untuned(self, schedule: ExitSchedule) -> None:
+        manifest, own = self._generator.bundle.manifest, self._generator.bundle_schedule
+        if (warning := untuned_warning(manifest, own, [schedule])) is not None:
             self._say(f"warning: {warning}")
 
     def _choose_draft(self, text: str) -> None:

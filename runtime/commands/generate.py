@@ -66,6 +66,8 @@ def generate(options: GenerateOptions) -> None:
         _converse(options)
     elif isinstance(piped := read_pipe(), str):
         run_prompts(options, [piped])
+    elif options.chat or options.stream or options.as_json:
+        raise UsageError("generate", "--chat, --stream and --json need a prompt; stdin has lines")
     else:
         run_lines(options, piped)
 
@@ -74,8 +76,10 @@ def _converse(options: GenerateOptions) -> None:
     """Hold a conversation, as ``skipdec chat`` does. Raises UsageError for what needs a prompt."""
     from .conversation import Conversation
 
-    if options.as_json or options.params.n > 1:
-        raise UsageError("generate", "--json and --n need a prompt; give one by -p")
+    if options.as_json or options.params.n > 1 or options.template_variables:
+        raise UsageError(
+            "generate", "--json, --n and template_variables need a prompt; give one by -p"
+        )
     with options.open_generator() as generator:
         Conversation(
             generator,

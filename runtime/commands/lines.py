@@ -58,7 +58,7 @@ def run_lines(options: GenerateOptions, lines: Iterable[bytes]) -> None:
     ) as file:
         if file.done and not options.quiet:
             stderr_console().print(f"{len(file.done)} of {len(records)} lines are done already")
-        if len(file.done) < len(records):
+        if len(file.done) < len(records) or options.as_json:
             outcome = _run(options, records, file)
     if outcome is not None:
         _end(*outcome)

@@ -111,6 +111,8 @@ class GenerateOptions(ValidatedConfig):
             yield "`resume` and `force` need `output`"
         if self.resume and self.force:
             yield "`resume` and `force` exclude each other"
+        if self.as_json and self.input is not None and self.output is None:
+            yield "`as_json` with `input` needs `output`; without it the results are JSON already"
         if self.stream and self.input is not None:
             yield "`stream` needs `prompts`"
         if self.stream and not self.as_json and len(self.texts) * self.params.n > 1:

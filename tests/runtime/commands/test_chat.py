@@ -54,6 +54,12 @@ def test_the_command_and_lines_answer_as_python_does(
     assert line["token_ids"] == result["token_ids"]
 
 
+@pytest.mark.parametrize("messages", [5, None, "Hi"])
+def test_what_is_no_chat_is_refused(bundle: Path, messages: object) -> None:
+    with Generator.open(bundle, threads=1) as generator, pytest.raises(UsageError):
+        generator.chat(messages, PARAMS)
+
+
 def test_special_tokens_of_a_message_may_be_allowed(bundle: Path) -> None:
     spelled = [{"role": "user", "content": "</s>"}]
     others = child_processes()

@@ -192,6 +192,18 @@ def test_figures_of_an_output_file_as_json(run: Callable[..., Result], tmp_path:
     result = run("--input", "-", "--output", str(output), "--json", *GREEDY, stdin=records(3))
     figures = json.loads(result.stdout)
     assert (figures["completions"], figures["tokens"], figures["errors"]) == (3, 18, 0)
+    again = ("--input", "-", "--output", str(output), "--resume", "--json", *GREEDY)
+    nothing = json.loads(run(*again, stdin=records(3)).stdout)
+    assert (nothing["completions"], nothing["tokens"], nothing["errors"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("option", ["--stream", "--chat", "--json"])
+def test_options_of_prompts_are_refused_for_piped_lines(
+    run: Callable[..., Result], option: str
+) -> None:
+    result = run(option, *GREEDY, stdin=records(1))
+    assert result.exit_code == 2
+    assert "stdin has lines" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -208,6 +220,7 @@ def test_figures_of_an_output_file_as_json(run: Callable[..., Result], tmp_path:
         (("--input", "-", "--resume"), "--resume and --force need --output"),
         (("--input", "-", "--output", "x", "--resume", "--force"), "exclude each other"),
         (("--input", "-", "--stream"), "--stream needs -p"),
+        (("--input", "-", "--json"), "--json with --input needs --output"),
         (("-p", "a", "-p", "b", "--stream"), "add --json for more"),
         (("-p", "a", "--temperature", "-1", "--top-p", "2"), "2 problems"),
         (("-p", "a", "--kv-memory", "much"), "--kv-memory is 'much', not a size"),
