@@ -73,7 +73,7 @@ class Generator:
             self.model = model = bundle.manifest.model
             self.kernels = kernels_in_use(bundle.manifest)
             self.schedules = ScheduleResolver(
-                model.num_layers, self.bundle_schedule, options.schedule, model.max_seq_len
+                model.num_layers, self.bundle_schedule, model.max_seq_len, options.schedule
             )
             self.schedules.resolve(None, model.max_seq_len)
             template = None if options.raw_prompts else bundle.manifest.prompt_template

@@ -21,13 +21,13 @@ class ScheduleResolver:
     None stands for ``default``, and a ``default`` of None for ``own``, the bundle's. If ``own`` has
     constant depth and so no horizon to lend, ``2x`` gives two schedules to requests of 16 and 64
     tokens, ``2x:horizon=64`` one. ``positions`` are the model's and bound the horizon of a text,
-    unless the bundle's own is longer; None sets no bound.
+    unless the bundle's own is longer.
     """
 
     num_layers: int  # of the bundle
     own: ExitSchedule
+    positions: int
     default: str | ExitSchedule | None = None
-    positions: int | None = None
 
     def resolve(self, wanted: str | ExitSchedule | None, num_tokens: int) -> ExitSchedule:
         """Return the schedule of a request of ``num_tokens``.
@@ -37,8 +37,7 @@ class ScheduleResolver:
         """
         chosen = next((one for one in (wanted, self.default) if one is not None), self.own)
         if isinstance(chosen, str):
-            reachable = num_tokens if self.positions is None else min(num_tokens, self.positions)
-            horizon = default_horizon(self.own, reachable)
+            horizon = default_horizon(self.own, min(num_tokens, self.positions))
             chosen = self._parse(chosen, horizon)
         if not isinstance(chosen, ExitSchedule):
             raise ScheduleError("schedule", f"is {shown(chosen)}; allowed: a text or ExitSchedule")
@@ -75,8 +74,6 @@ class ScheduleResolver:
 
     def _require_reachable(self, arguments: Mapping[str, Any]) -> None:
         """Refuse a horizon that no request reaches, before the schedule is made."""
-        if self.positions is None:
-            return
         horizon = arguments.get("horizon")
         longest = max(self.positions, self.own.lent_horizon or 1)
         if not isinstance(horizon, int) or horizon <= longest:

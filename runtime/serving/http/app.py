@@ -193,23 +193,22 @@ def _model_document(model: ServedModel) -> dict[str, Any]:
         "max_model_len": inputs.max_model_len or inputs.model.max_seq_len,
         "num_layers": inputs.model.num_layers,
         "kernels": inputs.kernels,
-        "schedule": model.default_schedule(),
+        "schedule": format_schedule(model.schedule_of(None, _SHOWN_TOKENS)),
         "draft": "off" if inputs.draft is None else str(inputs.draft),
         "chat": has_template(model),
     }
 
 
 def _schedules_document(model: ServedModel) -> dict[str, Any]:
-    resolve = model.engine.inputs.schedules.resolve
     listed = []
     for text in model.listed:
-        schedule = resolve(text, _SHOWN_TOKENS)
+        schedule = model.schedule_of(text, _SHOWN_TOKENS)
         layers = [schedule.budget(index) for index in range(_SHOWN_TOKENS)]
         resolved = format_schedule(schedule)
         listed.append({"schedule": text, "resolved": resolved, "layers_per_token": layers})
     return {
         "model": model.name,
-        "default": model.default_schedule(_SHOWN_TOKENS),
+        "default": format_schedule(model.schedule_of(None, _SHOWN_TOKENS)),
         "any": "any" in model.schedules,
         "allowed": listed,
     }

@@ -13,6 +13,7 @@ from functools import cached_property
 from starlette.types import Receive
 
 from ....engines.errors import ScheduleError, UsageError, shown
+from ...schedule import ExitSchedule
 from ...schedule.request_schedules import ScheduleResolver
 from ...schedule.text import beyond_notation, format_schedule
 from ...scheduling.stats import EngineStats
@@ -32,10 +33,8 @@ def allowed_texts(schedules: ScheduleResolver, allowed: Sequence[str]) -> tuple[
     """
 
     def notation(text: str) -> str:
-        if beyond_notation(text) is not None:
-            text = format_schedule(schedules.resolve(text, 16))
-        schedules.resolve(text, 16)  # requests are compared with what it says
-        return text
+        longest = schedules.resolve(text, schedules.positions)
+        return text if beyond_notation(text) is None else format_schedule(longest)
 
     given = (text if text == ANY_SCHEDULE else notation(text) for text in allowed)
     return tuple(dict.fromkeys(("full", format_schedule(schedules.own), *given)))
@@ -68,9 +67,16 @@ class ServedModel:
         """Return True if ``wanted`` is the default or a listed text."""
         return wanted is None or wanted in self.listed
 
-    def default_schedule(self, max_tokens: int = 16) -> str:
-        """Return the schedule of a request that names none."""
-        return format_schedule(self.engine.inputs.schedules.resolve(None, max_tokens))
+    def schedule_of(self, text: str | None, num_tokens: int) -> ExitSchedule:
+        """Return what ``text``, a listed one or None for the default, means for so many tokens.
+
+        Where that needs a longer request, it is what it means for the longest.
+        """
+        schedules = self.engine.inputs.schedules
+        try:
+            return schedules.resolve(text, num_tokens)
+        except ScheduleError:
+            return schedules.resolve(text, schedules.positions)
 
     def require_notation(self, wanted: str | None) -> None:
         """Raise ScheduleError for a file's name and a document: none is read for a client."""
@@ -86,8 +92,7 @@ class ServedModel:
         if self.lists(wanted) or ANY_SCHEDULE in self.schedules:
             return
         assert wanted is not None
-        resolve = self.engine.inputs.schedules.resolve
-        allowed = (resolve(text, max_tokens) for text in (None, *self.listed))
+        allowed = (self.schedule_of(text, max_tokens) for text in (None, *self.listed))
         if resolved not in map(format_schedule, allowed):
             raise self._refusal(wanted, "not allowed")
 

@@ -101,7 +101,9 @@ class HttpServer:
 
     def stop(self) -> None:
         """Refuse new requests, end those there are, return from `run`. From any thread."""
-        if self._loop is not None:
+        if self._loop is None:
+            self._stopped.set()
+        else:
             with suppress(RuntimeError):  # the loop is closed: it has ended
                 self._loop.call_soon_threadsafe(self._stopped.set)
 

@@ -112,7 +112,7 @@ def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
     """The bundle there, if it is whole and the settings fit it."""
     bundle = EngineBundle.open(expanded(path), verify="full" if config.is_copied else "graphs")
     own, model = bundle_schedule(bundle), bundle.manifest.model
-    resolver = ScheduleResolver(model.num_layers, own, config.schedule, model.max_seq_len)
+    resolver = ScheduleResolver(model.num_layers, own, model.max_seq_len, config.schedule)
     resolver.resolve(None, model.max_seq_len)
     target, device = bundle.manifest.target, config.device
     backends = target_of(target).backends

@@ -30,21 +30,23 @@ LINEAR = ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=
 def test_horizon_is_named_or_lent_or_the_requests_own(
     own: ExitSchedule, default: str | None, wanted: str | None, horizon: int
 ) -> None:
-    schedule = ScheduleResolver(6, own, default).resolve(wanted, 20)
+    schedule = ScheduleResolver(6, own, 64, default).resolve(wanted, 20)
     assert format_schedule(schedule) == f"linear:max=4,min=2,warmup=1,horizon={horizon}"
 
 
 def test_each_request_has_its_own() -> None:
-    schedules = ScheduleResolver(6, FULL).resolve_all("2x", [20, 4, 20])
+    schedules = ScheduleResolver(6, FULL, 64).resolve_all("2x", [20, 4, 20])
     assert [schedule.horizon for schedule in schedules] == [20, 4, 20]
 
 
 def test_a_text_need_fit_the_requests_alone() -> None:
-    (schedule,) = ScheduleResolver(6, FULL).resolve_all("step:max=4,min=2,steps=3", [20])
+    (schedule,) = ScheduleResolver(6, FULL, 64).resolve_all("step:max=4,min=2,steps=3", [20])
     assert (schedule.decay, schedule.horizon) == ("step", 20)
 
 
-@pytest.mark.parametrize("resolver", [ScheduleResolver(7, FULL), ScheduleResolver(7, FULL, LINEAR)])
+@pytest.mark.parametrize(
+    "resolver", [ScheduleResolver(7, FULL, 64), ScheduleResolver(7, FULL, 64, LINEAR)]
+)
 def test_another_depth_is_refused_before_there_are_requests(resolver: ScheduleResolver) -> None:
     with pytest.raises(ScheduleError, match="is for 6 layers; the bundle has 7"):
         resolver.resolve_all(None, [])
@@ -53,7 +55,7 @@ def test_another_depth_is_refused_before_there_are_requests(resolver: ScheduleRe
 @pytest.mark.parametrize("wanted", [2, {"num_layers": 6}, b"2x"])
 def test_what_is_no_schedule_is_refused(wanted: object) -> None:
     with pytest.raises(ScheduleError, match="allowed: a text or ExitSchedule"):
-        ScheduleResolver(6, FULL).resolve(wanted, 4)
+        ScheduleResolver(6, FULL, 64).resolve(wanted, 4)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +63,8 @@ def test_what_is_no_schedule_is_refused(wanted: object) -> None:
 )
 def test_a_horizon_beyond_the_positions_is_refused(text: str) -> None:
     with pytest.raises(ScheduleError, match="allowed: 1 to 64, the bundle's positions"):
-        ScheduleResolver(6, LINEAR, positions=64).resolve(text, 4)
-    assert ScheduleResolver(6, LINEAR).resolve(text, 4).horizon >= 65
+        ScheduleResolver(6, LINEAR, 64).resolve(text, 4)
+    assert ScheduleResolver(6, LINEAR, 2**20).resolve(text, 4).horizon >= 65
 
 
 @pytest.mark.parametrize(
@@ -78,11 +80,11 @@ def test_a_horizon_beyond_the_positions_is_refused(text: str) -> None:
 )
 def test_an_invalid_text_is_refused_where_positions_are_bounded(text: str) -> None:
     with pytest.raises(SkipDecError):
-        ScheduleResolver(6, FULL, positions=64).resolve(text, 4)
+        ScheduleResolver(6, FULL, 64).resolve(text, 4)
 
 
 def test_the_bundles_own_horizon_may_be_longer_than_its_positions() -> None:
-    resolver = ScheduleResolver(6, LINEAR.changed(horizon=99), positions=64)
+    resolver = ScheduleResolver(6, LINEAR.changed(horizon=99), 64)
     assert resolver.resolve(None, 4).horizon == resolver.resolve("2x", 4).horizon == 99
     assert resolver.resolve(format_schedule(resolver.own), 4) == resolver.own
     with pytest.raises(ScheduleError, match="allowed: 1 to 99, the bundle's own"):
@@ -90,18 +92,18 @@ def test_the_bundles_own_horizon_may_be_longer_than_its_positions() -> None:
 
 
 def test_a_long_horizon_that_follows_from_alpha_is_allowed() -> None:
-    resolver = ScheduleResolver(6, FULL, positions=64)
+    resolver = ScheduleResolver(6, FULL, 64)
     schedule = resolver.resolve("d3:max=6,min=2,alpha=0.99995", 4)
     assert schedule.horizon > 64
     assert resolver.resolve(format_schedule(schedule), 4) == schedule
 
 
 def test_max_tokens_beyond_the_positions_lend_no_horizon() -> None:
-    assert ScheduleResolver(6, FULL, positions=64).resolve("2x", 10**18).horizon == 64
+    assert ScheduleResolver(6, FULL, 64).resolve("2x", 10**18).horizon == 64
 
 
 def test_a_text_is_resolved_once_and_a_file_each_time(tmp_path: Path) -> None:
-    resolver = ScheduleResolver(6, FULL)
+    resolver = ScheduleResolver(6, FULL, 64)
     assert resolver.resolve("2x", 20) is resolver.resolve("2x", 20)
     assert resolver.resolve("2x", 21) is not resolver.resolve("2x", 20)
     path = tmp_path / "schedule.json"

@@ -69,7 +69,7 @@ def expected(schedule: ExitSchedule) -> str:
 def test_own_plans_and_presets_run_the_same_layers(tmp_path: Path, text: str) -> None:
     own = parse_schedule(text, num_layers=6)
     (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
-    resolver = ScheduleResolver(6, own)
+    resolver = ScheduleResolver(6, own, 2**20)
     for (tokens, asked), line in zip(REQUESTS, described(path, 6, REQUESTS), strict=True):
         resolved = resolver.resolve(None if asked == "own" else asked, tokens)
         assert line == expected(resolved), asked
@@ -81,7 +81,7 @@ def test_presets_of_all_depths_begin_at_the_same_tokens(tmp_path: Path, num_laye
     (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
     presets = fitting_presets(num_layers)[::2]
     requests = [(tokens, name) for tokens in (1, 2, 3, 10, 64, 77) for name in presets]
-    resolver = ScheduleResolver(num_layers, own)
+    resolver = ScheduleResolver(num_layers, own, 2**20)
     for (tokens, asked), line in zip(requests, described(path, num_layers, requests), strict=True):
         assert line == expected(resolver.resolve(asked, tokens)), (asked, tokens)
 
@@ -102,7 +102,7 @@ def test_both_refuse_a_horizon_beyond_all(tmp_path: Path) -> None:
     (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
     (line,) = described(path, 6, [(2**20 + 1, "2x")])
     with pytest.raises(ScheduleError, match="1048577"):
-        ScheduleResolver(6, own).resolve("2x", 2**20 + 1)
+        ScheduleResolver(6, own, 2**21).resolve("2x", 2**20 + 1)
     assert line.startswith("error: ")
     assert "1048577" in line
 
@@ -111,7 +111,7 @@ def test_both_refuse_a_horizon_beyond_all(tmp_path: Path) -> None:
 def test_both_refuse_a_horizon_beyond_the_positions(tmp_path: Path, own: str) -> None:
     schedule = parse_schedule(own, num_layers=6)
     (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(schedule)))
-    resolver = ScheduleResolver(6, schedule, positions=64)
+    resolver = ScheduleResolver(6, schedule, 64)
     longest = max(64, schedule.horizon)
     asked = [(9, f"2x:horizon={longest}"), (9, f"2x:horizon={longest + 1}"), (9, "2x")]
     fits, beyond, lent = described(path, 6, asked, 64)
@@ -128,7 +128,7 @@ def test_both_refuse_a_horizon_beyond_the_positions_in_json_unless_it_is_implied
 ) -> None:
     own = ExitSchedule.full(6)
     (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
-    resolver = ScheduleResolver(6, own, positions=64)
+    resolver = ScheduleResolver(6, own, 64)
     rule = {"num_layers": 6, "max_exit_layer": 4, "min_exit_layer": 2, "horizon": 65}
     table = rule | {"decay": "table", "table": [4] * 64 + [2]}
     texts = [json.dumps(one) for one in (rule, rule | {"horizon": 64}, table)]

@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 from base64 import b64encode
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import openai
 import pytest
 from http_servers import ROWS, Running, held_steps, in_thread, logged, open_tiny, serving
+from text_bundles import STRUCTURE
 
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.generator import Generator
@@ -62,6 +64,26 @@ def test_an_allowed_schedule_adds_to_full_and_the_bundles_own(
             assert answer.status_code == 200
         refused = running.complete(prompt="a", max_tokens=1, schedule="3x:horizon=9")
         assert refused.status_code == (200 if "any" in given else 400)
+
+
+def test_a_schedule_for_long_texts_is_listed_and_runs_them(
+    exported: Callable[..., Path],
+) -> None:
+    tiny = ServedBundle("tiny", exported(STRUCTURE))
+    steps = "step:max=6,min=2,steps=20"  # of texts of 20 tokens or more
+
+    def opened(path: Path) -> Generator:
+        return Generator.open(path, threads=1, max_batch_size=ROWS, schedule=steps)
+
+    with serving(tiny, open_engine=in_thread(opened), schedules=(steps,)) as running:
+        assert "steps=20" in running.http.get("/v1/models").json()["data"][0]["schedule"]
+        (listed,) = running.http.get("/v1/schedules").json()["data"]
+        assert [entry["schedule"] for entry in listed["allowed"]][-1] == steps
+        for asked, status in ((steps, 200), ("full", 200), ("3x", 400)):
+            answer = running.complete(prompt=[5], max_tokens=24, schedule=asked)
+            assert answer.status_code == status
+        refused = running.complete(prompt=[5], max_tokens=9, schedule="3x")
+        assert "not allowed" in refused.json()["error"]["message"]
 
 
 def test_a_model_whose_name_has_a_slash_is_shown(tiny: ServedBundle) -> None:
@@ -279,6 +301,12 @@ def test_a_bundle_that_can_not_be_opened_ends_the_server(tmp_path: Path) -> None
     server = HttpServer([ServedBundle("none", tmp_path)], in_thread(), ServerConfig(port=0))
     with pytest.raises(BundleError):
         server.run()
+
+
+def test_a_server_that_is_stopped_before_it_runs_ends_at_once(tiny: ServedBundle) -> None:
+    server = HttpServer([tiny], in_thread(), ServerConfig(port=0))
+    server.stop()
+    server.run()
 
 
 def test_names_and_addresses_are_checked_first(tiny: ServedBundle, server: Running) -> None:
