@@ -70,9 +70,7 @@ def as_prompt_list(prompts: Prompts) -> list[Prompt]:
         return [given]
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         raise UsageError("prompts", f"is {shown(given)}; allowed: {_FORMS}, or a list of such")
-    prompt_list = list(islice(given, MAX_PROMPTS + 1))
-    if len(prompt_list) > MAX_PROMPTS:
-        raise UsageError("prompts", f"are more than {MAX_PROMPTS:,}; give fewer in one call")
+    prompt_list = _bounded(given)
     if any(isinstance(plain(prompt), int) for prompt in prompt_list):
         raise UsageError(
             "prompts", "is a flat list of token ids; allowed: a list of prompts, e.g. [[2, 5, 7]]"
@@ -82,10 +80,18 @@ def as_prompt_list(prompts: Prompts) -> list[Prompt]:
 
 def chat_prompts(messages: Messages | Sequence[Messages], **options: Any) -> list[Prompt]:  # noqa: ANN401
     """Return one chat, or each of several, as a prompt; ``options``: others of MessagesPrompt."""
-    given = list(islice(messages, MAX_PROMPTS)) if isinstance(messages, Iterator) else messages
-    first = next(iter(given), None)
-    chats = given if isinstance(first, list | tuple) else [given]
+    given: Any = _bounded(messages) if isinstance(messages, Iterator) else messages
+    is_several = isinstance(given, Sequence) and given and isinstance(given[0], list | tuple)
+    chats = given if is_several else [given]
     return [cast("MessagesPrompt", {"messages": one, **options}) for one in chats]
+
+
+def _bounded(prompts: Iterable[Any]) -> list[Any]:
+    """Return the prompts of a call as a list. Raises UsageError for too many."""
+    found = list(islice(prompts, MAX_PROMPTS + 1))
+    if len(found) > MAX_PROMPTS:
+        raise UsageError("prompts", f"are more than {MAX_PROMPTS:,}; give fewer in one call")
+    return found
 
 
 def read_prompt(
@@ -323,7 +329,8 @@ def make_request(
             f"the bundle holds {model.max_seq_len} positions; "
             "shorten the prompt or lower max_tokens"
         )
-    num_logprobs = params.n * max_tokens * (params.logprobs or 0)
+    per_token = 0 if params.logprobs is None else params.logprobs + 1  # the chosen token's, too
+    num_logprobs = params.n * max_tokens * per_token
     if not problems and num_logprobs > MAX_LOGPROBS:
         problems.append(
             f"{subject}: n {params.n}, max_tokens {max_tokens} and logprobs {params.logprobs} are "

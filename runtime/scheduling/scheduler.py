@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -54,7 +55,7 @@ def parse_admission(text: str | None, *, on_device: bool = False) -> Admission:
     parameters: dict[str, int] = {}
     for item in filter(None, values.split(",")):
         key, _, value = item.partition("=")
-        if key not in known or not value.isdecimal():
+        if key not in known or not re.fullmatch("[0-9]{1,9}", value):
             allowed = ", ".join(f"{one}=N" for one in known) or "no parameter"
             raise UsageError("admission", f"{item!r} is not one of {name}'s: {allowed}")
         parameters[key] = int(value)

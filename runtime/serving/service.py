@@ -195,7 +195,7 @@ class EngineService(ABC):
         stats = self.stats()
         busy = stats.prefill_seconds + stats.decode_seconds
         busy += stats.sampling_seconds + stats.scoring_seconds
-        ended = stats.finished + stats.aborted
+        ended = stats.finished + stats.aborted + stats.failed
         return max(1.0, busy / ended) if ended else 1.0
 
     async def drain(self, timeout: float | None = None) -> bool:

@@ -162,7 +162,8 @@ class RequestStream(PendingRequest):
             return
         if self._keeps:
             self._pushed[delta.index].append(delta)
-        self.times.first_token = self.times.first_token or time_ns()
+        if delta.token_ids:
+            self.times.first_token = self.times.first_token or time_ns()
         self._unread.append(delta)
         self._changed.set()
 

@@ -108,7 +108,8 @@ def test_least_tokens_never_exceed_the_tokens(text: str) -> None:
     ("fields", "problem"),
     [
         ({"min_tokens": 1, "stop_token_ids": range(300)}, "all 300 tokens end the text"),
-        ({"n": 1024, "max_tokens": 60, "logprobs": 300}, "18,432,000 log-probabilities"),
+        ({"n": 1024, "max_tokens": 60, "logprobs": 300}, "18,493,440 log-probabilities"),
+        ({"n": 1024, "max_tokens": 60, "logprobs": 17}, "1,105,920 log-probabilities"),
         ({"stop_token_ids": range(300, 9000)}, "stop_token_ids has 309; allowed: 0 to 299"),
     ],
 )

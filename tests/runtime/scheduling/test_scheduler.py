@@ -168,7 +168,11 @@ def test_the_last_that_waits_of_a_call_waits_for_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["fifo", "fcfs:min_free=1", "gang:min_free=-1", "gang:hold=3", "gang:hold_ms"]
+    "text",
+    [
+        *("fifo", "fcfs:min_free=1", "gang:min_free=-1", "gang:hold=3", "gang:hold_ms"),
+        "gang:min_free=" + "9" * 5000,
+    ],
 )
 def test_what_is_no_admission_is_refused_by_name(text: str) -> None:
     with pytest.raises(UsageError, match="admission"):

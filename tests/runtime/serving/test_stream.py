@@ -26,12 +26,24 @@ class Counted(StreamDelta):
         return super().__getattribute__(name)
 
 
+def stream_of(params: SamplingParams) -> RequestStream:
+    request = Request(0, "a", (5,), params, TOKENS)
+    return RequestStream(ServedRequest("a", request, "full", monotonic() + 60), num_layers=2)
+
+
+def test_an_end_without_a_token_is_no_first_token() -> None:
+    async def first_token() -> int | None:
+        stream = stream_of(SamplingParams())
+        stream.push(StreamDelta(0, 0, (), "", "abort", 0, stop_reason="deadline"))
+        return stream.times.first_token
+
+    assert not asyncio.run(first_token())
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_end_looks_at_a_token_once_however_many_completions_there_are(is_late: bool) -> None:
     async def ended() -> RequestOutput:
-        params = SamplingParams(n=COMPLETIONS, seed=1, logprobs=0)
-        request = Request(0, "a", (5,), params, TOKENS)
-        stream = RequestStream(ServedRequest("a", request, "full", monotonic() + 60), num_layers=2)
+        stream = stream_of(SamplingParams(n=COMPLETIONS, seed=1, logprobs=0))
         for place in range(COMPLETIONS * TOKENS):
             stream.push(Counted(0, place % COMPLETIONS, (7,), "x", None, 2, (ENTRY,)))
         if is_late:
