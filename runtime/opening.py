@@ -87,8 +87,9 @@ class OpenOptions(ValidatedConfig):
 
     `Generator.open`, `AsyncEngine.open`, `ProcessEngine.open`, the commands and Triton's model
     take it whole; libskipdec's ``skipdec_options`` has its names and defaults.
-    ``max_waiting`` and the fields after it concern running batches, which serve requests that
-    arrive at any time; a `Generator` reads them in `Generator.running_batch` only.
+    ``max_waiting`` and the fields after it, up to ``prefix_cache``, concern running batches, which
+    serve requests that arrive at any time; a `Generator` reads them in `Generator.running_batch`
+    only.
 
     ``schedule`` is the default of all requests: an ExitSchedule or its text; None is the bundle's
     own. A file that the text names is read here, once. ``threads`` is the size of each engine's

@@ -116,21 +116,14 @@ class OrdinaryDecoding(Decoding):
 
 
 def fed(row: Row, guesses: Sequence[int] = ()) -> StepRow:
-    """Return the row's last token, and behind it as many ``guesses`` as it may still need.
+    """Return the row's last token with ``guesses`` behind it.
 
     Each token has the layers that its position in the text runs.
     """
-    tokens = row.token_ids
-    index = len(tokens) - 1  # of the generated token that is fed
-    if not guesses:
-        plan = row.schedule.plan(index)
-        return StepRow(row.number, (tokens[-1],), row.num_positions, (plan,))
-    needed = (
-        row.request.max_tokens - len(tokens) - 1
-    )  # a pass yields one token more than it has guesses
-    chosen = (tokens[-1], *guesses[: max(0, needed)])
-    plans = tuple(row.schedule.plan(index + offset) for offset in range(len(chosen)))
-    return StepRow(row.number, chosen, row.num_positions, plans)
+    index = len(row.token_ids) - 1  # of the generated token that is fed
+    tokens = (row.token_ids[-1], *guesses)
+    plans = tuple(row.schedule.plan(index + offset) for offset in range(len(tokens)))
+    return StepRow(row.number, tokens, row.num_positions, plans)
 
 
 def prompt_end(row: Row) -> StepRow:

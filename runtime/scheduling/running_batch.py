@@ -334,7 +334,7 @@ class RunningBatch:
         with self._loaded.engines.unfreed():
             self._loaded.engines.require_usable()
             for row, step in zip(rows, fed, strict=True):
-                before = len(deltas)
+                before = len(row.token_ids)
                 try:
                     self._decoding.accept(row, step, logits, first, step_start, deltas)
                 except Exception as error:
@@ -342,11 +342,12 @@ class RunningBatch:
                         raise
                     _LOGGER.exception("a row of request %d failed", row.request_number)
                     deltas.append(row.fail(str(error)))
-                self._counters.count_drafts(len(step.tokens) - 1, len(deltas) - before - 1)
-                if len(deltas) - before < len(step.tokens) and row.finish_reason is None:
+                written = len(row.token_ids) - before
+                self._counters.generated_tokens += written
+                self._counters.count_drafts(len(step.tokens) - 1, written - 1)
+                if written < len(step.tokens) and row.finish_reason is None:
                     self._slots.truncate(row.number, row.num_positions)
                 first += len(step.tokens)
-            self._counters.generated_tokens += len(deltas)
             if ended := [row for row in rows if row.finish_reason is not None]:
                 self._remove(ended)
         self._counters.sampling_seconds += perf_counter() - start

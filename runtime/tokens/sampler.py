@@ -47,9 +47,8 @@ class Sampler:
     token, so other sequences have no effect; without a seed it starts from fresh entropy.
 
     Only the repetition penalty reads ``prompt_token_ids``. ``token_text`` gives the
-    ``decoded_token`` of log-probabilities.
-
-    Raises UsageError if ``params`` names tokens that the vocabulary does not have.
+    ``decoded_token`` of log-probabilities. ``params`` name tokens of the vocabulary only, as
+    `SamplingParams.vocabulary_problems` has checked.
     """
 
     def __init__(
@@ -62,8 +61,6 @@ class Sampler:
         end_token_ids: Collection[int] = (),
         token_text: Callable[[int], str] | None = None,
     ) -> None:
-        if problems := params.vocabulary_problems(vocab_size, end_token_ids):
-            raise UsageError("SamplingParams", *problems)
         self._params = params
         self._vocab_size = vocab_size
         self._token_text = token_text
@@ -72,7 +69,7 @@ class Sampler:
         self._peeked: deque[float] = deque()  # random numbers of the next tokens
         self._drawer = None if params.greedy else drawer_of(params)
         self._penalties = _Penalties.of(params, prompt_token_ids)
-        ending = sorted(params.ending_token_ids(end_token_ids))
+        ending = sorted(params.ending_token_ids(end_token_ids)) if params.min_tokens else []
         self._ending_ids = np.array(ending, np.int64)  # [stop tokens]
 
     def sample(self, logits: Logits) -> SampledToken:

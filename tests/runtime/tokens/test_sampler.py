@@ -260,8 +260,3 @@ def test_no_possible_token_is_an_error() -> None:
 def test_logits_of_another_vocabulary_are_refused() -> None:
     with pytest.raises(UsageError, match=r"\(8,\); expected: \(9,\)"):
         sampler(vocab_size=9).sample(LOGITS)
-
-
-def test_stop_token_beyond_the_vocabulary_is_refused() -> None:
-    with pytest.raises(UsageError, match="stop_token_ids has 8"):
-        sampler(stop_token_ids=[8])
