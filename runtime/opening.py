@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field, PlainSerializer
@@ -13,6 +13,7 @@ from ..engines.constants import integer
 from ..engines.errors import UsageError
 from ..engines.host.processor import available_cores, thread_problems
 from ..engines.targets import default_device
+from .admission import parse_admission
 from .drafting.config import is_auto, parse_draft
 from .schedule import ExitSchedule
 from .schedule.text import beyond_notation, document_text, read_document
@@ -53,6 +54,15 @@ def _read_if_document(schedule: object) -> object:
 
 def _from_boolean(value: object) -> object:
     return _SHARING_BY_BOOLEAN.get(str(value).lower(), value)
+
+
+def _problems_of(
+    name: str, parse: Callable[[str | None], object], text: str | None
+) -> Iterator[str]:
+    try:
+        parse(text)
+    except UsageError as error:
+        yield from (f"`{name}` {problem}" for problem in error.problems)
 
 
 PrefixSharing = Annotated[Literal["shared", "client", "off"], BeforeValidator(_from_boolean)]
@@ -175,14 +185,9 @@ class OpenOptions(ValidatedConfig):
 
     def _problems(self) -> Iterator[str]:
         yield from (f"`threads` {problem}" for problem in thread_problems(self.threads))
-        yield from self._draft_problems()
-
-    def _draft_problems(self) -> Iterator[str]:
-        try:
-            if not is_auto(self.draft):
-                parse_draft(self.draft)
-        except UsageError as error:
-            yield from (f"`draft` {problem}" for problem in error.problems)
+        if not is_auto(self.draft):
+            yield from _problems_of("draft", parse_draft, self.draft)
+        yield from _problems_of("admission", parse_admission, self.admission)
 
     @classmethod
     def of(cls, options: OpenOptions | None, /, **changes: Unpack[OpenKeywords]) -> OpenOptions:

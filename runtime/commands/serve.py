@@ -85,7 +85,6 @@ class ServeOptions(ValidatedConfig):
 def serve(options: ServeOptions) -> None:
     """Serve bundles over HTTP, many requests in one running batch, each at its own depth."""
     require_extra("serve", "skipdec serve")
-    from ..scheduling.scheduler import parse_admission
     from ..serving.http.logs import log_to_stderr
     from ..serving.http.models import allowed_texts
     from ..serving.http.server import HttpServer, ServedBundle
@@ -93,7 +92,6 @@ def serve(options: ServeOptions) -> None:
 
     # A thread that reads a body delays the event loop by at most this long.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    parse_admission(options.opening.admission)
     log_to_stderr(options.server.log_format)
     asked = [ServedBundle.parse(text) for text in options.bundles]
     bundles = [replace(one, path=bundle_of(one.path, options.export, quiet=False)) for one in asked]

@@ -10,6 +10,7 @@ from time import perf_counter
 
 from ...engines.constants import integer
 from ...engines.errors import ClosedError, SkipDecError, UsageError
+from ..admission import parse_admission
 from ..requests.request import Prompt, Request, prepare_request
 from ..schedule import ExitSchedule
 from ..stitching.protocol import StepRow
@@ -21,7 +22,7 @@ from .decoding import Decoding, prompt_end
 from .drafted_decoding import make_decoding
 from .loaded_bundle import LoadedBundle, RunningBatchConfig
 from .running_request import Row, RunningRequest
-from .scheduler import Action, Chunk, Decode, Prefill, Scheduler, Wait, parse_admission
+from .scheduler import Action, Chunk, Decode, Prefill, Scheduler, Wait
 from .scoring import BatchScoring
 from .stats import Counters, EngineStats
 
@@ -91,11 +92,6 @@ class RunningBatch:
     def scoring(self) -> BatchScoring:
         """Scores texts between two steps; most batches score none."""
         return BatchScoring(self._loaded, self._slots, self._counters)
-
-    @property
-    def decoding(self) -> Decoding:
-        """Decides which tokens rows feed; drafts are one."""
-        return self._decoding
 
     @property
     def max_rows(self) -> int:

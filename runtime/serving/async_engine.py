@@ -16,7 +16,6 @@ from typing_extensions import override
 from ...engines.errors import ClosedError
 from ..generator import Generator
 from ..opening import OpenKeywords, OpenOptions
-from ..scheduling.scheduler import parse_admission
 from ..scheduling.stats import EngineStats
 from .engine_loop import EngineLoop
 from .inputs import InputProcessor
@@ -70,7 +69,6 @@ class AsyncEngine(EngineService):
         Options are given, and errors raised, as in `Generator.open`.
         """
         options = OpenOptions.of(options, **changes)
-        parse_admission(options.admission)
         generator = await asyncio.to_thread(open_warm, path, options)
         engine = cls(generator, options)
         try:

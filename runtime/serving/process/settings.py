@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,10 +9,8 @@ from pydantic import Field
 
 from ....engines.bundle import EngineBundle
 from ....engines.checking import ValidatedConfig
-from ....engines.errors import UsageError
 from ....engines.host.processor import available_cores
 from ...opening import OpenOptions
-from ...scheduling.scheduler import parse_admission
 
 if TYPE_CHECKING:
     from ...generator import Generator
@@ -49,13 +46,6 @@ class WorkerSettings(OpenOptions):
     path: Path
     worker: int = Field(default=0, ge=0)
     workers: int = Field(default=1, ge=1)
-
-    def _problems(self) -> Iterator[str]:
-        yield from super()._problems()
-        try:
-            parse_admission(self.admission)
-        except UsageError as error:
-            yield from (f"`admission` {problem}" for problem in error.problems)
 
     @property
     def process_threads(self) -> int:

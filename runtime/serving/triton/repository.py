@@ -16,7 +16,6 @@ from ....engines.targets import default_device, target_of
 from ...drafting.resolver import DraftResolver
 from ...schedule.bundle import bundle_schedule
 from ...schedule.request_schedules import ScheduleResolver
-from ...scheduling.scheduler import parse_admission
 from .settings import BUNDLE_NAME, TritonRepositoryConfig
 from .tensors import OUTPUT_TYPES, TensorType, input_types
 
@@ -36,7 +35,6 @@ def write_triton_repository(config: TritonRepositoryConfig) -> list[Path]:
     stays until then. Raises UsageError, ScheduleError, BundleError, and OSError on a full disk.
     """
     problems = Problems("triton")
-    problems.attempt(parse_admission, config.admission)
     directories = [expanded(config.output) / name for name in config.names()]
     places = [_place(directory) for directory in directories]
     bundles = []

@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipdec import UsageError
+from skipdec.runtime.admission import Admission, parse_admission
 from skipdec.runtime.scheduling.scheduler import (
     Action,
-    Admission,
     Chunk,
     Decode,
     Prefill,
     Scheduler,
     Wait,
-    parse_admission,
 )
 
 SLOTS = 4
