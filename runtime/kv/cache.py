@@ -49,11 +49,11 @@ class KVCache:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def rows(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return key and value [stop - start, N, T, W] of a layer as contiguous views."""
+    def row(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return a layer's key and value [1, N, T, W] of the one prompt."""
         pair = self._pairs[layer]
         assert pair is not None, f"layer {layer} writes the scratch pair"
-        return pair.key[start:stop], pair.value[start:stop]
+        return pair.key[:1], pair.value[:1]
 
     def scratch(self, rows: int) -> tuple[Tensor, Tensor]:
         """Return key and value [rows, N, T, W] that prompt-only layers write in turn."""
@@ -76,7 +76,6 @@ class _Slots:
     reserved: dict[int, int] = field(default_factory=dict)  # row -> positions
     residents: list[int] = field(default_factory=list)  # rows by slot
     pair: CachePair | None = None
-    generation: int = 0  # incremented when buffers are reallocated
 
 
 class SlotCache:
@@ -108,10 +107,6 @@ class SlotCache:
     def residents(self, layer: int) -> Sequence[int]:
         """Return the rows in the layer's slots, in order, as a live view."""
         return self._layers[layer].residents
-
-    def generation(self, layer: int) -> int:
-        """Return a number that changes with the layer's buffers; older bindings are invalid."""
-        return self._layers[layer].generation
 
     @property
     def num_rows(self) -> int:
@@ -252,7 +247,6 @@ class SlotCache:
             return
         slots.pair.release(self._pool)
         slots.pair = None
-        slots.generation += 1
 
     def _size(self, reserved: Iterable[int], pair: CachePair | None) -> tuple[int, int]:
         """Return rows and positions of buffers for what is reserved, never below the present."""

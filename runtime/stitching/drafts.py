@@ -34,6 +34,14 @@ class DraftEngines:
         self._loading = Lock()
         self._loaded: dict[str, EngineSession] = {}  # by name
 
+    def load(self, *, layer: bool) -> None:
+        """Load the narrow head, and the trained drafts if ``layer``, where the bundle has them."""
+        draft, head = self._bundle.manifest.trained_draft, self._bundle.manifest.draft_head
+        for engine in draft.engines if draft is not None and layer else ():
+            self._load(engine)
+        if head is not None:
+            self._load(head.engine)
+
     @property
     def trained(self) -> TrainedEngines | None:
         """The engines of trained drafts; None: there are none."""

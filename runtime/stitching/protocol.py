@@ -105,7 +105,7 @@ class Stitcher(ABC):
         Once these are loaded, prompts and passes keep the states that they read.
         """
         if self.drafts is not None:
-            _ = layer and self.drafts.trained, self.drafts.head  # loaded on first use
+            self.drafts.load(layer=layer)
 
     @property
     def reads(self) -> tuple[int, ...]:

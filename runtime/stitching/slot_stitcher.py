@@ -143,7 +143,7 @@ class SlotStitcher(ABC):
         if self._prefixes is not None and row.runs_whole:
             blocks = self._prefixes.find(row.tokens, row.owner)
             for layer in range(self._num_layers):
-                restore(blocks, layer, chunked.cache.rows(layer, 0, 1))
+                restore(blocks, layer, chunked.cache.row(layer))
             chunked.done = len(blocks) * BLOCK_TOKENS
         return chunked.done
 
@@ -161,7 +161,7 @@ class SlotStitcher(ABC):
             chunked.done,
             [row.active_length(layer) for layer in layers],
             self._bucket,
-            lambda layer: cache.rows(layer, 0, 1),
+            cache.row,
             is_last=stop == len(row.tokens),
         )
         chunked.done = stop
@@ -169,9 +169,9 @@ class SlotStitcher(ABC):
             with self._recording([row]) as recordings:
                 for layer in layers:
                     if row.capacities[layer]:
-                        self._copy_kept([row], layer, cache.rows(layer, 0, 1))
+                        self._copy_kept([row], layer, cache.row(layer))
                     for recording in recordings.values():
-                        recording.copy(layer, cache.rows(layer, 0, 1), 0)
+                        recording.copy(layer, cache.row(layer), 0)
             self._drop_chunked()
             self._begin([row])
         return logits

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from ...engines.errors import UsageError
 from .decoding import IncrementalDecoder
 from .outputs import FinishReason
 from .sampling import SamplingParams
@@ -28,7 +27,7 @@ class StopChecker:
 
     ``end_token_ids`` are the model's own ends of text; ``ignore_eos`` switches all of them off.
     ``max_tokens`` is the request's limit or the model's, whichever is lower. Without a tokenizer
-    ``decoder`` is None: text stays empty, and stop strings are refused with a UsageError.
+    ``decoder`` is None and text stays empty; such requests have no stop strings.
     """
 
     def __init__(
@@ -40,11 +39,6 @@ class StopChecker:
         decoder: IncrementalDecoder | None,
         special_ids: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        if params.stop and decoder is None:
-            raise UsageError(
-                "SamplingParams",
-                f"stop is {list(params.stop)}, but the bundle has no tokenizer; use stop_token_ids",
-            )
         self._params = params
         self._max_tokens = max_tokens
         self._end_token_ids = frozenset(() if params.ignore_eos else end_token_ids)

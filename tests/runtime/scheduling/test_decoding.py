@@ -13,6 +13,7 @@ from text_bundles import STRUCTURE, export_with_kernels
 from skipdec import Generator
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.scheduling.decoding import Decoding, fed
+from skipdec.runtime.scheduling.drafters import room_of
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.stitching.protocol import StepRow
 from skipdec.runtime.tokens.outputs import RequestOutput
@@ -40,7 +41,8 @@ class KnownGuesses(Decoding):
         for index in range(self._width - 1):
             self._guessed += 1
             guesses[index] += self._guessed % 5 == 0
-        return guesses[: self._width - 1] if self._passes % 4 else []
+        most = min(self._width - 1, room_of(row))
+        return guesses[:most] if self._passes % 4 else []
 
 
 @pytest.fixture(scope="module")

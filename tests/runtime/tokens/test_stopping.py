@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipdec.engines.errors import UsageError
 from skipdec.runtime.tokens.decoding import CharacterDecoder, CharacterSteps
 from skipdec.runtime.tokens.sampling import SamplingParams
 from skipdec.runtime.tokens.stopping import StopChecker
@@ -164,13 +163,11 @@ def test_whole_stop_string_before_min_tokens_is_not_held_back() -> None:
     assert run(checker(["a", "b"], stop=["a", "xyz"], min_tokens=1), [1]) == ["a"]
 
 
-def test_without_a_tokenizer_tokens_stop_and_strings_are_refused() -> None:
+def test_without_a_tokenizer_tokens_stop() -> None:
     params = SamplingParams(stop_token_ids=[4])
     ended = StopChecker(params, max_tokens=9, end_token_ids=(), decoder=None)
     assert [ended.push(3), ended.push(4)] == ["", ""]
     assert ended.stop_reason == 4
-    with pytest.raises(UsageError, match="no tokenizer; use stop_token_ids"):
-        StopChecker(SamplingParams(stop="x"), max_tokens=9, end_token_ids=(), decoder=None)
 
 
 def test_abort_shows_what_was_held_back_once() -> None:
