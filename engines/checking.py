@@ -222,6 +222,16 @@ def split_at_commas(value: object, *, example: str = "256,1024,2048") -> object:
     return tuple(map(int, words))
 
 
+def field_problems(
+    name: str, check: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+) -> Iterator[str]:
+    """Yield what ``check(*args)``, which raises UsageError, finds wrong with field ``name``."""
+    try:
+        check(*args, **kwargs)
+    except UsageError as error:
+        yield from (f"`{name}` {problem}" for problem in error.problems)
+
+
 class Problems:
     """Runs checks of ``subject``, e.g. ``export``, and collects the errors they raise."""
 

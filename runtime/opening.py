@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from ..engines.bundle import Verify, WeightsPlace
-from ..engines.checking import MemorySize, Option, ValidatedConfig
+from ..engines.checking import MemorySize, Option, ValidatedConfig, field_problems
 from ..engines.constants import integer
-from ..engines.errors import UsageError
 from ..engines.host.processor import available_cores, thread_problems
 from ..engines.targets import default_device
 from .admission import parse_admission
@@ -54,15 +53,6 @@ def _read_if_document(schedule: object) -> object:
 
 def _from_boolean(value: object) -> object:
     return _SHARING_BY_BOOLEAN.get(str(value).lower(), value)
-
-
-def _problems_of(
-    name: str, parse: Callable[[str | None], object], text: str | None
-) -> Iterator[str]:
-    try:
-        parse(text)
-    except UsageError as error:
-        yield from (f"`{name}` {problem}" for problem in error.problems)
 
 
 PrefixSharing = Annotated[Literal["shared", "client", "off"], BeforeValidator(_from_boolean)]
@@ -186,8 +176,8 @@ class OpenOptions(ValidatedConfig):
     def _problems(self) -> Iterator[str]:
         yield from (f"`threads` {problem}" for problem in thread_problems(self.threads))
         if not is_auto(self.draft):
-            yield from _problems_of("draft", parse_draft, self.draft)
-        yield from _problems_of("admission", parse_admission, self.admission)
+            yield from field_problems("draft", parse_draft, self.draft)
+        yield from field_problems("admission", parse_admission, self.admission)
 
     @classmethod
     def of(cls, options: OpenOptions | None, /, **changes: Unpack[OpenKeywords]) -> OpenOptions:

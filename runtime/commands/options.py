@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from ...engines.checking import Option, ValidatedConfig
+from ...engines.checking import Option, ValidatedConfig, field_problems
 from ...engines.errors import UsageError
 from ...engines.host.console import stderr_console
 from ..opening import ENGINE_OPTIONS, GENERATOR_OPTIONS, OpenOptions
@@ -99,10 +99,7 @@ class GenerateOptions(ValidatedConfig):
         if self.template_variables:
             if not self.chat:
                 yield "`template_variables` needs `chat`"
-            try:
-                read_variables(self.template_variables)
-            except UsageError as error:
-                yield from (f"`template_variables` {problem}" for problem in error.problems)
+            yield from field_problems("template_variables", read_variables, self.template_variables)
         if self.texts.count("-") > 1:
             yield "give - only once, because stdin can be read only once"
         if self.output is not None and self.input is None:

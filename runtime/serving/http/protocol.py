@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from starlette.responses import JSONResponse
 from typing_extensions import override
 
+from ....engines.checking import field_problems
 from ....engines.documents import parse_json
 from ....engines.errors import (
     BundleError,
@@ -242,10 +243,7 @@ class TextRequest(SamplingParams):
         wanted = {name for name, value in options.items() if value or name not in _STREAM_OPTIONS}
         if unknown := wanted - {"include_usage"}:
             yield f"`stream_options` has {', '.join(sorted(unknown)):.80}; allowed: include_usage"
-        try:
-            wants_drafts(self.draft)
-        except UsageError as error:
-            yield from (f"`draft` {problem}" for problem in error.problems)
+        yield from field_problems("draft", wants_drafts, self.draft)
 
     def _own_problems(self) -> Iterator[str]:
         """Yield the problems of the fields that only this kind of body has."""

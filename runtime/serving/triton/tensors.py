@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field
 
-from ....engines.checking import ValidatedConfig
+from ....engines.checking import ValidatedConfig, field_problems
 from ....engines.documents import parse_json
 from ....engines.errors import SkipDecError, UsageError, shown
 from ...drafting.resolver import wants_drafts
@@ -152,10 +152,7 @@ class TritonRequest(ValidatedConfig):
             yield "`exclude_input_in_output` is false; allowed: with `text_input` only"
         if self.schedule is not None and (kind := beyond_notation(self.schedule)):
             yield f"`schedule` is {shown(self.schedule)}, {kind}; give the schedule's text"
-        try:
-            wants_drafts(self.draft)
-        except UsageError as error:
-            yield from (f"`draft` {problem}" for problem in error.problems)
+        yield from field_problems("draft", wants_drafts, self.draft)
 
     @property
     def prompt(self) -> Prompt:
