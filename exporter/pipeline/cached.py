@@ -63,10 +63,10 @@ def _is_checkpoint(model: str) -> bool:
         if (problem := mistaken(path)) is not None:
             raise CheckpointError(model, problem)
         return False
-    if model in short_names() or _HUB_ID.fullmatch(model) is not None:
-        return True
     if _is_unfinished(path):
         return False
+    if model in short_names() or _HUB_ID.fullmatch(model) is not None:
+        return True
     raise CheckpointError(
         model,
         f"does not exist; {did_you_mean(model, short_names())}allowed: a directory made by "

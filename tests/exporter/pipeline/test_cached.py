@@ -90,6 +90,9 @@ def test_a_name_near_a_checkpoints_is_asked_about_unless_it_is_an_unfinished_bun
     (tmp_path / ".opt-123m.old").mkdir()
     (tmp_path / ".opt-123m.old" / "manifest.json").touch()  # between the renames of a swap
     assert cached_bundle("opt-124m", INT8) is cached_bundle("opt-123m", INT8) is None
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".m.skipdec.partial").mkdir()
+    assert cached_bundle("out/m.skipdec", INT8) is None  # reads as a hub id, too
 
 
 def test_what_is_often_taken_for_a_checkpoint_is_named(
