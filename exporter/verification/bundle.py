@@ -99,13 +99,7 @@ def verify_bundle(request: VerificationRequest, events: Events) -> VerificationR
         tokens=tokens,
         answers=answers,
         notes=notes,
-        remedies=tuple(
-            remedies(
-                built.precision,
-                is_migrated=migration is not None,
-                is_compiled=target_of(built.target).is_compiled,
-            )
-        ),
+        remedies=tuple(remedies(built.precision, built.target, is_migrated=migration is not None)),
         seconds=perf_counter() - start,
     )
 

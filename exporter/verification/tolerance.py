@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...engines.manifest import EngineKind, KVType, PrecisionSpec, Quantization
 from ...engines.targets import target_of
 from ..quantization.quantize import KINDS_WITH_PRODUCTS, quantization
-from ..quantization_config import DEFAULT_TARGET, RANGED_QUANTIZATIONS
+from ..quantization_config import DEFAULT_BLOCK_SIZE, DEFAULT_TARGET, RANGED_QUANTIZATIONS
 
 _MIN_PROBABILITY = 1e-6  # precision of sums of float32 probabilities
 _SMALL_BLOCK = 32
@@ -130,12 +130,11 @@ def divergence(expected: NDArray[np.floating[Any]], logprobs: Mapping[int, float
 
 
 def remedies(
-    precision: PrecisionSpec, *, is_migrated: bool = False, is_compiled: bool = False
+    precision: PrecisionSpec, target: str = DEFAULT_TARGET, *, is_migrated: bool = False
 ) -> Iterator[str]:
     """Yield options that round less than ``precision``, the cheapest first; none for floats.
 
-    ``is_migrated``: outliers have been migrated into the weights. ``is_compiled``: for TensorRT,
-    whose blocks have no accuracy level.
+    ``is_migrated``: outliers have been migrated into the weights.
     """
     if divergence_bound(precision) is None:
         return
@@ -152,7 +151,10 @@ def remedies(
     if "int8" in used:
         yield "--quantize int8-block"
     if "int4" in used:
-        yield "'skipdec round MODEL --data FILE -o DIR' and an export of DIR"
+        grid = " --target tensorrt" if target_of(target).is_compiled else ""
+        if precision.block_size != DEFAULT_BLOCK_SIZE:
+            grid += f" --block-size {precision.block_size}"
+        yield f"'skipdec round MODEL --data FILE{grid} -o DIR' and an export of DIR"
     if (precision.block_size or 0) > _SMALL_BLOCK:
         yield f"--block-size {_SMALL_BLOCK}"
     if "int4" in used:

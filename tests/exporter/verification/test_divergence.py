@@ -134,13 +134,29 @@ def test_remedies_leave_out_what_was_already_done() -> None:
     int8 = PrecisionSpec(quantize="int8", head_quantize="int8")
     assert "--migrate" in " ".join(remedies(int8))
     assert "--migrate" not in " ".join(remedies(int8, is_migrated=True))
-    assert "accuracy_level" not in " ".join(remedies(int8, is_compiled=True))
+    assert "accuracy_level" not in " ".join(remedies(int8, "tensorrt"))
     exact = {"quantize": "int4", "head_quantize": "int4", "block_size": 32, "accuracy_level": 0}
-    left = " ".join(remedies(PrecisionSpec.model_validate(exact)))
-    assert "skipdec round" in left
-    assert "--block-size" not in left
-    assert "accuracy_level" not in left
+    left = list(remedies(PrecisionSpec.model_validate(exact)))
+    assert "skipdec round" in " ".join(left)
+    assert not {"--block-size 32", "accuracy_level 0"}.intersection(left)
     assert list(remedies(PrecisionSpec())) == []
+
+
+@pytest.mark.parametrize(
+    ("block_size", "target", "options"),
+    [
+        (128, "onnxruntime", " "),
+        (64, "onnxruntime", " --block-size 64 "),
+        (64, "tensorrt", " --target tensorrt --block-size 64 "),
+        (128, "tensorrt-rtx", " --target tensorrt "),
+    ],
+)
+def test_rounding_is_advised_for_the_bundles_own_grid(
+    block_size: int, target: str, options: str
+) -> None:
+    int4 = PrecisionSpec(quantize="int4", head_quantize="int4", block_size=block_size)
+    advice = " ".join(remedies(int4, target))
+    assert f"'skipdec round MODEL --data FILE{options}-o DIR'" in advice
 
 
 @pytest.mark.parametrize(
