@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from time import perf_counter, process_time
 from typing import Self
@@ -335,17 +336,21 @@ class Verification:
         They take at most a minute of processor time, or what the verification took so far.
         Returns None for random weights, without a chat template, and if the bundle can't generate.
         """
-        tokenizer = Tokenizer.of(self._bundle)
-        if (
-            self._request.source.load_format == "dummy"
-            or tokenizer is None
-            or tokenizer.chat is None
-        ):
+        manifest = self._bundle.manifest
+        is_chat = manifest.tokenizer is not None and manifest.chat_template is not None
+        if self._request.source.load_format == "dummy" or not is_chat:
             return None
         if not self._generates:
             if not self._is_compiled:
                 self._unasked = ("no questions were asked; that needs a larger verify_memory",)
             return None
+        tokenizer = Tokenizer.of(self._bundle)
+        assert tokenizer is not None
+        with closing(tokenizer):
+            return self._compared_answers(tokenizer)
+
+    def _compared_answers(self, tokenizer: Tokenizer) -> AnswerCheck | None:
+        """Ask the questions that the time allows; None if none can be asked."""
         try:
             questions = asked_questions(self._bundle, tokenizer)
         except UsageError as error:

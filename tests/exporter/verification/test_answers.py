@@ -11,9 +11,11 @@ from fixture_types import Checkpoints
 from text_bundles import STRUCTURE, export_chat_bundle
 from verified_bundles import verified
 
-from skipdec.exporter.verification import questions
+from skipdec.engines.bundle import EngineBundle
+from skipdec.exporter.verification import bundle, questions
 from skipdec.exporter.verification.answers import Answer, AnswerCheck, repeats_itself
 from skipdec.exporter.verification.report import TokenCheck, VerificationReport
+from skipdec.runtime.tokens.tokenizer import Tokenizer
 
 PARIS = "The capital of France is Paris."
 
@@ -141,6 +143,21 @@ def test_full_precision_reads_the_answers_and_gives_its_own(
         assert not one.equal
         assert one.ratio > 1
         assert one.expected == before.expected or not before.equal
+
+
+def test_the_tokenizer_and_its_template_are_closed(
+    chat_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, closed, close = list[Tokenizer](), list[Tokenizer](), Tokenizer.close
+
+    def recorded(opened: EngineBundle, tokenizer: Tokenizer) -> dict[str, list[int]]:
+        asked.append(tokenizer)
+        return {}
+
+    monkeypatch.setattr(bundle, "asked_questions", recorded)
+    monkeypatch.setattr(Tokenizer, "close", lambda one: (closed.append(one), close(one)))
+    verified(chat_bundle, chat_bundle.parent / "checkpoint")
+    assert asked[0] in closed
 
 
 def test_processor_time_bounds_the_questions_but_one_is_always_asked() -> None:
