@@ -242,14 +242,6 @@ class ConfigReader:
                 f"num_attention_heads is {num_heads}; it must divide hidden_size {hidden_size}"
             )
 
-    def check_max_seq_len(self, max_seq_len: int | None, positions: int) -> None:
-        """Check that the model supports the requested length."""
-        if max_seq_len is not None and max_seq_len > positions:
-            self.problems.append(
-                f"max_seq_len is {max_seq_len}; allowed: 1 to {positions}, the model's "
-                "max_position_embeddings"
-            )
-
     def length(
         self, max_seq_len: int | None, positions: int, limits: Mapping[str, int | None]
     ) -> int:
@@ -258,10 +250,14 @@ class ConfigReader:
         Without ``max_seq_len`` it is at most DEFAULT_MAX_SEQ_LEN. ``limits`` maps the reason of
         each limit to the longest text that it allows, or None.
         """
-        self.check_max_seq_len(max_seq_len, positions)
         allowed = {reason: longest for reason, longest in limits.items() if longest is not None}
         if max_seq_len is None:
             return min(DEFAULT_MAX_SEQ_LEN, positions, *allowed.values())
+        if max_seq_len > positions:
+            self.problems.append(
+                f"max_seq_len is {max_seq_len}; allowed: 1 to {positions}, the model's "
+                "max_position_embeddings"
+            )
         self.problems += [
             f"max_seq_len is {max_seq_len}; {reason}; allowed: up to {longest}"
             for reason, longest in allowed.items()

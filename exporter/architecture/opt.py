@@ -86,7 +86,7 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
     reader.check_kind(_ARCHITECTURES)
     reader.check_heads(hidden_size, sizes["num_attention_heads"])
     positions = sizes["max_position_embeddings"]
-    reader.check_max_seq_len(max_seq_len, positions)
+    length = reader.length(max_seq_len, positions, {})
     if reader.problems:
         raise UnsupportedModelError(name, *reader.problems)
     return OptSpec(
@@ -98,7 +98,7 @@ def read_structure(config: Mapping[str, Any], name: str, max_seq_len: int | None
         ffn_dim=sizes["ffn_dim"],
         vocab_size=vocab_size,
         max_position_embeddings=positions,
-        max_seq_len=max_seq_len or positions,
+        max_seq_len=length,
         do_layer_norm_before=flags["do_layer_norm_before"],
         final_layer_norm=flags["do_layer_norm_before"] and not flags["_remove_final_layer_norm"],
         enable_bias=flags["enable_bias"],

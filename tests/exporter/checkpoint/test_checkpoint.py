@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from skipdec.engines.errors import CheckpointError, UnsupportedModelError
 from skipdec.engines.manifest import EARLY_EXIT, TUNED_SCHEDULE
+from skipdec.exporter.architecture import opt
 from skipdec.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from skipdec.exporter.checkpoint.draft_layer import read_draft_layer
 from skipdec.exporter.checkpoint.reader import CheckpointReader
@@ -332,6 +333,14 @@ def test_a_pipe_in_place_of_a_draft_layer_is_refused_unread(
     os.mkfifo(tmp_path / "draft_layer.json")
     with pytest.raises(CheckpointError, match=r"draft_layer.json is a pipe"):
         read_draft_layer(tmp_path, open_directory(directory))
+
+
+def test_an_opt_of_many_positions_reads_8192_tokens_unless_asked_for_more() -> None:
+    config = {"max_position_embeddings": 16384}
+    assert opt.read_structure(config, "long", None).max_seq_len == 8192
+    assert opt.read_structure(config, "long", 16384).max_seq_len == 16384
+    with pytest.raises(UnsupportedModelError, match="max_seq_len is 16385; allowed: 1 to 16384"):
+        opt.read_structure(config, "long", 16385)
 
 
 def test_old_spellings_of_a_configuration_are_understood(directory: Path) -> None:
