@@ -153,6 +153,7 @@ class _Writer:
         seen = {_key(text) for text in kept}
         begin = kept[-1]["index"] + 1 if kept else 0
         index = begin // wave * wave  # so that batches are those of a run without interruption
+        before = {_key(text) for text in kept if text["index"] < index}
         wanted, count = self._texts.count, len(kept)
         while count < wanted:
             if index >= wave + _MOST_TRIED * wanted:
@@ -162,15 +163,19 @@ class _Writer:
                     f"{wanted:,}: the others are empty or cut, or repeat themselves or other "
                     "texts; ask for fewer, raise the maximum length, or give a file",
                 )
-            for text in self._wave(range(index, index + wave), seen):
+            for text in self._wave(range(index, index + wave), before):
                 if text["index"] >= begin and count < wanted and _key(text) not in seen:
                     seen.add(_key(text))
                     count += 1
                     yield text
             index += wave
+            before = seen
 
     def _wave(self, indices: range, seen: set[str]) -> list[Text]:
-        """Return the usable texts of ``indices``; user turns in ``seen`` are not answered again."""
+        """Return the usable texts of ``indices``; user turns in ``seen`` are not answered again.
+
+        ``seen`` are the keys of earlier waves, whether or not the run was interrupted.
+        """
         texts = [{"index": index, "seed": self._seed(index)} for index in indices]
         written = self._passages(texts) if self._chat is None else self._chats(texts, seen)
         return [

@@ -135,6 +135,25 @@ def test_an_interrupted_run_continues_with_the_same_texts(write: Write, tmp_path
     assert write("chat", "seeded", seed=1) != whole
 
 
+def test_a_continued_wave_runs_the_batches_of_a_run_without_interruption(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete, batches = self_written._Writer._complete, list[list[int]]()
+
+    def recorded(writer: Any, prompts: Any, seeds: Any, sampling: Any) -> Any:  # noqa: ANN401
+        batches.append([*seeds])
+        return complete(writer, prompts, seeds, sampling)
+
+    monkeypatch.setattr(self_written._Writer, "_complete", recorded)
+    write("chat", "whole")
+    whole = batches.copy()
+    with pytest.raises(KeyboardInterrupt):
+        write("chat", events=Interrupted(3))
+    batches.clear()
+    write("chat")
+    assert batches == whole
+
+
 def test_texts_of_another_model_or_options_are_refused(write: Write, tmp_path: Path) -> None:
     write("chat", count=2)
     before = (tmp_path / "own.self.jsonl").read_bytes()
