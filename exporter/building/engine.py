@@ -305,16 +305,21 @@ def require_range(array: Array, dtype: DTypeLike) -> None:
 
 def weight_error(parameter: Parameter, reader: TensorReader, dtype: FloatType) -> CheckpointError:
     """Return the error that names the tensors of ``parameter`` which ``dtype`` can't hold."""
-    peaks = {name: _peak(reader.read(name)) for name in parameter.sources}
+    factors = parameter.factors or (1.0,) * len(parameter.sources)
+    peaks = {
+        name: abs(factor) * _peak(reader.read(name))
+        for name, factor in zip(parameter.sources, factors, strict=True)
+    }
     name, peak = max(peaks.items(), key=lambda item: (not np.isfinite(item[1]), item[1]))
     most = float(ml_dtypes.finfo(np.dtype(dtype)).max)  # type: ignore[no-untyped-call]
     if not np.isfinite(peak) or peak <= most:
         return CheckpointError(name, NOT_FINITE)
+    scaled = ", by the factors of config.json" if parameter.factors else ""
     others = "float32" if dtype == "bfloat16" else "bfloat16 or float32"
     return CheckpointError(
         name,
-        f"has {peak:.6g} as its largest magnitude; allowed: up to {most:.6g}, as {dtype} holds; "
-        f"export with --dtype {others}",
+        f"has {peak:.6g} as its largest magnitude{scaled}; allowed: up to {most:.6g}, as "
+        f"{dtype} holds; export with --dtype {others}",
     )
 
 

@@ -18,6 +18,7 @@ from skipdec.engines.memory import WEIGHTS_ALIGNMENT
 from skipdec.exporter.building.engine import build_engine
 from skipdec.exporter.graphs.dtypes import check_dtypes
 
+FP16 = PrecisionSpec(dtype="float16")
 INT8 = PrecisionSpec(quantize="int8", head_quantize="int8")
 INT4 = PrecisionSpec(quantize="int4", head_quantize="int4", block_size=16, accuracy_level=4)
 
@@ -126,7 +127,7 @@ def test_memory_stays_at_one_weight_and_its_quantised_copy(
 
 
 class Outlier(RandomReader):
-    """Has one value of its own in the second feed-forward product of each layer."""
+    """Has one value of its own in the embeddings and each second feed-forward product."""
 
     def __init__(self, model: ModelSpec, value: float) -> None:
         super().__init__(model)
@@ -134,7 +135,7 @@ class Outlier(RandomReader):
 
     def read(self, name: str) -> Array:
         array = super().read(name)
-        if name.endswith("fc2.weight"):
+        if name.endswith(("fc2.weight", "embed_tokens.weight")):
             array[3, 5] = self._value
         return array
 
@@ -166,3 +167,13 @@ def test_a_weight_beyond_float16_is_named_with_its_magnitude(
     with pytest.raises(CheckpointError) as caught:
         build_engine(graph, kind, 0, model, precision, target, reader, tmp_path)
     assert str(caught.value) == f"decoder.layers.0.fc2.weight | {problem}"
+
+
+def test_a_factor_that_exceeds_float16_is_named_with_the_product(tmp_path: Path) -> None:
+    model, kind, precision = tiny_spec("llama", embedding_multiplier=12.0), EngineKind.EMBED, FP16
+    reader = Outlier(model, 6000)
+    graph = canonical_graph(kind, model, "float16")
+    with pytest.raises(CheckpointError) as caught:
+        build_engine(graph, kind, None, model, precision, "onnxruntime", reader, tmp_path)
+    assert "has 72000 as its largest magnitude, by the factors of config.json" in str(caught.value)
+    assert "export with --dtype bfloat16 or float32" in str(caught.value)
