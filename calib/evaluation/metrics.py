@@ -6,7 +6,6 @@ sums. A bootstrap resample therefore needs only new sums, never new n-grams, eve
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ...engines.documents import read_json
 from ...engines.errors import MissingExtraError, UsageError
 from ...engines.host.installation import install_command
 from .config import MetricOptions
@@ -237,14 +237,12 @@ def _num_layers(model: Path) -> int:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            "--bert-model",
-            f"{path} can't be read ({error}); give the directory of an encoder, e.g. "
-            "roberta-large, as save_pretrained writes it",
-        ) from error
+    document = read_json(
+        path,
+        UsageError,
+        remedy="give --bert-model the directory of an encoder, e.g. roberta-large, as "
+        "save_pretrained writes it",
+    )
     return document if isinstance(document, dict) else {}
 
 

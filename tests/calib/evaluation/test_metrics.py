@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -162,8 +163,12 @@ def test_missing_libraries_are_named_with_the_command(
 def test_bert_f_takes_the_best_reference_of_a_local_model(tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
-    with pytest.raises(UsageError, match=r"config\.json can't be read"):
+    with pytest.raises(UsageError, match=r"config\.json \| can't be read .* give --bert-model"):
         BertF(tmp_path)
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(UsageError, match=r"config\.json \| .*is a pipe"):
+        BertF(tmp_path)
+    (tmp_path / "config.json").unlink()
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     vocabulary = str(tmp_path / "vocab.txt")
