@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...engines.manifest import KERNEL_BLOCK_SIZES
 from ...engines.targets import target_of
 from ...exporter.quantization.linear import LinearBlockQuantizer
 from ...exporter.quantization.quantize import BlockQuantizer, WeightQuantizer
@@ -117,10 +118,11 @@ class Int4Grid:
 
     @property
     def quantizer(self) -> WeightQuantizer:
-        """The exporter's own quantizer, which rounds to nearest."""
+        """What an export quantises with by default, which rounds to nearest."""
         if target_of(self.target).is_compiled:
             return LinearBlockQuantizer(4, self.block_size, "float16")
-        return BlockQuantizer(4, self.block_size)
+        is_packed = self.block_size in KERNEL_BLOCK_SIZES
+        return BlockQuantizer(4, self.block_size, "bfloat16" if is_packed else "float32")
 
     def scales(self, extremes: Tensor) -> Tensor:
         """Return the scales nearest to ``extremes / lowest_code`` that export finds again.

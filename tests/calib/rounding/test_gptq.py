@@ -8,6 +8,9 @@ import torch
 
 from skipdec.calib.rounding.config import GridTarget
 from skipdec.calib.rounding.gptq import Int4Grid, inverse_factor, round_weight
+from skipdec.engines.manifest import EngineKind
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.quantization.packed import weight_quantizer
 
 BOTH = pytest.mark.parametrize("target", ["onnxruntime", "tensorrt"])
 STORED = pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -47,6 +50,16 @@ def test_outputs_err_less_than_to_nearest_where_inputs_are_correlated(
     rounded = round_weight(weight, inputs.T @ inputs, grid, 0.01)
     errors = [float((others @ (each - weight)).norm()) for each in (nearest, rounded)]
     assert errors[1] < 0.6 * errors[0]
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 128])
+def test_nearest_is_what_an_export_makes_of_the_weights_by_default(block_size: int) -> None:
+    weight = normal_weight((128, 40), torch.float32).numpy()
+    config = ExportConfig(model="opt-125m", quantize="int4", block_size=block_size)
+    exported = weight_quantizer(EngineKind.LAYER, config.precision())
+    assert exported is not None
+    nearest = Int4Grid("onnxruntime", block_size, torch.float32).quantizer.dequantized(weight)
+    assert np.array_equal(nearest, exported.dequantized(weight))
 
 
 @BOTH
