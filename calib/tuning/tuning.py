@@ -22,11 +22,11 @@ from .work import FREE_OPTIONS, num_processes
 if TYPE_CHECKING:
     from .subjects import NewDraftLayer, WholeModel
 
-_TITLES = {  # of the stages; one with a number announces as many steps, the others their own
+_TITLES = {  # of the stages, with their steps; "validate" and "train" announce their own
     "load": ("loading", 1),
     "validate": ("held-out loss", None),
     "train": ("tuning", None),
-    "publish": ("writing", 1),
+    "publish": ("writing", None),
 }
 
 

@@ -68,6 +68,7 @@ def test_a_draft_layer_is_tuned_on_texts_that_are_written_once(
     assert report.drafts is not None
     assert report.drafts.tuned is not None
     assert events.counts["writing texts"] == events.totals["writing texts"] == 40
+    assert events.totals["writing"] is None
     assert f"data in {tmp_path / 'tuned.self.jsonl'}, written by" in events.summary
     written = (tmp_path / "tuned.self.jsonl").read_text().splitlines()
     assert len(written) == 40
