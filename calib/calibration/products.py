@@ -117,6 +117,7 @@ class MagnitudeHistogram:
 
     >>> histogram = MagnitudeHistogram()
     >>> histogram.add(np.array([0.5, -2.0, 1.0, 0.0], np.float32))
+    True
     >>> histogram.maximum
     2.0
     """

@@ -128,7 +128,7 @@ class ScheduleSearch:
                 yield point, schedule
 
     def _neighbours_of_front(self) -> list[Point]:
-        """Yield neighbours of all candidates on the front, from promising families first.
+        """Return neighbours of all candidates on the front, from promising families first.
 
         A family is a placement with a warm-up; its promise is its lowest excess so far, and untried
         families come first.

@@ -138,7 +138,7 @@ class SearchSpace:
         self._check_choices()
 
     def points(self) -> list[Point]:
-        """Yield every combination, including those that give no schedule."""
+        """Return every combination, including those that give no schedule."""
         return [
             Point(largest, smallest, warmup, decay, placement, prompt)
             for prompt in self._config.prompts

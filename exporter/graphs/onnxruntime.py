@@ -2,7 +2,7 @@
 
 TensorScatter + Attention → GroupQueryAttention; MatMul nodes → quantised products. In layers of 16
 bits, which run on GPUs, norms are joined with what surrounds them (``residuals``), heads are
-rotated by attention (``rotation``), and products add biases (``feed_forward``). In float32 they
+rotated by attention (``attention``), and products add biases (``feed_forward``). In float32 they
 stay separate: as SkipLayerNormalization they take longer on a CPU (opt-125m, 8 rows: 24 of 290 µs
 per layer).
 

@@ -1,4 +1,4 @@
-"""Quantised weights and their dequantisation, and the exact int8 product.
+"""Quantised weights and their dequantisation.
 
 numpy only, no graph: ``graphs/onnxruntime.py`` builds the nodes that use these tensors, and
 verification recomputes them with these functions.
