@@ -1,37 +1,26 @@
-"""The tuning interface of a model family, and the table of families.
+"""What tuning knows of each model family, and the sizes of new models.
 
-To tune another family that the exporter knows, describe it in ``families`` and add a line in
+To tune another family that the exporter knows, add a model to ``skip_models`` and a line to
 ``TUNING_FAMILIES``. The exporter can't name its training model, as it never imports calib.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from ...engines.checking import ValidatedConfig
 from ...engines.errors import choice, did_you_mean
-from ...engines.importing import load
 from ...exporter.checkpoint.foreign import library_reads
 
 if TYPE_CHECKING:
     from .model import SkipModel
 
-TUNING_FAMILIES: Mapping[str, str] = {
-    "opt": "calib.tuning.families.families:OPT",
-    "llama": "calib.tuning.families.families:LLAMA",
-    "mistral": "calib.tuning.families.families:MISTRAL",
-    "qwen2": "calib.tuning.families.families:QWEN2",
-    "qwen3": "calib.tuning.families.families:QWEN3",
-    "phi3": "calib.tuning.families.families:PHI3",
-    "granite": "calib.tuning.families.families:GRANITE",
-    "smollm3": "calib.tuning.families.families:SMOLLM3",
-    "olmo2": "calib.tuning.families.families:OLMO2",
-}
-"""Where each ``TuningFamily`` is, by the ``model_type`` of Hugging Face's config.json."""
+_FFN_MULTIPLE = 32  # the block of int4 weights
 
 
 class FreshModelConfig(ValidatedConfig):
@@ -76,32 +65,85 @@ class FreshModelConfig(ValidatedConfig):
                 yield f"`{name}` is not a size of {self.family}; allowed: {', '.join(taken)}"
 
 
-class TuningFamily(Protocol):
-    """One model family. Only ``model_class`` may import torch."""
+def _learned_positions(sizes: FreshModelConfig) -> dict[str, Any]:
+    """Return the fields of a pre-norm OPT with tied embeddings, as wide as its layers."""
+    return {
+        "word_embed_proj_dim": sizes.width,
+        "ffn_dim": sizes.ffn or 4 * sizes.width,
+        "dropout": sizes.dropout,
+        "layerdrop": 0.0,
+    }
 
-    @property
-    def adapter_targets(self) -> Sequence[str]:
-        """Modules of a layer that LoRA adapts, by the last parts of their names."""
-        ...
 
-    @property
-    def optional_sizes(self) -> Sequence[str]:
-        """Fields of `FreshModelConfig` that a new model may be given beside those required."""
-        ...
+def _rotary(sizes: FreshModelConfig) -> dict[str, Any]:
+    """Return the fields of a relative of LLaMA with a tied head.
+
+    Without ``ffn``, the feed-forward's three matrices have as many weights as OPT's two: 8/3 of
+    the width, rounded up to a multiple of 32. Width 256 gives 704.
+    """
+    ffn = -(-8 * sizes.width // (3 * _FFN_MULTIPLE)) * _FFN_MULTIPLE
+    return {
+        "num_key_value_heads": sizes.kv_heads or sizes.heads,
+        "head_dim": sizes.head_size,
+        "intermediate_size": sizes.ffn or ffn,
+        "tie_word_embeddings": True,
+    }
+
+
+@dataclass(frozen=True)
+class TuningFamily:
+    """Tunes the models of a family; ``architecture`` is its class in transformers.
+
+    ``adapter_targets``: modules of a layer that LoRA adapts, by the last parts of their names.
+    ``optional_sizes``: fields of `FreshModelConfig` that a new model may be given beside those
+    required. ``fields``: those of config.json that not all families have.
+    """
+
+    architecture: str
+    adapter_targets: Sequence[str] = (
+        *("q_proj", "k_proj", "v_proj", "o_proj"),
+        *("gate_proj", "up_proj", "down_proj"),
+    )
+    optional_sizes: Sequence[str] = ("kv_heads", "head_dim", "ffn", "positions")
+    fields: Callable[[FreshModelConfig], dict[str, Any]] = _rotary
 
     def fresh_config(self, sizes: FreshModelConfig) -> dict[str, Any]:
         """Return config.json of a new model, without its vocabulary and token ids."""
-        ...
+        return {
+            "model_type": sizes.family,
+            "architectures": [self.architecture],
+            "num_hidden_layers": sizes.layers,
+            "hidden_size": sizes.width,
+            "num_attention_heads": sizes.heads,
+            "max_position_embeddings": sizes.positions,
+            **self.fields(sizes),
+        }
 
-    def model_class(self) -> type[SkipModel]:
-        """Return the class of the model to train."""
-        ...
+
+TUNING_FAMILIES: Mapping[str, TuningFamily] = {
+    "opt": TuningFamily(
+        "OPTForCausalLM",
+        adapter_targets=("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+        optional_sizes=("ffn", "positions", "dropout"),
+        fields=_learned_positions,
+    ),
+    "llama": TuningFamily("LlamaForCausalLM"),
+    "mistral": TuningFamily("MistralForCausalLM"),
+    "qwen2": TuningFamily("Qwen2ForCausalLM"),
+    "qwen3": TuningFamily("Qwen3ForCausalLM"),
+    "phi3": TuningFamily(
+        "Phi3ForCausalLM", adapter_targets=("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+    ),
+    "granite": TuningFamily("GraniteForCausalLM"),
+    "smollm3": TuningFamily("SmolLM3ForCausalLM"),
+    "olmo2": TuningFamily("Olmo2ForCausalLM"),
+}
+"""By the ``model_type`` of Hugging Face's config.json."""
 
 
 def tuning_family(model_type: str) -> TuningFamily:
     """Return the family that config.json names. Raises UsageError if it can't be tuned."""
-    family: TuningFamily = load(choice(TUNING_FAMILIES, model_type, "model_type"))
-    return family
+    return choice(TUNING_FAMILIES, model_type, "model_type")
 
 
 def load_skip_model(directory: Path, model_type: str) -> SkipModel:
@@ -109,13 +151,10 @@ def load_skip_model(directory: Path, model_type: str) -> SkipModel:
     import torch
 
     from .model import ATTENTION
+    from .skip_models import MODEL_CLASSES
 
     with library_reads(str(directory), "can't be read by transformers"):
-        model: SkipModel = (
-            tuning_family(model_type)
-            .model_class()
-            .from_pretrained(
-                directory, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True
-            )
+        model: SkipModel = MODEL_CLASSES[model_type].from_pretrained(
+            directory, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True
         )
     return model

@@ -136,9 +136,10 @@ def _draw_weights(family: str, document: dict[str, Any], seed: int) -> SkipModel
     from transformers import set_seed
 
     from .model import ATTENTION
+    from .skip_models import MODEL_CLASSES
 
     set_seed(seed)
-    model_class = tuning_family(family).model_class()
+    model_class = MODEL_CLASSES[family]
     return model_class(model_class.config_class(**document, attn_implementation=ATTENTION))
 
 

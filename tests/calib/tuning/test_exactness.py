@@ -16,9 +16,9 @@ from transformers import AutoConfig, PreTrainedModel
 
 from skipdec import ExitSchedule, Generator
 from skipdec.calib.data.tokenised import TokenisedExample
-from skipdec.calib.tuning.families.models import SkipOPTForCausalLM
 from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.model import SkipModel, active_lengths, attention
+from skipdec.calib.tuning.skip_models import SkipOPTForCausalLM
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.schedule.text import parse_schedule

@@ -14,10 +14,10 @@ from transformers import TrainerState, TrainingArguments
 
 from skipdec import ExitSchedule
 from skipdec.calib.tuning.batches import ExampleDataset, SortedSteps, collate, mean_loss
-from skipdec.calib.tuning.families.models import SkipOPTForCausalLM
 from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.model import IGNORED_LABEL
 from skipdec.calib.tuning.plan import step_schedules
+from skipdec.calib.tuning.skip_models import SkipOPTForCausalLM
 from skipdec.calib.tuning.trainer import SkipTrainer
 from skipdec.runtime.schedule.text import parse_schedule
 

@@ -19,7 +19,7 @@ from transformers import (
 )
 from typing_extensions import override
 
-from ..model import SkipModel
+from .model import SkipModel
 
 
 class SkipOPTForCausalLM(SkipModel, OPTForCausalLM):  # type: ignore[misc]  # transformers is untyped

@@ -1,1 +1,0 @@
-"""The model families that can be tuned: what they are, and the models that skip layers."""
