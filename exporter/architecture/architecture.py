@@ -17,7 +17,7 @@ from typing import Any
 from ...engines.errors import choice
 from ...engines.importing import load
 from ...engines.manifest import EngineKind, FloatType, ModelSpec
-from .decoder import EMBEDDING, HEAD_WEIGHT, Decoder, MigrationSite, Rotation
+from .decoder import Decoder, Rotation
 from .signature import Signature, decoder_signature
 from .weights import Parameter
 
@@ -45,42 +45,11 @@ class Architecture:
     checkpoint does not store, such as rotary frequencies, must have their data. Called with
     input_ids int64 [B, S], it returns an object with ``logits`` [B, S, V]. Its state_dict has a
     checkpoint's names, possibly prefixed by ``model.``.
-
-    ``kind`` is embed, layer or head; ``layer_index`` is given for a layer, None otherwise.
     """
 
     spec_from_config: Callable[[Mapping[str, Any], str, int | None], ModelSpec]
     decoder: Callable[[ModelSpec], Decoder]
     reference_model: Callable[[ModelSpec], Any]
-
-    def parameters(
-        self, kind: EngineKind, model: ModelSpec, layer_index: int | None
-    ) -> tuple[Parameter, ...]:
-        """Return all parameters of one engine, quantised products in execution order."""
-        return self.decoder(model).parameters(kind, layer_index)
-
-    def spare_tensors(self, model: ModelSpec) -> Mapping[str, str | None]:
-        """Return tensors that a checkpoint may have in addition to those of ``parameters``.
-
-        A tied head maps to the tensor that it must equal, buffers of old files to None.
-        """
-        decoder = self.decoder(model)
-        tied = {HEAD_WEIGHT: f"{decoder.prefix}{EMBEDDING}.weight"}
-        buffers: dict[str, str | None] = dict.fromkeys(decoder.buffers)
-        return buffers | (tied if model.tie_word_embeddings else {})
-
-    def signature(self, kind: EngineKind, model: ModelSpec, dtype: FloatType) -> Signature:
-        """Return inputs and outputs of the canonical graph; see ``decoder_signature``."""
-        rotates = isinstance(self.decoder(model).positions, Rotation)
-        return decoder_signature(
-            kind, model, dtype, positions_in_layers=rotates, positions_in_embed=not rotates
-        )
-
-    def migration_sites(
-        self, kind: EngineKind, model: ModelSpec, layer_index: int | None
-    ) -> Mapping[str, MigrationSite]:
-        """Return the site of each quantised product of an engine, by the name of its weight."""
-        return self.decoder(model).sites(kind, layer_index)
 
 
 def family_architecture(model_type: str) -> Architecture:
@@ -94,6 +63,11 @@ def architecture_of(model: ModelSpec) -> Architecture:
     return family_architecture(model.family)
 
 
+def decoder_of(model: ModelSpec) -> Decoder:
+    """Return ``model`` as data."""
+    return architecture_of(model).decoder(model)
+
+
 def engine_parameters(
     kind: EngineKind, model: ModelSpec, layer_index: int | None = None
 ) -> tuple[Parameter, ...]:
@@ -101,7 +75,7 @@ def engine_parameters(
     assert (layer_index is not None) == (kind is EngineKind.LAYER), (kind, layer_index)
     if kind is EngineKind.CANDIDATES:
         return ()
-    return architecture_of(model).parameters(kind, model, layer_index)
+    return decoder_of(model).parameters(kind, layer_index)
 
 
 def quantized_parameters(kind: EngineKind, model: ModelSpec) -> tuple[str, ...]:
@@ -131,7 +105,8 @@ def expected_tensors(model: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 def canonical_signature(kind: EngineKind, model: ModelSpec, dtype: FloatType) -> Signature:
     """Return a canonical graph's signature; ``dtype`` is that of hidden states and KV cache."""
-    return architecture_of(model).signature(kind, model, dtype)
+    rotates = isinstance(decoder_of(model).positions, Rotation)
+    return decoder_signature(kind, model, dtype, rotates=rotates)
 
 
 def short_names() -> tuple[str, ...]:

@@ -7,6 +7,7 @@ graphs; ``sources`` are the checkpoint's modules.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -218,6 +219,16 @@ class Decoder:
             tables.append(table(POSITIONS, self.positions.rows, self.model.hidden_size, ()))
         projection = self.project_in
         return (*tables, *(() if projection is None else projection.parameters(self.prefix)))
+
+    @property
+    def spare_tensors(self) -> Mapping[str, str | None]:
+        """Return tensors that a checkpoint may have in addition to those of ``parameters``.
+
+        A tied head maps to the tensor that it must equal, buffers of old files to None.
+        """
+        tied = {HEAD_WEIGHT: f"{self.prefix}{EMBEDDING}.weight"}
+        buffers: dict[str, str | None] = dict.fromkeys(self.buffers)
+        return buffers | (tied if self.model.tie_word_embeddings else {})
 
     def sites(self, kind: EngineKind, layer_index: int | None) -> dict[str, MigrationSite]:
         """Return the site of each quantised product, by the name of its weight.

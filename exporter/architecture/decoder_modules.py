@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ...engines.manifest import NUM_JOINED, EngineKind, ModelSpec
 from . import decoder as data
-from .architecture import architecture_of
+from .architecture import decoder_of
 from .modules import CachedAttention, Candidates, Projection, Table, cached_attention
 
 
@@ -278,7 +278,7 @@ def _module(
         return Candidates(model)
     if kind in NUM_JOINED:
         return DecoderJoin(data.Join.of(kind, model), dtype)
-    decoder = architecture_of(model).decoder(model)
+    decoder = decoder_of(model)
     if kind is EngineKind.EMBED:
         return DecoderEmbedding(decoder, dtype)
     if kind is EngineKind.HEAD:

@@ -34,14 +34,13 @@ def decoder_signature(
     model: ModelSpec,
     dtype: FloatType,
     *,
-    positions_in_layers: bool = False,
-    positions_in_embed: bool = True,
+    rotates: bool,
 ) -> Signature:
     """Return the signature of a conventional decoder family.
 
-    ``dtype`` is that of hidden states and KV cache. ``positions_in_layers``: layers also take
-    position_ids, as rotary embeddings require. TensorRT refuses graphs with unused inputs, so a
-    family that embeds no positions sets ``positions_in_embed`` to false.
+    ``dtype`` is that of hidden states and KV cache. ``rotates``: position_ids are inputs of the
+    layers, as rotary embeddings require, and not of the embedding: TensorRT refuses graphs with
+    unused inputs.
     """
     positions = (tensor_spec(TensorRole.POSITION_IDS, "int64", "B", "S"),)
     role = TensorRole
@@ -52,7 +51,7 @@ def decoder_signature(
             return Signature(
                 inputs=(
                     tensor_spec(role.INPUT_IDS, "int64", "B", "S"),
-                    *(positions if positions_in_embed else ()),
+                    *(() if rotates else positions),
                 ),
                 outputs=(hidden_states_out,),
             )
@@ -65,7 +64,7 @@ def decoder_signature(
                     tensor_spec(role.PAST_VALUE, dtype, *cache),
                     tensor_spec(role.WRITE_INDICES, "int64", "B"),
                     tensor_spec(role.ATTENTION_MASK, "bool", "B", 1, "S", "T"),
-                    *(positions if positions_in_layers else ()),
+                    *(positions if rotates else ()),
                 ),
                 outputs=(
                     hidden_states_out,

@@ -13,7 +13,7 @@ from ...engines.errors import CheckpointError, ScheduleError
 from ...engines.manifest import EARLY_EXIT, TUNED_SCHEDULE, ModelSpec, json_digest
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
-from ..architecture.architecture import architecture_of, expected_tensors, family_config, hub_id
+from ..architecture.architecture import decoder_of, expected_tensors, family_config, hub_id
 from ..architecture.model_config import model_spec
 from ..config import CheckpointSource, LoadFormat
 from .chat import CheckpointChat, read_chat, template_file
@@ -300,7 +300,7 @@ def _canonical(
 
 def _tensor_problems(reader: CheckpointReader, model: ModelSpec) -> list[str]:
     expected = expected_tensors(model)
-    spare = architecture_of(model).spare_tensors(model)
+    spare = decoder_of(model).spare_tensors
     names = frozenset(name for name in reader.names() if not name.startswith(_VALUE_HEAD))
     if prefix := _common_prefix(names, expected):
         return [

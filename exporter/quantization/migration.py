@@ -2,7 +2,7 @@
 
 For a product x @ W and a factor s per input channel, (x / s) @ (diag(s) W) is the same product.
 Instead of x, the tensors that produce x are divided by s, so nothing remains to be done at run
-time. The family names these tensors: ``Architecture.migration_sites``.
+time. The family names these tensors: ``Decoder.sites``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import Field
 from ...engines.checking import FrozenModel
 from ...engines.manifest import EngineKind, ModelSpec, json_digest
 from ...engines.memory import Array
-from ..architecture.architecture import architecture_of, engine_parameters
+from ..architecture.architecture import decoder_of, engine_parameters
 from ..architecture.weights import TensorReader, engine_name
 
 MIGRATION = "migration"  # key in a manifest's ``source`` of the factors' digest
@@ -69,7 +69,7 @@ def migrated_reader(
     if not factors:
         return reader
     parameters = {each.name: each for each in engine_parameters(kind, model, layer_index)}
-    sites = architecture_of(model).migration_sites(kind, model, layer_index)
+    sites = decoder_of(model).sites(kind, layer_index)
     scales: dict[str, _Scales] = {}
     for product, values in factors.items():
         for source in parameters[product].sources:
@@ -82,7 +82,7 @@ def migrated_reader(
 def fixed_inputs(kind: EngineKind, model: ModelSpec) -> dict[str, str]:
     """Return the products of an engine of ``kind`` that no factor fits, with the reason."""
     layer_index = 0 if kind is EngineKind.LAYER else None
-    sites = architecture_of(model).migration_sites(kind, model, layer_index)
+    sites = decoder_of(model).sites(kind, layer_index)
     return {product: site.fixed for product, site in sites.items() if site.fixed is not None}
 
 

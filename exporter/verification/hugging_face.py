@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...engines.manifest import FloatType, ModelSpec
-from ..architecture.architecture import architecture_of
+from ..architecture.architecture import architecture_of, decoder_of
 from ..architecture.weights import TensorReader
 
 ReadTensor = Callable[[str], Tensor]
@@ -96,7 +96,7 @@ def pad_right(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
 
 def _weights(model: ModelSpec, dtype: FloatType, reader: TensorReader) -> ReadTensor:
     """Return a function from a parameter's name in transformers to its float32 weights."""
-    spare = architecture_of(model).spare_tensors(model)
+    spare = decoder_of(model).spare_tensors
 
     def read(name: str) -> Tensor:
         canonical = name.removeprefix("model.")
