@@ -19,7 +19,7 @@ import onnx_ir as ir
 from ...engines.errors import UnsupportedModelError
 from ...engines.kernels.library import DOMAIN
 from ..quantization.packed import PackedQuantizer
-from .lowering import consumer, initializer, only_use, replace_value
+from .lowering import consumer, only_use, quantized_weight, replace_value
 
 ACTIVATIONS = ("", "Relu", "Gelu")  # by the attribute's value
 ACTIVATION = "activation"
@@ -47,26 +47,16 @@ def fuse_product(graph: ir.Graph, product: ir.Node, quantizer: PackedQuantizer) 
     Raises UnsupportedModelError for a gated ``quantizer`` if no gate follows the product. It can't
     stay plain: readers of a bundle take the weight's layout from the parameter, not from the graph.
     """
-    inputs, weight = product.inputs
-    assert weight is not None
-    assert weight.name is not None
-    assert weight.shape is not None
-    in_size, out_size = (int(size) for size in weight.shape.numpy())
-    shape = (in_size, out_size)
-    tensors = [
-        initializer(graph, f"{weight.name}.{suffix}", dtype, size)
-        for suffix, (dtype, size) in quantizer.layout(shape).items()
-    ]
     chain = (_gated_chain if quantizer.is_gated else _chain)(graph, product)
-    operands = [inputs, *tensors, chain.bias, chain.residual]
+    weight, shape, tensors = quantized_weight(graph, product, quantizer)
+    operands = [product.inputs[0], *tensors.values(), chain.bias, chain.residual]
     while operands[-1] is None:
         operands.pop()
     attributes = quantizer.attributes(shape) | {ACTIVATION: chain.activation}
-    node = ir.node(quantizer.operator, operands, attributes, domain=DOMAIN, name=weight.name)
+    node = ir.node(quantizer.operator, operands, attributes, domain=DOMAIN, name=weight)
     graph.insert_before(chain.last, node)
     replace_value(chain.last.outputs[0], node.outputs[0])
     graph.remove(reversed(chain.nodes), safe=True)
-    del graph.initializers[weight.name]
 
 
 def _chain(graph: ir.Graph, product: ir.Node) -> _Chain:

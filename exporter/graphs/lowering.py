@@ -102,6 +102,26 @@ def constant(graph: ir.Graph, name: str, value: np.generic | np.ndarray) -> ir.V
     return graph.initializers[name]
 
 
+def quantized_weight(
+    graph: ir.Graph, product: ir.Node, quantizer: WeightQuantizer
+) -> tuple[str, tuple[int, int], dict[str, ir.Value]]:
+    """Replace the weight [K, N] of ``product``, a MatMul, by the quantiser's tensors without data.
+
+    Returns its name and shape, and the new initialisers; ``product`` does not read them yet.
+    """
+    weight = product.inputs[1]
+    assert weight is not None
+    assert weight.name is not None
+    assert weight.shape is not None
+    in_size, out_size = (int(size) for size in weight.shape.numpy())
+    tensors = {
+        suffix: initializer(graph, f"{weight.name}.{suffix}", dtype, size)
+        for suffix, (dtype, size) in quantizer.layout((in_size, out_size)).items()
+    }
+    del graph.initializers[weight.name]
+    return weight.name, (in_size, out_size), tensors
+
+
 def replace_value(old: ir.Value, new: ir.Value) -> None:
     """Replace ``old`` by ``new``, with its name, type and shape, also as a graph output."""
     new.type, new.shape = old.type, old.shape

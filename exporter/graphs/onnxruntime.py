@@ -45,8 +45,8 @@ from .lowering import (
     CONTRIB_DOMAIN,
     LoweredEngine,
     constant,
-    initializer,
     products_by_weight,
+    quantized_weight,
     replace_value,
 )
 from .residuals import join_residuals, narrow_norms
@@ -131,44 +131,22 @@ class ProductWriter:
 
     def replace(self, product: ir.Node, quantizer: WeightQuantizer) -> None:
         """Replace ``product``, a MatMul whose second input is a weight's initialiser."""
-        inputs, weight = product.inputs
+        inputs = product.inputs[0]
         assert inputs is not None
-        assert weight is not None
-        assert weight.name is not None
-        assert weight.shape is not None
-        in_size, out_size = (int(size) for size in weight.shape.numpy())
         # MatMulNBits takes float16 itself, if its scales are float16
         is_cast = inputs.dtype == ir.DataType.FLOAT16 and not isinstance(quantizer, BlockQuantizer)
         self._position = product
         if is_cast:
             inputs = self._node("Cast", [inputs], to=ir.DataType.FLOAT)
-        result = self.write(product, inputs, weight.name, (in_size, out_size), quantizer)
+        _, shape, weight = quantized_weight(self.graph, product, quantizer)
+        if isinstance(quantizer, BlockQuantizer):
+            result = self._block_product(inputs, weight, quantizer, shape)
+        else:
+            result = self._integer_product(inputs, weight, shape[0])
         if is_cast:
             result = self._node("Cast", [result], to=ir.DataType.FLOAT16)
         replace_value(product.outputs[0], result)
         self.graph.remove(product, safe=True)
-        del self.graph.initializers[weight.name]
-
-    def write(
-        self,
-        position: ir.Node,
-        inputs: ir.Value,
-        weight: str,
-        shape: tuple[int, int],
-        quantizer: WeightQuantizer,
-    ) -> ir.Value:
-        """Insert the product of ``inputs`` and the ``weight`` [K, N] before ``position``.
-
-        Returns its result; the weight's tensors are initialisers without data.
-        """
-        self._position = position
-        tensors = {
-            suffix: initializer(self.graph, f"{weight}.{suffix}", dtype, size)
-            for suffix, (dtype, size) in quantizer.layout(shape).items()
-        }
-        if isinstance(quantizer, BlockQuantizer):
-            return self._block_product(inputs, tensors, quantizer, shape)
-        return self._integer_product(inputs, tensors, shape[0])
 
     def _block_product(
         self,

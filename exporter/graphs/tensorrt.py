@@ -31,7 +31,14 @@ from ..quantization.linear import (
 )
 from ..quantization.quantize import WeightQuantizer, quantization
 from ..quantization.ranges import Ranges, quantizes_activations
-from .lowering import LoweredEngine, initializer, products_by_weight, the_node
+from .lowering import (
+    LoweredEngine,
+    constant,
+    initializer,
+    products_by_weight,
+    quantized_weight,
+    the_node,
+)
 
 EXPECTED_LAYERS = {
     EngineKind.LAYER: {"KV_CACHE_UPDATE": 2, "ATTENTION_INPUT": 1},
@@ -193,24 +200,15 @@ def _quantize_products(
 
 def _dequantize_weight(graph: ir.Graph, product: ir.Node, quantizer: WeightQuantizer) -> None:
     """Replace MatMul(x, w) by MatMul(x, DequantizeLinear(codes of w, scales))."""
-    weight = product.inputs[1]
-    assert weight is not None
-    assert weight.name is not None
-    assert weight.shape is not None
-    in_size, out_size = (int(size) for size in weight.shape.numpy())
-    tensors = [
-        initializer(graph, f"{weight.name}.{suffix}", dtype, shape)
-        for suffix, (dtype, shape) in quantizer.layout((in_size, out_size)).items()
-    ]
+    _, _, tensors = quantized_weight(graph, product, quantizer)
     attributes = {}
     if isinstance(quantizer, LinearChannelQuantizer):
         attributes = {"axis": 1}
     elif isinstance(quantizer, LinearBlockQuantizer):
         attributes = {"axis": 0, "block_size": quantizer.block_size}
-    node = ir.node("DequantizeLinear", tensors, attributes)
+    node = ir.node("DequantizeLinear", [*tensors.values()], attributes)
     graph.insert_before(product, node)
     product.replace_input_with(1, node.outputs[0])
-    del graph.initializers[weight.name]
 
 
 def _quantize_activation(
@@ -219,11 +217,8 @@ def _quantize_activation(
     """Quantise x of MatMul(x, w) with one scale, by QuantizeLinear and DequantizeLinear."""
     scale = initializer(graph, f"{weight}.{_ACTIVATION_SCALE}", precision.dtype, ())
     code = ir.DataType.FLOAT8E4M3FN if choice == "fp8" else ir.DataType.INT8
-    zero_name = "activation_zero_point"
-    if zero_name not in graph.initializers:  # its dtype determines that of the codes
-        zero = ir.tensor(np.zeros((), code.numpy()), name=zero_name)
-        graph.register_initializer(ir.val(zero_name, const_value=zero))
-    zero_point = graph.initializers[zero_name]
+    # Its dtype determines that of the codes.
+    zero_point = constant(graph, "activation_zero_point", np.zeros((), code.numpy()))
     quantize = ir.node("QuantizeLinear", [product.inputs[0], scale, zero_point])
     dequantize = ir.node("DequantizeLinear", [quantize.outputs[0], scale, zero_point])
     graph.insert_before(product, [quantize, dequantize])
