@@ -78,14 +78,17 @@ def engine_parameters(
     return decoder_of(model).parameters(kind, layer_index)
 
 
+def kind_parameters(kind: EngineKind, model: ModelSpec) -> tuple[Parameter, ...]:
+    """Return the parameters of an engine of ``kind``: for layers, those of the first."""
+    return engine_parameters(kind, model, 0 if kind is EngineKind.LAYER else None)
+
+
 def quantized_parameters(kind: EngineKind, model: ModelSpec) -> tuple[str, ...]:
     """Return the weights of an engine's products that may be quantised, in execution order.
 
     All layers use the same names.
     """
-    layer_index = 0 if kind is EngineKind.LAYER else None
-    parameters = engine_parameters(kind, model, layer_index)
-    return tuple(parameter.name for parameter in parameters if parameter.is_product)
+    return tuple(each.name for each in kind_parameters(kind, model) if each.is_product)
 
 
 def expected_tensors(model: ModelSpec) -> dict[str, tuple[int, ...]]:

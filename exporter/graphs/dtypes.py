@@ -7,10 +7,8 @@ from collections.abc import Iterable
 import onnx
 
 from ...engines.errors import VerificationError
-from ...engines.manifest import EngineKind, EngineSpec, ModelSpec, PrecisionSpec
-from ...engines.targets import target_of
-from ..architecture.architecture import engine_parameters
-from ..quantization.quantize import quantizer_of
+from ...engines.manifest import EngineSpec, ModelSpec, PrecisionSpec
+from ..quantization.quantize import stored_layout
 
 
 def check_dtypes(
@@ -26,10 +24,11 @@ def check_dtypes(
     determines the form of quantised weights. Raises VerificationError naming every tensor that is
     missing, unexpected or of another dtype.
     """
+    weights = stored_layout(spec.kind, model, precision, target)
     wanted = {
         **{f"input {tensor.name}": str(tensor.dtype) for tensor in spec.inputs},
         **{f"output {tensor.name}": str(tensor.dtype) for tensor in spec.outputs},
-        **_weight_dtypes(spec.kind, model, precision, target),
+        **{f"weight {name}": dtype for name, (dtype, _) in weights.items()},
     }
     seen = {
         **{f"input {value.name}": _value_dtype(value) for value in graph.input},
@@ -43,26 +42,6 @@ def check_dtypes(
     ]
     if problems:
         raise VerificationError(f"engine {spec.name}", *problems)
-
-
-def _weight_dtypes(
-    kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, target: str
-) -> dict[str, str]:
-    quantizer = quantizer_of(target, kind, precision)
-    layer_index = 0 if kind is EngineKind.LAYER else None  # dtypes are the same for all layers
-    dtypes: dict[str, str] = {}
-    for parameter in engine_parameters(kind, model, layer_index):
-        name = f"weight {parameter.name}"
-        if quantizer is not None and parameter.is_product:
-            in_size, out_size = parameter.shape
-            for suffix, (dtype, _) in (
-                quantizer.fitting(parameter).layout((in_size, out_size)).items()
-            ):
-                dtypes[f"{name}.{suffix}"] = dtype
-        else:
-            is_wide = target_of(target).has_float32_activations
-            dtypes[name] = parameter.float_dtype(precision, is_wide)
-    return dtypes
 
 
 def _value_dtype(value: onnx.ValueInfoProto) -> str:

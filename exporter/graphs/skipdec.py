@@ -25,7 +25,7 @@ from ...engines.manifest import (
     TensorSpec,
     kv_width,
 )
-from ..architecture.architecture import canonical_signature, engine_parameters
+from ..architecture.architecture import canonical_signature, kind_parameters
 from ..architecture.signature import Signature
 from ..quantization.packed import PackedQuantizer, weight_quantizer
 from ..quantization.quantize import WeightQuantizer
@@ -76,8 +76,7 @@ def lower(
     if isinstance(quantizer, PackedQuantizer):
         products = products_by_weight(lowered.graph)
         quantizers: dict[str, WeightQuantizer] = {}
-        layer_index = 0 if kind is EngineKind.LAYER else None
-        for parameter in engine_parameters(kind, model, layer_index):
+        for parameter in kind_parameters(kind, model):
             if not parameter.is_product:
                 continue
             fitting = quantizer.fitting(parameter)
@@ -145,8 +144,7 @@ def _narrow_matrices(
     kind: EngineKind, model: ModelSpec, precision: PrecisionSpec
 ) -> Iterator[tuple[str, FloatType]]:
     """Yield names and types of 16-bit matrices that no packed product uses: tables, projections."""
-    layer_index = 0 if kind is EngineKind.LAYER else None
-    for parameter in engine_parameters(kind, model, layer_index):
+    for parameter in kind_parameters(kind, model):
         dtype = parameter.float_dtype(precision, True)
         if not parameter.is_product and dtype != "float32":
             yield parameter.name, dtype

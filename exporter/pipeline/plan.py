@@ -25,13 +25,12 @@ from ...engines.manifest import (
     kv_width,
 )
 from ...engines.memory import ITEM_BYTES, WEIGHTS_ALIGNMENT
-from ...engines.targets import target_of
 from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import engine_parameters
 from ..architecture.weights import engine_name
 from ..checkpoint.chat import CheckpointChat
 from ..checkpoint.draft_layer import TrainedDraftLayer
-from ..quantization.quantize import quantizer_of
+from ..quantization.quantize import stored_layout
 from ..quantization_config import DEFAULT_TARGET, QuantizationConfig
 from ..verification.report import VerificationRequest
 from .report import Stages
@@ -260,16 +259,8 @@ def planned_engines(
 
 
 def _planned_size(kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, form: str) -> int:
-    quantizer = quantizer_of(form, kind, precision)
     size = _GRAPH_BYTES
-    for parameter in engine_parameters(kind, model, 0 if kind is EngineKind.LAYER else None):
-        is_wide = target_of(form).has_float32_activations
-        dtype: str = parameter.float_dtype(precision, is_wide)
-        stored: dict[str, tuple[str, tuple[int, ...]]] = {"": (dtype, parameter.shape)}
-        if quantizer is not None and parameter.is_product:
-            in_size, out_size = parameter.shape
-            stored = quantizer.fitting(parameter).layout((in_size, out_size))
-        for dtype, shape in stored.values():
-            nbytes = -(-math.prod(shape) * _ITEM_BITS[dtype] // 8)
-            size += -(-nbytes // WEIGHTS_ALIGNMENT) * WEIGHTS_ALIGNMENT
+    for dtype, shape in stored_layout(kind, model, precision, form).values():
+        nbytes = -(-math.prod(shape) * _ITEM_BITS[dtype] // 8)
+        size += -(-nbytes // WEIGHTS_ALIGNMENT) * WEIGHTS_ALIGNMENT
     return size

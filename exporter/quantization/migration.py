@@ -81,8 +81,7 @@ def migrated_reader(
 
 def fixed_inputs(kind: EngineKind, model: ModelSpec) -> dict[str, str]:
     """Return the products of an engine of ``kind`` that no factor fits, with the reason."""
-    layer_index = 0 if kind is EngineKind.LAYER else None
-    sites = decoder_of(model).sites(kind, layer_index)
+    sites = decoder_of(model).sites(kind, 0 if kind is EngineKind.LAYER else None)
     return {product: site.fixed for product, site in sites.items() if site.fixed is not None}
 
 

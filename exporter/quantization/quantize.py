@@ -17,9 +17,17 @@ from typing_extensions import override
 
 from ...engines.errors import NotFiniteError, UsageError
 from ...engines.importing import load
-from ...engines.manifest import NUM_JOINED, EngineKind, FloatType, PrecisionSpec, Quantization
+from ...engines.manifest import (
+    NUM_JOINED,
+    EngineKind,
+    FloatType,
+    ModelSpec,
+    PrecisionSpec,
+    Quantization,
+)
 from ...engines.memory import Array
 from ...engines.targets import target_of
+from ..architecture.architecture import kind_parameters
 
 if TYPE_CHECKING:
     from ..architecture.weights import Parameter
@@ -165,6 +173,23 @@ def quantizer_of(target: str, kind: EngineKind, precision: PrecisionSpec) -> Wei
     """Return the quantiser of weights in engines of ``kind`` for ``target``, if any."""
     quantizer: WeightQuantizer | None = load(target_of(target).quantizer)(kind, precision)
     return quantizer
+
+
+def stored_layout(
+    kind: EngineKind, model: ModelSpec, precision: PrecisionSpec, form: str
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return dtype and shape of every weight in the graph of an engine of ``kind``, by name."""
+    quantizer, target = quantizer_of(form, kind, precision), target_of(form)
+    stored: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for parameter in kind_parameters(kind, model):
+        if quantizer is not None and parameter.is_product:
+            in_size, out_size = parameter.shape
+            layout = quantizer.fitting(parameter).layout((in_size, out_size))
+            stored |= {f"{parameter.name}.{suffix}": each for suffix, each in layout.items()}
+        else:
+            dtype = parameter.float_dtype(precision, target.has_float32_activations)
+            stored[parameter.name] = dtype, parameter.shape
+    return stored
 
 
 def weight_quantizer(kind: EngineKind, precision: PrecisionSpec) -> WeightQuantizer | None:

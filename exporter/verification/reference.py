@@ -15,7 +15,7 @@ from ...engines.targets import target_of
 from ..architecture.architecture import engine_parameters
 from ..architecture.decoder_modules import engine_module
 from ..architecture.modules import Projection
-from ..architecture.weights import Parameter, TensorReader, engine_name
+from ..architecture.weights import TensorReader, engine_name
 from ..quantization.migration import Migration, migrated_reader
 from ..quantization.packed import PackedChannelQuantizer, PackedQuantizer
 from ..quantization.quantize import (
@@ -97,21 +97,6 @@ class Reference:
         """Return the quantiser of products in an engine of ``kind``, if any."""
         return quantizer_of(self.form, kind, self.precision)
 
-    def stored_tensors(
-        self, parameter: Parameter, kind: EngineKind, reader: TensorReader
-    ) -> dict[str, Array]:
-        """Return the tensors that an engine's graph stores for ``parameter``, by name."""
-        weight = parameter.load(reader)
-        quantizer = self.quantizer(kind)
-        if quantizer is not None and parameter.is_product:
-            if target_of(self.form).is_compiled:
-                weight = weight.astype(self.precision.dtype)
-            tensors = quantizer.fitting(parameter).encode(weight)
-            return {f"{parameter.name}.{suffix}": each for suffix, each in tensors.items()}
-        is_wide = target_of(self.form).has_float32_activations
-        dtype = parameter.float_dtype(self.precision, is_wide)
-        return {parameter.name: np.array(weight, dtype, order="C")}
-
 
 class ReferenceBuilder:
     """Fills one engine's module and yields each tensor meanwhile, so it is built only once."""
@@ -121,7 +106,6 @@ class ReferenceBuilder:
         self.module = engine_module(kind, reference.model)
         self._reference = reference
         self._reader = reference.reader(kind, layer_index)
-        self._kind = kind
         self._parameters = engine_parameters(kind, reference.model, layer_index)
 
     def tensors(self) -> Iterator[tuple[str, Array]]:
@@ -129,16 +113,22 @@ class ReferenceBuilder:
 
         Once exhausted, ``module`` is ready.
         """
+        precision, target = self._reference.precision, target_of(self._reference.form)
         integers: dict[str, dict[str, Array]] = {}
         for parameter in self._parameters:
-            stored = self._reference.stored_tensors(parameter, self._kind, self._reader)
-            yield from stored.items()
-            if parameter.name in stored:
-                self._set(parameter.name, stored[parameter.name])
+            array = parameter.load(self._reader)
+            if self._quantizer is None or not parameter.is_product:
+                dtype = parameter.float_dtype(precision, target.has_float32_activations)
+                array = np.array(array, dtype, order="C")
+                yield parameter.name, array
+                self._set(parameter.name, array)
                 continue
-            assert self._quantizer is not None
+            if target.is_compiled:
+                array = array.astype(precision.dtype)
             quantizer = self._quantizer.fitting(parameter)
-            tensors = {name.rpartition(".")[2]: array for name, array in stored.items()}
+            tensors = quantizer.encode(array)
+            del array
+            yield from ((f"{parameter.name}.{suffix}", each) for suffix, each in tensors.items())
             in_size, out_size = parameter.shape
             if isinstance(quantizer, PackedChannelQuantizer):
                 tensors = quantizer.unpack(tensors, (in_size, out_size))
