@@ -14,8 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))
 from harness import tiny_bundle
@@ -23,7 +21,6 @@ from harness import tiny_bundle
 import skipdec
 from libskipdec.token_files import KINDS, tokenizer_file
 
-ROOT = Path(__file__).parents[2]
 SCHEDULES = ("full", "2x:horizon=64", "linear:max=4,min=2,warmup=1,horizon=17", "2x:prompt=decay")
 
 
@@ -37,9 +34,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         for quantize in ("none", "int8"):
             _keep(tiny_bundle(Path(work, quantize), quantize=quantize), directory, quantize)
-    for vocab_size in (300, 1000):
-        trained = _trained_tokenizer(vocab_size)
-        trained.save(str(directory / "tokenizer" / f"merges{vocab_size}.json"), pretty=False)
+    large = tokenizer_file("opt_like", directory / "tokenizer", vocab_size=1000)
+    large.rename(large.with_name("merges1000.json"))
     for kind in KINDS:
         tokenizer_file(kind, directory / "tokenizer", vocab_size=400)
 
@@ -50,25 +46,6 @@ def _keep(bundle: Path, directory: Path, name: str) -> None:
     for index, text in enumerate(SCHEDULES):
         skipdec.write_schedule(bundle, text, horizon=40)
         shutil.copy(bundle / "schedule.json", directory / "schedule" / f"{name}{index}.json")
-
-
-def _trained_tokenizer(vocab_size: int) -> Tokenizer:
-    """Return a byte-level BPE like OPT's, with merges trained on this repository's texts."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train([str(ROOT / "README.md")], trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="</s> $A", special_tokens=[("</s>", 2)]
-    )
-    return tokenizer
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.cpu.paired import Variant
-from benchmarks.process import run_measured, skipdec_command
+from benchmarks.process import run_command, skipdec_command
 from skipdec import Generator
 
 # Export options by the end of a bundle's name. int8 and int4 have float16 caches.
@@ -39,7 +39,7 @@ class Bundles:
         """Return ``work/MODEL-KIND``, exported if missing; ``kind`` is one of ``_OPTIONS``."""
         bundle = self.work / f"{model}-{kind}"
         if not bundle.exists():
-            run_measured(export_command(model, _OPTIONS[kind], bundle))
+            run_command(export_command(model, _OPTIONS[kind], bundle))
         return bundle
 
     def variant(

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.cpu import restaurants
 from benchmarks.cpu.bundles import Bundles
 from benchmarks.cpu.paired import paired_calls, paired_steps
-from benchmarks.process import run_measured, skipdec_command
+from benchmarks.process import run_command, skipdec_command
 from benchmarks.record import ROOT, Record
 from skipdec import use_shared_thread_pool
 from skipdec.engines.host.console import markdown_table
@@ -76,7 +76,7 @@ def schedules(bundles: Bundles) -> dict[str, Any]:
         options = [f"--schedule={text}" for text in ("full", "2x", "4x")]
         options += [f"--threads={bundles.threads}", "--batch-sizes=1,8", "--json"]
         command = skipdec_command("bench", str(bundles.path(MODEL, kind)), *options)
-        found[f"{MODEL} {kind}"] = json.loads(run_measured(command).stdout)
+        found[f"{MODEL} {kind}"] = json.loads(run_command(command))
     return {"bench": found}
 
 
