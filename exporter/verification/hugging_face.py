@@ -61,25 +61,44 @@ def hugging_face_texts(
 
     A text ends with an end of text, after ``max_tokens``, or once ``is_spent`` returns True.
     """
-    from transformers import StoppingCriteria, StoppingCriteriaList
+    reference = hugging_face_model(model, dtype, reader)
+    return written_greedily(reference, rows, max_tokens, model.end_token_ids, is_spent)
+
+
+def written_greedily(
+    model: Any,  # noqa: ANN401  (transformers is untyped)
+    rows: Sequence[Sequence[int]],
+    max_tokens: int,
+    ends: Sequence[int],
+    is_spent: Callable[[], bool] = lambda: False,
+) -> list[list[int]]:
+    """Return what a model of transformers writes greedily after each row, in one batch.
+
+    A text ends with one of ``ends``, after ``max_tokens``, or once ``is_spent`` returns True.
+    """
+    from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
     class Spent(StoppingCriteria):  # type: ignore[misc]  # transformers' torch is untyped here
         def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:
-            return torch.full((len(input_ids),), is_spent(), dtype=torch.bool)
+            return torch.full((len(input_ids),), is_spent(), device=input_ids.device)
 
     longest = max(map(len, rows))
-    pad = model.end_token_ids[0] if model.end_token_ids else 0
+    pad = ends[0] if ends else 0
     padding = [longest - len(row) for row in rows]
-    written = hugging_face_model(model, dtype, reader).generate(
-        torch.tensor([[pad] * gap + list(row) for gap, row in zip(padding, rows, strict=True)]),
-        attention_mask=torch.tensor([[0] * gap + [1] * (longest - gap) for gap in padding]),
-        max_new_tokens=max_tokens,
-        do_sample=False,
-        pad_token_id=pad,
-        eos_token_id=list(model.end_token_ids) or None,
+    padded = [[pad] * gap + list(row) for gap, row in zip(padding, rows, strict=True)]
+    mask = [[0] * gap + [1] * (longest - gap) for gap in padding]
+    written = model.generate(
+        torch.tensor(padded, device=model.device),
+        attention_mask=torch.tensor(mask, device=model.device),
+        generation_config=GenerationConfig(
+            do_sample=False,
+            max_new_tokens=max_tokens,
+            eos_token_id=list(ends) or None,
+            pad_token_id=pad,
+        ),
         stopping_criteria=StoppingCriteriaList([Spent()]),
     )
-    return [_until_end(text.tolist(), model.end_token_ids) for text in written[:, longest:]]
+    return [_until_end(text.tolist(), ends) for text in written[:, longest:]]
 
 
 def _until_end(token_ids: list[int], ends: Sequence[int]) -> list[int]:

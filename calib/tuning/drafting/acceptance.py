@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import GenerationConfig
 
+from ....exporter.verification.hugging_face import written_greedily
 from ...data.tokenised import TokenisedExample
 from ..batches import ExampleDataset, collate
 from ..draft import SPAN, DraftSpans
@@ -133,35 +133,8 @@ def _written(
     for first in range(0, len(ordered), size):
         batch = ordered[first : first + size]
         room = min(MAX_TOKENS, longest - len(batch[-1]))
-        texts = _greedy(model, batch, room, ends)
+        texts = written_greedily(model.plain(), batch, room, ends)
         yield [
-            TokenisedExample(prompt, text, "") for prompt, text in zip(batch, texts, strict=True)
+            TokenisedExample(prompt, tuple(text), "")
+            for prompt, text in zip(batch, texts, strict=True)
         ]
-
-
-def _greedy(
-    model: SkipModel, prompts: Sequence[tuple[int, ...]], max_tokens: int, ends: Sequence[int]
-) -> list[tuple[int, ...]]:
-    """Return the greedy completions of a batch, each up to an end of text, inclusive."""
-    end = ends[0]
-    width = max(map(len, prompts))
-    padded = [[end] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-    ids = torch.tensor(padded, device=model.device)  # [B, P]
-    lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
-    mask = torch.arange(width, device=model.device) >= width - lengths[:, None]  # [B, P]
-    settings = GenerationConfig(
-        do_sample=False,
-        max_new_tokens=max_tokens,
-        eos_token_id=list(ends),
-        pad_token_id=end,
-        use_cache=True,
-    )
-    written = model.plain().generate(ids, attention_mask=mask.long(), generation_config=settings)
-    rows = written[:, width:].tolist()
-    return [tuple(_up_to_end(row, ends)) for row in rows]
-
-
-def _up_to_end(row: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
-    """Return the tokens up to the first end of text, inclusive; all if there is none."""
-    first = next((index for index, token in enumerate(row) if token in ends), len(row))
-    return row[: first + 1]
