@@ -51,6 +51,15 @@ def read_json(
     return parse_json(content, raises, subject=subject, remedy=remedy)
 
 
+def read_object(path: Path, raises: type[SkipDecError], *, remedy: str = "") -> dict[str, Any]:
+    """Return the object in the JSON file ``path``; problems are raised as by ``read_json``."""
+    document = read_json(path, raises, remedy=remedy)
+    if not isinstance(document, dict):
+        problem = f"is a JSON {type(document).__name__}; expected an object"
+        raise raises(str(path), _advised(problem, remedy))
+    return document
+
+
 def read_file(
     path: Path,
     raises: type[SkipDecError],

@@ -10,13 +10,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ...engines.documents import read_json
+from ...engines.documents import read_object
 from ...engines.errors import MissingExtraError, UsageError
 from ...engines.host.installation import install_command
 from .config import MetricOptions
@@ -24,6 +25,8 @@ from .config import MetricOptions
 Statistics = npt.NDArray[np.float64]
 Better = Literal["higher", "lower"]
 _LONGEST = 2**31 - 1  # transformers writes 10**30 for "unknown", which its tokenizers reject
+
+_BERT_REMEDY = "give --bert-model the directory of an encoder, as save_pretrained writes it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,8 +224,9 @@ class BertF(Metric):
 
 def _num_layers(model: Path) -> int:
     """Return the number of layers of the model in ``model``, after checking bert-score's needs."""
-    layers = _read_object(model / "config.json").get("num_hidden_layers")
-    longest = _read_object(model / "tokenizer_config.json").get("model_max_length")
+    read = partial(read_object, raises=UsageError, remedy=_BERT_REMEDY)
+    layers = read(model / "config.json").get("num_hidden_layers")
+    longest = read(model / "tokenizer_config.json").get("model_max_length")
     problems = []
     if not isinstance(layers, int):
         problems.append(f"{model}/config.json has no num_hidden_layers; give an encoder")
@@ -234,16 +238,6 @@ def _num_layers(model: Path) -> int:
     if problems or not isinstance(layers, int):
         raise UsageError("--bert-model", *problems)
     return layers
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    document = read_json(
-        path,
-        UsageError,
-        remedy="give --bert-model the directory of an encoder, e.g. roberta-large, as "
-        "save_pretrained writes it",
-    )
-    return document if isinstance(document, dict) else {}
 
 
 def chosen_metrics(options: MetricOptions, *, score_only: bool = False) -> dict[str, Metric]:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...engines.bundle.place import CHAT_TEMPLATE_NAME
-from ...engines.documents import read_file, read_json
+from ...engines.documents import read_file, read_object
 from ...engines.errors import BundleError, CheckpointError, UsageError
 from ...engines.manifest import ChatFile, ModelSpec
 from ...runtime.tokens.chat import MAX_TEMPLATE_BYTES, ChatTemplate
 from ...runtime.tokens.tokenizer import Tokenizer
-from .tokenizer import read_by_transformers
+from .tokenizer import TOKEN_FILES, read_by_transformers, text_of
 
 CHAT_FILES = (CHAT_TEMPLATE_NAME, "tokenizer_config.json", "chat_template.json")
 SAMPLE = ({"role": "user", "content": "What is the capital of France?"},)
 """The chat that an export renders."""
 
 _DEFAULT = "default"  # the name of the template that chats without tools use
-_TOKEN_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 _TOKEN_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _ADDITIONAL = "additional_special_tokens"
 _ADDITIONAL_NAMES = (_ADDITIONAL, "extra_special_tokens")  # in transformers 4, and 5
@@ -122,7 +118,9 @@ def _template(directory: Path) -> tuple[Path, str] | None:
             raise CheckpointError(str(path), f"is not UTF-8 at byte {error.start}") from error
     for name in CHAT_FILES[1:]:
         path = directory / name
-        template = _object(path).get("chat_template") if path.is_file() else None
+        template = (
+            read_object(path, CheckpointError).get("chat_template") if path.is_file() else None
+        )
         if isinstance(template, list):
             named = (each for each in template if isinstance(each, dict))
             template = next(
@@ -153,29 +151,16 @@ def _special_tokens(
         for name, token_id in ids.items()
         if token_id is not None and tokenizer.is_token(token_id)
     }
-    for file in reversed(_TOKEN_FILES):  # the first has the last word
+    for file in reversed(TOKEN_FILES):  # the first has the last word
         path = directory / file
-        config = _object(path) if path.is_file() else {}
+        config = read_object(path, CheckpointError) if path.is_file() else {}
         for name in _TOKEN_NAMES:
             if name in config:
-                text = _text_of(config[name])
+                text = text_of(config[name])
                 tokens.pop(name, None)
                 tokens |= {} if text is None else {name: text}
         for name in _ADDITIONAL_NAMES:
             if isinstance(listed := config.get(name), list):
-                texts = map(_text_of, listed)
+                texts = map(text_of, listed)
                 tokens[_ADDITIONAL] = [text for text in texts if text is not None]
     return tokens
-
-
-def _text_of(token: object) -> str | None:
-    """Return the text of a token as configurations have it, an object or the text."""
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else None
-
-
-def _object(path: Path) -> Mapping[str, Any]:
-    document = read_json(path, CheckpointError)
-    if not isinstance(document, dict):
-        raise CheckpointError(str(path), f"is {json.dumps(document):.80}; expected an object")
-    return document

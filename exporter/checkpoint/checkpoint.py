@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...engines.documents import read_json
+from ...engines.documents import read_object
 from ...engines.errors import CheckpointError, ScheduleError
 from ...engines.manifest import EARLY_EXIT, TUNED_SCHEDULE, ModelSpec, json_digest
 from ...runtime.schedule import ExitSchedule
@@ -153,7 +153,7 @@ def read_model(directory: CheckpointDirectory, max_seq_len: int | None = None) -
         _read_config(directory.path),
         directory.name,
         max_seq_len,
-        _read_object(generation) if has_generation else None,
+        read_object(generation, CheckpointError) if has_generation else None,
     )
 
 
@@ -220,24 +220,17 @@ def _read_config(directory: Path) -> dict[str, Any]:
     if not path.is_file():
         problem = mistaken(directory) or "has no config.json; not a checkpoint directory"
         raise CheckpointError(str(directory), problem)
-    return _read_object(path)
+    return read_object(path, CheckpointError)
 
 
 def _read_schedule(directory: Path) -> dict[str, Any] | None:
     """Return the ExitSchedule's JSON object, plain or as a bundle wraps it, if there is one."""
     for name in _SCHEDULE_FILES:
         if (path := directory / name).is_file():
-            document = _read_object(path)
+            document = read_object(path, CheckpointError)
             wrapped = document.get("schedule")
             return wrapped if isinstance(wrapped, dict) else document
     return None
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    document = read_json(path, CheckpointError)
-    if not isinstance(document, dict):
-        raise CheckpointError(str(path), f"is a JSON {type(document).__name__}; expected an object")
-    return document
 
 
 def _weight_files(directory: Path, load_format: LoadFormat) -> tuple[LoadFormat, list[Path]]:
@@ -261,7 +254,7 @@ def _weight_files(directory: Path, load_format: LoadFormat) -> tuple[LoadFormat,
 
 
 def _shards(index: Path) -> list[Path]:
-    weight_map = _read_object(index).get("weight_map")
+    weight_map = read_object(index, CheckpointError).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(str(index), "has no weight_map; download it again")
     names = sorted({str(name) for name in weight_map.values()})

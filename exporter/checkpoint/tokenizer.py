@@ -33,9 +33,11 @@ _TRANSFORMERS = Limits(seconds=300, memory=8 << 30, wall=900)
 _MAX_BYTES = 1 << 26  # of a tokenizer.json; that of 262,144 tokens of Gemma 3 has half as many
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 
+TOKEN_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+"""Files that name special tokens; the first has the last word."""
+
 TEXT_FILES = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
+    *TOKEN_FILES,
     "added_tokens.json",
     "tokenizer.model",
     "vocab.json",
@@ -76,11 +78,10 @@ def with_tokenizer_end(model: ModelSpec, directory: Path, tokenizer_json: bytes)
     special_tokens_map.json), beside config.json's end of text. vLLM stops there, too. Raises
     CheckpointError for a file that can't be read.
     """
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+    for name in TOKEN_FILES:
         document = read_json(path, CheckpointError) if (path := directory / name).is_file() else {}
-        given = document.get("eos_token") if isinstance(document, dict) else None
-        text = given.get("content") if isinstance(given, dict) else given
-        if isinstance(text, str):
+        text = text_of(document.get("eos_token") if isinstance(document, dict) else None)
+        if text is not None:
             break
     else:
         return model
@@ -90,6 +91,12 @@ def with_tokenizer_end(model: ModelSpec, directory: Path, tokenizer_json: bytes)
         return model
     ends = (*ends[: MAX_END_TOKENS - 1], token_id)
     return model.model_copy(update={"eos_token_id": ends[0], "end_token_ids": ends})
+
+
+def text_of(token: object) -> str | None:
+    """Return the text of a token as configurations have it, an object or the text."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
 
 
 def tokenizer_warning(directory: Path, content: bytes) -> str | None:
