@@ -171,7 +171,7 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
                 "`quantize` to int8, or `keep_canonical` for a build that quantises"
             )
 
-    def precision(self, activation_ranges: str | None = None) -> PrecisionSpec:
+    def precision(self) -> PrecisionSpec:
         """Return ``precision_for`` the requested ``dtype``, with the default type of the KV cache.
 
         With quantised weights, a 16-bit cache has no measurable cost in quality and halves the
@@ -180,7 +180,7 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
         kv_dtype = self.kv_dtype
         if kv_dtype is None and self.own_kernels is not None and self.dtype == "float32":
             kv_dtype = None if self.quantize == "none" else "float16"
-        return self.precision_for(self.dtype, activation_ranges, kv_dtype)
+        return self.precision_for(self.dtype, kv_dtype=kv_dtype)
 
 
 class BuildConfig(QuantizationConfig):

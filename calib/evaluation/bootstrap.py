@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from ...engines.errors import UsageError
 from .metrics import Metric, Outcome, Statistics
 
 
@@ -42,6 +41,7 @@ class MetricSample:
         return Estimate(self.value, float(low), float(high))
 
 
+@dataclass(frozen=True)
 class Bootstrap:
     """Draws ``num_examples`` examples with replacement, ``resamples`` times, from one seed.
 
@@ -54,25 +54,18 @@ class Bootstrap:
     Estimate(value=-0.1, low=-1.2, high=0.9)
     """
 
-    def __init__(self, num_examples: int, *, resamples: int, seed: int) -> None:
-        problems = [
-            f"{name} is {value}; allowed: 1 or more"
-            for name, value in (("num_examples", num_examples), ("resamples", resamples))
-            if value < 1
-        ]
-        if problems:
-            raise UsageError("bootstrap", *problems)
-        self._num_examples = num_examples
-        self._resamples = resamples
-        self._seed = seed
+    num_examples: int
+    _: KW_ONLY
+    resamples: int
+    seed: int
 
     def sample(self, metric: Metric, outcomes: Sequence[Outcome]) -> MetricSample:
         """Return the metric of ``outcomes``, which holds one outcome per example, in order."""
-        assert len(outcomes) == self._num_examples, "one outcome per example"
+        assert len(outcomes) == self.num_examples, "one outcome per example"
         statistics = metric.statistics(outcomes)  # [n, k]
-        generator = np.random.default_rng(self._seed)
-        resampled = np.empty(self._resamples)
-        for index in range(self._resamples):
-            drawn = generator.integers(0, self._num_examples, self._num_examples)  # [n]
+        generator = np.random.default_rng(self.seed)
+        resampled = np.empty(self.resamples)
+        for index in range(self.resamples):
+            drawn = generator.integers(0, self.num_examples, self.num_examples)  # [n]
             resampled[index] = metric.value(statistics[drawn].sum(axis=0))
         return MetricSample(metric.value(statistics.sum(axis=0)), resampled)

@@ -34,7 +34,7 @@ class RoundedEngine:
         reader: CheckpointReader,
         target: GridTarget,
         block_size: int,
-        index: int | None = None,
+        index: int | None,
     ) -> None:
         self.name = engine_name(kind, index)
         self.module = load_engine(kind, model, reader, index)

@@ -67,11 +67,6 @@ class StartModel:
         return parse_tokenizer(self.files["tokenizer.json"], self.chat, self.spec.name)
 
     @property
-    def eos_token_id(self) -> int:
-        """Token that tuning puts behind a completion; raises as `end_token_ids`."""
-        return self.end_token_ids[0]
-
-    @property
     def end_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a text. Raises CheckpointError if the model has none."""
         if not self.spec.end_token_ids:

@@ -13,7 +13,6 @@ which have no data in the file: a session computes them once, when it folds cons
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
@@ -33,10 +32,11 @@ def replace_attention(
     model: ModelSpec,
     operator: tuple[str, str],
     positions: Sequence[ir.Value],
-    place: Callable[[ir.Value, ir.Value], Heads] | None = None,
+    place: Callable[[ir.Value, ir.Value], Heads],
 ) -> None:
     """Replace everything between the input and output projections of attention by one node.
 
+    The node is GroupQueryAttention, or of an operator with the same inputs.
     ``operator`` is its domain and type. ``positions`` are inputs of it that replace the graph's
     write_indices and attention_mask. ``place`` takes norms and rotation of heads from query and key
     [B, N, S, D], which the operator then does itself, as operands behind the positions say.
@@ -46,21 +46,19 @@ def replace_attention(
     key, value = (producer(present).inputs[1] for present in (present_key, present_value))
     assert query is not None
     assert key is not None
-    placing: Sequence[ir.Value | None] = ()
-    attributes: Mapping[str, float] = {}
-    if place is not None:
-        query, key, placing, attributes = place(query, key)
+    query, key, placing, attributes = place(query, key)
     parts = [query, key, value]
     operands = _packed(parts) or [_merged_heads(graph, part) for part in parts]
     merged = consumer(consumer(attention.outputs[0]).outputs[0]).outputs[0]  # Transpose, Reshape
     inputs = {value.name: value for value in graph.inputs}
     domain, op_type = operator
-    node = attention_node(
+    node = ir.node(
         op_type,
-        domain,
-        model,
         [*operands, inputs["past_key"], inputs["past_value"], *positions, *placing],
-        attributes,
+        {"num_heads": model.num_heads, "kv_num_heads": model.num_kv_heads, **attributes},
+        domain=domain,
+        num_outputs=3,
+        name="attention",
     )
     _hidden_states_out, *present = graph.outputs
     for new, old in zip(node.outputs, (merged, *present), strict=True):
@@ -84,24 +82,6 @@ def divide_by_constants(graph: ir.Graph) -> None:
         heads, head_dim = (int(size.numpy()[0]) for size in sizes if size is not None)
         shape = constant(graph, f"{heads}_heads", np.array([0, 0, heads, head_dim], np.int64))
         replace_node(graph, node, ir.node("Reshape", [node.inputs[0], shape]))
-
-
-def attention_node(
-    op_type: str,
-    domain: str,
-    model: ModelSpec,
-    inputs: Sequence[ir.Value | None],
-    attributes: Mapping[str, float] = MappingProxyType({}),
-) -> ir.Node:
-    """Return a node of GroupQueryAttention or of an operator with the same inputs."""
-    return ir.node(
-        op_type,
-        inputs,
-        {"num_heads": model.num_heads, "kv_num_heads": model.num_kv_heads, **attributes},
-        domain=domain,
-        num_outputs=3,
-        name="attention",
-    )
 
 
 def _packed(parts: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:

@@ -16,7 +16,7 @@ def check_dtypes(
     spec: EngineSpec,
     model: ModelSpec,
     precision: PrecisionSpec,
-    target: str = "onnxruntime",
+    target: str,
 ) -> None:
     """Check inputs, outputs and weights of a graph that was read back from its file.
 

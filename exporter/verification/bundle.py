@@ -119,8 +119,8 @@ class Verification:
         graphs: Mapping[str, onnx.GraphProto],
         reader: TensorReader,
         events: Events,
-        migration: Migration | None = None,
-        draft: TrainedDraftLayer | None = None,
+        migration: Migration | None,
+        draft: TrainedDraftLayer | None,
     ) -> None:
         self._began = process_time()
         self._token_seconds = 0.0

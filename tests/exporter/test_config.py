@@ -100,7 +100,7 @@ def test_every_target_but_those_inside_others_can_be_exported() -> None:
 
 def test_tensorrt_quantises_without_matmulnbits() -> None:
     options = {"target": "tensorrt", "quantize": "int8", "head_quantize": "int4"}
-    precision = ExportConfig(model="m", dtype="float16", **options).precision("a" * 64)
+    precision = ExportConfig(model="m", **options).precision_for("float16", "a" * 64)
     assert precision.accuracy_level is None
     assert (precision.block_size, precision.activation_ranges) == (128, "a" * 64)
 

@@ -103,7 +103,7 @@ def test_tuning_on_a_text_learns_no_end(tmp_path: Path) -> None:
     plan = plan_tuning(config)
     completions = [example.completion_token_ids for example in plan.data.examples]
     assert len(completions) == 80 // 12
-    assert all(plan.start.eos_token_id not in completion for completion in completions)
+    assert all(plan.start.end_token_ids[0] not in completion for completion in completions)
     assert plan.data.num_truncated == 0
 
 

@@ -12,7 +12,6 @@ from sacrebleu import corpus_bleu
 
 from skipdec.calib.evaluation.bootstrap import Bootstrap
 from skipdec.calib.evaluation.metrics import OUTPUT_TOKENS, REALISED_DEPTH, Bleu, Outcome
-from skipdec.engines.errors import UsageError
 
 
 def outcomes(lengths: Sequence[int], text: str = "a b c d") -> list[Outcome]:
@@ -77,8 +76,3 @@ def test_resampled_bleu_is_that_of_the_resampled_corpus() -> None:
 def test_undefined_metrics_have_no_interval() -> None:
     estimate = Bootstrap(2, resamples=9, seed=0).sample(REALISED_DEPTH, outcomes([1, 1]))
     assert all(map(math.isnan, vars(estimate.estimate(0.95)).values()))
-
-
-def test_impossible_sizes_are_refused_together() -> None:
-    with pytest.raises(UsageError, match="2 problems"):
-        Bootstrap(0, resamples=0, seed=0)

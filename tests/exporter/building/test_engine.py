@@ -102,7 +102,7 @@ def test_a_graph_of_other_dtypes_than_asked_is_refused_by_name(
     built = build(EngineKind.LAYER, tiny_spec(), tmp_path)
     graph = onnx.load(tmp_path / built.spec.graph, load_external_data=False).graph
     with pytest.raises(VerificationError) as raised:
-        check_dtypes(graph, built.spec, tiny_spec(), asked)
+        check_dtypes(graph, built.spec, tiny_spec(), asked, "onnxruntime")
     assert complaint in raised.value.problems
 
 
