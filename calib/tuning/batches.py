@@ -93,6 +93,17 @@ def _padded(rows: Sequence[list[int]], value: int) -> Tensor:
     return pad_sequence(tensors, batch_first=True, padding_value=value)
 
 
+def batches(
+    examples: Sequence[TokenisedExample], size: int, device: torch.device
+) -> Iterator[dict[str, Tensor]]:
+    """Yield ``examples`` in their order in batches of `collate`, up to ``size`` each."""
+    dataset = ExampleDataset(examples)
+    for start in range(0, len(dataset), size):
+        some = range(start, min(start + size, len(dataset)))
+        batch = collate([dataset[index] for index in some])
+        yield {name: tensor.to(device) for name, tensor in batch.items()}
+
+
 @torch.no_grad()
 def mean_loss(
     model: SkipModel,
@@ -107,14 +118,11 @@ def mean_loss(
     Every token has the same weight regardless of its batch. Leaves the model's mode and device
     unchanged. ``events`` advances by a step for each batch.
     """
-    dataset = ExampleDataset(sorted(examples, key=len))  # similar lengths need little padding
+    ordered = sorted(examples, key=len)  # similar lengths need little padding
     was_training = model.training
     model.eval()
     total, count = 0.0, 0
-    for start in range(0, len(dataset), batch_size):
-        stop = min(start + batch_size, len(dataset))
-        batch = collate([dataset[index] for index in range(start, stop)])
-        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+    for batch in batches(ordered, batch_size, model.device):
         shifted = batch["labels"][:, 1:]
         targets = shifted[shifted != IGNORED_LABEL]  # [R]
         logits = model(**batch, schedule=schedule).logits  # [R, V]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -161,8 +161,9 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # [S]
         layers = self.decoder_layers
-        lowest = layers[: spans.num_shared]
-        full = self.run_layers(lowest, self.embedded(input_ids, positions), positions)
+        full = self.embedded(input_ids, positions)
+        for layer in layers[: spans.num_shared]:
+            full = self.run_layer(layer, full, positions)
         drafts = full
         twice = torch.cat([positions, positions])  # [2S]
         mask = span_mask(positions, prompt_lengths, spans)  # [B, 1, 2S, 2S]
@@ -173,12 +174,6 @@ class SkipModel(PreTrainedModel, ABC):  # type: ignore[misc]  # transformers is 
             else:
                 full = self.run_layer(layers[index], full, positions)
         return full, drafts
-
-    def run_layers(self, layers: Iterable[nn.Module], hidden: Tensor, positions: Tensor) -> Tensor:
-        """Run [B, S, E] at positions [S] through ``layers`` in turn, causally; [B, S, E]."""
-        for layer in layers:
-            hidden = self.run_layer(layer, hidden, positions)
-        return hidden
 
     def plain(self) -> PreTrainedModel:
         """Return transformers' own model over the same weights, whose forward pass is its own."""

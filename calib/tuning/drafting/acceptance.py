@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ....exporter.verification.hugging_face import written_greedily
 from ...data.tokenised import TokenisedExample
-from ..batches import ExampleDataset, collate
+from ..batches import batches
 from ..draft import SPAN, DraftSpans
 from ..model import IGNORED_LABEL, SkipModel
 from ..plan import TuningPlan
@@ -44,9 +44,7 @@ def measure_acceptance(model: SkipModel, plan: TuningPlan, held: HeldDrafts) -> 
     model.eval()
     texts, counts = 0, []
     for written in _written(model, prompts[:MAX_TEXTS], plan):
-        dataset = ExampleDataset(written)
-        batch = collate([dataset[index] for index in range(len(written))])
-        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        (batch,) = batches(written, len(written), model.device)
         counts.append(held(batch)[_span_starts(batch)])  # [N]
         texts += len(written)
     model.train(was_training)

@@ -98,13 +98,13 @@ class DraftLayer(nn.Module):
         """Yield the outputs of each guess, [B, S, E]; those of the first token mean nothing."""
         positions = torch.arange(reading.embedded.shape[1], device=reading.embedded.device)
         past = Keys()
-        state = _behind(self.joined(reading.states))
+        state = behind(self.joined(reading.states))
         for guess in range(1, guesses + 1):
             entries = self.entries(reading.embedded, state)
             mask = chain_mask(positions, prompt_lengths, guess)
             output = self.base.run_layer(self.layer, entries, positions, mask, past)
             yield output
-            state = _behind(output)
+            state = behind(output)
 
     def joined(self, states: Sequence[Tensor]) -> Tensor:
         """Make one state [B, S, E] of those that were read."""
@@ -191,7 +191,7 @@ def guess_places(labelled: Tensor, prompt_lengths: Tensor, guesses: int) -> Tens
     return torch.stack([labelled & (since >= guess) for guess in range(guesses)])
 
 
-def _behind(states: Tensor) -> Tensor:
+def behind(states: Tensor) -> Tensor:
     """Return the states of the token before each, [B, S, E], zeros for the first."""
     return F.pad(states[:, :-1], (0, 0, 1, 0))
 

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from ....exporter.architecture.decoder import JOIN_EPSILON
 from ...data.tokenised import TokenisedExample
-from ..batches import ExampleDataset, collate
+from ..batches import batches
 from ..model import IGNORED_LABEL
 from ..trainer import OrderedTrainer
-from .layer import DraftLayer, Reading, guess_places
+from .layer import DraftLayer, Reading, behind, guess_places
 
 GUESSES = 4  # that are trained in a row
 MOST_TOKENS = 4096  # that a draft layer scores
@@ -50,13 +50,10 @@ def fit_entry(layer: DraftLayer, examples: Sequence[TokenisedExample], batch_siz
     width = layer.entry.shape[0]
     gram = torch.zeros(2 * width, 2 * width, dtype=torch.float64, device=layer.entry.device)
     cross, sizes = gram[:, :width].clone(), []
-    chosen = ExampleDataset(examples[:: -(-len(examples) // _FITTED_EXAMPLES)])
-    for first in range(0, len(chosen), batch_size):
-        some = range(first, min(first + batch_size, len(chosen)))
-        batch = collate([chosen[index] for index in some])
-        batch = {name: tensor.to(layer.entry.device) for name, tensor in batch.items()}
+    chosen = examples[:: -(-len(examples) // _FITTED_EXAMPLES)]
+    for batch in batches(chosen, batch_size, layer.entry.device):
         reading, places = layer.read(batch["input_ids"][:, :-1]), _labelled(batch)
-        before = F.pad(layer.joined(reading.states)[:, :-1], (0, 0, 1, 0))
+        before = behind(layer.joined(reading.states))
         given = torch.cat([_direction(reading.embedded), _direction(before)], dim=-1)[places]
         wanted = reading.last[places]
         gram += (given.T @ given).double()
