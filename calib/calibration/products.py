@@ -151,12 +151,5 @@ class MagnitudeHistogram:
         wanted = np.ceil(self.count * percentage / 100)
         index = int(np.searchsorted(np.cumsum(self._counts), wanted))
         # The first bin holds zeros and values that no int8 or fp8 scale distinguishes from zero.
-        return min(float(_edges(np.array([index + 1]))[0]), self.maximum) if index else 0.0
-
-
-def _edges(indices: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the lower edge of each bin."""
-    edges: NDArray[np.float64] = (
-        (indices << _DROPPED_BITS).astype(np.uint32).view(np.float32).astype(np.float64)
-    )
-    return edges
+        edge = np.uint32((index + 1) << _DROPPED_BITS).view(np.float32)
+        return min(float(edge), self.maximum) if index else 0.0

@@ -1,5 +1,1 @@
 """Pipelines from a checkpoint, or a bundle with canonical engines, to a published bundle."""
-
-from .exporting import export
-
-__all__ = ["export"]

@@ -265,7 +265,7 @@ class Verification:
             self._tolerance(engine_tolerance(reference.precision, spec.kind, reference.form)),
             self._seed,
             differing,
-            independent=reference.has_own_kernels and reference.is_exact(spec.kind),
+            independent=reference.is_exact(spec.kind),
         )
 
     def _stored(self, spec: EngineSpec) -> Callable[[str], Array | None]:

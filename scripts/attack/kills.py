@@ -36,7 +36,7 @@ from skipdec.engines.bundle.place import Place
 from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.engines.host.signals import Interrupts
 from skipdec.exporter.config import ExportConfig
-from skipdec.exporter.pipeline import export
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.schedule.bundle import schedule_file
 from skipdec.runtime.schedule.text import parse_schedule
 
