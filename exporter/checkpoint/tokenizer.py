@@ -99,13 +99,12 @@ def text_of(token: object) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def tokenizer_warning(directory: Path, content: bytes) -> str | None:
-    """Return a warning if transformers gives other token ids than ``content``, its tokenizer.json.
+def tokenizer_warning(directory: Path, own: Tokenizer) -> str | None:
+    """Return a warning if transformers gives other token ids than ``own``, of tokenizer.json.
 
     Its ``AutoTokenizer`` also follows tokenizer_config.json, whose ``add_bos_token``, for example,
     may contradict the file.
     """
-    own = Tokenizer.parse(content, "tokenizer.json")
     try:
         encoded = read_by_transformers(directory, TEXTS).ids
     except CheckpointError as error:
@@ -120,9 +119,9 @@ def tokenizer_warning(directory: Path, content: bytes) -> str | None:
     return None
 
 
-def vocabulary_warning(content: bytes, vocab_size: int) -> str | None:
+def vocabulary_warning(tokenizer: Tokenizer, vocab_size: int) -> str | None:
     """Return a warning if the tokenizer has tokens beyond the rows of the model's embedding."""
-    beyond = Tokenizer.parse(content, "tokenizer.json").tokens_from(vocab_size)
+    beyond = tokenizer.tokens_from(vocab_size)
     if not beyond:
         return None
     (first, token), count = beyond[0], len(beyond)

@@ -150,12 +150,11 @@ def _tokenizer_warnings(checkpoint: Checkpoint) -> tuple[str, ...]:
     content, directory = checkpoint.tokenizer_json, checkpoint.directory
     if content is None or directory is None:
         return ()
-    warnings = [vocabulary_warning(content, checkpoint.model.vocab_size)]
-    if (directory / "tokenizer.json").is_file():
-        warnings.append(tokenizer_warning(directory, content))
-    if checkpoint.chat is not None:
-        tokenizer = parse_tokenizer(content, checkpoint.chat, checkpoint.model.name)
-        with closing(tokenizer):
+    with closing(parse_tokenizer(content, checkpoint.chat, checkpoint.model.name)) as tokenizer:
+        warnings = [vocabulary_warning(tokenizer, checkpoint.model.vocab_size)]
+        if (directory / "tokenizer.json").is_file():
+            warnings.append(tokenizer_warning(directory, tokenizer))
+        if checkpoint.chat is not None:
             warnings.append(chat_warning(directory, tokenizer, checkpoint.chat))
     return tuple(warning for warning in warnings if warning is not None)
 

@@ -31,7 +31,7 @@ def warning(directory: Path, **options: object) -> str | None:
     (directory / "tokenizer_config.json").write_text(json.dumps(options))
     content = read_tokenizer(directory)
     assert content is not None
-    return tokenizer_warning(directory, content)
+    return tokenizer_warning(directory, Tokenizer.parse(content, "test"))
 
 
 def test_equal_tokenizers_need_no_warning(directory: Path) -> None:
@@ -48,7 +48,8 @@ def test_tokenizer_config_that_changes_ids_is_a_warning(directory: Path) -> None
 
 def test_tokenizer_that_transformers_cannot_read_is_a_warning(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text("{")
-    said = tokenizer_warning(directory, (directory / "tokenizer.json").read_bytes())
+    content = (directory / "tokenizer.json").read_bytes()
+    said = tokenizer_warning(directory, Tokenizer.parse(content, "test"))
     assert said is not None
     assert "was not compared with transformers" in said
 
@@ -122,8 +123,9 @@ def test_tokenizer_model_names_the_package_that_it_needs(
 def test_tokens_beyond_the_embedding_are_a_warning(directory: Path) -> None:
     content = read_tokenizer(directory)
     assert content is not None
-    count = Tokenizer.parse(content, "test").vocab_size
-    assert vocabulary_warning(content, count) is None
-    said = vocabulary_warning(content, count - 2)
+    parsed = Tokenizer.parse(content, "test")
+    count = parsed.vocab_size
+    assert vocabulary_warning(parsed, count) is None
+    said = vocabulary_warning(parsed, count - 2)
     assert said is not None
     assert said.startswith(f"the tokenizer has 2 tokens beyond the {count - 2} rows of the model's")
