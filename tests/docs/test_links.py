@@ -9,13 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from page_blocks import ROOT
-
-PAGES = sorted(
-    path.relative_to(ROOT).as_posix()
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"))
-    if not path.is_relative_to(ROOT / "docs" / "reference")
-)
+from page_blocks import PAGES, ROOT
 
 
 def without_code(text: str) -> str:

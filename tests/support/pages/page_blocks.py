@@ -13,6 +13,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"))
+    if not path.is_relative_to(ROOT / "docs" / "reference")  # generated
+)
 
 _RUN = """
 import json, sys
