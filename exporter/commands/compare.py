@@ -23,7 +23,7 @@ skipdec compare opt-1.3b-int8.skipdec
 skipdec compare opt-1.3b-int8.skipdec --against onnxruntime:disabled
 
 \b
-skipdec compare opt-1.3b-trt.skipdec --against opt-1.3b.skipdec --layer 7
+skipdec compare opt-1.3b-tensorrt.skipdec --against opt-1.3b.skipdec --layer 7
 
 Errors are fractions of a tensor's largest value. The first engine that
 diverges is also compared inside, if both graphs have tensors in common.

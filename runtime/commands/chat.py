@@ -24,7 +24,7 @@ skipdec chat llama-1b.skipdec
 skipdec chat llama-1b.skipdec --system "Be brief." --draft own+lookup
 
 \b
-skipdec chat ./SmolLM2-135M-Instruct --quantize int8
+skipdec chat ./SmolLM2-135M-Instruct --dtype float16
 
 A line is a message; the model has read all before it. /help lists commands such as /reset,
 /schedule and /draft. Ctrl-C ends an answer, Ctrl-D the conversation.

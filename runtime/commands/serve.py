@@ -1,4 +1,4 @@
-"""``skipdec serve``: serve bundles over OpenAI's completions API."""
+"""``skipdec serve``: serve bundles over OpenAI's completions and chat APIs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # command; and the command's purpose.
 _COMMANDS = {
     "export": ("exporter.commands.export", "Compile a checkpoint to a verified bundle."),
-    "build": ("exporter.commands.build", "Compile a bundle's canonical engines with TensorRT."),
+    "build": ("exporter.commands.build", "Build a bundle's canonical engines for another target."),
     "compare": ("exporter.commands.compare", "Find where two ways to run engines diverge."),
     "verify": ("exporter.commands.verify", "Check a bundle's bytes, engines and greedy tokens."),
     "bench": ("runtime.commands.bench", "Measure latency, throughput and speed-ups."),
@@ -33,7 +33,7 @@ _COMMANDS = {
     "chat": ("runtime.commands.chat", "Hold a conversation with a model."),
     "generate": ("runtime.commands.generate", "Continue prompts with a bundle's engines."),
     "inspect": ("runtime.commands.inspect", "Show a bundle's engines, tensors and memory."),
-    "serve": ("runtime.commands.serve", "Serve bundles over OpenAI's completions API."),
+    "serve": ("runtime.commands.serve", "Serve bundles over OpenAI's completions and chat APIs."),
     "schedule": ("runtime.commands.schedule", "Show, draw or change an exit schedule."),
     "triton": ("runtime.commands.triton", "Set up bundles as models of Triton Inference Server."),
     "calibrate": ("calib.commands.calibrate", "Measure ranges of activations for int8 and fp8."),
