@@ -97,10 +97,10 @@ class OpenOptions(ValidatedConfig):
     bytes, or a text such as ``2GiB``; None allows half of the memory that the process may use, or
     on a GPU four fifths of what the engines leave free. ``weights``: skipdec's kernels read weights
     from "mapped" files, which open at once and which processes share, or "copied" into this
-    process's memory, in huge pages, which makes steps a few per cent faster. ``verify``: "full"
-    hashes weights while they are loaded, "graphs" hashes everything else only.
-    ``max_prefill_tokens`` bounds one call for prompts; a smaller value delays running requests
-    less. ``max_model_len``: on a device each slot has memory for that many positions.
+    process's memory, in huge pages, which makes steps faster. ``verify``: "full" hashes weights
+    while they are loaded, "graphs" hashes everything else only. ``max_prefill_tokens`` bounds one
+    call for prompts; a smaller value delays running requests less. ``max_model_len``: on a device
+    each slot has memory for that many positions.
     ``prefix_cache``: "shared" and "client" keep, in up to a quarter of the KV memory, what prompts
     began with; True and False mean "shared" and "off". With "shared" a client can learn from the
     time of its first token what others sent. ``draft`` guesses tokens in advance and checks them:
