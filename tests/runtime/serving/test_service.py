@@ -13,6 +13,8 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import steered_worker
+from http_servers import held_steps
 from workers import LONG, SHORT, settings
 
 from skipdec import (
@@ -44,8 +46,10 @@ def bundle(exported: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(params=["AsyncEngine", "ProcessEngine"])
-def opened(request: pytest.FixtureRequest, bundle: Path) -> Opener:
-    """Open the bundle as a service of two rows."""
+def opened(request: pytest.FixtureRequest, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
+    """Open the bundle as a service of two rows; a prompt can steer the worker of a process."""
+    directory = str(Path(steered_worker.__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", directory, prepend=os.pathsep)
 
     @asynccontextmanager
     async def context(**options: object) -> AsyncIterator[EngineService]:
@@ -53,7 +57,7 @@ def opened(request: pytest.FixtureRequest, bundle: Path) -> Opener:
         async with (
             AsyncEngine.open(bundle, asked)
             if request.param == "AsyncEngine"
-            else ProcessEngine.opened(asked) as engine,
+            else ProcessEngine.opened(asked, worker_module="steered_worker") as engine,
             asyncio.timeout(240),
         ):
             yield engine
@@ -114,9 +118,10 @@ def test_a_stream_is_the_text_token_by_token(opened: Opener) -> None:
 
 def test_leaving_a_stream_frees_its_slots_and_draining_takes_nothing_new(opened: Opener) -> None:
     async def use(engine: EngineService) -> None:
-        async with engine.submit(PROMPTS[0], LONG) as stream:
-            await anext(stream)
-        assert (await stream.output()).outputs[0].finish_reason in ("abort", "length")
+        with held_steps():  # of a thread; HOLD keeps a worker's text from its end
+            async with engine.submit([steered_worker.HOLD], LONG) as stream:
+                await anext(stream)
+        assert (await stream.output()).outputs[0].finish_reason == "abort"
         await engine.abort("never seen")
         last = engine.submit(PROMPTS[1], LONG)
         assert not await engine.drain(timeout=0)
