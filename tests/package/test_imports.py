@@ -41,34 +41,9 @@ def test_every_public_name_loads_no_exporter_library() -> None:
     assert "numpy" in loaded
 
 
-@pytest.mark.parametrize("name", sorted(skipdec._PUBLIC_NAMES))
-def test_public_names_exist_in_their_listed_modules(name: str) -> None:
-    assert getattr(skipdec, name).__name__ == name
-
-
-@pytest.mark.parametrize("command", cli._COMMANDS)
-def test_every_command_is_a_function_of_the_package(command: str) -> None:
-    functions = {
-        "bench": "run_benchmark BenchConfig",
-        "build": "build_bundle BuildConfig",
-        "calibrate": "calibrate CalibrationConfig",
-        "chat": "Generator SamplingParams",
-        "compare": "compare CompareConfig",
-        "doctor": "examine_machine",
-        "evaluate": "evaluate EvaluationConfig",
-        "export": "export ExportConfig",
-        "fit": "fit FitConfig",
-        "generate": "Generator SamplingParams",
-        "inspect": "inspect_bundle",
-        "round": "round_weights RoundingConfig",
-        "serve": "AsyncEngine",
-        "schedule": "parse_schedule plot_schedule write_schedule",
-        "triton": "write_triton_repository TritonRepositoryConfig check_triton_models",
-        "tune": "tune TuneConfig",
-        "verify": "verify_bundle CheckpointSource",
-    }
-    for name in functions[command].split():
-        assert callable(getattr(skipdec, name))
+def test_public_names_exist_in_their_listed_modules() -> None:
+    for name in skipdec._PUBLIC_NAMES:
+        assert getattr(skipdec, name).__name__ == name, name
 
 
 def test_editors_and_type_checkers_see_the_names_that_load_lazily() -> None:

@@ -67,7 +67,6 @@ def test_texts_are_equal_and_quality_is_not_scored_twice(evaluation: Evaluation)
     assert [row.run.name for row in evaluation.drafts] == ["own,adapt=no", "lookup"]
     for row in evaluation.drafts:
         assert (row.run.num_equal, row.run.num_texts) == (3, 3)
-        assert row.run.gain.disturbed or row.run.gain.value > 0
     assert evaluation.changed_by_drafts == ()
 
 

@@ -41,8 +41,9 @@ def test_each_request_writes_what_it_writes_alone(
     dtype: str,
     device: str,
 ) -> None:
-    """Greedy texts part only at ties, and two in three of the drawn ones never: rows are padded
-    to other counts, for which products may round otherwise. New memory is full of NaN.
+    """On host memory all texts are equal. On CUDA greedy ones part only at ties, and two in three
+    of the drawn ones never: rows are padded to other counts, for which products may round
+    otherwise. New memory is full of NaN.
     """
     wanted = draw(17, REQUESTS[device])
     poison_devices(monkeypatch)
@@ -65,7 +66,7 @@ def test_each_request_writes_what_it_writes_alone(
     record_property("ties", comparison.ties)
     assert not comparison.parted, "\n".join(comparison.parted)
     drawn = sum(not _greedy(one) for one in wanted)
-    assert len(different) - len(greedy) <= drawn / 3
+    assert len(different) - len(greedy) <= (drawn / 3 if device == "cuda" else 0)
     assert not any(each.finish_reason == "error" for one in outputs for each in one.outputs)
 
 

@@ -1,4 +1,7 @@
-"""Nothing that a request says keeps the event loop busy; scripts/attack/fields.py sends far more.
+"""Smoke tests: nothing that a request says keeps the event loop busy.
+
+The promise of 5 ms is held by scripts/attack/fields.py, which sends far more and runs in CI; these
+bodies once took 40 ms to a minute, and the bound here lies between.
 
 Processor time of the loop's own thread counts, not the clock, and the least of a few tries: other
 programs on the machine do not matter.
@@ -17,7 +20,7 @@ from http_servers import Running, serving
 from skipdec.runtime.serving.http.protocol import MAX_CONTAINERS, MAX_TEXTS, parse_body
 from skipdec.runtime.serving.http.server import ServedBundle
 
-MOST_SECONDS = 0.03  # promised are 0.005; each of these took 0.04 to 60 before
+MOST_SECONDS = 0.03
 BODIES = {
     "a horizon of a million": json.dumps({"prompt": "a", "schedule": "2x:horizon=1048576"}),
     "digits": json.dumps({"prompt": "a", "schedule": "9" * 490 + "x"}),
