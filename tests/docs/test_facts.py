@@ -6,7 +6,6 @@ import doctest
 import json
 import re
 import tomllib
-from statistics import median
 
 import pytest
 from benchmarks.cpu.restaurants import FIGURES, PICTURE, digest, table
@@ -75,28 +74,6 @@ def test_the_table_of_one_model_has_the_figures(name: str) -> None:
 
 def test_the_picture_of_one_model_shows_the_figures() -> None:
     assert digest(json.loads(FIGURES.read_text(encoding="utf-8"))) in PICTURE.read_text()
-
-
-def test_the_page_of_benchmarks_has_times_that_were_measured() -> None:
-    """Each time of skipdec beside other engines is the median of starts that a record has."""
-    rows = page("docs/benchmarks.md").split("\n## Other engines\n")[1].split("\n## ")[0]
-    shown = [
-        cell
-        for row in re.findall(r"^\|.*(?:step|prompt).*", rows, re.MULTILINE)
-        for cell in row.split("|")[4].split(";")
-    ]
-    records = [json.loads(path.read_text()) for path in FIGURES.parent.glob("peers/*.json")]
-    cells = [
-        cell
-        for record in records
-        for part in record["parts"].values()
-        for cell in part.get("cells", {}).values()
-    ]
-    times = [median(cell["times"]["skipdec"]) for cell in cells]
-    for text in shown:
-        digits = len(text.strip().partition(".")[2])
-        value = float(text.replace(",", ""))
-        assert any(round(time, digits) == value for time in times), text
 
 
 def test_exit_codes_of_errors_are_those_of_the_page() -> None:
