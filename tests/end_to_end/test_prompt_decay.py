@@ -118,7 +118,9 @@ def test_teacher_forcing_equals_decoding_step_by_step(
     assert np.abs(differences).max() < 0.05
 
 
-def test_a_single_token_needs_no_cache_but_the_same_depths(exported: Callable[..., Path]) -> None:
+def test_a_single_token_is_a_longer_texts_first_at_the_same_depth(
+    exported: Callable[..., Path],
+) -> None:
     params = SamplingParams(max_tokens=1, temperature=0, logprobs=0)
     longer = SamplingParams(max_tokens=3, temperature=0, logprobs=0, ignore_eos=True)
     with Generator.open(exported("pre_norm"), threads=1) as generator:
@@ -127,6 +129,7 @@ def test_a_single_token_needs_no_cache_but_the_same_depths(exported: Callable[..
     for one, other in zip(once, more, strict=True):
         first, second = (chosen_logprobs(result.outputs[0])[0] for result in (one, other))
         assert first == pytest.approx(second, abs=1e-6)
+        assert one.outputs[0].layers_per_token == other.outputs[0].layers_per_token[:1]
 
 
 def test_the_option_is_visible(exported: Callable[..., Path]) -> None:

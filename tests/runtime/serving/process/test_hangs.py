@@ -37,7 +37,7 @@ def test_a_deadline_ends_a_text_with_what_has_come_though_its_worker_hangs(bundl
 
     async def main() -> None:
         async with steered(bundle) as engine:
-            stream = engine.submit([STUCK], params, deadline=4.0)
+            stream = engine.submit([STUCK], params, deadline=2.0)
             deltas: list[StreamDelta] = [delta async for delta in stream]
             output = await stream.output()
             assert [delta.finish_reason for delta in deltas] == [None, None, "abort", "abort"]
@@ -56,7 +56,7 @@ def test_a_deadline_ends_a_text_with_what_has_come_though_its_worker_hangs(bundl
 def test_a_worker_that_comes_back_is_told_what_was_given_up(bundle: Path) -> None:
     async def main() -> None:
         async with steered(bundle) as engine:
-            stream = engine.submit([HOLD], LONG, request_id="a", deadline=4.0)
+            stream = engine.submit([HOLD], LONG, request_id="a", deadline=2.0)
             await anext(stream)
             with stopped(engine):
                 queued = [engine.generate([5], SHORT, deadline=0.5) for _ in range(3)]
