@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from mutations import copy_bundle, edit_graph, edit_parameters
+from mutations import copy_bundle, edit_graph, edit_parameters, narrow_window
 from numpy.typing import NDArray
 from reference import linear_plan, reference_logits
 from transformers import PreTrainedModel
@@ -151,17 +150,11 @@ def test_the_key_bias_alone_cancels_in_the_softmax(
     assert deviation(bundle, "pre_norm") < VISIBLE / 50
 
 
-def forget_distant_tokens(graph: onnx.GraphProto) -> None:
-    """Return a mask that shows each token only itself and the one before."""
-    (attention,) = (node for node in graph.node if node.op_type == "GroupQueryAttention")
-    attention.attribute.append(onnx.helper.make_attribute("local_window_size", 2))
-
-
 def test_a_wrong_mask_is_visible(
     exported: Callable[..., Path], deviation: Callable[[Path, str], float], tmp_path: Path
 ) -> None:
     bundle = copy_bundle(exported("pre_norm"), tmp_path)
-    edit_graph(bundle, LAYER, forget_distant_tokens)
+    edit_graph(bundle, LAYER, narrow_window)
     assert deviation(bundle, "pre_norm") > VISIBLE
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ pytestmark = [
     pytest.mark.usefixtures("verified_here", "plans_built_once"),
 ]
 
-BuildPlan = Callable[..., PlanReport]
 DUMMY = ("--load-format=dummy", "--dtype=float16", f"--target={TARGET}", "--gpu-arch=8.9")
 
 

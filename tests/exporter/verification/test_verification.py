@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from fixture_types import Checkpoints, Exported
-from mutations import copy_bundle, edit_graph, edit_parameters, reseal
+from mutations import copy_bundle, edit_graph, edit_parameters, narrow_window, reseal
 from verified_bundles import verified as verified_against
 
 from skipdec.engines.bundle import EngineBundle
@@ -145,11 +145,6 @@ def change_offset(graph: onnx.GraphProto) -> None:
     for tensor in graph.initializer:
         if tensor.data_type == onnx.TensorProto.INT64 and onnx.numpy_helper.to_array(tensor) == 2:
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(1, np.int64), tensor.name))
-
-
-def narrow_window(graph: onnx.GraphProto) -> None:
-    (attention,) = (node for node in graph.node if node.op_type == "GroupQueryAttention")
-    attention.attribute.append(onnx.helper.make_attribute("local_window_size", 2))
 
 
 MISTAKES: dict[str, tuple[set[str], Callable[[Path], None]]] = {

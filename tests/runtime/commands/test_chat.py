@@ -29,14 +29,6 @@ def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     return export_chat_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("chat"))
 
 
-@pytest.fixture
-def run(bundle: Path, own_thread_pools: None) -> Callable[..., Result]:
-    def invoke(*arguments: str, stdin: bytes | None = None) -> Result:
-        return command_line.run("generate", bundle, *arguments, input=stdin, prog_name="skipdec")
-
-    return invoke
-
-
 def test_the_command_and_lines_answer_as_python_does(
     run: Callable[..., Result], bundle: Path
 ) -> None:

@@ -40,16 +40,6 @@ def bundle(
     return output
 
 
-@pytest.fixture
-def run(bundle: Path, own_thread_pools: None) -> Callable[..., Result]:
-    """Return ``run("-p", "text", …, stdin=b"…")``, which runs the command in this process."""
-
-    def invoke(*arguments: str, stdin: bytes | None = None) -> Result:
-        return command_line.run("generate", bundle, *arguments, input=stdin, prog_name="skipdec")
-
-    return invoke
-
-
 def records(count: int, **fields: object) -> bytes:
     lines = [{"id": index, "prompt": "abc"[: index % 3 + 1], **fields} for index in range(count)]
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)

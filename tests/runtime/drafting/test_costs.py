@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from measured_costs import costs_of
 
 from skipdec.runtime.drafting.costs import PassCosts
-
-
-def costs_of(seconds: dict[int, float], rows: int = 1) -> PassCosts:
-    """Return costs of passes over S tokens, each measured often enough."""
-    costs = PassCosts()
-    for tokens, one in seconds.items():
-        for _ in range(15):
-            costs.add_pass(rows, tokens, one)
-    return costs
 
 
 def test_costs_are_means_in_plain_passes_of_as_many_rows() -> None:

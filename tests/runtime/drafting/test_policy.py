@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from measured_costs import costs_of
 
 from skipdec.runtime.drafting.acceptance import (
     LAYER_PRIORS,
@@ -19,15 +20,6 @@ from skipdec.runtime.drafting.policy import Choice, DraftPolicy, Offer
 
 OWN, ENDS = 0, 1
 LONG = (0,) * 7
-
-
-def costs_of(seconds: dict[int, float], rows: int = 1) -> PassCosts:
-    """Return costs of passes over S tokens, each measured often enough."""
-    costs = PassCosts()
-    for tokens, one in seconds.items():
-        for _ in range(15):
-            costs.add_pass(rows, tokens, one)
-    return costs
 
 
 def flat_costs(slope: float, rows: int = 1) -> PassCosts:

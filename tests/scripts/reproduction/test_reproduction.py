@@ -23,7 +23,6 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import ConfigurationError, UsageError
 from skipdec.runtime.generator import Generator
 
-SCRIPTS = Path(__file__).parents[3] / "scripts"
 ANIMALS = ("Ant", "Bee", "Cat", "Dog", "Eel", "Fox", "Gnu", "Hen")
 
 

@@ -81,3 +81,9 @@ def reseal(bundle: Path, **changes: object) -> None:
     files = tuple(file_record(bundle, record.path) for record in manifest.files)
     changed = manifest.model_copy(update={"files": files, **changes}).with_digest()
     (bundle / "manifest.json").write_text(changed.to_json())
+
+
+def narrow_window(graph: onnx.GraphProto) -> None:
+    """Show each token only itself and the one before."""
+    (attention,) = (node for node in graph.node if node.op_type == "GroupQueryAttention")
+    attention.attribute.append(onnx.helper.make_attribute("local_window_size", 2))

@@ -25,7 +25,6 @@ LONG: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 50, "ignor
 RUNNING = 'skipdec_requests_running{model="tiny"}'
 WAITING = 'skipdec_requests_waiting{model="tiny"}'
 RESERVED = 'skipdec_kv_bytes{kind="reserved",model="tiny"}'
-IN_USE = (RUNNING, WAITING, RESERVED)
 SUBMITTED = 'skipdec_requests_total{model="tiny",state="submitted"}'
 ABORTED = 'skipdec_requests_total{model="tiny",state="aborted"}'
 GONE = 'skipdec_request_failed_total{model="tiny",reason="disconnected"}'
