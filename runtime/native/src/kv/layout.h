@@ -22,9 +22,13 @@ struct KVLayout {
   std::int64_t position_bytes() const {
     return width * static_cast<std::int64_t>(item_bytes(dtype));
   }
-  // Bytes of one buffer [rows, num_heads, capacity, width].
+  // Bytes of one buffer [rows, num_heads, capacity, width]; at most 2^48, which no machine has, so
+  // that sums over layers do not overflow.
   std::int64_t nbytes(std::int64_t rows, std::int64_t capacity) const {
-    return rows * num_heads * capacity * position_bytes();
+    constexpr double kMost = 0x1p48;  // below 2^53, so that smaller products are exact
+    const double bytes = static_cast<double>(rows) * static_cast<double>(num_heads) *
+                         static_cast<double>(capacity) * static_cast<double>(position_bytes());
+    return static_cast<std::int64_t>(std::min(bytes, kMost));
   }
 };
 

@@ -5,6 +5,8 @@
 #include <functional>
 #include <utility>
 
+#include "errors.h"
+
 namespace skipdec::runtime {
 
 struct PrefixCache::Block {
@@ -81,7 +83,11 @@ PrefixCache::Recording PrefixCache::record(const std::vector<std::int64_t>& toke
        start += kBlockTokens) {
     if (!make_room(block_bytes_, kept)) break;
     auto block = std::make_shared<Block>();
-    block->memory = pool_.acquire(block_bytes_);
+    try {
+      block->memory = pool_.acquire(block_bytes_);
+    } catch (const Error&) {  // the machine has no more, which rows can do without
+      break;
+    }
     ++num_held_;
     block->parent = parent;
     if (parent == nullptr) block->owner = owner;

@@ -151,5 +151,25 @@ TEST_F(PrefixesTest, ARecordingThatIsGivenUpLeavesNothing) {
   EXPECT_EQ(pool_.in_use_bytes(), 0);
 }
 
+TEST_F(PrefixesTest, APromptGoesOnWhereNoBlockCanBeAllocated) {
+  BufferPool small(4096);
+  PrefixCache prefixes(small, kLayout, 2);
+  prefixes.set_limit(1 << 20);
+  prefixes.record(tokens(48)).commit();
+  EXPECT_LT(prefixes.kept_tokens(tokens(49)), 48);
+  EXPECT_LE(small.in_use_bytes(), 4096);
+}
+
+TEST(KVLayoutTest, SizesThatNoMachineHasDoNotOverflow) {
+  constexpr std::int64_t kWide = 1 << 20, kLong = 1 << 24, kRows = 1024;
+  const KVLayout layout{kWide, kWide, DType::kFloat32};
+  BufferPool pool(INT64_MAX);
+  const SlotCache cache(pool, layout, 4096, {kRows, kLong, INT64_MAX});
+  for (const std::int64_t positions : {std::int64_t{1} << 20, kLong}) {
+    const std::int64_t alone = cache.bytes_alone(Reservation(4096, positions), kRows);
+    EXPECT_GT(alone, std::int64_t{1} << 46) << positions;
+  }
+}
+
 }  // namespace
 }  // namespace skipdec::runtime
