@@ -189,5 +189,14 @@ TEST(Pieces, RecogniseAnExpressionByItsExactText) {
   EXPECT_FALSE(scanner_of(R"(\p{L}+)"));
 }
 
+// The time to find added tokens grows with the longest one.
+TEST(Tokenizer, DoesNotReadAddedTokensOfAnyLength) {
+  json longest = document(), longer = document();
+  longest["added_tokens"].push_back(added(259, std::string(1024, 'a'), false));
+  longer["added_tokens"].push_back(added(259, std::string(1025, 'a'), false));
+  EXPECT_EQ(tokenizer_of(longest)->encode(std::string(1024, 'a')), (TokenIds{kSpecial, 259}));
+  EXPECT_THROW(tokenizer_of(longer), UnsupportedTokenizer);
+}
+
 }  // namespace
 }  // namespace skipdec::runtime

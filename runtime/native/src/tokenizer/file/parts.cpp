@@ -129,6 +129,10 @@ std::vector<AddedToken> read_added_tokens(Fields& file, const Vocabulary& vocabu
     if (num_bytes > kMaxAddedBytes)
       file.refuse("added_tokens",
                   "holds texts of more than " + std::to_string(kMaxAddedBytes) + " bytes");
+    if (token.content.size() > kMaxAddedTokenBytes)
+      throw UnsupportedTokenizer(document.subject,
+                                 "has an added token of " + std::to_string(token.content.size()) +
+                                     " bytes, more than " + std::to_string(kMaxAddedTokenBytes));
     if (!contents.insert(token.content).second)
       file.refuse("added_tokens", "has " + shown(json(token.content)) + " twice");
     const auto own = vocabulary.id_of(token.content);
