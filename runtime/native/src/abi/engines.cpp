@@ -98,8 +98,8 @@ void skipdec_options_init(skipdec_options* options, size_t size) {
 skipdec_status skipdec_engine_open(const char* path, const skipdec_options* options,
                                    skipdec_engine** engine) {
   return guarded([&] {
-    required(path, "path");
     *required(engine, "engine") = nullptr;
+    required(path, "path");
     const skipdec_options whole = runtime::with_defaults(options, default_options(), "options");
     auto opened = std::make_unique<skipdec_engine>();
     opened->service = runtime::Service::open(path, service_options(whole));

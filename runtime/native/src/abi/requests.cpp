@@ -24,7 +24,6 @@ runtime::OnDelta on_delta_of(const skipdec_params& params) {
 // Submits ``prompts``; ``requests`` has room for as many.
 skipdec_status submit(skipdec_engine* engine, const std::vector<runtime::Prompt>& prompts,
                       const skipdec_params* params, skipdec_request** requests) {
-  std::fill_n(required(requests, "request"), prompts.size(), nullptr);
   const skipdec_params whole = runtime::with_defaults(params, runtime::default_params(), "params");
   std::vector<runtime::OnDelta> on_delta;
   std::vector<std::unique_ptr<skipdec_request>> made;
@@ -51,8 +50,13 @@ runtime::Prompt prompt_of(const skipdec_engine& engine, const skipdec_prompt& gi
   if (given.text != nullptr && whole.rendered_chat != 0) return runtime::RenderedChat{given.text};
   if (given.text != nullptr) return std::string(given.text);
   if (given.num_tokens > 0) required(given.token_ids, "token_ids");
-  runtime::require_token_count("prompt", given.num_tokens, engine.service->max_model_len());
+  runtime::require_token_count("prompt", given.num_tokens,
+                               engine.service->manifest().model.max_seq_len);
   return runtime::TokenSpan(given.token_ids, given.token_ids + given.num_tokens);
+}
+
+runtime::Error timed_out() {
+  return {runtime::Status::kTimeout, "request", "has not got that far in time; wait again"};
 }
 
 void require_ended(const runtime::Ticket& ticket) {
@@ -69,6 +73,7 @@ void require_ended(const runtime::Ticket& ticket) {
 skipdec_status skipdec_submit_text(skipdec_engine* engine, const char* prompt,
                                    const skipdec_params* params, skipdec_request** request) {
   return guarded([&] {
+    *required(request, "request") = nullptr;
     const skipdec_prompt given{required(prompt, "prompt"), nullptr, 0};
     return submit(engine, {prompt_of(*required(engine, "engine"), given, params)}, params, request);
   });
@@ -78,6 +83,7 @@ skipdec_status skipdec_submit_tokens(skipdec_engine* engine, const int64_t* toke
                                      size_t num_tokens, const skipdec_params* params,
                                      skipdec_request** request) {
   return guarded([&] {
+    *required(request, "request") = nullptr;
     const skipdec_prompt given{nullptr, token_ids, num_tokens};
     return submit(engine, {prompt_of(*required(engine, "engine"), given, params)}, params, request);
   });
@@ -89,8 +95,9 @@ skipdec_status skipdec_submit_many(skipdec_engine* engine, const skipdec_prompt*
   return guarded([&] {
     required(engine, "engine");
     if (count == 0) return SKIPDEC_OK;
-    required(prompts, "prompts");
     engine->service->require_may_wait(count);
+    std::fill_n(required(requests, "request"), count, nullptr);
+    required(prompts, "prompts");
     std::vector<runtime::Prompt> all;
     all.reserve(count);
     for (std::size_t index = 0; index < count; ++index) {
@@ -113,7 +120,7 @@ skipdec_status skipdec_request_next(skipdec_request* request, double timeout,
       *delta = &request->delta_view;
       return SKIPDEC_OK;
     }
-    if (received.progress == runtime::Progress::kRunning) return SKIPDEC_TIMEOUT;
+    if (received.progress == runtime::Progress::kRunning) throw timed_out();
     ticket.mailbox.require_open();
     return SKIPDEC_END;
   });
@@ -123,7 +130,7 @@ skipdec_status skipdec_request_wait(skipdec_request* request, double timeout) {
   return guarded([&] {
     runtime::Ticket& ticket = *required(request, "request")->ticket;
     ticket.require_may_wait(timeout);
-    if (!ticket.mailbox.wait(timeout)) return SKIPDEC_TIMEOUT;
+    if (!ticket.mailbox.wait(timeout)) throw timed_out();
     ticket.mailbox.require_open();
     return SKIPDEC_OK;
   });

@@ -13,7 +13,6 @@ namespace {
 skipdec_status make_score(skipdec_engine* engine, const runtime::Prompt& prompt,
                           const runtime::Prompt& continuation, const char* schedule,
                           skipdec_score** score) {
-  *required(score, "score") = nullptr;
   auto made = std::make_unique<skipdec_score>();
   made->result = engine->service->score(prompt, continuation, runtime::text_or_empty(schedule),
                                         made->token_ids);
@@ -26,7 +25,7 @@ skipdec_status make_score(skipdec_engine* engine, const runtime::Prompt& prompt,
 runtime::TokenSpan tokens(const skipdec_engine& engine, const char* subject,
                           const int64_t* token_ids, size_t count) {
   if (count > 0) required(token_ids, "token_ids");
-  runtime::require_token_count(subject, count, engine.service->max_model_len());
+  runtime::require_token_count(subject, count, engine.service->manifest().model.max_seq_len);
   return {token_ids, token_ids + count};
 }
 
@@ -37,6 +36,7 @@ skipdec_status skipdec_score_tokens(skipdec_engine* engine, const int64_t* promp
                                     size_t continuation_tokens, const char* schedule,
                                     skipdec_score** score) {
   return guarded([&] {
+    *required(score, "score") = nullptr;
     required(engine, "engine");
     return make_score(engine, tokens(*engine, "prompt", prompt, prompt_tokens),
                       tokens(*engine, "continuation", continuation, continuation_tokens), schedule,
@@ -48,6 +48,7 @@ skipdec_status skipdec_score_text(skipdec_engine* engine, const char* prompt,
                                   const char* continuation, const char* schedule,
                                   skipdec_score** score) {
   return guarded([&] {
+    *required(score, "score") = nullptr;
     required(engine, "engine");
     return make_score(engine, std::string(required(prompt, "prompt")),
                       std::string(required(continuation, "continuation")), schedule, score);

@@ -56,9 +56,10 @@ TEST(RequestsTest, NoTimeoutLosesTheLastDelta) {
   EXPECT_EQ(lost, 0U);
 }
 
-std::shared_ptr<Service> open() {
+std::shared_ptr<Service> open(std::int64_t max_model_len = 0) {
   ServiceOptions options;
   options.batch.kv_memory = 1 << 22;
+  options.batch.max_model_len = max_model_len;
   return std::make_shared<Service>(std::make_shared<testing::ArithmeticBundle>(),
                                    std::make_shared<testing::ArithmeticBackend>(), options);
 }
@@ -123,6 +124,68 @@ TEST(RequestsTest, CountsThatNoMemoryHoldsAreRefusedByName) {
       << skipdec_last_error();
   const auto reserved = [most] { return std::vector<int>().reserve(most), SKIPDEC_OK; };
   EXPECT_EQ(guarded(reserved), SKIPDEC_USAGE);
+}
+
+TEST(RequestsTest, TokensBeyondMaxModelLenAreRefusedByItsNameAndScored) {
+  skipdec_engine engine;
+  engine.service = open(20);
+  const std::vector<std::int64_t> tokens(30, 5);
+  skipdec_request* request = nullptr;
+  EXPECT_EQ(skipdec_submit_tokens(&engine, tokens.data(), tokens.size(), nullptr, &request),
+            SKIPDEC_CAPACITY);
+  EXPECT_NE(std::string(skipdec_last_error()).find("max_model_len allows 20"), std::string::npos)
+      << skipdec_last_error();
+  skipdec_score* score = nullptr;
+  EXPECT_EQ(skipdec_score_tokens(&engine, tokens.data(), tokens.size(), tokens.data(), 2, nullptr,
+                                 &score),
+            SKIPDEC_OK)
+      << skipdec_last_error();
+  skipdec_score_release(score);
+}
+
+TEST(RequestsTest, AnEarlyRefusalLeavesNoHandle) {
+  skipdec_engine engine;
+  engine.service = open();
+  const std::vector<std::int64_t> tokens(testing::kPositions + 1, 5);
+  skipdec_request stale;
+  skipdec_request* request = &stale;
+  EXPECT_EQ(skipdec_submit_tokens(&engine, tokens.data(), tokens.size(), nullptr, &request),
+            SKIPDEC_USAGE);
+  EXPECT_EQ(request, nullptr);
+  skipdec_score old;
+  skipdec_score* score = &old;
+  EXPECT_EQ(skipdec_score_tokens(&engine, tokens.data(), tokens.size(), tokens.data(), 1, nullptr,
+                                 &score),
+            SKIPDEC_USAGE);
+  EXPECT_EQ(score, nullptr);
+}
+
+TEST(RequestsTest, ATimeoutHasWordsOfItsOwn) {
+  const auto request = request_of(std::make_shared<Ticket>(1, std::make_shared<EngineThread>()));
+  const skipdec_delta* delta = nullptr;
+  keep_error("of another call");
+  EXPECT_EQ(skipdec_request_wait(request.get(), 0), SKIPDEC_TIMEOUT);
+  EXPECT_NE(std::string(skipdec_last_error()).find("in time"), std::string::npos);
+  keep_error("of another call");
+  EXPECT_EQ(skipdec_request_next(request.get(), 0, &delta), SKIPDEC_TIMEOUT);
+  EXPECT_NE(std::string(skipdec_last_error()).find("in time"), std::string::npos);
+}
+
+TEST(RequestsTest, TheLogprobsOfChosenTokensCount) {
+  ModelSpec model;
+  model.vocab_size = 10;
+  model.max_seq_len = 1 << 20;
+  SamplingParams params;
+  params.n = 1024;
+  params.max_tokens = 1 + kMaxLogprobs / params.n;
+  const auto resolve = [&] { resolve_max_tokens({1}, params, model, model.max_seq_len); };
+  EXPECT_NO_THROW(resolve());
+  params.logprobs = 0;
+  EXPECT_THROW(resolve(), Error);
+  params.max_tokens -= 1;
+  EXPECT_NO_THROW(resolve());
+  params.logprobs = 1;
+  EXPECT_THROW(resolve(), Error);
 }
 
 }  // namespace
