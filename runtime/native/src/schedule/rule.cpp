@@ -120,6 +120,16 @@ class RuleReader {
 
 }  // namespace
 
+bool ScheduleRule::implies_horizon() const {
+  if (decay->name == "table") return true;
+  if (decay->name != "d3") return false;
+  const auto is_least = [this](std::int64_t index) {
+    return decay->budget(*this, index) == min_exit_layer;
+  };
+  const bool has_fallen = is_least(horizon - 1) || horizon == constants::kMaxHorizon;
+  return has_fallen && (horizon == 1 || !is_least(horizon - 2));
+}
+
 ScheduleRule rule_of(const json& value, const Document& document) {
   return RuleReader(value, document).read();
 }

@@ -43,8 +43,9 @@ struct ScheduleRule {
 
   std::int64_t fall() const { return max_exit_layer - min_exit_layer; }
   bool is_constant() const { return decay->name == "constant"; }
-  // Returns true if the horizon follows from the other parameters.
-  bool implies_horizon() const { return decay->name == "table" || decay->name == "d3"; }
+  // Returns true if the horizon follows from the other parameters: that of a table, or the first
+  // token at which the decay d3 is at its least budget.
+  bool implies_horizon() const;
 };
 
 // Reads and checks a rule: fields, names, parameters and bounds. Throws, by ``document``.

@@ -8,6 +8,7 @@
 #include "errors.h"
 #include "files/digest.h"
 #include "files/read.h"
+#include "files/sha256.h"
 #include "json/canonical.h"
 #include "json/shown.h"
 #include "json/tree.h"
@@ -37,8 +38,17 @@ struct GivenRule {
   Document document;  // where it was given
 };
 
-// Reads a rule's JSON, alone or as ``skipdec schedule show --json`` prints it;
-// the line feed at the end, which the digest covers and a shell's $(…) strips, may be missing.
+// Throws unless ``digest`` is that of ``value`` in canonical text, in which way ever it is written.
+void check_digest(const json& digest, json value, const Document& document) {
+  constexpr std::size_t kDigits = 64, kMostShown = 12;
+  value["digest"] = std::string(kDigits, '0');
+  const std::string seen = sha256_hex(canonical_text(value));
+  if (digest != seen)
+    document.refuse("digest", "is " + shown(digest) + ", the content has " +
+                                  seen.substr(0, kMostShown) + "…; the file was changed");
+}
+
+// Reads a rule's JSON, alone or as ``skipdec schedule show --json`` prints it.
 GivenRule given_rule(std::string_view text, const std::string& subject, std::int64_t num_layers) {
   const Document document{Status::kSchedule, subject,
                           "make it anew: skipdec schedule show SCHEDULE --layers " +
@@ -49,8 +59,8 @@ GivenRule given_rule(std::string_view text, const std::string& subject, std::int
   const json value = parse_json(text, subject, limits);
   Fields fields(value, "", document);
   const json* inner = fields.find_given("schedule");
-  if (inner != nullptr && fields.find("digest") != nullptr)
-    checked_digest(std::string(trimmed(text)) + "\n", document);
+  const json* digest = fields.find_given("digest");
+  if (inner != nullptr && digest != nullptr) check_digest(*digest, value, document);
   const ScheduleRule rule = rule_of(inner != nullptr ? *inner : value, document);
   require_depth(rule, num_layers, document);
   return {rule, document};
@@ -144,9 +154,9 @@ void Schedules::require_reachable(std::int64_t horizon) const {
 }
 
 SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_tokens) const {
-  asked = trimmed(asked);
   if (asked.empty()) return own_;
-  if (asked.front() == '{') {
+  asked = trimmed(asked);
+  if (asked.substr(0, 1) == "{") {
     const GivenRule given = given_rule(asked, "schedule", num_layers_);
     if (!given.rule.implies_horizon()) require_reachable(given.rule.horizon);
     return schedule_of(given.rule, given.document);

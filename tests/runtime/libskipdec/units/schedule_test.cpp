@@ -52,6 +52,31 @@ TEST(Schedules, ReadsADocumentWhoseLineFeedAShellStripped) {
             std::string::npos);
 }
 
+TEST(Schedules, ReadsADocumentInWhicheverWayItIsWritten) {
+  const Schedules schedules = parsed(hollow_schedule());
+  const std::string text = sealed(hollow_schedule());
+  const std::string compact = json::parse(text).dump();
+  EXPECT_EQ(schedules.resolve(compact, 1)->text(), kOwn);
+  const auto path = std::filesystem::path(testing::TempDir()) / "marked.json";
+  write_file(path, "\xEF\xBB\xBF" + text);
+  EXPECT_EQ(schedules.resolve(path.string(), 1)->text(), kOwn);
+}
+
+TEST(Schedules, BoundsTheHorizonOfD3UnlessItFollowsFromTheRest) {
+  const Schedules schedules = Schedules::parse(sealed(full_schedule()), 6, kSubject, 64);
+  const auto resolve = [&](double alpha, std::int64_t horizon) {
+    const json rule{{"decay", "d3"},       {"alpha", alpha},     {"max_exit_layer", 6},
+                    {"min_exit_layer", 2}, {"horizon", horizon}, {"num_layers", 6}};
+    return refusal([&] { schedules.resolve(rule.dump(), 1); });
+  };
+  EXPECT_EQ(resolve(0.5, 3), "");
+  EXPECT_EQ(resolve(0.5, 64), "");
+  EXPECT_NE(resolve(0.5, 5000).find("horizon is 5000; allowed: 1 to 64"), std::string::npos);
+  EXPECT_EQ(resolve(0.999, 694), "");  // 6 * 0.999 ** 693 is the first below 3
+  EXPECT_NE(resolve(0.999, 693).find("allowed: 1 to 64"), std::string::npos);
+  EXPECT_NE(resolve(0.999, 695).find("allowed: 1 to 64"), std::string::npos);
+}
+
 struct Asked {
   std::string text, words;
 };
@@ -74,6 +99,7 @@ std::string ruled(const json& changes) {
 const std::string kCommand = "skipdec schedule show SCHEDULE --layers 6";
 const std::vector<Asked> kAsked{
     {"5x", kCommand},
+    {"   ", kCommand},
     {"linear:max=4,min=2", kCommand},
     {"2x:placement=bottom", kCommand},
     {"2x:horizon=", kCommand},
@@ -89,7 +115,8 @@ const std::vector<Asked> kAsked{
      "token, 2, that runs layers which the one before it did not"},
     {ruled({{"placement", "unified"}, {"table", {6, 5, 4, 2}}}),
      "did not: a hole in their KV cache"},
-    {R"({"schedule": {}, "digest": "x"})", "is not on exactly one line"},
+    {R"({"schedule": {}, "digest": "x"})", "digest: is \"x\", the content has "},
+    {R"({"schedule": {}, "digest": null})", "digest: is null, the content has "},
     {"/nowhere/plan.json", "schedule /nowhere/plan.json | can't be read"},
     {"/dev/zero.json", "can't be read"},
 };
