@@ -1,8 +1,9 @@
 #include "json/shown.h"
 
+#include <array>
+#include <charconv>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "tokenizer/text/utf8.h"
 
@@ -28,9 +29,11 @@ std::string shown_text(std::string_view text) {
 }
 
 std::string shown_number(double value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
+  constexpr int kDigits = 6;
+  std::array<char, 32> text{};
+  const auto written =
+      std::to_chars(text.begin(), text.end(), value, std::chars_format::general, kDigits);
+  return {text.data(), written.ptr};
 }
 
 }  // namespace skipdec::runtime

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <locale>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,18 @@ TEST(Shown, TextsAreQuotedAndCut) {
   EXPECT_EQ(shown_text("two\n"), R"('two\n')");
   EXPECT_EQ(shown_text("\xff"), "'\xEF\xBF\xBD'");
   EXPECT_EQ(shown_text(std::string(100, 'x')), "'" + std::string(59, 'x') + "…");
+}
+
+TEST(Shown, NumbersAreTheSameInEveryLocale) {
+  struct Comma : std::numpunct<char> {
+    char do_decimal_point() const override { return ','; }
+  };
+  const std::locale before = std::locale::global(std::locale(std::locale(), new Comma));
+  EXPECT_EQ(shown_number(0.25), "0.25");
+  EXPECT_EQ(shown_number(1e-7), "1e-07");
+  EXPECT_EQ(shown_number(std::nan("")), "nan");
+  EXPECT_EQ(shown_number(1234567), "1.23457e+06");
+  std::locale::global(before);
 }
 
 TEST(Sampler, GreedyTakesTheFirstOfEqualLogits) {
