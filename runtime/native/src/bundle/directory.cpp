@@ -13,7 +13,9 @@ namespace skipdec::runtime {
 
 std::string without_links(const std::string& path) {
   std::error_code failed;
-  const auto resolved = std::filesystem::weakly_canonical(std::filesystem::absolute(path), failed);
+  const auto whole = std::filesystem::absolute(path, failed);
+  if (failed) return path;  // the working directory was deleted
+  const auto resolved = std::filesystem::weakly_canonical(whole, failed);
   return failed ? path : resolved.string();
 }
 

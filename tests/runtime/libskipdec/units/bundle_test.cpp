@@ -158,5 +158,16 @@ TEST_F(BundleOnDisk, IsNotThereWhatLiesThereIsTold) {
   expect_refused("is a checkpoint, not a bundle; run: skipdec export ");
 }
 
+TEST_F(BundleOnDisk, IsNotFoundFromADirectoryThatIsGone) {
+  const fs::path before = fs::current_path(), gone = folder_ / "gone";
+  fs::create_directories(gone);
+  fs::current_path(gone);
+  fs::remove(gone);
+  std::string words;
+  EXPECT_NO_THROW(words = refusal([] { Bundle::open("somewhere", Verify::kGraphs); }));
+  fs::current_path(before);
+  EXPECT_NE(words.find("somewhere | does not exist"), std::string::npos) << words;
+}
+
 }  // namespace
 }  // namespace skipdec::runtime
