@@ -37,6 +37,11 @@ std::unique_ptr<Decoding> decoding_of(const Manifest& manifest, const RunningBat
 
 }  // namespace
 
+void RunningBatch::check(const Manifest& manifest, const RunningBatchConfig& config) {
+  limits_of(manifest, config);
+  Admission::parse(config.admission);
+}
+
 RunningBatch::RunningBatch(const Manifest& manifest, const Engines& engines,
                            const Tokenizer* tokenizer, const RunningBatchConfig& config,
                            std::unique_ptr<Decoding> decoding)

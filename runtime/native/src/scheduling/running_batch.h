@@ -48,6 +48,9 @@ struct ScoreResult {
 // For one thread unless a method says otherwise.
 class RunningBatch {
  public:
+  // Throws Error (kUsage) for a configuration that the bundle does not allow.
+  static void check(const Manifest& manifest, const RunningBatchConfig& config);
+
   // All arguments outlive the batch. ``tokenizer``: nullptr where the bundle has none.
   // ``decoding``: nullptr for what ``config.draft`` says. Throws Error (kUsage) for a configuration
   // that is not allowed.
@@ -75,6 +78,7 @@ class RunningBatch {
 
   // Returns true if the memory for a text is free now; `score` then runs it between two steps.
   bool fits(const ScoreRequest& request) const;
+  // Counts it, even if an engine fails or its logits are not finite, which throws Error (kEngine).
   ScoreResult score(const ScoreRequest& request);
 
   // Any thread may call it.
@@ -104,6 +108,7 @@ class RunningBatch {
   bool end(std::int64_t number, const std::string& reason, EndOne end_one);
   void fail_all(const std::string& reason, const Action& action);
   Delta& new_delta(const RunningRow& row);
+  ScoreResult scored(const ScoreRequest& request);
   void publish();
 
   const ModelSpec& model_;

@@ -29,6 +29,25 @@ bool RunningBatch::fits(const ScoreRequest& request) const {
 
 ScoreResult RunningBatch::score(const ScoreRequest& request) {
   const double start = seconds_now();
+  const auto count = [&](std::int64_t& outcome) {
+    ++outcome;
+    counters_.scoring_seconds += seconds_now() - start;
+    publish();
+  };
+  ++counters_.submitted;
+  try {
+    ScoreResult result = scored(request);
+    counters_.prompt_tokens += request.num_fed();
+    count(counters_.finished);
+    return result;
+  } catch (...) {  // it took its turn, too
+    count(counters_.failed);
+    throw;
+  }
+}
+
+// Runs the engines on a text.
+ScoreResult RunningBatch::scored(const ScoreRequest& request) {
   const Schedule& schedule = *request.schedule;
   const TokenSpan fed = request.fed();
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
@@ -47,9 +66,6 @@ ScoreResult RunningBatch::score(const ScoreRequest& request) {
     }
   };
   stitcher_.score(fed, schedule.active_lengths(prompt, count - 1), prompt - 1, count, take);
-  counters_.scoring_seconds += seconds_now() - start;
-  counters_.prompt_tokens += request.num_fed();
-  publish();
   return result;
 }
 

@@ -19,6 +19,9 @@ std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOpt
   bundle->schedules().resolve(options.schedule, 1);  // an invalid one throws before engines load
   ServiceOptions resolved = options;
   resolved.batch.draft = resolve_draft(options.draft, bundle->manifest());
+  RunningBatchConfig asked = options.batch;
+  if (asked.kv_memory == 0) asked.kv_memory = 1;  // its default is known once engines are loaded
+  RunningBatch::check(bundle->manifest(), asked);
   std::shared_ptr<Backend> backend = Backend::open(bundle, options.sessions);
   return std::make_shared<Service>(std::move(bundle), std::move(backend), std::move(resolved));
 }

@@ -140,5 +140,16 @@ TEST_F(RunningBatchTest, AScoredTextHasTheDepthThatGeneratingItHas) {
   for (const double logprob : result.logprobs) EXPECT_NEAR(logprob, -2.803, 0.01);
 }
 
+TEST_F(RunningBatchTest, AScoredTextThatFailsIsCountedAndTakesItsTurn) {
+  make(2, 1 << 22, 2048, false, 1);
+  const ScoreRequest text{{5, 6}, {7, 8}, bundle_.schedules().own()};
+  EXPECT_THROW(batch_->score(text), Error);
+  EXPECT_EQ(batch_->stats().failed, 1);
+  EXPECT_GT(batch_->stats().scoring_seconds, 0);
+  EXPECT_EQ(batch_->score(text).logprobs.size(), 2U);
+  EXPECT_EQ(batch_->stats().finished, 1);
+  EXPECT_EQ(batch_->stats().submitted, 2);
+}
+
 }  // namespace
 }  // namespace skipdec::runtime

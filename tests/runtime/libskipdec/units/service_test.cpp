@@ -366,5 +366,17 @@ TEST(ServiceTest, TextNeedsATokenizer) {
   EXPECT_THROW(service->submit("text", greedy(2), "", 0, {}), Error);
 }
 
+TEST(ServiceTest, OptionsAreCheckedBeforeEnginesLoad) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / "options";
+  write_hollow_bundle(path);
+  const auto words = [&](const auto& change) {
+    ServiceOptions options;
+    change(options.batch);
+    return refusal([&] { Service::open(path, options); });
+  };
+  EXPECT_EQ(words([](auto& batch) { batch.max_batch_size = 0; }).rfind("max_batch_size | ", 0), 0U);
+  EXPECT_EQ(words([](auto& batch) { batch.admission = "none"; }).rfind("admission | ", 0), 0U);
+}
+
 }  // namespace
 }  // namespace skipdec::runtime
