@@ -45,9 +45,10 @@ class Decoding {
                       std::vector<Delta>& deltas);
 
   // Takes the thread's processor time from `feed` until the tokens of ``steps`` were accepted, and
-  // that of `feed`, which searched for guesses.
-  virtual void ran(const std::vector<StepRow>& /*steps*/, double /*seconds*/,
-                   double /*searching*/) {}
+  // that of `feed`, which searched for guesses. ``is_first``: the pass bound engines, so it took
+  // longer than later ones.
+  virtual void ran(const std::vector<StepRow>& /*steps*/, double /*seconds*/, double /*searching*/,
+                   bool /*is_first*/) {}
   // The calls of layers that drafted so far.
   virtual std::int64_t draft_steps() const { return 0; }
   // The most tokens that a row drafts now; 0 while there are no drafts.

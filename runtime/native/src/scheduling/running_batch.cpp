@@ -161,7 +161,9 @@ void RunningBatch::run(const Decode& /*action*/) {
     layer_rows += static_cast<std::int64_t>(step.plans.front()->size());
     has_guesses |= step.tokens.size() > 1;
   }
+  const std::int64_t bound = stitcher_.num_bound();
   const std::vector<const float*>& logits = stitcher_.step(steps_);
+  const bool is_first = stitcher_.num_bound() != bound;
   const double sampling = seconds_now();
   if (has_guesses) counters_.draft_seconds += drafted - start;
   counters_.decode_seconds += sampling - start;
@@ -176,7 +178,7 @@ void RunningBatch::run(const Decode& /*action*/) {
   }
   remove_ended();
   counters_.sampling_seconds += seconds_now() - sampling;
-  decoding_->ran(steps_, thread_seconds_now() - begun, searching);
+  decoding_->ran(steps_, thread_seconds_now() - begun, searching, is_first);
 }
 
 // Keeps the tokens that ordinary decoding would write and rolls back the others that the row fed.

@@ -293,13 +293,17 @@ Binding* Passes::layer_binding(const Shape& shape) {
     add_cache(tensors, cache_.layout(), cache_.slots(layer, first_slot, count));
     bound.binding = engines_.layer(layer).bind(tensors);
     bound.generation = generation;
+    ++num_bound_;
   }
   return bound.binding.get();
 }
 
 Binding* Passes::end_binding(Session& session, std::size_t tokens) {
   std::unique_ptr<Binding>& binding = ends_[{&session, tokens, 0}];
-  if (!binding) binding = session.bind(all_.tensors(static_cast<std::int64_t>(tokens)));
+  if (!binding) {
+    binding = session.bind(all_.tensors(static_cast<std::int64_t>(tokens)));
+    ++num_bound_;
+  }
   return binding.get();
 }
 
@@ -309,6 +313,7 @@ Binding* Passes::draft_head_binding(std::size_t rows, std::size_t drafting) {
   if (!binding) {
     binding = session.bind(all_.head_tensors(
         static_cast<std::int64_t>(rows), static_cast<std::int64_t>(drafting), num_draft_logits()));
+    ++num_bound_;
   }
   return binding.get();
 }

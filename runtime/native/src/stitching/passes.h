@@ -63,6 +63,8 @@ class Passes {
   }
   // The number of layers that the last pass called; drafts do not count.
   std::int64_t layers_called() const { return layers_called_; }
+  // The bindings made so far; a call that makes some takes longer than when it is repeated.
+  std::int64_t num_bound() const { return num_bound_; }
   // Drops all bindings to slots, whose buffers are about to be freed.
   void unbind();
 
@@ -132,7 +134,7 @@ class Passes {
   std::optional<Route> route_, draft_route_;
   std::vector<const float*> draft_logits_;  // of the last draft
   std::vector<std::byte> states_;           // that the last pass left, [tokens, 3, E]
-  std::int64_t layers_called_ = 0;
+  std::int64_t layers_called_ = 0, num_bound_ = 0;
 };
 
 }  // namespace skipdec::runtime

@@ -97,6 +97,10 @@ class SlotStitcher {
   const std::vector<std::int64_t>& trained_token_ids() const { return trained_->token_ids(); }
   // The number of layers that the last pass called.
   std::int64_t layers_called() const { return passes_.layers_called(); }
+  // The bindings that passes and drafts have made so far, see `Passes::num_bound`.
+  std::int64_t num_bound() const {
+    return passes_.num_bound() + (trained_ ? trained_->num_bound() : 0);
+  }
   // True if rows have slots in the draft layer too, as the last number of their reservations says.
   bool has_draft_layer() const { return cache_.num_layers() > engines_.num_layers(); }
   // Rolls a row back to its first ``length`` positions; later ones are fed again. It goes back to

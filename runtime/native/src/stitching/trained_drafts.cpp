@@ -109,6 +109,7 @@ void TrainedDrafts::embed() {
   Bound& bound = bound_[{engines_.embed.get(), count, 0, 0}];
   if (!bound.binding) {
     bound.binding = engines_.embed->bind(all_.tensors(static_cast<std::int64_t>(count)));
+    ++num_bound_;
   }
   bound.binding->run();
   for (std::size_t each = 0; each < count; ++each) {
@@ -190,6 +191,7 @@ void TrainedDrafts::score(const std::vector<DraftRow>& rows) {
     bound.binding = engines_.trained_head->bind(
         all_.head_tensors(static_cast<std::int64_t>(num_tokens()),
                           static_cast<std::int64_t>(rows.size()), num_logits));
+    ++num_bound_;
   }
   bound.binding->run();
 }
@@ -201,6 +203,7 @@ Binding* TrainedDrafts::joining(Session& session, const Buffer& given, std::int6
     const auto count = static_cast<std::int64_t>(tokens);
     bound.binding = session.bind({{Role::kStates, given.data(), {count, 1, states * hidden_size_}},
                                   {Role::kHiddenStatesOut, made, {count, 1, hidden_size_}}});
+    ++num_bound_;
   }
   return bound.binding.get();
 }
@@ -217,6 +220,7 @@ Binding* TrainedDrafts::layer_binding(std::size_t rows, std::size_t tokens, std:
     add_cache(tensors, cache_.layout(), cache_.slots(layer_, first, count));
     bound.binding = engines_.draft_layer->bind(tensors);
     bound.generation = generation;
+    ++num_bound_;
   }
   return bound.binding.get();
 }

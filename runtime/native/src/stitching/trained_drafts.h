@@ -51,6 +51,8 @@ class TrainedDrafts {
   void clear();
   // Runs a step; see `SlotStitcher::draft_trained`.
   const std::vector<const float*>& step(const std::vector<DraftRow>& rows);
+  // The bindings made so far, see `Passes::num_bound`.
+  std::int64_t num_bound() const { return num_bound_; }
   // The tokens whose logits a step returns, ascending.
   const std::vector<std::int64_t>& token_ids() const { return manifest_.trained_draft->token_ids; }
 
@@ -99,6 +101,7 @@ class TrainedDrafts {
   std::vector<Slot> slots_;  // of the present step
   std::size_t longest_ = 1;  // tokens of its rows, with padding
   std::map<Shape, Bound> bound_;
+  std::int64_t num_bound_ = 0;
   std::vector<const float*> logits_;  // of the last step
 };
 

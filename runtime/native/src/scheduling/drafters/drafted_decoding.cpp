@@ -64,12 +64,13 @@ void DraftedDecoding::feed(const std::vector<RunningRow>& rows, std::vector<Step
   }
 }
 
-void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds, double searching) {
+void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds, double searching,
+                          bool is_first) {
   if (is_paused_) return;
   std::size_t longest = 0;
   for (const StepRow& step : steps) longest = std::max(longest, step.tokens.size());
   const auto rows = static_cast<std::int64_t>(steps.size());
-  if (has_new_rows_) {  // such passes also had to find their route, without drafts, too
+  if (has_new_rows_ || is_first) {  // such passes take long without drafts, too
     if (config_.adapt) policy_.count_pass(rows, held_, searching);
     return;
   }

@@ -36,7 +36,8 @@ class DraftedDecoding : public Decoding {
                                                bool per_client, SlotStitcher& stitcher);
 
   void feed(const std::vector<RunningRow>& rows, std::vector<StepRow>& steps) override;
-  void ran(const std::vector<StepRow>& steps, double seconds, double searching) override;
+  void ran(const std::vector<StepRow>& steps, double seconds, double searching,
+           bool is_first) override;
   void accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
               std::vector<Delta>& deltas) override;
   std::int64_t draft_steps() const override { return costs_.draft_steps(); }

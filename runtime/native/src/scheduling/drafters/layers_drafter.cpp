@@ -35,6 +35,7 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
   const std::int64_t size = stitcher_.num_draft_logits();
   for (std::int64_t drafted = 0; drafted < longest; ++drafted) {
     const double start = thread_seconds_now();
+    const std::int64_t bound = stitcher_.num_bound();
     waiting_.clear();
     drafting_.clear();
     behind_.clear();
@@ -55,7 +56,8 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
       steps_[place].tokens.front() = token;
       ++steps_[place].position;
     }
-    costs_.add_draft(source_, static_cast<std::int64_t>(rows.size()), thread_seconds_now() - start);
+    costs_.add_draft(source_, static_cast<std::int64_t>(rows.size()), thread_seconds_now() - start,
+                     stitcher_.num_bound() != bound);
   }
 }
 
@@ -79,6 +81,7 @@ void TrainedDrafter::propose(const std::vector<RowDrafts*>& asked,
   const std::vector<std::int64_t>& ids = stitcher_.trained_token_ids();
   for (std::int64_t drafted = 0; drafted < most; ++drafted) {
     const double start = thread_seconds_now();
+    const std::int64_t bound = stitcher_.num_bound();
     waiting_.clear();
     fed_.clear();
     behind_.clear();
@@ -102,7 +105,8 @@ void TrainedDrafter::propose(const std::vector<RowDrafts*>& asked,
           probability_of(logits[one], static_cast<std::int64_t>(ids.size()), index);
       proposed[waiting_[one]].add(token, confidence_class(probability));
     }
-    costs_.add_draft(source_, static_cast<std::int64_t>(rows.size()), thread_seconds_now() - start);
+    costs_.add_draft(source_, static_cast<std::int64_t>(rows.size()), thread_seconds_now() - start,
+                     stitcher_.num_bound() != bound);
   }
 }
 

@@ -78,19 +78,20 @@ std::string unused_draft_warning(const DraftConfig& config, const Schedule& sche
 
 double byte_share(const Manifest& manifest, const DraftPart& part) {
   if (!part.kind->runs_layers) return 0;
-  const std::int64_t head = manifest.head.step_bytes;
-  std::int64_t whole = manifest.embed.step_bytes + head;
-  for (const EngineSpec& layer : manifest.layers) whole += layer.step_bytes;
-  std::int64_t read = manifest.embed.step_bytes;
+  // Each may be up to INT64_MAX.
+  const auto bytes = [](const EngineSpec& spec) { return static_cast<double>(spec.step_bytes); };
+  double whole = bytes(manifest.embed) + bytes(manifest.head);
+  for (const EngineSpec& layer : manifest.layers) whole += bytes(layer);
+  double read = bytes(manifest.embed);
   if (part.kind->name == "trained") {
     const TrainedDraft& draft = *manifest.trained_draft;
-    read += draft.entry.step_bytes + draft.layer.step_bytes + draft.head.step_bytes;
+    read += bytes(draft.entry) + bytes(draft.layer) + bytes(draft.head);
   } else {
     for (const std::int64_t layer : part.layers)
-      read += manifest.layers[static_cast<std::size_t>(layer)].step_bytes;
-    read += manifest.draft_head ? manifest.draft_head->engine.step_bytes : head;
+      read += bytes(manifest.layers[static_cast<std::size_t>(layer)]);
+    read += bytes(manifest.draft_head ? manifest.draft_head->engine : manifest.head);
   }
-  return static_cast<double>(read) / static_cast<double>(std::max<std::int64_t>(1, whole));
+  return read / std::max(1.0, whole);
 }
 
 bool wants_drafts(const std::string& text) {

@@ -61,9 +61,11 @@ void PassCosts::add_pass(std::int64_t rows, std::int64_t tokens, double seconds)
   if (plain.is_stale(number)) left = kPlain;
 }
 
-void PassCosts::add_draft(const std::string& source, std::int64_t rows, double seconds) {
+void PassCosts::add_draft(const std::string& source, std::int64_t rows, double seconds,
+                          bool is_first) {
   ++draft_steps_;
   draft_seconds_ += seconds;
+  if (is_first) return;
   const std::int64_t size = class_of(rows);
   steps_[{source, size}].add(std::max(seconds, kLeastSeconds), count_[size]);
 }

@@ -38,8 +38,10 @@ class PassCosts {
  public:
   // Adds a pass whose longest row fed ``tokens`` tokens.
   void add_pass(std::int64_t rows, std::int64_t tokens, double seconds);
-  // Adds a step of a drafter that runs layers.
-  void add_draft(const std::string& source, std::int64_t rows, double seconds);
+  // Adds a step of a drafter that runs layers. ``is_first``: it bound engines, so that it took
+  // longer than later ones; its cost does not count then.
+  void add_draft(const std::string& source, std::int64_t rows, double seconds,
+                 bool is_first = false);
   // The number of steps that were added.
   std::int64_t draft_steps() const { return draft_steps_; }
   // The seconds of these steps.

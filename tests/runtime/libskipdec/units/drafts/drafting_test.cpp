@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -214,6 +215,27 @@ TEST_F(DraftPolicyTest, DraftsThatNeverHoldCostAtMostThreePercent) {
     total += seconds;
   }
   EXPECT_LE(total, 1.03 * kPasses);
+}
+
+TEST_F(DraftRefusalTest, BytesOfEnginesDoNotOverflow) {
+  Manifest manifest = bundle_.manifest();
+  for (EngineSpec* spec : {&manifest.embed, &manifest.head, &manifest.layers[0]})
+    spec->step_bytes = std::numeric_limits<std::int64_t>::max();
+  const auto config = resolve_draft("first:1,exact=no", manifest);
+  manifest.draft_head.reset();
+  EXPECT_DOUBLE_EQ(byte_share(manifest, config->parts.front()), 1);
+}
+
+TEST(PassCostsTest, ADraftStepThatBoundEnginesHasNoCost) {
+  PassCosts costs;
+  costs.add_pass(1, 1, 1);
+  costs.add_pass(1, 1, 1);
+  for (int step = 0; step < 2; ++step) costs.add_draft("first:1", 1, 8, true);
+  EXPECT_EQ(costs.draft_steps(), 2);
+  EXPECT_EQ(costs.draft_seconds(), 16);
+  EXPECT_EQ(costs.draft_cost("first:1", 1, 0.25), 0.25);
+  for (int step = 0; step < 2; ++step) costs.add_draft("first:1", 1, 0.5);
+  EXPECT_EQ(costs.draft_cost("first:1", 1, 0.25), 0.5);
 }
 
 }  // namespace
