@@ -2,6 +2,7 @@
 #pragma once
 
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <stdexcept>
@@ -123,11 +124,18 @@ Number parse_number(const std::string& text, const char* allowed) {
   return number;
 }
 
+// Refuses the least integer, too, which stands for an option that is not given.
 inline std::int64_t parse_integer(const std::string& text) {
-  return parse_number<std::int64_t>(text, "an integer");
+  const auto number = parse_number<std::int64_t>(text, "an integer");
+  if (number == INT64_MIN) throw BadValue("an integer above -2**63");
+  return number;
 }
 
-inline double parse_real(const std::string& text) { return parse_number<double>(text, "a number"); }
+inline double parse_real(const std::string& text) {
+  const auto number = parse_number<double>(text, "a number");
+  if (!std::isfinite(number)) throw BadValue("a finite number");
+  return number;
+}
 
 // Parses a number of bytes: 512MiB, 1.5GiB, 2GB, 1000000. Throws BadValue.
 inline std::uint64_t parse_size(const std::string& text) {

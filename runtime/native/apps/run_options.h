@@ -45,6 +45,17 @@ Value parse_choice(const std::string& text, const char* first, Value value, cons
   return text == first ? value : other;
 }
 
+// Returns ``text`` in lower case without the spaces around it. Throws BadValue if nothing is left.
+inline std::string parse_name(const std::string& text, const char* allowed) {
+  constexpr const char* kSpaces = " \t\n\r\f\v";
+  const std::size_t first = text.find_first_not_of(kSpaces);
+  if (first == std::string::npos) throw BadValue(allowed);
+  std::string name = text.substr(first, text.find_last_not_of(kSpaces) + 1 - first);
+  for (char& letter : name)
+    letter = static_cast<char>(letter | ('A' <= letter && letter <= 'Z' ? 32 : 0));
+  return name;
+}
+
 inline std::int32_t parse_count(const std::string& text) {
   const auto count = parse_number<std::int32_t>(text, "an integer from 1");
   if (count < 1) throw BadValue("an integer from 1");
@@ -55,7 +66,10 @@ inline std::vector<Option> running_options(RunOptions& run) {
   Options& engine = run.engine;
   return {
       {"--schedule", "", "TEXT", "full, 2x, linear:max=16,min=8,… or a file (bundle's own)",
-       [&](const std::string& text) { engine.schedule(text); }},
+       [&](const std::string& text) {
+         parse_name(text, "a schedule, e.g. 2x");
+         engine.schedule(text);
+       }},
       {"--threads", "", "N", "of the process (all cores)",
        [&](const std::string& text) { engine.threads(parse_count(text)); }},
       {"--weights", "", "PLACE", "mapped files, or copied: slower to open, faster steps (mapped)",
@@ -76,8 +90,8 @@ inline std::vector<Option> running_options(RunOptions& run) {
        [&](const std::string&) { engine.raw_prompts(); }},
       {"--draft", "", "TEXT", "own, own+ends:3, auto, …: the same text, sooner (off)",
        [&](const std::string& text) {
+         run.has_drafts = parse_name(text, "drafts, e.g. own, or off") != "off";
          engine.draft(text);
-         run.has_drafts = text != "off";
        }},
       {"--onnxruntime", "", "PATH", "libonnxruntime (SKIPDEC_ONNXRUNTIME, or searched for)",
        [&](const std::string& text) { engine.onnxruntime(text); }},
@@ -132,7 +146,11 @@ inline std::vector<Option> sampling_options(RunOptions& run) {
       {"--keep-special-tokens", "", "", "show special tokens",
        [&](const std::string&) { params.skip_special_tokens(false); }},
       {"--logprobs", "", "N", "log-probabilities of the k best, with --json (off)",
-       [&](const std::string& text) { params.logprobs(parse_integer(text)); }},
+       [&](const std::string& text) {
+         const std::int64_t count = parse_integer(text);
+         if (count < 0) throw BadValue("an integer from 0");
+         params.logprobs(count);
+       }},
   };
 }
 

@@ -143,6 +143,11 @@ def test_the_summary_names_the_horizon_of_schedules_that_have_one(text_bundle: P
     assert ", horizon 4, realised" in run(*arguments, "--schedule", "2x").stderr
 
 
+def test_the_summary_counts_drafts_of_an_engine_that_has_some(text_bundle: Path) -> None:
+    assert "drafted tokens" not in run(text_bundle, "a", "--draft", " OFF").stderr
+    assert "drafted tokens" in run(text_bundle, "a", "--draft", "own,exact=no").stderr
+
+
 def test_several_completions_stand_under_headings(text_bundle: Path) -> None:
     output = run(text_bundle, "a", "-p", "b", "--n", "2", "--seed", "1").stdout
     headings = [line for line in output.splitlines() if line.startswith("# ")]
@@ -189,6 +194,11 @@ def test_a_model_that_exits_early_may_skip_its_top_layers_only(
         (("b", "a", "--kv-memory", "3xx"), 2, "--kv-memory is '3xx'; allowed: e.g. 512MiB"),
         (("b", "a", "--kv-memory", "0.5"), 2, "--kv-memory is '0.5'; allowed: e.g. 512MiB"),
         (("b", "a", "--top-k", "1.5"), 2, "--top-k is '1.5'; allowed: an integer"),
+        (("b", "a", "--top-k", str(-(2**63))), 2, "allowed: an integer above -2**63"),
+        (("b", "a", "--top-p", "nan"), 2, "--top-p is 'nan'; allowed: a finite number"),
+        (("b", "a", "--logprobs", "-5"), 2, "--logprobs is '-5'; allowed: an integer from 0"),
+        (("b", "a", "--schedule", " "), 2, "--schedule is ' '; allowed: a schedule, e.g. 2x"),
+        (("b", "a", "--draft", ""), 2, "--draft is ''; allowed: drafts, e.g. own, or off"),
         (("b", "a", "--seed", "-1"), 2, "--seed is '-1'; allowed: an integer from 0"),
         (("b", "a", "--verify=all"), 2, "--verify is 'all'; allowed: full or graphs"),
         (("b", "a", "--stream=yes"), 2, "--stream has a value"),
