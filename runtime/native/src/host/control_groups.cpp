@@ -145,10 +145,15 @@ std::optional<double> processor_quota(const std::string& process) {
 }
 
 int usable_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
+  // The system refuses fewer bits than it has processors.
+  constexpr std::size_t kMostSets = 64;
   int count = 1;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) count = std::max(1, CPU_COUNT(&set));
+  for (std::vector<cpu_set_t> sets(1); sets.size() <= kMostSets; sets.resize(2 * sets.size())) {
+    const std::size_t size = sets.size() * sizeof(cpu_set_t);
+    if (sched_getaffinity(0, size, sets.data()) != 0) continue;
+    count = std::max(1, CPU_COUNT_S(size, sets.data()));
+    break;
+  }
   const auto quota = processor_quota();
   return quota ? std::clamp(static_cast<int>(std::ceil(*quota)), 1, count) : count;
 }
