@@ -13,52 +13,59 @@ LayersDrafter::LayersDrafter(const DraftPart& part, SlotStitcher& stitcher, Pass
 void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
                             const std::vector<RunningRow>& rows, std::int64_t most,
                             const GoesOn& goes_on, std::vector<Guesses>& proposed) {
-  steps_.resize(rows.size());
-  for (std::size_t index = 0; index < rows.size(); ++index) {
-    steps_[index].row = rows[index].slot;
-    steps_[index].position = rows[index].num_positions();
-    steps_[index].tokens.assign(1, rows[index].sequence->last_token());
-    const std::int64_t fed = rows[index].sequence->num_tokens() - 1;
-    steps_[index].plans.assign(1, &rows[index].request->schedule->plan(fed));
-  }
-  places_.clear();
-  windows_.clear();
-  std::int64_t longest = 0;
-  for (const RowDrafts* const drafts : asked) {
-    const auto found = std::find_if(rows.begin(), rows.end(), [&](const RunningRow& row) {
-      return row.slot == drafts->row.slot;
-    });
-    places_.push_back(static_cast<std::size_t>(found - rows.begin()));
-    windows_.push_back(reach(drafts->row, most));
-    longest = std::max(longest, windows_.back());
-  }
-  const std::int64_t size = stitcher_.num_draft_logits();
-  for (std::int64_t drafted = 0; drafted < longest; ++drafted) {
+  for (std::int64_t drafted = 0; drafted < most; ++drafted) {
     const double start = thread_seconds_now();
     const std::int64_t bound = stitcher_.num_bound();
     waiting_.clear();
-    drafting_.clear();
+    fed_.clear();
     behind_.clear();
     for (std::size_t index = 0; index < asked.size(); ++index) {
-      if (drafted >= windows_[index]) continue;
+      const RunningRow& row = asked[index]->row;
+      if (drafted >= reach(row, most)) continue;
+      const std::int64_t token =
+          drafted == 0 ? row.sequence->last_token() : proposed[index].tokens.back();
       waiting_.push_back(index);
-      drafting_.push_back(places_[index]);
+      fed_.push_back({row.slot, token, row.num_positions() + drafted});
       behind_.push_back(proposed[index]);
     }
-    if (drafted > 0 && goes_on && !goes_on(behind_)) return;
-    const std::vector<const float*>& logits = stitcher_.draft(steps_, drafting_, plan_);
+    if (waiting_.empty() || (drafted > 0 && goes_on && !goes_on(behind_))) return;
+    const std::vector<const float*>& logits = draft(rows, fed_);
     for (std::size_t one = 0; one < waiting_.size(); ++one) {
-      const std::size_t index = waiting_[one], place = drafting_[one];
-      const Sequence& sequence = *asked[index]->row.sequence;
-      const std::int64_t token = sequence.propose(logits[one], size, drafted);
-      proposed[index].add(token, confidence_class(probability_of(logits[one], size, token)));
-      if (drafted + 1 == windows_[index]) continue;  // the position stays within the reserved ones
-      steps_[place].tokens.front() = token;
-      ++steps_[place].position;
+      const Sequence& sequence = *asked[waiting_[one]]->row.sequence;
+      const Choice choice = choose(sequence, logits[one], drafted);
+      proposed[waiting_[one]].add(choice.token, confidence_class(choice.probability));
     }
     costs_.add_draft(source_, static_cast<std::int64_t>(rows.size()), thread_seconds_now() - start,
                      stitcher_.num_bound() != bound);
   }
+}
+
+const std::vector<const float*>& LayersDrafter::draft(const std::vector<RunningRow>& rows,
+                                                      const std::vector<DraftRow>& fed) {
+  steps_.resize(rows.size());
+  drafting_.resize(fed.size());
+  for (std::size_t index = 0; index < rows.size(); ++index) {
+    const RunningRow& row = rows[index];
+    StepRow& step = steps_[index];
+    step.row = row.slot;
+    step.position = row.num_positions();
+    step.tokens.assign(1, row.sequence->last_token());
+    step.plans.assign(1, &row.request->schedule->plan(row.sequence->num_tokens() - 1));
+    const auto found = std::find_if(fed.begin(), fed.end(),
+                                    [&](const DraftRow& each) { return each.row == row.slot; });
+    if (found == fed.end()) continue;  // it takes part in calls, but its logits are not read
+    drafting_[static_cast<std::size_t>(found - fed.begin())] = index;
+    step.position = found->position;
+    step.tokens.front() = found->token;
+  }
+  return stitcher_.draft(steps_, drafting_, plan_);
+}
+
+LayersDrafter::Choice LayersDrafter::choose(const Sequence& sequence, const float* logits,
+                                            std::int64_t ahead) const {
+  const std::int64_t size = stitcher_.num_draft_logits();
+  const std::int64_t token = sequence.propose(logits, size, ahead);
+  return {token, probability_of(logits, size, token)};
 }
 
 std::int64_t LayersDrafter::reach(const RunningRow& row, std::int64_t most) const {
@@ -72,42 +79,17 @@ std::int64_t LayersDrafter::reach(const RunningRow& row, std::int64_t most) cons
   return tokens;
 }
 
-TrainedDrafter::TrainedDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs)
-    : source_(part.text()), stitcher_(stitcher), costs_(costs) {}
+const std::vector<const float*>& TrainedDrafter::draft(const std::vector<RunningRow>& /*rows*/,
+                                                       const std::vector<DraftRow>& fed) {
+  return stitcher().draft_trained(fed);
+}
 
-void TrainedDrafter::propose(const std::vector<RowDrafts*>& asked,
-                             const std::vector<RunningRow>& rows, std::int64_t most,
-                             const GoesOn& goes_on, std::vector<Guesses>& proposed) {
-  const std::vector<std::int64_t>& ids = stitcher_.trained_token_ids();
-  for (std::int64_t drafted = 0; drafted < most; ++drafted) {
-    const double start = thread_seconds_now();
-    const std::int64_t bound = stitcher_.num_bound();
-    waiting_.clear();
-    fed_.clear();
-    behind_.clear();
-    for (std::size_t index = 0; index < asked.size(); ++index) {
-      const RunningRow& row = asked[index]->row;
-      if (drafted >= reach(row, most)) continue;
-      const bool is_first = proposed[index].tokens.empty();
-      const std::int64_t token =
-          is_first ? row.sequence->last_token() : proposed[index].tokens.back();
-      waiting_.push_back(index);
-      fed_.push_back({row.slot, token, row.num_positions() + drafted});
-      behind_.push_back(proposed[index]);
-    }
-    if (waiting_.empty() || (drafted > 0 && goes_on && !goes_on(behind_))) return;
-    const std::vector<const float*>& logits = stitcher_.draft_trained(fed_);
-    for (std::size_t one = 0; one < waiting_.size(); ++one) {
-      const Sequence& sequence = *asked[waiting_[one]]->row.sequence;
-      const std::int64_t token = sequence.propose(logits[one], ids, drafted);
-      const std::int64_t index = std::lower_bound(ids.begin(), ids.end(), token) - ids.begin();
-      const double probability =
-          probability_of(logits[one], static_cast<std::int64_t>(ids.size()), index);
-      proposed[waiting_[one]].add(token, confidence_class(probability));
-    }
-    costs_.add_draft(source_, static_cast<std::int64_t>(rows.size()), thread_seconds_now() - start,
-                     stitcher_.num_bound() != bound);
-  }
+LayersDrafter::Choice TrainedDrafter::choose(const Sequence& sequence, const float* logits,
+                                             std::int64_t ahead) const {
+  const std::vector<std::int64_t>& ids = stitcher().trained_token_ids();
+  const std::int64_t token = sequence.propose(logits, ids, ahead);
+  const std::int64_t index = std::lower_bound(ids.begin(), ids.end(), token) - ids.begin();
+  return {token, probability_of(logits, static_cast<std::int64_t>(ids.size()), index)};
 }
 
 std::int64_t TrainedDrafter::reach(const RunningRow& row, std::int64_t most) const {

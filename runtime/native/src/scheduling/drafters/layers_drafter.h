@@ -28,41 +28,46 @@ class LayersDrafter : public Drafter {
   void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
                std::int64_t most, const GoesOn& goes_on, std::vector<Guesses>& proposed) override;
 
+ protected:
+  // A proposed token, and its probability by the logits that it was drawn from.
+  struct Choice {
+    std::int64_t token;
+    double probability;
+  };
+  // Runs a step on ``fed``, some of ``rows``, and returns their logits.
+  virtual const std::vector<const float*>& draft(const std::vector<RunningRow>& rows,
+                                                 const std::vector<DraftRow>& fed);
+  // Chooses the token ``ahead`` tokens behind a row's next.
+  virtual Choice choose(const Sequence& sequence, const float* logits, std::int64_t ahead) const;
+
+  SlotStitcher& stitcher() const { return stitcher_; }
+
  private:
   std::string source_;
   LayerPlan plan_;
   SlotStitcher& stitcher_;
   PassCosts& costs_;
-  std::vector<StepRow> steps_;         // of all rows
-  std::vector<std::size_t> places_;    // in ``steps_``, of the asked rows
-  std::vector<std::int64_t> windows_;  // tokens that each asked row drafts
   std::vector<std::size_t> waiting_;   // of the asked rows, those that draft a further token
-  std::vector<std::size_t> drafting_;  // the places of these
+  std::vector<DraftRow> fed_;          // what these feed
   std::vector<Guesses> behind_;        // their guesses so far
+  std::vector<StepRow> steps_;         // of all rows
+  std::vector<std::size_t> drafting_;  // places in ``steps_``, of the rows of ``fed_``
 };
 
 // Proposes what the bundle's trained draft layer makes of the states of the rows' last pass.
 //
 // It has keys and values of its own and needs no layer of the rows' plans, so it drafts at every
 // depth.
-class TrainedDrafter : public Drafter {
+class TrainedDrafter : public LayersDrafter {
  public:
-  // The others outlive it.
-  TrainedDrafter(const DraftPart& part, SlotStitcher& stitcher, PassCosts& costs);
+  using LayersDrafter::LayersDrafter;
 
-  std::string source() const override { return source_; }
-  std::vector<double> priors() const override { return layer_priors(); }
   std::int64_t reach(const RunningRow& row, std::int64_t most) const override;
-  void propose(const std::vector<RowDrafts*>& asked, const std::vector<RunningRow>& rows,
-               std::int64_t most, const GoesOn& goes_on, std::vector<Guesses>& proposed) override;
 
- private:
-  std::string source_;
-  SlotStitcher& stitcher_;
-  PassCosts& costs_;
-  std::vector<std::size_t> waiting_;  // of the asked rows, those that draft a further token
-  std::vector<DraftRow> fed_;         // what these feed
-  std::vector<Guesses> behind_;       // their guesses so far
+ protected:
+  const std::vector<const float*>& draft(const std::vector<RunningRow>& rows,
+                                         const std::vector<DraftRow>& fed) override;
+  Choice choose(const Sequence& sequence, const float* logits, std::int64_t ahead) const override;
 };
 
 }  // namespace skipdec::runtime
