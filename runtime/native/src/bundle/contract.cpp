@@ -144,11 +144,9 @@ class Contract {
     std::vector<std::int64_t> capacities;
     capacities.reserve(layer.buckets.size());
     for (const KVBucket& bucket : layer.buckets) capacities.push_back(bucket.capacity);
-    const std::vector<std::int64_t> built =
-        manifest_.build ? manifest_.build->kv_buckets : std::vector<std::int64_t>();
-    if (capacities != built)
+    if (capacities != manifest_.kv_buckets)
       problems.push_back("engine " + layer.name + " has plans for KV capacities " +
-                         listed(capacities) + "; built: " + listed(built));
+                         listed(capacities) + "; built: " + listed(manifest_.kv_buckets));
   }
 
  private:

@@ -58,7 +58,7 @@ void check_version(const json& document, const Document& blame) {
 ModelSpec model_of(const json& value, const Document& document) {
   Fields fields(value, "model", document);
   ModelSpec model;
-  model.family = fields.text("family", "opt");
+  fields.text("family", "opt");
   model.name = fields.text("name");
   model.num_layers = fields.integer("num_layers", 1, kMaxLayers);
   model.hidden_size = fields.integer("hidden_size", 1, kMaxWidth);
@@ -67,12 +67,12 @@ ModelSpec model_of(const json& value, const Document& document) {
   model.head_dim = fields.integer("head_dim", 1, kMaxWidth, model.hidden_size / model.num_heads);
   if (model.head_dim < 1) fields.refuse("num_heads", "is above hidden_size");
   model.vocab_size = fields.integer("vocab_size", 1, kMaxTokens);
-  model.max_position_embeddings = fields.integer("max_position_embeddings", 1, kMaxTokens);
+  fields.integer("max_position_embeddings", 1, kMaxTokens);
   model.max_seq_len = fields.integer("max_seq_len", 1, kMaxTokens);
   fields.boolean("tie_word_embeddings", true);
-  model.bos_token_id = fields.optional_integer("bos_token_id", kAnyInteger, INT64_MAX);
+  fields.optional_integer("bos_token_id", kAnyInteger, INT64_MAX);
   model.eos_token_id = fields.optional_integer("eos_token_id", kAnyInteger, INT64_MAX);
-  model.pad_token_id = fields.optional_integer("pad_token_id", kAnyInteger, INT64_MAX);
+  fields.optional_integer("pad_token_id", kAnyInteger, INT64_MAX);
   for (const auto& member : value.items())  // a family may have fields of its own
     if (member.value().is_structured())
       fields.refuse(member.key().c_str(), "is " + shown(member.value()) +
@@ -126,37 +126,35 @@ void read_precision(Fields& members, Manifest& manifest, const Document& documen
       manifest.model.head_dim + (manifest.kv_dtype == DType::kInt8 ? kKvScaleBytes : 0);
 }
 
-void read_kv_cache(const json& value, Manifest& manifest, const Document& document) {
+void check_kv_cache(const json& value, const Document& document) {
   Fields fields(value, "kv_cache", document);
   if (!fields.boolean("shares_buffer", true))
     fields.refuse("shares_buffer", "is not true; past and present must be one buffer");
-  manifest.cache_must_be_finite =
-      choice(fields, "unused", constants::kUnusedCaches, fields.text("unused")) == "finite";
+  choice(fields, "unused", constants::kUnusedCaches, fields.text("unused"));
 }
 
-BuildSpec build_of(const json& value, const Document& document) {
+// Checks the limits of TensorRT's plans, and reads their capacities.
+void read_build(const json& value, Manifest& manifest, const Document& document) {
   constexpr std::size_t kMostBuckets = 4096;
   constexpr std::int64_t kHighestLevel = 5;
   Fields fields(value, "build", document);
-  BuildSpec build;
-  build.version = fields.text("version");
-  build.compute_capability = fields.text("compute_capability");
+  fields.text("version");
+  fields.text("compute_capability");
   fields.optional_text("driver");
-  build.max_batch_size = fields.integer("max_batch_size", 1, kMaxWidth);
-  build.max_prompt_len = fields.integer("max_prompt_len", 1, kMaxTokens);
-  build.max_prefill_rows = fields.integer("max_prefill_rows", 1, kMaxWidth);
+  fields.integer("max_batch_size", 1, kMaxWidth);
+  fields.integer("max_prompt_len", 1, kMaxTokens);
+  fields.integer("max_prefill_rows", 1, kMaxWidth);
   std::int64_t least = 1;
   for (const json& capacity : fields.array("kv_buckets", kMostBuckets)) {
-    build.kv_buckets.push_back(
+    manifest.kv_buckets.push_back(
         integer_of(capacity, fields.place_of("kv_buckets"), least, kMaxTokens, document));
-    least = build.kv_buckets.back() + 1;
+    least = manifest.kv_buckets.back() + 1;
   }
-  if (build.kv_buckets.empty()) fields.refuse("kv_buckets", "is empty; allowed: 1 or more");
+  if (manifest.kv_buckets.empty()) fields.refuse("kv_buckets", "is empty; allowed: 1 or more");
   fields.integer("optimization_level", 0, kHighestLevel);
   fields.optional_integer("workspace", 0, kMostBytes);
   fields.boolean("hardware_compatible", false);
   fields.boolean("version_compatible", false);
-  return build;
 }
 
 void read_files(const json& array, Manifest& manifest, const Document& document) {
@@ -363,10 +361,9 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   const json value = parse_json(text, subject);
   check_version(value, document);
   Manifest manifest;
-  manifest.digest = checked_digest(text, document);
-
   Fields fields(value, "", document);
-  if (fields.text("digest") != manifest.digest) fields.refuse("digest", "is not the file's own");
+  if (const std::string digest = checked_digest(text, document); fields.text("digest") != digest)
+    fields.refuse("digest", "is not the file's own");
   manifest.target = fields.text("target");
   const std::optional<std::string> kernels = fields.optional_text("kernels");
   if (kernels && *kernels != "skipdec")
@@ -377,7 +374,7 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   if (const json* defaults = fields.find("sampling_defaults"))
     manifest.sampling_defaults = SamplingDefaults::of(*defaults, document);
   read_precision(fields, manifest, document);
-  read_kv_cache(fields.value("kv_cache"), manifest, document);
+  check_kv_cache(fields.value("kv_cache"), document);
   read_engines(fields.array("engines", kMostEngines), manifest, document);
   if (const json* candidates = fields.find("candidates"))
     manifest.candidates = engine_of(*candidates, "candidates", document).spec;
@@ -385,7 +382,7 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   if (const json* draft = fields.find("trained_draft"))
     read_trained_draft(*draft, manifest, document);
   if (const json* draft = fields.find("draft_head")) read_draft_head(*draft, manifest, document);
-  if (const json* build = fields.find("build")) manifest.build = build_of(*build, document);
+  if (const json* build = fields.find("build")) read_build(*build, manifest, document);
   read_files(fields.array("files", kMostFiles), manifest, document);
   read_texts(fields, manifest, document);
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -75,10 +74,10 @@ struct EngineSpec {
 };
 
 struct ModelSpec {
-  std::string family, name;
+  std::string name;
   std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  std::int64_t vocab_size = 0, max_position_embeddings = 0, max_seq_len = 0;
-  std::optional<std::int64_t> bos_token_id, eos_token_id, pad_token_id;
+  std::int64_t vocab_size = 0, max_seq_len = 0;
+  std::optional<std::int64_t> eos_token_id;
   std::vector<std::int64_t> end_token_ids;  // the tokens that end a text, eos_token_id first
 };
 
@@ -86,13 +85,6 @@ struct FileRecord {
   std::string path;
   std::uint64_t size = 0;
   std::string sha256;
-};
-
-// Limits of TensorRT's plans.
-struct BuildSpec {
-  std::string version, compute_capability;
-  std::int64_t max_batch_size = 0, max_prompt_len = 0, max_prefill_rows = 0;
-  std::vector<std::int64_t> kv_buckets;
 };
 
 // What was trained to draft: ``states`` makes one state of those that are read, ``entry`` the
@@ -114,7 +106,6 @@ struct Manifest {
   bool uses_skipdec_kernels = false;  // graphs have operators of the domain "skipdec"
   // Kinds of weights, each once, whose products ONNX Runtime computes beside skipdec's kernels.
   std::vector<std::string> foreign_products;
-  bool cache_must_be_finite = false;  // unused positions may not hold NaN or infinity
   ModelSpec model;
   SamplingDefaults sampling_defaults;
   DType hidden_dtype = DType::kFloat32, kv_dtype = DType::kFloat32;
@@ -126,14 +117,13 @@ struct Manifest {
   std::optional<std::string> draft;   // what the draft option "auto" stands for; empty: "own"
   std::optional<TrainedDraft> trained_draft;
   std::optional<DraftHead> draft_head;
-  std::optional<BuildSpec> build;
+  std::vector<std::int64_t> kv_buckets;        // capacities of TensorRT's plans, ascending
   std::optional<std::string> tokenizer;        // relative path
   std::optional<std::string> prompt_template;  // with "{prompt}" once
   std::optional<std::string> chat_template;    // relative path; rendered by programs with Jinja
   std::vector<FileRecord> files;
   bool is_tuned = false;     // the checkpoint was tuned to skip layers
   bool exits_early = false;  // it was trained to exit after any layer
-  std::string digest;
 
   // Parses and checks manifest.json (docs/bundle-format.md): version, digest, fields, limits, the
   // roles, types and shapes of every engine. Throws Error (kBundle); ``subject`` names the file.

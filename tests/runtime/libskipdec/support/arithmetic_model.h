@@ -53,7 +53,7 @@ class ArithmeticBundle : public Bundle {
     model.hidden_size = model.head_dim = manifest_.kv_width = kHidden;
     model.num_heads = model.num_kv_heads = 1;
     model.vocab_size = kVocabulary;
-    model.max_position_embeddings = model.max_seq_len = kPositions;
+    model.max_seq_len = kPositions;
     model.eos_token_id = kEndOfText;
     model.end_token_ids = {kEndOfText};
     manifest_.embed.kind = EngineKind::kEmbed;
