@@ -4,10 +4,6 @@
 #include <limits>
 #include <string>
 
-#include "tokens/drawing.h"
-#include "tokens/penalties.h"
-#include "tokens/philox.h"
-
 namespace skipdec::runtime {
 namespace {
 
@@ -19,107 +15,72 @@ std::optional<Philox> random_stream(const SamplingParams& params, std::int64_t o
 
 }  // namespace
 
-class Sampler::State {
- public:
-  State(const SamplingParams& params, const std::vector<std::int64_t>& prompt,
-        std::int64_t vocab_size, std::int64_t output_index,
-        const std::vector<std::int64_t>& end_token_ids)
-      : vocab_size_(vocab_size),
-        min_tokens_(params.min_tokens),
-        logprobs_(params.logprobs),
-        drawer_(params),
-        random_(random_stream(params, output_index)) {
-    if (Penalties::needed_by(params)) penalties_.emplace(params, prompt);
-    if (min_tokens_ > 0) ending_token_ids_ = params.ending_token_ids(end_token_ids);
-  }
-
-  SampledToken sample(const float* logits) {
-    const float* const adjusted = adjust(logits, vocab_size_, 0);
-    SampledToken token;
-    token.token_id = drawer_.draw(adjusted, vocab_size_, random_ ? random_->next_number() : 0.0);
-    if (token.token_id < 0) throw not_finite(logits, vocab_size_, subject());
-    if (logprobs_) {
-      token.logprobs = row_logprobs(logits, vocab_size_, token.token_id, *logprobs_, subject());
-    }
-    ++num_sampled_;
-    if (penalties_) penalties_->add(token.token_id);
-    return token;
-  }
-
-  std::int64_t propose(const float* logits, std::int64_t size, std::int64_t ahead) const {
-    double number = 0;
-    if (random_) {
-      Philox random = *random_;  // a copy draws the same numbers
-      for (std::int64_t drawn = 0; drawn <= ahead; ++drawn) number = random.next_number();
-    }
-    return std::max<std::int64_t>(0, drawer_.draw(adjust(logits, size, ahead), size, number));
-  }
-
-  std::int64_t propose(const float* logits, const std::vector<std::int64_t>& token_ids,
-                       std::int64_t ahead) const {
-    if (!adjusts(ahead)) {
-      const auto size = static_cast<std::int64_t>(token_ids.size());
-      return token_ids[static_cast<std::size_t>(propose(logits, size, ahead))];
-    }
-    static thread_local std::vector<float> whole;
-    whole.assign(static_cast<std::size_t>(vocab_size_), -std::numeric_limits<float>::infinity());
-    for (std::size_t index = 0; index < token_ids.size(); ++index) {
-      whole[static_cast<std::size_t>(token_ids[index])] = logits[index];
-    }
-    return propose(whole.data(), vocab_size_, ahead);
-  }
-
- private:
-  bool is_masked(std::int64_t ahead) const {
-    return num_sampled_ + ahead < min_tokens_ && !ending_token_ids_.empty();
-  }
-
-  bool adjusts(std::int64_t ahead) const { return penalties_ || is_masked(ahead); }
-
-  // Returns ``logits`` [size] of the token ``ahead`` tokens from now, after penalties and masks
-  // that can change the greedy choice; copies only if needed.
-  const float* adjust(const float* logits, std::int64_t size, std::int64_t ahead) const {
-    if (!adjusts(ahead)) return logits;
-    static thread_local std::vector<float> adjusted;
-    adjusted.assign(logits, logits + size);
-    if (penalties_) penalties_->apply(adjusted.data(), size);
-    if (is_masked(ahead)) {
-      for (const std::int64_t token_id : ending_token_ids_) {
-        if (token_id >= size) continue;
-        adjusted[static_cast<std::size_t>(token_id)] = -std::numeric_limits<float>::infinity();
-      }
-    }
-    return adjusted.data();
-  }
-
-  std::string subject() const { return "logits of output token " + std::to_string(num_sampled_); }
-
-  std::int64_t vocab_size_, min_tokens_;
-  std::optional<std::int64_t> logprobs_;
-  Drawer drawer_;
-  std::optional<Philox> random_;  // empty: greedy
-  std::optional<Penalties> penalties_;
-  std::vector<std::int64_t> ending_token_ids_;
-  std::int64_t num_sampled_ = 0;
-};
-
 Sampler::Sampler(const SamplingParams& params, const std::vector<std::int64_t>& prompt,
                  std::int64_t vocab_size, std::int64_t output_index,
                  const std::vector<std::int64_t>& end_token_ids)
-    : state_(std::make_unique<State>(params, prompt, vocab_size, output_index, end_token_ids)) {}
-Sampler::~Sampler() = default;
-Sampler::Sampler(Sampler&&) noexcept = default;
-Sampler& Sampler::operator=(Sampler&&) noexcept = default;
+    : vocab_size_(vocab_size),
+      min_tokens_(params.min_tokens),
+      logprobs_(params.logprobs),
+      drawer_(params),
+      random_(random_stream(params, output_index)) {
+  if (Penalties::needed_by(params)) penalties_.emplace(params, prompt);
+  if (min_tokens_ > 0) ending_token_ids_ = params.ending_token_ids(end_token_ids);
+}
 
-SampledToken Sampler::sample(const float* logits) { return state_->sample(logits); }
+SampledToken Sampler::sample(const float* logits) {
+  const float* const adjusted = adjust(logits, vocab_size_, 0);
+  SampledToken token;
+  token.token_id = drawer_.draw(adjusted, vocab_size_, random_ ? random_->next_number() : 0.0);
+  if (token.token_id < 0) throw not_finite(logits, vocab_size_, subject());
+  if (logprobs_) {
+    token.logprobs = row_logprobs(logits, vocab_size_, token.token_id, *logprobs_, subject());
+  }
+  ++num_sampled_;
+  if (penalties_) penalties_->add(token.token_id);
+  return token;
+}
 
 std::int64_t Sampler::propose(const float* logits, std::int64_t size, std::int64_t ahead) const {
-  return state_->propose(logits, size, ahead);
+  double number = 0;
+  if (random_) {
+    Philox random = *random_;  // a copy draws the same numbers
+    for (std::int64_t drawn = 0; drawn <= ahead; ++drawn) number = random.next_number();
+  }
+  return std::max<std::int64_t>(0, drawer_.draw(adjust(logits, size, ahead), size, number));
 }
 
 std::int64_t Sampler::propose(const float* logits, const std::vector<std::int64_t>& token_ids,
                               std::int64_t ahead) const {
-  return state_->propose(logits, token_ids, ahead);
+  if (!adjusts(ahead)) {
+    const auto size = static_cast<std::int64_t>(token_ids.size());
+    return token_ids[static_cast<std::size_t>(propose(logits, size, ahead))];
+  }
+  static thread_local std::vector<float> whole;
+  whole.assign(static_cast<std::size_t>(vocab_size_), -std::numeric_limits<float>::infinity());
+  for (std::size_t index = 0; index < token_ids.size(); ++index) {
+    whole[static_cast<std::size_t>(token_ids[index])] = logits[index];
+  }
+  return propose(whole.data(), vocab_size_, ahead);
+}
+
+// Returns ``logits`` [size] of the token ``ahead`` tokens from now, after penalties and masks that
+// can change the greedy choice; copies only if needed.
+const float* Sampler::adjust(const float* logits, std::int64_t size, std::int64_t ahead) const {
+  if (!adjusts(ahead)) return logits;
+  static thread_local std::vector<float> adjusted;
+  adjusted.assign(logits, logits + size);
+  if (penalties_) penalties_->apply(adjusted.data(), size);
+  if (is_masked(ahead)) {
+    for (const std::int64_t token_id : ending_token_ids_) {
+      if (token_id >= size) continue;
+      adjusted[static_cast<std::size_t>(token_id)] = -std::numeric_limits<float>::infinity();
+    }
+  }
+  return adjusted.data();
+}
+
+std::string Sampler::subject() const {
+  return "logits of output token " + std::to_string(num_sampled_);
 }
 
 }  // namespace skipdec::runtime

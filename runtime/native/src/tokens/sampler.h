@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "tokens/drawing.h"
 #include "tokens/logprobs.h"
+#include "tokens/penalties.h"
+#include "tokens/philox.h"
 #include "tokens/sampling_params.h"
 
 namespace skipdec::runtime {
@@ -26,9 +29,6 @@ class Sampler {
   Sampler(const SamplingParams& params, const std::vector<std::int64_t>& prompt,
           std::int64_t vocab_size, std::int64_t output_index,
           const std::vector<std::int64_t>& end_token_ids);
-  ~Sampler();
-  Sampler(Sampler&&) noexcept;
-  Sampler& operator=(Sampler&&) noexcept;
 
   // Returns the next token from ``logits`` [vocab_size], which it does not change. Allocates
   // nothing except counts of penalties and log-probabilities; other memory is thread-local. Throws
@@ -45,8 +45,20 @@ class Sampler {
                        std::int64_t ahead) const;
 
  private:
-  class State;
-  std::unique_ptr<State> state_;
+  bool is_masked(std::int64_t ahead) const {
+    return num_sampled_ + ahead < min_tokens_ && !ending_token_ids_.empty();
+  }
+  bool adjusts(std::int64_t ahead) const { return penalties_ || is_masked(ahead); }
+  const float* adjust(const float* logits, std::int64_t size, std::int64_t ahead) const;
+  std::string subject() const;
+
+  std::int64_t vocab_size_, min_tokens_;
+  std::optional<std::int64_t> logprobs_;
+  Drawer drawer_;
+  std::optional<Philox> random_;  // empty: greedy
+  std::optional<Penalties> penalties_;
+  std::vector<std::int64_t> ending_token_ids_;
+  std::int64_t num_sampled_ = 0;
 };
 
 }  // namespace skipdec::runtime
