@@ -4,29 +4,12 @@
 
 namespace skipdec::runtime {
 
-namespace {
-
-StopRules rules_of(const Request& request, const ModelSpec& model) {
-  StopRules rules;
-  rules.stop = request.params.stop;
-  rules.stop_token_ids = request.params.stop_token_ids;
-  rules.ignore_eos = request.params.ignore_eos;
-  rules.include_stop_str_in_output = request.params.include_stop_str_in_output;
-  rules.skip_special_tokens = request.params.skip_special_tokens;
-  rules.min_tokens = request.params.min_tokens;
-  rules.max_tokens = request.max_tokens;
-  rules.end_token_ids = model.end_token_ids;
-  return rules;
-}
-
-}  // namespace
-
 Sequence::Sequence(const Request& request, std::int64_t output_index, const ModelSpec& model,
                    const Tokenizer* tokenizer, double start)
     : index_(output_index),
       start_(start),
       sampler_(request.params, request.prompt, model.vocab_size, output_index, model.end_token_ids),
-      stop_checker_(rules_of(request, model), tokenizer) {
+      stop_checker_(request.params, request.max_tokens, model.end_token_ids, tokenizer) {
   completion_.token_ids.reserve(static_cast<std::size_t>(request.max_tokens));
   completion_.layers.reserve(static_cast<std::size_t>(request.max_tokens));
   completion_.token_seconds.reserve(static_cast<std::size_t>(request.max_tokens));

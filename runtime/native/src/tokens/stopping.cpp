@@ -32,29 +32,31 @@ const char* name_of(FinishReason reason) {
   return constants::kFinishReasons.at(static_cast<std::size_t>(reason)).data();  // ends with a NUL
 }
 
-StopChecker::StopChecker(StopRules rules, const Tokenizer* tokenizer) : rules_(std::move(rules)) {
+StopChecker::StopChecker(const SamplingParams& params, std::int64_t max_tokens,
+                         std::vector<std::int64_t> end_token_ids, const Tokenizer* tokenizer)
+    : params_(params), max_tokens_(max_tokens), end_token_ids_(std::move(end_token_ids)) {
   if (tokenizer != nullptr) {
-    decoder_.emplace(*tokenizer, rules_.skip_special_tokens);
-  } else if (!rules_.stop.empty()) {
+    decoder_.emplace(*tokenizer, params_.skip_special_tokens);
+  } else if (!params_.stop.empty()) {
     throw Error(Status::kUsage, "SamplingParams",
-                "stop is " + shown_text(rules_.stop.front()) +
+                "stop is " + shown_text(params_.stop.front()) +
                     ", but the bundle has no tokenizer; use stop_token_ids");
   }
-  for (const std::string& stop : rules_.stop) {
+  for (const std::string& stop : params_.stop) {
     longest_stop_ = std::max(longest_stop_, stop.size());
     if (const auto token_id = tokenizer->special_id(stop)) stop_reasons_[*token_id] = stop;
   }
-  for (const std::int64_t token_id : rules_.stop_token_ids) stop_reasons_[token_id] = token_id;
+  for (const std::int64_t token_id : params_.stop_token_ids) stop_reasons_[token_id] = token_id;
 }
 
 std::string StopChecker::push(std::int64_t token_id) {
   if (finish_reason_) throw Error(Status::kInternal, "StopChecker", "the sequence has ended");
   ++num_tokens_;
-  const bool may_stop = num_tokens_ > rules_.min_tokens;
+  const bool may_stop = num_tokens_ > params_.min_tokens;
   end_at(token_id, may_stop);
   std::string piece;
   if (decoder_) {
-    if (finish_reason_ != FinishReason::kStop || rules_.include_stop_str_in_output)
+    if (finish_reason_ != FinishReason::kStop || params_.include_stop_str_in_output)
       piece = decoder_->push(token_id);
     if (finish_reason_) piece += decoder_->flush();
     if (!may_stop) num_early_ = decoder_->num_held();
@@ -63,15 +65,15 @@ std::string StopChecker::push(std::int64_t token_id) {
 }
 
 void StopChecker::end_at(std::int64_t token_id, bool may_stop) {
-  const auto& ends = rules_.end_token_ids;
+  const auto& ends = end_token_ids_;
   const bool is_end = std::find(ends.begin(), ends.end(), token_id) != ends.end();
   const auto reason = stop_reasons_.find(token_id);
-  if (may_stop && !rules_.ignore_eos && is_end) {
+  if (may_stop && !params_.ignore_eos && is_end) {
     finish_reason_ = FinishReason::kStop;
   } else if (may_stop && reason != stop_reasons_.end()) {
     finish_reason_ = FinishReason::kStop;
     stop_reason_ = reason->second;
-  } else if (num_tokens_ >= rules_.max_tokens) {
+  } else if (num_tokens_ >= max_tokens_) {
     finish_reason_ = FinishReason::kLength;
   }
 }
@@ -89,13 +91,13 @@ void StopChecker::fail(std::string reason) {
 }
 
 std::string StopChecker::finish(std::string piece, bool may_stop) {
-  if (!rules_.stop.empty()) piece = up_to_stop_string(piece, may_stop);
+  if (!params_.stop.empty()) piece = up_to_stop_string(piece, may_stop);
   text_ += piece;
   return piece;
 }
 
 std::string StopChecker::up_to_stop_string(const std::string& piece, bool may_stop) {
-  const bool included = rules_.include_stop_str_in_output;
+  const bool included = params_.include_stop_str_in_output;
   const std::string text = tail_ + piece;  // contains any stop string that ends in piece
   const std::size_t returned = included ? tail_.size() : 0;
   const std::size_t num_old = tail_.size() + bytes_of_characters(piece, num_early_);
@@ -115,7 +117,7 @@ std::string StopChecker::up_to_stop_string(const std::string& piece, bool may_st
 std::optional<StopChecker::Found> StopChecker::find_stop_string(std::string_view text,
                                                                 std::size_t num_old) const {
   std::optional<Found> first;
-  for (const std::string& stop : rules_.stop) {
+  for (const std::string& stop : params_.stop) {
     const std::size_t from = num_old >= stop.size() ? num_old - stop.size() + 1 : 0;
     const std::size_t start = text.find(stop, from);
     if (start == std::string_view::npos) continue;
@@ -129,7 +131,7 @@ std::optional<StopChecker::Found> StopChecker::find_stop_string(std::string_view
 std::size_t StopChecker::length_of_beginning(std::string_view text) const {
   for (std::size_t length = std::min(longest_stop_ - 1, text.size()); length > 0; --length) {
     const std::string_view ending = text.substr(text.size() - length);
-    for (const std::string& stop : rules_.stop)
+    for (const std::string& stop : params_.stop)
       if (stop.size() > length && stop.compare(0, length, ending) == 0) return length;
   }
   return 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tokenizer/incremental_decoder.h"
+#include "tokens/sampling_params.h"
 
 namespace skipdec::runtime {
 
@@ -28,18 +29,6 @@ const char* name_of(FinishReason reason);
 // The stop token or string, or the error; none for end of text.
 using StopReason = std::variant<std::monostate, std::int64_t, std::string>;
 
-// The validated fields of SamplingParams that end a completion.
-struct StopRules {
-  std::vector<std::string> stop;  // UTF-8, not empty
-  std::vector<std::int64_t> stop_token_ids;
-  bool ignore_eos = false;
-  bool include_stop_str_in_output = false;
-  bool skip_special_tokens = true;
-  std::int64_t min_tokens = 0;  // tokens that cannot stop; a stop string must end after them
-  std::int64_t max_tokens = 0;  // after applying the model's own limit
-  std::vector<std::int64_t> end_token_ids;  // the model's own, which ignore_eos switches off
-};
-
 // Follows the output tokens of one sequence. Text that may begin a stop string is held back: for
 // the stop string "END" and the tokens "an E", "N", "g END it", `push` returns "an ", "", "ENg "
 // and the text ends there; with `include_stop_str_in_output` it returns "an E", "N", "g END". A
@@ -48,9 +37,11 @@ struct StopRules {
 // text of a special token, which the text may omit, ends it at that token.
 class StopChecker {
  public:
-  // Without a `tokenizer`, which must outlive this, text is empty and stop strings throw Error
-  // (kUsage).
-  StopChecker(StopRules rules, const Tokenizer* tokenizer);
+  // ``params`` are valid; ``max_tokens`` are as the model's own limit leaves them.
+  // ``end_token_ids`` are the model's, which ignore_eos switches off. Without a `tokenizer`, which
+  // must outlive this, text is empty and stop strings throw Error (kUsage).
+  StopChecker(const SamplingParams& params, std::int64_t max_tokens,
+              std::vector<std::int64_t> end_token_ids, const Tokenizer* tokenizer);
 
   // Adds the next output token and returns the text that is now final; may be "". The sequence must
   // not have ended.
@@ -81,7 +72,9 @@ class StopChecker {
   std::optional<Found> find_stop_string(std::string_view text, std::size_t num_old) const;
   std::size_t length_of_beginning(std::string_view text) const;
 
-  StopRules rules_;
+  SamplingParams params_;
+  std::int64_t max_tokens_;
+  std::vector<std::int64_t> end_token_ids_;
   std::optional<IncrementalDecoder> decoder_;
   std::map<std::int64_t, StopReason> stop_reasons_;  // of tokens that stop
   std::int64_t num_tokens_ = 0;

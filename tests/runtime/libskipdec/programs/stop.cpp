@@ -2,9 +2,9 @@
 //
 //   stop TOKENIZER_JSON
 //
-// A case is a line of JSON: the fields of StopRules, "tokens", "abort" and "fail", which are null,
-// or the reason to abort or fail with after the tokens; "tokenizer": false for none. Answers with a
-// line of JSON: "pieces", "text", "finish_reason", "stop_reason", or "error".
+// A case is a line of JSON: the arguments of StopChecker, "tokens", "abort" and "fail", which are
+// null, or the reason to abort or fail with after the tokens; "tokenizer": false for none. Answers
+// with a line of JSON: "pieces", "text", "finish_reason", "stop_reason", or "error".
 
 #include <exception>
 #include <fstream>
@@ -24,17 +24,15 @@ namespace {
 
 using nlohmann::json;
 
-StopRules rules_of(const json& fields) {
-  StopRules rules;
-  rules.stop = fields["stop"].get<std::vector<std::string>>();
-  rules.stop_token_ids = fields["stop_token_ids"].get<std::vector<std::int64_t>>();
-  rules.ignore_eos = fields["ignore_eos"];
-  rules.include_stop_str_in_output = fields["include_stop_str_in_output"];
-  rules.skip_special_tokens = fields["skip_special_tokens"];
-  rules.min_tokens = fields["min_tokens"];
-  rules.max_tokens = fields["max_tokens"];
-  rules.end_token_ids = fields["end_token_ids"].get<std::vector<std::int64_t>>();
-  return rules;
+SamplingParams params_of(const json& fields) {
+  SamplingParams params;
+  params.stop = fields["stop"].get<std::vector<std::string>>();
+  params.stop_token_ids = fields["stop_token_ids"].get<std::vector<std::int64_t>>();
+  params.ignore_eos = fields["ignore_eos"];
+  params.include_stop_str_in_output = fields["include_stop_str_in_output"];
+  params.skip_special_tokens = fields["skip_special_tokens"];
+  params.min_tokens = fields["min_tokens"];
+  return params;
 }
 
 json written(const StopReason& reason) {
@@ -44,7 +42,9 @@ json written(const StopReason& reason) {
 }
 
 json followed(const json& fields, const Tokenizer& tokenizer) {
-  StopChecker checker(rules_of(fields), fields["tokenizer"] ? &tokenizer : nullptr);
+  StopChecker checker(params_of(fields), fields["max_tokens"],
+                      fields["end_token_ids"].get<std::vector<std::int64_t>>(),
+                      fields["tokenizer"] ? &tokenizer : nullptr);
   json pieces = json::array();
   for (const std::int64_t token_id : fields["tokens"]) {
     pieces.push_back(checker.push(token_id));
