@@ -358,7 +358,7 @@ const TensorSpec& EngineSpec::tensor(Role role) const {
 
 Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   const Document document{Status::kBundle, subject, "export the model again"};
-  const json value = parse_json(text, subject);
+  const json value = parse_json(text, document);
   check_version(value, document);
   Manifest manifest;
   Fields fields(value, "", document);

@@ -10,13 +10,10 @@ namespace {
 
 class Reader {
  public:
-  Reader(const std::string& subject, const JsonLimits& limits, JsonEvents& events)
-      : subject_(subject), limits_(limits), events_(events) {}
+  Reader(const Document& document, const JsonLimits& limits, JsonEvents& events)
+      : document_(document), limits_(limits), events_(events) {}
 
-  [[noreturn]] void refuse(const std::string& problem) const {
-    throw Error(limits_.status, subject_,
-                limits_.remedy.empty() ? problem : problem + "; " + limits_.remedy);
-  }
+  [[noreturn]] void refuse(const std::string& problem) const { document_.refuse("", problem); }
 
   // Callbacks of nlohmann::json::sax_parse; they return true to continue.
   bool null() { return scalar(nullptr); }
@@ -86,7 +83,7 @@ class Reader {
     return true;
   }
 
-  const std::string& subject_;
+  const Document& document_;
   const JsonLimits& limits_;
   JsonEvents& events_;
   std::size_t depth_ = 0;
@@ -95,9 +92,9 @@ class Reader {
 
 }  // namespace
 
-void read_json(std::string_view text, const std::string& subject, const JsonLimits& limits,
+void read_json(std::string_view text, const Document& document, const JsonLimits& limits,
                JsonEvents& events) {
-  Reader reader(subject, limits, events);
+  Reader reader(document, limits, events);
   if (text.size() > limits.max_bytes)
     reader.refuse("is larger than " + std::to_string(limits.max_bytes) + " bytes, the limit");
   // nlohmann would stop at the first NUL.

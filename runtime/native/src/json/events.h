@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "json/fields.h"
 #include "json/limits.h"
 
 namespace skipdec::runtime {
@@ -26,9 +27,9 @@ class JsonEvents {
 };
 
 // Reads UTF-8 text without recursion; strings are decoded and valid UTF-8. Throws
-// Error(limits.status, subject, ...) for invalid JSON, for a number that fits neither int64, uint64
-// nor double, and for a text beyond `limits`. `events` has to handle duplicate keys.
-void read_json(std::string_view text, const std::string& subject, const JsonLimits& limits,
+// an error of `document` for invalid JSON, for a number that fits neither int64, uint64 nor double,
+// and for a text beyond `limits`. `events` has to handle duplicate keys.
+void read_json(std::string_view text, const Document& document, const JsonLimits& limits,
                JsonEvents& events);
 
 }  // namespace skipdec::runtime

@@ -2,23 +2,17 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 
 #include "constants.h"
-#include "errors.h"
 
 namespace skipdec::runtime {
 
-// Limits, and the wording of the refusal.
 struct JsonLimits {
   std::size_t max_bytes = constants::kMaxJsonBytes;
   // Maximum nesting: a number in an array is at level 2.
   std::size_t max_nesting = constants::kMaxJsonNesting;
   // Maximum number of values and keys; bounds the memory of a parsed tree (about 100 bytes each).
   std::size_t max_values = std::size_t{1} << 21;
-  Status status = Status::kBundle;
-  // Last part of each message: what to do.
-  std::string remedy = "export the model again";
 };
 
 }  // namespace skipdec::runtime

@@ -8,8 +8,8 @@ namespace skipdec::runtime {
 
 using nlohmann::json;
 
-JsonTree::JsonTree(std::string subject, JsonLimits limits)
-    : subject_(std::move(subject)), limits_(std::move(limits)), root_(std::make_unique<json>()) {}
+JsonTree::JsonTree(const Document& document)
+    : document_(document), root_(std::make_unique<json>()) {}
 
 JsonTree::~JsonTree() = default;
 
@@ -27,11 +27,8 @@ void JsonTree::on_string(std::string& value) { place() = std::move(value); }
 void JsonTree::on_key(std::string& value) {
   auto& members = open_.back()->get_ref<json::object_t&>();
   const auto [entry, added] = members.try_emplace(std::move(value));
-  if (!added) {
-    const std::string remedy = limits_.remedy.empty() ? "" : "; " + limits_.remedy;
-    // NOLINTNEXTLINE(bugprone-use-after-move): moved from only if it was added
-    throw Error(limits_.status, subject_, "has a key twice in one object: " + value + remedy);
-  }
+  // NOLINTNEXTLINE(bugprone-use-after-move): moved from only if it was added
+  if (!added) document_.refuse("", "has a key twice in one object: " + value);
   member_ = &entry->second;
 }
 
@@ -43,9 +40,9 @@ void JsonTree::on_start(bool is_object) {
 
 void JsonTree::on_end(bool /*is_object*/) { open_.pop_back(); }
 
-json parse_json(std::string_view text, const std::string& subject, const JsonLimits& limits) {
-  JsonTree tree(subject, limits);
-  read_json(text, subject, limits, tree);
+json parse_json(std::string_view text, const Document& document, const JsonLimits& limits) {
+  JsonTree tree(document);
+  read_json(text, document, limits, tree);
   return tree.take();
 }
 

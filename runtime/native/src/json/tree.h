@@ -14,7 +14,8 @@ namespace skipdec::runtime {
 // Builds a nlohmann::json from events. Refuses duplicate keys.
 class JsonTree final : public JsonEvents {
  public:
-  JsonTree(std::string subject, JsonLimits limits);
+  // ``document``, which is named in errors, outlives this.
+  explicit JsonTree(const Document& document);
   ~JsonTree() override;
 
   // Returns the tree after the last event.
@@ -29,17 +30,16 @@ class JsonTree final : public JsonEvents {
  private:
   nlohmann::json& place();
 
-  std::string subject_;
-  JsonLimits limits_;
+  const Document& document_;
   std::unique_ptr<nlohmann::json> root_;
   std::vector<nlohmann::json*> open_;  // objects and arrays that enclose the next value
   nlohmann::json* member_ = nullptr;   // the value of the last key
 };
 
-// Parses untrusted JSON text in UTF-8, skipping a byte order mark. Throws Error(limits.status,
-// subject, ...) for invalid JSON, a text beyond `limits`, integers of more than 64 bits, and
-// duplicate keys.
-nlohmann::json parse_json(std::string_view text, const std::string& subject,
+// Parses untrusted JSON text in UTF-8, skipping a byte order mark. Throws an error of
+// `document` for invalid JSON, a text beyond `limits`, integers of more than 64 bits, and duplicate
+// keys.
+nlohmann::json parse_json(std::string_view text, const Document& document,
                           const JsonLimits& limits = {});
 
 }  // namespace skipdec::runtime

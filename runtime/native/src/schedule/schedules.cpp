@@ -53,10 +53,7 @@ GivenRule given_rule(std::string_view text, const std::string& subject, std::int
   const Document document{Status::kSchedule, subject,
                           "make it anew: skipdec schedule show SCHEDULE --layers " +
                               std::to_string(num_layers) + " --json"};
-  JsonLimits limits;
-  limits.status = document.status;
-  limits.remedy = document.remedy;
-  const json value = parse_json(text, subject, limits);
+  const json value = parse_json(text, document);
   Fields fields(value, "", document);
   const json* inner = fields.find_given("schedule");
   const json* digest = fields.find_given("digest");
@@ -112,9 +109,7 @@ Schedules::Schedules() : shared_(std::make_shared<Shared>()) {}
 Schedules Schedules::parse(std::string_view text, std::int64_t num_layers,
                            const std::string& subject, std::int64_t positions) {
   const Document document{Status::kBundle, subject, "write it with 'skipdec schedule set'"};
-  JsonLimits limits;
-  limits.remedy = document.remedy;
-  const json value = parse_json(text, subject, limits);
+  const json value = parse_json(text, document);
   Fields fields(value, "", document);
   if (fields.text("digest") != checked_digest(text, document))
     fields.refuse("digest", "is not the file's own");

@@ -6,7 +6,8 @@
 
 extern "C" int fuzz_json(const std::uint8_t* data, std::size_t size) {
   try {
-    skipdec::runtime::parse_json({reinterpret_cast<const char*>(data), size}, "fuzz.json");
+    skipdec::runtime::parse_json({reinterpret_cast<const char*>(data), size},
+                                 {skipdec::runtime::Status::kBundle, "fuzz.json", ""});
   } catch (const skipdec::runtime::Error&) {
   }
   return 0;

@@ -13,11 +13,14 @@ namespace {
 
 using nlohmann::json;
 
+const Document kDocument{Status::kSchedule, "file.json", "write it again"};
+
 std::string refusal_of(const std::string& text, const JsonLimits& limits = {}) {
   try {
-    parse_json(text, "file.json", limits);
+    parse_json(text, kDocument, limits);
   } catch (const Error& error) {
-    EXPECT_EQ(error.status(), limits.status);
+    EXPECT_EQ(error.status(), kDocument.status);
+    EXPECT_NE(std::string(error.what()).find("; write it again"), std::string::npos);
     return error.what();
   }
   return "nothing was refused";
@@ -30,8 +33,8 @@ std::string nested(std::size_t levels) {
 TEST(ParseJson, GivesTheTreeOfTheText) {
   const std::string text =
       R"({"a": [1, -2, 1.5, true, null, "\u00e9\ud83d\ude00"], "b": {"a": []}, "": 18446744073709551615})";
-  EXPECT_EQ(parse_json(text, "x"), json::parse(text));
-  EXPECT_EQ(parse_json("\xEF\xBB\xBF 7 ", "x"), json(7));
+  EXPECT_EQ(parse_json(text, kDocument), json::parse(text));
+  EXPECT_EQ(parse_json("\xEF\xBB\xBF 7 ", kDocument), json(7));
 }
 
 TEST(ParseJson, RefusesWhatIsNotJson) {
@@ -51,13 +54,13 @@ TEST(ParseJson, RefusesNumbersThatDoNotFit) {
 TEST(ParseJson, RefusesAKeyThatComesTwice) {
   EXPECT_NE(refusal_of(R"({"b": {"key": 1, "key": 1}})").find("key twice in one object: key"),
             std::string::npos);
-  EXPECT_EQ(parse_json(R"([{"a": 1}, {"a": {"a": 1}}])", "x").size(), 2U);
+  EXPECT_EQ(parse_json(R"([{"a": 1}, {"a": {"a": 1}}])", kDocument).size(), 2U);
 }
 
 TEST(ParseJson, NestsAsDeepAsItsLimitAndNoDeeper) {
   JsonLimits shallow;
   shallow.max_nesting = 2;
-  EXPECT_NO_THROW(parse_json(nested(100), "x"));
+  EXPECT_NO_THROW(parse_json(nested(100), kDocument));
   EXPECT_NE(refusal_of(nested(101)).find("deeper than 100 levels"), std::string::npos);
   EXPECT_NE(refusal_of(std::string(1 << 20, '[')).find("deeper"), std::string::npos);
   EXPECT_NE(refusal_of("[[1]]", shallow).find("deeper than 2"), std::string::npos);
@@ -66,8 +69,7 @@ TEST(ParseJson, NestsAsDeepAsItsLimitAndNoDeeper) {
 TEST(ParseJson, StopsAtItsLimits) {
   JsonLimits limits;
   limits.max_values = 4;
-  limits.status = Status::kSchedule;
-  EXPECT_NO_THROW(parse_json("[1,2,3]", "x", limits));
+  EXPECT_NO_THROW(parse_json("[1,2,3]", kDocument, limits));
   EXPECT_NE(refusal_of("[1,2,3,4]", limits).find("more than 4 values"), std::string::npos);
   limits.max_bytes = 6;
   EXPECT_NE(refusal_of("[1,2,3]", limits).find("larger than 6 bytes"), std::string::npos);

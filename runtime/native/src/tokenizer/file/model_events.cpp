@@ -14,14 +14,7 @@ constexpr std::size_t kMaxTreeValues = std::size_t{1} << 20;
 
 }  // namespace
 
-ModelEvents::ModelEvents(const std::string& subject, const JsonLimits& limits)
-    : subject_(subject), limits_(limits), tree_(subject, limits) {}
-
 nlohmann::json ModelEvents::take_tree() { return tree_.take(); }
-
-void ModelEvents::refuse(const std::string& problem) const {
-  throw Error(limits_.status, subject_, problem + "; " + limits_.remedy);
-}
 
 JsonEvents& ModelEvents::tree() {
   if (place_ == Place::kVocabulary) refuse("model.vocab is no object of ids by token");

@@ -16,7 +16,8 @@ namespace skipdec::runtime {
 // merges may name unknown tokens.
 class ModelEvents final : public JsonEvents {
  public:
-  ModelEvents(const std::string& subject, const JsonLimits& limits);
+  // ``document``, which is named in errors, outlives this.
+  explicit ModelEvents(const Document& document) : document_(document), tree_(document) {}
 
   nlohmann::json take_tree();
   bool has_model() const { return has_vocabulary_ && has_merges_; }
@@ -33,13 +34,12 @@ class ModelEvents final : public JsonEvents {
  private:
   enum class Place { kTree, kBeforeVocabulary, kVocabulary, kBeforeMerges, kMerges, kPair };
 
-  [[noreturn]] void refuse(const std::string& problem) const;
+  [[noreturn]] void refuse(const std::string& problem) const { document_.refuse("", problem); }
   // Returns the tree, to which the next value belongs.
   JsonEvents& tree();
   void add_merge(std::string& value);
 
-  const std::string& subject_;
-  const JsonLimits& limits_;
+  const Document& document_;
   JsonTree tree_;
   Place place_ = Place::kTree;
   std::size_t depth_ = 0;  // nesting of the next value in the tree

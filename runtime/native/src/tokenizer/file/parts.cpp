@@ -167,12 +167,11 @@ TokenizerParts read_tokenizer(std::string_view json, const std::string& subject)
   JsonLimits limits;
   limits.max_bytes = kMaxTokenizerBytes;
   limits.max_values = kMostValues;
-  ModelEvents events(subject, limits);
-  if (json.substr(0, 3) == "\xEF\xBB\xBF")
-    Document{Status::kBundle, subject, limits.remedy}.refuse("", "begins with a byte order mark");
-  read_json(json, subject, limits, events);
+  const Document document{Status::kBundle, subject, "export the model again"};
+  ModelEvents events(document);
+  if (json.substr(0, 3) == "\xEF\xBB\xBF") document.refuse("", "begins with a byte order mark");
+  read_json(json, document, limits, events);
   const nlohmann::json tree = events.take_tree();
-  const Document document{Status::kBundle, subject, limits.remedy};
   Fields file(tree, "", document);
   TokenizerParts parts;
   for (const char* name : {"version", "truncation", "padding", "added_tokens", "normalizer",
