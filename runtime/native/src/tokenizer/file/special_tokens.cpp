@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "tokenizer/file/kinds.h"
 #include "tokenizer/file/unsupported.h"
 
 namespace skipdec::runtime {
@@ -25,17 +26,9 @@ std::uint32_t token_id(const json& value, const Document& document) {
   return static_cast<std::uint32_t>(integer_of(value, kPlace, 0, kMaxTokens - 1, document));
 }
 
-void check_flags(Fields& fields) {
-  for (const char* name : {"add_prefix_space", "trim_offsets"}) {
-    fields.value(name);
-    fields.boolean(name, false);
-  }
-}
-
 std::optional<SpecialTokens> read_byte_level(const json& processor, const Document& document) {
   Fields fields(processor, kPlace, document);
-  check_flags(fields);
-  fields.boolean("use_regex", true);
+  check_byte_level(fields);
   return std::nullopt;
 }
 
@@ -47,7 +40,8 @@ std::optional<SpecialTokens> read_sentence_pair(const json& processor, const Doc
     text_of(pair[0], fields.place_of(name), document);
     return token_id(pair[1], document);
   };
-  if (fields.text("type") == "RobertaProcessing") check_flags(fields);
+  if (fields.text("type") == "RobertaProcessing")
+    for (const char* name : {"add_prefix_space", "trim_offsets"}) required_flag(fields, name);
   return SpecialTokens{{id_of("cls")}, {id_of("sep")}};
 }
 

@@ -73,13 +73,6 @@ std::vector<const json*> steps_of(const json* value, const Component& component,
   return steps;
 }
 
-// Checks the fields that `ByteLevel` has as pre-tokenizer, decoder and post-processor.
-void check_byte_level(Fields& fields) {
-  required_flag(fields, "add_prefix_space");
-  required_flag(fields, "trim_offsets");
-  fields.boolean("use_regex", true);
-}
-
 // Reads a text of one character.
 std::string character_of(Fields& fields, const char* name) {
   const std::string& text = fields.text(name);
