@@ -43,8 +43,7 @@ Weights weights_of(const Manifest& manifest) {
   if (manifest.candidates) add(weights.used, *manifest.candidates);
   for (const EngineSpec& engine : manifest.canonical) add(weights.kept, engine);
   if (const auto& draft = manifest.trained_draft)
-    for (const EngineSpec* spec : {&draft->states, &draft->entry, &draft->layer, &draft->head})
-      add(weights.kept, *spec);
+    for (const EngineSpec* spec : draft->engines()) add(weights.kept, *spec);
   return weights;
 }
 

@@ -7,6 +7,7 @@
 
 #include "constants.h"
 #include "errors.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -108,16 +109,14 @@ std::int64_t size_of(char symbol, EngineKind kind, const Manifest& manifest, std
 }
 
 std::string listed(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t size : shape)
-    text += (text.empty() ? "" : ", ") + (size == kSymbol ? "a symbol" : std::to_string(size));
-  return "(" + text + ")";
+  const auto text_of = [](std::int64_t size) {
+    return size == kSymbol ? "a symbol" : std::to_string(size);
+  };
+  return "(" + joined(shape, text_of) + ")";
 }
 
 std::string listed(const Roles& roles) {
-  std::string text;
-  for (const Role role : roles) text += (text.empty() ? "" : ", ") + std::string(name_of(role));
-  return text.empty() ? "none" : text;
+  return roles.empty() ? "none" : joined(roles, [](Role role) { return name_of(role); });
 }
 
 bool holds(const Roles& roles, Role role) {
@@ -196,8 +195,7 @@ void check_contract(const Manifest& manifest, const std::string& subject) {
   if (manifest.candidates) contract.check(*manifest.candidates, vocab_size);
   if (const auto& draft = manifest.trained_draft) {
     const auto tokens = static_cast<std::int64_t>(draft->token_ids.size());
-    for (const EngineSpec* spec : {&draft->states, &draft->entry, &draft->layer, &draft->head})
-      contract.check(*spec, tokens);
+    for (const EngineSpec* spec : draft->engines()) contract.check(*spec, tokens);
   }
   if (const auto& draft = manifest.draft_head) contract.check(draft->engine, draft->tokens);
   for (const EngineSpec& layer : manifest.layers) contract.check_buckets(layer);

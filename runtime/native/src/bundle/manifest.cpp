@@ -16,6 +16,7 @@
 #include "json/canonical.h"
 #include "json/fields.h"
 #include "json/tree.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -39,10 +40,7 @@ template <std::size_t size>
 std::string choice(Fields& fields, const char* name,
                    const std::array<std::string_view, size>& allowed, const std::string& text) {
   if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return text;
-  std::string names;
-  for (const std::string_view each : allowed)
-    names += (names.empty() ? "" : ", ") + std::string(each);
-  fields.refuse(name, "is " + shown(fields.value(name)) + "; allowed: " + names);
+  fields.refuse(name, "is " + shown(fields.value(name)) + "; allowed: " + joined(allowed));
 }
 
 void check_version(const json& document, const Document& blame) {
@@ -224,26 +222,17 @@ void read_trained_draft(const json& value, Manifest& manifest, const Document& d
   draft.layer = draft_engine_of(fields, "layer", kDraftLayer, EngineKind::kLayer, document);
   draft.head = draft_engine_of(fields, "head", kTrainedHead, EngineKind::kHead, document);
   const std::int64_t layers = manifest.model.num_layers, tokens = manifest.model.vocab_size;
-  if (!std::is_sorted(draft.reads.begin(), draft.reads.end()) || draft.reads.back() > layers) {
-    std::string listed;
-    for (const std::int64_t depth : draft.reads)
-      listed += (listed.empty() ? "" : ", ") + std::to_string(depth);
-    document.refuse("", "trained_draft reads states behind " + listed +
+  if (!std::is_sorted(draft.reads.begin(), draft.reads.end()) || draft.reads.back() > layers)
+    document.refuse("", "trained_draft reads states behind " +
+                            joined(draft.reads, [](auto depth) { return std::to_string(depth); }) +
                             " layers; allowed: ascending, up to the model's " +
                             std::to_string(layers));
-  }
   const bool repeats = std::adjacent_find(draft.token_ids.begin(), draft.token_ids.end(),
                                           std::greater_equal<>()) != draft.token_ids.end();
   if (repeats || draft.token_ids.back() >= tokens)
     document.refuse("", "trained_draft has " + std::to_string(draft.token_ids.size()) +
                             " token_ids; allowed: ascending, each once, below the model's " +
                             std::to_string(tokens));
-}
-
-std::string joined(const std::vector<std::string>& paths) {
-  std::string text;
-  for (const std::string& path : paths) text += (text.empty() ? "" : ", ") + path;
-  return text;
 }
 
 void read_draft_head(const json& value, Manifest& manifest, const Document& document) {
@@ -263,15 +252,25 @@ void read_draft_head(const json& value, Manifest& manifest, const Document& docu
                               "; allowed: only the head's weights, " + joined(whole));
 }
 
-void require_listed(const EngineSpec& spec, const std::set<std::string_view>& known,
+// Refuses engines that name files which are not ``known``.
+void require_listed(const Manifest& manifest, const std::set<std::string_view>& known,
                     const Document& document) {
-  const auto check = [&](const std::string& path) {
-    if (known.count(path) == 0)
-      document.refuse("engine " + spec.name, "names " + path + ", not listed in files");
+  const auto check = [&](const EngineSpec& spec) {
+    std::vector<std::string> paths = spec.weights;
+    paths.insert(paths.begin(), spec.graph);
+    for (const KVBucket& bucket : spec.buckets) paths.push_back(bucket.graph);
+    for (const std::string& path : paths)
+      if (known.count(path) == 0)
+        document.refuse("engine " + spec.name, "names " + path + ", not listed in files");
   };
-  check(spec.graph);
-  for (const std::string& path : spec.weights) check(path);
-  for (const KVBucket& bucket : spec.buckets) check(bucket.graph);
+  check(manifest.embed);
+  for (const EngineSpec& layer : manifest.layers) check(layer);
+  check(manifest.head);
+  if (manifest.candidates) check(*manifest.candidates);
+  if (const auto& draft = manifest.trained_draft)
+    for (const EngineSpec* spec : draft->engines()) check(*spec);
+  if (manifest.draft_head) check(manifest.draft_head->engine);
+  for (const EngineSpec& spec : manifest.canonical) check(spec);
 }
 
 // Reads all tokens that end a text; without the member it is eos_token_id alone, if there is one.
@@ -390,18 +389,10 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   for (const FileRecord& record : manifest.files)
     if (!known.insert(record.path).second)
       fields.refuse("files", "lists " + record.path + " twice");
-  require_listed(manifest.embed, known, document);
-  for (const EngineSpec& layer : manifest.layers) require_listed(layer, known, document);
-  require_listed(manifest.head, known, document);
-  if (manifest.candidates) require_listed(*manifest.candidates, known, document);
-  if (const auto& draft = manifest.trained_draft)
-    for (const EngineSpec* spec : {&draft->states, &draft->entry, &draft->layer, &draft->head})
-      require_listed(*spec, known, document);
-  if (const auto& draft = manifest.draft_head) require_listed(draft->engine, known, document);
   if (const json* canonical = fields.find_given("canonical"))
     for (const json& entry : array_of(*canonical, "canonical", kMostEngines + 1, document))
       manifest.canonical.push_back(engine_of(entry, "canonical", document).spec);
-  for (const EngineSpec& spec : manifest.canonical) require_listed(spec, known, document);
+  require_listed(manifest, known, document);
   if (manifest.tokenizer && known.count(*manifest.tokenizer) == 0)
     fields.refuse("tokenizer", "is " + *manifest.tokenizer + ", not listed in files");
   if (const auto& path = manifest.chat_template; path && known.count(*path) == 0)

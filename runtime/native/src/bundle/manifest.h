@@ -1,6 +1,7 @@
 // Contents of a bundle according to manifest.json: model, precision, engines by role, files.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -93,6 +94,8 @@ struct TrainedDraft {
   std::vector<std::int64_t> reads;      // how many layers have run where states are read, ascending
   std::vector<std::int64_t> token_ids;  // that ``head`` scores, ascending
   EngineSpec states, entry, layer, head;
+
+  std::array<const EngineSpec*, 4> engines() const { return {&states, &entry, &layer, &head}; }
 };
 
 // The head's first columns, an engine on the weights of the head.

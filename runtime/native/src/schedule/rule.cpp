@@ -5,6 +5,7 @@
 
 #include "constants.h"
 #include "json/canonical.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -43,12 +44,10 @@ class RuleReader {
   void choose(const char* kind, const std::vector<Named>& all, const Named*& chosen) {
     if (object_.contains(kind)) {
       const std::string& name = fields_.text(kind);
-      std::string names;
-      for (const Named& each : all) {
+      for (const Named& each : all)
         if (each.name == name) chosen = &each;
-        names += (names.empty() ? "" : ", ") + std::string(each.name);
-      }
-      if (chosen->name != name) unknown(kind, names);
+      if (chosen->name != name)
+        unknown(kind, joined(all, [](const Named& each) { return each.name; }));
     }
     for (const Named& each : all) {
       if (each.parameter == nullptr) continue;

@@ -13,19 +13,12 @@
 #include "json/shown.h"
 #include "json/tree.h"
 #include "schedule/plan.h"
+#include "texts.h"
 
 namespace skipdec::runtime {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::string_view kSpaces = " \t\n\r\f\v";
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(kSpaces);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
-}
 
 void require_depth(const ScheduleRule& rule, std::int64_t num_layers, const Document& document) {
   if (rule.num_layers != num_layers)
@@ -97,11 +90,7 @@ class Schedules::Shared {
 bool names_file(std::string_view schedule) {
   constexpr std::string_view kEnd = ".json";
   const std::string_view name = trimmed(schedule);
-  if (name.size() < kEnd.size()) return false;
-  const std::string_view end = name.substr(name.size() - kEnd.size());
-  return std::equal(end.begin(), end.end(), kEnd.begin(), [](char given, char lower) {
-    return (given >= 'A' && given <= 'Z' ? given - 'A' + 'a' : given) == lower;
-  });
+  return name.size() >= kEnd.size() && lowered(name.substr(name.size() - kEnd.size())) == kEnd;
 }
 
 Schedules::Schedules() : shared_(std::make_shared<Shared>()) {}
@@ -170,11 +159,10 @@ SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_toke
   const bool is_known = preset != presets_.end();
   const bool has_horizon = is_known && !preset->second.is_constant();
   if (!is_known || (!options.empty() && !(named && has_horizon))) {
-    std::string names;
-    for (const auto& each : presets_) names += each.first + ", ";
+    const std::string names = joined(presets_, [](const auto& each) { return each.first; });
     throw Error(Status::kSchedule, "schedule " + shown_text(asked),
                 "is unknown here; allowed: " + names +
-                    "2x:horizon=64 or JSON; of any other, make it by: skipdec schedule show "
+                    ", 2x:horizon=64 or JSON; of any other, make it by: skipdec schedule show "
                     "SCHEDULE --layers " +
                     std::to_string(num_layers_) + " --horizon 64 --json");
   }

@@ -7,6 +7,7 @@
 #include "errors.h"
 #include "files/read.h"
 #include "json/shown.h"
+#include "texts.h"
 #include "tokenizer/text/utf8.h"
 
 namespace skipdec::runtime {
@@ -26,29 +27,14 @@ constexpr std::array<DraftPartKind, 5> kKinds{{
     {"trained", "trained", true},
 }};
 
-std::string_view stripped(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n\r\f\v";
-  const std::size_t first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
-
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> pieces;
   for (;;) {
     const std::size_t end = text.find(separator);
-    pieces.push_back(stripped(text.substr(0, end)));
+    pieces.push_back(trimmed(text.substr(0, end)));
     if (end == std::string_view::npos) return pieces;
     text.remove_prefix(end + 1);
   }
-}
-
-std::string lowered(std::string_view text) {
-  std::string lower(text);
-  for (char& letter : lower) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return lower;
 }
 
 // Returns a number of up to nine digits; empty for any other text.
@@ -59,13 +45,6 @@ std::optional<std::int64_t> integer_in(std::string_view text, std::int64_t low, 
   if (error != std::errc() || stop != text.data() + text.size() || number < low || number > high)
     return std::nullopt;
   return number;
-}
-
-template <class Items, class Name>
-std::string listed(const Items& items, const Name& name) {
-  std::string text;
-  for (const auto& item : items) text += (text.empty() ? "" : ", ") + std::string(name(item));
-  return text;
 }
 
 // Reads a value into its field; returns false if it is not allowed.
@@ -105,14 +84,14 @@ class DraftReading {
  public:
   void read_part(std::string_view text, DraftConfig& config) {
     const std::size_t colon = text.find(':');
-    const std::string_view name = stripped(text.substr(0, colon));
+    const std::string_view name = trimmed(text.substr(0, colon));
     const auto* const kind = std::find_if(
         kKinds.begin(), kKinds.end(), [&](const DraftPartKind& each) { return each.name == name; });
     if (kind == kKinds.end()) {
       const bool stands_alone = name == "off" || name == "auto";
       problems.push_back(
           shown_text(text) + (stands_alone ? " stands alone" : " is unknown") + "; allowed: " +
-          listed(kKinds, [](const DraftPartKind& each) { return each.form; }) + ", or off");
+          joined(kKinds, [](const DraftPartKind& each) { return each.form; }) + ", or off");
       return;
     }
     if (kind->form == kind->name) {
@@ -123,7 +102,7 @@ class DraftReading {
       return;
     }
     const std::string_view digits =
-        colon == std::string_view::npos ? "" : stripped(text.substr(colon + 1));
+        colon == std::string_view::npos ? "" : trimmed(text.substr(colon + 1));
     const auto number = integer_in(digits, 1, INT64_MAX);
     if (number) {
       config.parts.push_back({kind, number, {}});
@@ -150,13 +129,13 @@ class DraftReading {
 
   void read_pair(std::string_view pair, DraftConfig& config) {
     const std::size_t equals = std::min(pair.find('='), pair.size());
-    const std::string_view name = stripped(pair.substr(0, equals));
-    const std::string_view text = stripped(pair.substr(std::min(equals + 1, pair.size())));
+    const std::string_view name = trimmed(pair.substr(0, equals));
+    const std::string_view text = trimmed(pair.substr(std::min(equals + 1, pair.size())));
     const auto* const key = std::find_if(keys().begin(), keys().end(),
                                          [&](const Key& each) { return each.name == name; });
     if (key == keys().end()) {
       problems.push_back(shown_text(name) + " is unknown; allowed: " +
-                         listed(keys(), [](const Key& each) { return each.name; }));
+                         joined(keys(), [](const Key& each) { return each.name; }));
     } else if (std::find(given_.begin(), given_.end(), name) != given_.end()) {
       problems.push_back(std::string(name) + " is given twice; give it once");
     } else {
@@ -176,9 +155,9 @@ class DraftReading {
 
 }  // namespace
 
-bool is_off(std::string_view text) { return lowered(stripped(text)) == "off"; }
+bool is_off(std::string_view text) { return lowered(trimmed(text)) == "off"; }
 
-bool is_auto(std::string_view text) { return lowered(stripped(text)) == "auto"; }
+bool is_auto(std::string_view text) { return lowered(trimmed(text)) == "auto"; }
 
 std::string DraftPart::text() const {
   const std::string name(kind->name);

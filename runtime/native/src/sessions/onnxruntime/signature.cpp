@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "texts.h"
+
 namespace skipdec::runtime::onnxruntime {
 namespace {
 
@@ -59,9 +61,7 @@ std::vector<Node> nodes_of(const Api& api, const NativeSession* session,
 
 template <class Tensors>
 std::string names_of(const Tensors& tensors) {
-  std::string text;
-  for (const auto& tensor : tensors) text += (text.empty() ? "" : ", ") + tensor.name;
-  return text;
+  return joined(tensors, [](const auto& tensor) { return tensor.name; });
 }
 
 // True if the shapes agree in all fixed dimensions; symbols match any size.
@@ -73,10 +73,10 @@ bool can_be(const std::vector<std::int64_t>& wanted, const std::vector<std::int6
 }
 
 std::string listed(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t size : shape)
-    text += (text.empty() ? "" : ", ") + (size < 0 ? "a symbol" : std::to_string(size));
-  return "(" + text + ")";
+  const auto text_of = [](std::int64_t size) {
+    return size < 0 ? "a symbol" : std::to_string(size);
+  };
+  return "(" + joined(shape, text_of) + ")";
 }
 
 void compare(const Node& node, const TensorSpec& tensor, std::vector<std::string>& problems) {

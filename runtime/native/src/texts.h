@@ -1,0 +1,42 @@
+// Parts of short texts that users and files give, and lists of them for messages.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace skipdec::runtime {
+
+// Returns ``text`` without the spaces around it.
+inline std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpaces = " \t\n\r\f\v";
+  const std::size_t begin = text.find_first_not_of(kSpaces);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
+}
+
+// Returns ``text`` with the letters of ASCII in lower case.
+inline std::string lowered(std::string_view text) {
+  std::string lower(text);
+  for (char& letter : lower) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return lower;
+}
+
+// Joins the texts that ``text_of`` makes of ``items``: "a, b, c".
+template <class Items, class TextOf>
+std::string joined(const Items& items, const TextOf& text_of) {
+  std::string text;
+  for (const auto& item : items) {
+    if (!text.empty()) text += ", ";
+    text += text_of(item);
+  }
+  return text;
+}
+
+template <class Items>
+std::string joined(const Items& items) {
+  return joined(items, [](std::string_view item) { return item; });
+}
+
+}  // namespace skipdec::runtime
