@@ -21,38 +21,38 @@ runtime::OnDelta on_delta_of(const skipdec_params& params) {
   };
 }
 
-// Submits ``prompts``; ``requests`` has room for as many.
-skipdec_status submit(skipdec_engine* engine, const std::vector<runtime::Prompt>& prompts,
-                      const skipdec_params* params, skipdec_request** requests) {
-  const skipdec_params whole = runtime::with_defaults(params, runtime::default_params(), "params");
-  std::vector<runtime::OnDelta> on_delta;
-  std::vector<std::unique_ptr<skipdec_request>> made;
-  for (std::size_t index = 0; index < prompts.size(); ++index) {
-    on_delta.push_back(on_delta_of(whole));
-    made.push_back(std::make_unique<skipdec_request>());
-    made.back()->service = engine->service;
-  }
-  const auto tickets = engine->service->submit_many(
-      prompts, runtime::sampling_params(whole, engine->service->manifest().sampling_defaults),
-      runtime::text_or_empty(whole.schedule), whole.deadline, on_delta,
-      runtime::text_or_empty(whole.client),
-      runtime::wants_drafts(runtime::text_or_empty(whole.draft)));
-  for (std::size_t index = 0; index < made.size(); ++index) {
-    made[index]->ticket = tickets[index];
-    requests[index] = made[index].release();
-  }
-  return SKIPDEC_OK;
-}
-
 runtime::Prompt prompt_of(const skipdec_engine& engine, const skipdec_prompt& given,
-                          const skipdec_params* params) {
-  const auto whole = runtime::with_defaults(params, runtime::default_params(), "params");
-  if (given.text != nullptr && whole.rendered_chat != 0) return runtime::RenderedChat{given.text};
+                          const skipdec_params& params) {
+  if (given.text != nullptr && params.rendered_chat != 0) return runtime::RenderedChat{given.text};
   if (given.text != nullptr) return std::string(given.text);
   if (given.num_tokens > 0) required(given.token_ids, "token_ids");
   runtime::require_token_count("prompt", given.num_tokens,
                                engine.service->manifest().model.max_seq_len);
   return runtime::TokenSpan(given.token_ids, given.token_ids + given.num_tokens);
+}
+
+// Submits ``count`` prompts; ``requests`` has room for as many.
+skipdec_status submit(const skipdec_engine& engine, const skipdec_prompt* prompts, size_t count,
+                      const skipdec_params* params, skipdec_request** requests) {
+  const skipdec_params whole = runtime::with_defaults(params, runtime::default_params(), "params");
+  std::vector<runtime::Prompt> given;
+  std::vector<std::unique_ptr<skipdec_request>> made;
+  for (std::size_t index = 0; index < count; ++index) {
+    given.push_back(prompt_of(engine, prompts[index], whole));
+    made.push_back(std::make_unique<skipdec_request>());
+    made.back()->service = engine.service;
+  }
+  const auto tickets = engine.service->submit_many(
+      given, runtime::sampling_params(whole, engine.service->manifest().sampling_defaults),
+      runtime::text_or_empty(whole.schedule), whole.deadline,
+      std::vector<runtime::OnDelta>(count, on_delta_of(whole)),
+      runtime::text_or_empty(whole.client),
+      runtime::wants_drafts(runtime::text_or_empty(whole.draft)));
+  for (std::size_t index = 0; index < count; ++index) {
+    made[index]->ticket = tickets[index];
+    requests[index] = made[index].release();
+  }
+  return SKIPDEC_OK;
 }
 
 runtime::Error timed_out() {
@@ -75,7 +75,7 @@ skipdec_status skipdec_submit_text(skipdec_engine* engine, const char* prompt,
   return guarded([&] {
     *required(request, "request") = nullptr;
     const skipdec_prompt given{required(prompt, "prompt"), nullptr, 0};
-    return submit(engine, {prompt_of(*required(engine, "engine"), given, params)}, params, request);
+    return submit(*required(engine, "engine"), &given, 1, params, request);
   });
 }
 
@@ -85,7 +85,7 @@ skipdec_status skipdec_submit_tokens(skipdec_engine* engine, const int64_t* toke
   return guarded([&] {
     *required(request, "request") = nullptr;
     const skipdec_prompt given{nullptr, token_ids, num_tokens};
-    return submit(engine, {prompt_of(*required(engine, "engine"), given, params)}, params, request);
+    return submit(*required(engine, "engine"), &given, 1, params, request);
   });
 }
 
@@ -98,12 +98,7 @@ skipdec_status skipdec_submit_many(skipdec_engine* engine, const skipdec_prompt*
     engine->service->require_may_wait(count);
     std::fill_n(required(requests, "request"), count, nullptr);
     required(prompts, "prompts");
-    std::vector<runtime::Prompt> all;
-    all.reserve(count);
-    for (std::size_t index = 0; index < count; ++index) {
-      all.push_back(prompt_of(*engine, prompts[index], params));
-    }
-    return submit(engine, all, params, requests);
+    return submit(*engine, prompts, count, params, requests);
   });
 }
 
