@@ -39,7 +39,6 @@ class BufferPool {
   // Takes back a buffer that no binding uses.
   void release(Buffer buffer);
 
-  std::int64_t limit() const { return limit_; }
   std::int64_t in_use_bytes() const { return in_use_; }
 
  private:

@@ -156,8 +156,6 @@ std::string Tokenizer::decode(const std::vector<std::int64_t>& token_ids,
   return text;
 }
 
-std::string Tokenizer::token_text(std::int64_t token_id) const { return decode({token_id}, false); }
-
 std::optional<std::int64_t> Tokenizer::special_id(std::string_view text) const {
   return state_->special_id(text);
 }

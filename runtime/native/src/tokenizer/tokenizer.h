@@ -40,9 +40,6 @@ class Tokenizer {
   std::string decode(const std::vector<std::int64_t>& token_ids,
                      bool skip_special_tokens = true) const;
 
-  // Returns the text of one token alone, even of a special one.
-  std::string token_text(std::int64_t token_id) const;
-
   // Returns the id of the special token whose text is `text`, if there is one.
   std::optional<std::int64_t> special_id(std::string_view text) const;
 

@@ -29,7 +29,7 @@ void use(const Tokenizer& tokenizer, std::string_view text) {
   pieces += decoder.flush();
   if (pieces != tokenizer.decode(token_ids, false)) __builtin_trap();
   if (tokenizer.least_tokens(text) > static_cast<std::int64_t>(token_ids.size())) __builtin_trap();
-  tokenizer.token_text(static_cast<std::int64_t>(tokenizer.vocab_size()) - 1);
+  tokenizer.decode({static_cast<std::int64_t>(tokenizer.vocab_size()) - 1}, false);
 }
 
 }  // namespace
