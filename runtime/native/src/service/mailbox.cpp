@@ -1,26 +1,9 @@
 #include "service/mailbox.h"
 
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 namespace skipdec::runtime {
-
-namespace {
-
-// Waits up to ``timeout`` seconds (negative: without limit); returns true if ``condition`` holds.
-template <class Condition>
-bool wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, double timeout,
-              Condition condition) {
-  constexpr double kLongest = 1e9;  // seconds; more would overflow the clock
-  if (timeout < 0 || timeout > kLongest) {
-    changed.wait(lock, condition);
-    return true;
-  }
-  return changed.wait_for(lock, std::chrono::duration<double>(timeout), condition);
-}
-
-}  // namespace
 
 void require_timeout(double timeout) {
   if (!std::isnan(timeout)) return;

@@ -1,6 +1,7 @@
 // Mailbox of a request: its caller takes deltas as they arrive, and completions at the end.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -25,6 +26,18 @@ struct Received {
 
 // Throws Error (kUsage) for a timeout that is NaN.
 void require_timeout(double timeout);
+
+// Waits up to ``timeout`` seconds (negative: without limit); returns true if ``condition`` holds.
+template <class Condition>
+bool wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, double timeout,
+              Condition condition) {
+  constexpr double kLongest = 1e9;  // seconds; more would overflow the clock
+  if (timeout < 0 || timeout > kLongest) {
+    changed.wait(lock, condition);
+    return true;
+  }
+  return changed.wait_for(lock, std::chrono::duration<double>(timeout), condition);
+}
 
 // The engine's thread fills it; its caller reads it from any thread, even after the engine is
 // closed.

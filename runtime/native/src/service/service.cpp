@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -185,15 +184,9 @@ bool Service::drain(double timeout) {
   require_timeout(timeout);
   require_usable();
   require_outside_callback("drain");
-  constexpr double kLongest = 1e9;  // seconds; more would overflow the clock
   std::unique_lock lock(mutex_);
   if (!refusal_) refusal_.emplace(Status::kClosed, "engine", "is draining; no new requests");
-  const auto is_idle = [this] { return num_open_ == 0; };
-  if (timeout < 0 || timeout > kLongest) {
-    changed_.wait(lock, is_idle);
-    return true;
-  }
-  return changed_.wait_for(lock, std::chrono::duration<double>(timeout), is_idle);
+  return wait_for(changed_, lock, timeout, [this] { return num_open_ == 0; });
 }
 
 void Service::close() {
