@@ -15,25 +15,25 @@ namespace skipdec::runtime {
 std::shared_ptr<Service> Service::open(const std::string& path, const ServiceOptions& options) {
   require_between("max_waiting", options.max_waiting, 1, INT64_MAX);
   std::shared_ptr<const Bundle> bundle = Bundle::open(path, options.verify);
-  bundle->schedules().resolve(options.schedule, 1);  // an invalid one throws before engines load
+  // Invalid options throw before engines load.
+  SchedulePointer schedule = bundle->schedules().resolve(options.schedule, 1);
   ServiceOptions resolved = options;
   resolved.batch.draft = resolve_draft(options.draft, bundle->manifest());
   RunningBatchConfig asked = options.batch;
   if (asked.kv_memory == 0) asked.kv_memory = 1;  // its default is known once engines are loaded
   RunningBatch::check(bundle->manifest(), asked);
   std::shared_ptr<Backend> backend = Backend::open(bundle, options.sessions);
-  return std::make_shared<Service>(std::move(bundle), std::move(backend), std::move(resolved));
+  return std::make_shared<Service>(std::move(bundle), std::move(backend), std::move(resolved),
+                                   std::move(schedule));
 }
 
 Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> backend,
-                 ServiceOptions options)
+                 ServiceOptions options, SchedulePointer schedule)
     : bundle_(std::move(bundle)),
       options_(std::move(options)),
       process_(getpid()),
-      file_schedule_(names_file(options_.schedule)
-                         ? bundle_->schedules().resolve(options_.schedule, 1)
-                         : nullptr),
-      default_schedule_(resolve("", 1)->text()),
+      default_schedule_(schedule ? std::move(schedule)
+                                 : bundle_->schedules().resolve(options_.schedule, 1)),
       description_(backend->description()),
       backend_(std::move(backend)) {
   load_tokenizer();
@@ -206,19 +206,19 @@ bool Service::is_inherited() const { return process_ != getpid(); }
 
 std::string Service::warning() const {
   const std::optional<DraftConfig>& draft = options_.batch.draft;
-  const std::string unused = draft ? unused_draft_warning(*draft, *resolve("", 1)) : "";
+  const std::string unused = draft ? unused_draft_warning(*draft, *default_schedule_) : "";
   const std::string untuned = untuned_warning();
   return untuned.empty() || unused.empty() ? untuned + unused : untuned + "; " + unused;
 }
 
 std::string Service::untuned_warning() const {
-  const SchedulePointer chosen = resolve("", 1);
-  if (bundle_->schedules().own()->is_reduced() || !chosen->is_reduced()) return "";
+  const Schedule& chosen = *default_schedule_;
+  if (bundle_->schedules().own()->is_reduced() || !chosen.is_reduced()) return "";
   const bool exits_early = manifest().exits_early;
-  if (exits_early ? chosen->exits_early() : manifest().is_tuned) return "";
+  if (exits_early ? chosen.exits_early() : manifest().is_tuned) return "";
   const std::string& asked = options_.schedule;  // a preset's horizon is each request's
   const bool is_name = !asked.empty() && asked.front() != '{';
-  const std::string text = "schedule " + (is_name ? asked : chosen->text()) + " skips layers";
+  const std::string text = "schedule " + (is_name ? asked : chosen.text()) + " skips layers";
   if (exits_early)
     return text +
            " below others that run, but the model was trained to exit early: its texts will be "
@@ -279,7 +279,7 @@ TokenSpan Service::token_ids(const Prompt& prompt, bool is_prompt) const {
 }
 
 SchedulePointer Service::resolve(const std::string& schedule, std::int64_t max_tokens) const {
-  if (schedule.empty() && file_schedule_ != nullptr) return file_schedule_;
+  if (schedule.empty() && names_file(options_.schedule)) return default_schedule_;
   return bundle_->schedules().resolve(schedule.empty() ? options_.schedule : schedule, max_tokens);
 }
 

@@ -46,9 +46,10 @@ class Service {
   // Throws Error: kBundle, kEnvironment, kUsage, kSchedule.
   static std::shared_ptr<Service> open(const std::string& path, const ServiceOptions& options);
 
-  // Loads the bundle's engines by ``backend`` and starts the thread; `open` finds both.
+  // Loads the bundle's engines by ``backend`` and starts the thread; `open` finds both, and
+  // ``schedule``, the options'.
   Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> backend,
-          ServiceOptions options);
+          ServiceOptions options, SchedulePointer schedule = nullptr);
   ~Service();
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
@@ -84,7 +85,7 @@ class Service {
   bool is_inherited() const;
 
   const Manifest& manifest() const { return bundle_->manifest(); }
-  const std::string& default_schedule() const { return default_schedule_; }  // in full
+  const std::string& default_schedule() const { return default_schedule_->text(); }  // in full
   const std::string& description() const { return description_; }
   const std::string& no_tokenizer() const { return no_tokenizer_; }  // reason; empty with one
   std::string warning() const;
@@ -124,8 +125,8 @@ class Service {
   std::shared_ptr<const Bundle> bundle_;
   ServiceOptions options_;
   pid_t process_;
-  SchedulePointer file_schedule_;  // that of a file in the options, which may change; or none
-  std::string default_schedule_, description_, no_tokenizer_;
+  SchedulePointer default_schedule_;  // for one token; of a file, which may change, for all
+  std::string description_, no_tokenizer_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<Backend> backend_;
   Engines engines_;
