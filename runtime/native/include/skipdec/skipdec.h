@@ -161,7 +161,7 @@ SKIPDEC_API skipdec_status skipdec_engine_info(skipdec_engine* engine, const ski
 typedef struct skipdec_stats {
   size_t size;                                       /* the caller's sizeof(skipdec_stats) */
   int64_t running, waiting;                          /* running rows; waiting requests */
-  int64_t submitted, finished, aborted, failed;      /* requests */
+  int64_t submitted, finished, aborted, failed;      /* requests, and scored texts */
   int64_t reserved_bytes, prefix_bytes, limit_bytes; /* KV memory */
   int64_t prompt_tokens, prefix_tokens, generated_tokens;
   int64_t steps, step_rows, layer_calls, layer_rows; /* totals over decode steps */
@@ -253,8 +253,8 @@ typedef struct skipdec_params {
 SKIPDEC_API void skipdec_params_init(skipdec_params* params, size_t size);
 
 /* Checks a request and queues it. ``params`` may be NULL for defaults; what it points to is copied,
- * except ``user_data``. On success the caller owns ``*request`` and releases it. Returns
- * SKIPDEC_BUSY if max_waiting requests already wait. */
+ * except ``user_data``. On success the caller owns ``*request`` and releases it; else it is NULL.
+ * Returns SKIPDEC_BUSY if max_waiting requests already wait. */
 SKIPDEC_API skipdec_status skipdec_submit_text(skipdec_engine* engine, const char* prompt,
                                                const skipdec_params* params,
                                                skipdec_request** request);

@@ -32,9 +32,11 @@ const char* name_of(FinishReason reason) {
   return constants::kFinishReasons.at(static_cast<std::size_t>(reason)).data();  // ends with a NUL
 }
 
-StopChecker::StopChecker(const SamplingParams& params, std::int64_t max_tokens,
+StopChecker::StopChecker(SamplingParams params, std::int64_t max_tokens,
                          std::vector<std::int64_t> end_token_ids, const Tokenizer* tokenizer)
-    : params_(params), max_tokens_(max_tokens), end_token_ids_(std::move(end_token_ids)) {
+    : params_(std::move(params)),
+      max_tokens_(max_tokens),
+      end_token_ids_(std::move(end_token_ids)) {
   if (tokenizer != nullptr) {
     decoder_.emplace(*tokenizer, params_.skip_special_tokens);
   } else if (!params_.stop.empty()) {

@@ -40,7 +40,7 @@ class StopChecker {
   // ``params`` are valid; ``max_tokens`` are as the model's own limit leaves them.
   // ``end_token_ids`` are the model's, which ignore_eos switches off. Without a `tokenizer`, which
   // must outlive this, text is empty and stop strings throw Error (kUsage).
-  StopChecker(const SamplingParams& params, std::int64_t max_tokens,
+  StopChecker(SamplingParams params, std::int64_t max_tokens,
               std::vector<std::int64_t> end_token_ids, const Tokenizer* tokenizer);
 
   // Adds the next output token and returns the text that is now final; may be "". The sequence must
