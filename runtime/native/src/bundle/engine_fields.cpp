@@ -105,6 +105,18 @@ EngineEntry engine_of(const json& value, const std::string& place, const Documen
   return entry;
 }
 
+EngineSpec draft_engine_of(Fields& fields, const char* member, std::string_view name,
+                           EngineKind kind, const Document& document) {
+  const std::string place = fields.place_of(member);
+  EngineEntry entry = engine_of(fields.value(member), place, document);
+  if (entry.spec.name != name || entry.spec.kind != kind || entry.layer_index.has_value())
+    document.refuse(place, "is engine " + entry.spec.name + ", a " +
+                               std::string(name_of(entry.spec.kind)) +
+                               "; expected: " + std::string(name) + ", a " +
+                               std::string(name_of(kind)) + " without layer_index");
+  return std::move(entry.spec);
+}
+
 const std::string& path_of(const json& value, const std::string& place, const Document& document) {
   const std::string& path = text_of(value, place, document);
   if (!stays_inside(path))

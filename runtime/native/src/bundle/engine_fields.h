@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "bundle/manifest.h"
 #include "json/fields.h"
@@ -18,6 +19,10 @@ struct EngineEntry {
 
 EngineEntry engine_of(const nlohmann::json& value, const std::string& place,
                       const Document& document);
+
+// Reads the engine of drafts that is called ``name``, from the member ``member`` of an entry.
+EngineSpec draft_engine_of(Fields& fields, const char* member, std::string_view name,
+                           EngineKind kind, const Document& document);
 
 // Returns a relative path that stays in the bundle and is in normal form.
 const std::string& path_of(const nlohmann::json& value, const std::string& place,

@@ -191,19 +191,6 @@ void read_engines(const json& array, Manifest& manifest, const Document& documen
   }
 }
 
-// Reads the engine of drafts that is called ``name``, from the member ``member`` of an entry.
-EngineSpec draft_engine_of(Fields& fields, const char* member, std::string_view name,
-                           EngineKind kind, const Document& document) {
-  const std::string place = fields.place_of(member);
-  EngineEntry entry = engine_of(fields.value(member), place, document);
-  if (entry.spec.name != name || entry.spec.kind != kind || entry.layer_index.has_value())
-    document.refuse(place, "is engine " + entry.spec.name + ", a " +
-                               std::string(name_of(entry.spec.kind)) +
-                               "; expected: " + std::string(name) + ", a " +
-                               std::string(name_of(kind)) + " without layer_index");
-  return std::move(entry.spec);
-}
-
 // Reads three numbers of layers and the tokens of a head; all ascend, tokens without repeats.
 void read_trained_draft(const json& value, Manifest& manifest, const Document& document) {
   Fields fields(value, "trained_draft", document);
