@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from programs import built_program
 
-from skipdec.engines.errors import SkipDecError
+from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.tokens.sampler import Sampler, row_logprobs
 from skipdec.runtime.tokens.sampling import SamplingParams
@@ -56,6 +56,8 @@ class Case:
         vocab_size, text = self.logits.shape[1], ""
         try:
             params = SamplingParams(**self.params)
+            if problems := params.vocabulary_problems(vocab_size, self.end_token_ids):
+                raise UsageError("SamplingParams", *problems)
             sampler = Sampler(
                 params,
                 self.prompt,

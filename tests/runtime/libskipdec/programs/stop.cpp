@@ -4,7 +4,7 @@
 //
 // A case is a line of JSON: the arguments of StopChecker, "tokens", "abort" and "fail", which are
 // null, or the reason to abort or fail with after the tokens; "tokenizer": false for none. Answers
-// with a line of JSON: "pieces", "text", "finish_reason", "stop_reason", or "error".
+// with a line of JSON: "pieces", "text", "finish_reason", "stop_reason".
 
 #include <exception>
 #include <fstream>
@@ -15,7 +15,6 @@
 #include <variant>
 #include <vector>
 
-#include "errors.h"
 #include "tokenizer/tokenizer.h"
 #include "tokens/stopping.h"
 
@@ -65,13 +64,7 @@ int run(const char* path) {
   const std::string document{std::istreambuf_iterator<char>(file), {}};
   const auto tokenizer = Tokenizer::parse(document, path, std::nullopt);
   for (std::string line; std::getline(std::cin, line);) {
-    json answer;
-    try {
-      answer = followed(json::parse(line), *tokenizer);
-    } catch (const Error& error) {
-      answer = {{"error", error.what()}};
-    }
-    std::cout << answer.dump() << '\n';
+    std::cout << followed(json::parse(line), *tokenizer).dump() << '\n';
   }
   return 0;
 }
