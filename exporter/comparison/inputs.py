@@ -9,7 +9,7 @@ import numpy as np
 
 from ...engines.manifest import EngineKind, EngineSpec, Manifest, TensorRole
 from ...engines.memory import Array
-from ..verification.caches import PAST_OF, placing
+from ..verification.caches import PAST_OF, position_inputs
 
 _PROMPT_LENGTHS = (32, 5, 17)  # padded on the right
 
@@ -38,7 +38,7 @@ class EngineCall:
         """Return the inputs of ``spec`` by name, in its dtypes, with caches of ``capacity``."""
         given = dict(self.tensors)
         if spec.kind is EngineKind.LAYER:
-            given |= placing(self.starts, self.num_tokens, capacity)
+            given |= position_inputs(self.starts, self.num_tokens, capacity)
             for past in PAST_OF.values():
                 missing = capacity - given[past].shape[2]
                 given[past] = np.pad(given[past], ((0, 0), (0, 0), (0, missing), (0, 0)))

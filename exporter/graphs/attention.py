@@ -2,7 +2,8 @@
 
 GroupQueryAttention and skipdec's Attention take the same inputs: query, key and value as one packed
 [B, S, (N + 2M) D] for M key heads or, if they are transformed before attention, as three tensors;
-the caches; and then the positions of tokens. skipdec's also takes what places heads (placing.py).
+the caches; and then the positions of tokens. skipdec's also takes the norms and the rotation of
+heads (head_transforms.py).
 GroupQueryAttention rotates 16-bit heads itself by tables of
 
     cosines, sines = Cos, Sin(0 … max_seq_len - 1 · inv_freq) [max_seq_len, R / 2]
@@ -18,8 +19,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ...engines.manifest import ModelSpec, TensorRole
+from .head_transforms import HeadTransform, take_rotation
 from .lowering import constant, consumer, producer, replace_node, replace_value, the_node
-from .placing import Placing, take_rotation
 
 Heads = tuple[ir.Value, ir.Value, Sequence[ir.Value | None], Mapping[str, float]]
 """Query and key as an operator takes them, and its operands and attributes that place them."""
@@ -46,7 +47,7 @@ def replace_attention(
     key, value = (producer(present).inputs[1] for present in (present_key, present_value))
     assert query is not None
     assert key is not None
-    query, key, placing, attributes = place(query, key)
+    query, key, transform, attributes = place(query, key)
     parts = [query, key, value]
     operands = _packed(parts) or [_merged_heads(graph, part) for part in parts]
     merged = consumer(consumer(attention.outputs[0]).outputs[0]).outputs[0]  # Transpose, Reshape
@@ -54,7 +55,7 @@ def replace_attention(
     domain, op_type = operator
     node = ir.node(
         op_type,
-        [*operands, inputs["past_key"], inputs["past_value"], *positions, *placing],
+        [*operands, inputs["past_key"], inputs["past_value"], *positions, *transform],
         {"num_heads": model.num_heads, "kv_num_heads": model.num_kv_heads, **attributes},
         domain=domain,
         num_outputs=3,
@@ -144,7 +145,7 @@ def _fits(model: ModelSpec, inv_freq: ir.Value) -> bool:
 
 
 def _tables(
-    graph: ir.Graph, positions: int, rotation: Placing, dtype: ir.DataType
+    graph: ir.Graph, positions: int, rotation: HeadTransform, dtype: ir.DataType
 ) -> list[ir.Value]:
     """Insert nodes for cosines and sines at positions from 0 on."""
     bounds = [

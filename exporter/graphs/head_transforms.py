@@ -1,6 +1,6 @@
 """Norms and rotation of heads before attention, as operands of skipdec's Attention.
 
-Canonical layers place queries and keys [B, N, S, D] by standard operators:
+Canonical layers prepare queries and keys [B, N, S, D] by standard operators:
 
     RMSNormalization (optional) → RotaryEmbedding by Cos and Sin of position_ids · inv_freq
 
@@ -19,7 +19,7 @@ _DEFAULT_EPSILON = 1e-5  # of RMSNormalization
 
 
 @dataclass(frozen=True)
-class Placing:
+class HeadTransform:
     """What happens to heads of queries and keys: norms, each with a weight [D], then a rotation.
 
     ``inv_freq`` [R/2] are the rates in radians per position, and ``rotary_scale`` multiplies
@@ -48,7 +48,7 @@ class Placing:
         return rotary | ({"norm_epsilon": self.norm_epsilon} if has_norm else {})
 
 
-def take_placing(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, Placing]:
+def take_head_transform(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, HeadTransform]:
     """Return query and key as they are before the last norms and rotation, and what those are.
 
     Values that other operators computed are returned unchanged. The nodes stay in the graph.
@@ -59,21 +59,21 @@ def take_placing(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, Pl
     found = [norm for norm in norms if norm is not None]
     epsilon = found[0][2] if found else 0.0
     if any(other != epsilon for *_, other in found):
-        return query, key, Placing(inv_freq, scale)
+        return query, key, HeadTransform(inv_freq, scale)
     sources = [
         value if norm is None else norm[0] for value, norm in zip((query, key), norms, strict=True)
     ]
     weights = [None if norm is None else norm[1] for norm in norms]
-    return sources[0], sources[1], Placing(inv_freq, scale, weights[0], weights[1], epsilon)
+    return sources[0], sources[1], HeadTransform(inv_freq, scale, weights[0], weights[1], epsilon)
 
 
-def take_rotation(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, Placing]:
+def take_rotation(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, HeadTransform]:
     """Return query and key as they are before the last rotation, and what it is, as above."""
     rotation = _rotation(query, key)
     if rotation is None:
-        return query, key, Placing()
+        return query, key, HeadTransform()
     query, key, inv_freq, scale = rotation
-    return query, key, Placing(inv_freq, scale)
+    return query, key, HeadTransform(inv_freq, scale)
 
 
 def _rotation(query: ir.Value, key: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, float] | None:

@@ -58,7 +58,7 @@ LENGTHS = (
     tensor_spec(TensorRole.SEQLENS_K, "int32", "B"),
     tensor_spec(TensorRole.TOTAL_SEQUENCE_LENGTH, "int32"),
 )
-_PLACED = {TensorRole.WRITE_INDICES, TensorRole.ATTENTION_MASK}
+_REPLACED = {TensorRole.WRITE_INDICES, TensorRole.ATTENTION_MASK}  # by these lengths
 
 
 def lower(
@@ -94,7 +94,7 @@ def with_lengths(signature: Signature) -> Signature:
     """Return ``signature`` with the length inputs in place of write_indices and mask."""
     roles = [spec.role for spec in signature.inputs]
     first = roles.index(TensorRole.WRITE_INDICES)
-    others = tuple(spec for spec in signature.inputs[first:] if spec.role not in _PLACED)
+    others = tuple(spec for spec in signature.inputs[first:] if spec.role not in _REPLACED)
     return Signature((*signature.inputs[:first], *LENGTHS, *others), signature.outputs)
 
 

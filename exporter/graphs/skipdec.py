@@ -31,6 +31,7 @@ from ..quantization.packed import PackedQuantizer, weight_quantizer
 from ..quantization.quantize import WeightQuantizer
 from .attention import Heads, replace_attention
 from .fusion import fuse_product
+from .head_transforms import take_head_transform
 from .lowering import (
     CONTRIB_DOMAIN,
     LoweredEngine,
@@ -39,7 +40,6 @@ from .lowering import (
     replace_value,
 )
 from .onnxruntime import quantize_products
-from .placing import take_placing
 
 ATTENTION = "Attention"
 NORMS = {"LayerNormalization": "LayerNorm", "RMSNormalization": "RmsNorm"}  # standard → skipdec's
@@ -104,8 +104,8 @@ def replace_norms(graph: ir.Graph) -> None:
 
 def _placed(query: ir.Value, key: ir.Value) -> Heads:
     """Let Attention normalise and rotate heads."""
-    query, key, placing = take_placing(query, key)
-    return query, key, placing.operands, placing.attributes
+    query, key, transform = take_head_transform(query, key)
+    return query, key, transform.operands, transform.attributes
 
 
 def _without_positions(graph: ir.Graph, signature: Signature) -> Signature:

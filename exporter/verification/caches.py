@@ -36,8 +36,8 @@ def cache_values(cache: Array, past: TensorSpec) -> NDArray[np.float32]:
     return np.asarray(stored, np.float32)
 
 
-def placing(starts: Array, num_tokens: int, capacity: int) -> dict[TensorRole, Array]:
-    """Return all inputs that place ``num_tokens`` tokens per row, the first at ``starts`` [B].
+def position_inputs(starts: Array, num_tokens: int, capacity: int) -> dict[TensorRole, Array]:
+    """Return the inputs with positions of ``num_tokens`` tokens per row, from ``starts`` [B] on.
 
     The mask is bool [B, 1, S, T]: token s of row b sees the positions up to ``starts[b] + s``.
     """

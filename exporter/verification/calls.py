@@ -15,7 +15,7 @@ from ...engines.manifest import EngineSpec, TensorRole
 from ...engines.memory import Array, numpy_dtype
 from ...runtime.stitching.protocol import run_once
 from ..architecture.modules import call_by_role
-from .caches import PAST_OF, placing
+from .caches import PAST_OF, position_inputs
 
 
 class EngineCalls(ABC):
@@ -45,7 +45,7 @@ class EngineCalls(ABC):
                 TensorRole.HIDDEN_STATES: hidden_states,
                 TensorRole.PAST_KEY: key,
                 TensorRole.PAST_VALUE: value,
-                **placing(starts, hidden_states.shape[1], key.shape[2]),
+                **position_inputs(starts, hidden_states.shape[1], key.shape[2]),
             }
         )
         return output

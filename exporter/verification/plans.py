@@ -18,7 +18,7 @@ from ...engines.manifest import BuildSpec, DType, EngineSpec, KVBucket, TensorRo
 from ...engines.memory import Array, Tensor
 from ...runtime.stitching.device.buffers import Field, Staging
 from ...runtime.stitching.protocol import cache_tensors, run_once
-from .caches import placing
+from .caches import position_inputs
 from .calls import EngineCalls, output_shapes
 
 
@@ -69,7 +69,9 @@ class DeviceCalls(EngineCalls):
             on_device = self._upload_caches(caches, rows, kept)
             for tokens in _pieces(num_tokens, longest):
                 states = hidden_states[rows, tokens]
-                operands = placing(starts[rows] + tokens.start, states.shape[1], self._capacity)
+                operands = position_inputs(
+                    starts[rows] + tokens.start, states.shape[1], self._capacity
+                )
                 inputs = {TensorRole.HIDDEN_STATES: states, **operands}
                 (output[rows, tokens],) = self.run(inputs, on_device)
             self._caches.download()
