@@ -18,7 +18,7 @@ from .opening import OpenKeywords, OpenOptions
 from .requests.request import Messages, Prompts, Request, chat_prompts, make_requests
 from .requests.score_request import make_score_requests
 from .schedule import ExitSchedule
-from .schedule.bundle import UntunedWarning, bundle_schedule
+from .schedule.bundle import UntunedWarning, bundle_schedule, untuned_warning
 from .schedule.request_schedules import ScheduleResolver
 from .scheduling.call import Call
 from .scheduling.loaded_bundle import LoadedBundle, RunningBatchConfig
@@ -197,6 +197,10 @@ class Generator:
     ) -> list[ExitSchedule]:
         """Return the schedule of each request of a call, as `resolve_schedule` does for one."""
         return self.schedules.resolve_all(schedule, [request.max_tokens for request in requests])
+
+    def untuned_warning(self, schedules: Iterable[ExitSchedule]) -> str | None:
+        """Return a warning if ``schedules`` skip layers of a model with no record of tuning."""
+        return untuned_warning(self.bundle.manifest, self.bundle_schedule, schedules)
 
     def generate(
         self,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ...engines.checking import Option, ValidatedConfig
+from ...engines.checking import Option, ValidatedConfig, field_problems
 from ...engines.errors import UsageError
 from ...engines.manifest import PROMPT_PLACEHOLDER
 from .chats import COLUMN as MESSAGES
@@ -169,10 +169,7 @@ class DataConfig(ValidatedConfig):
 
     def _problems(self) -> Iterator[str]:
         if self.passage_words is not None:
-            try:
-                PassageWords.parse(self.passage_words)
-            except UsageError as error:
-                yield from (f"`{error.subject}` {problem}" for problem in error.problems)
+            yield from field_problems("passage_words", PassageWords.parse, self.passage_words)
         for field, placeholder in _PLACEHOLDERS.items():
             template = getattr(self, field)
             if template is not None and template.count(placeholder) != 1:

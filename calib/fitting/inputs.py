@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...engines.bundle import EngineBundle
-from ...engines.checking import Option, Problems, ValidatedConfig
+from ...engines.checking import Option, Problems, ValidatedConfig, field_problems
 from ...engines.errors import SkipDecError, UsageError
 from ...runtime.measuring.meter import SECONDS
 from ...runtime.schedule import ExitSchedule
@@ -164,10 +164,7 @@ class FitConfig(ValidatedConfig):
             yield f"{given} given; give `target_speedup` or `max_loss`"
         else:
             name = "max_loss" if self.target_speedup is None else "target_speedup"
-            try:
-                _ = self.goal
-            except UsageError as error:
-                yield from (f"`{name}` {problem}" for problem in error.problems)
+            yield from field_problems(name, lambda: self.goal)
         if self.speedup_of == "call" and self.seconds == 0:
             yield (
                 "`seconds` is 0, but the prompt's part of a call must be timed; set it to more, "

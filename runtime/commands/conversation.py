@@ -13,7 +13,6 @@ from ...engines.host.console import stderr_console
 from ...engines.host.signals import Interrupted, Interruption
 from ..generator import Generator
 from ..schedule import ExitSchedule
-from ..schedule.bundle import untuned_warning
 from ..schedule.text import format_schedule
 from ..scheduling.running_batch import RunningBatch
 from ..tokens.outputs import CompletionOutput
@@ -178,8 +177,7 @@ class Conversation:
         return generator.resolve_schedule(schedule, max_tokens=generator.model.max_seq_len)
 
     def _warn_if_untuned(self, schedule: ExitSchedule) -> None:
-        manifest, own = self._generator.bundle.manifest, self._generator.bundle_schedule
-        if (warning := untuned_warning(manifest, own, [schedule])) is not None:
+        if (warning := self._generator.untuned_warning([schedule])) is not None:
             self._say(f"warning: {warning}")
 
     def _choose_draft(self, text: str) -> None:

@@ -155,8 +155,6 @@ class GenerateOptions(ValidatedConfig):
 
     def warn_if_untuned(self, generator: Generator, schedules: Iterable[ExitSchedule]) -> None:
         """Warn on stderr of a schedule that skips layers of a model not tuned for it."""
-        from ..schedule.bundle import untuned_warning
-
-        warning = untuned_warning(generator.bundle.manifest, generator.bundle_schedule, schedules)
+        warning = generator.untuned_warning(schedules)
         if warning is not None and not self.quiet:
             stderr_console().print(f"warning: {warning}", markup=False, soft_wrap=True)
