@@ -47,7 +47,7 @@ class Guesses:
 
 @dataclass
 class RowResults:
-    """Guesses of one drafter that held in one row, beside those that were expected to."""
+    """Guesses of n-grams that held in one row, beside those that were expected to."""
 
     expected: float = 0.0
     held: float = 0.0
@@ -89,9 +89,12 @@ class SourceAcceptance:
     def expected(self, evidence: Sequence[int], row: RowResults) -> list[float]:
         """Return how many of the first 0, 1, … guesses are expected to hold in a row.
 
+        N-grams hold in some rows and not in others, so what held in the row counts. Layers' guesses
+        hold about as often in all, and a few wrong ones would end drafts that pay.
+
         Worked: classes that hold with 0.8 and 0.5, in a new row: 0, 0.8 and 0.8 + 0.8 · 0.5 = 1.2.
         """
-        factor, power, total = row.factor, 1.0, 0.0
+        factor, power, total = 1.0 if self.runs_layers else row.factor, 1.0, 0.0
         sums = [0.0]
         for one in evidence:
             power *= min(_MOST_SHARE, self.share(one) * factor)
@@ -110,7 +113,7 @@ class SourceAcceptance:
         """Count guesses that were checked: of ``evidence`` the first ``held`` held."""
         self._idle = 0
         for index, one in enumerate(evidence):
-            row.expected += self.share(UNKNOWN if self.runs_layers else one)
+            row.expected += self.share(one)
             for counted in {UNKNOWN, one} if self.runs_layers else {one}:
                 self._unchecked[counted] = 0
                 self._tried[counted] = self._tried[counted] * _MEMORY + 1.0

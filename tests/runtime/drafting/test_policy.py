@@ -94,6 +94,17 @@ def test_a_row_whose_drafts_fail_drafts_less_than_others() -> None:
     assert failing < fresh
 
 
+def test_layers_draft_on_in_a_row_where_a_few_guesses_were_wrong() -> None:
+    """They hold about as often in all rows: this one would have ended drafts that pay."""
+    source, row = holding("trained", LAYER_PRIORS, 0.1), RowResults()
+    before = source.expected((UNKNOWN,), RowResults())
+    source.add(confident(0.3).evidence, 0, row)
+    assert source.expected((UNKNOWN,), row) == source.expected((UNKNOWN,), RowResults()) < before
+    policy = earned(DraftPolicy([source], flat_costs(0.1)))
+    unlucky = RowResults(expected=16, held=2)
+    assert choose(policy, {0: LONG}, results=unlucky) == choose(policy, {0: LONG})
+
+
 def test_rows_together_draft_fewer_where_passes_cost_more() -> None:
     together = policy_of(flat_costs(0.5, rows=8), [0.8])
     alone = policy_of(flat_costs(0.1), [0.8])

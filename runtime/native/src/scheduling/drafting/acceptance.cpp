@@ -43,7 +43,7 @@ SourceAcceptance::SourceAcceptance(std::string source, const std::vector<double>
 
 void SourceAcceptance::expect(const std::vector<std::size_t>& evidence, const RowResults& row,
                               std::vector<double>& sums) const {
-  const double factor = row.factor();
+  const double factor = runs_layers() ? 1 : row.factor();
   double power = 1, total = 0;
   sums.assign(1, 0.0);
   for (const std::size_t one : evidence) {
@@ -64,7 +64,7 @@ void SourceAcceptance::add(const std::vector<std::size_t>& evidence, std::size_t
   idle_ = 0;
   for (std::size_t index = 0; index < tried; ++index) {
     const std::size_t one = evidence[index];
-    row.expected += share(runs_layers() ? kUnknown : one);
+    row.expected += share(one);
     count(one, index < held);
     if (runs_layers() && one != kUnknown) count(kUnknown, index < held);
   }

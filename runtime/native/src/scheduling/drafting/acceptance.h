@@ -8,7 +8,7 @@
 
 namespace skipdec::runtime {
 
-// Guesses of one drafter that held in one row, beside those that were expected to.
+// Guesses of n-grams that held in one row, beside those that were expected to.
 struct RowResults {
   double expected = 0, held = 0;
 
@@ -44,8 +44,10 @@ class SourceAcceptance {
   bool runs_layers() const { return draft_prior_ > 0; }
   // Returns the share of guesses of this class that held.
   double share(std::size_t evidence) const { return held_[evidence] / tried_[evidence]; }
-  // Writes to ``sums`` how many of the first 0, 1, … guesses are expected to hold in a row. Worked:
-  // classes that hold with 0.8 and 0.5, in a new row: 0, 0.8 and 0.8 + 0.8 · 0.5 = 1.2.
+  // Writes to ``sums`` how many of the first 0, 1, … guesses are expected to hold in a row. N-grams
+  // hold in some rows and not in others, so what held in the row counts. Layers' guesses hold about
+  // as often in all, and a few wrong ones would end drafts that pay. Worked: classes that hold with
+  // 0.8 and 0.5, in a new row: 0, 0.8 and 0.8 + 0.8 · 0.5 = 1.2.
   void expect(const std::vector<std::size_t>& evidence, const RowResults& row,
               std::vector<double>& sums) const;
   // Returns the chance that the first ``count`` guesses of ``evidence`` all hold. Worked: classes
