@@ -48,9 +48,11 @@ struct Sums {
 };
 
 // Multiplies half of the columns by all rows, whose sums then fit into registers.
-template <int kRows>
+template <int kRows, typename Fetch>
 inline __attribute__((always_inline)) void add_unit(Sums (&sums)[kRows], const Codes<8>& codes,
-                                                    const std::int8_t* rows, std::int64_t stride) {
+                                                    const std::int8_t* rows, std::int64_t stride,
+                                                    Fetch fetch) {
+  for (int line = 0; line < kVectors; ++line) fetch(line);
   const __m256i ones = _mm256_set1_epi16(1);
   unrolled<2>([&](auto half) __attribute__((always_inline)) {
     unrolled<kVectors>([&](auto i) __attribute__((always_inline)) {

@@ -7,9 +7,11 @@
 //                                       static constexpr int kZeroCode;  // what load makes of a 0
 //                                       static Codes load(const std::uint8_t*); }
 //   struct Sums  { static Sums start(std::int32_t); Vector as_floats() const; }
-//   template <int kRows, int kBits>
+//   // Adds 32 codes of each row, stride apart, times a unit, and calls fetch(line) for each of the
+//   // unit's cache lines:
+//   template <int kRows, int kBits, typename Fetch>
 //   void add_unit(Sums (&)[kRows], const Codes<kBits>&, const std::int8_t* codes,
-//                 std::int64_t stride);  // 32 codes of each row, stride apart
+//                 std::int64_t stride, Fetch fetch);
 #pragma once
 
 #include "blocks/quantize.inc.h"
@@ -43,11 +45,11 @@ void multiply_tile(const BlockWeights& weights, const BlockRows& rows, std::int6
     Sums sums[kRows];
     unrolled<kRows>([&](auto row) { sums[row] = Sums::start(correction[row]); });
     for (int unit = 0; unit < kUnits; ++unit) {
-      for (std::int64_t line = 0; line < kUnitBytes; line += 64) {
-        __builtin_prefetch(packed + kAhead + line, 0, 2);
-      }
+      const auto fetch = [packed](int line) {
+        __builtin_prefetch(packed + kAhead + 64 * line, 0, 2);
+      };
       const Codes<kBits> loaded = Codes<kBits>::load(packed);
-      add_unit(sums, loaded, codes + unit * kUnitDepth, kBlockSize);
+      add_unit(sums, loaded, codes + unit * kUnitDepth, kBlockSize, fetch);
       packed += kUnitBytes;
     }
     const Vector of_columns = Vector::load(scale);
