@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...engines.errors import SkipDecError
+from ...engines.errors import SkipDecError, UsageError
 from ...engines.host.events import Events
 from ...engines.host.options import AsJson, Quiet, from_options
 from ...engines.host.processor import available_cores
@@ -71,6 +71,8 @@ def evaluate(
 
     if output is not None:
         evaluation_place(output).check(force=force)
+    elif force:
+        raise UsageError("evaluate", "--force needs --output")
     open_generator = opener(engines, max_batch_size=config.batch_size)
     document = partial(report_document, threads=engines.threads or available_cores())
 

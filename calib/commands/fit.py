@@ -101,7 +101,7 @@ def fit(
 
 def _check_files(output: Path | None, plot: Path | None, *, force: bool) -> None:
     """Raise one UsageError that names every file that can't be written."""
-    problems = []
+    problems = ["--force needs --output or --plot"] if force and not (output or plot) else []
     for name, path in (("--output", output), ("--plot", plot)):
         if path is not None:
             problems += [f"{name} {path}: {one}" for one in place_problems(path, force=force)]

@@ -54,6 +54,7 @@ def test_a_text_is_scored_by_position(bundle: Path, tmp_path: Path) -> None:
 def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["--schedule", "9x"], "largest possible: 3x"),
+        (["--force"], "evaluate | --force needs --output"),
         (["--preset", "e2e"], "rows.jsonl, line 1: has no 'mr'"),
         (["-o", data.parent], f"{data.parent} | exists and is not an evaluation"),
         (config(data={"passage_words": "1+1"}), "only a text is cut into passages"),

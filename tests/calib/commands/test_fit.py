@@ -95,6 +95,7 @@ def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -
     for arguments, message in (
         ([], "neither was given; give --target-speedup or --max-loss"),
         ([*goal, "--max-loss", "1"], "both were given"),
+        ([*goal, "--force"], "fit | --force needs --output or --plot"),
         ([*goal, "-o", existing], "exists; pass --force to replace it"),
         ([*goal, "-o", tmp_path / "none" / "s.txt"], "2 problems"),
         ([*goal, "--plot", tmp_path / "front.gif"], "allowed: .png, .svg"),
