@@ -245,11 +245,12 @@ def _weight_files(directory: Path, load_format: LoadFormat) -> tuple[LoadFormat,
         if index.is_file():
             return candidate, _shards(index)
         looked_for += [single.name, index.name]
+    remedy = "download the weights"
+    if load_format != "auto":
+        remedy += ", or choose another --load-format"
     raise CheckpointError(
         str(directory),
-        mistaken(directory)
-        or f"has none of {', '.join(looked_for)}; download the weights, choose another "
-        "--load-format, or use --load-format dummy for random ones",
+        mistaken(directory) or f"has none of {', '.join(looked_for)}; {remedy}",
     )
 
 

@@ -140,8 +140,7 @@ def _download(source: CheckpointSource, patterns: tuple[str, ...]) -> Path:
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
         problem = (
             f"is not in the local cache and the hub can't be reached; {meant}pass a local "
-            "directory with config.json and weights; random weights need neither: skipdec export "
-            "--load-format dummy"
+            "directory with config.json and weights"
         )
         raise CheckpointError(model, problem) from error
     return Path(path)

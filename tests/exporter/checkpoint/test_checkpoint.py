@@ -218,6 +218,14 @@ def test_broken_directories_are_refused_with_the_file_named(
         open_directory(directory)
 
 
+def test_another_load_format_is_advised_only_where_one_was_chosen(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    for load_format in ("auto", "safetensors"):
+        with pytest.raises(CheckpointError) as caught:
+            open_checkpoint(CheckpointSource(model=str(directory), load_format=load_format))
+        assert ("--load-format" in str(caught.value)) == (load_format != "auto")
+
+
 @pytest.mark.parametrize("name", ["schedule.json", "training_schedule.json"])
 @pytest.mark.parametrize("document", [SCHEDULE, {"schedule": SCHEDULE, "digest": "0" * 64}])
 def test_schedule_is_picked_up_plain_or_wrapped(

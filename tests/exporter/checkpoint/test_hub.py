@@ -14,6 +14,7 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers import tokenization_utils_base, utils
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
+from skipdec.engines.errors import CheckpointError
 from skipdec.exporter.architecture.architecture import ARCHITECTURES
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.checkpoint.hub import locate
@@ -84,3 +85,9 @@ def test_tokens_that_a_fine_tuning_added_survive_the_download(repository: Path) 
     assert content is not None
     assert b'"<turn>"' in content
     assert content == open_checkpoint(CheckpointSource(model=str(repository))).tokenizer_json
+
+
+def test_what_no_cache_has_is_refused_without_the_advice_of_a_command() -> None:
+    with pytest.raises(CheckpointError) as caught:
+        locate(CheckpointSource(model="nope", local_files_only=True))
+    assert str(caught.value).endswith("pass a local directory with config.json and weights")
