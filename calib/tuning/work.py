@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -104,15 +104,7 @@ class TuningDirectories:
             self.checkpoints.mkdir(parents=True)
             replace_file(path, (json.dumps(options, indent=2) + "\n").encode())
             return
-        before = self._options()
-        after = json.loads(json.dumps(options))
-        problems = [
-            f"{name} is {after.get(name)!r}; the run began with {before.get(name)!r}, resume "
-            "with that"
-            for name in {**before, **after}
-            if before.get(name) != after.get(name)
-        ]
-        if problems:
+        if problems := list(_differences(self._options(), json.loads(json.dumps(options)))):
             raise UsageError("--resume", *problems)
         saves = self._saves()
         for save in saves[: saves.index(resumed)]:
@@ -200,6 +192,17 @@ def num_processes() -> int:
 def seal_save(save: Path) -> None:
     """Record the hashes of a save's files, to which nothing is written afterwards."""
     replace_file(save / SEAL_NAME, json.dumps(_hashes(save), indent=2).encode() + b"\n")
+
+
+def _differences(before: Any, after: Any, name: str = "") -> Iterator[str]:  # noqa: ANN401  (JSON)
+    """Yield each field that differs, those of nested options one by one."""
+    if isinstance(before, dict) or isinstance(after, dict):
+        before, after = before or {}, after or {}
+        for key in {**before, **after}:
+            inner = f"{name}.{key}" if name else key
+            yield from _differences(before.get(key), after.get(key), inner)
+    elif before != after:
+        yield f"{name} is {after!r}; the run began with {before!r}, resume with that"
 
 
 def _is_whole(save: Path) -> bool:

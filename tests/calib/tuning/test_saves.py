@@ -63,6 +63,18 @@ def test_resuming_deletes_later_saves_and_asks_for_the_same_options(
     assert [path.name for path in directories.checkpoints.iterdir()] == ["checkpoint-5"]
 
 
+def test_other_data_are_told_field_by_field(directories: TuningDirectories) -> None:
+    data = {"path": "a.jsonl", "preset": "e2e"}
+    (directories.work / "options.json").write_text(json.dumps({"data": data, "draft": None}))
+    options = {"data": data | {"path": "b.jsonl"}, "draft": {"layers": "ends:3"}}
+    with pytest.raises(UsageError) as caught:
+        directories.begin(options, resumed=directories.last_save())
+    assert caught.value.problems == (
+        "data.path is 'b.jsonl'; the run began with 'a.jsonl', resume with that",
+        "draft.layers is 'ends:3'; the run began with None, resume with that",
+    )
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"seed": '])
 def test_damaged_options_say_what_can_be_done(content: str, directories: TuningDirectories) -> None:
     (directories.work / "options.json").write_text(content)
