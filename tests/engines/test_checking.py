@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -12,6 +13,10 @@ from skipdec.engines.checking import MemorySize, ValidatedConfig, split_at_comma
 from skipdec.engines.errors import UsageError, shown
 
 
+class Inner(ValidatedConfig):
+    depth: int = 1
+
+
 class Limits(ValidatedConfig):
     memory: MemorySize = 0
     sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(split_at_commas)] = (
@@ -19,6 +24,8 @@ class Limits(ValidatedConfig):
     )
     rows: int = 1
     columns: int = 1
+    file: Path | None = None
+    inner: Inner | None = None
 
     def _problems(self) -> Iterator[str]:
         if self.rows > self.columns:
@@ -45,6 +52,13 @@ def test_a_size_of_memory_is_a_number_of_bytes(text: object, size: int) -> None:
 def test_anything_else_is_no_size(text: object) -> None:
     with pytest.raises(UsageError, match=r"memory is .*, not a size; allowed: e\.g\. 512MiB"):
         Limits(memory=text)
+
+
+def test_other_kinds_than_a_path_or_a_mapping_are_refused_in_plain_words() -> None:
+    with pytest.raises(UsageError, match=r"file is \{\}; allowed: a path$"):
+        Limits(file={})
+    with pytest.raises(UsageError, match=r"inner is \[\]; allowed: a mapping of fields to values$"):
+        Limits(inner=[])
 
 
 def test_numbers_with_commas_are_a_tuple() -> None:
