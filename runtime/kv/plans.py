@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...engines.errors import CapacityError
 from ..schedule import ExitSchedule
 from .buffers import KVLayout, pair_bytes, pooled_size
 from .limits import Limits, capacity_class, row_class
@@ -183,6 +184,20 @@ class SlotMemory:
         capacities = filter(None, row.capacities)
         sizes = (self.size(len(row.rows), capacity) for capacity in capacities)
         return sum(pair_bytes(self.layout, size) for size in sizes) + plan.nbytes
+
+    def require_room(self, schedule: ExitSchedule) -> None:
+        """Raise CapacityError if not even the shortest request fits."""
+        most = self.limits.max_positions
+        least, whole = (
+            self.alone(self.prompt_row((0,), schedule, tokens, range(1)), in_chunks=False)
+            for tokens in (1, max(1, most - 1))
+        )
+        if least > self.limits.kv_bytes:
+            raise CapacityError(
+                "kv_memory",
+                f"is {self.limits.kv_bytes:,} bytes for this bundle; allowed: {least:,} or more, "
+                f"for the shortest request; one of all {most:,} positions needs {whole:,}",
+            )
 
     def scratch_plan(self, rows: Sequence[PromptRow]) -> KVPlan:
         """Plan the one pair that the layers share which not all rows keep after their prompts."""

@@ -42,6 +42,7 @@ def main() -> None:
         try:
             generator = settings.open()
             batch = held.enter_context(generator.running_batch(settings))
+            batch.memory.require_room(generator.resolve_schedule(None, max_tokens=1))
         except SkipDecError as error:
             link.send(Refused.of(error))
             return

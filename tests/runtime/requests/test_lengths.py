@@ -40,3 +40,20 @@ def test_more_than_the_limit_or_the_memory_is_refused_with_its_numbers(
             pytest.raises(CapacityError, match="kv_memory allows 65,536; raise it"),
         ):
             batch.add([5], OPEN, schedule="full")
+
+
+def test_memory_without_room_for_any_request_is_refused_with_the_least(
+    exported: Callable[..., Path],
+) -> None:
+    def require_room(kv_memory: int) -> None:
+        with (
+            Generator.open(exported("untied"), threads=1, kv_memory=kv_memory) as generator,
+            generator.running_batch() as batch,
+        ):
+            batch.memory.require_room(generator.resolve_schedule("full", max_tokens=1))
+            batch.add([5], OPEN.updated(max_tokens=1), schedule="full")
+
+    message = r"is 1 bytes for this bundle; allowed: 8,192 or more, for the shortest request; one"
+    with pytest.raises(CapacityError, match=message):
+        require_room(1)
+    require_room(8192)

@@ -10,6 +10,7 @@ from workers import settings, until
 
 from skipdec import (
     BundleError,
+    CapacityError,
     SkipDecError,
     UsageError,
 )
@@ -29,6 +30,8 @@ def test_what_can_not_be_opened_is_told_by_its_own_error(bundle: Path, tmp_path:
         asyncio.run(opened(tmp_path))
     with pytest.raises(UsageError, match=r"max_model_len .* is 9999; the bundle holds"):
         asyncio.run(opened(bundle, max_model_len=9999))
+    with pytest.raises(CapacityError, match=r"kv_memory .* is 1 bytes for this bundle; allowed: "):
+        asyncio.run(opened(bundle, kv_memory=1))
     with pytest.raises(SkipDecError, match="device"):
         asyncio.run(opened(bundle, device="cuda:99", threads=None))
 
