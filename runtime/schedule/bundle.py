@@ -20,6 +20,7 @@ from ...engines.documents import canonical_text
 from ...engines.errors import BundleError, ScheduleError
 from ...engines.manifest import EARLY_EXIT, TUNED_SCHEDULE, Manifest
 from .presets import fitting_presets, preset_budgets, speedup_of
+from .request_schedules import ScheduleResolver
 from .schedule import ExitSchedule
 from .text import format_schedule, parse_schedule
 
@@ -59,14 +60,17 @@ def write_schedule(
     without one; None takes the horizon of the previous schedule, if that one decays. The file is
     replaced atomically, and may have been missing or damaged.
 
-    Raises BundleError without a bundle, and ScheduleError for a schedule of another depth.
+    Raises BundleError without a bundle, and ScheduleError for a schedule of another depth, or a
+    text with a horizon that no request reaches.
     """
-    num_layers = EngineBundle.read_manifest(bundle).model.num_layers
+    model = EngineBundle.read_manifest(bundle).model
+    num_layers = model.num_layers
     if isinstance(schedule, Mapping):
         schedule = ExitSchedule.from_document(schedule)
     elif not isinstance(schedule, ExitSchedule):
-        horizon = horizon or _previous_horizon(bundle)
-        schedule = parse_schedule(schedule, num_layers=num_layers, horizon=horizon)
+        previous = _previous_schedule(bundle) or ExitSchedule.full(num_layers)
+        resolver = ScheduleResolver(num_layers, previous, model.max_seq_len)
+        schedule = resolver.parse(schedule, horizon or previous.lent_horizon)
     if schedule.num_layers != num_layers:
         raise ScheduleError(
             "schedule", f"is for {schedule.num_layers} layers; the model has {num_layers}"
@@ -75,9 +79,9 @@ def write_schedule(
     return schedule
 
 
-def _previous_horizon(bundle: str | Path) -> int | None:
+def _previous_schedule(bundle: str | Path) -> ExitSchedule | None:
     try:
-        return bundle_schedule(EngineBundle.open(bundle)).lent_horizon
+        return bundle_schedule(EngineBundle.open(bundle))
     except (BundleError, ScheduleError):
         return None
 

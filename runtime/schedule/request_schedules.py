@@ -9,7 +9,7 @@ from typing import Any
 
 from ...engines.errors import ScheduleError, shown
 from .schedule import ExitSchedule
-from .text import implied_fields, names_file, parse_schedule, read_arguments
+from .text import implied_fields, names_file, read_arguments
 
 _MAX_CACHED_TEXTS = 128
 
@@ -58,18 +58,19 @@ class ScheduleResolver:
         return [resolved[tokens] for tokens in num_tokens]
 
     def _parse(self, text: str, horizon: int) -> ExitSchedule:
-        if names_file(text):  # a file, which may change
-            return parse_schedule(text, num_layers=self.num_layers, horizon=horizon)
-        return self._parse_once(text, horizon)
+        may_change = names_file(text)
+        return self.parse(text, horizon) if may_change else self._parse_once(text, horizon)
 
     @cached_property
     def _parse_once(self) -> Callable[[str, int], ExitSchedule]:
-        """`_parse_text` with a cache that any thread may use."""
-        return lru_cache(maxsize=_MAX_CACHED_TEXTS)(self._parse_text)
+        """`parse` with a cache that any thread may use."""
+        return lru_cache(maxsize=_MAX_CACHED_TEXTS)(self.parse)
 
-    def _parse_text(self, text: str, horizon: int) -> ExitSchedule:
+    def parse(self, text: str, horizon: int | None) -> ExitSchedule:
+        """Read a text; ``horizon`` is for one that names none. Raises as `resolve`."""
         arguments = read_arguments(text, num_layers=self.num_layers, horizon=horizon)
-        self._require_reachable(arguments)
+        if not names_file(text):
+            self._require_reachable(arguments)
         return ExitSchedule.from_document(arguments)
 
     def _require_reachable(self, arguments: Mapping[str, Any]) -> None:

@@ -126,6 +126,17 @@ def test_set_repairs_a_missing_or_damaged_schedule(tmp_path: Path, content: str 
     assert EngineBundle.open(bundle).schedule_document["horizon"] == 8
 
 
+@pytest.mark.parametrize("arguments", [("2x:horizon=257",), ("2x", "--horizon", "257")])
+def test_a_horizon_that_no_request_reaches_is_not_set(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path
+    result = run("set", str(bundle), *arguments)
+    assert result.exit_code == 2
+    assert "horizon is 257; allowed: 1 to 256, the bundle's positions" in result.stderr
+    assert ExitSchedule.from_document(EngineBundle.open(bundle).schedule_document).is_full
+
+
 def test_a_program_sets_schedules_that_fit_alone(tmp_path: Path) -> None:
     bundle = write_hollow_bundle(tmp_path / "bundle", ExitSchedule.full(12)).path
     num_layers = EngineBundle.read_manifest(bundle).model.num_layers
