@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from .results import ResultFile, result_line, run_parameters, to_bytes
 
 Records = Sequence[Record | BadRecord]
 Progress = Callable[[Sequence[StreamDelta]], None]
+Attempt = Callable[[], AbstractContextManager[None]]
 BATCHES_PER_CHUNK = 8  # more give batches of more even length, fewer lose less if killed
 
 
@@ -113,7 +114,7 @@ def _run(
                 generator.drafts.resolve(),
             ) as progress,
         ):
-            for lines in runner.run(progress.update):
+            for lines in runner.run(progress.update, progress.attempt):
                 num_errors += sum("error" in line for line in lines)
                 _write(lines, file)
             progress.count_drafts(runner.drafts)
@@ -194,13 +195,18 @@ class RecordRunner:
         self.num_completions = sum(item.request.params.n for item in good)
         self.drafts = Drafts()  # of the records that have run
 
-    def run(self, on_progress: Progress) -> Iterator[list[dict[str, Any]]]:
-        """Yield the lines of each chunk; call ``on_progress`` with the deltas of each step."""
+    def run(
+        self, on_progress: Progress, attempt: Attempt = nullcontext
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield the lines of each chunk; call ``on_progress`` with the deltas of each step.
+
+        An ``attempt`` is around each call of the generator; if one fails, its records run again.
+        """
         for chunk in self._chunks():
             if self._cancelled():
                 return
             good = [item for item in chunk if isinstance(item, Checked)]
-            outputs = self._generate(good, on_progress)
+            outputs = self._generate(good, on_progress, attempt)
             lines = [_line_of(item, outputs) for item in chunk]
             yield [line for line in lines if line is not None]
 
@@ -249,7 +255,7 @@ class RecordRunner:
         return self._resolved[key]
 
     def _generate(
-        self, items: Sequence[Checked], on_progress: Progress
+        self, items: Sequence[Checked], on_progress: Progress, attempt: Attempt
     ) -> dict[int, RequestOutput | BadRecord]:
         """Return each record's output or error by its input line.
 
@@ -259,17 +265,18 @@ class RecordRunner:
         if not items:
             return {}
         try:
-            outputs = self._generator.generate_requests(
-                [item.request for item in items],
-                [item.schedule for item in items],
-                cancelled=self._cancelled,
-                on_progress=on_progress,
-            )
+            with attempt():
+                outputs = self._generator.generate_requests(
+                    [item.request for item in items],
+                    [item.schedule for item in items],
+                    cancelled=self._cancelled,
+                    on_progress=on_progress,
+                )
         except (CapacityError, LogitsError) as error:
             if len(items) > 1:
                 middle = len(items) // 2
-                first = self._generate(items[:middle], on_progress)
-                return first | self._generate(items[middle:], on_progress)
+                first = self._generate(items[:middle], on_progress, attempt)
+                return first | self._generate(items[middle:], on_progress, attempt)
             record = items[0].record
             bad = BadRecord(record.line, record.record_id, joined(error.problems))
             return {record.line: bad}

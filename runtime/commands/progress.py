@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+from ...engines.errors import SkipDecError
 from ...engines.host.events import Events
 from ..drafting.config import DraftConfig
 from ..schedule import ExitSchedule
@@ -14,6 +17,18 @@ from ..tokens.outputs import Drafts, StreamDelta
 from ..tokens.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 
 _SECONDS_BETWEEN_UPDATES = 0.1
+
+
+@dataclass
+class _Counts:
+    """What deltas told so far."""
+
+    tokens: int = 0
+    finished: int = 0
+    cut: int = 0  # completions that ended at the default of max_tokens
+    later_tokens: int = 0  # all but the first of each completion
+    layers_of_later_tokens: int = 0
+    accepted: int = 0  # drafted tokens that were right
 
 
 class GenerationProgress:
@@ -33,7 +48,6 @@ class GenerationProgress:
     ) -> None:
         self._kernels = kernels
         self._draft = draft
-        self._num_accepted = 0  # drafted tokens that were right
         self._num_drafted = 0
         different = set(schedules)
         self._schedule = min(different, key=lambda schedule: schedule.horizon)
@@ -45,11 +59,7 @@ class GenerationProgress:
         self._start = perf_counter()
         self._last_update = 0.0
         self._end: float | None = None
-        self.num_tokens = 0
-        self.num_finished = 0
-        self._num_cut = 0  # completions that ended at the default of max_tokens
-        self._num_later_tokens = 0  # all but the first of each completion
-        self._layers_of_later_tokens = 0
+        self._counts = _Counts()
         self._lengths: dict[tuple[int, int], int] = {}  # of the completions of this call that run
 
     def __enter__(self) -> GenerationProgress:
@@ -59,6 +69,17 @@ class GenerationProgress:
     def __exit__(self, *_: object) -> None:
         self._end = perf_counter()
 
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Forget what the call inside counted if it fails."""
+        before = replace(self._counts)
+        try:
+            yield
+        except SkipDecError:
+            self._counts = before
+            self._lengths.clear()
+            raise
+
     def update(self, deltas: Sequence[StreamDelta]) -> None:
         """Count one step."""
         for delta in deltas:
@@ -66,23 +87,23 @@ class GenerationProgress:
         now = perf_counter()
         if now - self._last_update >= _SECONDS_BETWEEN_UPDATES:
             self._last_update = now
-            new = self.num_finished - self._num_reported
-            self._num_reported = self.num_finished
+            new = self._counts.finished - self._num_reported
+            self._num_reported = self._counts.finished
             self._events.advance(f"{self.tokens_per_second:.1f} tokens/s", new)
 
     def _count(self, delta: StreamDelta) -> None:
-        row = (delta.request_index, delta.index)
+        row, counts = (delta.request_index, delta.index), self._counts
         if delta.token_ids:
-            self.num_tokens += len(delta.token_ids)
+            counts.tokens += len(delta.token_ids)
             if row in self._lengths:
-                self._num_later_tokens += len(delta.token_ids)
-                self._layers_of_later_tokens += delta.layers * len(delta.token_ids)
-                self._num_accepted += delta.drafted
+                counts.later_tokens += len(delta.token_ids)
+                counts.layers_of_later_tokens += delta.layers * len(delta.token_ids)
+                counts.accepted += delta.drafted
             self._lengths[row] = self._lengths.get(row, 0) + len(delta.token_ids)
         if delta.finish_reason is not None:
             length = self._lengths.pop(row, 0)  # the next call numbers its requests from 0 again
-            self.num_finished += delta.finish_reason != "abort"
-            self._num_cut += delta.finish_reason == "length" and length == DEFAULT_MAX_TOKENS
+            counts.finished += delta.finish_reason != "abort"
+            counts.cut += delta.finish_reason == "length" and length == DEFAULT_MAX_TOKENS
 
     def count_drafts(self, drafts: Drafts) -> None:
         """Add the drafted tokens of results, which a step does not tell."""
@@ -96,14 +117,14 @@ class GenerationProgress:
     @property
     def tokens_per_second(self) -> float:
         """Output tokens over ``seconds``."""
-        return self.num_tokens / self.seconds if self.seconds > 0 else 0.0
+        return self._counts.tokens / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def realised_depth(self) -> float | None:
         """Mean layers of all output tokens but the first of each completion."""
-        if not self._num_later_tokens:
+        if not self._counts.later_tokens:
             return None
-        return self._layers_of_later_tokens / self._num_later_tokens
+        return self._counts.layers_of_later_tokens / self._counts.later_tokens
 
     @property
     def _horizon_text(self) -> str:
@@ -127,8 +148,8 @@ class GenerationProgress:
             "horizon": horizon if horizon == self._longest_horizon else None,
             "num_layers": self._schedule.num_layers,
             "realised_depth": self.realised_depth,
-            "completions": self.num_finished,
-            "tokens": self.num_tokens,
+            "completions": self._counts.finished,
+            "tokens": self._counts.tokens,
             "seconds": self.seconds,
             "tokens_per_second": self.tokens_per_second,
             "kernels": self._kernels,
@@ -139,14 +160,14 @@ class GenerationProgress:
         """Return the figures of drafts; None where there are none."""
         if self._draft is None:
             return None
-        drafted, accepted = self._num_drafted, self._num_accepted
-        passes = self._num_later_tokens - accepted
+        drafted, accepted = self._num_drafted, self._counts.accepted
+        passes = self._counts.later_tokens - accepted
         return {
             "draft": str(self._draft),
             "passes": passes,
             "drafted": drafted,
             "accepted": accepted,
-            "tokens_per_pass": self._num_later_tokens / passes if passes else None,
+            "tokens_per_pass": self._counts.later_tokens / passes if passes else None,
             "acceptance": accepted / drafted if drafted else None,
         }
 
@@ -168,10 +189,10 @@ class GenerationProgress:
         depth = self.realised_depth
         num_layers = self._schedule.num_layers
         hint = ""
-        if self._num_cut and "max_tokens" not in params.model_fields_set:
+        if self._counts.cut and "max_tokens" not in params.model_fields_set:
             hint = (
-                f"\n{self._num_cut} of {self.num_finished} texts end at --max-tokens, by default "
-                f"{DEFAULT_MAX_TOKENS}; 0 is as many as fit"
+                f"\n{self._counts.cut} of {self._counts.finished} texts end at --max-tokens, by "
+                f"default {DEFAULT_MAX_TOKENS}; 0 is as many as fit"
             )
         realised = "" if depth is None else f", realised depth {depth:.2f} of {num_layers} layers"
         schedule = self._schedule_text
@@ -180,7 +201,7 @@ class GenerationProgress:
         horizon = "" if is_full else f", horizon {self._horizon_text}"
         return (
             f"{ran}{horizon}{realised}\n"
-            f"{self.num_tokens} tokens in {self.seconds:.2f} s, "
+            f"{self._counts.tokens} tokens in {self.seconds:.2f} s, "
             f"{self.tokens_per_second:.1f} tokens/s, prompts included, on {self._kernels}"
             f"{self._drafts_text()}{hint}"
         )

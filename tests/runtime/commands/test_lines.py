@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skipdec.engines.host.events import Events
 from skipdec.runtime.commands.lines import RecordRunner
+from skipdec.runtime.commands.progress import GenerationProgress
 from skipdec.runtime.commands.results import to_bytes
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.requests.records import BadRecord, Record, RecordId, read_records
@@ -145,6 +147,26 @@ def test_record_without_a_valid_distribution_is_refused_alone(
     lines = [line for chunk in run(generator, records) for line in chunk]
     assert ["error" in line for line in lines] == [False, True, False]
     assert "are NaN" in lines[1]["error"]
+
+
+def test_what_a_failed_call_told_is_not_counted_twice(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = Sampler.sample
+
+    def broken(self: Sampler, logits: Logits) -> SampledToken:
+        fails = self._params.seed == 9 and self._num_sampled == 1
+        return sample(self, logits * np.nan if fails else logits)
+
+    monkeypatch.setattr(Sampler, "sample", broken)
+    failing = SamplingParams(max_tokens=3, seed=9)
+    records = [record(1, 3, GREEDY.updated(max_tokens=1)), record(2, 3, failing), record(3, 3)]
+    runner = RecordRunner(generator, records, None, chunk_size=3, cancelled=lambda: False)
+    with GenerationProgress(runner.schedules, 3, Events(), "") as progress:
+        (lines,) = runner.run(progress.update, progress.attempt)
+    assert ["error" in line for line in lines] == [False, True, False]
+    summary = progress.summary()
+    assert (summary["completions"], summary["tokens"]) == (2, 1 + 4)
 
 
 def test_chunks_are_cut_by_completions(generator: Generator) -> None:
