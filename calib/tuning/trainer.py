@@ -269,6 +269,12 @@ class OrderedTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
             dataset.lengths, rows, self.args.seed, lambda: int(self.state.epoch or 0)
         )
 
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ANN401
+        """Return Trainer's learning rates; an only step is no warm-up, whose first rate is 0."""
+        if num_training_steps == 1:
+            self.args.warmup_steps = 0
+        return super().create_scheduler(num_training_steps, optimizer)
+
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> Any:  # noqa: ANN401  (Trainer's: a step's batches, and their number of labels)

@@ -269,6 +269,11 @@ def test_a_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
     assert_same_weights(settings("resumed").output, settings("undisturbed").output)
 
 
+def test_an_only_step_trains(settings: Settings) -> None:
+    (entry,) = tune(settings(max_steps=1)).losses
+    assert entry.learning_rate == 5e-3
+
+
 def test_finished_but_unpublished_run_resumes_without_another_step(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
