@@ -17,7 +17,7 @@ from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.logits import StepLogits
 from ..tokens.outputs import StreamDelta
 from .decoding import Decoding, OrdinaryDecoding, fed
-from .drafters import Drafter, GoesOn, LookupDrafter, OwnDrafter, RowDrafts, room_of
+from .drafters import Drafter, LookupDrafter, OwnDrafter, RowDrafts, room_of
 from .layer_drafter import LayerDrafter, TrainedDrafter
 from .loaded_bundle import LoadedBundle, RunningBatchConfig
 from .running_request import Row
@@ -50,12 +50,10 @@ class DraftedDecoding(Decoding):
         config: DraftConfig,
         drafters: Sequence[Drafter],
         memory: DraftMemory,
-        vocab_size: int,
     ) -> None:
         """Ask ``drafters``, in this order; ``memory`` lasts longer than this object."""
         self._config = config
         self._memory = memory
-        self._vocab_size = vocab_size
         self._drafters = list(drafters)
         self._policy = memory.policy(
             [memory.source(one.source, one.priors, one.draft_prior) for one in drafters]
@@ -215,7 +213,7 @@ class DraftedDecoding(Decoding):
         proposed: dict[tuple[int, int], Guesses] = {}  # by row and drafter
         offers: list[dict[int, Offer]] = [{} for _ in open_rows]
         for index, drafter in enumerate(self._drafters):
-            if drafter.runs_layers:
+            if isinstance(drafter, LayerDrafter):
                 lengths = [drafter.reach(one.row, most) for one in open_rows]
                 evidence: list[Sequence[int]] = [(UNKNOWN,) * length for length in lengths]
             else:
@@ -236,8 +234,8 @@ class DraftedDecoding(Decoding):
             ]
             if not able:
                 continue
-            if drafter.runs_layers:
-                guesses = self._draft_on(index, able, num_rows)
+            if isinstance(drafter, LayerDrafter):
+                guesses = self._draft_on(index, drafter, able, num_rows)
             else:
                 self._drafting = max(self._drafting, choice.count)
                 guesses = [proposed[one.row.number, index].first(choice.count) for one in able]
@@ -246,32 +244,25 @@ class DraftedDecoding(Decoding):
                     found[one.row.number] = _Drafted(index, row_guesses)
         return found
 
-    def _draft_on(self, index: int, rows: Sequence[RowDrafts], num_rows: int) -> list[Guesses]:
+    def _draft_on(
+        self, index: int, drafter: LayerDrafter, rows: Sequence[RowDrafts], num_rows: int
+    ) -> list[Guesses]:
         """Return what layers draft for rows: as many tokens as pay."""
         policy = self._policy
-        drafted = self._propose(
-            index, rows, self._config.tokens, lambda each: policy.goes_on(index, each, num_rows)
+        drafted = drafter.propose(
+            rows, self._config.tokens, lambda each: policy.goes_on(index, each, num_rows)
         )
         self._drafting = max(self._drafting, *(len(one.tokens) for one in drafted))
         count = policy.worth_checking(index, drafted, num_rows)
         return [guesses.first(count) for guesses in drafted]
 
-    def _propose(
-        self, index: int, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
-    ) -> list[Guesses]:
-        """Return guesses for which rows have room, up to the first outside the vocabulary."""
-        proposed = self._drafters[index].propose(rows, most, goes_on)
+    def _propose(self, index: int, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+        """Return guesses for which rows have room."""
+        proposed = self._drafters[index].propose(rows, most)
         return [
-            self._valid(guesses.first(min(most, room_of(one.row))))
+            guesses.first(min(most, room_of(one.row)))
             for one, guesses in zip(rows, proposed, strict=True)
         ]
-
-    def _valid(self, guesses: Guesses) -> Guesses:
-        """Return the guesses up to the first that the vocabulary does not have."""
-        for index, token in enumerate(guesses.tokens):
-            if not 0 <= token < self._vocab_size:
-                return guesses.first(index)
-        return guesses
 
     def _count(self, row: Row, fed_guesses: int, accepted: int) -> None:
         """Count what came of a row's guesses."""
@@ -317,4 +308,4 @@ def make_decoding(
         "trained": by_layers,
     }
     drafters = [makers[part.name](part) for part in draft.parts]
-    return DraftedDecoding(draft, drafters, memory, loaded.model.vocab_size)
+    return DraftedDecoding(draft, drafters, memory)

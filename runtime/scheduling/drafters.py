@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from typing_extensions import override
@@ -11,9 +11,6 @@ from typing_extensions import override
 from ..drafting.acceptance import Guesses, RowResults
 from ..drafting.ngrams import LOOKUP_PRIORS, OWN_PRIORS, LookupIndex, NGramTable, NGramTables
 from .running_request import Row
-
-GoesOn = Callable[[Sequence[Guesses]], bool]
-"""Returns whether a further draft step pays, behind the guesses so far of rows that can use one."""
 
 
 @dataclass(eq=False)
@@ -58,11 +55,6 @@ class Drafter(ABC):
     draft_prior = 0.0  # the cost of a draft step, in passes over one token, until it is measured
 
     @property
-    def runs_layers(self) -> bool:
-        """True if it proposes by steps of layers, which cost more than a look at n-grams."""
-        return self.draft_prior > 0
-
-    @property
     def draft_steps(self) -> int:
         """How many steps of layers it has run."""
         return 0
@@ -72,13 +64,8 @@ class Drafter(ABC):
         return most
 
     @abstractmethod
-    def propose(
-        self, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
-    ) -> list[Guesses]:
-        """Return up to ``most`` tokens for each row, none where it knows nothing.
-
-        One that runs layers stops when ``goes_on`` returns False for the guesses so far.
-        """
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+        """Return up to ``most`` tokens for each row, none where it knows nothing."""
 
     def learn(self, row: RowDrafts) -> None:  # noqa: B027  (most drafters learn nothing)
         """Take the row's tokens from ``row.learned`` on, which were accepted."""
@@ -101,9 +88,7 @@ class OwnDrafter(Drafter):
         self._per_client = per_client
 
     @override
-    def propose(
-        self, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
-    ) -> list[Guesses]:
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         return [self._table(row).propose(row.tokens, most) for row in rows]
 
     @override
@@ -123,7 +108,5 @@ class LookupDrafter(Drafter):
     priors = LOOKUP_PRIORS
 
     @override
-    def propose(
-        self, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
-    ) -> list[Guesses]:
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
         return [row.index.propose(row.tokens, most) for row in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from typing_extensions import override
@@ -14,8 +14,11 @@ from ..stitching.loaded import EngineLock
 from ..stitching.protocol import DraftRow
 from ..stitching.slot_stitcher import SlotStitcher
 from ..tokens.logits import StepLogits
-from .drafters import Drafter, GoesOn, RowDrafts, room_of
+from .drafters import Drafter, RowDrafts, room_of
 from .running_request import Row
+
+GoesOn = Callable[[Sequence[Guesses]], bool]
+"""Returns whether a further draft step pays, behind the guesses so far of rows that can use one."""
 
 _Draft = tuple[list[int], list[int]]  # a row's drafted tokens, and the class of each
 
@@ -65,6 +68,7 @@ class LayerDrafter(Drafter):
     def propose(
         self, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None = None
     ) -> list[Guesses]:
+        """Draft for the rows until ``goes_on`` returns False for the guesses so far."""
         drafts: list[_Draft] = [([], []) for _ in rows]
         proposed = [Guesses(*draft) for draft in drafts]
         reaches = [self.reach(one.row, most) for one in rows]

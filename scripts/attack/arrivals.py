@@ -39,12 +39,12 @@ from skipdec.engines.memory import DeviceBuffer, HostMemory
 from skipdec.runtime.drafting.acceptance import UNKNOWN, Guesses
 from skipdec.runtime.scheduling.drafters import (
     Drafter,
-    GoesOn,
     LookupDrafter,
     OwnDrafter,
     RowDrafts,
+    room_of,
 )
-from skipdec.runtime.scheduling.layer_drafter import LayerDrafter
+from skipdec.runtime.scheduling.layer_drafter import GoesOn, LayerDrafter
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.tokens.outputs import RequestOutput
 
@@ -103,7 +103,9 @@ def _make_half_right(texts: _Texts, chance: random.Random) -> None:
     def right(row: Row, most: int) -> Guesses:
         """Return what the row writes next; each token is wrong with a probability of 0.2."""
         alone = texts[row.request.prompt_token_ids, row.request.params.seed]
-        tokens = alone.outputs[row.output_index].token_ids[len(row.token_ids) :][:most]
+        tokens = alone.outputs[row.output_index].token_ids[len(row.token_ids) :][
+            : min(most, room_of(row))
+        ]
         guessed = [token if chance.random() < 0.8 else 7 for token in tokens]
         return Guesses(guessed, (UNKNOWN,) * len(guessed))
 
@@ -111,11 +113,11 @@ def _make_half_right(texts: _Texts, chance: random.Random) -> None:
         propose = kind.propose
 
         def proposed(
-            self: Drafter, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None
+            self: Drafter, rows: Sequence[RowDrafts], most: int, *goes_on: GoesOn
         ) -> list[Guesses]:
             return [
                 guesses if chance.random() < 0.5 else right(one.row, most)
-                for one, guesses in zip(rows, propose(self, rows, most, goes_on), strict=True)
+                for one, guesses in zip(rows, propose(self, rows, most, *goes_on), strict=True)
             ]
 
         return proposed

@@ -23,8 +23,8 @@ from skipdec.engines.kernels.library import find_library
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.runtime.drafting.acceptance import UNKNOWN, Guesses
-from skipdec.runtime.scheduling.drafters import GoesOn, RowDrafts
-from skipdec.runtime.scheduling.layer_drafter import TrainedDrafter
+from skipdec.runtime.scheduling.drafters import RowDrafts
+from skipdec.runtime.scheduling.layer_drafter import GoesOn, TrainedDrafter
 from skipdec.runtime.stitching.protocol import DraftRow
 from skipdec.runtime.stitching.states import HeldStates
 
@@ -61,9 +61,9 @@ class Watch:
         watch = self
 
         def proposing(
-            self: TrainedDrafter, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None
+            self: TrainedDrafter, rows: Sequence[RowDrafts], most: int, *goes_on: GoesOn
         ) -> list[Guesses]:
-            found = propose(self, rows, most, goes_on)
+            found = propose(self, rows, most, *goes_on)
             for one, guesses in zip(rows, found, strict=True):
                 shown = watch._entries.get(one.row.number, [])
                 if guesses.tokens:
@@ -137,10 +137,10 @@ def test_rows_that_join_behind_a_long_pass_draft_beside_its_row(
         text, propose = expected[0].outputs[0].token_ids, TrainedDrafter.propose
 
         def right(
-            self: TrainedDrafter, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None
+            self: TrainedDrafter, rows: Sequence[RowDrafts], most: int, *goes_on: GoesOn
         ) -> list[Guesses]:
             """Propose what holds to the first row, while it is alone."""
-            found = propose(self, rows, most, goes_on)
+            found = propose(self, rows, most, *goes_on)
             if len(rows) > 1:
                 return found
             known = len(rows[0].row.token_ids)

@@ -20,8 +20,8 @@ from random_requests import run_all
 from skipdec import Generator, SamplingParams, UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.drafting.acceptance import Guesses
-from skipdec.runtime.scheduling.drafters import GoesOn, RowDrafts
-from skipdec.runtime.scheduling.layer_drafter import LayerDrafter, TrainedDrafter
+from skipdec.runtime.scheduling.drafters import RowDrafts
+from skipdec.runtime.scheduling.layer_drafter import GoesOn, LayerDrafter, TrainedDrafter
 from skipdec.runtime.scheduling.running_request import Row
 from skipdec.runtime.stitching.device.rows import StepLayout
 from skipdec.runtime.stitching.device.slot_stitcher import DeviceSlotStitcher
@@ -59,9 +59,9 @@ def _watched(
     propose = LayerDrafter.propose
 
     def watched(
-        self: LayerDrafter, rows: Sequence[RowDrafts], most: int, goes_on: GoesOn | None
+        self: LayerDrafter, rows: Sequence[RowDrafts], most: int, *goes_on: GoesOn
     ) -> list[Guesses]:
-        found = propose(self, rows, most, goes_on)
+        found = propose(self, rows, most, *goes_on)
         proposals.extend(list(one.tokens) for one in found)
         return found
 
