@@ -132,11 +132,11 @@ class DraftedDecoding(Decoding):
             if row.finish_reason is not None:
                 self._end_in_pause(row)
             return
-        before = len(row.token_ids)
+        before = len(deltas)
         try:
             super().accept(row, fed, logits, first, step_start, deltas)
         finally:
-            self._count(row, len(fed.tokens) - 1, len(row.token_ids) - before)
+            self._count(row, len(fed.tokens) - 1, deltas[before:])
 
     def _follow(self, rows: Sequence[Row]) -> None:
         """Begin with new rows, and forget those that are gone."""
@@ -264,17 +264,17 @@ class DraftedDecoding(Decoding):
             for one, guesses in zip(rows, proposed, strict=True)
         ]
 
-    def _count(self, row: Row, fed_guesses: int, accepted: int) -> None:
-        """Count what came of a row's guesses."""
+    def _count(self, row: Row, fed_guesses: int, accepted: Sequence[StreamDelta]) -> None:
+        """Count what came of a row's guesses; behind those that held, one was wrong or failed."""
         drafts = self._rows.get(row.number)
         if drafts is None:
             return
-        held = max(0, min(accepted - 1, fed_guesses))
+        held = sum(delta.drafted for delta in accepted)
         self._held += held
         drafted = self._drafted.get(row.number)
         if drafted is not None and fed_guesses:
             ended = row.finish_reason is not None
-            tried = held if ended or held == fed_guesses else held + 1
+            tried = held if ended else min(len(accepted), fed_guesses)
             source = self._policy.sources[drafted.drafter]
             evidence = drafted.guesses.evidence[:tried]
             source.add(evidence, held, drafts.of_source(source.source))

@@ -14,13 +14,14 @@ from text_bundles import STRUCTURE, export_text_bundle, export_with_kernels
 from typing_extensions import override
 
 from skipdec import Generator
-from skipdec.engines.errors import UsageError
+from skipdec.engines.errors import LogitsError, UsageError
 from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.drafting.config import DraftConfig, DraftPart
 from skipdec.runtime.drafting.memory import DraftMemory
 from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
 from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts
+from skipdec.runtime.tokens.sampler import Logits, SampledToken, Sampler
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
 
@@ -90,6 +91,41 @@ def test_any_guesses_leave_texts_as_they_are(generator: Generator, seed: int) ->
     drafted, stats = run_requests(generator, REQUESTS, decoding)
     assert shown(drafted) == shown(ordinary)
     assert 0 < stats.accepted_draft_tokens < stats.draft_tokens
+
+
+class KnownDrafter(Drafter):
+    """Proposes the right tokens."""
+
+    source = "known"
+
+    def __init__(self, text: Sequence[int]) -> None:
+        self._text = text
+
+    @override
+    def propose(self, rows: Sequence[RowDrafts], most: int) -> list[Guesses]:
+        nexts = [self._text[len(one.row.token_ids) :][:most] for one in rows]
+        return [Guesses(tokens, (0,) * len(tokens)) for tokens in nexts]
+
+
+def test_guesses_that_held_before_their_row_failed_are_counted(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordinary, _ = run_requests(generator, [params()])
+    sample, drawn = Sampler.sample, list[None]()
+
+    def fail_at_the_fourth(self: Sampler, logits: Logits) -> SampledToken:
+        drawn.append(None)
+        if len(drawn) == 4:
+            raise LogitsError("logits", "are NaN")
+        return sample(self, logits)
+
+    monkeypatch.setattr(Sampler, "sample", fail_at_the_fourth)
+    memory, drafter = DraftMemory(), KnownDrafter(ordinary[0].outputs[0].token_ids)
+    (failed,), _ = run_requests(generator, [params()], DraftedDecoding(ALWAYS, [drafter], memory))
+    drafts = failed.outputs[0].drafts
+    assert drafts is not None
+    assert drafts.accepted == len(failed.outputs[0].token_ids) - 1 == 2
+    assert memory.source("known", drafter.priors).share(0) > drafter.priors[0]
 
 
 def test_figures_of_a_completion_add_up(generator: Generator) -> None:

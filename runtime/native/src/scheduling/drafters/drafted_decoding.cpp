@@ -87,27 +87,32 @@ void DraftedDecoding::accept(const RunningRow& row, const StepRow& fed, const fl
     if (row.sequence->has_ended()) end_in_pause(row);
     return;
   }
-  const std::int64_t before = row.sequence->num_tokens();
+  const std::size_t before = deltas.size();
   const std::size_t guesses = fed.tokens.size() - 1;
   try {
     Decoding::accept(row, fed, logits, deltas);
   } catch (...) {
-    count(row, guesses, row.sequence->num_tokens() - before);
+    count(row, guesses, deltas, before);
     throw;
   }
-  count(row, guesses, row.sequence->num_tokens() - before);
+  count(row, guesses, deltas, before);
 }
 
-// Counts what came of a row's guesses.
-void DraftedDecoding::count(const RunningRow& row, std::size_t guesses, std::int64_t accepted) {
+// Counts what came of a row's guesses; behind those that held, one was wrong or failed. The row's
+// own deltas are those from ``first`` on.
+void DraftedDecoding::count(const RunningRow& row, std::size_t guesses,
+                            const std::vector<Delta>& deltas, std::size_t first) {
   const auto found = rows_.find(row.slot);
   if (found == rows_.end()) return;
   FollowedRow& followed = found->second;
   if (followed.drafter != kNone && guesses > 0) {
-    const auto held = static_cast<std::size_t>(std::max<std::int64_t>(0, accepted - 1));
-    const bool was_wrong = held < guesses && !row.sequence->has_ended();
+    const std::size_t accepted = deltas.size() - first;
+    const auto held = static_cast<std::size_t>(
+        std::count_if(deltas.begin() + static_cast<std::ptrdiff_t>(first), deltas.end(),
+                      [](const Delta& delta) { return delta.drafted; }));
+    const std::size_t tried = row.sequence->has_ended() ? held : std::min(accepted, guesses);
     policy_.source(followed.drafter)
-        .add(followed.guesses.evidence, held + (was_wrong ? 1 : 0), held,
+        .add(followed.guesses.evidence, tried, held,
              followed.drafts.results[followed.drafter]);
     held_ += static_cast<std::int64_t>(held);
   }

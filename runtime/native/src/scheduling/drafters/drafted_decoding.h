@@ -65,7 +65,8 @@ class DraftedDecoding : public Decoding {
   void draft_on(std::size_t drafter, const std::vector<RunningRow>& rows);
   void propose(std::size_t drafter, const std::vector<RunningRow>& rows, std::int64_t most,
                const GoesOn& goes_on = {});
-  void count(const RunningRow& row, std::size_t guesses, std::int64_t accepted);
+  void count(const RunningRow& row, std::size_t guesses, const std::vector<Delta>& deltas,
+             std::size_t first);
   void end_in_pause(const RunningRow& row);
   void learn(RowDrafts& drafts, const RunningRow& row);
   RowDrafts begin(const RunningRow& row) const;
