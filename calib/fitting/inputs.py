@@ -232,20 +232,19 @@ def prepare(config: FitConfig) -> FitInputs:
     problems = Problems("fit")
     rows = problems.attempt(load_examples, config.data)
     bundle = problems.attempt(EngineBundle.open, config.bundle)
-    data = None
-    if bundle is not None:
-        model = bundle.manifest.model
-        horizon = config.horizon or model.max_seq_len  # the data may be unreadable
-        size = {"num_layers": model.num_layers, "horizon": horizon}
-        space = problems.attempt(SearchSpace, config.space, **size)
-        if space is not None:
-            problems.attempt(_check_target, config.goal, space)
-        if rows is not None:
-            data = problems.attempt(_tokenise, config.data, bundle, rows)
-    if bundle is None or data is None or problems.errors:
+    if bundle is None:
         raise problems.error()
-    model = bundle.manifest.model
-    horizon = config.horizon or data.median_completion
+    model, data = bundle.manifest.model, None
+    if rows is not None:
+        data = problems.attempt(_tokenise, config.data, bundle, rows)
+    # If the data are bad, use the maximum, which rejects the fewest schedules.
+    horizon = config.horizon or (model.max_seq_len if data is None else data.median_completion)
+    layers = model.num_layers
+    space = problems.attempt(SearchSpace, config.space, num_layers=layers, horizon=horizon)
+    if space is not None:
+        problems.attempt(_check_target, config.goal, space)
+    if data is None or space is None or problems.errors:
+        raise problems.error()
     # Timing generates at least two tokens, for which a maximal prompt leaves no room.
     prompts = sorted((example.prompt_token_ids for example in data.examples), key=len)
     prompt = prompts[(len(prompts) - 1) // 2][: model.max_seq_len - 2]
@@ -255,7 +254,7 @@ def prepare(config: FitConfig) -> FitInputs:
         own_schedule=bundle_schedule(bundle),
         data=data,
         examples=tuple(random.Random(config.search.seed).sample(data.examples, count)),
-        space=SearchSpace(config.space, num_layers=model.num_layers, horizon=horizon),
+        space=space,
         horizon=horizon,
         prompt=prompt,
         num_tokens=max(2, min(data.median_completion, room)),
