@@ -62,10 +62,8 @@ def lower(
     """Return a lowered copy of the canonical ``graph``, as described at the top of this file.
 
     Scales of quantised activations have no data yet (``bind_activation_scales``), and the KV
-    capacity T stays a symbol (``with_capacity``). Raises UnsupportedModelError, with every reason,
-    for a model that TensorRT has no kernels for.
+    capacity T stays a symbol (``with_capacity``). `check_model` has accepted the model.
     """
-    check_model(model, precision)
     lowered = graph.clone()
     if kind is EngineKind.LAYER:
         _prepare_attention(lowered.graph, precision.dtype)

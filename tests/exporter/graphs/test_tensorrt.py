@@ -230,9 +230,8 @@ def test_inputs_of_attention_that_the_parser_drops_in_silence_are_refused() -> N
 def test_a_model_without_kernels_is_refused_with_every_reason() -> None:
     model = tiny_spec(num_heads=2, hidden_size=24)
     precision = PrecisionSpec(dtype="bfloat16", quantize="int4", block_size=16)
-    graph = canonical_graph(EngineKind.LAYER, model, "float32")
     with pytest.raises(UnsupportedModelError) as raised:
-        lower(graph, EngineKind.LAYER, model, precision)
+        check_model(model, precision)
     heads, number, *blocks = raised.value.problems
     assert heads.startswith("heads are 12 wide; TensorRT fuses bfloat16 attention for multiples")
     assert number.startswith("has 2 heads")
@@ -258,9 +257,8 @@ def test_formats_that_a_gpu_does_not_know_are_refused(gpu: str | None, refused: 
 
 
 def test_fp8_needs_ranges() -> None:
-    graph = canonical_graph(EngineKind.HEAD, fusible_spec(), "float16")
     with pytest.raises(UsageError, match="needs the ranges of activations"):
-        lower(graph, EngineKind.HEAD, fusible_spec(), PrecisionSpec(head_quantize="fp8"))
+        check_model(fusible_spec(), PrecisionSpec(head_quantize="fp8"))
 
 
 @pytest.mark.parametrize("name", ["int8", "int8-block", "int4"])
