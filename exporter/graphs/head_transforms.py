@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ...engines.manifest import TensorRole
-
-_DEFAULT_EPSILON = 1e-5  # of RMSNormalization
+from .lowering import epsilon_of
 
 
 @dataclass(frozen=True)
@@ -138,4 +137,4 @@ def _norm(value: ir.Value) -> tuple[ir.Value, ir.Value, float] | None:
     maker = source.producer()
     if maker is None or maker.op_type != "Transpose" or node.attributes.get_int("axis", -1) != -1:
         return None  # not of heads
-    return source, weight, node.attributes.get_float("epsilon", _DEFAULT_EPSILON)
+    return source, weight, epsilon_of(node)

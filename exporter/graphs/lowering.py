@@ -59,6 +59,11 @@ def the_node(graph: ir.Graph, op_type: str) -> ir.Node:
     return node
 
 
+def epsilon_of(norm: ir.Node) -> float:
+    """Return the epsilon of a standard norm, both of which have the same default."""
+    return norm.attributes.get_float("epsilon", 1e-5)
+
+
 def producer(value: ir.Value | None) -> ir.Node:
     """Return the node that produces ``value``, which must not be an input or initialiser."""
     assert value is not None

@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .lowering import CONTRIB_DOMAIN, only_use, replace_value
+from .lowering import CONTRIB_DOMAIN, epsilon_of, only_use, replace_value
 
 NORMS = {
     "LayerNormalization": "SkipLayerNormalization",
     "RMSNormalization": "SkipSimplifiedLayerNormalization",
 }
 """Standard norms, and ONNX Runtime's with a residual sum before them."""
-
-_DEFAULT_EPSILON = 1e-5  # of both standard operators
 
 
 def narrow_norms(graph: ir.Graph) -> None:
@@ -85,11 +83,10 @@ def _insert_joint(
     weights = list(norm.inputs[1:])
     if norm.op_type == "LayerNormalization" and len(weights) == 1:
         weights.append(None)  # this norm has no bias
-    epsilon = norm.attributes.get_float("epsilon", _DEFAULT_EPSILON)
     joint = ir.node(
         NORMS[norm.op_type],
         [branch, residual, *weights, bias],
-        {"epsilon": epsilon_scale * epsilon},
+        {"epsilon": epsilon_scale * epsilon_of(norm)},
         domain=CONTRIB_DOMAIN,
         num_outputs=4,
     )

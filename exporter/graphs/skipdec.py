@@ -35,6 +35,7 @@ from .head_transforms import take_head_transform
 from .lowering import (
     CONTRIB_DOMAIN,
     LoweredEngine,
+    epsilon_of,
     products_by_weight,
     replace_node,
     replace_value,
@@ -43,7 +44,6 @@ from .onnxruntime import quantize_products
 
 ATTENTION = "Attention"
 NORMS = {"LayerNormalization": "LayerNorm", "RMSNormalization": "RmsNorm"}  # standard → skipdec's
-_DEFAULT_EPSILON = 1e-5  # of both standard norms
 CACHES = frozenset(
     {
         TensorRole.PAST_KEY,
@@ -97,7 +97,7 @@ def replace_norms(graph: ir.Graph) -> None:
     for node in [node for node in graph if node.domain == "" and node.op_type in NORMS]:
         axis = node.attributes.get_int("axis", -1)
         assert axis == -1, axis
-        epsilon = {"epsilon": node.attributes.get_float("epsilon", _DEFAULT_EPSILON)}
+        epsilon = {"epsilon": epsilon_of(node)}
         own = ir.node(NORMS[node.op_type], node.inputs, epsilon, domain=DOMAIN, name=node.name)
         replace_node(graph, node, own)
 
