@@ -35,7 +35,7 @@ from ..architecture.signature import Signature
 from ..architecture.weights import Parameter, TensorReader, engine_name
 from ..graphs.dtypes import check_dtypes
 from ..graphs.lowering import LoweredEngine, lowering_of
-from ..graphs.narrow import external_bytes, narrow_head, narrow_signature
+from ..graphs.narrow import external_bytes, narrow_head
 from ..quantization.quantize import NOT_FINITE, finite
 
 
@@ -114,8 +114,6 @@ def write_engine(
             for parameter in parameters:
                 stored_bytes[parameter.name] = store_tensors(tensors(parameter), lowered, weights)
         records.append(FileRecord(path=str(weights_path), size=weights.size, sha256=weights.sha256))
-    graph_bytes = ir.to_proto(lowered.graph).SerializeToString(deterministic=True)
-    write_new(directory / graph_path, graph_bytes)
     spec = EngineSpec(
         name=name,
         kind=kind,
@@ -126,11 +124,7 @@ def write_engine(
         outputs=lowered.signature.outputs,
         step_bytes=step_bytes(stored_bytes, parameters),
     )
-    written = onnx.load(directory / graph_path, load_external_data=False)
-    check_dtypes(written.graph, spec, model, lowered.precision, target)
-    graph_sha256 = hashlib.sha256(graph_bytes).hexdigest()
-    records.insert(0, FileRecord(path=spec.graph, size=len(graph_bytes), sha256=graph_sha256))
-    return BuiltEngine(spec=spec, files=tuple(records), directory=directory)
+    return _with_graph(lowered, spec, model, target, directory, *records)
 
 
 def write_narrow_head(
@@ -141,23 +135,35 @@ def write_narrow_head(
     Its only file is the graph, which refers to the head's weights. It is on disk (fsync) on return.
     """
     source = head.directory / head.spec.graph
-    narrow = narrow_head(source, model, precision, tokens)
-    signature = narrow_signature(Signature(head.spec.inputs, head.spec.outputs), tokens)
-    graph_bytes = ir.to_proto(narrow).SerializeToString(deterministic=True)
+    signature = Signature(head.spec.inputs, head.spec.outputs)
+    narrow = narrow_head(source, signature, model, precision, tokens)
     path = source.with_name(f"{DRAFT_HEAD}.onnx")
-    write_new(path, graph_bytes)
     spec = head.spec.model_copy(
         update={
             "name": DRAFT_HEAD,
             "graph": path.relative_to(head.directory).as_posix(),
-            "outputs": signature.outputs,
-            "step_bytes": external_bytes(narrow),
+            "outputs": narrow.signature.outputs,
+            "step_bytes": external_bytes(narrow.graph),
         }
     )
-    check_dtypes(onnx.load_from_string(graph_bytes).graph, spec, model, precision, form)
-    digest = hashlib.sha256(graph_bytes).hexdigest()
-    record = FileRecord(path=spec.graph, size=len(graph_bytes), sha256=digest)
-    return BuiltEngine(spec=spec, files=(record,), directory=head.directory)
+    return _with_graph(narrow, spec, model, form, head.directory)
+
+
+def _with_graph(
+    lowered: LoweredEngine,
+    spec: EngineSpec,
+    model: ModelSpec,
+    target: str,
+    directory: Path,
+    *weights: FileRecord,
+) -> BuiltEngine:
+    """Write the graph where ``spec`` names it, check its dtypes, and return the engine."""
+    content = ir.to_proto(lowered.graph).SerializeToString(deterministic=True)
+    write_new(directory / spec.graph, content)
+    check_dtypes(onnx.load_from_string(content).graph, spec, model, lowered.precision, target)
+    sha256 = hashlib.sha256(content).hexdigest()
+    graph = FileRecord(path=spec.graph, size=len(content), sha256=sha256)
+    return BuiltEngine(spec=spec, files=(graph, *weights), directory=directory)
 
 
 def store_parameter(name: str, array: Array, lowered: LoweredEngine, weights: WeightsFile) -> int:

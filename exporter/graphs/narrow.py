@@ -22,6 +22,8 @@ from ..quantization.packed import PackedQuantizer, weight_quantizer
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from .lowering import LoweredEngine
+
 
 def packed_head(precision: PrecisionSpec) -> PackedQuantizer | None:
     """Return the packing of a head on skipdec's kernels; None if its columns lie apart."""
@@ -42,12 +44,17 @@ def narrow_shapes(
     return {f"{HEAD_WEIGHT}.{suffix}": shape for suffix, (_, shape) in layout.items()}
 
 
-def narrow_head(head: Path, model: ModelSpec, precision: PrecisionSpec, tokens: int) -> ir.Model:
+def narrow_head(
+    head: Path, signature: Signature, model: ModelSpec, precision: PrecisionSpec, tokens: int
+) -> LoweredEngine:
     """Return the graph at ``head`` with logits of the first ``tokens``, a multiple of 64.
 
-    Its weights stay where they are; those of the vocabulary's product end earlier.
+    Its weights stay where they are; those of the vocabulary's product end earlier. ``signature`` is
+    the head's.
     """
     import onnx_ir as ir
+
+    from .lowering import LoweredEngine
 
     narrow = ir.load(head)
     quantizer = packed_head(precision)
@@ -68,14 +75,9 @@ def narrow_head(head: Path, model: ModelSpec, precision: PrecisionSpec, tokens: 
         product.attributes["N"] = ir.AttrInt64("N", tokens)
     assert logits.shape is not None
     logits.shape = ir.Shape([*logits.shape.dims[:-1], tokens])
-    return narrow
-
-
-def narrow_signature(signature: Signature, tokens: int) -> Signature:
-    """Return the head's ``signature`` with logits of ``tokens`` tokens."""
-    (logits,) = signature.outputs
-    narrow = logits.model_copy(update={"shape": (*logits.shape[:-1], tokens)})
-    return Signature(signature.inputs, (narrow,))
+    (described,) = signature.outputs
+    described = described.model_copy(update={"shape": (*described.shape[:-1], tokens)})
+    return LoweredEngine(narrow, Signature(signature.inputs, (described,)), precision)
 
 
 def external_bytes(graph: ir.Model) -> int:
