@@ -42,9 +42,7 @@ class Bundles:
             run_command(export_command(model, _OPTIONS[kind], bundle))
         return bundle
 
-    def variant(
-        self, model: str, kind: str, *, rows: int = 1, context: int = 160, schedule: str = "full"
-    ) -> Variant:
+    def variant(self, model: str, kind: str, *, rows: int = 1, context: int = 160) -> Variant:
         """Open a generator until ``close``, with weights copied to process memory.
 
         The pages of mapped weights would be placed differently for each file.
@@ -56,7 +54,7 @@ class Bundles:
             verify="graphs",
             weights="copied" if own else "mapped",
         )
-        return Variant(self._open.enter_context(generator), rows, context, schedule)
+        return Variant(self._open.enter_context(generator), rows, context)
 
     def close(self) -> None:
         """Close the generators of all variants."""

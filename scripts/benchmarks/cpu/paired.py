@@ -31,7 +31,6 @@ class Variant:
     generator: Generator
     rows: int = 1
     context: int = 160
-    schedule: str = "full"
 
     def steps(self, count: int) -> Iterator[float]:
         """Run the prompt and a few steps, then yield the seconds of ``count`` steps, one by one.
@@ -42,7 +41,7 @@ class Variant:
             temperature=0.0, max_tokens=1 + _WARM_STEPS + count, ignore_eos=True
         )
         prompts = self._prompts(self._prompt_length(count))
-        deltas = self.generator.stream(prompts, params, schedule=self.schedule)
+        deltas = self.generator.stream(prompts, params, schedule="full")
         for _ in range(self.rows * (1 + _WARM_STEPS)):
             next(deltas)
         for _ in range(count):
@@ -56,7 +55,7 @@ class Variant:
         prompts = self._prompts(prompt_length)
         params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
         start = perf_counter()
-        self.generator.generate(prompts, params, schedule=self.schedule)
+        self.generator.generate(prompts, params, schedule="full")
         return perf_counter() - start
 
     def _prompt_length(self, count: int) -> int:

@@ -22,17 +22,18 @@ PICTURE = FIGURES.with_suffix(".svg")
 SCHEDULES = ("full", "2x", "4x")
 BATCH_SIZES = (1, 8)
 NUM_PROMPTS = 200
+_ROUNDS = 3
 
 
-def measure_and_draw(data: Path, work: Path, rounds: int = 3) -> None:
+def measure_and_draw(data: Path, work: Path) -> None:
     """Measure what is missing in ``work``, write the figures and the chart, print the table."""
-    figures = measure(data, work, rounds)
+    figures = measure(data, work)
     FIGURES.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
     draw(figures, PICTURE)
     print(table(figures))
 
 
-def measure(data: Path, work: Path, rounds: int) -> dict[str, Any]:
+def measure(data: Path, work: Path) -> dict[str, Any]:
     """Run what is missing in ``work`` and return the figures of all rounds."""
     bundle = work / "restaurants-int8"
     if not bundle.exists():
@@ -41,7 +42,7 @@ def measure(data: Path, work: Path, rounds: int) -> dict[str, Any]:
     options = ["--preset", "e2e", "--limit", str(NUM_PROMPTS), "--lowercase", "--equal-lengths"]
     options += ["--threads", "1", *(f"--schedule={schedule}" for schedule in SCHEDULES[1:])]
     reports: dict[int, list[Any]] = {batch_size: [] for batch_size in BATCH_SIZES}
-    for number in range(rounds):
+    for number in range(_ROUNDS):
         for batch_size, found in reports.items():
             results = work / f"batch-{batch_size}-round-{number}"
             if not results.exists():

@@ -32,12 +32,12 @@ from skipdec.runtime.measuring.prompts import random_prompts
 _WARMUP_STEPS = 4  # compilation and CUDA graph capture happen in the first ones
 
 
-def dummy_model(name: str, dtype: torch.dtype, device: str, *, seed: int = 0) -> PreTrainedModel:
-    """Return Hugging Face's model with the weights of ``export --load-format dummy --seed``."""
+def dummy_model(name: str, dtype: torch.dtype, device: str) -> PreTrainedModel:
+    """Return Hugging Face's model with the weights of ``export --load-format dummy``."""
     config = family_config(name)
     assert config is not None, name
     structure = model_spec(config, name)
-    reader = DummyReader(expected_tensors(structure), seed)
+    reader = DummyReader(expected_tensors(structure), seed=0)
     model: PreTrainedModel = hugging_face_model(structure, "float16", reader)
     return model.to(device=device, dtype=dtype)
 
