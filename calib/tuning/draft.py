@@ -12,10 +12,10 @@ from ...runtime.drafting.layers import depth_problem, draft_plan
 SPAN = 6  # most positions of a span in training, and all of one in measuring acceptance
 
 
-def draft_layers(text: str, num_layers: int) -> tuple[int, ...]:
+def layers_run(text: str, num_layers: int) -> tuple[int, ...]:
     """Return the layers of the draft ``text``, ascending, for a model of ``num_layers``.
 
-    >>> draft_layers("ends:3", 12), draft_layers("first:3", 12)
+    >>> layers_run("ends:3", 12), layers_run("first:3", 12)
     ((0, 10, 11), (0, 1, 2))
 
     Raises UsageError if the text is not a draft's, has more than layers, or names as many as the

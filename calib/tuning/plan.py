@@ -24,7 +24,7 @@ from ..data.own_texts import OWN_LENGTH, OwnTexts
 from ..data.self_written import write_own_texts
 from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
 from .config import FULL, TuneConfig
-from .draft import draft_layers, layers_read
+from .draft import layers_read, layers_run
 from .start import StartModel, open_start
 from .work import TuningDirectories, directories_of, is_sharded, num_processes
 
@@ -40,8 +40,8 @@ class TuningPlan:
 
     ``horizon_is_median``: the schedule's text left the horizon to the data. ``resumed``: the save
     from which an interrupted run continues. ``began``: when the run was first started, the date in
-    chat templates. ``draft_layers`` are those that a draft of ``draft``
-    runs, or how many have run where a draft layer reads states; empty without either.
+    chat templates. ``layers_used``: those that a draft of ``draft`` runs, or how many have run
+    where a draft layer reads states; empty without either.
     """
 
     config: TuneConfig
@@ -55,7 +55,7 @@ class TuningPlan:
     resumed: Path | None
     began: datetime
     warnings: tuple[str, ...]
-    draft_layers: tuple[int, ...] = ()
+    layers_used: tuple[int, ...] = ()
 
     @property
     def model(self) -> ModelSpec:
@@ -69,12 +69,12 @@ class TuningPlan:
         config, drafts = self.config, []
         if config.draft is not None:
             drafts = [
-                f"drafts {config.draft.layers}: layers {', '.join(map(str, self.draft_layers))}"
+                f"drafts {config.draft.layers}: layers {', '.join(map(str, self.layers_used))}"
             ]
         if config.draft_layer:
             drafts = [
                 f"a draft layer that reads states behind "
-                f"{', '.join(map(str, self.draft_layers))} layers; the model is frozen"
+                f"{', '.join(map(str, self.layers_used))} layers; the model is frozen"
             ]
         written = []
         if config.data.own_texts is not None:
@@ -141,7 +141,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     horizon = start.spec.max_seq_len if data is None else data.median_completion
     text = config.schedule or FULL
     schedule = problems.attempt(_parse, text, start, horizon)
-    drafts = problems.attempt(_draft_layers, config, start.spec.num_layers)
+    drafts = problems.attempt(_layers_used, config, start.spec.num_layers)
     mixture = [problems.attempt(_parse, text, start, horizon) for text in config.mixture]
     if schedule is None or data is None or drafts is None or problems.errors:
         raise problems.error()
@@ -159,7 +159,7 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
         resumed=resumed,
         began=began,
         warnings=tuple(_warnings(config, data, validation, resumed)),
-        draft_layers=drafts,
+        layers_used=drafts,
     )
 
 
@@ -195,13 +195,13 @@ def _check_sharding(config: TuneConfig) -> None:
         )
 
 
-def _draft_layers(config: TuneConfig, num_layers: int) -> tuple[int, ...]:
+def _layers_used(config: TuneConfig, num_layers: int) -> tuple[int, ...]:
     """Return the layers that drafts run, or behind which a draft layer reads; see `TuningPlan`.
 
     Raises UsageError for drafts that run as many layers as the model has.
     """
     if config.draft is not None:
-        return draft_layers(config.draft.layers, num_layers)
+        return layers_run(config.draft.layers, num_layers)
     return layers_read(num_layers) if config.draft_layer else ()
 
 
@@ -215,7 +215,7 @@ def _check_before_writing(config: TuneConfig, start: StartModel, problems: Probl
     """Raise the problems that need no data, before the model takes hours to write it."""
     for text in (config.schedule or FULL, *config.mixture):
         problems.attempt(_parse, text, start, start.spec.max_seq_len)
-    problems.attempt(_draft_layers, config, start.spec.num_layers)
+    problems.attempt(_layers_used, config, start.spec.num_layers)
     problems.attempt(_check_own_lengths, config, start)
     if problems.errors:
         raise problems.error()
@@ -224,7 +224,7 @@ def _check_before_writing(config: TuneConfig, start: StartModel, problems: Probl
 def _check_own_lengths(config: TuneConfig, start: StartModel) -> None:
     """Raise UsageError if no text fits into the maximum length, or the template takes no chats."""
     longest = _longest(config, start)
-    with closing(start.tokenizer) as tokenizer:
+    with closing(start.open_tokenizer()) as tokenizer:
         if tokenizer.chat is None:
             least = 2 + max(1, len(tokenizer.encode("")))
         else:
@@ -314,7 +314,7 @@ def _reader(
     if wanted > longest:
         positions = start.spec.max_position_embeddings
         raise UsageError("max_length", f"is {wanted}; allowed: at most the model's {positions}")
-    tokenizer = on_exit.enter_context(closing(start.tokenizer))
+    tokenizer = on_exit.enter_context(closing(start.open_tokenizer()))
     if tokenizer.chat is not None:
         tokenizer.chat.now = lambda: began
     return partial(

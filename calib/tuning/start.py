@@ -61,9 +61,8 @@ class StartModel:
         """The model's family."""
         return tuning_family(self.spec.family)
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer as the runtime reads it."""
+    def open_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer as the runtime reads it, which the caller closes."""
         return parse_tokenizer(self.files["tokenizer.json"], self.chat, self.spec.name)
 
     @property

@@ -77,7 +77,7 @@ class WholeModel:
 
     def held(self) -> HeldDrafts | None:
         """Return the counts of drafts that hold; None if no drafts are tuned."""
-        return None if self.drafts is None else held_by_layers(self.model, self._plan.draft_layers)
+        return None if self.drafts is None else held_by_layers(self.model, self._plan.layers_used)
 
     def write(self, directory: Path) -> None:
         """Write weights, config, tokenizer, template and schedule for ``skipdec export``."""

@@ -57,7 +57,7 @@ def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrai
         target=plan.schedule,
         distill=config.distill or 0.0,
         teacher=None if config.distill is None else plan.start.load(),
-        drafting=None if config.draft is None else Drafting(config.draft.weight, plan.draft_layers),
+        drafting=None if config.draft is None else Drafting(config.draft.weight, plan.layers_used),
     )
 
 

@@ -100,7 +100,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
         if subject.drafts is not None:
             drafting = DraftReport(
                 text=subject.drafts,
-                layers=plan.draft_layers,
+                layers=plan.layers_used,
                 start=drafts,
                 tuned=_drafts(subject, plan),
             )

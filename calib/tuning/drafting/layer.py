@@ -97,7 +97,7 @@ class DraftLayer(nn.Module):
     def outputs(self, reading: Reading, prompt_lengths: Tensor, guesses: int) -> Iterator[Tensor]:
         """Yield the outputs of each guess, [B, S, E]; those of the first token mean nothing."""
         positions = torch.arange(reading.embedded.shape[1], device=reading.embedded.device)
-        past = Keys()
+        past = GuessCache()
         state = behind(self.joined(reading.states))
         for guess in range(1, guesses + 1):
             entries = self.entries(reading.embedded, state)
@@ -138,7 +138,7 @@ class DraftLayer(nn.Module):
         return logits
 
 
-class Keys:
+class GuessCache:
     """The keys and values of guesses so far, as transformers' layers take those of a past."""
 
     def __init__(self) -> None:

@@ -78,7 +78,7 @@ def test_a_draft_layer_is_tuned_on_texts_that_are_written_once(
     monkeypatch.setattr(planning, "write_own_texts", None)
     plan = plan_tuning(settings(force=True, data={"path": "self:30"}))
     assert len(plan.data.examples) == 29
-    tokenizer = plan.start.tokenizer
+    tokenizer = plan.start.open_tokenizer()
     chat = json.loads(written[0])["messages"]
     read = plan.data.examples[0]
     answer = [*tokenizer.encode_plain(chat[1]["content"]), tokenizer.token_id("<|im_end|>")]

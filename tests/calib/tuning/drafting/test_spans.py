@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, TrainerState, TrainingArguments
 
 from skipdec import ExitSchedule
 from skipdec.calib.tuning.batches import ExampleDataset, collate
-from skipdec.calib.tuning.draft import DraftSpans, draft_layers, step_spans
+from skipdec.calib.tuning.draft import DraftSpans, layers_run, step_spans
 from skipdec.calib.tuning.family import load_skip_model
 from skipdec.calib.tuning.model import IGNORED_LABEL, span_mask
 from skipdec.calib.tuning.trainer import Drafting, SkipTrainer
@@ -36,7 +36,7 @@ ENDS = (0, 4, 5)
     ],
 )
 def test_a_draft_s_text_names_layers(text: str, layers: tuple[int, ...]) -> None:
-    assert draft_layers(text, 6) == layers
+    assert layers_run(text, 6) == layers
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_draft_s_text_names_layers(text: str, layers: tuple[int, ...]) -> None
 )
 def test_other_texts_are_refused_with_what_is_allowed(text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        draft_layers(text, 6)
+        layers_run(text, 6)
 
 
 def test_spans_of_a_step_depend_on_seed_and_step_alone() -> None:
