@@ -54,7 +54,6 @@ def make_trainer(plan: TuningPlan, model: SkipModel, events: Events) -> SkipTrai
         **trainer_keywords(plan, events),
         model=model if config.lora is None else _with_adapters(plan, model, config.lora),
         schedules=plan.schedules,
-        target=plan.schedule,
         distill=config.distill or 0.0,
         teacher=None if config.distill is None else plan.start.load(),
         drafting=None if config.draft is None else Drafting(config.draft.weight, plan.layers_used),
@@ -303,7 +302,7 @@ class Drafting:
 
 
 class SkipTrainer(OrderedTrainer):
-    """Trains at the schedule of the step; evaluates at the target.
+    """Trains at the schedule of the step.
 
     ``teacher``, whose weight in the loss is ``distill``, runs at full depth and is moved to the
     device of the model. With ``drafting``, the schedule is full depth and drafts are a part of the
@@ -314,7 +313,6 @@ class SkipTrainer(OrderedTrainer):
         self,
         *args: Any,  # noqa: ANN401  (Trainer's own)
         schedules: StepSchedules,
-        target: ExitSchedule,
         distill: float = 0.0,
         teacher: SkipModel | None = None,
         drafting: Drafting | None = None,
@@ -322,7 +320,6 @@ class SkipTrainer(OrderedTrainer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._schedules = schedules
-        self._target = target
         self._distill = distill
         self._teacher = None if teacher is None else teacher.to(self.args.device).eval()
         self._drafting = drafting
@@ -331,32 +328,28 @@ class SkipTrainer(OrderedTrainer):
         self,
         model: nn.Module,
         inputs: dict[str, Tensor],
-        return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:  # noqa: ANN401  (Trainer's: the loss, or the loss and the outputs)
+    ) -> Tensor:
         """Return the mean loss over the labels of the whole step, in all parts and processes."""
-        schedule = self._target
-        if model.training:
-            schedule = self._schedules(self.state.global_step)
+        step, drafting = self.state.global_step, self._drafting
+        schedule = self._schedules(step)
         spans = None
-        if self._drafting is not None and model.training:
-            step = self.state.global_step
-            spans = step_spans(self._drafting.layers, step, self.args.seed)
+        if drafting is not None:
+            spans = step_spans(drafting.layers, step, self.args.seed)
         outputs = model(**inputs, schedule=schedule, spans=spans)
         shifted = inputs["labels"][:, 1:]
         targets = shifted[shifted != IGNORED_LABEL]  # [R]
         total = F.cross_entropy(outputs.logits, targets, reduction="sum")
-        if self._teacher is not None and model.training:
-            full = ExitSchedule.full(self._target.num_layers)
+        if self._teacher is not None:
+            full = ExitSchedule.full(schedule.num_layers)
             with torch.no_grad(), self.accelerator.autocast():
                 wanted = self._teacher(**inputs, schedule=full).logits.float()  # [R, V]
             from_teacher = kl_divergence(outputs.logits, wanted)
             total = (1 - self._distill) * total + self._distill * from_teacher
-        if self._drafting is not None and spans is not None:
+        if drafting is not None:
             from_full = kl_divergence(outputs.draft_logits, outputs.logits.detach())
-            total = (1 - self._drafting.weight) * total + self._drafting.weight * from_full
-        loss = self.mean(total, targets.numel(), num_items_in_batch)
-        return (loss, {"loss": loss}) if return_outputs else loss
+            total = (1 - drafting.weight) * total + drafting.weight * from_full
+        return self.mean(total, targets.numel(), num_items_in_batch)
 
 
 def kl_divergence(logits: Tensor, wanted: Tensor) -> Tensor:

@@ -82,9 +82,8 @@ class DraftLayerTrainer(OrderedTrainer):
         self,
         model: nn.Module,
         inputs: dict[str, Tensor],
-        return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:  # noqa: ANN401  (Trainer's: the loss, or the loss and the outputs)
+    ) -> Tensor:
         """Return the mean loss over the labels of the whole step, in all processes."""
         layer, prompt_lengths = self._layer, inputs["prompt_lengths"]
         places = guess_places(_labelled(inputs), prompt_lengths, GUESSES)  # [guesses, B, S-1]
@@ -97,8 +96,7 @@ class DraftLayerTrainer(OrderedTrainer):
         for logits, at, weight in zip(guesses, places, weights, strict=True):
             held = wanted[at[places[0]]]
             total = total + weight / sum(weights) * weighted_divergence(logits, held)
-        loss = self.mean(total, len(wanted), num_items_in_batch)
-        return (loss, {"loss": loss}) if return_outputs else loss
+        return self.mean(total, len(wanted), num_items_in_batch)
 
 
 def weighted_divergence(logits: Tensor, wanted: Tensor) -> Tensor:

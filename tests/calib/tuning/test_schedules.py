@@ -59,7 +59,6 @@ def trainer(
         train_dataset=ExampleDataset(ROWS),
         data_collator=collate,
         schedules=lambda step: HALF if step == 1 else target,
-        target=target,
         distill=0.25,
         teacher=teacher,
     )
@@ -67,9 +66,7 @@ def trainer(
     return made
 
 
-def test_a_step_runs_its_schedule_and_an_evaluation_the_target(
-    checkpoint: Checkpoints, tmp_path: Path
-) -> None:
+def test_a_step_runs_its_schedule(checkpoint: Checkpoints, tmp_path: Path) -> None:
     model = load_skip_model(checkpoint("pre_norm"), "opt")
     target = parse_schedule("constant:max=2", num_layers=6)
     made = trainer(model, tmp_path, target)
@@ -80,7 +77,6 @@ def test_a_step_runs_its_schedule_and_an_evaluation_the_target(
     made.state.global_step = 1
     half = mean_loss(model, ROWS, HALF)
     assert made.compute_loss(model.train(), batch).item() == pytest.approx(half, abs=1e-5)
-    assert made.compute_loss(model.eval(), batch).item() == pytest.approx(skipped, abs=1e-5)
 
 
 def test_distillation_is_the_divergence_from_full_depth(
