@@ -11,8 +11,7 @@ from typing import Any
 
 from ...engines.documents import read_json
 from ...engines.errors import UsageError
-from ...exporter.checkpoint.checkpoint import open_checkpoint
-from ...exporter.config import CheckpointSource
+from ...exporter.checkpoint.checkpoint import Checkpoint
 
 OWN_LENGTH = 512
 """Tokens of a text, prompt included, if no maximum length is given."""
@@ -25,13 +24,13 @@ Text = dict[str, Any]
 
 @dataclass(frozen=True)
 class OwnTexts:
-    """The first ``count`` usable texts of the checkpoint ``model``, as JSON lines in ``path``.
+    """The first ``count`` usable texts of ``checkpoint``, as JSON lines in ``path``.
 
     A file beside it has ``facts``, so that the texts are used for no other model or options.
     """
 
     path: Path
-    model: str
+    checkpoint: Checkpoint
     count: int
     max_length: int
     seed: int
@@ -39,9 +38,9 @@ class OwnTexts:
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What texts depend on, apart from their number; hashes every tensor of the model."""
-        checkpoint = open_checkpoint(CheckpointSource(model=self.model))
-        template = b"" if checkpoint.chat is None else checkpoint.chat.content
-        model = sha256(checkpoint.content.encode() + template).hexdigest()
+        chat = self.checkpoint.chat
+        template = b"" if chat is None else chat.content
+        model = sha256(self.checkpoint.content.encode() + template).hexdigest()
         options = {"max_length": self.max_length, "seed": self.seed}
         return {"format": _FORMAT, "model_sha256": model, **options}
 

@@ -89,7 +89,7 @@ def _generator(texts: OwnTexts, work: Path, device: str) -> Iterator[Generator]:
     bundle, on_gpu = directory / "model.skipdec", device == "cuda"
     has_kernels = not on_gpu and find_library() is not None
     config = ExportConfig(
-        model=texts.model,
+        model=str(texts.checkpoint.directory),
         output=bundle,
         dtype="float16" if on_gpu else "float32",
         # Writes 32 texts of SmolLM2 at once 2.5 times as fast as in float16.

@@ -246,7 +246,7 @@ def _own_examples(
     """
     count, template = config.data.own_texts, start.prompt_template
     assert count is not None
-    assert config.model is not None
+    assert start.checkpoint is not None
     if start.chat is None and template is not None:
         raise UsageError(
             "data self",
@@ -255,7 +255,7 @@ def _own_examples(
         )
     texts = OwnTexts(
         path=own_texts_path(directories),
-        model=config.model,
+        checkpoint=start.checkpoint,
         count=count,
         max_length=_longest(config, start),
         seed=config.seed,

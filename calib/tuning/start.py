@@ -13,7 +13,7 @@ from ...engines.errors import CheckpointError, UsageError
 from ...engines.manifest import ModelSpec
 from ...exporter.architecture.model_config import model_spec
 from ...exporter.checkpoint.chat import CheckpointChat, parse_tokenizer, read_chat
-from ...exporter.checkpoint.checkpoint import open_checkpoint, read_model
+from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint, read_model
 from ...exporter.checkpoint.hub import locate
 from ...exporter.checkpoint.template import read_template
 from ...exporter.checkpoint.tokenizer import TEXT_FILES, read_tokenizer, with_tokenizer_end
@@ -50,11 +50,11 @@ class StartModel:
     chat: CheckpointChat | None = None
 
     @cached_property
-    def digest(self) -> str | None:
-        """SHA-256 of the content of all tensors, which are read once; None for a fresh model."""
+    def checkpoint(self) -> Checkpoint | None:
+        """The opened checkpoint, whose tensors are hashed at most once; None for a fresh model."""
         if self.directory is None:
             return None
-        return open_checkpoint(CheckpointSource(model=str(self.directory))).content
+        return open_checkpoint(CheckpointSource(model=str(self.directory)))
 
     @property
     def family(self) -> TuningFamily:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
 from ...engines.documents import naming_full_disk, sealed_text, write_file
 from ...engines.host.events import Events
 from ...engines.host.installation import missing_modules
-from ...exporter.checkpoint.checkpoint import open_checkpoint
 from ...exporter.checkpoint.draft_layer import (
     FACTS_NAME,
     TENSORS_NAME,
@@ -21,14 +21,19 @@ from ...exporter.checkpoint.draft_layer import (
     DraftLayerFacts,
 )
 from ...exporter.checkpoint.template import template_files
-from ...exporter.config import CheckpointSource
 from ...runtime.schedule.bundle import schedule_file
-from .drafting.acceptance import HeldDrafts, held_by_draft_layer, held_by_layers
+from .drafting.acceptance import (
+    Texts,
+    greedy_texts,
+    held_by_draft_layer,
+    held_by_layers,
+    measure_acceptance,
+)
 from .drafting.layer import DraftLayer
 from .drafting.trainer import DraftLayerTrainer, fit_entry, kept_tokens
 from .family import load_skip_model
 from .plan import TuningPlan
-from .report import TuningReport, plot_curves, tuned_card
+from .report import Acceptance, TuningReport, plot_curves, tuned_card
 from .trainer import (
     OrderedTrainer,
     are_finite,
@@ -75,9 +80,14 @@ class WholeModel:
         is_finite = self._plain is None or are_finite(self._plain.parameters())
         require_finite(self._plan, is_finite, trainer.args.device)
 
-    def held(self) -> HeldDrafts | None:
-        """Return the counts of drafts that hold; None if no drafts are tuned."""
-        return None if self.drafts is None else held_by_layers(self.model, self._plan.layers_used)
+    def acceptance(self) -> Acceptance | None:
+        """Return how many drafts hold on held-out prompts, if any; None if none are tuned."""
+        if self.drafts is None:
+            return None
+        texts = greedy_texts(self.model, self._plan)
+        return measure_acceptance(
+            self.model, texts, held_by_layers(self.model, self._plan.layers_used)
+        )
 
     def write(self, directory: Path) -> None:
         """Write weights, config, tokenizer, template and schedule for ``skipdec export``."""
@@ -126,9 +136,14 @@ class NewDraftLayer:
         self._layer.load_state_dict({name: each.to(self._dtype) for name, each in state.items()})
         require_finite(self._plan, are_finite(self._layer.parameters()), trainer.args.device)
 
-    def held(self) -> HeldDrafts:
-        """Return the counts of drafts that hold."""
-        return held_by_draft_layer(self._layer.eval())
+    @cached_property
+    def _texts(self) -> Texts:
+        """What the frozen model writes for held-out prompts."""
+        return greedy_texts(self.model, self._plan)
+
+    def acceptance(self) -> Acceptance | None:
+        """Return how many drafts hold on held-out prompts, if any."""
+        return measure_acceptance(self.model, self._texts, held_by_draft_layer(self._layer.eval()))
 
     def write(self, directory: Path) -> None:
         """Write the weights, those of layer and head as the model calls them."""
@@ -142,16 +157,14 @@ class NewDraftLayer:
 
     def describe(self, report: TuningReport, directory: Path) -> None:
         """Write to which model the layer belongs, how it was trained, and what its drafts do."""
-        start, config = self._plan.start, self._plan.config
-        assert start.digest is not None
+        checkpoint, config = self._plan.start.checkpoint, self._plan.config
+        assert checkpoint is not None
         assert report.drafts is not None
         tuned = report.drafts.tuned
         facts = DraftLayerFacts(
             reads=self._layer.reads,
             token_ids=tuple(self._layer.token_ids.tolist()),
-            model=DraftedModel.of(
-                open_checkpoint(CheckpointSource(model=str(start.directory))), start.digest
-            ),
+            model=DraftedModel.of(checkpoint),
             training={
                 "steps": report.steps,
                 "examples": report.data.examples,

@@ -16,7 +16,7 @@ from ...runtime.schedule import ExitSchedule
 from .allocation import kept_memory
 from .config import TuneConfig
 from .plan import TuningPlan, plan_tuning
-from .report import Acceptance, DraftReport, TuningReport, make_report
+from .report import DraftReport, TuningReport, make_report
 from .work import FREE_OPTIONS, num_processes
 
 if TYPE_CHECKING:
@@ -48,10 +48,11 @@ def tune(config: TuneConfig, events: Events | None = None) -> TuningReport | Non
         return None
     with plan.directories.place.locked(force=config.force):
         options = config.model_dump(mode="json", exclude=FREE_OPTIONS)
+        checkpoint = plan.start.checkpoint
         facts = {
             "began": plan.began.isoformat(),
             "data_digest": plan.data.digest,
-            "start_digest": plan.start.digest,
+            "start_digest": None if checkpoint is None else checkpoint.content,
             "processes": num_processes(),
         }
         plan.directories.begin({**options, **facts}, resumed=plan.resumed)
@@ -77,13 +78,13 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
 
     stages = _Stages(events)
     with stages.timed("load"):
-        model = plan.start.load().to(measuring_device(plan.config))
+        model = plan.start.load().to(measuring_device(plan.config)).eval()
     set_seed(plan.config.seed)  # for adapters and dropout
     is_whole = not plan.config.draft_layer
     subject = WholeModel(plan, model) if is_whole else NewDraftLayer(plan, model)
     with stages.timed("validate"):
         at_start = _losses(subject, plan, events) if is_main() else {}
-        drafts = _drafts(subject, plan) if is_main() else None
+        drafts = subject.acceptance() if is_main() else None
     with stages.timed("train"):
         trainer = subject.make_trainer(events)
         train(plan, trainer)
@@ -102,7 +103,7 @@ def _run(plan: TuningPlan, events: Events) -> TuningReport | None:
                 text=subject.drafts,
                 layers=plan.layers_used,
                 start=drafts,
-                tuned=_drafts(subject, plan),
+                tuned=subject.acceptance(),
             )
         report = make_report(
             plan,
@@ -136,14 +137,6 @@ def _losses(
     if not plan.schedule.is_full:
         at_full = measured(ExitSchedule.full(plan.model.num_layers))
     return {"at_schedule": at_schedule, "at_full": at_full}
-
-
-def _drafts(subject: WholeModel | NewDraftLayer, plan: TuningPlan) -> Acceptance | None:
-    """Return how many drafts hold on held-out prompts, if any; None if no drafts are tuned."""
-    from .drafting.acceptance import measure_acceptance
-
-    held = subject.held()
-    return held and measure_acceptance(subject.model, plan, held)
 
 
 def _named(name: str, losses: dict[str, float]) -> dict[str, float]:

@@ -49,8 +49,8 @@ class DraftedModel(FrozenModel):
     sha256: Sha256 = Field(description="content of all tensors, whatever files they are in")
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, sha256: str) -> DraftedModel:
-        """Describe a checkpoint whose tensors have that digest."""
+    def of(cls, checkpoint: Checkpoint) -> DraftedModel:
+        """Describe a checkpoint, whose tensors are hashed."""
         model = checkpoint.model
         return cls(
             hidden_size=model.hidden_size,
@@ -58,7 +58,7 @@ class DraftedModel(FrozenModel):
             num_attention_heads=model.num_heads,
             num_hidden_layers=model.num_layers,
             vocab_size=model.vocab_size,
-            sha256=sha256,
+            sha256=checkpoint.content,
         )
 
 

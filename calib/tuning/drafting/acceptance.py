@@ -7,7 +7,7 @@ that it follows are the text's, and one pass over the text gives all drafts of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -30,29 +30,25 @@ HeldDrafts = Callable[[dict[str, Tensor]], Tensor]
 [B, S-1]: a position's own token is known, and its first draft is the token after it."""
 
 
-@torch.no_grad()
-def measure_acceptance(model: SkipModel, plan: TuningPlan, held: HeldDrafts) -> Acceptance | None:
-    """Return how many drafts hold on texts that ``model`` writes for the held-out prompts.
+Texts = Sequence[Sequence[TokenisedExample]]
+"""Batches of prompts with what a model has written for them."""
 
-    The texts are greedy, those of the first 64 distinct prompts, of at most 128 tokens. None
-    without held-out data, and if no text is long enough.
+
+@torch.no_grad()
+def measure_acceptance(model: SkipModel, texts: Texts, held: HeldDrafts) -> Acceptance | None:
+    """Return how many drafts hold on ``texts`` of ``model``; None if no text is long enough.
+
+    Both are in evaluation mode.
     """
-    if plan.validation is None:
-        return None
-    prompts = list(dict.fromkeys(each.prompt_token_ids for each in plan.validation.examples))
-    was_training = model.training
-    model.eval()
-    texts, counts = 0, []
-    for written in _written(model, prompts[:MAX_TEXTS], plan):
+    counts = []
+    for written in texts:
         (batch,) = batches(written, len(written), model.device)
         counts.append(held(batch)[_span_starts(batch)])  # [N]
-        texts += len(written)
-    model.train(was_training)
     found = torch.cat(counts).double() if counts else torch.empty(0)
     if not len(found):
         return None
     return Acceptance(
-        texts=texts,
+        texts=sum(map(len, texts)),
         spans=len(found),
         held_of_6=round(float(found.mean()), 4),
         first=round(float((found > 0).double().mean()), 4),
@@ -121,18 +117,25 @@ def _span_starts(batch: dict[str, Tensor]) -> Tensor:
     return (positions >= batch["prompt_lengths"][:, None]) & (positions + SPAN < lengths)
 
 
-def _written(
-    model: SkipModel, prompts: Sequence[tuple[int, ...]], plan: TuningPlan
-) -> Iterator[list[TokenisedExample]]:
-    """Yield batches of prompts with the greedy texts that ``model`` writes for them."""
+def greedy_texts(model: SkipModel, plan: TuningPlan) -> Texts:
+    """Return what ``model``, in evaluation mode, writes for the held-out prompts, if any.
+
+    The texts are those of the first 64 distinct prompts, of at most 128 tokens.
+    """
+    if plan.validation is None:
+        return []
+    prompts = dict.fromkeys(each.prompt_token_ids for each in plan.validation.examples)
     ends, longest = plan.start.end_token_ids, plan.model.max_seq_len
-    ordered = sorted(prompts, key=len)
-    size = plan.config.batch_size
+    ordered = sorted(list(prompts)[:MAX_TEXTS], key=len)
+    size, written = plan.config.batch_size, []
     for first in range(0, len(ordered), size):
         batch = ordered[first : first + size]
         room = min(MAX_TOKENS, longest - len(batch[-1]))
         texts = written_greedily(model.plain(), batch, room, ends)
-        yield [
-            TokenisedExample(prompt, tuple(text), "")
-            for prompt, text in zip(batch, texts, strict=True)
-        ]
+        written.append(
+            [
+                TokenisedExample(prompt, tuple(text), "")
+                for prompt, text in zip(batch, texts, strict=True)
+            ]
+        )
+    return written

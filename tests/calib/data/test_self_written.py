@@ -22,6 +22,8 @@ from skipdec.calib.data.own_texts import OwnTexts
 from skipdec.calib.data.self_written import is_looping, write_own_texts
 from skipdec.engines.errors import ConfigurationError, UsageError
 from skipdec.engines.host.events import Events
+from skipdec.exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from skipdec.exporter.config import CheckpointSource
 from skipdec.runtime.generator import Generator
 from skipdec.runtime.tokens.chat import ChatTemplate
 from skipdec.runtime.tokens.tokenizer import Tokenizer
@@ -61,6 +63,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"chat": chat, "plain": plain, "other": other}
 
 
+def opened_model(directory: Path) -> Checkpoint:
+    return open_checkpoint(CheckpointSource(model=str(directory)))
+
+
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     """Return a function that opens the engines of texts once for all tests."""
@@ -69,7 +75,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     with ExitStack() as stack:
 
         def open_once(texts: OwnTexts, _: Path, device: str) -> AbstractContextManager[Generator]:
-            key = (texts.model, texts.max_length)
+            key = (str(texts.checkpoint.directory), texts.max_length)
             if key not in generators:
                 directory = work / str(len(generators))
                 generators[key] = stack.enter_context(original(texts, directory, device))
@@ -90,7 +96,7 @@ def write(
         model: str, name: str = "own", events: Events | None = None, **changes: int
     ) -> list[dict[str, Any]]:
         options = {"count": COUNT, "max_length": POSITIONS, "seed": 0} | changes
-        texts = OwnTexts(tmp_path / f"{name}.self.jsonl", str(models[model]), **options)
+        texts = OwnTexts(tmp_path / f"{name}.self.jsonl", opened_model(models[model]), **options)
         write_own_texts(texts, tmp_path / ".work", on_gpu=False, events=events or Events())
         return texts.read()[0]
 
@@ -180,7 +186,8 @@ def test_a_device_writes_in_batches_of_its_own(
         return Generator.open(path, device="rehearsal", max_batch_size=max_batch_size)
 
     monkeypatch.setattr(self_written, "Generator", SimpleNamespace(open=rehearse))
-    texts = OwnTexts(tmp_path / "own.self.jsonl", str(models["chat"]), COUNT, POSITIONS, 0)
+    model = opened_model(models["chat"])
+    texts = OwnTexts(tmp_path / "own.self.jsonl", model, COUNT, POSITIONS, 0)
     write_own_texts(texts, tmp_path / ".work", on_gpu=True, events=Events())
     assert len(texts.read()[0]) == COUNT
     assert not list(tmp_path.glob(".*"))
@@ -217,7 +224,7 @@ def test_a_turn_begins_and_ends_as_the_template_says(style: str, before: str, st
     tokenizer.chat = ChatTemplate(TEMPLATES[style], tokenizer, special_tokens=names)
     model = SimpleNamespace(end_token_ids=(2,), bos_token_id=0)
     generator: Any = SimpleNamespace(tokenizer=tokenizer, model=model)
-    texts = OwnTexts(Path("own.self.jsonl"), "model", 1, POSITIONS, 0)
+    texts = OwnTexts(Path("own.self.jsonl"), SimpleNamespace(), 1, POSITIONS, 0)  # type: ignore[arg-type]
     writer = self_written._Writer(generator, texts, lambda deltas: None)
     tokenizer.close()
     assert writer._start == tokenizer.encode(before, add_special_tokens=False)

@@ -151,7 +151,11 @@ def test_drafts_hold_more_often_and_full_depth_is_as_before(
 
 def test_what_is_measured_is_what_is_written(settings: Settings, toy_model: Path) -> None:
     """Load the float16 file in the place of a trained layer: it drafts as the report says."""
-    from skipdec.calib.tuning.drafting.acceptance import held_by_draft_layer, measure_acceptance
+    from skipdec.calib.tuning.drafting.acceptance import (
+        greedy_texts,
+        held_by_draft_layer,
+        measure_acceptance,
+    )
     from skipdec.calib.tuning.plan import plan_tuning
 
     config = settings(draft_layer=True, save_dtype="float16", bf16=True)
@@ -167,7 +171,8 @@ def test_what_is_measured_is_what_is_written(settings: Settings, toy_model: Path
         for name, tensor in layer.tensors().items():
             tensor.copy_(weights[name])
     plan = plan_tuning(config.updated(force=True))
-    measured = measure_acceptance(model, plan, held_by_draft_layer(layer.eval()))
+    texts = greedy_texts(model, plan)
+    measured = measure_acceptance(model, texts, held_by_draft_layer(layer.eval()))
     assert measured == report.drafts.tuned
 
 
