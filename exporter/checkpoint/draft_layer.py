@@ -85,9 +85,10 @@ class DraftLayerFacts(FrozenModel):
 class TrainedDraftLayer:
     """An opened draft layer; ``reads`` and ``token_ids`` as in `DraftLayerFacts`.
 
-    ``model`` is the drafted model, but for a head that scores these tokens and is not tied, as the
-    parameters of the engines are those of `engine_parameters` for it. ``reader`` has their tensors,
-    those of the layer under the names of layer 0.
+    ``model`` is the drafted model, but for a head that scores these tokens and is not tied, and a
+    layer 0 that rotates if the last one does, as the parameters of the engines are those of
+    `engine_parameters` for it. ``reader`` has their tensors, those of the layer under the names of
+    layer 0.
     """
 
     reads: tuple[int, ...]
@@ -113,8 +114,10 @@ def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLay
         )
     facts = _read_facts(directory / FACTS_NAME)
     model = checkpoint.model
-    own_head = {"vocab_size": len(facts.token_ids), "tie_word_embeddings": False}
-    drafted = model.model_copy(update=own_head)
+    own: dict[str, Any] = {"vocab_size": len(facts.token_ids), "tie_word_embeddings": False}
+    if rotated := (model.model_extra or {}).get("rotated_layers"):
+        own["rotated_layers"] = rotated[-1] * model.num_layers
+    drafted = model.model_copy(update=own)
     tensors = map_safetensors(directory / TENSORS_NAME)
     # Sizes are compared before weights, which take a pass over the whole checkpoint to hash.
     problems = [*_size_problems(facts, model), *_tensor_problems(tensors, drafted)]
