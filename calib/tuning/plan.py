@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -131,11 +130,11 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
                 rest = len(examples) - min(VALIDATION_EXAMPLES, len(examples) // _OWN_HELD_OUT)
                 examples, held_out = examples[:rest], examples[rest:] or None
         if reader is not None and examples is not None:
-            data = problems.attempt(_tokenise, reader, config.data, start, examples)
+            data = problems.attempt(reader, config.data, examples)
         # Without examples, a fresh tokenizer has learnt nothing and would count too many tokens.
         if reader is not None and held_out is not None and (examples or config.model is not None):
             read_as = config.validation or config.data
-            validation = problems.attempt(_tokenise, reader, read_as, start, held_out)
+            validation = problems.attempt(reader, read_as, held_out)
     events.advance("tokens")
     # If the data are bad, use the maximum, which rejects the fewest schedules.
     horizon = start.spec.max_seq_len if data is None else data.median_completion
@@ -304,8 +303,8 @@ def _longest(config: TuneConfig, start: StartModel) -> int:
 
 def _reader(
     config: TuneConfig, start: StartModel, began: datetime, on_exit: ExitStack
-) -> partial[TokenisedData]:
-    """Return ``tokenise`` with this model's arguments; ``on_exit`` closes its tokenizer.
+) -> Callable[[DataConfig, Sequence[Example]], TokenisedData]:
+    """Return a function that tokenises for this model; ``on_exit`` closes its tokenizer.
 
     Chat templates that show the date show that of ``began``, so that a resumed run has the same
     data.
@@ -317,22 +316,20 @@ def _reader(
     tokenizer = on_exit.enter_context(closing(start.open_tokenizer()))
     if tokenizer.chat is not None:
         tokenizer.chat.now = lambda: began
-    return partial(
-        tokenise, tokenizer=tokenizer, end_token_ids=start.end_token_ids, max_length=wanted
-    )
+    ends = start.end_token_ids
 
+    def read(data: DataConfig, examples: Sequence[Example]) -> TokenisedData:
+        template = PromptTemplate.choose(data, start.prompt_template)
+        return tokenise(
+            examples,
+            tokenizer,
+            end_token_ids=ends,
+            max_length=wanted,
+            long_prompts=data.long_prompts,
+            template=template,
+        )
 
-def _tokenise(
-    reader: partial[TokenisedData],
-    data: DataConfig,
-    start: StartModel,
-    examples: Sequence[Example],
-) -> TokenisedData:
-    return reader(
-        examples,
-        long_prompts=data.long_prompts,
-        template=PromptTemplate.choose(data, start.prompt_template),
-    )
+    return read
 
 
 def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:
