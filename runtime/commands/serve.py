@@ -98,11 +98,15 @@ def serve(options: ServeOptions) -> None:
     workers = options.workers(bundles)
     server = HttpServer(
         bundles,
-        lambda bundle: ProcessEngine.opened(workers[bundle.name], options.restarts),
+        lambda bundle: ProcessEngine.opened(
+            workers[bundle.name], options.restarts, inputs=inputs[bundle.name]
+        ),
         options.server,
     )
-    for settings in workers.values():  # refuses a damaged bundle before any is loaded
-        allowed_texts(settings.inputs().schedules, options.server.schedules)
+    # Refuses a damaged bundle before any is loaded.
+    inputs = {name: settings.inputs() for name, settings in workers.items()}
+    for each in inputs.values():
+        allowed_texts(each.schedules, options.server.schedules)
     # Keeps a full collection, which stops all threads, short: objects so far live to the end.
     gc.collect()
     gc.freeze()

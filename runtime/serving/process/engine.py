@@ -84,10 +84,12 @@ class ProcessEngine(EngineService):
         settings: WorkerSettings,
         policy: RestartPolicy | None = None,
         *,
+        inputs: InputProcessor | None = None,
         worker_module: str = WORKER,
     ) -> AsyncIterator[Self]:
-        """`open` with what its options make."""
-        inputs = await asyncio.to_thread(settings.inputs)
+        """`open` with what its options make; ``inputs``: the bundle's, if they were read before."""
+        if inputs is None:
+            inputs = await asyncio.to_thread(settings.inputs)
         engine = cls(settings, inputs, policy, worker_module=worker_module)
         try:
             await asyncio.wrap_future(engine.loaded)
