@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...engines.bundle.place import WriterLock
 from ...engines.checking import Problems
 from ...engines.errors import MissingExtraError, UsageError
 from ...engines.host.events import Events
@@ -259,7 +261,8 @@ def _own_examples(
         max_length=_longest(config, start),
         seed=config.seed,
     )
-    if len(texts.read()[0]) < count:
+    kept, size = texts.read()
+    if len(kept) < count:
         if num_processes() > 1:
             raise UsageError(
                 "data self",
@@ -268,6 +271,9 @@ def _own_examples(
             )
         on_gpu = config.device == "auto" and _has_gpu(events)
         write_own_texts(texts, directories.work, on_gpu=on_gpu, events=events)
+    elif size < texts.path.stat().st_size:  # a run was killed while it wrote a line
+        with WriterLock(texts.path):
+            os.truncate(texts.path, texts.read()[1])
     events.stage("reading texts", 1)
     return load_examples(DataConfig(path=texts.path))[:count]
 

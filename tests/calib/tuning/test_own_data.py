@@ -75,6 +75,8 @@ def test_a_draft_layer_is_tuned_on_texts_that_are_written_once(
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"tuned", "tuned.self.json", "tuned.self.jsonl"}
 
+    with (tmp_path / "tuned.self.jsonl").open("a") as file:
+        file.write('{"index": 99, "mess')  # as a run that is killed leaves it
     monkeypatch.setattr(planning, "write_own_texts", None)
     plan = plan_tuning(settings(force=True, data={"path": "self:30"}))
     assert len(plan.data.examples) == 29
