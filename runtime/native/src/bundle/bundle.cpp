@@ -49,15 +49,14 @@ Weights weights_of(const Manifest& manifest) {
 
 class OpenBundle final : public Bundle {
  public:
-  OpenBundle(std::string path, Verify verify)
-      : directory_(std::move(path)),
-        manifest_(Manifest::parse(document_of(directory_, std::string(constants::kManifestName),
+  OpenBundle(std::shared_ptr<const HeldDirectory> directory, Verify verify)
+      : directory_(std::move(directory)),
+        manifest_(Manifest::parse(document_of(*directory_, std::string(constants::kManifestName),
                                               "export the model again"),
-                                  directory_.path() + "/manifest.json")),
-        schedules_(Schedules::parse(document_of(directory_, std::string(constants::kScheduleName),
+                                  path() + "/manifest.json")),
+        schedules_(Schedules::parse(document_of(*directory_, std::string(constants::kScheduleName),
                                                 "write it with 'skipdec schedule set'"),
-                                    manifest_.model.num_layers,
-                                    directory_.path() + "/schedule.json",
+                                    manifest_.model.num_layers, path() + "/schedule.json",
                                     manifest_.model.max_seq_len)) {
     const Weights weights = weights_of(manifest_);
     const std::atomic<bool> is_stopped{false};
@@ -66,28 +65,28 @@ class OpenBundle final : public Bundle {
     for (const FileRecord& record : manifest_.files) {
       const bool is_used = weights.used.count(record.path) != 0;
       const bool is_hashed = !is_used && weights.kept.count(record.path) == 0;
-      const std::string problem = record_problem(directory_, record, is_hashed, is_stopped);
+      const std::string problem = record_problem(*directory_, record, is_hashed, is_stopped);
       if (!problem.empty()) problems.push_back(record.path + ": " + problem);
       if (is_used) unhashed.push_back(record);
     }
     require_none(std::move(problems));
     is_full_ = verify == Verify::kFull;
-    if (is_full_) hashes_ = std::make_unique<FileHashes>(directory_, std::move(unhashed));
+    if (is_full_) hashes_ = std::make_unique<FileHashes>(*directory_, std::move(unhashed));
   }
 
-  const std::string& path() const override { return directory_.path(); }
+  const std::string& path() const override { return directory_->path(); }
   const Manifest& manifest() const override { return manifest_; }
   const Schedules& schedules() const override { return schedules_; }
 
   std::string locate(const std::string& relative) const override {
-    return directory_.locate(listed(relative).path);
+    return directory_->locate(listed(relative).path);
   }
 
   std::string read(const std::string& relative) const override {
     const FileRecord& record = listed(relative);
     const Document blame{Status::kBundle, path() + "/" + relative,
                          "if the bundle was replaced since it was opened, open it again"};
-    std::string content = read_file(directory_.locate(relative), record.size, blame);
+    std::string content = read_file(directory_->locate(relative), record.size, blame);
     if (content.size() != record.size || sha256_hex(content) != record.sha256)
       blame.refuse("", "is not the file that was checked");
     return content;
@@ -98,7 +97,7 @@ class OpenBundle final : public Bundle {
     std::vector<FileRecord> records;
     records.reserve(spec.weights.size());
     for (const std::string& path : spec.weights) records.push_back(listed(path));
-    require_none(FileHashes(directory_, std::move(records)).problems());
+    require_none(FileHashes(*directory_, std::move(records)).problems());
   }
 
   void await_weights() const override {
@@ -122,7 +121,7 @@ class OpenBundle final : public Bundle {
     throw Error(Status::kBundle, path(), problems);
   }
 
-  HeldDirectory directory_;
+  std::shared_ptr<const HeldDirectory> directory_;
   Manifest manifest_;
   Schedules schedules_;
   bool is_full_ = false;
@@ -160,11 +159,11 @@ std::shared_ptr<const Bundle> Bundle::open(const std::string& path, Verify verif
     std::error_code ignored;
     if (!fs::is_regular_file(root + "/manifest.json", ignored))
       throw Error(Status::kBundle, root, otherwise(root));
-    const HeldDirectory before(root);
+    const auto directory = std::make_shared<const HeldDirectory>(root);
     try {
-      return std::make_shared<const OpenBundle>(root, verify);
+      return std::make_shared<const OpenBundle>(directory, verify);
     } catch (const Error& error) {
-      if (error.status() != Status::kBundle || !before.was_touched()) throw;
+      if (error.status() != Status::kBundle || !directory->was_touched()) throw;
     }
   }
   throw Error(
