@@ -113,8 +113,9 @@ def _load(directory: Path) -> KernelLibrary | None:
         library = ctypes.CDLL(str(found[0]))
         for function in (library.skipdec_instruction_set, library.skipdec_instruction_sets):
             function.argtypes, function.restype = (), ctypes.c_char_p
+        library.skipdec_drawing.argtypes, library.skipdec_drawing.restype = (), ctypes.c_void_p
         draw = library.skipdec_draw_token
-        draw.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        draw.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         draw.restype = ctypes.c_int64
     except (OSError, AttributeError) as error:
         raise unloadable(found[0], error) from error
@@ -134,7 +135,10 @@ class _Draw(ctypes.Structure):
 
 
 class KernelDraw:
-    """Sampler with the parameters of one request, described in native/sampling/draw.h."""
+    """Sampler with the parameters of one request, described in native/sampling/draw.h.
+
+    ``library`` has an ``instruction_set``, on which it stays.
+    """
 
     def __init__(
         self,
@@ -144,7 +148,7 @@ class KernelDraw:
         top_k: int,
         top_p: float,
     ) -> None:
-        self._library = library
+        self._drawing: int = library.handle.skipdec_drawing()
         self._draw_token = library.handle.skipdec_draw_token
         self._draw = _Draw(inverse_temperature, margin, min(max(0, top_k), _MAX_INT64), top_p, 0.0)
         self._reference = ctypes.byref(self._draw)
@@ -152,14 +156,13 @@ class KernelDraw:
     def draw(self, logits: Array, uniform: float) -> int | None:
         """Return the index that ``uniform`` selects in contiguous float32 [V]; None if not finite.
 
-        Not thread-safe. Raises MemoryError, and EnvironmentMismatchError as ``instruction_set``.
+        Not thread-safe. Raises MemoryError.
         """
         if logits.dtype.char != "f" or not logits.flags.c_contiguous:
             raise UsageError("logits", f"are {logits.dtype}, strides {logits.strides}")
         self._draw.uniform = uniform
         address: int = logits.__array_interface__["data"][0]
-        index: int = self._draw_token(self._reference, address, logits.size)
+        index: int = self._draw_token(self._drawing, self._reference, address, logits.size)
         if index == _FAILED:
-            assert self._library.instruction_set
             raise MemoryError("a token can't be drawn")
         return None if index == _NOT_FINITE else index

@@ -65,6 +65,23 @@ def test_kernels_draw_what_numpy_draws(
             assert (logits == before).all(), f"{size} logits, seed {seed}"
 
 
+@needs_kernels
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+def test_a_thread_without_subnormal_numbers_draws_the_same(
+    instruction_set: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, instruction_set)
+    drawer = drawer_of(SamplingParams(min_p=1.0))  # which keeps the largest only
+    logits = np.array([0, 1e-39] * 20, np.float32)
+    assert torch.set_flush_denormal(True)
+    try:
+        drawn = drawer.draw(logits, 0.0)
+    finally:
+        torch.set_flush_denormal(False)
+    assert drawn == 1
+
+
 @pytest.mark.parametrize("settings", [{}, {"top_k": 3}, {"min_p": 0.5}, {"top_p": 0.5}])
 def test_nan_logits_draw_nothing(settings: dict[str, float]) -> None:
     params = SamplingParams(**settings)

@@ -136,15 +136,23 @@ SKIPDEC_EXPORT const char* skipdec_instruction_sets() {
   return names.c_str();
 }
 
-// Returns the token that ``draw`` chooses from logits [size]; -1 if one is NaN or +infinity, or
-// none is finite; -2 if memory is exhausted or SKIPDEC_INSTRUCTION_SET names a set that cannot run
-// here.
-SKIPDEC_EXPORT std::int64_t skipdec_draw_token(const skipdec::Draw* draw, const float* logits,
+// Returns the function that draws tokens on the set on which kernels created now would run; nullptr
+// as skipdec_instruction_set.
+SKIPDEC_EXPORT skipdec::DrawToken skipdec_drawing() {
+  try {
+    return skipdec::drawing(skipdec::chosen_instruction_set()).draw_token;
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+// Returns the token that ``draw`` chooses from logits [size], by what skipdec_drawing returned; -1
+// if one is NaN or +infinity, or none is finite; -2 if memory is exhausted.
+SKIPDEC_EXPORT std::int64_t skipdec_draw_token(skipdec::DrawToken draw_token,
+                                               const skipdec::Draw* draw, const float* logits,
                                                std::int64_t size) {
   static thread_local skipdec::DrawScratch scratch;
   try {
-    const skipdec::DrawToken draw_token =
-        skipdec::drawing(skipdec::chosen_instruction_set()).draw_token;
     return draw_token(*draw, logits, size, scratch);
   } catch (const std::exception&) {
     return -2;

@@ -2,7 +2,7 @@
 //
 // A token's weight is e^((logit − best) / temperature), in float32 by the exp of
 // simd/functions.inc.h; sums of weights and everything compared with them are float64. Weights have
-// the same bits on every instruction set, so equal uniform numbers select equal tokens.
+// the same bits on every instruction set and thread, so equal uniform numbers select equal tokens.
 #pragma once
 
 #include <cstdint>

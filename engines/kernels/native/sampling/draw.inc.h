@@ -1,4 +1,5 @@
 // Samples tokens on the instruction set that the including file names.
+#include "processor/standard_floats.h"
 #include "sampling/draw.h"
 // clang-format off: order matters
 #include "simd/begin.inc.h"
@@ -106,6 +107,7 @@ void weigh(const Draw& draw, float best, const float* values, std::int64_t size,
 
 // Implements SumWeights.
 double sum_weights(const float* logits, std::int64_t size, float best) {
+  const StandardFloats standard;
   float weights[kBlock];
   double total = 0;
   for (std::int64_t start = 0; start < size; start += kBlock) {
@@ -260,6 +262,7 @@ std::int64_t place_in_nucleus(const Draw& draw, double total, DrawScratch& scrat
 
 std::int64_t draw_token(const Draw& draw, const float* logits, std::int64_t size,
                         DrawScratch& scratch) {
+  const StandardFloats standard;
   const float best = find_maxima(logits, size, scratch.block_maxima);
   if (!std::isfinite(best)) return -1;
   float least = best + draw.margin;

@@ -40,20 +40,20 @@ Draw draw_of(const SamplingParams& params) {
 
 }  // namespace
 
-Drawer::Drawer(const Draw& draw)
-    : draw_(draw),
-      draw_token_(drawing(instruction_set()).draw_token),
-      sum_weights_(drawing(instruction_set()).sum_weights) {}
+Drawer::Drawer(const Draw& draw) : draw_(draw), drawing_(drawing(instruction_set())) {}
 
 Drawer::Drawer(const SamplingParams& params) : Drawer(draw_of(params)) {}
 
-Drawer Drawer::greedy() { return Drawer(kGreedy); }
+const Drawer& Drawer::greedy() {
+  static const Drawer drawer(kGreedy);
+  return drawer;
+}
 
 std::int64_t Drawer::draw(const float* logits, std::int64_t size, double uniform) const {
   static thread_local DrawScratch scratch;  // some megabytes, shared by all sequences of the thread
   Draw draw = draw_;
   draw.uniform = uniform;
-  return draw_token_(draw, logits, size, scratch);
+  return drawing_.draw_token(draw, logits, size, scratch);
 }
 
 }  // namespace skipdec::runtime

@@ -15,7 +15,7 @@ class Drawer {
   explicit Drawer(const SamplingParams& params);
 
   // Samples as for temperature 0: the number 0 selects the first of the most probable tokens.
-  static Drawer greedy();
+  static const Drawer& greedy();
 
   // Returns the first index in ``logits`` [size] at which the running sum of remaining weights
   // exceeds the share ``uniform``, in [0, 1), of their total; -1 if a logit is NaN or +infinity, or
@@ -24,15 +24,14 @@ class Drawer {
 
   // Returns the sum of e^(logit - best) over ``logits`` [size]; ``best`` is the largest of them.
   double sum_weights(const float* logits, std::int64_t size, float best) const {
-    return sum_weights_(logits, size, best);
+    return drawing_.sum_weights(logits, size, best);
   }
 
  private:
   explicit Drawer(const Draw& draw);
 
   Draw draw_;
-  DrawToken draw_token_;
-  SumWeights sum_weights_;
+  Drawing drawing_;
 };
 
 }  // namespace skipdec::runtime

@@ -11,7 +11,7 @@ namespace {
 
 // log Σ e^logit.
 double log_total(const float* logits, std::int64_t size, const std::string& subject) {
-  const Drawer drawer = Drawer::greedy();
+  const Drawer& drawer = Drawer::greedy();
   const std::int64_t index = drawer.draw(logits, size, 0);
   if (index < 0) throw not_finite(logits, size, subject);
   const float best = logits[index];
@@ -46,7 +46,7 @@ std::int64_t num_above(const float* logits, std::int64_t size, float border) {
 }  // namespace
 
 double probability_of(const float* logits, std::int64_t size, std::int64_t index) {
-  const Drawer drawer = Drawer::greedy();
+  const Drawer& drawer = Drawer::greedy();
   const std::int64_t best = drawer.draw(logits, size, 0);
   if (best < 0) return std::numeric_limits<double>::quiet_NaN();
   const double weight = std::exp(static_cast<double>(logits[index]) - logits[best]);
