@@ -8,9 +8,7 @@ namespace skipdec::runtime {
 
 void Decoding::feed_row(const RunningRow& row, const TokenSpan& guesses, StepRow& step) {
   const std::int64_t num_tokens = row.sequence->num_tokens();
-  // A pass yields one token more than there are guesses.
-  const std::int64_t needed = row.request->max_tokens - num_tokens - 1;
-  const auto count = std::min(static_cast<std::int64_t>(guesses.size()), needed);
+  const auto count = std::min(static_cast<std::int64_t>(guesses.size()), row.room());
   step.row = row.slot;
   step.position = row.num_positions();
   step.tokens.assign(1, row.sequence->last_token());

@@ -20,6 +20,8 @@ struct RunningRow {
   std::int64_t num_positions() const {
     return static_cast<std::int64_t>(request->prompt.size()) + sequence->num_tokens() - 1;
   }
+  // How many guesses it can use: a pass yields one token more than it has guesses.
+  std::int64_t room() const { return request->max_tokens - sequence->num_tokens() - 1; }
 };
 
 // Decides which tokens each row feeds in the next pass, and takes the logits of each.

@@ -168,7 +168,7 @@ void DraftedDecoding::draft(const std::vector<RunningRow>& rows) {
   open_.clear();
   for (const RunningRow& row : rows) {
     const auto found = rows_.find(row.slot);
-    const std::int64_t room = room_of(row);
+    const std::int64_t room = row.room();
     if (found != rows_.end() && room > 0) open_.push_back({&found->second, room});
   }
   if (open_.empty()) return;

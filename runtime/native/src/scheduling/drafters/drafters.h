@@ -23,11 +23,6 @@ struct RowDrafts {
   std::vector<RowResults> results;  // by drafter
 };
 
-// Returns how many guesses the row can use: a pass yields one token more than it has guesses.
-inline std::int64_t room_of(const RunningRow& row) {
-  return row.request->max_tokens - row.sequence->num_tokens() - 1;
-}
-
 // Returns whether a further draft step pays, behind the guesses so far of the rows that can use
 // one.
 using GoesOn = std::function<bool(const std::vector<Guesses>&)>;

@@ -13,6 +13,8 @@ LayersDrafter::LayersDrafter(const DraftPart& part, SlotStitcher& stitcher, Pass
 void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
                             const std::vector<RunningRow>& rows, std::int64_t most,
                             const GoesOn& goes_on, std::vector<Guesses>& proposed) {
+  reaches_.clear();
+  for (const RowDrafts* const one : asked) reaches_.push_back(reach(one->row, most));
   for (std::int64_t drafted = 0; drafted < most; ++drafted) {
     const double start = thread_seconds_now();
     const std::int64_t bound = stitcher_.num_bound();
@@ -20,8 +22,8 @@ void LayersDrafter::propose(const std::vector<RowDrafts*>& asked,
     fed_.clear();
     behind_.clear();
     for (std::size_t index = 0; index < asked.size(); ++index) {
+      if (drafted >= reaches_[index]) continue;
       const RunningRow& row = asked[index]->row;
-      if (drafted >= reach(row, most)) continue;
       const std::int64_t token =
           drafted == 0 ? row.sequence->last_token() : proposed[index].tokens.back();
       waiting_.push_back(index);
@@ -73,7 +75,7 @@ std::int64_t LayersDrafter::reach(const RunningRow& row, std::int64_t most) cons
   const std::int64_t fed = row.sequence->num_tokens() - 1;  // generated token that is fed first
   const LayerPlan& plan = schedule.plan(fed);
   if (!std::includes(plan.begin(), plan.end(), plan_.begin(), plan_.end())) return 0;
-  const std::int64_t limit = std::min(most, room_of(row));
+  const std::int64_t limit = std::min(most, row.room());
   std::int64_t tokens = 0;
   while (tokens < limit && &schedule.plan(fed + tokens + 1) == &plan) ++tokens;
   return tokens;
@@ -93,7 +95,7 @@ LayersDrafter::Choice TrainedDrafter::choose(const Sequence& sequence, const flo
 }
 
 std::int64_t TrainedDrafter::reach(const RunningRow& row, std::int64_t most) const {
-  return std::min(most, room_of(row));
+  return std::min(most, row.room());
 }
 
 }  // namespace skipdec::runtime

@@ -47,6 +47,7 @@ class LayersDrafter : public Drafter {
   LayerPlan plan_;
   SlotStitcher& stitcher_;
   PassCosts& costs_;
+  std::vector<std::int64_t> reaches_;  // of the asked rows
   std::vector<std::size_t> waiting_;   // of the asked rows, those that draft a further token
   std::vector<DraftRow> fed_;          // what these feed
   std::vector<Guesses> behind_;        // their guesses so far
