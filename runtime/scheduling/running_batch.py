@@ -189,7 +189,7 @@ class RunningBatch:
                 case Decode():
                     deltas = self._decode()
                 case Wait():
-                    deltas = []
+                    return []
         except ClosedError:
             raise
         except SkipDecError as error:

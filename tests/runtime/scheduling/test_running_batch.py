@@ -157,7 +157,9 @@ def test_the_third_failure_in_a_row_is_raised(
 
     def reason(batch: RunningBatch) -> str | None:
         batch.add([5, 6], SamplingParams(temperature=0, max_tokens=1))
-        return batch.step()[0].finish_reason
+        reason = batch.step()[0].finish_reason
+        assert batch.step() == []  # nothing runs, which is no success either
+        return reason
 
     with generator.running_batch() as batch:
         with monkeypatch.context() as patch:

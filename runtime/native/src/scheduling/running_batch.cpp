@@ -88,7 +88,7 @@ const std::vector<Delta>& RunningBatch::step(double now) {
   const Action action = scheduler_.next_action(now);
   try {
     std::visit([this](const auto& what) { this->run(what); }, action);
-    failures_in_a_row_ = 0;
+    if (!std::holds_alternative<Wait>(action)) failures_in_a_row_ = 0;
   } catch (const std::exception& error) {
     if (++failures_in_a_row_ >= constants::kMaxFailures) throw;
     fail_all(error.what(), action);

@@ -23,8 +23,8 @@ class RunningBatchTest : public ::testing::Test {
  protected:
   void make(std::int64_t max_batch_size, std::int64_t kv_memory = 1 << 22,
             std::int64_t max_prefill_tokens = 2048, bool prefix_cache = true,
-            std::int64_t failing_call = 0) {
-    backend_ = std::make_unique<ArithmeticBackend>(failing_call);
+            std::int64_t failing_call = 0, std::int64_t num_failing = 1) {
+    backend_ = std::make_unique<ArithmeticBackend>(failing_call, num_failing);
     engines_ = Engines::load(bundle_.manifest(), *backend_);
     RunningBatchConfig config;
     config.max_batch_size = max_batch_size;
@@ -105,6 +105,17 @@ TEST_F(RunningBatchTest, AnEngineThatFailsEndsWhatRunsAndTheRestGoesOn) {
   EXPECT_EQ(ended.at(1)[0].finish_reason, FinishReason::kError);
   EXPECT_EQ(ended.at(2)[0].finish_reason, FinishReason::kLength);
   EXPECT_EQ(ended.at(2)[0].token_ids, alone(request({4, 5}, 4))[0].token_ids);
+}
+
+TEST_F(RunningBatchTest, TheThirdFailureInARowIsThrownThoughNothingRunsBetween) {
+  make(2, 1 << 22, 2048, false, 1, 1 << 20);
+  for (const std::int64_t number : {0, 1}) {
+    batch_->add(number, request({4, 5}, 4), 0);
+    EXPECT_EQ(run().at(number)[0].finish_reason, FinishReason::kError);
+    EXPECT_TRUE(batch_->step(0).empty());
+  }
+  batch_->add(2, request({4, 5}, 4), 0);
+  EXPECT_THROW(batch_->step(0), Error);
 }
 
 // `reset` frees the chunks of a prompt that is partly run, so it cannot go on.
