@@ -158,10 +158,6 @@ int usable_processors() {
   return quota ? std::clamp(static_cast<int>(std::ceil(*quota)), 1, count) : count;
 }
 
-std::int64_t anonymous_bytes() {
-  return 1024 * number_behind("RssAnon:", "/proc/self/status").value_or(0);
-}
-
 std::int64_t default_kv_memory() { return std::max<std::int64_t>(1, available_memory() / 2); }
 
 }  // namespace skipdec::runtime

@@ -20,9 +20,6 @@ std::optional<double> processor_quota(const std::string& process = "/proc/self")
 // Number of processors that this process may run on, with a quota rounded up; at least 1.
 int usable_processors();
 
-// Resident memory of this process without mapped files, in bytes.
-std::int64_t anonymous_bytes();
-
 // Default number of bytes for KV caches: half of `available_memory`.
 std::int64_t default_kv_memory();
 

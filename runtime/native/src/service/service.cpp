@@ -73,13 +73,6 @@ void Service::load_tokenizer() {
   }
 }
 
-std::shared_ptr<Ticket> Service::submit(const Prompt& prompt, const SamplingParams& params,
-                                        const std::string& schedule, double deadline,
-                                        OnDelta on_delta, const std::string& client, bool drafts) {
-  return submit_many({prompt}, params, schedule, deadline, {std::move(on_delta)}, client, drafts)
-      .front();
-}
-
 std::vector<std::shared_ptr<Ticket>> Service::submit_many(
     const std::vector<Prompt>& prompts, const SamplingParams& params, const std::string& schedule,
     double deadline, const std::vector<OnDelta>& on_delta, const std::string& client, bool drafts) {

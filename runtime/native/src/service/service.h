@@ -54,14 +54,10 @@ class Service {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  // Checks a request and queues it. ``schedule``: empty for the default; ``deadline``: seconds from
-  // now, negative if it has passed, 0 for none; ``client``, ``drafts``: see Request. Throws kUsage,
-  // kSchedule, kCapacity, kBusy, kClosed.
-  std::shared_ptr<Ticket> submit(const Prompt& prompt, const SamplingParams& params,
-                                 const std::string& schedule, double deadline, OnDelta on_delta,
-                                 const std::string& client = {}, bool drafts = true);
-  // Submits several requests, admitted together as far as they fit; if it throws, none is queued.
-  // ``on_delta``: empty, or one for each.
+  // Checks requests and queues them, admitted together as far as they fit; if it throws, none is
+  // queued. ``schedule``: empty for the default; ``deadline``: seconds from now, negative if it has
+  // passed, 0 for none; ``on_delta``: empty, or one for each; ``client``, ``drafts``: see Request.
+  // Throws kUsage, kSchedule, kCapacity, kBusy, kClosed.
   std::vector<std::shared_ptr<Ticket>> submit_many(const std::vector<Prompt>& prompts,
                                                    const SamplingParams& params,
                                                    const std::string& schedule, double deadline,

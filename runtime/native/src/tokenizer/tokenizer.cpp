@@ -42,11 +42,7 @@ class Tokenizer::State {
         added_(std::move(parts.added_tokens)),
         normalizer_(std::move(parts.normalizer)),
         pre_tokenizer_(std::move(parts.pre_tokenizer)),
-        special_(std::move(parts.special_tokens)) {
-    vocab_size_ = pairs_.vocabulary().size();
-    for (const AddedToken& token : added_.tokens())
-      if (!pairs_.vocabulary().id_of(token.content)) ++vocab_size_;
-  }
+        special_(std::move(parts.special_tokens)) {}
 
   std::vector<std::int64_t> encode(std::string_view text, bool add_special_tokens) const {
     std::vector<std::int64_t> token_ids;
@@ -78,7 +74,6 @@ class Tokenizer::State {
 
   const TokenTexts& texts() const { return texts_; }
   std::size_t most_bytes() const { return most_bytes_; }
-  std::size_t vocab_size() const { return vocab_size_; }
 
  private:
   // Encodes a part between added tokens; `is_first`: the text begins with it.
@@ -105,7 +100,6 @@ class Tokenizer::State {
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   SpecialTokens special_;
-  std::size_t vocab_size_ = 0;
 };
 
 std::unique_ptr<Tokenizer> Tokenizer::parse(std::string_view json, const std::string& subject,
@@ -161,7 +155,5 @@ std::optional<std::int64_t> Tokenizer::special_id(std::string_view text) const {
 }
 
 const TokenTexts& Tokenizer::texts() const { return state_->texts(); }
-
-std::size_t Tokenizer::vocab_size() const { return state_->vocab_size(); }
 
 }  // namespace skipdec::runtime

@@ -46,9 +46,6 @@ class Tokenizer {
   // Text of each token, valid as long as this object.
   const TokenTexts& texts() const;
 
-  // Number of tokens, including added ones; a model's vocabulary may be padded beyond it.
-  std::size_t vocab_size() const;
-
  private:
   class State;
 

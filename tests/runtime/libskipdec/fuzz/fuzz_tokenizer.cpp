@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,7 +30,9 @@ void use(const Tokenizer& tokenizer, std::string_view text) {
   pieces += decoder.flush();
   if (pieces != tokenizer.decode(token_ids, false)) __builtin_trap();
   if (tokenizer.least_tokens(text) > static_cast<std::int64_t>(token_ids.size())) __builtin_trap();
-  tokenizer.decode({static_cast<std::int64_t>(tokenizer.vocab_size()) - 1}, false);
+  std::vector<std::int64_t> all(1024);  // ids, with some that are no tokens
+  std::iota(all.begin(), all.end(), -1);
+  tokenizer.decode(all, false);
 }
 
 }  // namespace

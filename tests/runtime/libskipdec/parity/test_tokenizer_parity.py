@@ -12,8 +12,6 @@ from libskipdec.token_files import KINDS, tokenizer_file
 from libskipdec.token_parity import answers, differences, random_texts
 from programs import built_program
 
-from skipdec.runtime.tokens.tokenizer import Tokenizer
-
 SHARED = Path(__file__).parents[4].parent / "shared"
 CHECKPOINT = SHARED / "checkpoints/opt-e2e-12x256-full/tokenizer.json"
 
@@ -63,9 +61,3 @@ def test_text_that_is_no_utf8_is_refused_by_the_byte(opt_like: Path) -> None:
     lines = answers(built_program("tokenize"), opt_like, [("e", text) for text in broken])[1:]
     for line, at in zip(lines, broken.values(), strict=True):
         assert re.search(rf"error 1 prompt \| is no UTF-8 at byte {at} ", line)
-
-
-def test_number_of_tokens_counts_each_once(path: Path) -> None:
-    assert answers(built_program("tokenize"), path, [("v", b"")])[1:] == [
-        str(Tokenizer.parse(path.read_bytes(), str(path)).vocab_size)
-    ]

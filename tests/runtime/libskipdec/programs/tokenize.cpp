@@ -12,7 +12,6 @@
 //   p TEXT  lengths of the pieces that are encoded one by one, in bytes, of a text that is neither
 //           normalized nor searched for added tokens
 //   m TEXT  seconds for encoding, and the number of tokens
-//   v       number of tokens
 // The first line is the number of seconds for reading the file. If the file or a text is refused,
 // the line is "error ", the status and the message.
 
@@ -87,7 +86,6 @@ void answer(const Tokenizer& tokenizer, const TokenizerParts& parts, char what,
   if (what == 'n') std::cout << hexadecimal(parts.normalizer.normalized(content));
   if (what == 'p') pieces(parts.pre_tokenizer, content);
   if (what == 'm') measure(tokenizer, content);
-  if (what == 'v') std::cout << tokenizer.vocab_size();
 }
 
 int run(const char* path) {

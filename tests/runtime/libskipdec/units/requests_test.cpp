@@ -13,9 +13,12 @@
 #include "abi/guard.h"
 #include "abi/handles.h"
 #include "arithmetic_model.h"
+#include "submissions.h"
 
 namespace skipdec::runtime {
 namespace {
+
+using testing::submit;
 
 std::unique_ptr<skipdec_request> request_of(std::shared_ptr<Ticket> ticket) {
   auto request = std::make_unique<skipdec_request>();
@@ -69,10 +72,10 @@ TEST(RequestsTest, WaitingWithinACallbackIsRefusedAndPollingIsNot) {
   SamplingParams params;
   params.ignore_eos = true;
   params.max_tokens = 4;
-  const auto other = service->submit(TokenSpan{5}, params, "", 0, {});
+  const auto other = submit(*service, TokenSpan{5}, params);
   std::vector<skipdec_status> waits, polls;
   std::string words;
-  const auto own = service->submit(TokenSpan{4}, params, "", 0, [&](const Delta&) {
+  const auto own = submit(*service, TokenSpan{4}, params, [&](const Delta&) {
     const auto request = request_of(other);
     const skipdec_delta* delta = nullptr;
     waits.push_back(skipdec_request_wait(request.get(), -1));
@@ -93,7 +96,7 @@ TEST(RequestsTest, ThreadsWithAnIdOfAnEngineThatIsGoneMayWaitAndReadTogether) {
   SamplingParams params;
   params.ignore_eos = true;
   params.max_tokens = 4;
-  const auto request = request_of(service->submit(TokenSpan{5}, params, "", 0, {}));
+  const auto request = request_of(submit(*service, TokenSpan{5}, params));
   ASSERT_EQ(skipdec_request_wait(request.get(), -1), SKIPDEC_OK);
   service->close();
   for (int i = 0; i < 8; ++i) {  // the system gives the next threads the ids of those that ended

@@ -21,6 +21,7 @@
 
 #include "arithmetic_model.h"
 #include "refusals.h"
+#include "submissions.h"
 
 namespace skipdec::runtime {
 namespace {
@@ -28,6 +29,7 @@ namespace {
 using testing::ArithmeticBackend;
 using testing::ArithmeticBundle;
 using testing::falling_schedule;
+using testing::submit;
 
 SamplingParams greedy(std::int64_t max_tokens) {
   SamplingParams params;
@@ -50,7 +52,7 @@ std::shared_ptr<Service> open(std::int64_t max_batch_size = 4, std::int64_t fail
 
 std::vector<std::int64_t> tokens_of(Service& service, const TokenSpan& prompt,
                                     const std::string& schedule) {
-  const auto ticket = service.submit(prompt, greedy(12), schedule, 0, {});
+  const auto ticket = service.submit_many({prompt}, greedy(12), schedule, 0, {}).front();
   std::vector<std::int64_t> tokens;
   while (const auto delta = ticket->mailbox.next(-1).delta) tokens.push_back(delta->token_id);
   return tokens;
@@ -88,10 +90,10 @@ TEST(ServiceTest, ACallbackMaySubmitCancelAndReleaseButNeitherWaitNorClose) {
   std::atomic<int> calls{0};
   std::promise<void> submitted;
   std::shared_future<void> is_submitted = submitted.get_future().share();
-  own = service->submit(TokenSpan{4}, greedy(20), "", 0, [&](const Delta&) {
+  own = submit(*service, TokenSpan{4}, greedy(20), [&](const Delta&) {
     is_submitted.wait();
     if (++calls > 1) return true;
-    other = service->submit(TokenSpan{5}, greedy(3), "", 0, {});
+    other = submit(*service, TokenSpan{5}, greedy(3));
     EXPECT_THROW(service->close(), Error);
     EXPECT_THROW(service->drain(0), Error);
     TokenSpan scored;
@@ -112,13 +114,13 @@ TEST(ServiceTest, ACallbackMaySubmitCancelAndReleaseButNeitherWaitNorClose) {
 
 TEST(ServiceTest, ADeadlineThatHasPassedEndsATextAtOnceAndNanIsRefused) {
   const auto service = open();
-  const auto late = service->submit(TokenSpan{4}, greedy(40), "", -1, {});
+  const auto late = service->submit_many({TokenSpan{4}}, greedy(40), "", -1, {}).front();
   EXPECT_TRUE(late->mailbox.wait(-1));
   EXPECT_EQ(late->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
   EXPECT_EQ(std::get<std::string>(late->mailbox.completions()[0].stop_reason), "deadline");
   EXPECT_TRUE(late->mailbox.completions()[0].token_ids.empty());
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-  const auto submitted = [&] { service->submit(TokenSpan{4}, greedy(40), "", kNan, {}); };
+  const auto submitted = [&] { service->submit_many({TokenSpan{4}}, greedy(40), "", kNan, {}); };
   EXPECT_NE(refusal(submitted).find("deadline | is nan"), std::string::npos) << refusal(submitted);
   const std::string refused = "timeout | is nan";
   EXPECT_NE(refusal([&] { late->require_may_wait(kNan); }).find(refused), std::string::npos);
@@ -129,7 +131,7 @@ TEST(ServiceTest, ADeadlineThatHasPassedEndsATextAtOnceAndNanIsRefused) {
 TEST(ServiceTest, ACallbackThatSaysNoCancels) {
   const auto service = open();
   const auto ticket =
-      service->submit(TokenSpan{4}, greedy(40), "", 0, [](const Delta&) { return false; });
+      submit(*service, TokenSpan{4}, greedy(40), [](const Delta&) { return false; });
   EXPECT_TRUE(ticket->mailbox.wait(-1));
   EXPECT_EQ(ticket->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
 }
@@ -195,7 +197,7 @@ TEST(ServiceTest, AnEngineThatFailsForGoodTellsEachCallbackItsEndOnce) {
   ends.expect_one_each(kCount, 2);
   EXPECT_EQ(ends.count(FinishReason::kError, "fails by intent"), 2 * kCount);
   try {
-    service->submit(TokenSpan{4}, greedy(2), "", 0, {});
+    submit(*service, TokenSpan{4}, greedy(2));
     ADD_FAILURE() << "was let in";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::kEngine);
@@ -234,11 +236,11 @@ TEST(ServiceTest, ClosingTellsEachCallbackItsEndOnce) {
 TEST(ServiceTest, ACallbackThatThrowsEndsItsRequestAlone) {
   const auto service = open();
   std::atomic<int> calls{0};
-  const auto standard = service->submit(TokenSpan{4}, greedy(40), "", 0, [&](const Delta&) -> bool {
+  const auto standard = submit(*service, TokenSpan{4}, greedy(40), [&](const Delta&) -> bool {
     ++calls;
     throw std::runtime_error("by intent");
   });
-  const auto other = service->submit(TokenSpan{4}, greedy(40), "", 0, [&](const Delta& delta) {
+  const auto other = submit(*service, TokenSpan{4}, greedy(40), [&](const Delta& delta) {
     if (!delta.finish_reason) throw 7;
     return true;
   });
@@ -259,7 +261,7 @@ TEST(ServiceTest, ClosingEndsWhatRunsAndWaitsAndWhoeverWaitsIsTold) {
   const auto service = open(1);
   std::vector<std::shared_ptr<Ticket>> tickets;
   for (std::int64_t number = 0; number < 6; ++number) {
-    tickets.push_back(service->submit(TokenSpan{number}, greedy(50), "", 0, {}));
+    tickets.push_back(submit(*service, TokenSpan{number}, greedy(50)));
   }
   std::thread reader([&] {
     while (tickets[5]->mailbox.next(-1).delta) {
@@ -274,15 +276,15 @@ TEST(ServiceTest, ClosingEndsWhatRunsAndWaitsAndWhoeverWaitsIsTold) {
       EXPECT_THROW(ticket->mailbox.require_open(), Error);
     }
   }
-  EXPECT_THROW(service->submit(TokenSpan{3}, greedy(2), "", 0, {}), Error);
+  EXPECT_THROW(submit(*service, TokenSpan{3}, greedy(2)), Error);
 }
 
 TEST(ServiceTest, DrainingRefusesNewRequestsAndEndsThoseThere) {
   const auto service = open(1);
-  const auto ticket = service->submit(TokenSpan{4}, greedy(30), "", 0, {});
+  const auto ticket = submit(*service, TokenSpan{4}, greedy(30));
   EXPECT_TRUE(service->drain(-1));
   EXPECT_EQ(ticket->mailbox.progress(), Progress::kEnded);
-  EXPECT_THROW(service->submit(TokenSpan{4}, greedy(2), "", 0, {}), Error);
+  EXPECT_THROW(submit(*service, TokenSpan{4}, greedy(2)), Error);
 }
 
 TEST(ServiceTest, TooManyThatWaitAreRefusedAsBusy) {
@@ -290,16 +292,16 @@ TEST(ServiceTest, TooManyThatWaitAreRefusedAsBusy) {
   std::promise<void> release;
   std::shared_future<void> is_released = release.get_future().share();
   std::atomic<bool> runs{false};
-  const auto first = service->submit(TokenSpan{4}, greedy(2), "", 0, [&](const Delta&) {
+  const auto first = submit(*service, TokenSpan{4}, greedy(2), [&](const Delta&) {
     runs = true;
     is_released.wait();
     return true;
   });
   while (!runs) std::this_thread::yield();
-  const auto second = service->submit(TokenSpan{5}, greedy(2), "", 0, {});
-  const auto third = service->submit(TokenSpan{6}, greedy(2), "", 0, {});
+  const auto second = submit(*service, TokenSpan{5}, greedy(2));
+  const auto third = submit(*service, TokenSpan{6}, greedy(2));
   try {
-    service->submit(TokenSpan{7}, greedy(2), "", 0, {});
+    submit(*service, TokenSpan{7}, greedy(2));
     ADD_FAILURE() << "was let in";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::kBusy);
@@ -310,14 +312,14 @@ TEST(ServiceTest, TooManyThatWaitAreRefusedAsBusy) {
 
 TEST(ServiceTest, ARequestWhoseTimeIsOverEndsAsAborted) {
   const auto service = open(1);
-  const auto ticket = service->submit(TokenSpan{4}, greedy(50), "", 1e-9, {});
+  const auto ticket = service->submit_many({TokenSpan{4}}, greedy(50), "", 1e-9, {}).front();
   EXPECT_TRUE(ticket->mailbox.wait(-1));
   EXPECT_EQ(ticket->mailbox.completions()[0].finish_reason, FinishReason::kAbort);
 }
 
 TEST(ServiceTest, TextsAreScoredWhileOthersRun) {
   const auto service = open(2);
-  const auto ticket = service->submit(TokenSpan{4}, greedy(40), "", 0, {});
+  const auto ticket = submit(*service, TokenSpan{4}, greedy(40));
   TokenSpan scored;
   const ScoreResult result = service->score(TokenSpan{4, 5}, TokenSpan{6, 7}, "", scored);
   EXPECT_EQ(result.logprobs.size(), 2U);
@@ -331,7 +333,7 @@ TEST(ServiceTest, AForkIsRefusedWithAMessageAndLeavesTheParentAlone) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     try {
-      service->submit(TokenSpan{4}, greedy(2), "", 0, {});
+      submit(*service, TokenSpan{4}, greedy(2));
     } catch (const Error& error) {
       _exit(std::string(error.what()).find("fork") != std::string::npos ? 0 : 2);
     }
@@ -363,7 +365,7 @@ TEST(ServiceTest, AScheduleOfAFileStaysWhenTheFileIsGone) {
 
 TEST(ServiceTest, TextNeedsATokenizer) {
   const auto service = open();
-  EXPECT_THROW(service->submit("text", greedy(2), "", 0, {}), Error);
+  EXPECT_THROW(service->submit_many({"text"}, greedy(2), "", 0, {}), Error);
 }
 
 TEST(ServiceTest, OptionsAreCheckedBeforeEnginesLoad) {

@@ -196,14 +196,4 @@ bool DraftConfig::uses_draft_layer() const {
                      [](const DraftPart& part) { return part.kind->name == "trained"; });
 }
 
-std::string DraftConfig::text() const {
-  std::string text;
-  for (const DraftPart& part : parts) text += (text.empty() ? "" : "+") + part.text();
-  const DraftConfig defaults;
-  if (tokens != defaults.tokens) text += ",tokens=" + std::to_string(tokens);
-  if (!adapt) text += ",adapt=no";
-  if (!exact) text += ",exact=no";
-  return text;
-}
-
 }  // namespace skipdec::runtime

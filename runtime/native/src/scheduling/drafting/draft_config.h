@@ -41,8 +41,6 @@ struct DraftConfig {
   bool runs_layers() const;
   // Returns true if the bundle's own draft layer drafts, which has keys and values of its own.
   bool uses_draft_layer() const;
-  // Returns the shortest text that `parse` reads as this configuration.
-  std::string text() const;
 };
 
 // Return true for "off" and for "auto", which `parse` does not read, with space around them or in
