@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 _IMAGINED = 4.0  # tries at the prior that each class of evidence begins with
+_IMAGINED_OF_LAYERS = 16.0  # whose priors are nearer: so few failures in a row don't end drafts
 _MEMORY = 0.99  # of a class, per token that was tried
 _STALE = 128  # passes without a guess that was checked, behind which a drafter begins anew
 _RETRIED, _HOPE = 1.0, 0.8  # imagined tries then, few, so that failures end it at once; and share
@@ -64,10 +65,11 @@ class RowResults:
 class SourceAcceptance:
     """The share of one drafter's guesses that held, over all rows, by class of evidence.
 
-    A class begins with 4 imagined tries at its prior, and recent tries count most. What was learned
-    is forgotten behind 128 passes without a guess that was checked, so that the drafter is tried
-    again: each class begins with 1 imagined try at 0.8 then. A class of layers' guesses of which
-    none was checked for as long begins with 1 imagined try at its prior.
+    A class begins with 4 imagined tries at its prior, one of layers' guesses with 16, and recent
+    tries count most. What was learned is forgotten behind 128 passes without a guess that was
+    checked, so that the drafter is tried again: each class begins with 1 imagined try at 0.8 then.
+    A class of layers' guesses of which none was checked for as long begins with 1 imagined try at
+    its prior.
     """
 
     def __init__(self, source: str, priors: Sequence[float], draft_prior: float = 0.0) -> None:
@@ -75,7 +77,7 @@ class SourceAcceptance:
         self.source = source
         self.draft_prior = draft_prior
         self._priors = priors
-        self._begin(_IMAGINED, priors)
+        self._begin(_IMAGINED_OF_LAYERS if self.runs_layers else _IMAGINED, priors)
 
     @property
     def runs_layers(self) -> bool:

@@ -67,9 +67,10 @@ class DraftPolicy:
 
     Drafts have a budget: two passes over one token, 2 % of every further pass, and what they gain,
     up to 4 passes. What a pass cost beyond its tokens, the search for guesses included, is paid out
-    of it. Nothing is drafted that may cost more than is left. Where it is used up, nothing is done
-    for drafts until it is half a pass again, and passes without drafts are measured then. So all
-    that is tried costs a user at most 2 % and two passes.
+    of it. Nothing is drafted that may cost more than is left. Where not even one draft is covered,
+    nothing is done for drafts until it is half a pass again, since the search alone would use up
+    what is added; passes without drafts are measured then. So all that is tried costs a user at
+    most 2 % and two passes.
     """
 
     def __init__(self, sources: Sequence[SourceAcceptance], costs: PassCosts) -> None:
@@ -93,14 +94,15 @@ class DraftPolicy:
     def count_pass(self, num_rows: int, written: int, seconds: float) -> None:
         """Count a pass for which guesses were looked for: its tokens, and all of its time.
 
-        Of a pass that took long for other reasons: the guesses that held, and the search for them.
+        Of one that fed no guess, or took long for other reasons: the guesses that held, and the
+        search for them.
         """
         for source in self.sources:
             source.count_pass()
         cost = self._costs.in_plain_passes(num_rows, seconds)
         if cost is not None:
             self._spare = min(self._spare + _SHARE + written / num_rows - cost, _MOST_SPARE)
-            self._is_pausing = self._spare < 0
+            self._is_pausing |= self._spare < 0
 
     def choose(self, rows: Sequence[RowOffers], num_rows: int) -> Choice:
         """Return what ``rows`` draft in a pass of ``num_rows``, the others included.
@@ -115,7 +117,7 @@ class DraftPolicy:
             for offers in rows
         ]
         free = [index for index, one in enumerate(self.sources) if not one.runs_layers]
-        highest, best = 0.0, Choice()
+        highest, best, is_covered = 0.0, Choice(), True
         self._gain = 1.0
         for paid in (None, *(i for i, one in enumerate(self.sources) if one.runs_layers)):
             asked, step = free, 0.0
@@ -128,7 +130,10 @@ class DraftPolicy:
             )
             for count in _CHOICES:
                 cost = 1 + self._costs.further(num_rows, count) + count * step
-                if count > longest or cost - 1 > self._spare:
+                if count > longest:
+                    break
+                if cost - 1 > self._spare:
+                    is_covered &= count > 1
                     break
                 sources, held = _assigned(expected, asked, count)
                 gain = (num_rows + held) / num_rows / cost
@@ -138,6 +143,7 @@ class DraftPolicy:
                 if gain * stays > highest:
                     highest, best, self._gain = gain * stays, Choice(count, sources), gain
         self._last = best.count or self._last
+        self._is_pausing |= not is_covered and not best.count
         return best
 
     def goes_on(self, source: int, drafted: Sequence[Guesses], num_rows: int) -> bool:

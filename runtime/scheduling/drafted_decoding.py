@@ -63,7 +63,6 @@ class DraftedDecoding(Decoding):
         self._drafting = 0
         self._held = 0  # guesses that held in the present pass
         self._is_paused = False  # in the present pass
-        self._is_measured = False  # in the present pass: as one without drafts
         self._has_new_rows = False  # in the present pass
         self._ended_in_pauses = 0
         self._draft_seconds = 0.0  # of all draft steps, when the present pass began
@@ -101,18 +100,19 @@ class DraftedDecoding(Decoding):
     ) -> None:
         if self._is_paused:
             return
-        costs, adapts = self._memory.costs, self._config.adapt
+        costs = self._memory.costs
         longest = max(len(row.tokens) for row in rows)
-        if (
-            self._has_new_rows or is_first
-        ):  # engines are bound, which takes long without drafts, too
-            if adapts:
-                self._policy.count_pass(len(rows), self._held, searching)
+        # Engines are bound, or texts are learned, which takes long without drafts, too.
+        is_long = self._has_new_rows or is_first
+        if not is_long:
+            # One over one token per row is as long as if no guesses had been looked for.
+            beside = searching if longest == 1 else costs.draft_seconds - self._draft_seconds
+            costs.add_pass(len(rows), longest, seconds - beside)
+        if not self._config.adapt:
             return
-        # One over one token per row is as long as if no guesses had been looked for.
-        beside = searching if longest == 1 else costs.draft_seconds - self._draft_seconds
-        costs.add_pass(len(rows), longest, seconds - beside)
-        if adapts and not self._is_measured:
+        if is_long or longest == 1:  # whatever else made it long, drafts cost the search alone
+            self._policy.count_pass(len(rows), self._held, searching)
+        else:
             self._policy.count_pass(len(rows), len(rows) + self._held, seconds)
 
     @override
@@ -169,8 +169,7 @@ class DraftedDecoding(Decoding):
     def _draft(self, rows: Sequence[Row]) -> dict[int, _Drafted]:
         """Return the guesses of rows that draft, by their numbers."""
         self._drafting = 0
-        self._is_measured = self._config.adapt and self._memory.costs.wants_plain(len(rows))
-        if self._is_measured:
+        if self._config.adapt and self._memory.costs.wants_plain(len(rows)):
             return {}
         open_rows = [
             self._rows[row.number] for row in rows if row.number in self._rows and room_of(row) > 0

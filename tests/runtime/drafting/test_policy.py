@@ -168,7 +168,7 @@ def test_layers_draft_no_more_than_may_be_lost() -> None:
 def test_a_class_that_was_not_worth_checking_is_tried_again() -> None:
     source = holding("trained", LAYER_PRIORS, 0.1)
     sure, unsure = confident(0.95).evidence, confident(0.55).evidence
-    for _ in range(50):
+    for _ in range(100):
         source.add(unsure, 0, RowResults())
     for _ in range(128):
         assert source.share(unsure[0]) < 0.1
@@ -302,6 +302,16 @@ def test_nothing_is_drafted_that_may_cost_more_than_is_left() -> None:
     policy.count_pass(1, 1, 2.5)
     assert choose(policy, {OWN: LONG}).count == 2, "two of seven: half a pass may be lost"
     assert choose(earned(policy), {OWN: LONG}).count == 7
+
+
+def test_nothing_is_looked_for_that_could_not_be_afforded() -> None:
+    """The search would use up what every pass adds, and nothing would ever be drafted again."""
+    policy = policy_of(flat_costs(0.2), [0.95])
+    policy._spare = 0.15
+    assert choose(policy, {OWN: LONG}).count == 0
+    policy.count_pass(1, 0, 0.02)
+    assert sum(policy.pauses() for _ in range(300)) == 18, "of 0.15 and 0.5, 2 % each"
+    assert choose(policy, {OWN: LONG}).count > 0
 
 
 def test_a_search_is_counted_where_a_pass_took_long_for_other_reasons() -> None:

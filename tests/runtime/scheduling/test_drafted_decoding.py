@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -19,8 +20,10 @@ from skipdec.engines.kernels.library import find_library
 from skipdec.runtime.drafting.acceptance import Guesses
 from skipdec.runtime.drafting.config import DraftConfig, DraftPart
 from skipdec.runtime.drafting.memory import DraftMemory
+from skipdec.runtime.schedule import LayerPlan
 from skipdec.runtime.scheduling.drafted_decoding import DraftedDecoding
 from skipdec.runtime.scheduling.drafters import Drafter, RowDrafts
+from skipdec.runtime.stitching.protocol import StepRow
 from skipdec.runtime.tokens.sampler import Logits, SampledToken, Sampler
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the kernels were not compiled")
@@ -37,6 +40,15 @@ REQUESTS = (
     params(temperature=0.8, seed=9, ignore_eos=False, top_p=0.9),
     params(min_tokens=5, ignore_eos=False, frequency_penalty=0.3),
 )
+
+
+def test_slow_passes_without_guesses_cost_drafts_their_search_alone() -> None:
+    memory = DraftMemory()
+    decoding = DraftedDecoding(replace(ALWAYS, adapt=True), [], memory)
+    row = StepRow(0, (1,), 5, (LayerPlan((0,)),))
+    for seconds in (*[1.0] * 5, *[3.0] * 5):
+        decoding.passed([row], seconds, 0.001)
+    assert not memory.policy([]).pauses()
 
 
 @pytest.fixture(scope="module")

@@ -70,14 +70,19 @@ void DraftedDecoding::ran(const std::vector<StepRow>& steps, double seconds, dou
   std::size_t longest = 0;
   for (const StepRow& step : steps) longest = std::max(longest, step.tokens.size());
   const auto rows = static_cast<std::int64_t>(steps.size());
-  if (has_new_rows_ || is_first) {  // such passes take long without drafts, too
-    if (config_.adapt) policy_.count_pass(rows, held_, searching);
-    return;
+  // Engines are bound, or texts are learned, which takes long without drafts, too.
+  const bool is_long = has_new_rows_ || is_first;
+  if (!is_long) {
+    // One over one token per row is as long as if no guesses had been looked for.
+    const double beside = longest == 1 ? searching : costs_.draft_seconds() - draft_seconds_;
+    costs_.add_pass(rows, static_cast<std::int64_t>(longest), seconds - beside);
   }
-  // One over one token per row is as long as if no guesses had been looked for.
-  const double beside = longest == 1 ? searching : costs_.draft_seconds() - draft_seconds_;
-  costs_.add_pass(rows, static_cast<std::int64_t>(longest), seconds - beside);
-  if (config_.adapt && !is_measured_) policy_.count_pass(rows, rows + held_, seconds);
+  if (!config_.adapt) return;
+  if (is_long || longest == 1) {  // whatever else made it long, drafts cost the search alone
+    policy_.count_pass(rows, held_, searching);
+  } else {
+    policy_.count_pass(rows, rows + held_, seconds);
+  }
 }
 
 void DraftedDecoding::accept(const RunningRow& row, const StepRow& fed, const float* const* logits,
@@ -112,8 +117,7 @@ void DraftedDecoding::count(const RunningRow& row, std::size_t guesses,
                       [](const Delta& delta) { return delta.drafted; }));
     const std::size_t tried = row.sequence->has_ended() ? held : std::min(accepted, guesses);
     policy_.source(followed.drafter)
-        .add(followed.guesses.evidence, tried, held,
-             followed.drafts.results[followed.drafter]);
+        .add(followed.guesses.evidence, tried, held, followed.drafts.results[followed.drafter]);
     held_ += static_cast<std::int64_t>(held);
   }
   if (row.sequence->has_ended()) learn(followed.drafts, row);
@@ -163,8 +167,7 @@ void DraftedDecoding::follow(const std::vector<RunningRow>& rows) {
 // Finds the guesses of rows that draft.
 void DraftedDecoding::draft(const std::vector<RunningRow>& rows) {
   drafting_ = 0;
-  is_measured_ = config_.adapt && costs_.wants_plain(static_cast<std::int64_t>(rows.size()));
-  if (is_measured_) return;
+  if (config_.adapt && costs_.wants_plain(static_cast<std::int64_t>(rows.size()))) return;
   open_.clear();
   for (const RunningRow& row : rows) {
     const auto found = rows_.find(row.slot);

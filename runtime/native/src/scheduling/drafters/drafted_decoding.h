@@ -81,7 +81,6 @@ class DraftedDecoding : public Decoding {
   std::int64_t ended_in_pauses_ = 0;
   // Of the present pass:
   bool is_paused_ = false;
-  bool is_measured_ = false;   // as one without drafts
   bool has_new_rows_ = false;  // or learned what was written in a pause
   double draft_seconds_ = 0;   // of all draft steps, when it began
   std::int64_t drafting_ = 0;

@@ -7,7 +7,9 @@ namespace skipdec::runtime {
 
 namespace {
 
-constexpr double kImagined = 4;       // tries at the prior that each class of evidence begins with
+constexpr double kImagined = 4;  // tries at the prior that each class of evidence begins with
+// Those of layers, whose priors are nearer: so few failures in a row don't end drafts.
+constexpr double kImaginedOfLayers = 16;
 constexpr double kMemory = 0.99;      // of a class, per token that was tried
 constexpr double kRowImagined = 4;    // tokens that held as expected, with which a row begins
 constexpr std::int64_t kStale = 128;  // passes without a checked guess, behind which all is new
@@ -36,9 +38,9 @@ SourceAcceptance::SourceAcceptance(std::string source, const std::vector<double>
     : source_(std::move(source)),
       draft_prior_(draft_prior),
       priors_(priors),
-      tried_(priors.size(), kImagined),
+      tried_(priors.size(), runs_layers() ? kImaginedOfLayers : kImagined),
       unchecked_(priors.size()) {
-  for (const double prior : priors) held_.push_back(kImagined * prior);
+  for (const double prior : priors) held_.push_back(tried_.front() * prior);
 }
 
 void SourceAcceptance::expect(const std::vector<std::size_t>& evidence, const RowResults& row,

@@ -29,10 +29,10 @@ std::vector<double> layer_priors();
 std::size_t confidence_class(double probability);
 
 // The share of one drafter's guesses that held, over all rows, by class of evidence. A class begins
-// with 4 imagined tries at its prior, and recent tries count most. What was learned is forgotten
-// behind 128 passes without a guess that was checked, so that the drafter is tried again: each
-// class begins with 1 imagined try at 0.8 then. A class of layers' guesses of which none was
-// checked for as long begins with 1 imagined try at its prior.
+// with 4 imagined tries at its prior, one of layers' guesses with 16, and recent tries count most.
+// What was learned is forgotten behind 128 passes without a guess that was checked, so that the
+// drafter is tried again: each class begins with 1 imagined try at 0.8 then. A class of layers'
+// guesses of which none was checked for as long begins with 1 imagined try at its prior.
 class SourceAcceptance {
  public:
   // ``draft_prior``: a draft step's cost, in passes over one token, until it is measured; 0 for

@@ -35,7 +35,7 @@ void DraftPolicy::count_pass(std::int64_t num_rows, std::int64_t written, double
   if (!cost) return;
   const double earned = static_cast<double>(written) / static_cast<double>(num_rows);
   spare_ = std::min(spare_ + kShare + earned - *cost, kMostSpare);
-  is_pausing_ = spare_ < 0;
+  is_pausing_ |= spare_ < 0;
 }
 
 DraftChoice DraftPolicy::choose(const std::vector<RowOffers>& rows, std::int64_t num_rows) {
@@ -52,15 +52,16 @@ DraftChoice DraftPolicy::choose(const std::vector<RowOffers>& rows, std::int64_t
   DraftChoice best;
   double highest = 0;
   gain_ = 1;
-  compare(std::nullopt, num_rows, best, highest);
+  bool is_covered = compare(std::nullopt, num_rows, best, highest);
   for (std::size_t source = 0; source < sources_.size(); ++source) {
-    if (sources_[source].runs_layers()) compare(source, num_rows, best, highest);
+    if (sources_[source].runs_layers()) is_covered &= compare(source, num_rows, best, highest);
   }
   if (best.count > 0) last_ = best.count;
+  is_pausing_ |= !is_covered && best.count == 0;
   return best;
 }
 
-void DraftPolicy::compare(std::optional<std::size_t> paid, std::int64_t num_rows, DraftChoice& best,
+bool DraftPolicy::compare(std::optional<std::size_t> paid, std::int64_t num_rows, DraftChoice& best,
                           double& highest) {
   double step = 0;
   if (paid) {
@@ -76,7 +77,8 @@ void DraftPolicy::compare(std::optional<std::size_t> paid, std::int64_t num_rows
   }
   for (const std::int64_t count : kChoices) {
     const double cost = 1 + costs_.further(num_rows, count) + static_cast<double>(count) * step;
-    if (count > static_cast<std::int64_t>(longest) || cost - 1 > spare_) return;
+    if (count > static_cast<std::int64_t>(longest)) break;
+    if (cost - 1 > spare_) return count > 1;
     double held = 0;
     DraftChoice found = assign(paid, count, held);
     const auto& sources = found.sources;
@@ -90,6 +92,7 @@ void DraftPolicy::compare(std::optional<std::size_t> paid, std::int64_t num_rows
     gain_ = gain;
     best = std::move(found);
   }
+  return true;
 }
 
 // Gives each row the drafter with the most expected tokens, and sums these up in ``held``. Of equal

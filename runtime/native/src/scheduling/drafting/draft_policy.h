@@ -51,9 +51,10 @@ struct DraftChoice {
 //
 // Drafts have a budget: two passes over one token, 2 % of every further pass, and what they gain,
 // up to 4 passes. What a pass cost beyond its tokens, the search for guesses included, is paid out
-// of it. Nothing is drafted that may cost more than is left. Where it is used up, nothing is done
-// for drafts until it is half a pass again, and passes without drafts are measured then. So all
-// that is tried costs a user at most 2 % and two passes.
+// of it. Nothing is drafted that may cost more than is left. Where not even one draft is covered,
+// nothing is done for drafts until it is half a pass again, since the search alone would use up
+// what is added; passes without drafts are measured then. So all that is tried costs a user at most
+// 2 % and two passes.
 class DraftPolicy {
  public:
   // ``costs`` outlive it.
@@ -76,8 +77,8 @@ class DraftPolicy {
   // Returns how many of each row's drafted tokens a pass should check.
   std::size_t worth_checking(std::size_t source, const std::vector<Guesses>& drafted,
                              std::int64_t num_rows) const;
-  // Counts a pass for which guesses were looked for: its tokens, and all of its time. Of a pass
-  // that took long for other reasons: the guesses that held, and the search for them.
+  // Counts a pass for which guesses were looked for: its tokens, and all of its time. Of one that
+  // fed no guess, or took long for other reasons: the guesses that held, and the search for them.
   void count_pass(std::int64_t num_rows, std::int64_t written, double seconds);
 
  private:
@@ -85,7 +86,8 @@ class DraftPolicy {
   static constexpr double kFirstCredit = 2;
 
   // Replaces ``best`` by a choice of higher gain with the n-grams, and ``paid`` that runs layers.
-  void compare(std::optional<std::size_t> paid, std::int64_t num_rows, DraftChoice& best,
+  // Returns false if the budget does not cover one draft of them.
+  bool compare(std::optional<std::size_t> paid, std::int64_t num_rows, DraftChoice& best,
                double& highest);
   DraftChoice assign(std::optional<std::size_t> paid, std::int64_t count, double& held) const;
   // Returns how many ``count``-th tokens of the rows are expected to hold.
