@@ -24,6 +24,7 @@ from ..errors import BundleError
 from ..manifest import EngineSpec, FileRecord, Manifest
 from .place import (
     MANIFEST_NAME,
+    NOT_STDOUT,
     SCHEDULE_NAME,
     is_at,
     open_own,
@@ -116,6 +117,8 @@ def replace_file(path: Path, content: bytes) -> None:
 def place_problems(path: Path, *, force: bool) -> list[str]:
     """Return the reasons why `replace_file` may not write ``path``; ``force`` replaces a file."""
     problems, parent = [], path.absolute().parent
+    if path.name == "-":
+        problems.append(NOT_STDOUT)
     if path.exists() and not path.is_file():
         problems.append("is not a regular file; name one")
     elif path.exists() and not force:

@@ -38,6 +38,7 @@ CARD_NAME = "README.md"  # not in the manifest: its owner may edit it
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+NOT_STDOUT = "is not stdout here; give another name, or leave --output out"
 _REFUSALS = {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM}
 _FILE_MODE = 0o666  # both reduced by the umask
 _DIRECTORY_MODE = 0o775
@@ -207,6 +208,8 @@ class Place:
         problems = []
         if not target.name:
             problems.append("is the root of the file system; name a directory below it")
+        if target.name == "-":
+            problems.append(NOT_STDOUT)
         if target.exists() and not is_empty_directory(target):
             if not (target / self.mark).is_file():
                 problems.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,12 @@ def seen(place: Place) -> tuple[str, list[str]]:
     """Return the mark's content and the names beside the result."""
     names = sorted(path.name for path in place.target.parent.iterdir())
     return (place.target / place.mark).read_text(), names
+
+
+@pytest.mark.parametrize("made", [tuned_place, rounded_place, evaluation_place])
+def test_a_dash_is_no_name_of_a_result(made: Callable[[Path], Place], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not stdout here; give another name"):
+        made(tmp_path / "-").check(force=False)
 
 
 def test_a_result_that_was_half_deleted_is_out_of_the_way(place: Place) -> None:

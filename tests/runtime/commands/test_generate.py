@@ -204,6 +204,7 @@ def test_options_of_prompts_are_refused_for_piped_lines(
         (("-", "-p", "-"), "give - only once"),
         (("a", "--input", "-"), "give either -p or --input"),
         (("--input", "-", "--output", "missing/out.jsonl"), "missing is not a directory"),
+        (("--input", "-", "--output", "-"), "leave --output out"),
         (("--input", "."), "expected a regular file"),
         (("-p", "a", "--input", "-"), "give either -p or --input"),
         (("-p", "a", "--output", "x"), "--output needs --input"),
