@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, get_ar
 
 from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError
 
-from .documents import parse_json
+from .documents import json_kind, parse_json
 from .errors import ConfigurationError, SkipDecError, UsageError, did_you_mean, shown
 
 if TYPE_CHECKING:
@@ -191,9 +191,7 @@ class ValidatedConfig(BaseModel):
         """Parse the output of `to_json`. Raises UsageError for broken JSON and bad values."""
         document = parse_json(text, UsageError, subject=cls.__name__)
         if not isinstance(document, dict):
-            raise UsageError(
-                cls.__name__, f"is a JSON {type(document).__name__}; expected an object"
-            )
+            raise UsageError(cls.__name__, f"is a JSON {json_kind(document)}; expected an object")
         return cls(**document)
 
 

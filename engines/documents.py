@@ -30,6 +30,14 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+_JSON_KINDS = {
+    dict: "object",
+    str: "text",
+    int: "number",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+}
 _NO_DIGEST = "0" * 64
 _LINE = '\n  "digest": "'  # unique: deeper keys are indented further, texts contain no newline
 
@@ -55,7 +63,7 @@ def read_object(path: Path, raises: type[SkipDecError], *, remedy: str = "") -> 
     """Return the object in the JSON file ``path``; problems are raised as by ``read_json``."""
     document = read_json(path, raises, remedy=remedy)
     if not isinstance(document, dict):
-        problem = f"is a JSON {type(document).__name__}; expected an object"
+        problem = f"is a JSON {json_kind(document)}; expected an object"
         raise raises(str(path), _advised(problem, remedy))
     return document
 
@@ -109,6 +117,11 @@ def _kind_problem(kind: int) -> str | None:
     if kind == stat.S_IFREG:
         return None
     return f"is {_KINDS.get(kind, 'special')}; expected a regular file"
+
+
+def json_kind(value: object) -> str:
+    """Return the kind of a JSON value as messages name it, such as ``list`` or ``null``."""
+    return _JSON_KINDS.get(type(value), type(value).__name__)
 
 
 def parse_json(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ...engines.documents import UNIQUE, json_problem
+from ...engines.documents import UNIQUE, json_kind, json_problem
 from ...engines.errors import MissingExtraError, UsageError
 
 MAX_PROBLEMS_SHOWN = 20
@@ -53,7 +53,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
             if isinstance(document, dict):
                 yield Row(source, document)
             else:
-                yield Row(source, {}, f"is a JSON {type(document).__name__}; allowed: an object")
+                yield Row(source, {}, f"is a JSON {json_kind(document)}; allowed: an object")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from ...engines.documents import open_regular, parse_json
+from ...engines.documents import json_kind, open_regular, parse_json
 from ...engines.errors import CheckpointError, shown
 from ...engines.host.installation import require_extra
 from .foreign import library_reads
@@ -58,7 +58,7 @@ def map_safetensors(path: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(str(path), f"has a header of {header_size} bytes; not safetensors")
     entries = parse_json(data[_PREFIX_BYTES:start], CheckpointError, subject=f"header of {path}")
     if not isinstance(entries, dict):
-        raise CheckpointError(str(path), f"has a broken header: a JSON {type(entries).__name__}")
+        raise CheckpointError(str(path), f"has a broken header: a JSON {json_kind(entries)}")
     entries.pop("__metadata__", None)
     problems = [
         f"{name} {problem}"

@@ -13,7 +13,7 @@ from typing import IO, Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from ...engines.documents import parse_json
+from ...engines.documents import json_kind, parse_json
 from ...engines.errors import UsageError, shown
 from ..schedule.text import beyond_notation
 from ..tokens.sampling import SamplingParams
@@ -196,7 +196,7 @@ def _parse(number: int, line: bytes, defaults: SamplingParams) -> Record | BadRe
     except UsageError as error:
         return BadRecord(number, None, joined(error.problems))
     if not isinstance(document, dict):
-        return BadRecord(number, None, f"is {type(document).__name__}; allowed: a JSON object")
+        return BadRecord(number, None, f"is a JSON {json_kind(document)}; allowed: an object")
     return read_record(number, document, defaults)
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...engines.documents import document_digest, parse_json, read_json
+from ...engines.documents import document_digest, json_kind, parse_json, read_json
 from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, shown
 from .checks import MAX_HORIZON
 from .decays import DECAYS, d3_horizon
@@ -196,7 +196,7 @@ def _document_arguments(document: object, subject: str, num_layers: int | None) 
         _check_digest(document, subject)
         document = document["schedule"]
     if not isinstance(document, dict):
-        raise ScheduleError(subject, f"is a JSON {type(document).__name__}; allowed: an object")
+        raise ScheduleError(subject, f"is a JSON {json_kind(document)}; allowed: an object")
     depth = document.get("num_layers", num_layers)
     if num_layers not in (None, depth):
         raise ScheduleError(subject, f"is for {shown(depth)} layers; the model has {num_layers}")
