@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, get_args, get_origin
 
@@ -198,6 +199,13 @@ class ValidatedConfig(BaseModel):
 def plain(value: Any) -> Any:  # noqa: ANN401  (any value)
     """Convert numpy and torch values to Python's own, e.g. ``np.int64(3)`` to 3; keep others."""
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def as_path(path: str | Path) -> Path:
+    """Return ``path`` as a Path. Raises UsageError for what is none."""
+    if not isinstance(path, str | PathLike):
+        raise UsageError("path", f"is {shown(path)}; allowed: a text or a Path")
+    return Path(path)
 
 
 def expanded(path: str | Path) -> Path:

@@ -297,7 +297,10 @@ class Generator:
         with nothing. Otherwise as `generate`.
         """
         loaded = self._loaded.remembering(draft_memory)
-        return Call(loaded, requests, schedules, draft).run(cancelled, on_progress)
+        call = Call(
+            loaded, requests, schedules, draft, cancelled=cancelled, on_progress=on_progress
+        )
+        return call.run()
 
     def stream(
         self,
@@ -327,7 +330,7 @@ class Generator:
         cancelled: Callable[[], bool] = _never,
     ) -> Iterator[StreamDelta]:
         """Stream requests that were made before, as `generate_requests` takes them."""
-        steps = Call(self._loaded, requests, schedules, draft).steps(cancelled)
+        steps = Call(self._loaded, requests, schedules, draft, cancelled=cancelled).steps()
         return (delta for deltas, _ in steps for delta in deltas)
 
     @contextmanager

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
+from ..checking import as_path
 from ..documents import read_file
 from ..errors import BundleError, UsageError
 from ..host.process import NATIVE_WORK
@@ -82,12 +83,12 @@ class EngineBundle:
         repaired first. Raises BundleError naming every bad file.
         """
         hash_weights = _hashes_weights(verify)
-        return cls._while_replaced(Path(path), lambda root: cls._read(root, hash_weights))
+        return cls._while_replaced(as_path(path), lambda root: cls._read(root, hash_weights))
 
     @classmethod
     def read_manifest(cls, path: str | Path) -> Manifest:
         """Read only the manifest, even of a damaged bundle. Raises BundleError as ``open``."""
-        return cls._while_replaced(Path(path), read_manifest)
+        return cls._while_replaced(as_path(path), read_manifest)
 
     @classmethod
     def load(cls, path: str | Path, use: Callable[[Self], T], *, verify: Verify = "full") -> T:
@@ -104,7 +105,7 @@ class EngineBundle:
             with NATIVE_WORK:
                 return use(replace(bundle, hashes_weights=hashes_weights))
 
-        return cls._while_replaced(Path(path), load)
+        return cls._while_replaced(as_path(path), load)
 
     @staticmethod
     def _while_replaced(path: Path, use: Callable[[HeldDirectory], T]) -> T:
@@ -225,7 +226,7 @@ class EngineBundle:
         bundle; ``force`` replaces an existing one.
         """
         self._require_whole()
-        place = bundle_place(Path(directory))
+        place = bundle_place(as_path(directory))
         if place.target == self.path:
             raise UsageError(str(self.path), "can't be copied to itself; choose another directory")
         with place.replaced(force=force) as partial:

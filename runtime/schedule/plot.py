@@ -7,6 +7,7 @@ from textwrap import fill
 
 import numpy as np
 
+from ...engines.checking import as_path
 from ...engines.errors import UsageError
 from ...engines.host.installation import require_extra
 from .pictures import WIDTH, picture_style, save_picture
@@ -32,7 +33,7 @@ def plot_schedule(
     Raises UsageError for another ending, a missing folder or more tokens than can be drawn,
     MissingExtraError where matplotlib is not installed.
     """
-    path = Path(path)
+    path = as_path(path)
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"picture {path}", f"ends in {path.suffix!r}; allowed: .png, .svg")
     if not path.absolute().parent.is_dir():

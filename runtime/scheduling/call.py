@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from ...engines.errors import CapacityError
+from ...engines.errors import CapacityError, UsageError, shown
 from ..requests.request import Request
 from ..schedule import ExitSchedule
 from ..tokens.outputs import CompletionOutput, RequestOutput, StreamDelta
@@ -45,12 +45,19 @@ class Call:
         requests: Sequence[Request],
         schedules: Sequence[ExitSchedule],
         draft: str | None = None,
+        *,
+        cancelled: Callable[[], bool],
+        on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
     ) -> None:
         """Check that all requests can run; nothing runs before `run` or `steps`.
 
-        ``draft`` replaces the drafts with which the bundle was opened. Raises UsageError for an
-        invalid one.
+        ``draft`` replaces the drafts with which the bundle was opened. ``on_progress`` receives the
+        deltas of each step of `run`. Raises UsageError for an invalid draft and for no function.
         """
+        _require_function("cancelled", cancelled, "one that returns True to stop")
+        if on_progress is not None:
+            _require_function("on_progress", on_progress, "one of each step's deltas, or None")
+        self._cancelled, self._on_progress = cancelled, on_progress
         config = loaded.call_config.updated(draft=loaded.drafts.resolve(draft))
         loaded.drafts.warn_of_unused(config.draft, schedules)
         self._requests = requests
@@ -72,22 +79,15 @@ class Call:
         )
         self._running: dict[int, int] = {}  # number in the batch -> rows
 
-    def run(
-        self,
-        cancelled: Callable[[], bool],
-        on_progress: Callable[[Sequence[StreamDelta]], None] | None = None,
-    ) -> list[RequestOutput]:
-        """Run all requests and return their results in order; see `steps`.
-
-        ``on_progress`` receives the deltas of each step.
-        """
+    def run(self) -> list[RequestOutput]:
+        """Run all requests and return their results in order; see `steps`."""
         completions: dict[int, list[CompletionOutput]] = {}
-        for deltas, ended in self.steps(cancelled):
+        for deltas, ended in self.steps():
             for part in ended:
                 done = completions.setdefault(part.request.index, [])
                 done += [row.output() for row in part.rows]
-            if on_progress is not None:
-                on_progress(deltas)
+            if self._on_progress is not None:
+                self._on_progress(deltas)
         return [
             request_output(
                 request,
@@ -97,7 +97,7 @@ class Call:
             for request, schedule in zip(self._requests, self._schedules, strict=True)
         ]
 
-    def steps(self, cancelled: Callable[[], bool]) -> Iterator[_Step]:
+    def steps(self) -> Iterator[_Step]:
         """Yield the deltas of each step, and the parts of requests that have ended.
 
         ``cancelled`` is called between steps; once it returns true, unfinished completions end with
@@ -105,7 +105,7 @@ class Call:
         """
         with self._engines.hold(self._slots):
             while self._running or self._waiting:
-                if cancelled():
+                if self._cancelled():
                     yield from self._abort()
                     return
                 self._fill()
@@ -151,3 +151,9 @@ class Call:
                 self._add(self._waiting.popleft())
             deltas = [delta for number in self._running for delta in self._batch.abort(number)]
             yield deltas, self._remove_ended()
+
+
+def _require_function(name: str, value: object, allowed: str) -> None:
+    """Raise UsageError for what can't be called, before anything runs."""
+    if not callable(value):
+        raise UsageError(name, f"is {shown(value)}; allowed: a function, {allowed}")

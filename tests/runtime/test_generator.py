@@ -317,6 +317,24 @@ def test_max_tokens_none_runs_to_the_model_limit(generator: Generator) -> None:
     assert result.outputs[0].finish_reason == "length"
 
 
+def test_what_is_no_path_is_refused() -> None:
+    for path in (None, 3, b"bundle"):
+        with pytest.raises(UsageError, match=r"path \| is .*; allowed: a text or a Path"):
+            Generator.open(path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["cancelled", "on_progress"])
+def test_what_is_no_function_is_refused(generator: Generator, name: str) -> None:
+    options: dict = {name: True}
+    with pytest.raises(UsageError, match=rf"{name} \| is True; allowed: a function"):
+        generator.generate([[5]], GREEDY, **options)
+
+
+def test_a_stream_refuses_what_is_no_function_at_the_call(generator: Generator) -> None:
+    with pytest.raises(UsageError, match=r"cancelled \| is True; allowed: a function"):
+        generator.stream([[5]], GREEDY, cancelled=True)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_score_of_logits_that_are_no_numbers_is_an_error(
     generator: Generator, monkeypatch: pytest.MonkeyPatch, value: float

@@ -12,6 +12,7 @@ from typing import Self, Unpack
 
 from typing_extensions import override
 
+from ....engines.checking import as_path
 from ....engines.errors import ClosedError
 from ...opening import OpenKeywords, OpenOptions
 from ...requests.request import Request
@@ -73,7 +74,7 @@ class ProcessEngine(EngineService):
         `Generator.open` does, whatever process it happened in, and WorkerDiedError.
         """
         opened = dict(OpenOptions.of(options, **changes))
-        settings = WorkerSettings(path=Path(path), **opened)
+        settings = WorkerSettings(path=as_path(path), **opened)
         async with cls.opened(settings, policy) as engine:
             yield engine
 
