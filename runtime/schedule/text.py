@@ -45,7 +45,7 @@ _OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {  # how each is read
 }
 _PRESET_OPTIONS = ("horizon", "placement", "tail", "prompt")
 _PRESET = re.compile(r"([0-9]+(?:\.[0-9]+)?)x")
-_EXAMPLES = "full, 2x, 2x:horizon=64, linear:max=16,min=8,warmup=1,horizon=64, a file.json"
+_EXAMPLES = "full, 2x, 2x:horizon=64, linear:max=16,min=8,warmup=1,horizon=64"
 
 
 def parse_schedule(text: str, *, num_layers: int, horizon: int | None = None) -> ExitSchedule:

@@ -126,8 +126,8 @@ def _prepare(
                     subject=asked.subject(index),
                 )
             )
-        except ScheduleError:
-            raise
+        except ScheduleError as error:
+            raise model.unread(asked.schedule, error) from error
         except UsageError as error:
             problems += error.problems
     if problems:

@@ -78,6 +78,16 @@ class ServedModel:
         except ScheduleError:
             return schedules.resolve(text, schedules.positions)
 
+    def allows_any(self, wanted: str | None) -> bool:
+        """Return True if ``wanted`` is allowed whatever it means."""
+        return self.lists(wanted) or ANY_SCHEDULE in self.schedules
+
+    def unread(self, wanted: str | None, error: ScheduleError) -> ScheduleError:
+        """Return the answer to a text that raised ``error``: what is allowed on this server."""
+        if wanted is None or self.allows_any(wanted):
+            return error
+        return self._refusal(wanted, "not allowed")
+
     def require_notation(self, wanted: str | None) -> None:
         """Raise ScheduleError for a file's name and a document: none is read for a client."""
         if wanted is not None and (kind := beyond_notation(wanted)):
@@ -89,7 +99,7 @@ class ServedModel:
         Allowed is a listed text, or another of the schedule that one means for this request;
         ``resolved`` is what ``wanted`` means for it.
         """
-        if self.lists(wanted) or ANY_SCHEDULE in self.schedules:
+        if self.allows_any(wanted):
             return
         assert wanted is not None
         allowed = (self.schedule_of(text, max_tokens) for text in (None, *self.listed))

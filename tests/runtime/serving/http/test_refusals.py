@@ -58,6 +58,12 @@ REFUSED: list[tuple[str, dict[str, Any] | bytes | None, int, str]] = [
     (COMPLETIONS, SHORT | {"schedule": "3x"}, 400, "allowed: full"),
     (COMPLETIONS, SHORT | {"schedule": "/etc/hostname.json"}, 400, "is a file's name"),
     (COMPLETIONS, SHORT | {"schedule": '{"num_layers": 6}'}, 400, "is a document"),
+    (
+        COMPLETIONS,
+        SHORT | {"schedule": "/etc/passwd"},
+        400,
+        "^schedule: '/etc/passwd' is not allowed; allowed: full[^/]*; see /v1/schedules",
+    ),
     (COMPLETIONS, SHORT | {"schedule": "no such"}, 400, "no such"),
     (COMPLETIONS, SHORT | {"timeout": 0}, 400, "timeout is 0"),
     # more log-probabilities than allowed
