@@ -23,6 +23,7 @@ MAX_TEMPLATE_BYTES = 1 << 20
 MAX_MESSAGES = 4096
 MAX_CHARACTERS = 1 << 22  # of all messages of a chat
 ROLES = ("system", "user", "assistant", "developer")
+_CONTENT = "a text, or a list of text parts"
 ASKS_FOR_NOTHING: tuple[object, ...] = (False, [], {})
 """Values, beside null, of fields that are not supported: such a field is as good as absent."""
 
@@ -329,10 +330,13 @@ def _checked_message(index: int, message: object) -> dict[str, str]:
     if not isinstance(message, Mapping):
         raise _refusal(f"has {shown(message)} at {index}; allowed: an object with role and content")
     given = {name: value for name, value in message.items() if value is not None}
-    role = given.pop("role", None)
+    for name, allowed in (("role", ", ".join(ROLES)), ("content", _CONTENT)):
+        if name not in given:
+            raise _refusal(f"has no {name} at {index}; allowed: {allowed}")
+    role = given.pop("role")
     if role not in ROLES:
         raise _refusal(f"has role {shown(role)} at {index}; allowed: {', '.join(ROLES)}")
-    content = _text_of(index, given.pop("content", None))
+    content = _text_of(index, given.pop("content"))
     if unsupported := [name for name, value in given.items() if value not in ASKS_FOR_NOTHING]:
         names = ", ".join(map(str, unsupported[:10]))
         raise _refusal(f"has {names:.200} at {index}, which is not supported; leave it out")
@@ -343,9 +347,7 @@ def _text_of(index: int, content: object) -> str:
     if isinstance(content, str):
         return str(content)
     if not isinstance(content, list | tuple) or not content:
-        raise _refusal(
-            f"has content {shown(content)} at {index}; allowed: a text, or a list of text parts"
-        )
+        raise _refusal(f"has content {shown(content)} at {index}; allowed: {_CONTENT}")
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None

@@ -131,7 +131,7 @@ def _prepare(
         except UsageError as error:
             problems += error.problems
     if problems:
-        raise ApiError(400, brief("; ".join(few(problems))), param=asked.content)
+        raise ApiError(400, brief("; ".join(few(problems))), param=asked.field_of(problems[0]))
     for one in prepared:
         max_tokens = one.request.max_tokens if isinstance(one.request, Request) else 1
         model.require_allowed(asked.schedule, one.schedule, max_tokens)

@@ -46,7 +46,7 @@ MAX_CONTAINERS = 1_024  # lists and objects
 MAX_TEXTS = 12_000  # names of fields included
 _SMALL = 4_096  # bytes; fewer can't hold enough of anything to take a millisecond
 
-_SUBJECT = re.compile(r"'?(\w+)'? is ")  # how a problem of a field begins
+_SUBJECT = re.compile(r"'?(\w+)'? ")  # how a problem of a field begins
 _IDS = {"type": "array", "items": {"type": "integer"}}
 _PROMPT = {
     "anyOf": [
@@ -261,6 +261,11 @@ class TextRequest(SamplingParams):
     def subject(self, index: int) -> str:
         """Return the name of a prompt in errors."""
         return f"prompt {index}"
+
+    def field_of(self, problem: str) -> str:
+        """Return the field that a problem of a prompt begins with, else that of the prompts."""
+        found = _SUBJECT.match(problem.removeprefix(f"{self.subject(0)}: "))
+        return found[1] if found and found[1] in type(self).model_fields else self.content
 
     @property
     def scores_prompts(self) -> bool:

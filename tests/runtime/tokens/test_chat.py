@@ -273,7 +273,8 @@ def test_text_parts_are_joined_by_line_feeds() -> None:
         (["hello"], "has 'hello' at 0"),
         ([{"role": "tool", "content": "x"}], "has role 'tool' at 0; allowed: system, user, assist"),
         ([{"role": "user", "content": "x" * 2**21}] * 3, "have 6,291,456 characters; allowed:"),
-        ([{"role": "user"}], "has content None at 0"),
+        ([{"role": "user"}], "has no content at 0; allowed: a text, or a list of text parts"),
+        ([{"content": "x"}], "has no role at 0; allowed: system, user, assist"),
         ([{"role": "user", "content": 5}], "has content 5 at 0"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "a part of type 'image_url' at 0"),
         (

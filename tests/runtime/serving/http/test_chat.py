@@ -160,6 +160,24 @@ def test_what_chats_can_not_do_is_refused_by_name(
         raise AssertionError(answer.json()["error"]["message"])
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"chat_template_kwargs": {"foo": 1}}, "chat_template_kwargs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"foo": 1}, "foo"),
+        ({"messages": [{"role": "user"}]}, "messages"),
+        ({"max_tokens": 4000}, "messages"),
+    ],
+)
+def test_an_error_names_the_field_that_is_wrong(
+    running: Running, fields: dict[str, Any], param: str
+) -> None:
+    answer = running.http.post("/v1/chat/completions", json={"messages": MESSAGES, **fields})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
 def test_other_names_of_fields_and_those_that_ask_for_nothing_are_accepted(
     client: openai.OpenAI,
 ) -> None:
