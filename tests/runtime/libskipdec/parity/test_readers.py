@@ -10,7 +10,9 @@ import pytest
 from attack.readers import DOCUMENTS, KINDS, OPEN, NativeReader, compare, python_verdict
 from bundle_documents import Edit, add_drafts, edit
 
+from skipdec.engines.bundle.bundle import EngineBundle
 from skipdec.runtime.schedule.bundle import write_schedule
+from skipdec.runtime.schedule.text import parse_schedule
 
 # What changes a document, and words of libskipdec's refusal.
 MANIFEST: tuple[tuple[Edit, str], ...] = (
@@ -240,7 +242,8 @@ def test_both_refuse_a_reformatted_document(reader: NativeReader, bundle: Path, 
 def test_both_resolve_a_rule_to_the_same_plan(
     reader: NativeReader, bundle: Path, text: str
 ) -> None:
-    write_schedule(bundle, text)
+    num_layers = EngineBundle.read_manifest(bundle).model.num_layers
+    write_schedule(bundle, parse_schedule(text, num_layers=num_layers))
     assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
 
 
