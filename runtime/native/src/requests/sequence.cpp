@@ -9,10 +9,13 @@ Sequence::Sequence(const Request& request, std::int64_t output_index, const Mode
     : index_(output_index),
       start_(start),
       sampler_(request.params, request.prompt, model.vocab_size, output_index, model.end_token_ids),
-      stop_checker_(request.params, request.max_tokens, model.end_token_ids, tokenizer) {
-  completion_.token_ids.reserve(static_cast<std::size_t>(request.max_tokens));
-  completion_.layers.reserve(static_cast<std::size_t>(request.max_tokens));
-  completion_.token_seconds.reserve(static_cast<std::size_t>(request.max_tokens));
+      stop_checker_(request.params, request.max_tokens, model.end_token_ids, tokenizer) {}
+
+void Sequence::reserve(std::int64_t max_tokens) {
+  const auto count = static_cast<std::size_t>(max_tokens);
+  completion_.token_ids.reserve(count);
+  completion_.layers.reserve(count);
+  completion_.token_seconds.reserve(count);
 }
 
 void Sequence::accept(const float* logits, std::int64_t layers, double now, Delta& delta) {

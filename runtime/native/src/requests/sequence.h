@@ -47,6 +47,10 @@ class Sequence {
   Sequence(const Request& request, std::int64_t output_index, const ModelSpec& model,
            const Tokenizer* tokenizer, double start);
 
+  // Allocates what ``max_tokens`` tokens need, so that no later call does; a request that waits
+  // needs none of it.
+  void reserve(std::int64_t max_tokens);
+
   bool has_ended() const { return completion_.finish_reason.has_value(); }
   const Completion& completion() const { return completion_; }
   std::int64_t last_token() const { return completion_.token_ids.back(); }

@@ -1,4 +1,6 @@
 // The part of RunningBatch that decides whether requests fit: alone, and beside those that run.
+#include <algorithm>
+
 #include "errors.h"
 #include "files/read.h"
 #include "scheduling/running_batch.h"
@@ -31,6 +33,24 @@ void RunningBatch::require_possible(const Request& request) const {
                     "; raise it, shorten the prompt, lower max_tokens or use a schedule with fewer "
                     "layers");
   }
+}
+
+void RunningBatch::require_room(const SchedulePointer& schedule) const {
+  const Limits& limits = stitcher_.limits();
+  const auto needed = [&](std::int64_t max_tokens) {
+    Request request;
+    request.prompt = {0};
+    request.max_tokens = max_tokens;
+    request.schedule = schedule;
+    return stitcher_.bytes_alone(prompt_row(request, 0), false);
+  };
+  const std::int64_t most = limits.max_positions, least = needed(1);
+  if (least <= limits.kv_bytes) return;
+  throw Error(Status::kCapacity, "kv_memory",
+              "is " + grouped(limits.kv_bytes) +
+                  " bytes for this bundle; allowed: " + grouped(least) +
+                  " or more, for the shortest request; one of all " + grouped(most) +
+                  " positions needs " + grouped(needed(std::max<std::int64_t>(1, most - 1))));
 }
 
 // Makes the row of a request's prompt, with its copies and their reservation.

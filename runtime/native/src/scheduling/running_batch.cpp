@@ -141,6 +141,7 @@ void RunningBatch::begin(const std::vector<Running*>& requests, const Logits& lo
 
 // Samples a row's first token.
 void RunningBatch::begin(const RunningRow& row, const float* logits, std::int64_t layers) {
+  row.sequence->reserve(row.request->max_tokens);
   Delta& delta = new_delta(row);
   ++counters_.generated_tokens;
   try {

@@ -61,6 +61,9 @@ class RunningBatch {
   void require_possible(const Request& request) const;
   void require_possible(const ScoreRequest& request) const;
 
+  // Throws Error (kCapacity) if not even the shortest request fits the KV memory.
+  void require_room(const SchedulePointer& schedule) const;
+
   // Queues a request that `require_possible` accepted; its deltas carry ``number``, which ascends.
   void add(std::int64_t number, Request request, double start);
   bool is_busy() const { return scheduler_.is_busy(); }

@@ -46,6 +46,7 @@ Service::Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> 
   RunningBatchConfig config = options_.batch;
   if (config.kv_memory == 0) config.kv_memory = default_kv_memory();
   batch_ = std::make_unique<RunningBatch>(manifest(), engines_, tokenizer_.get(), config);
+  batch_->require_room(default_schedule_);
   thread_ = std::thread([this] { run(); });
 }
 

@@ -43,11 +43,11 @@ using Prompt = std::variant<std::string, TokenSpan, RenderedChat>;
 // of the process that opened the bundle, since threads do not survive a fork.
 class Service {
  public:
-  // Throws Error: kBundle, kEnvironment, kUsage, kSchedule.
+  // Throws Error: kBundle, kEnvironment, kUsage, kSchedule, kCapacity.
   static std::shared_ptr<Service> open(const std::string& path, const ServiceOptions& options);
 
   // Loads the bundle's engines by ``backend`` and starts the thread; `open` finds both, and
-  // ``schedule``, the options'.
+  // ``schedule``, the options'. Throws Error (kCapacity) for a ``kv_memory`` that holds no request.
   Service(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Backend> backend,
           ServiceOptions options, SchedulePointer schedule = nullptr);
   ~Service();

@@ -363,6 +363,16 @@ TEST(ServiceTest, AScheduleOfAFileStaysWhenTheFileIsGone) {
   EXPECT_EQ(tokens_of(service, {4, 5}, ""), tokens_of(service, {4, 5}, falling_schedule(3, 2, 2)));
 }
 
+TEST(ServiceTest, MemoryThatHoldsNoRequestIsRefused) {
+  ServiceOptions options;
+  options.batch.kv_memory = 1;
+  const std::string words = refusal([&] {
+    Service(std::make_shared<ArithmeticBundle>(), std::make_shared<ArithmeticBackend>(0, 1),
+            options);
+  });
+  EXPECT_EQ(words.rfind("kv_memory | is 1 bytes for this bundle; allowed: ", 0), 0U) << words;
+}
+
 TEST(ServiceTest, TextNeedsATokenizer) {
   const auto service = open();
   EXPECT_THROW(service->submit_many({"text"}, greedy(2), "", 0, {}), Error);
