@@ -72,7 +72,6 @@ class RunningBatch:
         self._next_number = self._next_row = 0
         self._failures_in_a_row = 0
         self._step_end = 0.0
-        self._in_chunks: int | None = None  # the request whose prompt last ran in chunks
         self._counters = Counters.zero(loaded.model.num_layers)
         # Called with the numbers of requests that stop waiting, before their prompts run.
         self.on_admission: Callable[[Sequence[int]], None] = lambda numbers: None
@@ -83,8 +82,7 @@ class RunningBatch:
             limits.prefill_tokens,
             parse_admission(config.admission, on_device=loaded.engines.device is not None),
             self._fits,
-            kept_tokens=lambda request: slots.kept_tokens(request.prompt),
-            max_chunk_tokens=limits.chunk_tokens,
+            self._runs_in_chunks,
             fills_first=config.fills_first,
         )
 
@@ -252,11 +250,14 @@ class RunningBatch:
 
     def _fits(self, requests: Sequence[RunningRequest]) -> bool:
         """Return whether there is KV memory to admit ``requests`` now, together."""
-        first, slots = requests[0].prompt, self._slots
-        if len(first.tokens) > self.limits.chunk_tokens or slots.kept_tokens(first):
+        if self._runs_in_chunks(requests[0]):
             assert len(requests) == 1, "a prompt that runs in chunks runs alone"
-            return slots.fits_in_chunks(first)
-        return slots.fits([request.prompt for request in requests])
+            return self._slots.fits_in_chunks(requests[0].prompt)
+        return self._slots.fits([request.prompt for request in requests])
+
+    def _runs_in_chunks(self, request: RunningRequest) -> bool:
+        is_long = request.prompt_length > self.limits.chunk_tokens
+        return is_long or self._slots.keeps_prefix(request.prompt)
 
     def _announce(self, numbers: Sequence[int]) -> None:
         now = perf_counter()
@@ -275,16 +276,18 @@ class RunningBatch:
 
     def _chunk(self, chunk: Chunk) -> list[StreamDelta]:
         request, engines = self._requests[chunk.number], self._loaded.engines
-        if self._in_chunks != chunk.number:
-            self._in_chunks = chunk.number
+        if chunk.is_first:
             self._announce([chunk.number])
             with engines.step():
                 self._counters.prefix_tokens += self._slots.begin_chunks(request.prompt)
         start = perf_counter()
         with engines.step():
-            logits = self._slots.chunk(chunk.stop)
+            logits = self._slots.chunk(self.limits.chunk_tokens)
         self._counters.count_prefill(perf_counter() - start)
-        return [] if logits is None else self._begin([request], logits)
+        if logits is None:
+            return []
+        self._scheduler.prompt_ran()
+        return self._begin([request], logits)
 
     def _begin(self, requests: Sequence[RunningRequest], logits: StepLogits) -> list[StreamDelta]:
         """Sample the first token of each row; ``logits`` are those of the requests' prompts."""
@@ -368,9 +371,8 @@ class RunningBatch:
         match action:
             case Prefill(begun):
                 numbers |= dict.fromkeys(begun)
-        partly_run = self._requests.get(-1 if self._in_chunks is None else self._in_chunks)
-        if partly_run is not None and not partly_run.is_finished:
-            numbers[partly_run.number] = None
+        if self._scheduler.in_chunks is not None:
+            numbers[self._scheduler.in_chunks] = None
         deltas = []
         for number in numbers:
             rows = self._requests[number].rows

@@ -103,11 +103,10 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Run tokens ``start`` to ``stop`` - 1 of a long prompt; after the last the request runs."""
+    """Run the next tokens of a prompt; the caller tells `prompt_ran` when they were the last."""
 
     number: int
-    start: int
-    stop: int
+    is_first: bool
 
 
 @dataclass(frozen=True)
@@ -127,22 +126,17 @@ _CHEAP_PADDING = integer("cheap_padding")
 Action = Prefill | Chunk | Decode | Wait
 
 
-def _no_tokens(request: Schedulable) -> int:
-    return 0
-
-
 class Scheduler(Generic[R]):
     """Admits requests to ``slots`` rows; it runs nothing itself and its caller reads the clock.
 
     Clients take turns, one request each (`ClientQueues`); requests of one client are served in
     order of arrival. Prompts of similar length (the shortest at least half the longest) share a
-    call of at most ``max_prefill_tokens``, padding included. Longer prompts run alone, in chunks of
-    that many tokens, or of ``max_chunk_tokens`` where that is less. A step follows each call for
-    prompts, so that the gap between two tokens of a text is at most one such call and one step. No
-    request passes the one whose turn it is while that waits for rows or memory, so none starves.
+    call of at most ``max_prefill_tokens``, padding included. A step follows each call for prompts,
+    so that the gap between two tokens of a text is at most one such call and one step. No request
+    passes the one whose turn it is while that waits for rows or memory, so none starves.
 
-    ``fits`` returns whether there is memory to admit requests together. ``kept_tokens`` returns how
-    many of a prompt's first tokens are cached; such a prompt runs alone, in chunks, from there on.
+    ``fits`` returns whether there is memory to admit requests together, ``runs_in_chunks`` whether
+    a request's prompt runs alone, in chunks.
     """
 
     def __init__(
@@ -151,21 +145,19 @@ class Scheduler(Generic[R]):
         max_prefill_tokens: int,
         admission: Admission,
         fits: Callable[[Sequence[R]], bool],
+        runs_in_chunks: Callable[[R], bool],
         *,
-        kept_tokens: Callable[[R], int] = _no_tokens,
-        max_chunk_tokens: int | None = None,
         fills_first: bool = False,
     ) -> None:
         self._slots = slots
         self._max_prefill_tokens = max_prefill_tokens
-        self._max_chunk_tokens = max_chunk_tokens or max_prefill_tokens
         self._admission = admission
         self._fits = fits
-        self._kept_tokens = kept_tokens
+        self._runs_in_chunks = runs_in_chunks
         self._fills_first = fills_first
         self._waiting = ClientQueues[int, R]()
         self._running: dict[int, int] = {}  # request number -> running rows
-        self._chunked: tuple[R, int] | None = None  # a request and its tokens that have run
+        self._chunked: R | None = None  # the request whose prompt runs in chunks
         self._owes_step = False
         self._since: float | None = None  # when the next request could first have been admitted
 
@@ -185,6 +177,11 @@ class Scheduler(Generic[R]):
         return bool(self._waiting or self._running or self._chunked)
 
     @property
+    def in_chunks(self) -> int | None:
+        """The number of the request whose prompt runs in chunks."""
+        return None if self._chunked is None else self._chunked.number
+
+    @property
     def running_rows(self) -> int:
         """The number of running rows, without those whose prompt still runs in chunks."""
         return sum(self._running.values())
@@ -198,8 +195,14 @@ class Scheduler(Generic[R]):
         """Forget a request, whether it waits or runs."""
         self._waiting.discard(number)
         self._running.pop(number, None)
-        if self._chunked is not None and self._chunked[0].number == number:
+        if self.in_chunks == number:
             self._chunked = None
+
+    def prompt_ran(self) -> None:
+        """Note that the prompt in chunks has run to its end: its request runs from now on."""
+        request, self._chunked = self._chunked, None
+        assert request is not None, "no prompt runs in chunks"
+        self._running[request.number] = request.num_rows
 
     def row_ended(self, number: int) -> None:
         """Free one row of a running request."""
@@ -214,7 +217,8 @@ class Scheduler(Generic[R]):
             return Decode()
         is_filling, self._owes_step = self._owes_step, False
         if self._chunked is not None:
-            return self._next_chunk(*self._chunked)
+            self._owes_step = True
+            return Chunk(self._chunked.number, is_first=False)
         group = self._group()
         if group and (is_filling or not self._holds(now)):
             return self._admit(group)
@@ -251,9 +255,6 @@ class Scheduler(Generic[R]):
                 break
         return group
 
-    def _runs_in_chunks(self, request: R) -> bool:
-        return request.prompt_length > self._max_chunk_tokens or self._kept_tokens(request) > 0
-
     def _holds(self, now: float) -> bool:
         """Return True if those that could be admitted wait for others, from the first time on."""
         waiting = sum(request.num_rows for request in self._waiting)
@@ -273,20 +274,11 @@ class Scheduler(Generic[R]):
         self._since = None
         for request in group:
             self._waiting.serve(request.number)
+        self._owes_step = True
         first = group[0]
         if self._runs_in_chunks(first):
-            return self._next_chunk(first, self._kept_tokens(first))
+            self._chunked = first
+            return Chunk(first.number, is_first=True)
         for request in group:
             self._running[request.number] = request.num_rows
-        self._owes_step = True
         return Prefill(tuple(request.number for request in group))
-
-    def _next_chunk(self, request: R, start: int) -> Chunk:
-        stop = min(start + self._max_chunk_tokens, request.prompt_length)
-        self._owes_step = True
-        if stop < request.prompt_length:
-            self._chunked = request, stop
-        else:
-            self._chunked = None
-            self._running[request.number] = request.num_rows
-        return Chunk(request.number, start, stop)

@@ -83,19 +83,14 @@ class SlotStitcher(ABC):
         """Return the same for one row whose prompt runs in chunks."""
         return self._cache.fits(_capacities([row]), self.memory.chunk_plan(row).nbytes)
 
-    def kept_tokens(self, row: PromptRow) -> int:
-        """Return how many of the prompt's first tokens the prefix cache holds.
-
-        If there are some, the prompt runs in chunks, and the first chunk begins behind them.
-        """
+    def keeps_prefix(self, row: PromptRow) -> bool:
+        """Return True if enough of the prompt is cached that it runs in chunks, from there on."""
         if self._prefixes is None or not row.runs_whole:
-            return 0
+            return False
         kept = len(self._prefixes.find(row.tokens, row.owner)) * BLOCK_TOKENS
         if kept < _MIN_KEPT_TOKENS:
-            return 0
-        if self.memory.alone(row, in_chunks=True) > self._cache.limit:
-            return 0  # it would never fit in chunks
-        return kept
+            return False
+        return self.memory.alone(row, in_chunks=True) <= self._cache.limit  # else it never fits
 
     def prefill(self, rows: Sequence[PromptRow]) -> StepLogits:
         """Reserve KV memory for rows that `fits` accepted and run their prompts in one call.
@@ -134,7 +129,8 @@ class SlotStitcher(ABC):
     def begin_chunks(self, row: PromptRow) -> int:
         """Reserve KV memory for a row that `fits_in_chunks` accepted; `chunk` runs its prompt.
 
-        Returns how many of the prompt's first tokens need not run.
+        Returns how many of the prompt's first tokens need not run; the room for the row may have
+        taken the place of some that were cached.
         """
         assert self._chunked is None, "one prompt at a time"
         self._reserve([row], self.memory.chunk_plan(row))
@@ -147,14 +143,15 @@ class SlotStitcher(ABC):
             chunked.done = len(blocks) * BLOCK_TOKENS
         return chunked.done
 
-    def chunk(self, stop: int) -> StepLogits | None:
-        """Run the begun prompt up to token ``stop``.
+    def chunk(self, most: int) -> StepLogits | None:
+        """Run up to ``most`` more tokens of the begun prompt.
 
         Returns the logits at the prompt's end, valid until the next call, and None before.
         """
         chunked = self._chunked
         assert chunked is not None, "begin_chunks first"
         row, cache = chunked.row, chunked.cache
+        stop = min(chunked.done + most, len(row.tokens))
         layers = range(self._num_layers)
         logits = self._engines.chunk(
             row.tokens[chunked.done : stop],

@@ -36,8 +36,17 @@ def scheduler(
     admission: str = "fcfs", tokens: int = TOKENS, *, fills_first: bool = False
 ) -> Scheduler[Job]:
     return Scheduler[Job](
-        SLOTS, tokens, parse_admission(admission), lambda jobs: True, fills_first=fills_first
+        SLOTS,
+        tokens,
+        parse_admission(admission),
+        lambda jobs: True,
+        is_long,
+        fills_first=fills_first,
     )
+
+
+def is_long(job: Job) -> bool:
+    return job.prompt_length > TOKENS
 
 
 def test_prompts_of_like_length_share_a_call_and_others_wait_for_the_next() -> None:
@@ -76,17 +85,14 @@ def test_a_long_prompt_runs_in_chunks_with_steps_between() -> None:
     engine = scheduler()
     engine.add(Job(0, 5))
     engine.add(Job(1, 70))
-    actions = [engine.next_action(0) for _ in range(7)]
-    assert actions == [
-        Prefill((0,)),
-        Decode(),
-        Chunk(1, 0, 32),
-        Decode(),
-        Chunk(1, 32, 64),
-        Decode(),
-        Chunk(1, 64, 70),
-    ]
-    assert engine.running_rows == 2
+    assert engine.next_action(0) == Prefill((0,))
+    for is_first in (True, False, False):
+        assert engine.next_action(0) == Decode()
+        assert engine.next_action(0) == Chunk(1, is_first)
+        assert engine.in_chunks == 1
+    assert engine.running_rows == 1
+    engine.prompt_ran()
+    assert (engine.running_rows, engine.in_chunks) == (2, None)
 
 
 def test_nobody_passes_one_who_waits_for_memory() -> None:
@@ -96,6 +102,7 @@ def test_nobody_passes_one_who_waits_for_memory() -> None:
         TOKENS,
         parse_admission("fcfs"),
         lambda jobs: all(fitting[job.number] for job in jobs),
+        is_long,
     )
     for number in fitting:
         engine.add(Job(number, 4))
@@ -204,10 +211,11 @@ class Model:
                 for number in numbers:
                     self.begin(jobs[number], steps)
                 self.prompt_ran()
-            case Chunk(number, start, stop):
-                assert self.done_of.get(number, 0) == start < stop <= start + TOKENS
-                self.done_of[number] = stop
-                if stop == jobs[number].prompt_length:
+            case Chunk(number, is_first):
+                assert is_first == (number not in self.done_of)
+                self.done_of[number] = self.done_of.get(number, 0) + TOKENS
+                if self.done_of[number] >= jobs[number].prompt_length:
+                    self.scheduler.prompt_ran()
                     self.begin(jobs[number], steps)
                 self.prompt_ran()
             case Decode():
@@ -257,7 +265,7 @@ def test_everyone_runs_once_within_slots_and_memory(
         used = sum(job.prompt_length for job in running.arrived if job.number in running.left)
         return used + sum(job.prompt_length for job in wanted) <= limit
 
-    running = Model(Scheduler[Job](SLOTS, TOKENS, parse_admission(admission), fits), limit)
+    running = Model(Scheduler[Job](SLOTS, TOKENS, parse_admission(admission), fits, is_long), limit)
     steps = [count for _, _, count, _ in jobs]
     led_since: dict[str, set[str]] = {}  # by client that waits: who has led calls since it does
     now, to_come = 0.0, list(enumerate(jobs))
@@ -273,7 +281,7 @@ def test_everyone_runs_once_within_slots_and_memory(
         action = running.scheduler.next_action(now)
         if isinstance(action, Prefill | Chunk) and first is not None:
             numbers = action.numbers if isinstance(action, Prefill) else (action.number,)
-            is_later_chunk = isinstance(action, Chunk) and action.start > 0
+            is_later_chunk = isinstance(action, Chunk) and not action.is_first
             assert numbers[0] == first.number or is_later_chunk
             if not is_later_chunk:
                 _take_turn(led_since, running, numbers)

@@ -71,10 +71,12 @@ bool RunningBatch::fits(const std::vector<Job>& jobs) const {
   rows.reserve(jobs.size());
   for (const Job& job : jobs) rows.push_back(&requests_.at(job.number)->prompt);
   const PromptRow& first = *rows.front();
-  const bool in_chunks =
-      static_cast<std::int64_t>(first.tokens.size()) > config_.max_prefill_tokens ||
-      stitcher_.kept_tokens(first) > 0;
-  return in_chunks ? stitcher_.fits_in_chunks(first) : stitcher_.fits(rows);
+  return runs_in_chunks(first) ? stitcher_.fits_in_chunks(first) : stitcher_.fits(rows);
+}
+
+bool RunningBatch::runs_in_chunks(const PromptRow& row) const {
+  const auto length = static_cast<std::int64_t>(row.tokens.size());
+  return length > config_.max_prefill_tokens || stitcher_.keeps_prefix(row);
 }
 
 }  // namespace skipdec::runtime

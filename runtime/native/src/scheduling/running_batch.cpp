@@ -55,9 +55,7 @@ RunningBatch::RunningBatch(const Manifest& manifest, const Engines& engines,
       scheduler_(
           config.max_batch_size, config.max_prefill_tokens, Admission::parse(config.admission),
           [this](const std::vector<Job>& jobs) { return fits(jobs); },
-          [this](const Job& job) {
-            return stitcher_.kept_tokens(requests_.at(job.number)->prompt);
-          }) {
+          [this](const Job& job) { return runs_in_chunks(requests_.at(job.number)->prompt); }) {
   rows_.reserve(static_cast<std::size_t>(config.max_batch_size));
   steps_.reserve(static_cast<std::size_t>(config.max_batch_size));
   publish();
@@ -113,13 +111,12 @@ void RunningBatch::run(const Prefill& action) {
 void RunningBatch::run(const Chunk& action) {
   const double start = seconds_now();
   Running* const running = requests_.at(action.number).get();
-  if (in_chunks_ != action.number) {
-    in_chunks_ = action.number;
-    counters_.prefix_tokens += stitcher_.begin_chunks(running->prompt);
-  }
-  const Logits logits = stitcher_.chunk(action.stop);
+  if (action.is_first) counters_.prefix_tokens += stitcher_.begin_chunks(running->prompt);
+  const Logits logits = stitcher_.chunk(config_.max_prefill_tokens);
   counters_.prefill_seconds += seconds_now() - start;
-  if (logits.rows() > 0) begin({running}, logits);
+  if (logits.rows() == 0) return;
+  scheduler_.prompt_ran();
+  begin({running}, logits);
 }
 
 // Samples the first token of each row.
@@ -265,10 +262,7 @@ void RunningBatch::fail_all(const std::string& reason, const Action& action) {
     numbers.insert(prefill->numbers.begin(), prefill->numbers.end());
   }
   // A prompt that is partly run: `reset` frees its chunks.
-  if (in_chunks_) {
-    const auto found = requests_.find(*in_chunks_);
-    if (found != requests_.end() && !found->second->has_ended()) numbers.insert(*in_chunks_);
-  }
+  if (const auto number = scheduler_.in_chunks()) numbers.insert(*number);
   for (const std::int64_t number : numbers) {
     Running& running = *requests_.at(number);
     for (std::size_t output = 0; output < running.sequences.size(); ++output) {

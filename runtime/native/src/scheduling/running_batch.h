@@ -99,6 +99,7 @@ class RunningBatch {
   };
   PromptRow prompt_row(const Request& request, SlotCache::Row first) const;
   bool fits(const std::vector<Job>& jobs) const;
+  bool runs_in_chunks(const PromptRow& row) const;
   void run(const Prefill& action);
   void run(const Chunk& action);
   void run(const Decode& action);
@@ -125,7 +126,6 @@ class RunningBatch {
   std::vector<StepRow> steps_;    // in the same order
   std::vector<Delta> deltas_;     // made by the last call
   SlotCache::Row next_row_ = 0;
-  std::optional<std::int64_t> in_chunks_;  // the request whose prompt last ran in chunks
   int failures_in_a_row_ = 0;
   EngineStats counters_{};  // used by the batch's thread only
   mutable std::mutex mutex_;

@@ -16,12 +16,12 @@ using constants::kCheapPadding;
 }  // namespace
 
 Scheduler::Scheduler(std::int64_t slots, std::int64_t max_prefill_tokens,
-                     const Admission& admission, Fits fits, KeptTokens kept_tokens)
+                     const Admission& admission, Fits fits, RunsInChunks runs_in_chunks)
     : slots_(slots),
       max_prefill_tokens_(max_prefill_tokens),
       admission_(admission),
       fits_(std::move(fits)),
-      kept_tokens_(std::move(kept_tokens)) {}
+      runs_in_chunks_(std::move(runs_in_chunks)) {}
 
 std::int64_t Scheduler::running_rows() const {
   return std::accumulate(running_.begin(), running_.end(), std::int64_t{0},
@@ -31,7 +31,12 @@ std::int64_t Scheduler::running_rows() const {
 void Scheduler::cancel(std::int64_t number) {
   waiting_.discard(number);
   running_.erase(number);
-  if (chunked_ && chunked_->first.number == number) chunked_.reset();
+  if (in_chunks() == number) chunked_.reset();
+}
+
+void Scheduler::prompt_ran() {
+  running_[chunked_->number] = chunked_->rows;
+  chunked_.reset();
 }
 
 void Scheduler::row_ended(std::int64_t number) {
@@ -46,8 +51,8 @@ Action Scheduler::next_action(double now) {
   }
   owes_step_ = false;
   if (chunked_) {
-    const auto [job, done] = *chunked_;
-    return next_chunk(job, done);
+    owes_step_ = true;
+    return Chunk{chunked_->number, false};
   }
   const std::vector<Job> next = group();
   if (!next.empty() && !holds(now)) return let_in(next);
@@ -71,7 +76,7 @@ std::vector<Job> Scheduler::group() const {
         high <= std::max(2 * low, low + kCheapPadding) && high * calls <= max_prefill_tokens_;
     if (!found.empty() && !is_alike) return true;
     if (job.rows > free_slots) return false;  // later requests must not overtake it
-    const bool runs_alone = runs_in_chunks(job);
+    const bool runs_alone = runs_in_chunks_(job);
     if (!found.empty() && runs_alone) return true;
     found.push_back(job);
     if (!fits_(found)) {
@@ -86,10 +91,6 @@ std::vector<Job> Scheduler::group() const {
   return found;
 }
 
-bool Scheduler::runs_in_chunks(const Job& job) const {
-  return job.prompt_length > max_prefill_tokens_ || kept_tokens_(job) > 0;
-}
-
 bool Scheduler::holds(double now) {
   since_ = since_.value_or(now);
   std::int64_t waiting = 0;
@@ -102,28 +103,19 @@ bool Scheduler::holds(double now) {
 
 Action Scheduler::let_in(const std::vector<Job>& group) {
   since_.reset();
+  owes_step_ = true;
   for (const Job& job : group) waiting_.serve(job.number);
   const Job& first = group.front();
-  if (runs_in_chunks(first)) return next_chunk(first, kept_tokens_(first));
+  if (runs_in_chunks_(first)) {
+    chunked_ = first;
+    return Chunk{first.number, true};
+  }
   Prefill prefill;
   for (const Job& job : group) {
     running_[job.number] = job.rows;
     prefill.numbers.push_back(job.number);
   }
-  owes_step_ = true;
   return prefill;
-}
-
-Chunk Scheduler::next_chunk(const Job& job, std::int64_t start) {
-  const std::int64_t stop = std::min(start + max_prefill_tokens_, job.prompt_length);
-  owes_step_ = true;
-  if (stop < job.prompt_length) {
-    chunked_.emplace(job, stop);
-  } else {
-    chunked_.reset();
-    running_[job.number] = job.rows;
-  }
-  return {job.number, start, stop};
 }
 
 }  // namespace skipdec::runtime

@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -26,9 +25,10 @@ struct Job {
 struct Prefill {
   std::vector<std::int64_t> numbers;
 };
-// Run tokens ``start`` ... ``stop`` - 1 of a long prompt; at its end the request runs.
+// Run the next tokens of a prompt; the caller tells `prompt_ran` when they were the last.
 struct Chunk {
-  std::int64_t number = 0, start = 0, stop = 0;
+  std::int64_t number = 0;
+  bool is_first = false;
 };
 // Run a step of all running rows.
 struct Decode {};
@@ -40,23 +40,26 @@ using Action = std::variant<Prefill, Chunk, Decode, Wait>;
 //
 // Clients take turns, one request each (`ClientQueues`); requests of one client are served first
 // come, first served. Prompts of similar length (the shortest at least half the longest) share a
-// call of at most ``max_prefill_tokens``, padding included. Longer ones run alone, in chunks of
-// that many. After a call for prompts comes a step, so that the gap between two tokens of a text is
-// at most one such call and one step. The next call for prompts has the request whose turn it is,
-// which none passes while it waits for rows or memory, so nobody starves.
+// call of at most ``max_prefill_tokens``, padding included. After a call for prompts comes a step,
+// so that the gap between two tokens of a text is at most one such call and one step. The next call
+// for prompts has the request whose turn it is, which none passes while it waits for rows or
+// memory, so nobody starves.
 class Scheduler {
  public:
   // Returns true if the KV memory holds these jobs together.
   using Fits = std::function<bool(const std::vector<Job>&)>;
-  // Returns how many of a prompt's first tokens need not run; if there are some, the prompt runs
-  // alone, in chunks from there on.
-  using KeptTokens = std::function<std::int64_t(const Job&)>;
+  // Returns true if the job's prompt runs alone, in chunks.
+  using RunsInChunks = std::function<bool(const Job&)>;
 
   Scheduler(std::int64_t slots, std::int64_t max_prefill_tokens, const Admission& admission,
-            Fits fits, KeptTokens kept_tokens);
+            Fits fits, RunsInChunks runs_in_chunks);
 
   std::int64_t waiting() const { return waiting_.size(); }
   bool is_busy() const { return !waiting_.empty() || !running_.empty() || chunked_.has_value(); }
+  // The request whose prompt runs in chunks.
+  std::optional<std::int64_t> in_chunks() const {
+    return chunked_ ? std::optional(chunked_->number) : std::nullopt;
+  }
   // Rows of a prompt in progress do not count yet.
   std::int64_t running_rows() const;
 
@@ -67,6 +70,8 @@ class Scheduler {
   }
   // Forgets a request, waiting or running.
   void cancel(std::int64_t number);
+  // Notes that the prompt in chunks has run to its end: its request runs from now on.
+  void prompt_ran();
   // Notes that one row of a running request has ended.
   void row_ended(std::int64_t number);
   // Returns the action for ``now``; the caller runs it before it asks again.
@@ -75,19 +80,17 @@ class Scheduler {
  private:
   std::int64_t free() const { return slots_ - running_rows(); }
   std::vector<Job> group() const;
-  bool runs_in_chunks(const Job& job) const;
   // Returns true if those that could be admitted wait for others, from the first time on.
   bool holds(double now);
   Action let_in(const std::vector<Job>& group);
-  Chunk next_chunk(const Job& job, std::int64_t start);
 
   std::int64_t slots_, max_prefill_tokens_;
   Admission admission_;
   Fits fits_;
-  KeptTokens kept_tokens_;
+  RunsInChunks runs_in_chunks_;
   ClientQueues<Job> waiting_;
-  std::map<std::int64_t, std::int64_t> running_;         // number -> running rows
-  std::optional<std::pair<Job, std::int64_t>> chunked_;  // with the tokens that have run
+  std::map<std::int64_t, std::int64_t> running_;  // number -> running rows
+  std::optional<Job> chunked_;                    // whose prompt runs in chunks
   bool owes_step_ = false;
   std::optional<double> since_;  // when the first waiting job could have been admitted
 };

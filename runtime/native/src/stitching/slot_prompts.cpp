@@ -56,12 +56,10 @@ std::int64_t SlotStitcher::bytes_alone(const PromptRow& row, bool in_chunks) con
          (in_chunks ? chunk_bytes(row) : scratch_bytes({&row}));
 }
 
-std::int64_t SlotStitcher::kept_tokens(const PromptRow& row) const {
-  if (!prefixes_ || !row.runs_whole()) return 0;
-  const std::int64_t kept = prefixes_->kept_tokens(row.tokens, row.owner);
-  if (kept < kMinKeptTokens) return 0;
-  // It may never fit in chunks.
-  return bytes_alone(row, true) > cache_.limits().kv_bytes ? 0 : kept;
+bool SlotStitcher::keeps_prefix(const PromptRow& row) const {
+  if (!prefixes_ || !row.runs_whole()) return false;
+  if (prefixes_->kept_tokens(row.tokens, row.owner) < kMinKeptTokens) return false;
+  return bytes_alone(row, true) <= cache_.limits().kv_bytes;  // else it never fits
 }
 
 // Returns the positions of the pair shared by the layers that not all rows keep; 0 without one.
@@ -148,9 +146,11 @@ std::int64_t SlotStitcher::begin_chunks(const PromptRow& row) {
   return chunked_->done;
 }
 
-Logits SlotStitcher::chunk(std::int64_t stop) {
+Logits SlotStitcher::chunk(std::int64_t most) {
   Chunked& chunked = *chunked_;
   const PromptRow& row = *chunked.row;
+  const auto length = static_cast<std::int64_t>(row.tokens.size());
+  const std::int64_t stop = std::min(chunked.done + most, length);
   const auto cache_of = [&](std::int64_t layer) {
     return chunked.caches[static_cast<std::size_t>(layer)]->view(0, 1);
   };
@@ -158,7 +158,7 @@ Logits SlotStitcher::chunk(std::int64_t stop) {
   const auto active = [&](std::int64_t layer) {
     return std::vector<std::int64_t>{row.active_length(layer)};
   };
-  const bool is_last = stop == static_cast<std::int64_t>(row.tokens.size());
+  const bool is_last = stop == length;
   Logits logits = prompts_.chunk(tokens, chunked.done, active, cache_of, is_last);
   chunked.done = stop;
   if (!is_last) return logits;

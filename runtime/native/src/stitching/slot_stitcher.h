@@ -53,19 +53,19 @@ class SlotStitcher {
   // Returns the bytes that the row and its copies need if nothing else runs. Any thread may call
   // it.
   std::int64_t bytes_alone(const PromptRow& row, bool in_chunks) const;
-  // The number of the prompt's first tokens that the prefix cache holds. If there are some, the
-  // prompt runs in chunks, and the first chunk begins behind them.
-  std::int64_t kept_tokens(const PromptRow& row) const;
+  // Returns true if enough of the prompt is cached that it runs in chunks, from there on.
+  bool keeps_prefix(const PromptRow& row) const;
 
   // Reserves KV memory for rows that `fits` accepted and runs their prompts in one call. Returns
   // logits [rows, V] of each prompt's last token.
   Logits prefill(const std::vector<const PromptRow*>& rows);
   // Reserves KV memory for a row that `fits_in_chunks` accepted and that outlives its prompt, which
-  // `chunk` runs. Returns how many of the prompt's first tokens need not run.
+  // `chunk` runs. Returns how many of the prompt's first tokens need not run; the room for the row
+  // may have taken the place of some that were cached.
   std::int64_t begin_chunks(const PromptRow& row);
-  // Runs the begun prompt up to token ``stop``. Returns logits [1, V] if that is its end, else
+  // Runs up to ``most`` more tokens of the begun prompt. Returns logits [1, V] at its end, else
   // [0, V].
-  Logits chunk(std::int64_t stop);
+  Logits chunk(std::int64_t most);
   // Runs one pass of all rows that run, each over the tokens that it feeds: a layer runs on exactly
   // the tokens whose plan names it, and a token attends to all before it. Returns the logits [V] of
   // every token, row after row in the given order, valid until the next call. With several tokens

@@ -131,6 +131,29 @@ TEST_F(RunningBatchTest, AFailedStepEndsAPromptThatIsPartlyRun) {
   EXPECT_EQ(batch_->stats().reserved_bytes, 0);
 }
 
+TEST_F(RunningBatchTest, APromptWhoseKeptBeginningGaveWayToItRunsInChunksFromItsStart) {
+  const Request asked = request(TokenSpan(64, 7), 4);
+  const auto holds = [&](std::int64_t kv_memory) {
+    make(1, kv_memory, 16);
+    try {
+      batch_->require_possible(asked);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  std::int64_t kv_memory = 64;
+  while (!holds(kv_memory)) kv_memory += 64;
+  batch_->add(0, request(TokenSpan(40, 7), 4), 0);
+  run();
+  ASSERT_GT(batch_->stats().prefix_bytes, 0);
+  batch_->add(1, asked, 0);
+  int calls = 0;
+  for (; batch_->stats().running == 0; ++calls) batch_->step(0);
+  EXPECT_EQ(batch_->stats().prefix_tokens, 0);
+  EXPECT_EQ(calls, 4);
+}
+
 TEST_F(RunningBatchTest, WhatCanNeverRunIsRefused) {
   make(2, kShortMemory / 2);
   EXPECT_THROW(batch_->require_possible(request({1}, 2, "full", 3)), Error);

@@ -12,11 +12,12 @@ class SchedulerTest : public ::testing::Test {
  protected:
   Scheduler make(std::int64_t slots, std::int64_t max_prefill_tokens,
                  const char* admission = "fcfs") {
-    return {slots, max_prefill_tokens, Admission::parse(admission),
-            [this](const std::vector<Job>& jobs) {
-              return static_cast<std::int64_t>(jobs.size()) <= room_;
-            },
-            [](const Job&) { return 0; }};
+    return {
+        slots, max_prefill_tokens, Admission::parse(admission),
+        [this](const std::vector<Job>& jobs) {
+          return static_cast<std::int64_t>(jobs.size()) <= room_;
+        },
+        [max_prefill_tokens](const Job& job) { return job.prompt_length > max_prefill_tokens; }};
   }
 
   static std::vector<std::int64_t> prefilled(const Action& action) {
@@ -43,12 +44,15 @@ TEST_F(SchedulerTest, ALongPromptRunsInChunksWithStepsBetween) {
   scheduler.add({0, 4});
   scheduler.next_action(0);
   scheduler.add({1, 40});
-  std::vector<std::int64_t> stops;
-  for (int call = 0; call < 6; ++call) {
-    const Action action = scheduler.next_action(0);
-    if (const auto* chunk = std::get_if<Chunk>(&action)) stops.push_back(chunk->stop);
+  for (const bool is_first : {true, false, false}) {
+    EXPECT_TRUE(std::holds_alternative<Decode>(scheduler.next_action(0)));
+    EXPECT_EQ(std::get<Chunk>(scheduler.next_action(0)).is_first, is_first);
+    EXPECT_EQ(scheduler.in_chunks(), 1);
   }
-  EXPECT_EQ(stops, (Numbers{16, 32, 40}));
+  EXPECT_EQ(scheduler.running_rows(), 1);
+  scheduler.prompt_ran();
+  EXPECT_EQ(scheduler.running_rows(), 2);
+  EXPECT_EQ(scheduler.in_chunks(), std::nullopt);
 }
 
 TEST_F(SchedulerTest, NobodyPassesTheFirstThatDoesNotFit) {
