@@ -27,11 +27,11 @@ Capacities = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KVPlan:
-    """Capacities of one batch's caches, in positions.
+    """Capacities of the caches of prompts that run, in positions.
 
     ``capacities[l]`` is 0 for a layer that runs in the prompt only; one scratch pair of
     ``scratch_rows`` x ``scratch_capacity`` serves such layers. ``bucket`` is the static capacity
-    of all engines that run the batch, where they have one.
+    of all engines that run the prompts, where they have one.
     """
 
     layout: KVLayout
@@ -56,44 +56,6 @@ class KVPlan:
         if self.scratch_capacity:
             sizes.append((self.scratch_rows, self.scratch_capacity))
         return 2 * sum(pooled_size(self.layout.nbytes(*size)) for size in sizes)
-
-
-def plan_kv_cache(
-    layout: KVLayout,
-    schedule: ExitSchedule,
-    prompt_lengths: Sequence[int],
-    max_tokens: Sequence[int],
-    *,
-    scratch_rows: int,
-) -> KVPlan:
-    """Plan the caches of a batch whose row r holds prompt_lengths[r] + up to max_tokens[r] tokens.
-
-    ``scratch_rows``: the most rows of one prefill call.
-    """
-    capacities = []
-    for layer in range(schedule.num_layers):
-        last = schedule.last_index(layer)
-        fed = [max(0, tokens - 1) for tokens in max_tokens]  # the last token is never fed back
-        if last is not None:
-            fed = [min(steps, last + 1) for steps in fed]
-        needed = max(length + steps for length, steps in zip(prompt_lengths, fed, strict=True))
-        capacities.append(needed if any(fed) else 0)
-    longest_prompt = max(prompt_lengths)
-    longest_prefix = max(  # of a prompt's tokens in a layer without a cache of its own
-        (
-            schedule.prompt_prefix(layer, longest_prompt)
-            for layer, capacity in enumerate(capacities)
-            if not capacity
-        ),
-        default=0,
-    )
-    return KVPlan(
-        layout=layout,
-        rows=len(prompt_lengths),
-        capacities=tuple(capacities),
-        scratch_rows=scratch_rows if longest_prefix else 0,
-        scratch_capacity=longest_prefix,
-    )
 
 
 @dataclass(frozen=True)
@@ -172,10 +134,11 @@ class SlotMemory:
 
         A draft layer holds entries of all of these tokens but the last, and none of the prompt.
         """
-        plan = plan_kv_cache(self.layout, schedule, [len(tokens)], [max_tokens], scratch_rows=1)
-        capacities = plan.capacities
+        num_fed = max(0, max_tokens - 1)  # the last token is never fed back
+        lengths = schedule.active_lengths(len(tokens), num_fed)
+        capacities = tuple(length if length > len(tokens) else 0 for length in lengths)
         if self.has_draft_layer:
-            capacities += (max(0, max_tokens - 1),)
+            capacities += (num_fed,)
         return PromptRow(rows[0], tokens, schedule, capacities, tuple(rows[1:]), owner)
 
     def alone(self, row: PromptRow, *, in_chunks: bool) -> int:

@@ -12,8 +12,9 @@ from ...engines.errors import UsageError
 from ...engines.kernels.library import kernels_in_use
 from ...engines.manifest import EngineSpec, Manifest, TensorRole
 from ..drafting.resolver import DraftResolver
-from ..kv.buffers import KVLayout
-from ..kv.plans import plan_kv_cache
+from ..kv.buffers import KVLayout, pair_bytes
+from ..kv.limits import Limits
+from ..kv.plans import SlotMemory
 from ..schedule import ExitSchedule
 from ..schedule.bundle import bundle_schedule
 from ..schedule.presets import fitting_presets
@@ -175,17 +176,22 @@ def describe_memory(
         "kv_cache": [
             {
                 "schedule": format_schedule(schedule),
-                "bytes": plan_kv_cache(
-                    layout,
-                    schedule,
-                    workload.prompt_lengths,
-                    [workload.num_tokens] * workload.batch_size,
-                    scratch_rows=workload.batch_size,
-                ).nbytes,
+                "bytes": _cache_bytes(layout, schedule, workload),
             }
             for schedule in schedules
         ],
     }
+
+
+def _cache_bytes(layout: KVLayout, schedule: ExitSchedule, workload: Workload) -> int:
+    """Return the bytes that the caches of a whole batch take while its prompts run."""
+    rows, positions = workload.batch_size, workload.prompt_length + workload.num_tokens
+    limits = Limits(rows, positions, kv_bytes=0)
+    memory = SlotMemory(limits, layout, schedule.num_layers, exact=True)
+    prompt = (0,) * workload.prompt_length
+    row = memory.prompt_row(prompt, schedule, workload.num_tokens, range(1))
+    slots = sum(pair_bytes(layout, (rows, capacity)) for capacity in row.capacities)
+    return slots + memory.scratch_plan([row] * rows).nbytes
 
 
 def describe_schedules(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,8 @@ from skipdec.engines.manifest import DType
 from skipdec.engines.memory import HostMemory
 from skipdec.runtime.kv.buffers import BufferPool, CachePair, KVLayout, pooled_size
 from skipdec.runtime.kv.cache import KVCache
-from skipdec.runtime.kv.plans import KVPlan, plan_kv_cache
+from skipdec.runtime.kv.limits import Limits
+from skipdec.runtime.kv.plans import KVPlan, PromptRow, SlotMemory
 from skipdec.runtime.schedule import ExitSchedule
 
 OF_EACH_TYPE = [  # heads of 64: elements that one has, bytes of two
@@ -20,6 +23,7 @@ OF_EACH_TYPE = [  # heads of 64: elements that one has, bytes of two
     ("int8", 68, 136),
 ]
 LAYOUT = KVLayout(num_heads=2, width=4, dtype="float32")
+MEMORY = SlotMemory(Limits(4, 400, kv_bytes=0), LAYOUT, num_layers=6, exact=True)
 
 
 def worked_example() -> ExitSchedule:
@@ -27,32 +31,32 @@ def worked_example() -> ExitSchedule:
     return ExitSchedule(num_layers=6, max_exit_layer=4, min_exit_layer=2, horizon=4)
 
 
+def prompt_row(schedule: ExitSchedule, length: int, max_tokens: int) -> PromptRow:
+    return MEMORY.prompt_row((5,) * length, schedule, max_tokens, range(1))
+
+
 def test_capacity_of_a_layer_ends_where_the_schedule_retires_it() -> None:
-    plan = plan_kv_cache(LAYOUT, worked_example(), [10], [8], scratch_rows=1)
-    assert plan.capacities == (17, 0, 0, 11, 13, 17)
-    assert (plan.scratch_rows, plan.scratch_capacity) == (1, 10)
-
-
-def test_capacity_covers_the_longest_row_not_the_longest_prompt() -> None:
-    plan = plan_kv_cache(LAYOUT, worked_example(), [10, 4], [1, 20], scratch_rows=2)
-    assert plan.capacities == (23, 0, 0, 10, 10, 23)
+    row = prompt_row(worked_example(), 10, 8)
+    assert row.capacities == (17, 0, 0, 11, 13, 17)
+    plan = MEMORY.scratch_plan([row, prompt_row(worked_example(), 4, 20)])
+    assert (plan.scratch_rows, plan.scratch_capacity) == (2, 10)
 
 
 def test_one_token_needs_no_cache_but_the_scratch_pair() -> None:
-    plan = plan_kv_cache(LAYOUT, ExitSchedule.full(6), [10], [1], scratch_rows=1)
-    assert plan.capacities == (0,) * 6
-    assert plan.nbytes == 2 * pooled_size(LAYOUT.nbytes(1, 10))
+    row = prompt_row(ExitSchedule.full(6), 10, 1)
+    assert row.capacities == (0,) * 6
+    assert MEMORY.alone(row, in_chunks=False) == 2 * pooled_size(LAYOUT.nbytes(1, 10))
 
 
 def test_full_depth_has_no_scratch() -> None:
-    plan = plan_kv_cache(LAYOUT, ExitSchedule.full(6), [10], [8], scratch_rows=1)
-    assert plan.scratch_capacity == 0
-    assert plan.capacities == (17,) * 6
+    row = prompt_row(ExitSchedule.full(6), 10, 8)
+    assert row.capacities == (17,) * 6
+    assert MEMORY.scratch_plan([row]).scratch_capacity == 0
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_planned_bytes_match_the_pools_allocation(rows: int) -> None:
-    plan = plan_kv_cache(LAYOUT, worked_example(), [300] * rows, [80] * rows, scratch_rows=rows)
+@pytest.mark.parametrize("plan_of", [MEMORY.chunk_plan, lambda row: MEMORY.scratch_plan([row])])
+def test_planned_bytes_match_the_pools_allocation(plan_of: Callable[[PromptRow], KVPlan]) -> None:
+    plan = plan_of(prompt_row(worked_example(), 300, 80))
     pool = BufferPool(HostMemory())
     with KVCache(pool, plan):
         assert pool.in_use_bytes == plan.nbytes

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.kv.buffers import KVLayout
-from skipdec.runtime.kv.plans import plan_kv_cache
+from skipdec.runtime.kv.limits import Limits
+from skipdec.runtime.kv.plans import SlotMemory
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.schedule.text import format_schedule, parse_schedule
@@ -122,11 +123,10 @@ def test_positions_outside_the_prompt_are_refused(index: int) -> None:
 
 def test_layers_skipped_by_last_prompt_token_cache_only_their_prefix() -> None:
     layout = KVLayout(num_heads=2, width=8, dtype="float32")
+    memory = SlotMemory(Limits(2, 20, kv_bytes=0), layout, num_layers=6, exact=True)
     schedule = parse_schedule("linear:max=4,min=2,horizon=4,prompt=decay", num_layers=6)
-    plan = plan_kv_cache(layout, schedule, [10, 6], [8, 8], scratch_rows=2)
-    assert plan.capacities == (17, 0, 0, 11, 13, 17)
-    assert plan.scratch_capacity == 7
-    full = plan_kv_cache(layout, parse_schedule("full", num_layers=6), [10], [8], scratch_rows=1)
-    assert (full.scratch_rows, full.scratch_capacity) == (0, 0)
-    first_only = plan_kv_cache(layout, schedule, [10], [1], scratch_rows=1)
-    assert first_only.scratch_capacity == 10
+    row = memory.prompt_row((5,) * 10, schedule, 8, range(1))
+    assert row.capacities == (17, 0, 0, 11, 13, 17)
+    assert memory.scratch_plan([row]).scratch_capacity == 7
+    first_only = memory.prompt_row((5,) * 10, schedule, 1, range(1))
+    assert memory.scratch_plan([first_only]).scratch_capacity == 10
