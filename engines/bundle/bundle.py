@@ -162,24 +162,6 @@ class EngineBundle:
         if found:
             raise BundleError(str(self.path), *found, f"the bundle is damaged; {EXPORT_AGAIN}")
 
-    def check(self, *, full: bool) -> list[str]:
-        """Return one text per file that differs from the manifest, starting with its name.
-
-        ``full`` also hashes the weights. An empty list means that the directory is unchanged since
-        it was opened, except perhaps for a new schedule or draft.
-        """
-        problems = []
-        try:
-            if read_manifest(HeldDirectory(self.path)).digest != self.manifest.digest:
-                problems.append(f"{MANIFEST_NAME}: is not the one that was opened")
-        except BundleError as error:
-            problems += [f"{MANIFEST_NAME}: {problem}" for problem in error.problems]
-        try:
-            read_schedule(HeldDirectory(self.path))
-        except BundleError as error:
-            problems += [f"{SCHEDULE_NAME}: {problem}" for problem in error.problems]
-        return problems + self._problems(self.manifest.files, full)
-
     def check_same(self, other: EngineBundle) -> None:
         """Raise BundleError unless ``other``, opened later at the same path, is this bundle."""
         if other.manifest.digest != self.manifest.digest:
@@ -219,25 +201,18 @@ class EngineBundle:
             raise BundleError(str(self.path), f"lists no file {relative!r} in {MANIFEST_NAME}")
         return relative
 
-    def save(self, directory: str | Path, *, force: bool = False) -> Self:
+    def save(self, directory: str | Path) -> Self:
         """Copy the bundle with schedule, draft and card to ``directory`` atomically; open the copy.
 
-        Raises BundleError if the bundle is damaged, and UsageError if ``directory`` can't take a
-        bundle; ``force`` replaces an existing one.
+        Raises BundleError if the bundle is damaged or was replaced, and UsageError if ``directory``
+        can't take a bundle.
         """
-        self._require_whole()
-        place = bundle_place(as_path(directory))
-        if place.target == self.path:
-            raise UsageError(str(self.path), "can't be copied to itself; choose another directory")
-        with place.replaced(force=force) as partial:
+        self.check_same(type(self).open(self.path, verify="full"))
+        with bundle_place(as_path(directory)).replaced(force=False) as partial:
             for name in self._names():
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(self.path / name, partial / name)
         return type(self).open(directory)
-
-    def _require_whole(self) -> None:
-        if problems := self.check(full=True):
-            raise BundleError(str(self.path), *problems, f"the bundle is damaged; {EXPORT_AGAIN}")
 
     def _names(self) -> list[str]:
         """Return the bundle's files: those listed, manifest, schedule, and the card, if any."""

@@ -30,7 +30,7 @@ def flip(path: Path, fraction: float) -> None:
 def test_the_list_of_files_is_complete(bundle: EngineBundle) -> None:
     present = [p.relative_to(bundle.path).as_posix() for p in bundle.path.rglob("*") if p.is_file()]
     assert sorted(present) == sorted(FILES)
-    assert EngineBundle.open(bundle.path, verify="full").check(full=True) == []
+    EngineBundle.open(bundle.path, verify="full")
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 0.5, 0.8, 1.0])
@@ -39,7 +39,6 @@ def test_one_flipped_bit_is_found_and_named(
     bundle: EngineBundle, file: str, fraction: float
 ) -> None:
     flip(bundle.path / file, fraction)
-    assert [problem for problem in bundle.check(full=True) if problem.startswith(file)]
     with pytest.raises(BundleError, match=file):
         EngineBundle.open(bundle.path, verify="full")
     if file.endswith(".weights"):
@@ -136,7 +135,6 @@ def test_a_new_schedule_is_a_new_file_and_changes_nothing_else(bundle: EngineBun
     reopened = EngineBundle.open(bundle.path, verify="full")
     assert reopened.schedule_document == {"horizon": 5}
     assert reopened.manifest == bundle.manifest
-    assert bundle.check(full=True) == []
     assert mapped.read() == before
     mapped.close()
     assert sorted(p.name for p in bundle.path.iterdir()) == [

@@ -35,6 +35,3 @@ def test_a_copy_is_saved_in_one_step(bundle: EngineBundle, tmp_path: Path) -> No
     assert not (saved.path / "notes.txt").exists()
     with pytest.raises(UsageError, match="pass --force"):
         bundle.save(tmp_path / "copy")
-    bundle.save(tmp_path / "copy", force=True)
-    with pytest.raises(UsageError, match="can't be copied to itself"):
-        bundle.save(bundle.path, force=True)

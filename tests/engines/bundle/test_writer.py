@@ -140,7 +140,7 @@ def test_a_bundle_is_replaced_only_with_force(tmp_path: Path, make_bundle: MakeB
 
 def test_an_empty_directory_is_a_free_name(tmp_path: Path, make_bundle: MakeBundle) -> None:
     (tmp_path / "bundle").mkdir()
-    assert make_bundle(tmp_path / "bundle").check(full=True) == []
+    assert make_bundle(tmp_path / "bundle").path == tmp_path / "bundle"
 
 
 def test_an_open_file_of_the_replaced_bundle_stays_readable(
