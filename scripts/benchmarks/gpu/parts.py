@@ -104,11 +104,6 @@ def _compiled(config: CheckConfig) -> list[str]:
     return _program("compiled_baseline.py", config.model, "float16", config.torch_device, *numbers)
 
 
-def _step_cost(config: CheckConfig) -> list[str]:
-    where = (str(config.bundle), config.device)
-    return _program("step_cost.py", *where, *config.sizes, config.batch_sizes, *config.schedules)
-
-
 def _running_batch(config: CheckConfig) -> list[str]:
     rows = config.batch_sizes.rpartition(",")[2]
     where = (str(config.bundle), config.device, rows)
@@ -140,12 +135,6 @@ PARTS = (
         proves="the same of transformers' model with a static cache and torch.compile",
         seconds=70,
         command=_compiled,
-    ),
-    Part(
-        name="step-cost",
-        proves="what a step costs beside its engines",
-        seconds=30,
-        command=_step_cost,
     ),
     Part(
         name="running-batch",
