@@ -142,19 +142,19 @@ def test_a_prompt_whose_kept_beginning_gave_way_to_it_runs_in_chunks_from_its_st
     exported: Callable[..., Path],
 ) -> None:
     bundle = exported("pre_norm", quantize="int8", kernels="auto")
-    prompt = SYSTEM + SYSTEM[:20]
-    with Generator.open(bundle, threads=1, max_batch_size=1) as generator:
+    prompt, two = SYSTEM + SYSTEM[:20], SamplingParams(n=2, max_tokens=6)
+    with Generator.open(bundle, threads=1, max_batch_size=2) as generator:
         schedule = generator.resolve_schedule("full", max_tokens=6)
         with generator.running_batch() as engine:
-            row = engine.memory.prompt_row(tuple(prompt), schedule, 6, range(1))
+            row = engine.memory.prompt_row(tuple(prompt), schedule, 6, range(2))
             needed = engine.memory.alone(row, in_chunks=True)
     with (
-        Generator.open(bundle, threads=1, max_batch_size=1, kv_memory=needed) as generator,
+        Generator.open(bundle, threads=1, max_batch_size=2, kv_memory=needed) as generator,
         generator.running_batch(max_prefill_tokens=16) as engine,
     ):
         run(engine, [SYSTEM])
         assert engine.stats().prefix_bytes
-        engine.add(prompt, PARAMS, schedule="full")
+        engine.add(prompt, two, schedule="full")
         calls = 0
         while not engine.stats().running:
             engine.step()
