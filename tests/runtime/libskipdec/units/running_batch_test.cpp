@@ -132,9 +132,9 @@ TEST_F(RunningBatchTest, AFailedStepEndsAPromptThatIsPartlyRun) {
 }
 
 TEST_F(RunningBatchTest, APromptWhoseKeptBeginningGaveWayToItRunsInChunksFromItsStart) {
-  const Request asked = request(TokenSpan(64, 7), 4);
+  const Request asked = request(TokenSpan(56, 7), 4, "full", 16);
   const auto holds = [&](std::int64_t kv_memory) {
-    make(1, kv_memory, 16);
+    make(16, kv_memory, 16);
     try {
       batch_->require_possible(asked);
       return true;
@@ -142,8 +142,8 @@ TEST_F(RunningBatchTest, APromptWhoseKeptBeginningGaveWayToItRunsInChunksFromIts
       return false;
     }
   };
-  std::int64_t kv_memory = 64;
-  while (!holds(kv_memory)) kv_memory += 64;
+  std::int64_t kv_memory = 4096;
+  while (!holds(kv_memory)) ASSERT_LT(kv_memory += 4096, 1 << 22);
   batch_->add(0, request(TokenSpan(40, 7), 4), 0);
   run();
   ASSERT_GT(batch_->stats().prefix_bytes, 0);
