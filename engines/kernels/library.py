@@ -26,7 +26,6 @@ INSTRUCTION_SET_VARIABLE = "SKIPDEC_INSTRUCTION_SET"
 
 _PATTERN = "_native*.so"
 _NOT_FINITE, _FAILED = -1, -2  # results of skipdec_draw_token
-_MAX_INT64 = 2**63 - 1  # ctypes wraps larger integers around
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class KernelDraw:
     ) -> None:
         self._drawing: int = library.handle.skipdec_drawing()
         self._draw_token = library.handle.skipdec_draw_token
-        self._draw = _Draw(inverse_temperature, margin, min(max(0, top_k), _MAX_INT64), top_p, 0.0)
+        self._draw = _Draw(inverse_temperature, margin, max(0, top_k), top_p, 0.0)
         self._reference = ctypes.byref(self._draw)
 
     def draw(self, logits: Array, uniform: float) -> int | None:

@@ -79,7 +79,9 @@ class SamplingParams(ValidatedConfig):
     top_k: int = Field(
         default=0,
         ge=-1,
-        description="an integer from 1: only the k most probable tokens; 0 and -1 are off",
+        lt=2**63,
+        description="an integer from 1 to 2**63 - 1: only the k most probable tokens; 0 and -1 "
+        "are off",
     )
     top_p: Annotated[float, Option()] = Field(
         default=1.0,
@@ -122,7 +124,9 @@ class SamplingParams(ValidatedConfig):
         le=MAX_COMPLETIONS,
         description=f"an integer from 1 to {MAX_COMPLETIONS}: completions per prompt",
     )
-    min_tokens: int = Field(default=0, ge=0, description="an integer from 0 to max_tokens")
+    min_tokens: int = Field(
+        default=0, ge=0, lt=2**63, description="an integer from 0 to max_tokens, below 2**63"
+    )
     stop: Annotated[
         StopStrings,
         BeforeValidator(as_tuple),

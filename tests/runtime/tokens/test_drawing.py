@@ -41,7 +41,7 @@ def random_logits(seed: int, size: int) -> NDArray[np.float32]:
         {"top_k": 1},
         {"top_k": 40},
         {"top_k": 900, "temperature": 3.0},
-        {"top_k": 2**64 + 1},  # as many as there are, not one
+        {"top_k": 2**63 - 1},  # as many as there are
         {"min_p": 0.02},
         {"min_p": 0.001, "top_k": 7, "temperature": 0.6},
     ],

@@ -65,6 +65,14 @@ def test_bad_value_is_refused_with_its_name_and_value(field: str, value: object)
     assert field == "best_of" or repr(value)[:80] in str(caught.value)
 
 
+@pytest.mark.parametrize("field", ["top_k", "min_tokens"])
+def test_an_integer_of_more_than_64_bits_is_refused(field: str) -> None:
+    assert getattr(SamplingParams(max_tokens=None, **{field: 2**63 - 1}), field) == 2**63 - 1
+    for value in (2**63, 10**400, 10**5000):
+        with pytest.raises(UsageError, match=rf"{field} is .*; allowed: an integer from .*2\*\*63"):
+            SamplingParams(max_tokens=None, **{field: value})
+
+
 def test_all_problems_come_in_one_error() -> None:
     with pytest.raises(UsageError) as caught:
         SamplingParams(top_p=2.0, stop=["", 1], colour="red", min_tokens=20, max_tokens=10)

@@ -91,7 +91,7 @@ def asked(**params: object) -> ServedRequest:
     "message",
     [
         asked(stop=["\n", "é"], seed=2**63, logprobs=3, temperature=0),
-        asked(top_k=2**64 + 1),
+        asked(top_k=2**63 - 1),
         Cancellation("a", "cancelled"),
         Refused.of(CapacityError("prompt", "one\n", "two"), "a"),
         Begun(("a", "b")),

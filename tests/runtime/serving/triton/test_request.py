@@ -51,8 +51,8 @@ def test_messages_are_a_prompt_of_their_own() -> None:
             SamplingParams(temperature=0.1, ignore_eos=True, stop="7"),
         ),
         (
-            {"sampling_parameters": '{"top_k": "18446744073709551617"}'},
-            SamplingParams(top_k=2**64 + 1),
+            {"sampling_parameters": '{"top_k": "9223372036854775807"}'},
+            SamplingParams(top_k=2**63 - 1),
         ),
         ({"return_logprobs": True}, SamplingParams(logprobs=0)),
         (
