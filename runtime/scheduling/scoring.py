@@ -205,6 +205,13 @@ class BatchScoring:
 
     def check(self, request: ScoreRequest) -> None:
         """Raise CapacityError for a text that could never be scored. Any thread may call it."""
+        positions, most = request.positions.stop + 1, self._slots.limits.max_positions
+        if positions > most:
+            raise CapacityError(
+                "prompt",
+                f"the text to score has {positions:,} positions; max_model_len allows {most:,}; "
+                "raise it or shorten the text",
+            )
         self._scorer.check([request])
 
     def is_due(self, request: ScoreRequest, *, running: bool) -> bool:

@@ -208,6 +208,18 @@ def test_more_than_the_memory_allows_is_refused(bundle: Path) -> None:
     with_engine(bundle, main, kv_memory=4096)
 
 
+def test_a_text_longer_than_max_model_len_is_refused(bundle: Path) -> None:
+    async def main(engine: AsyncEngine) -> None:
+        await engine.score(TEXT, followed_by=NEXT)
+        await engine.score(TEXT[:5], TEXT[:3])
+        with pytest.raises(CapacityError, match="has 9 positions; max_model_len allows 8"):
+            await engine.score([5, *TEXT], followed_by=NEXT)
+        with pytest.raises(CapacityError, match="has 9 positions; max_model_len allows 8"):
+            await engine.score(TEXT[:5], TEXT[:4])
+
+    with_engine(bundle, main, max_model_len=8)
+
+
 def test_an_engine_that_fails_harms_the_text_that_is_scored_alone(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
