@@ -3,8 +3,8 @@
     python examples/ray/continue_files.py restaurants-int8 prompts/*.jsonl --output texts --actors 2
 
 A line is {"prompt": …}; its other fields are kept, "text" and "error" are added. Each actor runs an
-engine and takes a file at a time, whose lines run in one batch. ``--address auto`` joins a cluster,
-all of whose machines must see the same paths.
+engine and takes a file at a time, whose lines run in one batch. The files' names must differ.
+``--address auto`` joins a cluster, all of whose machines must see the same paths.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class FileContinuer:
                 while engine.is_busy:
                     engine.step()
                 for row, number in zip(rows, numbers, strict=True):
-                    row["error"] = number if isinstance(number, str) else ""
-                    row["text"] = "" if row["error"] else engine.take(number).outputs[0].text
+                    row["text"], row["error"] = self._result(engine, number)
             partial = self._output / f".{source.name}.partial"
             partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
             partial.replace(self._output / source.name)
@@ -47,11 +46,17 @@ class FileContinuer:
         except SkipDecError as error:
             return str(error)
 
+    def _result(self, engine: RunningBatch, number: int | str) -> tuple[str, str]:
+        """Return the text of a row and its error, of which there is one at most."""
+        if isinstance(number, str):
+            return "", number
+        (output,) = engine.take(number).outputs
+        failed = output.finish_reason == "error"
+        return ("", str(output.stop_reason)) if failed else (output.text, "")
+
 
 def main() -> None:
     """Run the job and print the number of files."""
-    import ray
-
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("inputs", type=Path, nargs="+", metavar="FILE.jsonl")
@@ -61,9 +66,13 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--address", help="address of a cluster")
     given = parser.parse_args()
+    if len({one.name for one in given.inputs}) < len(given.inputs):
+        parser.error("two files have the same name, which their outputs would share")
     given.output.mkdir(parents=True, exist_ok=True)
     missing = [str(one.resolve()) for one in given.inputs if not (given.output / one.name).exists()]
     if missing:
+        import ray
+
         ray.init(address=given.address, include_dashboard=False)
         bundle, output = str(given.bundle.resolve()), str(given.output.resolve())
         ray.data.from_items(missing, override_num_blocks=len(missing)).map_batches(

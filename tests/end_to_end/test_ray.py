@@ -7,14 +7,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from http_servers import export_tiny
 from page_blocks import ROOT
 from text_bundles import STRUCTURE
 
-from skipdec import Generator, SamplingParams
+from skipdec import Generator, RequestOutput, RunningBatch, SamplingParams
 
 PROMPTS = ["Ant", "The Mill is", "a", "Cotto \u2028 2", "x" * 30, "y"]
 GREEDY = SamplingParams(temperature=0, max_tokens=5)
@@ -44,17 +46,53 @@ def require_continued(bundle: Path, path: Path) -> None:
     assert "prompt" in refused["error"]
 
 
-def test_an_actor_continues_a_file(bundle: Path, tmp_path: Path) -> None:
+def load_example() -> Any:  # noqa: ANN401  (a module)
     spec = importlib.util.spec_from_file_location("continue_files", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
+    return example
+
+
+def test_an_actor_continues_a_file(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     write_lines(tmp_path / "1.jsonl")
-    actor = example.FileContinuer(str(bundle), str(tmp_path / "texts"), 1, 5)
+    actor = load_example().FileContinuer(str(bundle), str(tmp_path / "texts"), 1, 5)
     actor({"item": [str(tmp_path / "1.jsonl")]})
     require_continued(bundle, tmp_path / "texts" / "1.jsonl")
+
+
+def test_a_row_that_fails_while_it_runs_has_its_error(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = RunningBatch.take
+
+    def failed(batch: RunningBatch, number: int) -> RequestOutput:
+        output = take(batch, number)
+        (one,) = output.outputs
+        return replace(
+            output, outputs=(replace(one, finish_reason="error", stop_reason="not finite"),)
+        )
+
+    monkeypatch.setattr(RunningBatch, "take", failed)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "1.jsonl").write_text('{"prompt": "a"}\n')
+    actor = load_example().FileContinuer(str(bundle), str(tmp_path / "texts"), 1, 5)
+    actor({"item": [str(tmp_path / "1.jsonl")]})
+    row = json.loads((tmp_path / "texts" / "1.jsonl").read_text())
+    assert row == {"prompt": "a", "text": "", "error": "not finite"}
+
+
+def test_files_of_the_same_name_are_refused_before_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["continue_files.py", "no bundle", "a/1.jsonl", "b/1.jsonl"]
+    monkeypatch.setattr(sys, "argv", [*command, "--output", str(tmp_path / "texts")])
+    with pytest.raises(SystemExit):
+        load_example().main()
+    assert "two files have the same name" in capsys.readouterr().err
+    assert not (tmp_path / "texts").exists()
 
 
 @pytest.mark.slow
