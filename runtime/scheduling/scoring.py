@@ -67,18 +67,19 @@ class Scorer:
         self, requests: Sequence[ScoreRequest], schedules: Sequence[ExitSchedule]
     ) -> list[ScoreOutput]:
         """Hold the engines and score one request after another. Raises what `score` raises."""
+        start = perf_counter()
         with self.loaded.engines.hold(planned_bytes=self.check(requests)):
             return [
-                self.score(request, schedule)
+                self.score(request, schedule, start)
                 for request, schedule in zip(requests, schedules, strict=True)
             ]
 
-    def score(self, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
+    def score(self, request: ScoreRequest, schedule: ExitSchedule, start: float) -> ScoreOutput:
         """Score one checked request at ``schedule`` for the holder of the engines.
 
-        Raises LogitsError for logits that are NaN or +inf, and what `EngineLock.step` raises.
+        ``start`` is the ``perf_counter`` time at which the caller began to wait. Raises LogitsError
+        for logits that are NaN or +inf, and what `EngineLock.step` raises.
         """
-        start = perf_counter()
         depths = request.depths(schedule)
         scores = _Scores(request, self.loaded.tokenizer)
         following = None
@@ -226,23 +227,23 @@ class BatchScoring:
         in_use = self._pool.in_use_bytes - self._slots.prefix_bytes
         return needed > limit or in_use + needed <= limit
 
-    def run(self, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
-        """Score a text; call it between two steps.
+    def run(self, request: ScoreRequest, schedule: ExitSchedule, start: float) -> ScoreOutput:
+        """Score a text, which waits since ``start``; call it between two steps.
 
         Raises SkipDecError if an engine fails or makes no valid logits, CapacityError where memory
         is short, ClosedError if the generator was closed.
         """
-        counters, start = self._counters, perf_counter()
+        counters, begun = self._counters, perf_counter()
         counters.submitted += 1
         try:
             self.check(request)
             self._slots.give_up_prefixes(self._scorer.nbytes(request))
-            output = self._scorer.score(request, schedule)
+            output = self._scorer.score(request, schedule, start)
         except Exception:
             counters.failed += 1
             raise
         finally:
-            seconds = perf_counter() - start
+            seconds = perf_counter() - begun
             counters.scoring_seconds += seconds
             self._turns.scored(seconds, counters.text_seconds, counters.steps)
         counters.finished += 1

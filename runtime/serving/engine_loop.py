@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import cast
 
 from ...engines.errors import SkipDecError
@@ -44,7 +44,7 @@ class EngineLoop:
         self._inbox: SimpleQueue[ToEngine | None] = SimpleQueue()
         self._numbers: dict[str, int] = {}  # in the engine, of those that have not ended
         self._requests: dict[int, ServedRequest] = {}  # the same, by number
-        self._texts = ClientQueues[str, ServedRequest]()  # to score
+        self._texts = ClientQueues[str, tuple[ServedRequest, float]]()  # to score, and since when
         batch.on_admission = self._tell_begin
 
     def require_possible(self, asked: ServedRequest) -> None:
@@ -86,7 +86,8 @@ class EngineLoop:
                     self._numbers[message.request_id] = number
                     self._requests[number] = message
                 case ServedRequest():
-                    self._texts.add(message.request_id, message, message.request.client)
+                    waiting = message, perf_counter()
+                    self._texts.add(message.request_id, waiting, message.request.client)
                 case Cancellation():
                     self._end_early(message.request_id, message.reason)
         self._end_late()
@@ -103,7 +104,7 @@ class EngineLoop:
     def _end_late(self) -> None:
         """End requests whose deadline is over."""
         now = monotonic()
-        requests = (*self._requests.values(), *self._texts)
+        requests = (*self._requests.values(), *(asked for asked, _ in self._texts))
         for request_id in [one.request_id for one in requests if one.is_late(now)]:
             self._end_early(request_id, "deadline")
 
@@ -111,14 +112,14 @@ class EngineLoop:
         """Score the next text, unless what runs is owed time or holds its memory."""
         if not self._texts:
             return
-        batch, asked = self._batch, next(iter(self._texts))
+        batch, (asked, start) = self._batch, next(iter(self._texts))
         text, name = cast(ScoreRequest, asked.request), asked.request_id
         if batch.is_busy and not batch.scoring.is_due(text, running=batch.running_rows > 0):
             return
         self._post(Begun((name,)))
         self._texts.serve(name)
         try:
-            scores = batch.scoring.run(text, asked.exit_schedule(self._num_layers))
+            scores = batch.scoring.run(text, asked.exit_schedule(self._num_layers), start)
         except SkipDecError as error:
             self._post(Refused.of(error, name))
         else:

@@ -177,7 +177,7 @@ def test_kept_beginnings_make_way_for_a_text_that_is_scored(exported: Callable[.
         run(engine, prompts)
         kept = engine.stats().prefix_bytes
         generator._engines.pool.limit = kept + most - 1  # as if rows held the rest
-        engine.scoring.run(score, generator.resolve_schedule("full", max_tokens=10))
+        engine.scoring.run(score, generator.resolve_schedule("full", max_tokens=10), start=0.0)
         assert 0 <= engine.stats().prefix_bytes < kept
 
 

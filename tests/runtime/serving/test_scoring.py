@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,9 +97,11 @@ def test_between_two_texts_that_are_scored_comes_a_step(
     done: list[str] = []
     score, step = BatchScoring.run, RunningBatch.step
 
-    def scored(self: BatchScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
+    def scored(
+        self: BatchScoring, request: ScoreRequest, schedule: ExitSchedule, start: float
+    ) -> ScoreOutput:
         done.append("score")
-        return score(self, request, schedule)
+        return score(self, request, schedule, start)
 
     def decoded(self: RunningBatch) -> list[StreamDelta]:
         if self.running_rows:
@@ -133,15 +137,36 @@ def test_texts_run_as_long_as_the_last_scored_prompt_took() -> None:
     assert turns.is_due(text_seconds=7.0, steps=11, running=False)
 
 
+def test_the_time_to_the_token_that_follows_counts_the_wait(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = BatchScoring.run
+
+    def late(self: BatchScoring, *arguments: Any) -> ScoreOutput:  # noqa: ANN401
+        sleep(0.2)
+        return run(self, *arguments)
+
+    async def main(engine: AsyncEngine) -> None:
+        scored = await engine.score(TEXT, followed_by=NEXT)
+        assert scored.following is not None
+        assert scored.following.timings is not None
+        assert scored.following.timings.time_to_first_token >= 0.2
+
+    monkeypatch.setattr(BatchScoring, "run", late)
+    with_engine(bundle, main)
+
+
 def test_clients_take_turns_to_have_texts_scored(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
     score = BatchScoring.run
 
-    def scored(self: BatchScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
+    def scored(
+        self: BatchScoring, request: ScoreRequest, schedule: ExitSchedule, start: float
+    ) -> ScoreOutput:
         done.append(request.client)
-        return score(self, request, schedule)
+        return score(self, request, schedule, start)
 
     async def main(engine: AsyncEngine) -> None:
         with held_steps() as held:
@@ -225,10 +250,12 @@ def test_an_engine_that_fails_harms_the_text_that_is_scored_alone(
 ) -> None:
     run = BatchScoring.run
 
-    def failing(self: BatchScoring, request: ScoreRequest, schedule: ExitSchedule) -> ScoreOutput:
+    def failing(
+        self: BatchScoring, request: ScoreRequest, schedule: ExitSchedule, start: float
+    ) -> ScoreOutput:
         with monkeypatch.context() as patch:
             patch.setattr(OrtBinding, "run", broken)
-            return run(self, request, schedule)
+            return run(self, request, schedule, start)
 
     def broken(self: OrtBinding) -> None:
         raise SkipDecError("engine layer_001", "ONNX Runtime failed to run it")
