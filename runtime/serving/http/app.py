@@ -75,7 +75,7 @@ def build_app(models: ServedModels, config: ServerConfig, keys: ApiKeys) -> Fast
     add("/health/ready", routes.ready, methods=["GET"])
     add("/version", routes.version, methods=["GET"])
     add("/metrics", routes.metrics, methods=["GET"])
-    for error in (ApiError, SkipDecError, HTTPException, Exception):
+    for error in (ApiError, SkipDecError, HTTPException):
         app.add_exception_handler(error, _answer)
     app.add_middleware(KeyMiddleware, keys=keys, config=config)
     app.add_middleware(BodyMiddleware, limit=config.max_body, seconds=config.read_timeout)
@@ -165,20 +165,13 @@ class _Routes:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    """Answer in OpenAI's error format; unexpected errors are reported without details."""
-    match error:
-        case ApiError() | SkipDecError():
-            answer = api_error(error)
-        case HTTPException():
-            headers = error.headers or {}
-            answer = ApiError(error.status_code, str(error.detail), headers=headers)
-        case _:
-            # Starlette raises the error again, upon which uvicorn closes the connection. Without
-            # the header a client would send its next request on it and be reset.
-            headers = {"Connection": "close"}
-            answer = ApiError(
-                500, "internal error", "server_error", code="internal_error", headers=headers
-            )
+    """Answer in OpenAI's error format."""
+    if isinstance(error, HTTPException):
+        headers = error.headers or {}
+        answer = ApiError(error.status_code, str(error.detail), headers=headers)
+    else:
+        assert isinstance(error, ApiError | SkipDecError)
+        answer = api_error(error)
     RequestRecord.of(request.scope).error = answer.code or answer.kind
     return answer.response()
 

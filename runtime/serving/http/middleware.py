@@ -99,6 +99,8 @@ def _keys(text: str, subject: str, remedy: str) -> list[str]:
 class RecordMiddleware:
     """Gives each request an id, its client's own if that is a sound one, and logs how it ended.
 
+    An unexpected error is answered without details, and raised again, so that uvicorn logs it.
+
     The server's end cancels what is left once all texts have ended: bodies that are still on their
     way then are answered 503, and answers that their clients don't take are cut.
     """
@@ -128,13 +130,22 @@ class RecordMiddleware:
                 message["headers"] = headers.raw
             await send(message)
 
+        async def end(error: ApiError) -> None:
+            record.error = error.code
+            if record.status is None:
+                await error.response()(scope, receive, sent)
+
         try:
             await self._app(scope, receive, sent)
         except asyncio.CancelledError:
-            record.error = "unavailable"
-            if record.status is None:
-                error = unavailable("the server was shut down before the request was there")
-                await error.response()(scope, receive, sent)
+            await end(unavailable("the server was shut down before the request was there"))
+        except Exception:
+            # uvicorn closes the connection of a request that raises. Without the header a client
+            # would send its next request on it and be reset.
+            headers = {"Connection": "close"}
+            told = "internal error"
+            await end(ApiError(500, told, "server_error", code="internal_error", headers=headers))
+            raise
         finally:
             self._metrics.end(record)
             trace(scope, record)

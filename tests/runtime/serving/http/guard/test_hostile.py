@@ -113,6 +113,24 @@ def test_what_nobody_expected_is_answered_500_without_its_words(
     }
 
 
+def test_what_nobody_expected_has_its_id_and_is_logged_and_counted(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(models: ServedModels, name: str | None) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(ServedModels, "named", fail)
+    caplog.set_level(logging.INFO, REQUESTS.name)
+    failed = 'skipdec_request_failed_total{model="",reason="internal_error"}'
+    before = server.figures().get(failed, 0)
+    answer = server.complete(prompt="a", headers={"X-Request-Id": "unexpected"})
+    assert answer.headers["x-request-id"] == "unexpected"
+    (line,) = logged(caplog, "unexpected")
+    fields = getattr(line, "fields", {})
+    assert (fields["status"], fields["error"]) == (500, "internal_error")
+    assert server.figures()[failed] == before + 1
+
+
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
 @pytest.mark.parametrize("phase", ["queued", "prefill", "decode"])
 def test_a_client_that_goes_frees_its_slot_in_each_phase(
