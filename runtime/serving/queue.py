@@ -166,6 +166,15 @@ class RequestQueue:
             give_up=lambda: self._give_up(request_id, "deadline", has_left=False),
         )
 
+    def require_may_wait(self, count: int) -> None:
+        """Raise UsageError for more requests than may ever wait at once."""
+        if count > self._max_waiting:
+            raise UsageError(
+                "prompts",
+                f"are {count}; allowed: max_waiting, which is {self._max_waiting}; submit fewer, "
+                "or raise it",
+            )
+
     def connect(self, send: Callable[[ToEngine], None]) -> None:
         """Hand over what waits, and what comes from now on, by ``send``, which does not wait."""
         with self._lock:

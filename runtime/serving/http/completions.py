@@ -75,6 +75,7 @@ async def read_request(
     record.model, record.schedule, record.prompts = model.name, asked.schedule, len(asked.prompts)
     prepare = partial(_prepare, asked, model, record.client, config)
     if asked.content == "messages":
+    model.engine.requests.require_may_wait(len(asked.prompts))
         prepared = await asyncio.get_running_loop().run_in_executor(model.chats, prepare)
     elif is_short and model.lists(asked.schedule):
         prepared = prepare()

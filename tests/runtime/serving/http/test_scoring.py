@@ -143,12 +143,23 @@ def test_texts_run_on_between_prompts_that_are_scored(server: Running) -> None:
 
 
 def test_a_deadline_that_is_over_is_answered_504_and_a_full_queue_429(bundle: Path) -> None:
-    with serving(ServedBundle("tiny", bundle), open_engine=in_thread(max_waiting=2)) as server:
+    waiting = 'skipdec_requests_waiting{model="tiny"}'
+    running = 'skipdec_requests_running{model="tiny"}'
+    with (
+        serving(ServedBundle("tiny", bundle), open_engine=in_thread(max_waiting=2)) as server,
+        ThreadPoolExecutor() as pool,
+    ):
         late = server.complete(**harness_request([[5, 6]], timeout=1e-9))
         assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline")
-        refused = server.complete(**harness_request([[5, 6]] * 20))
-        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
-        server.wait_until(lambda figures: not figures['skipdec_requests_waiting{model="tiny"}'])
+        with held_steps():
+            taken = [pool.submit(server.complete, prompt="a", max_tokens=50, ignore_eos=True)]
+            server.wait_until(lambda figures: figures[running] == 1)
+            taken.append(pool.submit(server.complete, **harness_request([[5, 6]] * 2)))
+            server.wait_until(lambda figures: figures[waiting] == 2)
+            refused = server.complete(**harness_request([[5, 6]]))
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+        assert [one.result(60).status_code for one in taken] == [200, 200]
+        server.wait_until(lambda figures: not figures[waiting])
         assert server.complete(**harness_request([[5, 6]])).status_code == 200
 
 

@@ -171,6 +171,17 @@ def test_a_full_queue_is_answered_429_and_openais_client_tries_again(tiny: Serve
             assert retried.result(60).choices
 
 
+@pytest.mark.parametrize("scores", [{}, {"echo": True, "logprobs": 1, "max_tokens": 1}])
+def test_more_prompts_than_may_ever_wait_are_refused(
+    tiny: ServedBundle, scores: dict[str, Any]
+) -> None:
+    with serving(tiny, open_engine=in_thread(max_waiting=2)) as running:
+        refused = running.complete(prompt=["a"] * 3, **scores)
+    assert refused.status_code == 400
+    told = "prompts: are 3; allowed: max_waiting, which is 2; submit fewer, or raise it"
+    assert refused.json()["error"]["message"] == told
+
+
 def test_figures_count_what_was_asked(server: Running) -> None:
     before = server.figures()
     server.complete(prompt=[[5, 6, 7]], max_tokens=4, ignore_eos=True, schedule="full")
