@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
 from uuid import uuid4
@@ -50,6 +51,7 @@ _EVENT_HEADERS = [
 ]
 
 Kind = TypeVar("Kind", bound=TextRequest)
+Made = TypeVar("Made")
 
 
 async def read_request(
@@ -69,19 +71,41 @@ async def read_request(
     body = await _read_body(request, config.read_timeout)
     is_short = is_small(body)
     parse = kind.parse
-    asked = parse(body) if is_short else await asyncio.to_thread(parse, body)
+    beside = partial(_beside, request, models, record)
+    asked = parse(body) if is_short else await beside(models.preparation, partial(parse, body))
     model = models.named(asked.model)
     check(model)
+    model.engine.requests.require_may_wait(len(asked.prompts))
     record.model, record.schedule, record.prompts = model.name, asked.schedule, len(asked.prompts)
     prepare = partial(_prepare, asked, model, record.client, config)
     if asked.content == "messages":
-    model.engine.requests.require_may_wait(len(asked.prompts))
-        prepared = await asyncio.get_running_loop().run_in_executor(model.chats, prepare)
+        prepared = await beside(model.chats, prepare)
     elif is_short and model.lists(asked.schedule):
         prepared = prepare()
     else:
-        prepared = await asyncio.to_thread(prepare)
+        prepared = await beside(models.preparation, prepare)
     return asked, model, prepared
+
+
+async def _beside(
+    request: HttpRequest,
+    models: ServedModels,
+    record: RequestRecord,
+    threads: ThreadPoolExecutor,
+    call: Callable[[], Made],
+) -> Made:
+    """Call in one of ``threads``, unless the client goes before one is free.
+
+    Raises ApiError 499, which nobody gets, if it goes.
+    """
+    made = asyncio.get_running_loop().run_in_executor(threads, call)
+    async with models.running_for(request.receive, record, [made]):
+        try:
+            return await made
+        except asyncio.CancelledError:
+            if not record.gone:
+                raise
+            raise _gone() from None
 
 
 async def _read_body(request: HttpRequest, seconds: float) -> bytes:
@@ -97,7 +121,11 @@ async def _read_body(request: HttpRequest, seconds: float) -> bytes:
         raise ApiError(408, waited, headers={"Connection": "close"}) from None
     except ClientDisconnect:
         RequestRecord.of(request.scope).gone = True
-        raise ApiError(499, "the client went before its request was whole") from None
+        raise _gone() from None
+
+
+def _gone() -> ApiError:
+    return ApiError(499, "the client went before its request was read")
 
 
 def _prepare(
@@ -211,7 +239,8 @@ class TextAnswer(Response):
         Raises CapacityError, OverloadedError and ClosedError as `EngineService.submit`.
         """
         if self._asked.echoes:
-            self._echoes = await asyncio.to_thread(self._echoed)
+            loop, threads = asyncio.get_running_loop(), self._models.preparation
+            self._echoes = await loop.run_in_executor(threads, self._echoed)
         try:
             for one in prepared:
                 self._streams.append(self._model.engine.start(one))

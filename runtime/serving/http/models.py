@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from starlette.types import Receive
 
@@ -17,7 +18,6 @@ from ...schedule import ExitSchedule
 from ...schedule.request_schedules import ScheduleResolver
 from ...schedule.text import beyond_notation, format_schedule
 from ...scheduling.stats import EngineStats
-from ...tokens.outputs import ScoreOutput
 from ...tokens.template_process import MAX_PROCESSES
 from ..service import EngineService
 from ..stream import RequestStream
@@ -117,7 +117,7 @@ class ServedModel:
         return wanted if wanted in self.listed else "other"
 
 
-Texts = Collection[RequestStream | asyncio.Task[ScoreOutput]]  # of one request
+Texts = Collection[RequestStream | asyncio.Future[Any]]  # of one request, or their preparation
 
 
 class ServedModels(Mapping[str, ServedModel]):
@@ -132,6 +132,8 @@ class ServedModels(Mapping[str, ServedModel]):
             )
         self.names = tuple(names)
         self.is_draining = False
+        # Parses long bodies and tokenizes long prompts, which finished answers never wait for.
+        self.preparation = ThreadPoolExecutor(thread_name_prefix="skipdec preparation")
         self._running: dict[int, Texts] = {}  # by the id of its collection
         self._models: dict[str, ServedModel] = {}
 

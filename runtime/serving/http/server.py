@@ -131,6 +131,7 @@ class HttpServer:
                 await asyncio.wait((loading,))
                 for model in self.models.values():
                     model.chats.shutdown(wait=False)
+                self.models.preparation.shutdown(wait=False)
         SERVER.info("stopped")
         if not loading.cancelled():
             loading.result()

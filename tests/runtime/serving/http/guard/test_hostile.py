@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from threading import Event
@@ -18,6 +19,7 @@ from http_servers import Running, connected, held_prompts, held_steps, logged, s
 
 from skipdec.runtime.serving.http.logs import REQUESTS
 from skipdec.runtime.serving.http.models import ServedModels
+from skipdec.runtime.serving.http.protocol import CompletionRequest
 from skipdec.runtime.serving.http.server import ServedBundle
 from skipdec.runtime.serving.stream import RequestStream
 
@@ -129,6 +131,50 @@ def test_what_nobody_expected_has_its_id_and_is_logged_and_counted(
     fields = getattr(line, "fields", {})
     assert (fields["status"], fields["error"]) == (500, "internal_error")
     assert server.figures()[failed] == before + 1
+
+
+@contextmanager
+def held_parsing() -> Iterator[list[bytes]]:
+    """Long bodies are not parsed until the end; yields those whose turn has come."""
+    parsed, may_go_on = list[bytes](), Event()
+    parse = CompletionRequest.parse
+
+    def held(body: bytes) -> CompletionRequest:
+        if len(body) > 4096:
+            parsed.append(body)
+            may_go_on.wait()
+        return parse(body)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CompletionRequest, "parse", held)
+        try:
+            yield parsed
+        finally:
+            may_go_on.set()
+
+
+def test_answers_do_not_wait_for_long_bodies(server: Running) -> None:
+    with ThreadPoolExecutor(41) as pool, held_parsing() as parsed:
+        held = [pool.submit(server.complete, prompt="a" * 5000) for _ in range(40)]
+        server.wait_for(lambda: len(parsed) > 0)
+        assert pool.submit(server.complete, prompt="a", max_tokens=2).result(30).status_code == 200
+        assert not any(one.done() for one in held)
+
+
+def test_long_bodies_of_clients_that_have_gone_are_not_parsed(server: Running) -> None:
+    gone = GONE.replace("tiny", "")
+    before = server.figures().get(gone, 0)
+    body = json.dumps(LONG | {"prompt": "a" * 5000})
+    with held_parsing() as parsed:
+        clients = [HTTPConnection(server.url.removeprefix("http://")) for _ in range(40)]
+        for client in clients:
+            client.request("POST", "/v1/completions", body)
+        server.wait_for(lambda: len(parsed) > 0)
+        for client in clients:
+            client.close()
+        server.wait_until(lambda figures: figures.get(gone, 0) == before + 40)
+    assert server.complete(prompt="a" * 5000).status_code == 400  # which comes after the others
+    assert len(parsed) < 40
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
