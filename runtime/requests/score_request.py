@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...engines.errors import UsageError
+from ...engines.checking import plain
+from ...engines.errors import UsageError, shown
 from ...engines.manifest import ModelSpec
 from ..schedule import ExitSchedule
 from ..tokens.sampling import SamplingParams
@@ -117,9 +118,11 @@ def make_score_request(
     ``subject`` names the prompt in errors. ``followed_by``: how one token behind all of these is
     sampled. Raises UsageError.
     """
-    if top_logprobs is not None and not 0 <= top_logprobs <= model.vocab_size:
+    top_logprobs = plain(top_logprobs)
+    is_count = isinstance(top_logprobs, int) and 0 <= top_logprobs <= model.vocab_size
+    if top_logprobs is not None and not is_count:
         allowed = f"0 to {model.vocab_size}"
-        raise UsageError("top_logprobs", f"is {top_logprobs}; allowed: {allowed}, or None")
+        raise UsageError("top_logprobs", f"is {shown(top_logprobs)}; allowed: {allowed}, or None")
     if continuation is None:
         _, token_ids = read_prompt(prompt, subject, model, tokenizer)
         made = ScoreRequest(0, token_ids[:1], token_ids[1:], is_prompt=True)

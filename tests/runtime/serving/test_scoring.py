@@ -225,6 +225,15 @@ def test_what_is_wrong_is_said_before_it_waits(bundle: Path) -> None:
     with_engine(bundle, main)
 
 
+@pytest.mark.parametrize("count", [1.5, "2", 10**5000], ids=["float", "text", "huge"])
+def test_a_number_of_alternatives_that_is_no_count_is_refused(bundle: Path, count: Any) -> None:  # noqa: ANN401
+    async def main(engine: AsyncEngine) -> None:
+        with pytest.raises(UsageError, match=r"is .*; allowed: 0 to \d+, or None"):
+            await engine.score(TEXT, top_logprobs=count)
+
+    with_engine(bundle, main)
+
+
 def test_more_than_the_memory_allows_is_refused(bundle: Path) -> None:
     async def main(engine: AsyncEngine) -> None:
         with pytest.raises(CapacityError, match="bytes of KV cache"):
