@@ -15,6 +15,7 @@ from ...exporter.architecture.model_config import model_spec
 from ...exporter.checkpoint.chat import CheckpointChat, parse_tokenizer, read_chat
 from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint, read_model
 from ...exporter.checkpoint.hub import locate
+from ...exporter.checkpoint.mistaken import ADAPTER_NAME
 from ...exporter.checkpoint.template import read_template
 from ...exporter.checkpoint.tokenizer import TEXT_FILES, read_tokenizer, with_tokenizer_end
 from ...exporter.config import CheckpointSource
@@ -99,6 +100,12 @@ def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
 def _open_checkpoint(model: str, max_length: int | None) -> StartModel:
     directory = locate(CheckpointSource(model=model))
     path = directory.path
+    if (path / ADAPTER_NAME).exists():
+        raise CheckpointError(
+            model,
+            f"holds {ADAPTER_NAME}, whose adapter transformers would add to the weights; move the "
+            "adapter's files away if it is merged into them already, else merge it first",
+        )
     spec = _with_room(partial(read_model, directory), max_length)
     tuning_family(spec.family)  # refuses other families
     tokenizer = read_tokenizer(path)

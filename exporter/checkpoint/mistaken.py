@@ -10,7 +10,7 @@ from ...engines.errors import CheckpointError
 
 _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
 _CACHED = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)")
-_ADAPTER = "adapter_config.json"
+ADAPTER_NAME = "adapter_config.json"
 
 
 def mistaken(path: Path) -> str | None:
@@ -31,9 +31,9 @@ def mistaken(path: Path) -> str | None:
             f"is a folder of the hub's cache; pass the hub id {hub_id}, or one of the directories "
             f"in {path.name}/snapshots"
         )
-    if (path / _ADAPTER).is_file():
+    if (path / ADAPTER_NAME).is_file():
         return (
-            f"holds a PEFT adapter{_of_base(path / _ADAPTER)}, not a whole model; merge it: "
+            f"holds a PEFT adapter{_of_base(path / ADAPTER_NAME)}, not a whole model; merge it: "
             "AutoPeftModelForCausalLM.from_pretrained(ADAPTER).merge_and_unload()"
             ".save_pretrained(DIRECTORY), copy the tokenizer's files there, and pass DIRECTORY"
         )

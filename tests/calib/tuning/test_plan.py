@@ -13,7 +13,7 @@ import pytest
 from skipdec.calib.data.tokenised import TokenisedExample
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.plan import depth_share, plan_tuning
-from skipdec.engines.errors import ConfigurationError, UsageError
+from skipdec.engines.errors import CheckpointError, ConfigurationError, UsageError
 from skipdec.runtime.schedule.text import parse_schedule
 
 Settings = Callable[..., TuneConfig]
@@ -158,3 +158,11 @@ def test_texts_may_be_longer_than_those_of_a_bundle_by_default(settings: Setting
 def test_numbers_that_no_training_takes_are_refused(field: str, settings: Settings) -> None:
     with pytest.raises(ConfigurationError, match=field):
         settings(**{field: 2**32 if field == "seed" else math.inf})
+
+
+def test_an_adapter_beside_merged_weights_is_refused(settings: Settings, model: Path) -> None:
+    (model / "adapter_config.json").write_text("{}")
+    with pytest.raises(
+        CheckpointError, match=r"holds adapter_config\.json, .*; move the adapter's"
+    ):
+        plan_tuning(settings())
