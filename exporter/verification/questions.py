@@ -8,6 +8,7 @@ from time import process_time
 import numpy as np
 
 from ...engines.bundle import EngineBundle
+from ...engines.errors import UsageError
 from ...engines.manifest import ModelSpec, PrecisionSpec
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..architecture.weights import TensorReader
@@ -42,7 +43,8 @@ def affordable(
 def asked_questions(bundle: EngineBundle, tokenizer: Tokenizer) -> dict[str, list[int]]:
     """Return the questions that leave room for an answer in the bundle, and their tokens.
 
-    Raises UsageError if the chat template refuses a plain question.
+    Raises UsageError if the chat template refuses a plain question, or writes a token that the
+    model's vocabulary lacks.
     """
     assert tokenizer.chat is not None
     build, model = bundle.manifest.build, bundle.manifest.model
@@ -52,6 +54,9 @@ def asked_questions(bundle: EngineBundle, tokenizer: Tokenizer) -> dict[str, lis
     asked = {}
     for question in QUESTIONS:
         ids = tokenizer.chat.encode([{"role": "user", "content": question}]).token_ids
+        if beyond := [each for each in ids if each >= model.vocab_size]:
+            rows = f"the {model.vocab_size:,} rows of the model's embedding"
+            raise UsageError("chat template", f"writes token {beyond[0]}, beyond {rows}")
         if len(ids) <= longest:
             asked[question] = list(ids)
     return asked

@@ -8,10 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixture_types import Checkpoints
-from text_bundles import STRUCTURE, export_chat_bundle
+from text_bundles import (
+    STRUCTURE,
+    add_unembedded_tokens,
+    copy_with_tokenizer,
+    export_chat_bundle,
+)
 from verified_bundles import verified
 
 from skipdec.engines.bundle import EngineBundle
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.verification import bundle, questions
 from skipdec.exporter.verification.answers import Answer, AnswerCheck, repeats_itself
 from skipdec.exporter.verification.report import TokenCheck, VerificationReport
@@ -182,3 +189,16 @@ def test_a_bundle_that_does_not_fit_in_memory_says_that_nothing_was_asked(
     assert report.answers is None
     assert report.verdict == "passed, in part"
     assert "verify_memory" in report.notes[0]
+
+
+def test_questions_with_tokens_that_the_embedding_lacks_are_not_asked(
+    checkpoint: Checkpoints, tmp_path: Path
+) -> None:
+    source = copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "checkpoint")
+    add_unembedded_tokens(source)
+    (source / "chat_template.jinja").write_text("<299>{{ messages[0].content }}")
+    export(ExportConfig(model=str(source), output=tmp_path / "bundle", verify=False))
+    report = verified(tmp_path / "bundle", source)
+    assert report.answers is None
+    assert "no questions were asked: chat template" in report.notes[0]
+    assert "beyond the 300 rows of the model's embedding" in report.notes[0]

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
 from skipdec.exporter.checkpoint.tokenizer import byte_level_tokenizer
 from skipdec.exporter.config import CheckpointSource, ExportConfig
@@ -21,6 +23,14 @@ def copy_with_tokenizer(checkpoint: Path, directory: Path) -> Path:
     assert tokenizer is not None
     (directory / "tokenizer.json").write_bytes(tokenizer)
     return directory
+
+
+def add_unembedded_tokens(checkpoint: Path) -> None:
+    """Add the tokens <0> to <299>, the last of which are beyond the embedding of STRUCTURE."""
+    path = str(checkpoint / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.add_tokens([f"<{index}>" for index in range(300)])
+    tokenizer.save(path)
 
 
 def export_text_bundle(checkpoint: Path, directory: Path, **options: Any) -> Path:  # noqa: ANN401
