@@ -131,6 +131,7 @@ def tokenise(
     tokenizer: Tokenizer,
     *,
     end_token_ids: Sequence[int],
+    vocab_size: int,
     max_length: int,
     long_prompts: LongPrompts = "refuse",
     template: PromptTemplate = NO_TEMPLATE,
@@ -143,8 +144,8 @@ def tokenise(
     Tokens match those of generation: with a tokenizer that adds ``<s>``, the prompt ``name[A]`` is
     [0, 84, …] and the completion ``A pub`` [31, 7, 2]. Completions are cut so that prompt and
     completion fit ``max_length`` tokens. Raises one UsageError with the line of every prompt that
-    leaves no room for a completion, or whose messages the chat template refuses, and one for chats
-    without a template.
+    leaves no room for a completion, or whose messages the chat template refuses, and of every row
+    with a token beyond the model's ``vocab_size``, and one for chats without a template.
 
     With ``long_prompts`` "drop", rows longer than ``max_length`` are left out; with "cut", their
     prompts lose words at the end, inside ``template``, down to half of the length; those of chats
@@ -157,6 +158,7 @@ def tokenise(
     for example in examples:
         try:
             prompt, whole = encode_example(example, tokenizer, template, end_token_ids)
+            require_embedded((*prompt, *whole), tokenizer, vocab_size)
         except UsageError as error:
             problems += [f"{example.source}: {error.subject} {text}" for text in error.problems]
             continue
@@ -203,6 +205,18 @@ def encode_example(
     prompt = tokenizer.encode(template.apply(example.prompt))
     completion = tokenizer.encode(example.completion, add_special_tokens=False)
     return tuple(prompt), (*completion, *(end_token_ids[:1] if example.ends else ()))
+
+
+def require_embedded(token_ids: Iterable[int], tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Raise UsageError for a token beyond the rows of the model's embedding."""
+    beyond = next((token_id for token_id in token_ids if token_id >= vocab_size), None)
+    if beyond is not None:
+        raise UsageError(
+            "the text",
+            f"has token {beyond} ({tokenizer.token_text(beyond)!r:.80}), beyond the {vocab_size:,} "
+            "rows of the model's embedding; remove it, or use the tokenizer that the model was "
+            "trained with",
+        )
 
 
 def cut_to_fit(

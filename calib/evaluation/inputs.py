@@ -22,7 +22,7 @@ from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.chats import Prompt, require_template
 from ..data.data import DataConfig, Example, LongPrompts, group_references, load_examples
 from ..data.rows import raise_problems
-from ..data.tokenised import PromptTemplate, cut_to_fit, encode_example
+from ..data.tokenised import PromptTemplate, cut_to_fit, encode_example, require_embedded
 from .config import BundleChoice, EvaluationConfig
 
 _ROOM_OVER_REFERENCES = 1.5  # of the default max_tokens; untuned models generate longer texts
@@ -259,7 +259,8 @@ def encode_prompts(
 
     If ``long_prompts`` is "cut", a prompt that leaves no room for its first reference loses words
     at its end, down to half of the bundle's positions; that of a chat stays whole. Raises
-    UsageError for chats that the bundle's template refuses, and if it has none.
+    UsageError for chats that the bundle's template refuses, and if it has none, and for texts with
+    a token beyond its vocabulary.
     """
     tokenizer, model = Tokenizer.of(bundle), bundle.manifest.model
     if tokenizer is None:
@@ -276,6 +277,7 @@ def encode_prompts(
                 token_ids, target_ids = encode_example(
                     prompt.example, tokenizer, template, model.end_token_ids
                 )
+                require_embedded((*token_ids, *target_ids), tokenizer, model.vocab_size)
             except UsageError as error:
                 problems += [f"{prompt.source}: {error.subject} {text}" for text in error.problems]
                 continue

@@ -288,6 +288,7 @@ def _tokenise(data: DataConfig, bundle: EngineBundle, rows: Sequence[Example]) -
             rows,
             tokenizer,
             end_token_ids=model.end_token_ids,
+            vocab_size=model.vocab_size,
             max_length=model.max_seq_len,
             long_prompts=data.long_prompts,
             template=PromptTemplate.choose(data, bundle.manifest.prompt_template),

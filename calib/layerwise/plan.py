@@ -143,6 +143,7 @@ def tokenise_rows(
             examples,
             tokenizer,
             end_token_ids=model.end_token_ids,
+            vocab_size=model.vocab_size,
             max_length=model.max_seq_len,
             long_prompts=data.long_prompts,
             template=PromptTemplate.choose(data, checkpoint.prompt_template),

@@ -330,6 +330,7 @@ def _reader(
             examples,
             tokenizer,
             end_token_ids=ends,
+            vocab_size=start.spec.vocab_size,
             max_length=wanted,
             long_prompts=data.long_prompts,
             template=template,

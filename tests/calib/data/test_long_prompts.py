@@ -26,6 +26,7 @@ def tokenised(long_prompts: LongPrompts, max_length: int = 6) -> TokenisedData:
         EXAMPLES,
         Tokenizer.parse(hub.to_str().encode(), "words"),
         end_token_ids=(0,),
+        vocab_size=1000,
         max_length=max_length,
         long_prompts=long_prompts,
         template=PromptTemplate("{prompt}\nTLDR"),

@@ -80,10 +80,18 @@ class _Letters:
 def test_no_end_of_text_follows_a_passage_that_goes_on(
     ends: bool, completion: tuple[int, ...]
 ) -> None:
-    data = tokenise([Example("a", "c", "", ends)], _Letters(), end_token_ids=(2,), max_length=4)  # type: ignore[arg-type]
+    data = tokenise(
+        [Example("a", "c", "", ends)], _Letters(), end_token_ids=(2,), vocab_size=1000, max_length=4
+    )  # type: ignore[arg-type]
     assert data.examples[0].completion_token_ids == completion
     assert data.num_truncated == 0
-    short = tokenise([Example("a", "cc", "", ends)], _Letters(), end_token_ids=(2,), max_length=4)  # type: ignore[arg-type]
+    short = tokenise(
+        [Example("a", "cc", "", ends)],
+        _Letters(),
+        end_token_ids=(2,),
+        vocab_size=1000,
+        max_length=4,
+    )  # type: ignore[arg-type]
     assert short.examples[0].completion_token_ids == (99, 99)
     assert short.num_truncated == ends
 

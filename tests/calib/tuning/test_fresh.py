@@ -74,7 +74,7 @@ def test_sizes_that_are_no_model(text: str, message: str) -> None:
 def test_the_tokenizer_itself_ends_a_bare_prompt_with_the_separator() -> None:
     files = train_tokenizer(EXAMPLES, vocab_size=300)
     tokenizer = Tokenizer.parse(files["tokenizer.json"], "test")
-    data = tokenise(EXAMPLES, tokenizer, end_token_ids=(2,), max_length=64)
+    data = tokenise(EXAMPLES, tokenizer, end_token_ids=(2,), vocab_size=1000, max_length=64)
     prompt, completion = data.examples[0].prompt_token_ids, data.examples[0].completion_token_ids
     assert (prompt[0], prompt[-1], completion[-1]) == (0, 4, 2)
     assert tokenizer.decode(prompt, skip_special_tokens=False) == "<s>name[Café]<sep>"
@@ -90,7 +90,7 @@ def test_special_tokens_may_not_be_in_the_data() -> None:
 def test_completions_are_cut_off_and_long_prompts_named() -> None:
     tokenizer = Tokenizer.parse(train_tokenizer(EXAMPLES, vocab_size=300)["tokenizer.json"], "test")
     rows = [Example("a", "bcdefgh", "line 1"), Example("abcdefgh" * 9, "b", "line 2")]
-    cut = tokenise(rows[:1], tokenizer, end_token_ids=(2,), max_length=8)
+    cut = tokenise(rows[:1], tokenizer, end_token_ids=(2,), vocab_size=1000, max_length=8)
     assert (len(cut.examples[0]), cut.num_truncated, cut.median_completion) == (8, 1, 5)
     with pytest.raises(UsageError, match="line 2: the prompt has 74 tokens; allowed: at most 7"):
-        tokenise(rows, tokenizer, end_token_ids=(2,), max_length=8)
+        tokenise(rows, tokenizer, end_token_ids=(2,), vocab_size=1000, max_length=8)
