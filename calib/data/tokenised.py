@@ -86,7 +86,7 @@ class TokenisedData:
     """All examples in order, and how many exceeded the maximum length.
 
     ``num_truncated`` completions and ``num_cut`` prompts were cut, ``num_dropped`` rows left out.
-    ``template`` is the one that all prompts are in.
+    ``template`` is the one that all prompts are in; ``advice`` ends the warning of cut completions.
     """
 
     examples: tuple[TokenisedExample, ...]
@@ -94,6 +94,7 @@ class TokenisedData:
     num_cut: int = 0
     num_dropped: int = 0
     template: PromptTemplate = NO_TEMPLATE
+    advice: str = ""
 
     @property
     def median_completion(self) -> int:
@@ -113,7 +114,7 @@ class TokenisedData:
         if self.num_truncated:
             warnings.append(
                 f"cut off at the maximum length: {self.num_truncated} of {kept} completions; "
-                "shorten or remove these rows, or set the data's long_prompts"
+                f"shorten or remove these rows{self.advice}"
             )
         return tuple(warnings)
 
@@ -155,6 +156,7 @@ def tokenise(
     tokenised: list[TokenisedExample] = []
     problems: list[str] = []
     num_truncated = num_cut = num_dropped = 0
+    advice = long_advice(long_prompts)
     for example in examples:
         try:
             prompt, whole = encode_example(example, tokenizer, template, end_token_ids)
@@ -176,7 +178,7 @@ def tokenise(
             problems.append(
                 f"{example.source}: the prompt has {len(prompt)} tokens; allowed: at most "
                 f"{max_length - 1}, one less than the maximum length; shorten or remove the "
-                "row, or set the data's long_prompts"
+                f"row{advice}"
             )
         num_truncated += len(whole) > room
         tokenised.append(TokenisedExample(prompt, whole[: max(room, 0)], example.source))
@@ -185,7 +187,7 @@ def tokenise(
     if not tokenised:
         dropped = f" within {max_length} tokens; {num_dropped} are longer" if num_dropped else ""
         raise UsageError("data", f"has no examples{dropped}; give at least one")
-    return TokenisedData(tuple(tokenised), num_truncated, num_cut, num_dropped, template)
+    return TokenisedData(tuple(tokenised), num_truncated, num_cut, num_dropped, template, advice)
 
 
 def encode_example(
@@ -219,6 +221,11 @@ def require_embedded(token_ids: Iterable[int], tokenizer: Tokenizer, vocab_size:
         )
 
 
+def long_advice(long_prompts: LongPrompts) -> str:
+    """Return the end of advice on rows that are too long: the option, unless it is set."""
+    return ", or set the data's long_prompts" if long_prompts == "refuse" else ""
+
+
 def cut_to_fit(
     example: Example,
     template: PromptTemplate,
@@ -231,8 +238,9 @@ def cut_to_fit(
 
     The whole prompt, ``token_ids``, may take at least half of ``max_length``. Words are dropped at
     the end of the text that ``template`` wraps: "one two three\\nTLDR", made with
-    "{prompt}\\nTLDR", cut to 3 tokens of a word each, becomes "one two\\nTLDR". Returns
-    ``token_ids`` if nothing has to be cut, if not even one word would fit, and for chats.
+    "{prompt}\\nTLDR", cut to 3 tokens of a word each, becomes "one two\\nTLDR". A first word that
+    does not fit, such as a text without blanks, is cut between characters. Returns ``token_ids`` if
+    nothing has to be cut, if not even one character would fit, and for chats.
     """
     allowed = max_length - min(completion, max_length // 2)
     if len(token_ids) <= allowed or not isinstance(example.prompt, str):
@@ -240,10 +248,12 @@ def cut_to_fit(
     before, after = template.text.split(PROMPT_PLACEHOLDER)
     prompt = template.apply(example.prompt)
     text = prompt[len(before) : len(prompt) - len(after)]
-    ends = [word.end() for word in re.finditer(r"\S+", text)]
 
     def cut_at(end: int) -> list[int]:
         return tokenizer.encode(before + text[:end] + after)
 
-    kept = bisect_right(ends, allowed, key=lambda end: len(cut_at(end)))
-    return tuple(cut_at(ends[kept - 1])) if kept else token_ids
+    words = [word.end() for word in re.finditer(r"\S+", text)]
+    for ends in (words, range(1, len(text))):
+        if kept := bisect_right(ends, allowed, key=lambda end: len(cut_at(end))):
+            return tuple(cut_at(ends[kept - 1]))
+    return token_ids

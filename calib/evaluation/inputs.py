@@ -22,7 +22,13 @@ from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.chats import Prompt, require_template
 from ..data.data import DataConfig, Example, LongPrompts, group_references, load_examples
 from ..data.rows import raise_problems
-from ..data.tokenised import PromptTemplate, cut_to_fit, encode_example, require_embedded
+from ..data.tokenised import (
+    PromptTemplate,
+    cut_to_fit,
+    encode_example,
+    long_advice,
+    require_embedded,
+)
 from .config import BundleChoice, EvaluationConfig
 
 _ROOM_OVER_REFERENCES = 1.5  # of the default max_tokens; untuned models generate longer texts
@@ -137,11 +143,11 @@ def _prepare_bundle(
             "tokenizer.json"
         )
     drafts, draft_problems = _drafts(config.drafts, bundle)
+    advice = long_advice(config.data.long_prompts)
     problems += draft_problems
     problems += [
         f"{prompt.source}: prompt and first reference have {tokens.num_tokens} tokens; the bundle "
-        f"holds {tokens.max_length} positions; shorten or remove the row, or set the data's "
-        "long_prompts"
+        f"holds {tokens.max_length} positions; shorten or remove the row{advice}"
         for prompt, tokens in zip(prompts, encoded, strict=False)
         if not tokens.fits
     ]

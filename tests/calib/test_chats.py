@@ -120,3 +120,17 @@ def test_chats_are_evaluated_against_their_answers(llama: Path, chats: DataConfi
     assert [prompt.text for prompt in evaluation.prompts] == ["user: Hé 0", "user: Hé 1"]
     assert [prompt.references for prompt in evaluation.prompts] == [(text,) for text in ANSWERS]
     assert evaluation.rows[0].figures["perplexity"].estimate.value > 1
+
+
+@pytest.mark.parametrize(("long_prompts", "advised"), [("refuse", True), ("cut", False)])
+def test_a_long_chat_is_told_of_long_prompts_unless_they_are_set(
+    long_prompts: str, advised: bool, llama: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "chats.jsonl"
+    asked = {"role": "user", "content": "long " * 100}
+    path.write_text(json.dumps({"messages": [asked, {"role": "assistant", "content": "yes"}]}))
+    data = {"path": path, "long_prompts": long_prompts}
+    config = EvaluationConfig(bundles=(BundleChoice("llama", llama),), data=data)
+    with pytest.raises(SkipDecError, match="shorten or remove the row") as caught:
+        prepare_evaluation(config)
+    assert ("long_prompts" in str(caught.value)) == advised

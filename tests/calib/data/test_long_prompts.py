@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from tokenizers import Regex
 from tokenizers import Tokenizer as HubTokenizer
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.pre_tokenizers import Split, Whitespace
 
 from skipdec.calib.data.data import Example, LongPrompts
 from skipdec.calib.data.tokenised import PromptTemplate, TokenisedData, tokenise
@@ -61,3 +64,21 @@ def test_cut_completions_are_reported(max_length: int, num_truncated: int) -> No
     data = tokenised("refuse", max_length=max_length)
     expected = [f"cut off at the maximum length: {num_truncated} of 2 completions"]
     assert [text.split(";")[0] for text in data.warnings] == expected[:num_truncated]
+
+
+@pytest.mark.parametrize("text", ["春眠不觉晓，处处闻啼鸟", "word" * 20])
+def test_a_text_whose_first_word_does_not_fit_is_cut_between_characters(text: str) -> None:
+    hub = HubTokenizer(WordLevel(dict.fromkeys(text, 1) | {"</s>": 0}, unk_token="</s>"))
+    hub.pre_tokenizer = Split(Regex("."), "isolated")
+    tokenizer = Tokenizer.parse(hub.to_str().encode(), "letters")
+    options: dict[str, Any] = {"end_token_ids": (0,), "vocab_size": 2, "max_length": 8}
+    rows = [Example(text, text[:2], "rows, line 1")]
+    data = tokenise(rows, tokenizer, long_prompts="cut", **options)
+    assert (data.num_cut, len(data.examples[0].prompt_token_ids)) == (1, 5)
+
+
+def test_long_prompts_are_not_advised_where_they_are_cut() -> None:
+    with pytest.raises(UsageError, match=r"shorten or remove the row$"):
+        tokenised("cut", max_length=1)
+    (_, warning) = tokenised("cut", max_length=4).warnings
+    assert warning.endswith("shorten or remove these rows")
