@@ -7,6 +7,7 @@ sums. A bootstrap resample therefore needs only new sums, never new n-grams, eve
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ Statistics = npt.NDArray[np.float64]
 Better = Literal["higher", "lower"]
 _LONGEST = 2**31 - 1  # transformers writes 10**30 for "unknown", which its tokenizers reject
 
+_ROUGE_WORD = re.compile("[a-z0-9]")
 _BERT_REMEDY = "give --bert-model the directory of an encoder, as save_pretrained writes it"
 
 
@@ -167,8 +169,9 @@ class Bleu(Metric):
 def rouge_l() -> Ratio:
     """Return ROUGE-L: the mean F-measure of the longest common subsequence with the best reference.
 
-    0 to 100. As in rouge-score: lower-cased words of letters and digits, no stemming. Output "a b c
-    d", reference "a c d": precision 3/4, recall 3/3, F 6/7.
+    0 to 100. As in rouge-score: lower-cased words of a–z and 0–9, no stemming. Output "a b c d",
+    reference "a c d": precision 3/4, recall 3/3, F 6/7. Examples whose references have no such word
+    do not count.
     """
     try:
         from rouge_score.rouge_scorer import RougeScorer
@@ -177,6 +180,8 @@ def rouge_l() -> Ratio:
     scorer = RougeScorer(["rougeL"], use_stemmer=False)
 
     def parts(outcome: Outcome) -> tuple[float, float]:
+        if not any(_ROUGE_WORD.search(text.lower()) for text in outcome.references):
+            return 0, 0
         return scorer.score_multi(outcome.references, outcome.text)["rougeL"].fmeasure, 1
 
     return Ratio("ROUGE-L", parts, digits=1, better="higher", scale=100.0)

@@ -82,6 +82,12 @@ def test_rouge_l_of_one_text() -> None:
     assert value(rouge_l(), outcome("a b c d", references=("a c d",))) == pytest.approx(600 / 7)
 
 
+def test_rouge_l_leaves_out_references_in_other_scripts() -> None:
+    chinese = outcome("春眠不觉晓", references=("春眠不觉晓",))
+    assert math.isnan(value(rouge_l(), chinese))
+    assert value(rouge_l(), chinese, outcome("a b", references=("春", "A b"))) == pytest.approx(100)
+
+
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3))
 def test_rouge_l_is_the_best_f_measure_of_longest_common_subsequences(
     text: str, references: list[str]
