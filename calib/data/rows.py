@@ -73,7 +73,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
         start = 1
         try:
             header = next(reader, [])
-            _require_commas(path, header)
+            _check_header(path, header)
             start = reader.line_num + 1
             for cells in reader:
                 source, start = f"{path.name}, line {start}", reader.line_num + 1
@@ -85,11 +85,14 @@ def _read_csv(path: Path) -> Iterator[Row]:
             yield Row(f"{path.name}, line {start}", {}, f"is not CSV ({error})")
 
 
-def _require_commas(path: Path, header: list[str]) -> None:
-    """Raise UsageError for a header whose columns are not separated by commas."""
+def _check_header(path: Path, header: list[str]) -> None:
+    """Raise UsageError for columns that are not separated by commas, or have the same name."""
     for separator, name in (("\t", "tabs"), (";", "semicolons")):
         if len(header) == 1 and separator in header[0]:
             raise UsageError(f"data {path}", f"has its columns separated by {name}; give commas")
+    if twice := sorted({name for name in header if name and header.count(name) > 1}):
+        names = ", ".join(map(repr, twice))
+        raise UsageError(f"data {path}", f"has several columns named {names}; rename or remove one")
 
 
 def _read_dataset(path: Path) -> Iterator[Row]:

@@ -44,6 +44,12 @@ def test_csv_rows_are_named_by_their_first_line(tmp_path: Path) -> None:
     ]
 
 
+def test_a_csv_header_with_a_name_twice_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.csv", "prompt,completion,completion,,\na,b,c,,\n")
+    with pytest.raises(UsageError, match="has several columns named 'completion'; rename or"):
+        load_examples(DataConfig(path=path))
+
+
 def test_a_csv_cell_may_be_as_long_as_a_line_of_json(tmp_path: Path) -> None:
     text = "a " * 70_000
     limit = csv.field_size_limit()
