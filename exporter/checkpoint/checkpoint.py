@@ -90,7 +90,7 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
     directory = locate(source)
     model = read_model(directory, source.max_seq_len)
     load_format, files = _weight_files(directory.path, source.load_format)
-    reader = MappedReader(_canonical(files, _FORMATS[load_format][1]))
+    reader = MappedReader(_with_tied(_canonical(files, _FORMATS[load_format][1]), model))
     if problems := _tensor_problems(reader, model):
         raise CheckpointError(source.model, *problems)
     tokenizer = read_tokenizer(directory.path)
@@ -290,6 +290,16 @@ def _canonical(
     if problems:
         raise CheckpointError(str(files[0].parent), *problems)
     return tensors
+
+
+def _with_tied(tensors: dict[str, StoredTensor], model: ModelSpec) -> dict[str, StoredTensor]:
+    """Return the tensors; a tied head that was stored without the embedding takes its name."""
+    twins = {
+        name: twin
+        for name, twin in decoder_of(model).spare_tensors.items()
+        if twin is not None and twin not in tensors
+    }
+    return {twins.get(name, name): tensor for name, tensor in tensors.items()}
 
 
 def _tensor_problems(reader: CheckpointReader, model: ModelSpec) -> list[str]:

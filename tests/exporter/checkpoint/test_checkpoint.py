@@ -130,6 +130,13 @@ def test_tied_head_may_be_stored_but_not_differ(directory: Path) -> None:
         open_directory(directory)
 
 
+def test_a_tied_head_may_be_stored_instead_of_the_embedding(directory: Path) -> None:
+    original, tensors = open_directory(directory), stored(directory)
+    tensors["lm_head.weight"] = tensors.pop("model.decoder.embed_tokens.weight")
+    rewrite(directory, "safetensors", tensors)
+    assert open_directory(directory).content == original.content
+
+
 @pytest.mark.parametrize("shape", [(), (7,), (131, 0), (0, 32), (131, 33)])
 @pytest.mark.parametrize("file_format", ["safetensors", "bin"])
 def test_a_tied_head_of_another_shape_is_refused_unread(
