@@ -96,7 +96,7 @@ def open_checkpoint(source: CheckpointSource) -> Checkpoint:
     tokenizer = read_tokenizer(directory.path)
     if tokenizer is not None:
         model = with_tokenizer_end(model, directory.path, tokenizer)
-    warnings = _length_warnings(model, source.max_seq_len)
+    warnings: list[str] = []
     if left_out := sorted(name for name in reader.names() if name.startswith(_VALUE_HEAD)):
         warnings.append(f"{', '.join(left_out)} left out: a value head does not change texts")
     if tokenizer is None:
@@ -180,7 +180,6 @@ def _open_dummy(source: CheckpointSource) -> Checkpoint:
             f"{', '.join(unused)} left out: random weights get a byte-level tokenizer, which has "
             "none of their special tokens, and no chat template"
         )
-    warnings += _length_warnings(model, source.max_seq_len)
     if tokenizer is None:
         warnings.append(
             f"vocab_size {model.vocab_size} is too small for a byte-level tokenizer: "
@@ -203,16 +202,6 @@ def _text_files(directory: Path) -> tuple[str, ...]:
     files = ("tokenizer.json", "tokenizer.model", "vocab.json")
     found = [name for name in files if (directory / name).is_file()][:1]
     return (*found, *(() if chat is None else (chat.name,)))
-
-
-def _length_warnings(model: ModelSpec, max_seq_len: int | None) -> list[str]:
-    """Return a sentence if, by default, the bundle takes shorter texts than the model."""
-    if max_seq_len is not None or model.max_seq_len >= model.max_position_embeddings:
-        return []
-    return [
-        f"texts may have {model.max_seq_len:,} tokens, fewer than the model's "
-        f"{model.max_position_embeddings:,}; --max-seq-len chooses another length"
-    ]
 
 
 def _read_config(directory: Path) -> dict[str, Any]:

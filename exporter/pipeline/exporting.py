@@ -124,6 +124,7 @@ def plan_export(config: ExportConfig) -> BundlePlan:
         verification=_verification(config, output, precision) if config.verify else None,
         warnings=(
             *checkpoint.warnings,
+            *_length_warnings(model, config.max_seq_len),
             *_tokenizer_warnings(checkpoint),
             *_precision_warnings(config),
             *_schedule_warnings(schedule, checkpoint),
@@ -140,6 +141,16 @@ def output_path(config: ExportConfig) -> Path:
     """
     stem = expanded(hub_id(config.model)).resolve().name
     return bundle_path(config, stem, config.dtype)
+
+
+def _length_warnings(model: ModelSpec, max_seq_len: int | None) -> tuple[str, ...]:
+    """Return a sentence if, by default, the bundle takes shorter texts than the model."""
+    if max_seq_len is not None or model.max_seq_len >= model.max_position_embeddings:
+        return ()
+    return (
+        f"texts may have {model.max_seq_len:,} tokens, fewer than the model's "
+        f"{model.max_position_embeddings:,}; --max-seq-len chooses another length",
+    )
 
 
 def _tokenizer_warnings(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
 import command_line
 import pytest
 
+from skipdec.calib.calibration.config import CalibrationConfig
+from skipdec.calib.calibration.plan import plan_calibration
+from skipdec.exporter.config import ExportConfig
+from skipdec.exporter.pipeline.exporting import plan_export
 from skipdec.exporter.quantization.ranges import ActivationRanges
 
 SMALL = ("--examples", 3, "--held-out", 2)
@@ -131,3 +136,17 @@ def test_cut_completions_are_reported(
     told = "cut off at the maximum length: 5 of 5 completions"
     assert told in result.stderr
     assert json.loads(result.stdout)["warnings"][-1].startswith(told)
+
+
+def test_a_length_that_only_export_can_choose_is_not_warned_of(
+    llama: Path, rows: Path, tmp_path: Path
+) -> None:
+    model = shutil.copytree(llama.parent / "checkpoint", tmp_path / "long")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16384}))
+    data = {"path": rows, "preset": "e2e"}
+    options = {"num_examples": 3, "num_held_out": 2, "output": tmp_path / "ranges.json"}
+    plan = plan_calibration(CalibrationConfig(model=str(model), data=data, **options))
+    assert not any("max-seq-len" in warning for warning in plan.warnings)
+    exported = plan_export(ExportConfig(model=str(model))).warnings
+    assert any("--max-seq-len chooses another length" in warning for warning in exported)
