@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError, field_validator
 
 from .documents import json_kind, parse_json
 from .errors import ConfigurationError, SkipDecError, UsageError, did_you_mean, shown
@@ -77,7 +77,7 @@ class ValidatedConfig(BaseModel):
     and conflicts between fields that ``_problems`` finds. Problems put field names in backticks,
     which a command replaces by its options. Each field has at most one problem, values are
     shortened, and only the first unknown fields are named, so that neither the message nor its cost
-    grows with what a client sends.
+    grows with what a client sends. In a Path, ``~`` is expanded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -122,6 +122,12 @@ class ValidatedConfig(BaseModel):
                 problems += sentences
                 described.update(item["loc"][:1])
         return problems, refused
+
+    @field_validator("*")
+    @classmethod
+    def _with_home(cls, value: object) -> object:
+        """Expand ``~`` in paths."""
+        return expanded(value) if isinstance(value, Path) else value
 
     def _problems(self) -> Iterator[str]:
         """Yield the conflicts between fields."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ...engines.bundle import place_problems, replace_file
+from ...engines.checking import expanded
 from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
@@ -62,9 +63,12 @@ def fit(
     engines: EngineChoice,
     *,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="the schedule, .json")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", parser=expanded, help="the schedule, .json"),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="front as .png or .svg")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=expanded, help="front as .png or .svg")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace what is there")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from ...engines.checking import Option, ValidatedConfig
+from ...engines.checking import Option, ValidatedConfig, expanded
 from ...engines.errors import UsageError
 from ...runtime.drafting.config import canonical_drafts
 from ...runtime.measuring.meter import SECONDS
@@ -34,9 +34,9 @@ class BundleChoice:
         for text in texts:
             name, equals, path = text.partition("=")
             if equals and name and path and not Path(text).exists():
-                choices.append(cls(name, Path(path)))
+                choices.append(cls(name, expanded(path)))
             else:
-                choices.append(cls(Path(text).resolve().name, Path(text)))
+                choices.append(cls(expanded(text).resolve().name, expanded(text)))
                 plain.append(choices[-1].label)
         problems = [
             f"{name!r} names {plain.count(name)} bundles; write NAME=PATH: different names to "

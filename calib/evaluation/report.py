@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.bundle.place import Place
+from ...engines.checking import expanded
 from ...engines.documents import write_file
 from ...engines.host.console import json_text
 from ...engines.host.events import Events
@@ -93,7 +94,7 @@ def _draft_document(row: DraftRow) -> dict[str, Any]:
 
 def evaluation_place(output: Path) -> Place:
     """Return the place of the evaluation in ``output``."""
-    return Place(output.absolute(), DOCUMENT, "an evaluation")
+    return Place(expanded(output).absolute(), DOCUMENT, "an evaluation")
 
 
 def pictures(evaluation: Evaluation) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...engines.bundle import EngineBundle
 from ...engines.bundle.writer import check_target
-from ...engines.checking import Problems, expanded
+from ...engines.checking import Problems
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.host.installation import require_extra
@@ -49,7 +49,7 @@ def plan_build(config: BuildConfig) -> BundlePlan:
     from .engines import BundleEngines
 
     problems = Problems("build")
-    source = problems.attempt(EngineBundle.open, expanded(config.bundle), verify="full")
+    source = problems.attempt(EngineBundle.open, config.bundle, verify="full")
     if source is None:
         raise problems.error()
     manifest = source.manifest

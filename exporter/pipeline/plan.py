@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.bundle.place import partial_path
-from ...engines.checking import expanded
 from ...engines.errors import CapacityError
 from ...engines.manifest import (
     NUM_JOINED,
@@ -221,7 +220,7 @@ def bundle_path(config: QuantizationConfig, stem: str, dtype: FloatType) -> Path
     'opt-1.3b-fp16-int4-tensorrt.skipdec'
     """
     if config.output is not None:
-        return expanded(config.output).absolute()
+        return config.output.absolute()
     precision = {"float32": "", "float16": "-fp16", "bfloat16": "-bf16"}[dtype]
     quantize = "" if config.quantize == "none" else f"-{config.quantize}"
     target = "" if config.target == DEFAULT_TARGET else f"-{config.target}"

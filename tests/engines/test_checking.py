@@ -54,6 +54,11 @@ def test_anything_else_is_no_size(text: object) -> None:
         Limits(memory=text)
 
 
+def test_the_home_directory_is_expanded_in_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert Limits(file="~/rows.jsonl").file == Path("/home/me/rows.jsonl")
+
+
 def test_other_kinds_than_a_path_or_a_mapping_are_refused_in_plain_words() -> None:
     with pytest.raises(UsageError, match=r"file is \{\}; allowed: a path$"):
         Limits(file={})

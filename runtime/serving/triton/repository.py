@@ -35,7 +35,7 @@ def write_triton_repository(config: TritonRepositoryConfig) -> list[Path]:
     stays until then. Raises UsageError, ScheduleError, BundleError, and OSError on a full disk.
     """
     problems = Problems("triton")
-    directories = [expanded(config.output) / name for name in config.names()]
+    directories = [config.output / name for name in config.names()]
     places = [_place(directory) for directory in directories]
     bundles = []
     for path, place in zip(config.bundles, places, strict=True):

@@ -64,3 +64,15 @@ def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -
         assert result.exit_code == 2, arguments
         assert message in result.stderr
         assert not result.stdout
+
+
+def test_bundle_and_report_may_be_in_the_home_directory(
+    bundle: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "tiny").symlink_to(bundle)
+    (tmp_path / "taken").touch()
+    named = run("evaluate", "tiny=~/tiny", "~/tiny", "--data", data, "--schedule", "9x")
+    assert named.stderr.count("largest possible: 3x") == 2
+    taken = run("evaluate", "~/tiny", "--data", data, "--output=~/taken")
+    assert "taken | exists and is not an evaluation" in taken.stderr

@@ -88,6 +88,18 @@ def test_a_goal_that_can_not_be_met_fails_and_writes_nothing(
     assert not result.stdout
 
 
+def test_outputs_may_be_in_the_home_directory(
+    bundle: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("schedule.json", "front.png"):
+        (tmp_path / name).touch()
+    files = ["--output=~/schedule.json", "--plot=~/front.png"]
+    result = run("fit", bundle, "--data", data, "--target-speedup", "2", *files)
+    assert result.exit_code == 2
+    assert result.stderr.count("exists; pass --force to replace it") == 2
+
+
 def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -> None:
     existing = tmp_path / "schedule.json"
     existing.write_text("{}")
