@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 from pydantic.json_schema import SkipJsonSchema
 
 from .fields import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, Capacity, Integer, Record
@@ -60,6 +67,15 @@ class ModelSpec(Record):
         exclude=True,
         description="of requests that give no parameters; the manifest stores them",
     )
+
+    @field_validator("eos_token_id")
+    @classmethod
+    def _check_end(cls, token_id: int | None, info: ValidationInfo) -> int | None:
+        """Refuse an end of texts that has no logit, which the sampler would mask."""
+        size = info.data.get("vocab_size")  # missing if it is wrong itself
+        if token_id is not None and size is not None and not 0 <= token_id < size:
+            raise ValueError(f"is {token_id}; allowed: 0 to {size - 1}, the model's vocabulary")
+        return token_id
 
     @model_serializer(mode="wrap")
     def _without_implied(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

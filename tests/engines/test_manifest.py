@@ -58,6 +58,8 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
         (lambda d: d["precision"].update(kv_dtype="int8"), "kv_dtype is int8 without kernels"),
         (lambda d: d["precision"].update(table_dtype="float16"), "table_dtype is float16; allowed"),
         (lambda d: d.update(prompt_template="none"), "prompt_template: .*with {prompt} once"),
+        (lambda d: d["model"].update(eos_token_id=-2), "eos_token_id: .*is -2; allowed: 0 to"),
+        (lambda d: d["model"].update(eos_token_id=2**24), "eos_token_id: .*is 16777216; allowed"),
         (lambda d: _end_at(d, [2]), r"end_token_ids is \[2\]; allowed: eos_token_id"),
         (lambda d: _end_at(d, [3, 2]), r"end_token_ids is \[3, 2\]; allowed: eos_token_id"),
         (lambda d: _end_at(d, [2, 3, 3]), "and then others, each once"),

@@ -69,7 +69,7 @@ ModelSpec model_of(const json& value, const Document& document) {
   model.max_seq_len = fields.integer("max_seq_len", 1, kMaxTokens);
   fields.boolean("tie_word_embeddings", true);
   fields.optional_integer("bos_token_id", kAnyInteger, INT64_MAX);
-  model.eos_token_id = fields.optional_integer("eos_token_id", kAnyInteger, INT64_MAX);
+  model.eos_token_id = fields.optional_integer("eos_token_id", 0, model.vocab_size - 1);
   fields.optional_integer("pad_token_id", kAnyInteger, INT64_MAX);
   for (const auto& member : value.items())  // a family may have fields of its own
     if (member.value().is_structured())

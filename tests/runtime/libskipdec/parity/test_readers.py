@@ -121,6 +121,8 @@ PLACES: tuple[tuple[str, Any, str], ...] = (
     ("model/num_heads", 4096, "model.num_heads: is above hidden_size"),
     ("model/extra", [], "model.extra: is an array"),
     ("model/eos_token_id", True, "model.eos_token_id: is true"),
+    ("model/eos_token_id", -2, "model.eos_token_id: is -2"),
+    ("model/eos_token_id", 2**24, "model.eos_token_id: is 16777216"),
     ("precision/quantize", "int2", 'precision.quantize: is "int2"'),
     ("precision/activation_ranges", "00", "allowed: 64 hexadecimal digits"),
     ("kv_cache/shares_buffer", False, "past and present must be one buffer"),

@@ -59,6 +59,15 @@ TEST(Manifest, RefusesEndsOfTextThatDisagree) {
         << ends;
 }
 
+TEST(Manifest, RefusesAnEndOfTextWithoutALogit) {
+  for (const std::int64_t end : {-2, 32}) {
+    json document = hollow_manifest();
+    document["model"]["eos_token_id"] = end;
+    EXPECT_NE(refusal([&] { parsed(document); }).find("model.eos_token_id: is"), std::string::npos)
+        << end;
+  }
+}
+
 json block_manifest() {
   json document = hollow_manifest();
   document["kernels"] = "skipdec";
