@@ -82,7 +82,11 @@ class EngineLoop:
                     return False
                 case ServedRequest(request=Request() as request):
                     schedule = message.exit_schedule(self._num_layers)
-                    number = self._batch.add_request(request, schedule)
+                    try:
+                        number = self._batch.add_request(request, schedule)
+                    except (SkipDecError, MemoryError) as error:  # of this request alone
+                        self._post(Refused.of(error, message.request_id))
+                        continue
                     self._numbers[message.request_id] = number
                     self._requests[number] = message
                 case ServedRequest():

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from http_servers import held_steps
 
 from skipdec import Generator, SamplingParams
-from skipdec.engines.errors import UsageError
+from skipdec.engines.errors import SkipDecError, UsageError
+from skipdec.runtime.scheduling.running_request import RunningRequest
 from skipdec.runtime.serving.async_engine import AsyncEngine
 
 LONG = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
@@ -66,6 +68,27 @@ def test_cancelling_a_call_cancels_its_request(bundle: Path) -> None:
                     await task
             assert await engine.drain(timeout=10)
             assert engine.stats().aborted == 1
+
+    asyncio.run(main())
+
+
+def test_a_request_without_memory_ends_alone(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, create = alone(bundle, PROMPTS[0]), RunningRequest.create
+
+    def refuse(*given: Any, **named: Any) -> RunningRequest:  # noqa: ANN401
+        if named["outputs"] == range(2):
+            raise MemoryError("by intent")
+        return create(*given, **named)
+
+    monkeypatch.setattr(RunningRequest, "create", refuse)
+
+    async def main() -> None:
+        async with opened(bundle) as engine:
+            with pytest.raises(SkipDecError, match="by intent"):
+                await engine.generate(PROMPTS[0], SamplingParams(n=2))
+            output = await engine.generate(PROMPTS[0], SHORT)
+            assert output.outputs[0].token_ids == whole
+            assert await engine.drain(timeout=10)
 
     asyncio.run(main())
 

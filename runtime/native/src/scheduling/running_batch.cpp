@@ -62,6 +62,20 @@ RunningBatch::RunningBatch(const Manifest& manifest, const Engines& engines,
 }
 
 void RunningBatch::add(std::int64_t number, Request request, double start) {
+  ++counters_.submitted;
+  try {
+    queue(number, std::move(request), start);
+  } catch (...) {
+    scheduler_.cancel(number);
+    requests_.erase(number);
+    ++counters_.failed;
+    publish();
+    throw;
+  }
+  publish();
+}
+
+void RunningBatch::queue(std::int64_t number, Request request, double start) {
   auto running = std::make_unique<Running>();
   running->number = number;
   running->request = std::move(request);
@@ -74,11 +88,9 @@ void RunningBatch::add(std::int64_t number, Request request, double start) {
   for (std::int64_t index = 0; index < asked.params.n; ++index) {
     running->sequences.emplace_back(asked, index, model_, tokenizer_, start);
   }
-  ++counters_.submitted;
   scheduler_.add({number, static_cast<std::int64_t>(asked.prompt.size()), asked.params.n},
                  asked.client);
   requests_.emplace(number, std::move(running));
-  publish();
 }
 
 const std::vector<Delta>& RunningBatch::step(double now) {

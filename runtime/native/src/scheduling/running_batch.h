@@ -65,6 +65,7 @@ class RunningBatch {
   void require_room(const SchedulePointer& schedule) const;
 
   // Queues a request that `require_possible` accepted; its deltas carry ``number``, which ascends.
+  // If it throws, for example without memory, the request has failed and the batch is as before.
   void add(std::int64_t number, Request request, double start);
   bool is_busy() const { return scheduler_.is_busy(); }
   // Runs prompts, a chunk of one, or a step, as the scheduler decides; empty if nothing can run
@@ -97,6 +98,7 @@ class RunningBatch {
     bool has_ended() const;
     RunningRow row(std::size_t output);
   };
+  void queue(std::int64_t number, Request request, double start);
   PromptRow prompt_row(const Request& request, SlotCache::Row first) const;
   bool fits(const std::vector<Job>& jobs) const;
   bool runs_in_chunks(const PromptRow& row) const;

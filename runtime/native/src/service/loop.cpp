@@ -31,6 +31,7 @@ void Service::run() {
 // Takes new requests, cancellations and scores, and waits for them while idle; false to stop.
 bool Service::take_in() {
   std::deque<std::int64_t> cancellations;
+  std::vector<std::pair<std::shared_ptr<Ticket>, std::string>> refused;
   {
     std::unique_lock lock(mutex_);
     const auto has_news = [this] {
@@ -41,12 +42,18 @@ bool Service::take_in() {
     while (!arrivals_.empty()) {  // under the lock, so that each counts as waiting throughout
       Arrival arrival = std::move(arrivals_.front());
       arrivals_.pop_front();
-      add(std::move(arrival));
+      const std::shared_ptr<Ticket> ticket = arrival.ticket;
+      try {
+        add(std::move(arrival));
+      } catch (const std::exception& error) {  // the fault of this request alone
+        refused.emplace_back(ticket, error.what());
+      }
     }
     cancellations.swap(cancellations_);
     std::move(new_scores_.begin(), new_scores_.end(), std::back_inserter(scores_));
     new_scores_.clear();
   }
+  for (const auto& [ticket, reason] : refused) end_refused(*ticket, reason);
   for (const std::int64_t number : cancellations) post(batch_->abort(number, "cancelled"));
   end_late();
   return true;
@@ -54,8 +61,24 @@ bool Service::take_in() {
 
 void Service::add(Arrival arrival) {
   const std::int64_t number = arrival.ticket->number;
-  open_.emplace(number, std::move(arrival.ticket));
-  batch_->add(number, std::move(arrival.request), arrival.start);
+  const auto place = open_.emplace(number, std::move(arrival.ticket)).first;
+  try {
+    batch_->add(number, std::move(arrival.request), arrival.start);
+  } catch (...) {
+    open_.erase(place);
+    throw;
+  }
+}
+
+// Ends a request that could not be taken in.
+void Service::end_refused(Ticket& ticket, const std::string& reason) {
+  Completion failed;
+  failed.finish_reason = FinishReason::kError;
+  failed.stop_reason = reason;
+  ticket.tell_ends(FinishReason::kError, reason);
+  ticket.mailbox.end(
+      std::vector<Completion>(static_cast<std::size_t>(ticket.num_completions), failed));
+  count_ended(1);
 }
 
 // Ends requests whose deadline has passed.
@@ -82,8 +105,12 @@ void Service::score_next() {
     score.result.set_exception(std::current_exception());
   }
   turns_.scored(before, batch_->stats());
+  count_ended(1);
+}
+
+void Service::count_ended(std::int64_t count) {
   const std::scoped_lock lock(mutex_);
-  --num_open_;
+  num_open_ -= count;
   changed_.notify_all();
 }
 
@@ -108,11 +135,7 @@ void Service::post(const std::vector<Delta>& deltas) {
     open_.erase(found);
     ++ended;
   }
-  if (ended > 0) {
-    const std::scoped_lock lock(mutex_);
-    num_open_ -= ended;
-    changed_.notify_all();
-  }
+  if (ended > 0) count_ended(ended);
   for (const auto& [number, answer] : unwanted) {
     if (open_.count(number) == 0) continue;
     post(answer.failure ? batch_->fail(number, *answer.failure)

@@ -112,6 +112,8 @@ class Service {
   void run();
   bool take_in();
   void add(Arrival arrival);
+  void end_refused(Ticket& ticket, const std::string& reason);
+  void count_ended(std::int64_t count);
   void end_late();
   void score_next();
   void post(const std::vector<Delta>& deltas);

@@ -37,7 +37,11 @@ void Ticket::tell_ends(FinishReason finish_reason, const std::string& reason) {
     end.index = index;
     end.finish_reason = finish_reason;
     end.stop_reason = reason;
-    tell(end);
+    if (on_delta) {
+      tell(end);
+    } else {
+      mailbox.put(std::move(end));
+    }
   }
 }
 

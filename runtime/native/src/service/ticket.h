@@ -48,7 +48,8 @@ class Ticket {
   // Hands ``delta`` to the callback unless the request was released. An exception of the callback
   // becomes the answer.
   Answer tell(const Delta& delta);
-  // Reports the end of each completion to the callback that it has not seen yet.
+  // Reports the end of each completion that the callback has not seen yet, to the callback or else
+  // to the mailbox.
   void tell_ends(FinishReason finish_reason, const std::string& reason);
   // Stops calling the callback; waits for a call that runs on another thread.
   void release();

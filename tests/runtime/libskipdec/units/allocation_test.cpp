@@ -1,22 +1,27 @@
 // Tests that steps do not allocate, by counting every operator new of this program.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <new>
 
 #include "arithmetic_model.h"
 #include "scheduling/running_batch.h"
+#include "service/service.h"
 #include "stitching/slot_stitcher.h"
+#include "submissions.h"
 
 namespace {
 
 thread_local std::int64_t allocations = 0;
+thread_local std::size_t most_bytes = SIZE_MAX;  // of one allocation
 
 }  // namespace
 
 void* operator new(std::size_t size) {
   ++allocations;
+  if (size > most_bytes) throw std::bad_alloc();
   void* const memory = std::malloc(size == 0 ? 1 : size);  // NOLINT(*-no-malloc)
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -129,6 +134,40 @@ TEST_F(AllocationTest, AnEnginesStepsAllocateTheirDeltasAtMost) {
   const std::int64_t before = allocations;
   for (int step = 0; step < 40; ++step) batch.step(0);
   EXPECT_EQ(allocations, before);
+}
+
+TEST(IntakeTest, ARequestWithoutMemoryEndsAlone) {
+  ServiceOptions options;
+  options.batch.kv_memory = 1 << 22;
+  Service service(std::make_shared<ArithmeticBundle>(), std::make_shared<ArithmeticBackend>(),
+                  options);
+  SamplingParams small;
+  small.ignore_eos = true;
+  const auto limits = [](const Delta& /*delta*/) {  // memory of the engine's thread
+    most_bytes = 1 << 17;
+    return true;
+  };
+  EXPECT_TRUE(testing::submit(service, {4}, small, limits)->mailbox.wait(-1));
+  SamplingParams large = small;
+  large.stop_token_ids.assign(1 << 16, 5);
+  std::vector<Delta> told;
+  const auto tells = [&](const Delta& delta) { return told.push_back(delta), true; };
+  const auto failed = {testing::submit(service, {4}, large),
+                       testing::submit(service, {4}, large, tells)};
+  const auto other = testing::submit(service, {4}, small);
+  for (const auto& ticket : failed) {
+    ASSERT_TRUE(ticket->mailbox.wait(-1));
+    ASSERT_EQ(ticket->mailbox.progress(), Progress::kEnded);
+    EXPECT_EQ(ticket->mailbox.completions().at(0).finish_reason, FinishReason::kError);
+  }
+  EXPECT_EQ((*failed.begin())->mailbox.next(0).delta->finish_reason, FinishReason::kError);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].finish_reason, FinishReason::kError);
+  ASSERT_TRUE(other->mailbox.wait(-1));
+  ASSERT_EQ(other->mailbox.progress(), Progress::kEnded);
+  EXPECT_EQ(other->mailbox.completions().at(0).finish_reason, FinishReason::kLength);
+  EXPECT_TRUE(service.drain(-1));
+  EXPECT_EQ(service.stats().failed, 2);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -40,6 +41,13 @@ TEST(Backend, RefusesActivationsInBfloat16) {
         if (tensor["dtype"] == "float32" && tensor["role"] != "logits")
           tensor["dtype"] = "bfloat16";
   EXPECT_NE(refusal_of(manifest).find("computes in bfloat16"), std::string::npos);
+}
+
+TEST(Backend, RefusesAnInstructionSetThatCannotRunHereForAnyBundle) {
+  ::setenv("SKIPDEC_INSTRUCTION_SET", "abacus", 1);
+  const std::string words = refusal_of(hollow_manifest());
+  ::unsetenv("SKIPDEC_INSTRUCTION_SET");
+  EXPECT_EQ(words.rfind("SKIPDEC_INSTRUCTION_SET | names what can't run here", 0), 0U) << words;
 }
 
 TEST(Backend, RefusesToCopyWeightsTwice) {

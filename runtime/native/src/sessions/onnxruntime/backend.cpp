@@ -221,7 +221,7 @@ std::shared_ptr<Backend> open_backend(const std::shared_ptr<const Bundle>& bundl
     throw Error(Status::kUsage, "weights",
                 "are to be copied, but the bundle runs on ONNX Runtime's operators, which copy "
                 "weights into their own layout; leave it out");
-  if (manifest.uses_skipdec_kernels) check_instruction_set();
+  check_instruction_set();  // kernels draw the tokens of any bundle
   const Library& library = load_library(options.onnxruntime);
   return std::make_shared<OrtBackend>(bundle, SharedProcess::get(library, options.threads),
                                       options.weights);
