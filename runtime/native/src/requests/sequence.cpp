@@ -42,6 +42,21 @@ void Sequence::count_pass(std::int64_t drafted, std::int64_t accepted) {
   completion_.accepted += accepted;
 }
 
+void Sequence::undo(bool has_token) {
+  Completion& all = completion_;
+  if (has_token) {
+    --all.accepted;
+    all.token_ids.pop_back();
+    all.layers.pop_back();
+    all.token_seconds.pop_back();
+    if (!all.logprobs_ends.empty()) all.logprobs_ends.pop_back();
+    all.logprobs.resize(all.logprobs_ends.empty() ? 0 : all.logprobs_ends.back());
+  }
+  all.finish_reason.reset();
+  all.text.clear();
+  stop_checker_.restart(all.token_ids);
+}
+
 void Sequence::abort(const std::string& reason, Delta& delta) {
   delta.text = stop_checker_.abort(reason);
   write(delta);

@@ -71,6 +71,8 @@ class Sequence {
   }
   // Counts a pass that checked ``drafted`` guesses, of which ``accepted`` were right.
   void count_pass(std::int64_t drafted, std::int64_t accepted);
+  // Undoes the last token, if the last delta ``has_token``, which was a guess, and the end.
+  void undo(bool has_token);
   // Ends it as cancelled, with ``reason`` as its stop_reason.
   void abort(const std::string& reason, Delta& delta);
   void fail(const std::string& reason, Delta& delta);

@@ -226,14 +226,18 @@ void RunningBatch::remove_ended() {
     stitcher_.release(row.slot);
     scheduler_.row_ended(row.number);
     Running& running = *requests_.at(row.number);
-    if (--running.rows_left > 0) continue;
-    const std::vector<Sequence>& all = running.sequences;
-    const bool failed = std::any_of(all.begin(), all.end(), [](const Sequence& each) {
-      return each.completion().finish_reason == FinishReason::kError;
-    });
-    ++(failed ? counters_.failed : counters_.finished);
+    if (--running.rows_left == 0) count_end(running, 1);
   }
   rows_.erase(std::remove_if(rows_.begin(), rows_.end(), has_ended), rows_.end());
+}
+
+// Adds ``by`` to the count of requests that ended as this one has.
+void RunningBatch::count_end(const Running& running, std::int64_t by) {
+  const std::vector<Sequence>& all = running.sequences;
+  const bool failed = std::any_of(all.begin(), all.end(), [](const Sequence& each) {
+    return each.completion().finish_reason == FinishReason::kError;
+  });
+  (failed ? counters_.failed : counters_.finished) += by;
 }
 
 const std::vector<Delta>& RunningBatch::abort(std::int64_t number, const std::string& reason) {
@@ -286,6 +290,12 @@ void RunningBatch::fail_all(const std::string& reason, const Action& action) {
   }
   rows_.clear();
   stitcher_.reset();
+}
+
+void RunningBatch::undo(const Delta& delta) {
+  Running& running = *requests_.at(delta.number);
+  if (running.has_ended()) count_end(running, -1);
+  running.sequences.at(static_cast<std::size_t>(delta.index)).undo(delta.has_token);
 }
 
 bool RunningBatch::has_ended(std::int64_t number) const {

@@ -76,6 +76,9 @@ class RunningBatch {
   const std::vector<Delta>& abort(std::int64_t number, const std::string& reason);
   // Ends a request as failed for a reason outside the batch, e.g. its caller's callback.
   const std::vector<Delta>& fail(std::int64_t number, const std::string& reason);
+  // Undoes a row's last token, or what else ``delta`` of its last pass reports, before `abort` or
+  // `fail` ends the request.
+  void undo(const Delta& delta);
   bool has_ended(std::int64_t number) const;
   // Returns the completions of a request that has ended, and forgets it.
   std::vector<Completion> take(std::int64_t number);
@@ -110,6 +113,7 @@ class RunningBatch {
   void begin(const RunningRow& row, const float* logits, std::int64_t layers);
   void accept(const RunningRow& row, const StepRow& fed, const float* const* logits);
   void remove_ended();
+  void count_end(const Running& running, std::int64_t by);
   using EndOne = void (Sequence::*)(const std::string& reason, Delta& delta);
   bool end(std::int64_t number, const std::string& reason, EndOne end_one);
   void fail_all(const std::string& reason, const Action& action);

@@ -1,5 +1,6 @@
 // The part of Service that its own thread runs.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "scheduling/clock.h"
@@ -114,16 +115,22 @@ void Service::count_ended(std::int64_t count) {
   changed_.notify_all();
 }
 
-// Hands deltas to their callers, and the completions of requests that ended.
+// Hands deltas to their callers, and the completions of requests that ended. Behind a token that a
+// callback refuses, those that the same pass wrote are undone: without drafts there would be none.
 void Service::post(const std::vector<Delta>& deltas) {
   std::vector<std::int64_t> touched;
-  std::vector<std::pair<std::int64_t, Answer>> unwanted;
+  std::map<std::int64_t, Answer> unwanted;
+  bool is_behind_guess = false;
   for (const Delta& delta : deltas) {
+    if (std::exchange(is_behind_guess, delta.drafted) && unwanted.count(delta.number) > 0) {
+      batch_->undo(delta);
+      continue;
+    }
     const std::shared_ptr<Ticket>& ticket = open_.at(delta.number);
     if (!ticket->on_delta) {
       ticket->mailbox.put(delta);
     } else if (Answer answer = ticket->tell(delta); !answer.goes_on) {
-      unwanted.emplace_back(delta.number, std::move(answer));
+      unwanted.emplace(delta.number, std::move(answer));
     }
     if (delta.finish_reason) touched.push_back(delta.number);
   }

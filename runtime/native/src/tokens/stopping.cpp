@@ -34,7 +34,8 @@ const char* name_of(FinishReason reason) {
 
 StopChecker::StopChecker(SamplingParams params, std::int64_t max_tokens,
                          std::vector<std::int64_t> end_token_ids, const Tokenizer* tokenizer)
-    : params_(std::move(params)),
+    : tokenizer_(tokenizer),
+      params_(std::move(params)),
       max_tokens_(max_tokens),
       end_token_ids_(std::move(end_token_ids)) {
   if (tokenizer != nullptr) {
@@ -64,6 +65,11 @@ std::string StopChecker::push(std::int64_t token_id) {
     if (!may_stop) num_early_ = decoder_->num_held();
   }
   return finish(std::move(piece), may_stop);
+}
+
+void StopChecker::restart(const std::vector<std::int64_t>& token_ids) {
+  *this = StopChecker(std::move(params_), max_tokens_, std::move(end_token_ids_), tokenizer_);
+  for (const std::int64_t token_id : token_ids) push(token_id);
 }
 
 void StopChecker::end_at(std::int64_t token_id, bool may_stop) {

@@ -47,6 +47,9 @@ class StopChecker {
   // not have ended.
   std::string push(std::int64_t token_id);
 
+  // Becomes what it was behind these tokens, the first of those that it has got.
+  void restart(const std::vector<std::int64_t>& token_ids);
+
   // Cancels the sequence and returns the text held back; does nothing if it has ended.
   std::string abort(StopReason reason = {});
 
@@ -72,6 +75,7 @@ class StopChecker {
   std::optional<Found> find_stop_string(std::string_view text, std::size_t num_old) const;
   std::size_t length_of_beginning(std::string_view text) const;
 
+  const Tokenizer* tokenizer_;
   SamplingParams params_;
   std::int64_t max_tokens_;
   std::vector<std::int64_t> end_token_ids_;

@@ -21,6 +21,7 @@
 
 #include "arithmetic_model.h"
 #include "refusals.h"
+#include "scheduling/drafting/draft_resolver.h"
 #include "submissions.h"
 
 namespace skipdec::runtime {
@@ -255,6 +256,52 @@ TEST(ServiceTest, ACallbackThatThrowsEndsItsRequestAlone) {
   EXPECT_EQ(calls, 2);  // its first token and its end
   EXPECT_EQ(tokens_of(*service, {4}, "").size(), 12U);
   EXPECT_EQ(service->stats().failed, 2);
+}
+
+// Runs a request whose callback refuses its token ``number``; the pass may have written more.
+void expect_end_at(Service& service, std::int64_t number, bool throws, const TokenSpan& all) {
+  TokenSpan told;
+  int ends = 0;
+  SamplingParams params = greedy(static_cast<std::int64_t>(all.size()));
+  params.logprobs = 0;
+  const auto ticket = submit(service, TokenSpan{5, 6, 7}, params, [&](const Delta& delta) {
+    if (delta.has_token) told.push_back(delta.token_id);
+    ends += delta.finish_reason ? 1 : 0;
+    if (static_cast<std::int64_t>(told.size()) < number) return true;
+    if (throws) throw std::runtime_error("by intent");
+    return false;
+  });
+  ASSERT_TRUE(ticket->mailbox.wait(-1));
+  const Completion& ended = ticket->mailbox.completions().at(0);
+  EXPECT_EQ(told, TokenSpan(all.begin(), all.begin() + number)) << number;
+  EXPECT_EQ(ended.token_ids, told) << number;
+  EXPECT_EQ(ended.finish_reason, throws ? FinishReason::kError : FinishReason::kAbort) << number;
+  EXPECT_EQ(ends, 1) << number;
+  EXPECT_EQ(ended.passes + ended.accepted + 1, number);
+  EXPECT_EQ(ended.layers.size(), told.size());
+  EXPECT_EQ(ended.token_seconds.size(), told.size());
+  EXPECT_EQ(ended.logprobs.size(), told.size());
+  EXPECT_EQ(ended.logprobs_ends.size(), told.size());
+}
+
+TEST(ServiceTest, ACallbackThatRefusesATokenGetsNoneThatItsPassWroteBehindIt) {
+  const auto bundle = std::make_shared<ArithmeticBundle>();
+  ServiceOptions options;
+  options.batch.kv_memory = 1 << 22;
+  options.batch.draft = resolve_draft("own,adapt=no,exact=no", bundle->manifest());
+  Service service(bundle, std::make_shared<ArithmeticBackend>(), options);
+  const auto teaching = submit(service, TokenSpan{5, 6, 7}, greedy(20));
+  ASSERT_TRUE(teaching->mailbox.wait(-1));
+  const TokenSpan all = teaching->mailbox.completions().at(0).token_ids;
+  for (std::int64_t number = 1; number < 20; ++number) {
+    expect_end_at(service, number, false, all);
+    expect_end_at(service, number, true, all);
+  }
+  const EngineStats stats = service.stats();
+  EXPECT_GT(stats.accepted_draft_tokens, 0);
+  EXPECT_EQ(stats.finished, 1);
+  EXPECT_EQ(stats.aborted, 19);
+  EXPECT_EQ(stats.failed, 19);
 }
 
 TEST(ServiceTest, ClosingEndsWhatRunsAndWaitsAndWhoeverWaitsIsTold) {
