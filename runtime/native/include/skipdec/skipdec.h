@@ -139,8 +139,9 @@ SKIPDEC_API skipdec_status skipdec_engine_drain(skipdec_engine* engine, double t
 
 /* Waits for the current step, ends all requests and frees the engine. Callbacks get a last delta
  * for each completion, with finish_reason "abort" and stop_reason "closed"; other calls for those
- * requests return SKIPDEC_CLOSED. Requests stay readable until they are released. ``engine`` may be
- * NULL. Returns SKIPDEC_USAGE in a callback. */
+ * requests return SKIPDEC_CLOSED. Requests stay readable until they are released. Drains and scores
+ * that wait in other threads end. Other calls with ``engine`` must have returned, as before free(),
+ * and only callbacks may begin one. ``engine`` may be NULL. Returns SKIPDEC_USAGE in a callback. */
 SKIPDEC_API skipdec_status skipdec_engine_close(skipdec_engine* engine);
 
 /* Describes an open bundle. Valid until the engine is closed. */

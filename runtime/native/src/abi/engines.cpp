@@ -112,7 +112,7 @@ skipdec_status skipdec_engine_open(const char* path, const skipdec_options* opti
 
 skipdec_status skipdec_engine_drain(skipdec_engine* engine, double timeout) {
   return guarded([&] {
-    if (required(engine, "engine")->service->drain(timeout)) return SKIPDEC_OK;
+    if (runtime::held(engine)->drain(timeout)) return SKIPDEC_OK;
     throw runtime::Error(runtime::Status::kTimeout, "engine", "has requests that have not ended");
   });
 }
@@ -135,7 +135,7 @@ skipdec_status skipdec_engine_info(skipdec_engine* engine, const skipdec_info** 
 
 skipdec_status skipdec_engine_stats(skipdec_engine* engine, skipdec_stats* stats) {
   return guarded([&] {
-    skipdec_stats whole = required(engine, "engine")->service->stats();
+    skipdec_stats whole = runtime::held(engine)->stats();
     whole.size = runtime::with_defaults(required(stats, "stats"), whole, "stats").size;
     std::memcpy(stats, &whole, whole.size);
     return SKIPDEC_OK;

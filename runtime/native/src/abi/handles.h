@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "abi/guard.h"
 #include "service/service.h"
 
 struct skipdec_engine {
@@ -18,6 +19,12 @@ struct skipdec_engine {
 };
 
 namespace skipdec::runtime {
+
+// Returns what runs an engine, for the time of a call: another thread may close the engine
+// meanwhile. Throws Error (kUsage) for a null pointer.
+inline std::shared_ptr<Service> held(const skipdec_engine* engine) {
+  return required(engine, "engine")->service;
+}
 
 // A delta or a completion for C: views of memory of the given one.
 skipdec_delta shown(const Delta& delta);

@@ -21,29 +21,29 @@ runtime::OnDelta on_delta_of(const skipdec_params& params) {
   };
 }
 
-runtime::Prompt prompt_of(const skipdec_engine& engine, const skipdec_prompt& given,
+runtime::Prompt prompt_of(const runtime::Service& service, const skipdec_prompt& given,
                           const skipdec_params& params) {
   if (given.text != nullptr && params.rendered_chat != 0) return runtime::RenderedChat{given.text};
   if (given.text != nullptr) return std::string(given.text);
   if (given.num_tokens > 0) required(given.token_ids, "token_ids");
-  runtime::require_token_count("prompt", given.num_tokens,
-                               engine.service->manifest().model.max_seq_len);
+  runtime::require_token_count("prompt", given.num_tokens, service.manifest().model.max_seq_len);
   return runtime::TokenSpan(given.token_ids, given.token_ids + given.num_tokens);
 }
 
 // Submits ``count`` prompts; ``requests`` has room for as many.
-skipdec_status submit(const skipdec_engine& engine, const skipdec_prompt* prompts, size_t count,
-                      const skipdec_params* params, skipdec_request** requests) {
+skipdec_status submit(const std::shared_ptr<runtime::Service>& service,
+                      const skipdec_prompt* prompts, size_t count, const skipdec_params* params,
+                      skipdec_request** requests) {
   const skipdec_params whole = runtime::with_defaults(params, runtime::default_params(), "params");
   std::vector<runtime::Prompt> given;
   std::vector<std::unique_ptr<skipdec_request>> made;
   for (std::size_t index = 0; index < count; ++index) {
-    given.push_back(prompt_of(engine, prompts[index], whole));
+    given.push_back(prompt_of(*service, prompts[index], whole));
     made.push_back(std::make_unique<skipdec_request>());
-    made.back()->service = engine.service;
+    made.back()->service = service;
   }
-  const auto tickets = engine.service->submit_many(
-      given, runtime::sampling_params(whole, engine.service->manifest().sampling_defaults),
+  const auto tickets = service->submit_many(
+      given, runtime::sampling_params(whole, service->manifest().sampling_defaults),
       runtime::text_or_empty(whole.schedule), whole.deadline,
       std::vector<runtime::OnDelta>(count, on_delta_of(whole)),
       runtime::text_or_empty(whole.client),
@@ -75,7 +75,7 @@ skipdec_status skipdec_submit_text(skipdec_engine* engine, const char* prompt,
   return guarded([&] {
     *required(request, "request") = nullptr;
     const skipdec_prompt given{required(prompt, "prompt"), nullptr, 0};
-    return submit(*required(engine, "engine"), &given, 1, params, request);
+    return submit(runtime::held(engine), &given, 1, params, request);
   });
 }
 
@@ -85,7 +85,7 @@ skipdec_status skipdec_submit_tokens(skipdec_engine* engine, const int64_t* toke
   return guarded([&] {
     *required(request, "request") = nullptr;
     const skipdec_prompt given{nullptr, token_ids, num_tokens};
-    return submit(*required(engine, "engine"), &given, 1, params, request);
+    return submit(runtime::held(engine), &given, 1, params, request);
   });
 }
 
@@ -93,12 +93,12 @@ skipdec_status skipdec_submit_many(skipdec_engine* engine, const skipdec_prompt*
                                    size_t count, const skipdec_params* params,
                                    skipdec_request** requests) {
   return guarded([&] {
-    required(engine, "engine");
+    const std::shared_ptr<runtime::Service> service = runtime::held(engine);
     if (count == 0) return SKIPDEC_OK;
-    engine->service->require_may_wait(count);
+    service->require_may_wait(count);
     std::fill_n(required(requests, "request"), count, nullptr);
     required(prompts, "prompts");
-    return submit(*engine, prompts, count, params, requests);
+    return submit(service, prompts, count, params, requests);
   });
 }
 

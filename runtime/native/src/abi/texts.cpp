@@ -10,22 +10,22 @@ using runtime::required;
 
 namespace {
 
-skipdec_status make_score(skipdec_engine* engine, const runtime::Prompt& prompt,
+skipdec_status make_score(runtime::Service& service, const runtime::Prompt& prompt,
                           const runtime::Prompt& continuation, const char* schedule,
                           skipdec_score** score) {
   auto made = std::make_unique<skipdec_score>();
-  made->result = engine->service->score(prompt, continuation, runtime::text_or_empty(schedule),
-                                        made->token_ids);
+  made->result =
+      service.score(prompt, continuation, runtime::text_or_empty(schedule), made->token_ids);
   made->values = {made->token_ids.data(), made->result.logprobs.data(), made->result.layers.data(),
                   made->token_ids.size()};
   *score = made.release();
   return SKIPDEC_OK;
 }
 
-runtime::TokenSpan tokens(const skipdec_engine& engine, const char* subject,
+runtime::TokenSpan tokens(const runtime::Service& service, const char* subject,
                           const int64_t* token_ids, size_t count) {
   if (count > 0) required(token_ids, "token_ids");
-  runtime::require_token_count(subject, count, engine.service->manifest().model.max_seq_len);
+  runtime::require_token_count(subject, count, service.manifest().model.max_seq_len);
   return {token_ids, token_ids + count};
 }
 
@@ -37,9 +37,9 @@ skipdec_status skipdec_score_tokens(skipdec_engine* engine, const int64_t* promp
                                     skipdec_score** score) {
   return guarded([&] {
     *required(score, "score") = nullptr;
-    required(engine, "engine");
-    return make_score(engine, tokens(*engine, "prompt", prompt, prompt_tokens),
-                      tokens(*engine, "continuation", continuation, continuation_tokens), schedule,
+    const auto service = runtime::held(engine);
+    return make_score(*service, tokens(*service, "prompt", prompt, prompt_tokens),
+                      tokens(*service, "continuation", continuation, continuation_tokens), schedule,
                       score);
   });
 }
@@ -49,8 +49,7 @@ skipdec_status skipdec_score_text(skipdec_engine* engine, const char* prompt,
                                   skipdec_score** score) {
   return guarded([&] {
     *required(score, "score") = nullptr;
-    required(engine, "engine");
-    return make_score(engine, std::string(required(prompt, "prompt")),
+    return make_score(*runtime::held(engine), std::string(required(prompt, "prompt")),
                       std::string(required(continuation, "continuation")), schedule, score);
   });
 }
@@ -64,7 +63,8 @@ void skipdec_score_release(skipdec_score* score) { delete score; }
 skipdec_status skipdec_encode(skipdec_engine* engine, const char* text, int32_t is_prompt,
                               int64_t* token_ids, size_t capacity, size_t* num_tokens) {
   return guarded([&] {
-    const runtime::Tokenizer& tokenizer = required(engine, "engine")->service->tokenizer();
+    const auto service = runtime::held(engine);
+    const runtime::Tokenizer& tokenizer = service->tokenizer();
     const std::string given = required(text, "text");
     const std::vector<std::int64_t> ids =
         is_prompt != 0 ? tokenizer.encode_prompt(given) : tokenizer.encode(given, false);
@@ -80,7 +80,8 @@ skipdec_status skipdec_decode(skipdec_engine* engine, const int64_t* token_ids, 
                               int32_t skip_special_tokens, char* text, size_t capacity,
                               size_t* num_bytes) {
   return guarded([&] {
-    const runtime::Tokenizer& tokenizer = required(engine, "engine")->service->tokenizer();
+    const auto service = runtime::held(engine);
+    const runtime::Tokenizer& tokenizer = service->tokenizer();
     if (num_tokens > 0) required(token_ids, "token_ids");
     const std::string decoded =
         tokenizer.decode({token_ids, token_ids + num_tokens}, skip_special_tokens != 0);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <future>
 #include <limits>
 #include <memory>
 #include <string>
@@ -113,6 +114,32 @@ TEST(RequestsTest, ThreadsWithAnIdOfAnEngineThatIsGoneMayWaitAndReadTogether) {
     ASSERT_NE(each, nullptr);
     EXPECT_EQ(each, read.front());
   }
+}
+
+TEST(RequestsTest, ACallThatWaitsHoldsTheEngineThatAnotherThreadCloses) {
+  skipdec_engine* const engine = std::make_unique<skipdec_engine>().release();  // closing frees it
+  engine->service = open();
+  std::promise<void> release;
+  std::shared_future<void> is_released = release.get_future().share();
+  SamplingParams params;
+  submit(*engine->service, TokenSpan{5}, params, [&](const Delta&) {
+    is_released.wait();
+    return true;
+  });
+  std::thread draining([&] { EXPECT_EQ(skipdec_engine_drain(engine, -1), SKIPDEC_OK); });
+  const auto is_draining = [&] {
+    try {
+      engine->service->submit_many({}, params, "", 0, {});
+      return false;
+    } catch (const Error&) {
+      return true;
+    }
+  };
+  while (!is_draining()) std::this_thread::yield();
+  EXPECT_EQ(engine->service.use_count(), 2);
+  release.set_value();
+  EXPECT_EQ(skipdec_engine_close(engine), SKIPDEC_OK);
+  draining.join();
 }
 
 TEST(RequestsTest, CountsThatNoMemoryHoldsAreRefusedByName) {
