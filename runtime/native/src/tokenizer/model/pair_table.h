@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "keyed_hash.h"
+
 namespace skipdec::runtime {
 
 class PairTable {
@@ -39,9 +41,7 @@ class PairTable {
   }
 
   std::size_t slot_of(std::uint64_t key) const {
-    // The upper half of a product depends on all bits of the key.
-    const std::uint64_t mixed = (key ^ (key >> 29U)) * 0x9E3779B97F4A7C15U;
-    std::size_t slot = (mixed >> 32U) & (slots_.size() - 1);
+    std::size_t slot = hash_.of(key) & (slots_.size() - 1);
     while (slots_[slot].value.rank != kEmpty && slots_[slot].key != key)
       slot = (slot + 1) & (slots_.size() - 1);
     return slot;
@@ -49,6 +49,7 @@ class PairTable {
 
   void resize(std::size_t slots);
 
+  KeyedHash hash_;
   std::vector<Slot> slots_;  // size is a power of two; at most half in use
   std::size_t used_ = 0;
 };

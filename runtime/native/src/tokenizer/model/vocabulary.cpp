@@ -11,21 +11,16 @@
 namespace skipdec::runtime {
 namespace {
 
-std::uint64_t mixed(std::uint64_t bits) {
-  bits *= 0x9E3779B97F4A7C15U;
-  return bits ^ (bits >> 32U);
-}
-
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = text.size();
+std::uint64_t hash_of(std::string_view text, const KeyedHash& keyed) {
+  std::uint64_t hash = keyed.of(text.size());
   for (; text.size() > sizeof(hash); text.remove_prefix(sizeof(hash))) {
     std::uint64_t eight = 0;
     std::memcpy(&eight, text.data(), sizeof(eight));
-    hash = mixed(hash ^ eight);
+    hash = keyed.joined(hash, eight);
   }
   std::uint64_t rest = 0;
   std::memcpy(&rest, text.data(), text.size());
-  return mixed(hash ^ rest);
+  return keyed.joined(hash, rest);
 }
 
 }  // namespace
@@ -67,7 +62,7 @@ std::optional<std::uint32_t> Vocabulary::id_of(std::string_view text) const {
 }
 
 std::size_t Vocabulary::slot_of(std::string_view text) const {
-  std::size_t slot = hash_of(text) & (slots_.size() - 1);
+  std::size_t slot = hash_of(text, hash_) & (slots_.size() - 1);
   while (slots_[slot] != kEmpty && text_at(slots_[slot]) != text)
     slot = (slot + 1) & (slots_.size() - 1);
   return slot;

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "keyed_hash.h"
+
 namespace skipdec::runtime {
 
 // Texts stored back to back.
@@ -44,6 +46,7 @@ class Vocabulary {
 
   std::size_t slot_of(std::string_view text) const;
 
+  KeyedHash hash_;
   TextList texts_;                            // in the order of `add`
   std::vector<std::uint32_t> ids_;            // ascending after `finish`
   std::vector<std::uint32_t> order_;          // index of the text for each entry of ids_

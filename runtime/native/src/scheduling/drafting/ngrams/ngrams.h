@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "constants.h"
+#include "keyed_hash.h"
 
 namespace skipdec::runtime {
 
@@ -29,9 +30,16 @@ struct NGram {
   }
 };
 
-// Hashes with a number that the process drew, so that no client can choose texts that collide.
 struct NGramHash {
-  std::size_t operator()(const NGram& key) const;
+  KeyedHash keyed;
+
+  std::size_t operator()(const NGram& key) const {
+    std::uint64_t hash = keyed.of(static_cast<std::uint64_t>(key.length));
+    for (const std::int32_t token : key.tokens) {
+      hash = keyed.joined(hash, static_cast<std::uint32_t>(token));
+    }
+    return hash;
+  }
 };
 
 }  // namespace skipdec::runtime

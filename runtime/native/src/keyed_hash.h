@@ -1,0 +1,33 @@
+// Hashing of keys that files and texts choose.
+#pragma once
+
+#include <cstdint>
+
+#include "tokens/philox.h"
+
+namespace skipdec::runtime {
+
+// Hashes with a number that the process drew, so that nobody can choose keys that collide.
+class KeyedHash {
+ public:
+  // Throws Error (kEnvironment) if the system gives no entropy.
+  KeyedHash() : secret_(secret_of_process()) {}
+
+  std::uint64_t of(std::uint64_t word) const { return joined(secret_, word); }
+  // Returns the hash of the words of ``hash`` and ``word`` behind them.
+  std::uint64_t joined(std::uint64_t hash, std::uint64_t word) const {
+    __extension__ using Wide = unsigned __int128;
+    const Wide product = static_cast<Wide>(hash ^ word) * secret_;
+    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64U);
+  }
+
+ private:
+  static std::uint64_t secret_of_process() {
+    static const std::uint64_t drawn = Philox::of_entropy().next_word() | 1U;
+    return drawn;
+  }
+
+  std::uint64_t secret_;  // odd
+};
+
+}  // namespace skipdec::runtime
