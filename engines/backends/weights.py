@@ -23,6 +23,7 @@ from ..memory import Array, HostMemory
 if TYPE_CHECKING:
     from ..bundle import EngineBundle
 
+_MAX_GRAPH = 2**31 - 1  # bytes, as protobuf allows
 _CHUNK = 1 << 20  # bytes; small enough to be hashed from the cache
 # Field numbers in onnx.proto.
 _MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
@@ -77,7 +78,7 @@ def copy_weights(
     files = {path: copies.content(bundle, path) for path in spec.weights}
     values = []
     try:
-        for tensor in external_tensors(memoryview(bundle.read(spec.graph))):
+        for tensor in external_tensors(memoryview(bundle.read(spec.graph, _MAX_GRAPH))):
             array = tensor.view(files[str(folder / tensor.file)])
             value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
                 array, tensor.element_type

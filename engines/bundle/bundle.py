@@ -182,14 +182,17 @@ class EngineBundle:
         """
         return self.directory.locate(self._listed(relative))
 
-    def read(self, relative: str) -> bytes:
+    def read(self, relative: str, limit: int | None = None) -> bytes:
         """Return the content of a listed file of the opened directory.
 
-        Raises BundleError if it is gone, e.g. after ``export --force`` replaced the bundle.
+        Raises BundleError if it is gone, e.g. after ``export --force`` replaced the bundle, and
+        unread if it has more than ``limit`` bytes.
         """
         remedy = "if the bundle was replaced since it was opened, open it again"
         path, subject = self.locate(relative), str(self.file(relative))
         size = next(record.size for record in self.manifest.files if record.path == relative)
+        if limit is not None and size > limit:
+            raise BundleError(subject, f"is larger than {limit:,} bytes, the limit")
         return read_file(path, BundleError, subject=subject, remedy=remedy, limit=size)
 
     def named(self, text: object) -> str:

@@ -16,7 +16,7 @@ from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
 from ...engines.host.worker import Limits, Worker, WorkerCrashError
 from ...engines.manifest import MAX_END_TOKENS, ModelSpec
-from ...runtime.tokens.tokenizer import Tokenizer
+from ...runtime.tokens.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer
 from .tokenizer_worker import REMEDY, TEXTS, ReadByTransformers, check, convert, encode
 
 _Report = TypeVar("_Report")
@@ -30,7 +30,6 @@ _ENVIRONMENT = {
 }
 _READING = Limits(seconds=20, memory=4 << 30, wall=180)  # the largest tokenizers take 3 s
 _TRANSFORMERS = Limits(seconds=300, memory=8 << 30, wall=900)
-_MAX_BYTES = 1 << 26  # of a tokenizer.json; that of 262,144 tokens of Gemma 3 has half as many
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 
 TOKEN_FILES = ("tokenizer_config.json", "special_tokens_map.json")
@@ -59,7 +58,7 @@ def read_tokenizer(directory: Path) -> bytes | None:
     """
     path = directory / "tokenizer.json"
     if path.is_file():
-        content = read_file(path, CheckpointError, limit=_MAX_BYTES)
+        content = read_file(path, CheckpointError, limit=MAX_TOKENIZER_BYTES)
         _in_limits(check, path, _READING)
         return content
     model = directory / "tokenizer.model"

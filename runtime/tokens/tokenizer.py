@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
+from ...engines.constants import integer
 from ...engines.documents import EXACT, lone_surrogate
 from ...engines.errors import BundleError, MissingExtraError, UsageError, shown
 from ...engines.manifest import MAX_TOKENS, PROMPT_PLACEHOLDER
-from .chat import ChatTemplate
+from .chat import MAX_TEMPLATE_BYTES, ChatTemplate
 from .decoding import (
     ByteDecoder,
     CharacterDecoder,
@@ -27,6 +28,8 @@ from .decoding import (
 
 if TYPE_CHECKING:
     from ...engines.bundle import EngineBundle
+
+MAX_TOKENIZER_BYTES = integer("max_tokenizer_bytes")  # twice that of Gemma 3's 262,144 tokens
 
 _COMPONENTS = ("model", "normalizer", "pre_tokenizer", "post_processor", "decoder")
 _POST_PROCESSORS = (
@@ -78,10 +81,12 @@ class Tokenizer:
         name = bundle.manifest.tokenizer
         if name is None:
             return None
-        tokenizer = cls.parse(bundle.read(name), str(bundle.file(name)), prompt_template)
+        content = bundle.read(name, MAX_TOKENIZER_BYTES)
+        tokenizer = cls.parse(content, str(bundle.file(name)), prompt_template)
         if (chat := bundle.manifest.chat_template) is not None:
             subject = str(bundle.file(chat.path))
-            tokenizer.chat = ChatTemplate.parse(bundle.read(chat.path), chat, tokenizer, subject)
+            content = bundle.read(chat.path, MAX_TEMPLATE_BYTES)
+            tokenizer.chat = ChatTemplate.parse(content, chat, tokenizer, subject)
         return tokenizer
 
     @classmethod

@@ -127,6 +127,13 @@ def test_only_listed_files_are_handed_out(bundle: EngineBundle) -> None:
             bundle.file(path)
 
 
+def test_a_file_above_its_readers_limit_is_not_read(bundle: EngineBundle) -> None:
+    size = len(bundle.read("tokenizer.json"))
+    assert len(bundle.read("tokenizer.json", limit=size)) == size
+    with pytest.raises(BundleError, match=f"tokenizer.json.*larger than {size - 1:,} bytes, the"):
+        bundle.read("tokenizer.json", limit=size - 1)
+
+
 def test_a_new_schedule_is_a_new_file_and_changes_nothing_else(bundle: EngineBundle) -> None:
     path = bundle.path / "schedule.json"
     mapped = path.open("rb")  # a process that still reads the old one

@@ -20,8 +20,13 @@ def edit(bundle: Path, name: str, change: Edit) -> None:
     text = json.dumps(document) if name == "tokenizer.json" else sealed_text(document)
     (bundle / name).write_text(text)
     if name == "tokenizer.json":
-        record = file_record(bundle, name).model_dump()
-        edit(bundle, "manifest.json", lambda manifest: _record(manifest, name).update(record))
+        reseal(bundle, name)
+
+
+def reseal(bundle: Path, name: str) -> None:
+    """Bring the manifest's record of the file ``name`` up to date."""
+    record = file_record(bundle, name).model_dump()
+    edit(bundle, "manifest.json", lambda manifest: _record(manifest, name).update(record))
 
 
 def _record(manifest: dict[str, Any], name: str) -> dict[str, Any]:

@@ -82,8 +82,12 @@ class OpenBundle final : public Bundle {
     return directory_->locate(listed(relative).path);
   }
 
-  std::string read(const std::string& relative) const override {
+  std::string read(const std::string& relative, std::size_t limit) const override {
     const FileRecord& record = listed(relative);
+    if (record.size > limit)
+      throw Error(
+          Status::kBundle, path() + "/" + relative,
+          "is larger than " + grouped(static_cast<std::int64_t>(limit)) + " bytes, the limit");
     const Document blame{Status::kBundle, path() + "/" + relative,
                          "if the bundle was replaced since it was opened, open it again"};
     std::string content = read_file(directory_->locate(relative), record.size, blame);

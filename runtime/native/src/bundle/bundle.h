@@ -34,8 +34,9 @@ class Bundle {
   virtual const Schedules& schedules() const = 0;
   // A path for `open` and for libraries that read files by path, valid as long as this object.
   virtual std::string locate(const std::string& relative) const = 0;
-  // Reads a file that the manifest lists and checks it against its record again.
-  virtual std::string read(const std::string& relative) const = 0;
+  // Reads a file that the manifest lists and checks it against its record again. Throws Error
+  // (kBundle), before it reads, for one of more than ``limit`` bytes.
+  virtual std::string read(const std::string& relative, std::size_t limit) const = 0;
   // Waits, with kFull, until all weights are hashed; call it after the engines are loaded and
   // before the first token. Throws Error (kBundle) naming every wrong file. Returns at once with
   // kGraphs.

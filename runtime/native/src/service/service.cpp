@@ -67,7 +67,7 @@ void Service::load_tokenizer() {
   const std::string& name = *manifest().tokenizer;
   const std::string subject = bundle_->path() + "/" + name;
   try {
-    tokenizer_ = Tokenizer::parse(bundle_->read(name), subject,
+    tokenizer_ = Tokenizer::parse(bundle_->read(name, constants::kMaxTokenizerBytes), subject,
                                   options_.raw_prompts ? std::nullopt : manifest().prompt_template);
   } catch (const UnsupportedTokenizer& error) {
     no_tokenizer_ = error.what();

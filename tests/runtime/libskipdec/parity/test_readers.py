@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attack.readers import DOCUMENTS, KINDS, OPEN, NativeReader, compare, python_verdict
-from bundle_documents import Edit, add_drafts, edit
+from bundle_documents import Edit, add_drafts, edit, reseal
 
 from skipdec.engines.bundle.bundle import EngineBundle
 from skipdec.runtime.schedule.bundle import write_schedule
@@ -203,6 +203,13 @@ def test_both_refuse_a_damaged_document(
     assert python_verdict(bundle) == reader.verdict(bundle) == OPEN
     edit(bundle, name, change)
     assert_both_refuse(reader, bundle, words)
+
+
+def test_both_refuse_a_tokenizer_above_the_limit_unread(reader: NativeReader, bundle: Path) -> None:
+    path = bundle / "tokenizer.json"
+    path.write_bytes(path.read_bytes() + b" " * (64 << 20))
+    reseal(bundle, path.name)
+    assert_both_refuse(reader, bundle, "is larger than 67,108,864 bytes, the limit")
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

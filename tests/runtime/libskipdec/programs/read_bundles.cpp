@@ -22,8 +22,8 @@ void read(const std::string& path) {
   const Manifest& manifest = bundle->manifest();
   if (!manifest.tokenizer) return;
   try {
-    Tokenizer::parse(bundle->read(*manifest.tokenizer), path + "/" + *manifest.tokenizer,
-                     manifest.prompt_template);
+    Tokenizer::parse(bundle->read(*manifest.tokenizer, constants::kMaxTokenizerBytes),
+                     path + "/" + *manifest.tokenizer, manifest.prompt_template);
   } catch (const UnsupportedTokenizer&) {  // such a bundle runs on token ids
   }
 }

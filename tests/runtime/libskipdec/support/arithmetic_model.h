@@ -81,7 +81,9 @@ class ArithmeticBundle : public Bundle {
   const Manifest& manifest() const override { return manifest_; }
   const Schedules& schedules() const override { return schedules_; }
   std::string locate(const std::string& relative) const override { return relative; }
-  std::string read(const std::string& /*relative*/) const override { return {}; }
+  std::string read(const std::string& /*relative*/, std::size_t /*limit*/) const override {
+    return {};
+  }
   void await_weights() const override {}
   void check_weights(const EngineSpec& /*spec*/) const override {}
 

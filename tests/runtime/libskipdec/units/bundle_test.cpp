@@ -16,6 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kLimit = 1024;  // bytes of a file that is read
+
 class BundleOnDisk : public testing::Test {
  protected:
   void SetUp() override {
@@ -49,7 +51,7 @@ TEST_F(BundleOnDisk, IsOpenedIfItIsWhole) {
   EXPECT_EQ(bundle->path(), fs::canonical(path()).string());
   EXPECT_EQ(bundle->manifest().model.name, "hollow");
   EXPECT_EQ(bundle->schedules().own()->text(), "full");
-  EXPECT_EQ(bundle->read("engines/head.onnx"), "engines/head.onnx");
+  EXPECT_EQ(bundle->read("engines/head.onnx", kLimit), "engines/head.onnx");
   EXPECT_NE(refusal([&] { bundle->locate("other"); }).find("lists no file other"),
             std::string::npos);
 }
@@ -58,7 +60,7 @@ TEST_F(BundleOnDisk, IsReadOnWhereverItsDirectoryGoes) {
   const auto bundle = opened();
   fs::rename(path(), folder_ / "elsewhere");
   fs::create_directories(path());
-  EXPECT_EQ(bundle->read("tokenizer.json"), "tokenizer.json");
+  EXPECT_EQ(bundle->read("tokenizer.json", kLimit), "tokenizer.json");
   EXPECT_TRUE(fs::is_regular_file(bundle->locate("engines/head.onnx")));
 }
 
@@ -118,7 +120,7 @@ TEST_F(BundleOnDisk, HasALinkThatLeavesIt) {
 TEST_F(BundleOnDisk, MayHaveALinkThatStays) {
   fs::rename(path() / "tokenizer.json", path() / "other");
   fs::create_symlink("other", path() / "tokenizer.json");
-  EXPECT_EQ(opened()->read("tokenizer.json"), "tokenizer.json");
+  EXPECT_EQ(opened()->read("tokenizer.json", kLimit), "tokenizer.json");
 }
 
 TEST_F(BundleOnDisk, HasAPipeForAFile) {
@@ -141,7 +143,15 @@ TEST_F(BundleOnDisk, HasAManifestLargerThanAny) {
 TEST_F(BundleOnDisk, IsReadAgainOnlyAsItWas) {
   const auto bundle = opened();
   write_file(path() / "tokenizer.json", "tokenizer.jsoN");
-  EXPECT_NE(refusal([&] { bundle->read("tokenizer.json"); }).find("is not the file that was"),
+  EXPECT_NE(
+      refusal([&] { bundle->read("tokenizer.json", kLimit); }).find("is not the file that was"),
+      std::string::npos);
+}
+
+TEST_F(BundleOnDisk, GivesNoFileAboveItsReadersLimit) {
+  const auto bundle = opened();
+  EXPECT_EQ(bundle->read("tokenizer.json", 14), "tokenizer.json");
+  EXPECT_NE(refusal([&] { bundle->read("tokenizer.json", 13); }).find("larger than 13 bytes, the"),
             std::string::npos);
 }
 

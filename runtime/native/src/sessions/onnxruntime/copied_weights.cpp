@@ -16,6 +16,7 @@ namespace skipdec::runtime::onnxruntime {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{1} << 21;
+constexpr std::size_t kMaxGraph = INT32_MAX;  // bytes, as protobuf allows
 
 [[noreturn]] void refuse(const Bundle& bundle, const std::string& file,
                          const std::string& problem) {
@@ -79,7 +80,7 @@ CopiedWeights copy_weights(const Bundle& bundle, const EngineSpec& spec, const A
   for (const std::string& path : spec.weights)
     files[path] = weights.files.emplace_back(copies.content(bundle, path)).get();
   try {
-    for (const ExternalTensor& tensor : external_tensors(bundle.read(spec.graph))) {
+    for (const ExternalTensor& tensor : external_tensors(bundle.read(spec.graph, kMaxGraph))) {
       const auto found = files.find(folder + tensor.file);
       if (found == files.end()) throw std::invalid_argument("no file " + tensor.file);
       const HugePages& file = *found->second;

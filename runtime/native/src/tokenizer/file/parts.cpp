@@ -165,7 +165,7 @@ void normalize(std::vector<AddedToken>& tokens, const Normalizer& normalizer,
 
 TokenizerParts read_tokenizer(std::string_view json, const std::string& subject) {
   JsonLimits limits;
-  limits.max_bytes = kMaxTokenizerBytes;
+  limits.max_bytes = constants::kMaxTokenizerBytes;
   limits.max_values = kMostValues;
   const Document document{Status::kBundle, subject, "export the model again"};
   ModelEvents events(document);

@@ -16,7 +16,6 @@
 
 namespace skipdec::runtime {
 
-constexpr std::size_t kMaxTokenizerBytes = std::size_t{64} << 20;
 constexpr std::uint32_t kMaxTokens = constants::kMaxTokens;  // exclusive bound of ids
 constexpr std::size_t kMaxMerges = 1U << 24;
 constexpr std::size_t kMaxTokenBytes = 1U << 16;  // per token
