@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bundle/bundle.h"
+#include "constants.h"
 #include "errors.h"
 #include "tokenizer/file/unsupported.h"
 #include "tokenizer/tokenizer.h"
@@ -22,7 +23,7 @@ void read(const std::string& path) {
   const Manifest& manifest = bundle->manifest();
   if (!manifest.tokenizer) return;
   try {
-    Tokenizer::parse(bundle->read(*manifest.tokenizer, constants::kMaxTokenizerBytes),
+    Tokenizer::parse(bundle->read(*manifest.tokenizer, skipdec::constants::kMaxTokenizerBytes),
                      path + "/" + *manifest.tokenizer, manifest.prompt_template);
   } catch (const UnsupportedTokenizer&) {  // such a bundle runs on token ids
   }
