@@ -40,7 +40,7 @@ def scheduler(
         tokens,
         parse_admission(admission),
         lambda jobs: True,
-        is_long,
+        lambda job: job.prompt_length > tokens,
         fills_first=fills_first,
     )
 
