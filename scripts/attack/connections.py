@@ -43,7 +43,7 @@ _EARLY = (
     b"PUT /v1/completions HTTP/1.1\r\nContent-Length: 99999999\r\n" + _END,
     b"GET /version HTTP/1.1\r\n" + _END + b"GET /version HTTP/1.1\r\nContent-Length: 9\r\n" + _END,
 )
-_RESTS = (b"x", b"no chunk\r\n", b"123456789G", b"\0" * 9)
+_RESTS = (b"x", b"no chunk\r\n", b"123456789G\r\n\r\n", b"\0" * 8)
 
 
 def main() -> int:

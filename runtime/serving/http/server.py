@@ -23,6 +23,9 @@ from .middleware import ApiKeys
 from .models import ServedModel, ServedModels
 from .traces import exporting_traces
 
+# An idle connection stays open for longer than clients (httpx 5 s) and load balancers (60 s) keep
+# one: a request on a connection that the server is closing is reset.
+_IDLE_SECONDS = 75
 _CUT_SECONDS = 5.0  # for answers to leave, once nothing runs any more
 _MAX_HEADERS = 32 << 10  # bytes of a request's line and headers
 _OPEN_FILES = 4096  # that are asked for: a connection is one
@@ -83,6 +86,7 @@ class HttpServer:
                 proxy_headers=False,  # a client could name itself by X-Forwarded-For
                 server_header=False,
                 h11_max_incomplete_event_size=_MAX_HEADERS,
+                timeout_keep_alive=_IDLE_SECONDS,
                 timeout_graceful_shutdown=int(_CUT_SECONDS),
             )
         )
