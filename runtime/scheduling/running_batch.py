@@ -75,6 +75,7 @@ class RunningBatch:
         self._counters = Counters.zero(loaded.model.num_layers)
         # Called with the numbers of requests that stop waiting, before their prompts run.
         self.on_admission: Callable[[Sequence[int]], None] = lambda numbers: None
+        self.admits = True  # while False, waiting requests stay so, and the running ones go on
         self.memory = slots.memory  # what requests need of it, any thread may ask
         self.limits = limits = slots.limits
         self._scheduler = Scheduler[RunningRequest](
@@ -249,7 +250,9 @@ class RunningBatch:
         )
 
     def _fits(self, requests: Sequence[RunningRequest]) -> bool:
-        """Return whether there is KV memory to admit ``requests`` now, together."""
+        """Return whether ``requests`` may be admitted now: whether there is KV memory for them."""
+        if not self.admits:
+            return False
         if self._runs_in_chunks(requests[0]):
             assert len(requests) == 1, "a prompt that runs in chunks runs alone"
             return self._slots.fits_in_chunks(requests[0].prompt)

@@ -215,14 +215,13 @@ class BatchScoring:
             )
         self._scorer.check([request])
 
-    def is_due(self, request: ScoreRequest, *, running: bool) -> bool:
-        """Return whether it is scoring's turn and the memory that ``request`` needs is free.
-
-        ``running`` says whether rows run. A text that `run` would refuse is due in its turn.
-        """
+    def is_due(self, *, running: bool) -> bool:
+        """Return whether it is scoring's turn; ``running`` says whether rows run."""
         counters = self._counters
-        if not self._turns.is_due(counters.text_seconds, counters.steps, running=running):
-            return False
+        return self._turns.is_due(counters.text_seconds, counters.steps, running=running)
+
+    def fits(self, request: ScoreRequest) -> bool:
+        """Return whether `run` would find memory for a text, or refuse it whatever is free."""
         needed, limit = self._scorer.nbytes(request), self._pool.limit or 0
         in_use = self._pool.in_use_bytes - self._slots.prefix_bytes
         return needed > limit or in_use + needed <= limit

@@ -32,7 +32,7 @@ class EngineLoop:
     ``post`` takes what becomes of requests, in the loop's thread, which waits meanwhile. Texts to
     score run between two steps; scored and generated texts share the time (`BatchScoring`): the
     gap between two tokens grows by at most one scored text. A text waits for memory that running
-    requests hold.
+    requests hold, and no further request begins meanwhile.
     """
 
     def __init__(
@@ -114,12 +114,18 @@ class EngineLoop:
 
     def _score(self) -> None:
         """Score the next text, unless what runs is owed time or holds its memory."""
+        batch = self._batch
+        batch.admits = True
         if not self._texts:
             return
-        batch, (asked, start) = self._batch, next(iter(self._texts))
+        asked, start = next(iter(self._texts))
         text, name = cast(ScoreRequest, asked.request), asked.request_id
-        if batch.is_busy and not batch.scoring.is_due(text, running=batch.running_rows > 0):
-            return
+        if batch.is_busy:
+            if not batch.scoring.is_due(running=batch.running_rows > 0):
+                return
+            batch.admits = batch.scoring.fits(text)  # else what becomes free would go to others
+            if not batch.admits:
+                return
         self._post(Begun((name,)))
         self._texts.serve(name)
         try:

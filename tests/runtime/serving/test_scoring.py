@@ -297,3 +297,30 @@ def test_a_text_waits_for_memory_that_running_requests_hold(bundle: Path) -> Non
     reserved = list[int]()
     with_engine(bundle, main)
     with_engine(bundle, main, kv_memory=reserved[0] + 1)  # too little for both
+
+
+def test_a_text_that_waits_for_all_memory_is_not_passed_by_ever_more_requests(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, step = [0], RunningBatch.step
+
+    def stepped(self: RunningBatch) -> list[StreamDelta]:
+        deltas = step(self)
+        running[0] = self.running_rows
+        return deltas
+
+    async def main(engine: AsyncEngine) -> None:
+        with held_steps() as held:  # of ends at different times
+            lengths = [LONG.model_copy(update={"max_tokens": 4 + i % 3}) for i in range(12)]
+            texts = [asyncio.create_task(engine.generate(TEXT, length)) for length in lengths]
+            while not held.is_set():
+                await asyncio.sleep(0)
+            scored = asyncio.create_task(engine.score(TEXT))
+            await asyncio.sleep(0)
+        await scored
+        assert sum(text.done() for text in texts) <= 2  # those that ran
+        await asyncio.gather(*texts)
+
+    monkeypatch.setattr(RunningBatch, "step", stepped)
+    monkeypatch.setattr(BatchScoring, "fits", lambda *_: running[0] == 0)
+    with_engine(bundle, main)

@@ -67,6 +67,7 @@ PromptRow RunningBatch::prompt_row(const Request& request, SlotCache::Row first)
 }
 
 bool RunningBatch::fits(const std::vector<Job>& jobs) const {
+  if (!admits_) return false;
   std::vector<const PromptRow*> rows;
   rows.reserve(jobs.size());
   for (const Job& job : jobs) rows.push_back(&requests_.at(job.number)->prompt);

@@ -68,6 +68,8 @@ class RunningBatch {
   // If it throws, for example without memory, the request has failed and the batch is as before.
   void add(std::int64_t number, Request request, double start);
   bool is_busy() const { return scheduler_.is_busy(); }
+  // While false, waiting requests stay so, and the running ones go on.
+  void set_admits(bool admits) { admits_ = admits; }
   // Runs prompts, a chunk of one, or a step, as the scheduler decides; empty if nothing can run
   // now. The result lives until the next call. Throws the engines' error at the third failure in a
   // row.
@@ -132,6 +134,7 @@ class RunningBatch {
   std::vector<StepRow> steps_;    // in the same order
   std::vector<Delta> deltas_;     // made by the last call
   SlotCache::Row next_row_ = 0;
+  bool admits_ = true;
   int failures_in_a_row_ = 0;
   EngineStats counters_{};  // used by the batch's thread only
   mutable std::mutex mutex_;

@@ -94,10 +94,15 @@ void Service::end_late() {
 
 // Scores a waiting text if it is scoring's turn and memory is free.
 void Service::score_next() {
+  batch_->set_admits(true);
   if (scores_.empty()) return;
   const EngineStats before = batch_->stats();
-  const bool is_due = turns_.is_due(before) && batch_->fits(scores_.front().request);
-  if (batch_->is_busy() && !is_due) return;
+  if (batch_->is_busy()) {
+    if (!turns_.is_due(before)) return;
+    const bool fits = batch_->fits(scores_.front().request);
+    batch_->set_admits(fits);  // else what becomes free would go to others
+    if (!fits) return;
+  }
   Score score = std::move(scores_.front());
   scores_.pop_front();
   try {

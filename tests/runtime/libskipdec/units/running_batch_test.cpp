@@ -162,6 +162,20 @@ TEST_F(RunningBatchTest, WhatCanNeverRunIsRefused) {
   EXPECT_THROW(make(2, 1 << 22, 15), Error);
 }
 
+TEST_F(RunningBatchTest, WhatWaitsStaysWhileNothingIsAdmittedAndBeginsAfterwards) {
+  make(2);
+  batch_->add(0, request({4, 5}, 4), 0);
+  batch_->step(0);
+  batch_->add(1, request({4, 5}, 4), 0);
+  batch_->set_admits(false);
+  for (int call = 0; call < 8; ++call) batch_->step(0);
+  EXPECT_TRUE(batch_->has_ended(0));
+  EXPECT_EQ(batch_->stats().running, 0);
+  EXPECT_EQ(batch_->stats().waiting, 1);
+  batch_->set_admits(true);
+  EXPECT_EQ(run().at(1)[0].finish_reason, FinishReason::kLength);
+}
+
 TEST_F(RunningBatchTest, AScoredTextHasTheDepthThatGeneratingItHas) {
   const Request asked = request({5, 6, 7}, 5, falling_schedule(5, 2, 1));
   const std::vector<Completion> made = alone(asked);
