@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from statistics import median_low
+from typing import Self
 
 from ...engines.errors import UsageError
-from ...engines.manifest import PROMPT_PLACEHOLDER
+from ...engines.manifest import PROMPT_PLACEHOLDER, ModelSpec
 from ...runtime.tokens.tokenizer import Tokenizer
 from .chats import Conversation, Prompt, require_template
 from .data import DataConfig, Example, LongPrompts
@@ -127,50 +128,117 @@ class TokenisedData:
         return digest.hexdigest()
 
 
-def tokenise(
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    *,
-    end_token_ids: Sequence[int],
-    vocab_size: int,
-    max_length: int,
-    long_prompts: LongPrompts = "refuse",
-    template: PromptTemplate = NO_TEMPLATE,
-) -> TokenisedData:
+@dataclass(frozen=True)
+class ExampleEncoder:
+    """Encodes examples for one model: with its tokenizer and template, within its limits.
+
+    A text ends with the first of ``end_token_ids``, or a chat with the end that its template
+    writes. With ``long_prompts`` "cut", prompts that leave no room within ``max_length`` tokens
+    lose words at the end, inside ``template``, down to half of the length; those of chats stay
+    whole.
+    """
+
+    tokenizer: Tokenizer
+    end_token_ids: Sequence[int]
+    vocab_size: int
+    max_length: int
+    long_prompts: LongPrompts = "refuse"
+    template: PromptTemplate = NO_TEMPLATE
+
+    @classmethod
+    def of(
+        cls, model: ModelSpec, tokenizer: Tokenizer, data: DataConfig, models_template: str | None
+    ) -> Self:
+        """Return the encoder of ``data`` for ``model``, tuned with ``models_template`` if any."""
+        return cls(
+            tokenizer,
+            model.end_token_ids,
+            model.vocab_size,
+            model.max_seq_len,
+            data.long_prompts,
+            PromptTemplate.choose(data, models_template),
+        )
+
+    def encode(self, example: Example) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+        """Return the ids of prompt and completion, and whether the prompt was cut.
+
+        Raises UsageError for messages that the chat template refuses, and for a token beyond the
+        rows of the model's embedding.
+        """
+        prompt, completion = encode_example(
+            example, self.tokenizer, self.template, self.end_token_ids
+        )
+        self._require_embedded((*prompt, *completion))
+        if self.long_prompts != "cut":
+            return prompt, completion, False
+        kept = self._cut_to_fit(example, prompt, len(completion))
+        return kept, completion, kept is not prompt
+
+    def _require_embedded(self, token_ids: Iterable[int]) -> None:
+        beyond = next((token_id for token_id in token_ids if token_id >= self.vocab_size), None)
+        if beyond is not None:
+            raise UsageError(
+                "the text",
+                f"has token {beyond} ({self.tokenizer.token_text(beyond)!r:.80}), beyond the "
+                f"{self.vocab_size:,} rows of the model's embedding; remove it, or use the "
+                "tokenizer that the model was trained with",
+            )
+
+    def _cut_to_fit(
+        self, example: Example, token_ids: tuple[int, ...], completion: int
+    ) -> tuple[int, ...]:
+        """Return the ids of the prompt, cut so that ``completion`` more tokens fit.
+
+        The whole prompt, ``token_ids``, may take at least half of ``max_length``. Words are dropped
+        at the end of the text that ``template`` wraps: "one two three\\nTLDR", made with
+        "{prompt}\\nTLDR", cut to 3 tokens of a word each, becomes "one two\\nTLDR". A first word
+        that does not fit, such as a text without blanks, is cut between characters. Returns
+        ``token_ids`` if nothing has to be cut, if not even one character would fit, and for chats.
+        """
+        allowed = self.max_length - min(completion, self.max_length // 2)
+        if len(token_ids) <= allowed or not isinstance(example.prompt, str):
+            return token_ids
+        before, after = self.template.text.split(PROMPT_PLACEHOLDER)
+        prompt = self.template.apply(example.prompt)
+        text = prompt[len(before) : len(prompt) - len(after)]
+
+        def cut_at(end: int) -> list[int]:
+            return self.tokenizer.encode(before + text[:end] + after)
+
+        words = [word.end() for word in re.finditer(r"\S+", text)]
+        for ends in (words, range(1, len(text))):
+            if kept := bisect_right(ends, allowed, key=lambda end: len(cut_at(end))):
+                return tuple(cut_at(ends[kept - 1]))
+        return token_ids
+
+
+def tokenise(examples: Sequence[Example], encoder: ExampleEncoder) -> TokenisedData:
     """Tokenise prompts with special tokens, completions without, and append the end of text.
 
-    The end is the first of ``end_token_ids``, or for a chat the one that its template writes. No
-    end follows an example with ``ends`` False, so that a model does not learn to stop mid-text.
+    No end follows an example with ``ends`` False, so that a model does not learn to stop mid-text.
 
     Tokens match those of generation: with a tokenizer that adds ``<s>``, the prompt ``name[A]`` is
     [0, 84, …] and the completion ``A pub`` [31, 7, 2]. Completions are cut so that prompt and
-    completion fit ``max_length`` tokens. Raises one UsageError with the line of every prompt that
-    leaves no room for a completion, or whose messages the chat template refuses, and of every row
-    with a token beyond the model's ``vocab_size``, and one for chats without a template.
-
-    With ``long_prompts`` "drop", rows longer than ``max_length`` are left out; with "cut", their
-    prompts lose words at the end, inside ``template``, down to half of the length; those of chats
-    stay whole.
+    completion fit ``max_length`` tokens; with ``long_prompts`` "drop", longer rows are left out.
+    Raises one UsageError with the line of every prompt that leaves no room for a completion, and of
+    every row that ``encoder`` refuses, and one for chats without a template.
     """
-    require_template(((example.prompt, example.source) for example in examples), tokenizer)
+    sources = ((example.prompt, example.source) for example in examples)
+    require_template(sources, encoder.tokenizer)
     tokenised: list[TokenisedExample] = []
     problems: list[str] = []
     num_truncated = num_cut = num_dropped = 0
-    advice = long_advice(long_prompts)
+    max_length, advice = encoder.max_length, long_advice(encoder.long_prompts)
     for example in examples:
         try:
-            prompt, whole = encode_example(example, tokenizer, template, end_token_ids)
-            require_embedded((*prompt, *whole), tokenizer, vocab_size)
+            prompt, whole, is_cut = encoder.encode(example)
         except UsageError as error:
             problems += [f"{example.source}: {error.subject} {text}" for text in error.problems]
             continue
-        if long_prompts == "drop" and len(prompt) + len(whole) > max_length:
+        if encoder.long_prompts == "drop" and len(prompt) + len(whole) > max_length:
             num_dropped += 1
             continue
-        if long_prompts == "cut":
-            kept = cut_to_fit(example, template, tokenizer, prompt, len(whole), max_length)
-            num_cut += kept is not prompt
-            prompt = kept
+        num_cut += is_cut
         room = max_length - len(prompt)
         if not prompt:
             problems.append(f"{example.source}: the prompt has no tokens")
@@ -183,7 +251,7 @@ def tokenise(
         num_truncated += len(whole) > room
         tokenised.append(TokenisedExample(prompt, whole[: max(room, 0)], example.source))
     raise_problems("data", problems)
-    template = template.used_for(example.prompt for example in examples)
+    template = encoder.template.used_for(example.prompt for example in examples)
     if not tokenised:
         dropped = f" within {max_length} tokens; {num_dropped} are longer" if num_dropped else ""
         raise UsageError("data", f"has no examples{dropped}; give at least one")
@@ -209,51 +277,6 @@ def encode_example(
     return tuple(prompt), (*completion, *(end_token_ids[:1] if example.ends else ()))
 
 
-def require_embedded(token_ids: Iterable[int], tokenizer: Tokenizer, vocab_size: int) -> None:
-    """Raise UsageError for a token beyond the rows of the model's embedding."""
-    beyond = next((token_id for token_id in token_ids if token_id >= vocab_size), None)
-    if beyond is not None:
-        raise UsageError(
-            "the text",
-            f"has token {beyond} ({tokenizer.token_text(beyond)!r:.80}), beyond the {vocab_size:,} "
-            "rows of the model's embedding; remove it, or use the tokenizer that the model was "
-            "trained with",
-        )
-
-
 def long_advice(long_prompts: LongPrompts) -> str:
     """Return the end of advice on rows that are too long: the option, unless it is set."""
     return ", or set the data's long_prompts" if long_prompts == "refuse" else ""
-
-
-def cut_to_fit(
-    example: Example,
-    template: PromptTemplate,
-    tokenizer: Tokenizer,
-    token_ids: tuple[int, ...],
-    completion: int,
-    max_length: int,
-) -> tuple[int, ...]:
-    """Return the ids of the prompt, cut so that ``completion`` more tokens fit ``max_length``.
-
-    The whole prompt, ``token_ids``, may take at least half of ``max_length``. Words are dropped at
-    the end of the text that ``template`` wraps: "one two three\\nTLDR", made with
-    "{prompt}\\nTLDR", cut to 3 tokens of a word each, becomes "one two\\nTLDR". A first word that
-    does not fit, such as a text without blanks, is cut between characters. Returns ``token_ids`` if
-    nothing has to be cut, if not even one character would fit, and for chats.
-    """
-    allowed = max_length - min(completion, max_length // 2)
-    if len(token_ids) <= allowed or not isinstance(example.prompt, str):
-        return token_ids
-    before, after = template.text.split(PROMPT_PLACEHOLDER)
-    prompt = template.apply(example.prompt)
-    text = prompt[len(before) : len(prompt) - len(after)]
-
-    def cut_at(end: int) -> list[int]:
-        return tokenizer.encode(before + text[:end] + after)
-
-    words = [word.end() for word in re.finditer(r"\S+", text)]
-    for ends in (words, range(1, len(text))):
-        if kept := bisect_right(ends, allowed, key=lambda end: len(cut_at(end))):
-            return tuple(cut_at(ends[kept - 1]))
-    return token_ids

@@ -20,15 +20,9 @@ from ...runtime.schedule.request_schedules import default_horizon
 from ...runtime.schedule.text import format_schedule, parse_schedule
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.chats import Prompt, require_template
-from ..data.data import DataConfig, Example, LongPrompts, group_references, load_examples
+from ..data.data import DataConfig, Example, group_references, load_examples
 from ..data.rows import raise_problems
-from ..data.tokenised import (
-    PromptTemplate,
-    cut_to_fit,
-    encode_example,
-    long_advice,
-    require_embedded,
-)
+from ..data.tokenised import ExampleEncoder, PromptTemplate, long_advice
 from .config import BundleChoice, EvaluationConfig
 
 _ROOM_OVER_REFERENCES = 1.5  # of the default max_tokens; untuned models generate longer texts
@@ -89,15 +83,8 @@ def prepare(config: EvaluationConfig) -> EvaluationInputs:
         for choice in config.bundles
         if (bundle := problems.attempt(EngineBundle.open, choice.path)) is not None
     ]
-    templates = [
-        PromptTemplate.choose(config.data, bundle.manifest.prompt_template).used_for(
-            prompt.prompt for prompt in prompts
-        )
-        for _, bundle in opened
-    ]
     encodings = [
-        problems.attempt(encode_prompts, bundle, prompts, template, config.data.long_prompts)
-        for (_, bundle), template in zip(opened, templates, strict=True)
+        problems.attempt(encode_prompts, bundle, prompts, config.data) for _, bundle in opened
     ]
     kept: Sequence[bool] = [True] * len(prompts)
     if config.data.long_prompts == "drop":
@@ -110,9 +97,9 @@ def prepare(config: EvaluationConfig) -> EvaluationInputs:
             problems.errors.append(UsageError("data", none_fits))
     prompts = tuple(compress(prompts, kept))
     prepared = []
-    for (choice, bundle), template, encoded in zip(opened, templates, encodings, strict=True):
+    for (choice, bundle), encoded in zip(opened, encodings, strict=True):
         own = tuple(compress(encoded or (), kept))
-        ready = problems.attempt(_prepare_bundle, config, choice, bundle, template, prompts, own)
+        ready = problems.attempt(_prepare_bundle, config, choice, bundle, prompts, own)
         if ready is not None:
             prepared.append(ready)
     if problems.errors:
@@ -124,7 +111,6 @@ def _prepare_bundle(
     config: EvaluationConfig,
     choice: BundleChoice,
     bundle: EngineBundle,
-    template: PromptTemplate,
     prompts: Sequence[ReferencedPrompt],
     encoded: tuple[EncodedPrompt, ...],
 ) -> PreparedBundle:
@@ -152,6 +138,9 @@ def _prepare_bundle(
         if not tokens.fits
     ]
     raise_problems(str(choice.path), problems)
+    template = PromptTemplate.choose(config.data, bundle.manifest.prompt_template).used_for(
+        prompt.prompt for prompt in prompts
+    )
     return PreparedBundle(choice, bundle, schedules, encoded, max_tokens, template, drafts)
 
 
@@ -256,21 +245,17 @@ def read_prompts(data: DataConfig, limit: int | None = None) -> tuple[Referenced
 
 
 def encode_prompts(
-    bundle: EngineBundle,
-    prompts: Sequence[ReferencedPrompt],
-    template: PromptTemplate,
-    long_prompts: LongPrompts,
+    bundle: EngineBundle, prompts: Sequence[ReferencedPrompt], data: DataConfig
 ) -> tuple[EncodedPrompt, ...] | None:
-    """Encode all prompts, in ``template``, for ``bundle``; None if it has no tokenizer.
+    """Encode all prompts for ``bundle``; None if it has no tokenizer.
 
-    If ``long_prompts`` is "cut", a prompt that leaves no room for its first reference loses words
-    at its end, down to half of the bundle's positions; that of a chat stays whole. Raises
-    UsageError for chats that the bundle's template refuses, and if it has none, and for texts with
-    a token beyond its vocabulary.
+    Raises UsageError, with the line of every row that the bundle's `ExampleEncoder` refuses, and
+    for chats without a template.
     """
     tokenizer, model = Tokenizer.of(bundle), bundle.manifest.model
     if tokenizer is None:
         return None
+    encoder = ExampleEncoder.of(model, tokenizer, data, bundle.manifest.prompt_template)
     subject = str(bundle.path)
     encoded, problems = [], list[str]()
     with closing(tokenizer):
@@ -280,34 +265,21 @@ def encode_prompts(
                 tokenizer.encode(each, add_special_tokens=False) for each in prompt.references
             ]
             try:
-                token_ids, target_ids = encode_example(
-                    prompt.example, tokenizer, template, model.end_token_ids
-                )
-                require_embedded((*token_ids, *target_ids), tokenizer, model.vocab_size)
+                token_ids, target_ids, is_cut = encoder.encode(prompt.example)
             except UsageError as error:
                 problems += [f"{prompt.source}: {error.subject} {text}" for text in error.problems]
                 continue
-            kept = token_ids
-            if long_prompts == "cut":
-                kept = cut_to_fit(
-                    prompt.example,
-                    template,
-                    tokenizer,
-                    token_ids,
-                    len(target_ids),
-                    model.max_seq_len,
-                )
             if not prompt.ends:  # the passage is cut where the positions end
-                target_ids = target_ids[: max(1, model.max_seq_len - len(kept))]
+                target_ids = target_ids[: max(1, model.max_seq_len - len(token_ids))]
             encoded.append(
                 EncodedPrompt(
-                    token_ids=kept,
+                    token_ids=token_ids,
                     target_ids=target_ids,
                     references=prompt.references,
                     reference_tokens=mean(map(len, references)),
                     longest_reference=max(map(len, references)),
                     max_length=model.max_seq_len,
-                    is_cut=kept is not token_ids,
+                    is_cut=is_cut,
                 )
             )
     raise_problems(subject, problems)

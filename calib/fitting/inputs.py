@@ -21,7 +21,7 @@ from ...runtime.schedule.bundle import bundle_schedule
 from ...runtime.schedule.text import format_schedule
 from ...runtime.tokens.tokenizer import Tokenizer
 from ..data.data import DataConfig, Example, load_examples
-from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
+from ..data.tokenised import ExampleEncoder, TokenisedData, TokenisedExample, tokenise
 from .search import ScoredSchedule, SearchConfig
 from .space import SearchSpace, SpaceConfig
 
@@ -284,12 +284,5 @@ def _tokenise(data: DataConfig, bundle: EngineBundle, rows: Sequence[Example]) -
     if tokenizer is None or problems:
         raise UsageError(str(bundle.path), *problems)
     with closing(tokenizer):
-        return tokenise(
-            rows,
-            tokenizer,
-            end_token_ids=model.end_token_ids,
-            vocab_size=model.vocab_size,
-            max_length=model.max_seq_len,
-            long_prompts=data.long_prompts,
-            template=PromptTemplate.choose(data, bundle.manifest.prompt_template),
-        )
+        template = bundle.manifest.prompt_template
+        return tokenise(rows, ExampleEncoder.of(model, tokenizer, data, template))

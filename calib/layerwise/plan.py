@@ -17,7 +17,7 @@ from ...exporter.checkpoint.checkpoint import Checkpoint, open_checkpoint, resol
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule
 from ..data.data import DataConfig, Example, load_examples
-from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
+from ..data.tokenised import ExampleEncoder, TokenisedData, TokenisedExample, tokenise
 from .config import LayerwiseConfig
 
 
@@ -139,15 +139,8 @@ def tokenise_rows(
     assert checkpoint.tokenizer_json is not None
     tokenizer = parse_tokenizer(checkpoint.tokenizer_json, checkpoint.chat, model.name)
     with closing(tokenizer):
-        tokenised = tokenise(
-            examples,
-            tokenizer,
-            end_token_ids=model.end_token_ids,
-            vocab_size=model.vocab_size,
-            max_length=model.max_seq_len,
-            long_prompts=data.long_prompts,
-            template=PromptTemplate.choose(data, checkpoint.prompt_template),
-        )
+        encoder = ExampleEncoder.of(model, tokenizer, data, checkpoint.prompt_template)
+        tokenised = tokenise(examples, encoder)
     if len(tokenised.examples) < 2:
         raise UsageError(
             f"data {data.path}",

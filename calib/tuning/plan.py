@@ -23,7 +23,7 @@ from ...runtime.schedule.text import format_schedule, parse_schedule
 from ..data.data import DataConfig, Example, load_examples
 from ..data.own_texts import OWN_LENGTH, OwnTexts
 from ..data.self_written import write_own_texts
-from ..data.tokenised import PromptTemplate, TokenisedData, TokenisedExample, tokenise
+from ..data.tokenised import ExampleEncoder, TokenisedData, TokenisedExample, tokenise
 from .config import FULL, TuneConfig
 from .draft import layers_read, layers_run
 from .start import StartModel, open_start
@@ -230,7 +230,7 @@ def _check_own_lengths(config: TuneConfig, start: StartModel) -> None:
             least = 2 + max(1, len(tokenizer.encode("")))
         else:
             chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-            answered = tokenizer.chat.encode_answered(chat, start.end_token_ids)
+            answered = tokenizer.chat.encode_answered(chat, start.spec.end_token_ids)
             least = 2 * len(answered.prompt.token_ids) + 2  # half is for the user's turn
     if longest < least:
         raise UsageError(
@@ -322,19 +322,10 @@ def _reader(
     tokenizer = on_exit.enter_context(closing(start.open_tokenizer()))
     if tokenizer.chat is not None:
         tokenizer.chat.now = lambda: began
-    ends = start.end_token_ids
+    spec = start.spec.model_copy(update={"max_seq_len": wanted})
 
     def read(data: DataConfig, examples: Sequence[Example]) -> TokenisedData:
-        template = PromptTemplate.choose(data, start.prompt_template)
-        return tokenise(
-            examples,
-            tokenizer,
-            end_token_ids=ends,
-            vocab_size=start.spec.vocab_size,
-            max_length=wanted,
-            long_prompts=data.long_prompts,
-            template=template,
-        )
+        return tokenise(examples, ExampleEncoder.of(spec, tokenizer, data, start.prompt_template))
 
     return read
 

@@ -66,16 +66,6 @@ class StartModel:
         """Return the tokenizer as the runtime reads it, which the caller closes."""
         return parse_tokenizer(self.files["tokenizer.json"], self.chat, self.spec.name)
 
-    @property
-    def end_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a text. Raises CheckpointError if the model has none."""
-        if not self.spec.end_token_ids:
-            raise CheckpointError(
-                self.spec.name,
-                "has no eos_token_id; name the token that ends a text in config.json",
-            )
-        return self.spec.end_token_ids
-
 
 def open_start(config: TuneConfig, examples: Sequence[Example]) -> StartModel:
     """Return the start model of ``config``; a fresh tokenizer is trained on ``examples``.
@@ -112,6 +102,10 @@ def _open_checkpoint(model: str, max_length: int | None) -> StartModel:
     if tokenizer is None:
         raise CheckpointError(model, "has no tokenizer files; put tokenizer.json beside it")
     spec = with_tokenizer_end(spec, path, tokenizer)
+    if not spec.end_token_ids:
+        raise CheckpointError(
+            spec.name, "has no eos_token_id; name the token that ends a text in config.json"
+        )
     others = [name for name in TEXT_FILES if (path / name).is_file()]
     files = {"tokenizer.json": tokenizer} | {name: (path / name).read_bytes() for name in others}
     load = partial(load_skip_model, path, spec.family)

@@ -125,7 +125,7 @@ def greedy_texts(model: SkipModel, plan: TuningPlan) -> Texts:
     if plan.validation is None:
         return []
     prompts = dict.fromkeys(each.prompt_token_ids for each in plan.validation.examples)
-    ends, longest = plan.start.end_token_ids, plan.model.max_seq_len
+    ends, longest = plan.model.end_token_ids, plan.model.max_seq_len
     ordered = sorted(list(prompts)[:MAX_TEXTS], key=len)
     size, written = plan.config.batch_size, []
     for first in range(0, len(ordered), size):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tokenizers import models, pre_tokenizers
 
 from skipdec.calib.data.chats import Conversation
 from skipdec.calib.data.data import DataConfig, Example, group_references, load_examples
-from skipdec.calib.data.tokenised import PromptTemplate, tokenise
+from skipdec.calib.data.tokenised import ExampleEncoder, PromptTemplate, tokenise
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.tokens.chat import ChatTemplate
 from skipdec.runtime.tokens.tokenizer import Tokenizer
@@ -97,7 +98,7 @@ def test_messages_that_are_no_answered_chat_are_refused_by_line(
 def test_only_the_answer_and_its_end_are_the_completion(path: Path) -> None:
     examples = load(path, {"messages": [ASKED, ANSWER]})
     tokenizer = chat_tokenizer()
-    data = tokenise(examples, tokenizer, end_token_ids=(2, END), vocab_size=1000, max_length=200)
+    data = tokenise(examples, ExampleEncoder(tokenizer, (2, END), 1000, 200))
     assert tokenizer.chat is not None
     assert data.examples[0].prompt_token_ids == tokenizer.chat.encode([ASKED]).token_ids
     answer = (*tokenizer.encode("2.", add_special_tokens=False), END)  # not the "\n" behind it
@@ -107,13 +108,8 @@ def test_only_the_answer_and_its_end_are_the_completion(path: Path) -> None:
 
 def test_an_answer_without_an_end_gets_the_models_first(path: Path) -> None:
     examples = load(path, {"messages": [ASKED, ANSWER]})
-    (row,) = tokenise(
-        examples,
-        chat_tokenizer(TEMPLATES["plain"]),
-        end_token_ids=(2, END),
-        vocab_size=1000,
-        max_length=200,
-    ).examples
+    encoder = ExampleEncoder(chat_tokenizer(TEMPLATES["plain"]), (2, END), 1000, 200)
+    (row,) = tokenise(examples, encoder).examples
     assert row.completion_token_ids[-1] == 2
 
 
@@ -125,9 +121,8 @@ def test_a_token_never_spans_the_end_of_the_prompt(path: Path) -> None:
     source += "{{ m.content }}{% endfor %}{{ 'a:' if add_generation_prompt }}"
     messages = [ASKED | {"content": "q"}, ANSWER | {"content": "ee"}]
     examples = load(path, {"messages": messages})
-    (row,) = tokenise(
-        examples, chat_tokenizer(source, raw), end_token_ids=(0,), vocab_size=1000, max_length=200
-    ).examples
+    encoder = ExampleEncoder(chat_tokenizer(source, raw), (0,), 1000, 200)
+    (row,) = tokenise(examples, encoder).examples
     assert row.completion_token_ids == (letters["e"], letters["e"], 0)
 
 
@@ -144,13 +139,13 @@ def test_a_model_that_renders_no_such_chat_refuses_it_by_line(
     tokenizer = Tokenizer(byte_tokenizer()) if template is None else chat_tokenizer(template)
     examples = load(path, {"prompt": "a", "completion": "b"}, {"messages": [ASKED, ANSWER]})
     with pytest.raises(UsageError, match=problem):
-        tokenise(examples, tokenizer, end_token_ids=(2,), vocab_size=1000, max_length=200)
+        tokenise(examples, ExampleEncoder(tokenizer, (2,), 1000, 200))
 
 
 def test_chats_are_dropped_but_never_cut(path: Path) -> None:
     examples = load(path, {"messages": [ASKED, ANSWER]}, {"prompt": "a", "completion": "b"})
-    options: dict[str, Any] = {"end_token_ids": (2,), "vocab_size": 1000, "max_length": 12}
-    dropped = tokenise(examples, chat_tokenizer(), long_prompts="drop", **options)
+    encoder = ExampleEncoder(chat_tokenizer(), (2,), 1000, 12)
+    dropped = tokenise(examples, replace(encoder, long_prompts="drop"))
     assert (len(dropped.examples), dropped.num_dropped) == (1, 1)
     with pytest.raises(UsageError, match=r"line 1: the prompt has \d+ tokens; allowed"):
-        tokenise(examples, chat_tokenizer(), long_prompts="cut", **options)
+        tokenise(examples, replace(encoder, long_prompts="cut"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tokenizers import Regex
 from tokenizers import Tokenizer as HubTokenizer
@@ -11,7 +9,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split, Whitespace
 
 from skipdec.calib.data.data import Example, LongPrompts
-from skipdec.calib.data.tokenised import PromptTemplate, TokenisedData, tokenise
+from skipdec.calib.data.tokenised import ExampleEncoder, PromptTemplate, TokenisedData, tokenise
 from skipdec.engines.errors import UsageError
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
@@ -25,15 +23,10 @@ EXAMPLES = (
 def tokenised(long_prompts: LongPrompts, max_length: int = 6) -> TokenisedData:
     hub = HubTokenizer(WordLevel(WORDS, unk_token="</s>"))
     hub.pre_tokenizer = Whitespace()
-    return tokenise(
-        EXAMPLES,
-        Tokenizer.parse(hub.to_str().encode(), "words"),
-        end_token_ids=(0,),
-        vocab_size=1000,
-        max_length=max_length,
-        long_prompts=long_prompts,
-        template=PromptTemplate("{prompt}\nTLDR"),
-    )
+    tokenizer = Tokenizer.parse(hub.to_str().encode(), "words")
+    template = PromptTemplate("{prompt}\nTLDR")
+    encoder = ExampleEncoder(tokenizer, (0,), 1000, max_length, long_prompts, template)
+    return tokenise(EXAMPLES, encoder)
 
 
 def test_cut_prompts_keep_the_template_and_leave_room_for_the_completion() -> None:
@@ -71,9 +64,8 @@ def test_a_text_whose_first_word_does_not_fit_is_cut_between_characters(text: st
     hub = HubTokenizer(WordLevel(dict.fromkeys(text, 1) | {"</s>": 0}, unk_token="</s>"))
     hub.pre_tokenizer = Split(Regex("."), "isolated")
     tokenizer = Tokenizer.parse(hub.to_str().encode(), "letters")
-    options: dict[str, Any] = {"end_token_ids": (0,), "vocab_size": 2, "max_length": 8}
     rows = [Example(text, text[:2], "rows, line 1")]
-    data = tokenise(rows, tokenizer, long_prompts="cut", **options)
+    data = tokenise(rows, ExampleEncoder(tokenizer, (0,), 2, 8, "cut"))
     assert (data.num_cut, len(data.examples[0].prompt_token_ids)) == (1, 5)
 
 

@@ -15,7 +15,7 @@ from skipdec.calib.data.data import (
     load_examples,
     split_passages,
 )
-from skipdec.calib.data.tokenised import tokenise
+from skipdec.calib.data.tokenised import ExampleEncoder, tokenise
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.plan import plan_tuning
 from skipdec.engines.errors import UsageError
@@ -80,18 +80,11 @@ class _Letters:
 def test_no_end_of_text_follows_a_passage_that_goes_on(
     ends: bool, completion: tuple[int, ...]
 ) -> None:
-    data = tokenise(
-        [Example("a", "c", "", ends)], _Letters(), end_token_ids=(2,), vocab_size=1000, max_length=4
-    )  # type: ignore[arg-type]
+    encoder = ExampleEncoder(_Letters(), (2,), 1000, 4)  # type: ignore[arg-type]
+    data = tokenise([Example("a", "c", "", ends)], encoder)
     assert data.examples[0].completion_token_ids == completion
     assert data.num_truncated == 0
-    short = tokenise(
-        [Example("a", "cc", "", ends)],
-        _Letters(),
-        end_token_ids=(2,),
-        vocab_size=1000,
-        max_length=4,
-    )  # type: ignore[arg-type]
+    short = tokenise([Example("a", "cc", "", ends)], encoder)
     assert short.examples[0].completion_token_ids == (99, 99)
     assert short.num_truncated == ends
 
@@ -111,7 +104,7 @@ def test_tuning_on_a_text_learns_no_end(tmp_path: Path) -> None:
     plan = plan_tuning(config)
     completions = [example.completion_token_ids for example in plan.data.examples]
     assert len(completions) == 80 // 12
-    assert all(plan.start.end_token_ids[0] not in completion for completion in completions)
+    assert all(plan.model.end_token_ids[0] not in completion for completion in completions)
     assert plan.data.num_truncated == 0
 
 

@@ -6,7 +6,7 @@ import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from skipdec.calib.data.data import Example
-from skipdec.calib.data.tokenised import tokenise
+from skipdec.calib.data.tokenised import ExampleEncoder, tokenise
 from skipdec.calib.tuning.start import fresh_document, read_fresh_model, train_tokenizer
 from skipdec.engines.errors import UsageError
 from skipdec.exporter.architecture.model_config import model_spec
@@ -74,7 +74,7 @@ def test_sizes_that_are_no_model(text: str, message: str) -> None:
 def test_the_tokenizer_itself_ends_a_bare_prompt_with_the_separator() -> None:
     files = train_tokenizer(EXAMPLES, vocab_size=300)
     tokenizer = Tokenizer.parse(files["tokenizer.json"], "test")
-    data = tokenise(EXAMPLES, tokenizer, end_token_ids=(2,), vocab_size=1000, max_length=64)
+    data = tokenise(EXAMPLES, ExampleEncoder(tokenizer, (2,), 1000, 64))
     prompt, completion = data.examples[0].prompt_token_ids, data.examples[0].completion_token_ids
     assert (prompt[0], prompt[-1], completion[-1]) == (0, 4, 2)
     assert tokenizer.decode(prompt, skip_special_tokens=False) == "<s>name[Café]<sep>"
@@ -90,7 +90,8 @@ def test_special_tokens_may_not_be_in_the_data() -> None:
 def test_completions_are_cut_off_and_long_prompts_named() -> None:
     tokenizer = Tokenizer.parse(train_tokenizer(EXAMPLES, vocab_size=300)["tokenizer.json"], "test")
     rows = [Example("a", "bcdefgh", "line 1"), Example("abcdefgh" * 9, "b", "line 2")]
-    cut = tokenise(rows[:1], tokenizer, end_token_ids=(2,), vocab_size=1000, max_length=8)
+    encoder = ExampleEncoder(tokenizer, (2,), 1000, 8)
+    cut = tokenise(rows[:1], encoder)
     assert (len(cut.examples[0]), cut.num_truncated, cut.median_completion) == (8, 1, 5)
     with pytest.raises(UsageError, match="line 2: the prompt has 74 tokens; allowed: at most 7"):
-        tokenise(rows, tokenizer, end_token_ids=(2,), vocab_size=1000, max_length=8)
+        tokenise(rows, encoder)

@@ -31,8 +31,7 @@ def plan(prompts: tuple[tuple[int, ...], ...] | None = PROMPTS) -> Any:  # noqa:
     examples = [TokenisedExample(prompt, (END,), "") for prompt in (prompts or ()) * 2]
     return SimpleNamespace(
         validation=None if prompts is None else SimpleNamespace(examples=examples),
-        start=SimpleNamespace(end_token_ids=(END,)),
-        model=SimpleNamespace(max_seq_len=MAX_SEQ_LEN),
+        model=SimpleNamespace(max_seq_len=MAX_SEQ_LEN, end_token_ids=(END,)),
         config=SimpleNamespace(batch_size=2),
     )
 
