@@ -48,14 +48,13 @@ def read_json(
     *,
     subject: str | None = None,
     remedy: str = "",
-    limit: int = MAX_BYTES,
 ) -> Any:  # noqa: ANN401  (any JSON value)
     """Return the value of the JSON file ``path``, read by ``read_file`` and ``parse_json``.
 
     Problems are raised as ``raises(subject, "…; remedy")``; the default subject is the path.
     """
     subject = subject or str(path)
-    content = read_file(path, raises, subject=subject, remedy=remedy, limit=limit)
+    content = read_file(path, raises, subject=subject, remedy=remedy)
     return parse_json(content, raises, subject=subject, remedy=remedy)
 
 

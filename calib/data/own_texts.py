@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ...engines.documents import read_json
+from ...engines.documents import read_object
 from ...engines.errors import UsageError
 from ...exporter.checkpoint.checkpoint import Checkpoint
 
@@ -57,8 +57,7 @@ class OwnTexts:
         if not self.path.exists():
             return [], 0
         remedy = "move both files away, or choose another output"
-        found = read_json(self.facts_path, UsageError, remedy=remedy)
-        found = found if isinstance(found, dict) else {}
+        found = read_object(self.facts_path, UsageError, remedy=remedy)
         if problems := [
             f"holds texts of {name} {found.get(name)!r:.40}; this run writes those of {value!r:.40}"
             for name, value in self.facts.items()

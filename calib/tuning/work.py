@@ -13,7 +13,7 @@ from typing import Any
 
 from ...engines.bundle import file_record, replace_file
 from ...engines.bundle.place import Place, foreign_directory
-from ...engines.documents import read_json
+from ...engines.documents import read_json, read_object
 from ...engines.errors import UsageError
 from ...exporter.checkpoint.draft_layer import FACTS_NAME
 from .config import TuneConfig
@@ -146,11 +146,7 @@ class TuningDirectories:
 
     def _options(self) -> dict[str, Any]:
         """Return what `begin` recorded."""
-        path = self.work / _OPTIONS_NAME
-        options = read_json(path, UsageError, remedy=self._fresh_start)
-        if not isinstance(options, dict):
-            raise UsageError(str(path), f"contains no options; {self._fresh_start}")
-        return options
+        return read_object(self.work / _OPTIONS_NAME, UsageError, remedy=self._fresh_start)
 
     def _saves(self) -> list[Path]:
         """Return all saves, whole or not, newest first."""

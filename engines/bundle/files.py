@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -35,7 +35,6 @@ from .place import (
 _BESIDE = "..run.json..new"  # what the longest name of a file beside a result adds to its name
 _DESCRIPTORS = Path("/proc/self/fd")
 EXPORT_AGAIN = "export the model again"
-_EDITED = "does not match its digest: it was edited or damaged"
 _SCHEDULE_KEYS = frozenset({"digest", "plan", "presets", "schedule"})
 
 
@@ -179,28 +178,12 @@ def read_schedule(root: HeldDirectory) -> dict[str, Any]:
     remedy = "write it with 'skipdec schedule set'"
     if not os.path.lexists(path):
         raise BundleError(subject, f"is missing; {remedy}")
-
-    def problem(document: object) -> str | None:
-        if not isinstance(document, dict) or not isinstance(document.get("schedule"), dict):
-            return f"has no object under the key 'schedule'; {remedy}"
-        return None if document.keys() == _SCHEDULE_KEYS else f"{_EDITED}; {remedy}"
-
-    return _read_sealed(path, subject, remedy, problem)
-
-
-def _read_sealed(
-    path: Path, subject: str, remedy: str, problem_of: Callable[[object], str | None]
-) -> dict[str, Any]:
-    """Read a JSON object with its own digest, checked by ``problem_of``; return it without that.
-
-    Raises BundleError about ``subject``.
-    """
     content = read_file(path, BundleError, subject=subject, remedy=remedy)
     document = parse_json(content, BundleError, subject=subject, remedy=remedy, exact=True)
-    if (problem := problem_of(document)) is not None:
-        raise BundleError(subject, problem)
-    if content != sealed_text(document).encode():
-        raise BundleError(subject, f"{_EDITED}; {remedy}")
+    if not isinstance(document, dict) or not isinstance(document.get("schedule"), dict):
+        raise BundleError(subject, f"has no object under the key 'schedule'; {remedy}")
+    if document.keys() != _SCHEDULE_KEYS or content != sealed_text(document).encode():
+        raise BundleError(subject, f"does not match its digest: it was edited or damaged; {remedy}")
     return {key: value for key, value in document.items() if key != "digest"}
 
 

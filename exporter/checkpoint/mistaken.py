@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ...engines.documents import read_json
+from ...engines.documents import read_object
 from ...engines.errors import CheckpointError
 
 _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
@@ -51,6 +51,5 @@ def mistaken(path: Path) -> str | None:
 
 def _of_base(path: Path) -> str:
     """Return the name of the model that an adapter belongs to, if its file has one."""
-    document = read_json(path, CheckpointError)
-    base = document.get("base_model_name_or_path") if isinstance(document, dict) else None
+    base = read_object(path, CheckpointError).get("base_model_name_or_path")
     return f" of {base}" if isinstance(base, str) and base else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ...engines.documents import read_json
+from ...engines.documents import read_object
 from ...engines.errors import CheckpointError
 from ...engines.manifest import PROMPT_PLACEHOLDER
 
@@ -27,8 +27,7 @@ def read_template(directory: Path) -> str | None:
     path = directory / TEMPLATE_NAME
     if not path.exists():
         return None
-    document = read_json(path, CheckpointError)
-    template = document.get(_KEY) if isinstance(document, dict) else None
+    template = read_object(path, CheckpointError).get(_KEY)
     if not isinstance(template, str) or template.count(PROMPT_PLACEHOLDER) != 1:
         raise CheckpointError(
             str(path),

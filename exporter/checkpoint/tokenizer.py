@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import tokenizers
 
-from ...engines.documents import open_regular, read_file, read_json
+from ...engines.documents import open_regular, read_file, read_object
 from ...engines.errors import CheckpointError
 from ...engines.host.installation import require_extra
 from ...engines.host.worker import Limits, Worker, WorkerCrashError
@@ -78,8 +78,9 @@ def with_tokenizer_end(model: ModelSpec, directory: Path, tokenizer_json: bytes)
     CheckpointError for a file that can't be read.
     """
     for name in TOKEN_FILES:
-        document = read_json(path, CheckpointError) if (path := directory / name).is_file() else {}
-        text = text_of(document.get("eos_token") if isinstance(document, dict) else None)
+        path = directory / name
+        document = read_object(path, CheckpointError) if path.is_file() else {}
+        text = text_of(document.get("eos_token"))
         if text is not None:
             break
     else:
