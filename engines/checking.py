@@ -69,6 +69,19 @@ class FrozenModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @classmethod
+    def parse(cls, document: Any, raises: type[SkipDecError], subject: str, *advice: str) -> Self:  # noqa: ANN401  (JSON)
+        """Check a JSON value; problems are raised as ``raises(subject, …, *advice)``."""
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            problems = []
+            for item in error.errors():
+                field = ".".join(map(str, item["loc"])) or "the file"
+                value = "missing" if item["type"] == "missing" else shown(item["input"])
+                problems.append(f"{field} is {value}; {item['msg'][:1].lower()}{item['msg'][1:]}")
+            raise raises(subject, *problems, *advice) from error
+
 
 class ValidatedConfig(BaseModel):
     """A frozen value with a JSON round trip: ``T.from_json(config.to_json()) == config``.

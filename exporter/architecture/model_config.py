@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, TypeGuard
 
 import numpy as np
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict
 
 from ...engines.errors import UnsupportedModelError, UsageError, shown
 from ...engines.manifest import MAX_END_TOKENS, ModelSpec, SamplingDefaults
@@ -61,19 +61,13 @@ def _sampling_defaults(generation_config: Mapping[str, Any], name: str) -> Sampl
     given = {field: value for field, value in found if value is not None}
     try:
         SamplingParams(**given)
-        return SamplingDefaults(**given)
+        return SamplingDefaults.parse(given, UsageError, name)  # a manifest holds less
     except UsageError as error:
         raise _in_generation_config(name, error.problems) from error
-    except ValidationError as error:  # what manifests do not hold
-        raise _in_generation_config(name, _validation_problems(error)) from error
 
 
 def _in_generation_config(name: str, problems: Iterable[str]) -> UnsupportedModelError:
     return UnsupportedModelError(name, *(f"generation_config.json: {each}" for each in problems))
-
-
-def _validation_problems(error: ValidationError) -> list[str]:
-    return [f"{item['loc'][0]}: {item['msg']}" for item in error.errors()]
 
 
 # Fields of structures that no engine here computes, and what they mean.
@@ -120,10 +114,7 @@ class FamilySpec(ModelSpec):
     @classmethod
     def of(cls, model: ModelSpec) -> Self:
         """Read the facts that ``model`` carries. Raises UnsupportedModelError for invalid ones."""
-        try:
-            return cls.model_validate(model.model_dump())
-        except ValidationError as error:
-            raise UnsupportedModelError(model.name, *_validation_problems(error)) from error
+        return cls.parse(model.model_dump(), UnsupportedModelError, model.name)
 
     def model_spec(self) -> ModelSpec:
         """Return the form that manifests store, without the family's facts that are None."""

@@ -20,7 +20,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from ...engines.checking import FrozenModel, expanded
 from ...engines.documents import read_json
@@ -112,7 +112,9 @@ def read_draft_layer(directory: Path, checkpoint: Checkpoint) -> TrainedDraftLay
             f"has no {' and no '.join(missing)}; allowed: a directory that 'skipdec tune "
             "--draft-layer' wrote",
         )
-    facts = _read_facts(directory / FACTS_NAME)
+    path, remedy = directory / FACTS_NAME, "train the draft layer again"
+    document = read_json(path, CheckpointError, remedy=remedy)
+    facts = DraftLayerFacts.parse(document, CheckpointError, str(path), remedy)
     model = checkpoint.model
     own: dict[str, Any] = {"vocab_size": len(facts.token_ids), "tie_word_embeddings": False}
     if rotated := (model.model_extra or {}).get("rotated_layers"):
@@ -160,19 +162,6 @@ def layer_prefix(model: ModelSpec) -> str:
     ]
     common = takewhile(lambda parts: len(set(parts)) == 1, zip(*names, strict=False))
     return "".join(f"{parts[0]}." for parts in common)
-
-
-def _read_facts(path: Path) -> DraftLayerFacts:
-    document = read_json(path, CheckpointError, remedy="train the draft layer again")
-    try:
-        return DraftLayerFacts.model_validate(document)
-    except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}, not "
-            f"{item['input']!r:.60}"
-            for item in error.errors()
-        ]
-        raise CheckpointError(str(path), *problems, "train the draft layer again") from error
 
 
 def _size_problems(facts: DraftLayerFacts, model: ModelSpec) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ...engines.checking import FrozenModel
 from ...engines.documents import parse_json, read_file
@@ -64,15 +64,7 @@ class ActivationRanges(FrozenModel):
         that are not finite and positive.
         """
         document = parse_json(text, UsageError, subject=subject)
-        try:
-            return cls.model_validate(document)
-        except ValidationError as error:
-            problems = [
-                f"{'.'.join(map(str, item['loc'])) or 'the file'} is {item['input']!r}; "
-                f"{item['msg'][:1].lower()}{item['msg'][1:]}"
-                for item in error.errors()
-            ]
-            raise UsageError(subject, *problems) from error
+        return cls.parse(document, UsageError, subject)
 
     def _problems(self, model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]:
         layers = [engine_name(EngineKind.LAYER, index) for index in range(model.num_layers)]

@@ -194,8 +194,8 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no tensors": (lambda path: (path / TENSORS_NAME).unlink(), "has no draft_layer.safetensors"),
     "truncated": (truncate, "the file is truncated"),
     "no JSON": (lambda path: (path / FACTS_NAME).write_text("{"), "is not JSON"),
-    "another format": (facts({"format": 1}), "format: Input should be 2, not 1"),
-    "no states": (facts({"reads": None}), "reads: Input should be"),
+    "another format": (facts({"format": 1}), "format is 1; input should be 2"),
+    "no states": (facts({"reads": None}), "reads is None; input should be"),
     "two states": (facts({"reads": [1, 6]}), "at least 3 items"),
     "embeddings as a state": (
         facts({"reads": [0, 3, 6]}),
