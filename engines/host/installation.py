@@ -85,7 +85,7 @@ def missing_modules(extra: str) -> tuple[str, ...]:
     """Return the modules of ``extra`` that can't be found, in the order of the extra's list."""
     if extra not in _MODULES:
         raise UsageError("extra", f"{extra!r} is unknown; allowed: {', '.join(_MODULES)}")
-    return tuple(module for module in _MODULES[extra] if not _is_installed(module))
+    return tuple(module for module in _MODULES[extra] if not is_installed(module))
 
 
 def require_extra(extra: str, purpose: str) -> None:
@@ -101,7 +101,8 @@ def require_extra(extra: str, purpose: str) -> None:
         )
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Return True if ``module`` can be found; its packages are imported, but not the module."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # the package of a dotted name is not there

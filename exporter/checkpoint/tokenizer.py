@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +12,7 @@ import tokenizers
 
 from ...engines.documents import open_regular, read_file, read_object
 from ...engines.errors import CheckpointError
-from ...engines.host.installation import require_extra
+from ...engines.host.installation import is_installed, require_extra
 from ...engines.host.worker import Limits, Worker, WorkerCrashError
 from ...engines.manifest import MAX_END_TOKENS, ModelSpec
 from ...runtime.tokens.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer
@@ -165,7 +164,7 @@ def _require_reader(path: Path) -> None:
     with open_regular(path) as file:
         is_tiktoken = _TIKTOKEN_LINE.match(file.read(1024)) is not None
     packages = ("tiktoken",) if is_tiktoken else ("sentencepiece", "google.protobuf")
-    names = [package for package in packages if not _is_installed(package)]
+    names = [package for package in packages if not is_installed(package)]
     if names:
         missing = " ".join(name.rpartition(".")[2] for name in names)
         raise CheckpointError(
@@ -173,13 +172,6 @@ def _require_reader(path: Path) -> None:
             f"needs {missing} to be converted; run: pip install {missing}, or put a tokenizer.json "
             "beside it",
         )
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:  # of the package's parent
-        return False
 
 
 def byte_level_tokenizer(model: ModelSpec) -> bytes | None:

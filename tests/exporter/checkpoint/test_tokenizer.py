@@ -115,7 +115,7 @@ def test_tokenizer_model_names_the_package_that_it_needs(
 ) -> None:
     (directory / "tokenizer.json").unlink()
     (directory / "tokenizer.model").write_bytes(content)
-    monkeypatch.setattr(tokenizer, "_is_installed", lambda name: name != package)
+    monkeypatch.setattr(tokenizer, "is_installed", lambda name: name != package)
     with pytest.raises(CheckpointError, match=f"pip install {package}, or put a tokenizer.json"):
         read_tokenizer(directory)
 

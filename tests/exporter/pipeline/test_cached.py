@@ -109,7 +109,7 @@ def test_what_is_often_taken_for_a_checkpoint_is_named(
 def test_missing_packages_are_named_with_the_command_that_installs_them(
     exports: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installation, "_is_installed", lambda name: name != "torch")
+    monkeypatch.setattr(installation, "is_installed", lambda name: name != "torch")
     with pytest.raises(MissingExtraError, match=r"exporting .*model \| needs torch, .* pip inst"):
         cached_bundle(written(tmp_path / "model"), INT8)
     assert not exports
