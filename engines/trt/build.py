@@ -114,10 +114,8 @@ def build_plan(
     ``on_progress(phase, step, steps)`` is called during the build; if it raises, or the call is
     interrupted, the child is killed and no file is left. ``output`` is replaced atomically. Raises
     EngineBuildError, naming the engine, if parser or builder reject the graph, the network differs
-    from the request, or the child dies of a signal, and EnvironmentMismatchError as
-    ``check_options``.
+    from the request, or the child dies of a signal. The caller has called ``check_options``.
     """
-    check_options(request.options)
 
     def forward(content: list[Any]) -> None:
         if on_progress is not None:
