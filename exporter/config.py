@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from ..engines.checking import MemorySize, Option, ValidatedConfig
-from ..engines.kernels.formats import UNREAD_HEAD
 from ..engines.manifest import FloatType, Kernels, KVType, PrecisionSpec
 from ..engines.targets import compiled_targets
 from .quantization_config import DEFAULT_TARGET, QuantizationConfig
@@ -145,7 +144,10 @@ class ExportConfig(QuantizationConfig, CheckpointSource):
     def _problems_without_own_kernels(self) -> Iterator[str]:
         """Yield the options that need skipdec's kernels on a CPU."""
         if self.draft_head:
-            yield (f"`draft_head` is {self.draft_head}, but {UNREAD_HEAD}; leave it out")
+            yield (
+                f"`draft_head` is {self.draft_head}, but only the kernels skipdec read a part of "
+                "the head's weights in place; leave it out"
+            )
         compile_them = (
             "the kernels skipdec, which were not compiled with this installation"
             if self.kernels == "auto" and self.target == DEFAULT_TARGET

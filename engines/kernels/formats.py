@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..manifest import KERNEL_BLOCK_SIZES, Kernels, PrecisionSpec, Quantization
+from ..manifest import KERNEL_BLOCK_SIZES, PrecisionSpec, Quantization
 
 KERNEL_BLOCKS = "{}, {} or {}".format(*KERNEL_BLOCK_SIZES)
-UNREAD_HEAD = "only the kernels skipdec read a part of the head's weights in place"
 
 
 def fits_block_linear(precision: PrecisionSpec, quantize: Quantization) -> bool:
@@ -34,14 +33,12 @@ def foreign_products(precision: PrecisionSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def uncut_head(kernels: Kernels | None, precision: PrecisionSpec) -> str | None:
-    """Return why a head can't be cut to the vocabulary's first tokens; None if it can be.
+def uncut_head(precision: PrecisionSpec) -> str | None:
+    """Return why skipdec's head can't be cut to the vocabulary's first tokens; None if it can be.
 
-    >>> uncut_head("skipdec", PrecisionSpec(head_quantize="int8")) is None
+    >>> uncut_head(PrecisionSpec(head_quantize="int8")) is None
     True
     """
-    if kernels is None:
-        return UNREAD_HEAD
     held = precision.head_quantize
     if held in ("none", "int8") or fits_block_linear(precision, held):
         return None

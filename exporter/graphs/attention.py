@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from ...engines.manifest import ModelSpec, TensorRole
 from .head_transforms import HeadTransform, take_rotation
-from .lowering import constant, consumer, producer, replace_node, replace_value, the_node
+from .lowering import attention_node, constant, consumer, producer, replace_node, replace_value
 
 Heads = tuple[ir.Value, ir.Value, Sequence[ir.Value | None], Mapping[str, float]]
 """Query and key as an operator takes them, and its operands and attributes that place them."""
@@ -42,7 +42,7 @@ def replace_attention(
     write_indices and attention_mask. ``place`` takes norms and rotation of heads from query and key
     [B, N, S, D], which the operator then does itself, as operands behind the positions say.
     """
-    attention = the_node(graph, "Attention")
+    attention = attention_node(graph)
     query, present_key, present_value, *_ = attention.inputs
     key, value = (producer(present).inputs[1] for present in (present_key, present_value))
     assert query is not None

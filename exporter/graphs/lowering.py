@@ -53,9 +53,9 @@ def keep_canonical(
     return LoweredEngine(graph.clone(), signature, PrecisionSpec(dtype=precision.dtype))
 
 
-def the_node(graph: ir.Graph, op_type: str) -> ir.Node:
-    """Return the only node of ``op_type``."""
-    (node,) = (node for node in graph if node.op_type == op_type)
+def attention_node(graph: ir.Graph) -> ir.Node:
+    """Return the only Attention node."""
+    (node,) = (node for node in graph if node.op_type == "Attention")
     return node
 
 

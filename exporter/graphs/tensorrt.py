@@ -33,11 +33,11 @@ from ..quantization.quantize import WeightQuantizer, quantization
 from ..quantization.ranges import Ranges, quantizes_activations
 from .lowering import (
     LoweredEngine,
+    attention_node,
     constant,
     initializer,
     products_by_weight,
     quantized_weight,
-    the_node,
 )
 
 EXPECTED_LAYERS = {
@@ -168,7 +168,7 @@ def _block_problems(model: ModelSpec, precision: PrecisionSpec) -> Iterator[str]
 
 
 def _prepare_attention(graph: ir.Graph, dtype: FloatType) -> None:
-    attention = the_node(graph, "Attention")
+    attention = attention_node(graph)
     extra = [value for value in attention.inputs[_ATTENTION_INPUTS:] if value is not None]
     if extra:
         names = ", ".join(str(value.name) for value in extra)

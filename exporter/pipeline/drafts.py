@@ -67,7 +67,7 @@ def _require_head(tokens: int, model: ModelSpec, precision: PrecisionSpec) -> No
         problems.append(
             f"is {tokens}; allowed: {allowed}, fewer than the vocabulary's {model.vocab_size}"
         )
-    if (reason := uncut_head("skipdec", precision)) is not None:
+    if (reason := uncut_head(precision)) is not None:
         problems.append(f"is {tokens}, but {reason}; or leave it out")
     if problems:
         raise UsageError("draft_head", *problems)

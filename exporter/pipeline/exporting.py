@@ -256,9 +256,7 @@ def _precision(config: ExportConfig, checkpoint: Checkpoint) -> PrecisionSpec:
 
 
 def _precision_warnings(config: ExportConfig) -> Iterator[str]:
-    if config.is_compiled:
-        return
-    if config.own_kernels is not None:
+    if config.is_compiled or config.own_kernels is not None:
         return
     if config.dtype == "float16" and "none" in config.quantizations:
         yield (

@@ -20,7 +20,7 @@ from verified_bundles import verified
 from skipdec.engines.backends.ort import OrtBackend
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import CheckpointError, SkipDecError, UsageError, VerificationError
-from skipdec.engines.kernels.formats import UNREAD_HEAD, uncut_head
+from skipdec.engines.kernels.formats import uncut_head
 from skipdec.engines.kernels.library import find_library
 from skipdec.engines.manifest import EngineSpec, PrecisionSpec, TensorRole
 from skipdec.exporter.checkpoint.draft_layer import FACTS_NAME, TENSORS_NAME
@@ -297,14 +297,12 @@ def test_options_that_ask_for_what_can_not_be_are_refused(
 @pytest.mark.parametrize("options", [*PACKED, FOREIGN], ids=named)
 def test_a_head_can_be_cut_where_it_is_packed(options: dict[str, Any]) -> None:
     precision = ExportConfig(model="m", **options).precision()
-    assert (uncut_head("skipdec", precision) is None) == (packed_head(precision) is not None)
-    assert uncut_head(None, precision) == UNREAD_HEAD
+    assert (uncut_head(precision) is None) == (packed_head(precision) is not None)
 
 
 def test_a_head_in_blocks_of_another_size_is_told_the_sizes() -> None:
-    reason = uncut_head(
-        "skipdec", PrecisionSpec(head_quantize="int4", block_size=16, accuracy_level=4)
-    )
+    precision = PrecisionSpec(head_quantize="int4", block_size=16, accuracy_level=4)
+    reason = uncut_head(precision)
     assert reason is not None
     assert reason.endswith("choose a block size of 32, 64 or 128 and accuracy level 4")
 
