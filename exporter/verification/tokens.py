@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,41 +164,56 @@ def compare_tokens(
     ``rounded_logits`` are those of a reference that computes in the bundle's float type: a bundle
     may be off by `_SENSITIVE` times as much, where that is more than the tolerance.
     """
-    compared = equal = ties = 0
-    worst_gap, worst = 0.0, (-np.inf, 0.0, 0.0)
-    divergences = []
     largest = relative_tolerance * max(float(np.abs(each).max()) for each in reference_logits)
     others = reference_logits if rounded_logits is None else rounded_logits
+    places: list[_Place] = []
     for text, logits, rounded in zip(texts, reference_logits, others, strict=True):
-        places = slice(-len(text.chosen), None)
-        for chosen, row, other, logprobs in zip(
-            text.chosen, logits[places], rounded[places], text.logprobs, strict=True
-        ):
-            compared += 1
-            expected = log_softmax(row.astype(np.float64))
-            allowed = largest
-            if rounded is not logits:
-                moved = np.abs(expected - log_softmax(other.astype(np.float64)))[list(logprobs)]
-                allowed = max(largest, _SENSITIVE * float(moved.max()))
-            gap = float(row.max() - row[chosen])
-            equal += gap == 0.0
-            ties += 0.0 < gap <= allowed
-            divergences.append(divergence(expected, logprobs))
-            error = float(np.max([abs(expected[token] - each) for token, each in logprobs.items()]))
-            worst_gap = float(np.maximum(worst_gap, gap))  # unlike max, it keeps NaN
-            if not (error - allowed <= worst[0] or np.isnan(worst[0])):
-                worst = error - allowed, error, allowed
+        last = slice(-len(text.chosen), None)
+        found = zip(text.chosen, text.logprobs, logits[last], rounded[last], strict=True)
+        places += (_compare_place(*each, largest) for each in found)
+    worst = max(places, key=lambda place: np.nan_to_num(place.error - place.allowed, nan=np.inf))
     return TokenCheck(
-        compared=compared,
-        equal=equal,
-        ties=ties,
-        worst_gap=worst_gap,
-        worst_logprob_error=worst[1],
-        divergence=float(np.mean(divergences)),
+        compared=len(places),
+        equal=sum(place.gap == 0.0 for place in places),
+        ties=sum(0.0 < place.gap <= place.allowed for place in places),
+        worst_gap=float(np.max([place.gap for place in places])),  # unlike max, it keeps NaN
+        worst_logprob_error=worst.error,
+        divergence=float(np.mean([place.divergence for place in places])),
         usual_divergence=None if bound is None else bound.usual,
         allowed_divergence=None if bound is None else bound.largest,
-        tolerance=worst[2],
+        tolerance=worst.allowed,
         required=required,
+    )
+
+
+class _Place(NamedTuple):
+    """One generated token against the reference.
+
+    ``gap``: by how much the reference prefers another token, in logits; ``error``: the largest
+    difference of the reported log-probabilities; ``allowed``: the tolerance of both.
+    """
+
+    gap: float
+    error: float
+    allowed: float
+    divergence: float
+
+
+def _compare_place(
+    chosen: int,
+    logprobs: Mapping[int, float],
+    logits: FloatArray,
+    rounded: FloatArray,
+    largest: float,
+) -> _Place:
+    """Compare one token with the reference's ``logits`` [V]; arguments as in `compare_tokens`."""
+    expected, moved = (log_softmax(row.astype(np.float64)) for row in (logits, rounded))
+    by_rounding = float(np.abs(expected - moved)[list(logprobs)].max())
+    return _Place(
+        gap=float(logits.max() - logits[chosen]),
+        error=float(np.max([abs(expected[token] - each) for token, each in logprobs.items()])),
+        allowed=max(largest, _SENSITIVE * by_rounding),
+        divergence=divergence(expected, logprobs),
     )
 
 
