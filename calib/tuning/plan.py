@@ -6,7 +6,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
@@ -122,21 +122,23 @@ def plan_tuning(config: TuneConfig, events: Events | None = None) -> TuningPlan:
     if start is None:
         raise problems.error()
     events.advance("model")
+    longest = problems.attempt(_longest, config, start)
+    if is_own:
+        _check_before_writing(config, start, longest, problems)
+        assert longest is not None
+        examples = _own_examples(config, start, longest, directories, events)
+        if config.validation is None:
+            rest = len(examples) - min(VALIDATION_EXAMPLES, len(examples) // _OWN_HELD_OUT)
+            examples, held_out = examples[:rest], examples[rest:] or None
+    # Without examples, a fresh tokenizer has learnt nothing and would count too many tokens.
+    if not examples and config.model is None:
+        held_out = None
     data = validation = None
-    with ExitStack() as on_exit:
-        reader = problems.attempt(_reader, config, start, began, on_exit)
-        if is_own:
-            _check_before_writing(config, start, problems)
-            examples = _own_examples(config, start, directories, events)
-            if config.validation is None:
-                rest = len(examples) - min(VALIDATION_EXAMPLES, len(examples) // _OWN_HELD_OUT)
-                examples, held_out = examples[:rest], examples[rest:] or None
-        if reader is not None and examples is not None:
-            data = problems.attempt(reader, config.data, examples)
-        # Without examples, a fresh tokenizer has learnt nothing and would count too many tokens.
-        if reader is not None and held_out is not None and (examples or config.model is not None):
-            read_as = config.validation or config.data
-            validation = problems.attempt(reader, read_as, held_out)
+    if longest is not None and examples is not None:
+        data = problems.attempt(_tokenise, config.data, examples, start, longest, began)
+    if longest is not None and held_out is not None:
+        read_as = config.validation or config.data
+        validation = problems.attempt(_tokenise, read_as, held_out, start, longest, began)
     events.advance("tokens")
     # If the data are bad, use the maximum, which rejects the fewest schedules.
     horizon = start.spec.max_seq_len if data is None else data.median_completion
@@ -212,19 +214,21 @@ def _load_validation(config: TuneConfig) -> list[Example] | None:
     return load_examples(config.validation)[:VALIDATION_EXAMPLES]
 
 
-def _check_before_writing(config: TuneConfig, start: StartModel, problems: Problems) -> None:
+def _check_before_writing(
+    config: TuneConfig, start: StartModel, longest: int | None, problems: Problems
+) -> None:
     """Raise the problems that need no data, before the model takes hours to write it."""
     for text in (config.schedule or FULL, *config.mixture):
         problems.attempt(_parse, text, start, start.spec.max_seq_len)
     problems.attempt(_layers_used, config, start.spec.num_layers)
-    problems.attempt(_check_own_lengths, config, start)
+    if longest is not None:
+        problems.attempt(_check_own_lengths, start, longest)
     if problems.errors:
         raise problems.error()
 
 
-def _check_own_lengths(config: TuneConfig, start: StartModel) -> None:
+def _check_own_lengths(start: StartModel, longest: int) -> None:
     """Raise UsageError if no text fits into the maximum length, or the template takes no chats."""
-    longest = _longest(config, start)
     with closing(start.open_tokenizer()) as tokenizer:
         if tokenizer.chat is None:
             least = 2 + max(1, len(tokenizer.encode("")))
@@ -239,7 +243,11 @@ def _check_own_lengths(config: TuneConfig, start: StartModel) -> None:
 
 
 def _own_examples(
-    config: TuneConfig, start: StartModel, directories: TuningDirectories, events: Events
+    config: TuneConfig,
+    start: StartModel,
+    longest: int,
+    directories: TuningDirectories,
+    events: Events,
 ) -> list[Example]:
     """Return the texts that the model writes itself, after writing those that are missing.
 
@@ -258,7 +266,7 @@ def _own_examples(
         path=own_texts_path(directories),
         checkpoint=start.checkpoint,
         count=count,
-        max_length=_longest(config, start),
+        max_length=longest,
         seed=config.seed,
     )
     kept, size = texts.read()
@@ -301,33 +309,33 @@ def _has_gpu(events: Events) -> bool:
 
 
 def _longest(config: TuneConfig, start: StartModel) -> int:
-    """Return the maximum length of texts, in tokens."""
-    longest = start.spec.max_seq_len
-    own = longest if config.data.own_texts is None else min(longest, OWN_LENGTH)
-    return config.max_length or own
+    """Return the maximum length of texts, in tokens. Raises UsageError above the model's."""
+    most = start.spec.max_seq_len
+    own = most if config.data.own_texts is None else min(most, OWN_LENGTH)
+    longest = config.max_length or own
+    if longest > most:
+        positions = start.spec.max_position_embeddings
+        raise UsageError("max_length", f"is {longest}; allowed: at most the model's {positions}")
+    return longest
 
 
-def _reader(
-    config: TuneConfig, start: StartModel, began: datetime, on_exit: ExitStack
-) -> Callable[[DataConfig, Sequence[Example]], TokenisedData]:
-    """Return a function that tokenises for this model; ``on_exit`` closes its tokenizer.
+def _tokenise(
+    data: DataConfig,
+    examples: Sequence[Example],
+    start: StartModel,
+    longest: int,
+    began: datetime,
+) -> TokenisedData:
+    """Tokenise for this model.
 
     Chat templates that show the date show that of ``began``, so that a resumed run has the same
     data.
     """
-    longest, wanted = start.spec.max_seq_len, _longest(config, start)
-    if wanted > longest:
-        positions = start.spec.max_position_embeddings
-        raise UsageError("max_length", f"is {wanted}; allowed: at most the model's {positions}")
-    tokenizer = on_exit.enter_context(closing(start.open_tokenizer()))
-    if tokenizer.chat is not None:
-        tokenizer.chat.now = lambda: began
-    spec = start.spec.model_copy(update={"max_seq_len": wanted})
-
-    def read(data: DataConfig, examples: Sequence[Example]) -> TokenisedData:
-        return tokenise(examples, ExampleEncoder.of(spec, tokenizer, data, start.prompt_template))
-
-    return read
+    model = start.spec.model_copy(update={"max_seq_len": longest})
+    with closing(start.open_tokenizer()) as tokenizer:
+        if tokenizer.chat is not None:
+            tokenizer.chat.now = lambda: began
+        return tokenise(examples, ExampleEncoder.of(model, tokenizer, data, start.prompt_template))
 
 
 def _parse(text: str, start: StartModel, horizon: int) -> ExitSchedule:
