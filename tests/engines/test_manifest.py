@@ -133,17 +133,11 @@ def test_manifest_includes_kernels_and_cache_type_if_given(bundle: EngineBundle)
     assert (read.kernels, read.kv_dtype, read.kv_width) == ("skipdec", "int8", 8)
 
 
-def test_a_stale_digest_is_refused(bundle: EngineBundle) -> None:
-    text = bundle.manifest.to_json().replace('"name": "hollow"', '"name": "huge"')
-    with pytest.raises(BundleError, match="digest"):
-        Manifest.from_json(text, "manifest.json")
-
-
 def test_a_manifest_with_a_wrong_digest_is_not_parsed(
     bundle: EngineBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = bundle.manifest.to_json().replace('"num_layers": 2', '"num_layers": 4000000000')
-    monkeypatch.setattr(Manifest, "model_validate", None)
+    monkeypatch.setattr(Manifest, "model_validate_json", None)
     with pytest.raises(BundleError, match="digest"):
         Manifest.from_json(text, "manifest.json")
 

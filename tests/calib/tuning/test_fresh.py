@@ -85,13 +85,3 @@ def test_the_tokenizer_itself_ends_a_bare_prompt_with_the_separator() -> None:
 def test_special_tokens_may_not_be_in_the_data() -> None:
     with pytest.raises(UsageError, match="contains <sep>"):
         train_tokenizer([Example("a<sep>", "b", "")], vocab_size=300)
-
-
-def test_completions_are_cut_off_and_long_prompts_named() -> None:
-    tokenizer = Tokenizer.parse(train_tokenizer(EXAMPLES, vocab_size=300)["tokenizer.json"], "test")
-    rows = [Example("a", "bcdefgh", "line 1"), Example("abcdefgh" * 9, "b", "line 2")]
-    encoder = ExampleEncoder(tokenizer, (2,), 1000, 8)
-    cut = tokenise(rows[:1], encoder)
-    assert (len(cut.examples[0]), cut.num_truncated, cut.median_completion) == (8, 1, 5)
-    with pytest.raises(UsageError, match="line 2: the prompt has 74 tokens; allowed: at most 7"):
-        tokenise(rows, encoder)

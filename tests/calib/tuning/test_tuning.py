@@ -182,14 +182,6 @@ def assert_the_template_is_carried_along(checkpoint: Path, bundle: Path, rows: P
     assert "put into" not in run(*command, *options_file(opening={"raw_prompts": True})).stderr
 
 
-def test_the_horizon_is_the_median_completion(settings: Settings) -> None:
-    named = tune(settings("named", schedule=f"{SCHEDULE},horizon=5", max_steps=1))
-    median = tune(settings("median", max_steps=1))
-    assert (named.horizon_is_median, named.schedule["horizon"]) == (False, 5)
-    assert median.horizon_is_median
-    assert median.schedule["horizon"] == median.data.median_completion
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_the_step_and_saves_it_so_that_resuming_gives_the_same_weights(
     number: int, settings: Settings, monkeypatch: pytest.MonkeyPatch

@@ -18,13 +18,11 @@ from safetensors.torch import load_file
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.bundle.place import Place
-from skipdec.engines.errors import SkipDecError, VerificationError
+from skipdec.engines.errors import SkipDecError
 from skipdec.engines.host.events import Events
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.pipeline.report import ExportReport
-from skipdec.exporter.verification import process as verify
-from skipdec.exporter.verification.report import VerificationRequest
 
 FORK = multiprocessing.get_context("fork")
 RESUMABLE = {"embed", *(f"layer_{index:03d}" for index in range(6)), "head", "candidates"}
@@ -246,20 +244,6 @@ def test_canonical_engines_are_kept_on_request_as_plain_onnx(model: str, tmp_pat
     for spec in bundle.manifest.canonical:
         graph = onnx.load(output / spec.graph).graph  # with its external data
         assert {node.domain for node in graph.node} == {""}
-
-
-def test_failed_verification_publishes_nothing(
-    model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def fail(request: VerificationRequest, *_: object) -> None:
-        EngineBundle.open(request.directory)  # whole, only not visible
-        raise VerificationError("bundle", "layer_003 is off")
-
-    monkeypatch.setattr(verify, "run_verification", fail)
-    output = tmp_path / "bundle"
-    with pytest.raises(VerificationError, match="layer_003"):
-        export_to(output, model, verify=True)
-    assert not output.exists()
 
 
 def test_two_exports_to_one_place_do_not_mix(model: str, tmp_path: Path) -> None:
