@@ -41,8 +41,11 @@ def traced_once() -> Iterator[None]:
         yield
         return
     from canonical_graphs import canonical_graph
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
 
+    read_operators = cache(ONNXRegistry.from_torchlib)  # for each graph anew: a third of a trace
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(read_operators))
         patch.setattr("skipdec.exporter.graphs.trace.trace_engine", canonical_graph)
         yield
 
