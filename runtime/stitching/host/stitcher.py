@@ -84,29 +84,8 @@ class HostStitcher(Stitcher):
         caches: LayerCaches,
         after: Callable[[int], None],
     ) -> HostLogits:
-        """Run prompts, padded on the right to the longest.
-
-        What is computed beyond a row's own length is dropped: hidden states stay as the layer below
-        left them, keys and values are never read.
-        """
-        lengths = [len(prompt) for prompt in prompts]
-        ends = np.array(lengths)  # [rows]
-        hidden_states = self._embed_tokens(prompts, 0)  # [rows, S, E]
-        padded = hidden_states.shape[1]
-        whole = _placed(hidden_states, ends, 0)
-        last = np.arange(len(prompts)), ends - 1
-        states = _EndStates(self.reads, hidden_states, last)
-        for layer, session in enumerate(self.layers):
-            if list(active_lengths[layer]) == lengths:
-                run_once(session, whole | cache_tensors(*caches(layer)))
-            else:
-                active = np.array(active_lengths[layer])  # [rows]
-                run_prefixes(session, hidden_states, *caches(layer), active, 0)
-            states.keep(layer + 1)
-            after(layer)
-        self.end_states = states.kept
-        row_positions = np.arange(len(prompts)) * padded + ends - 1  # [rows]
-        return HostLogits(self._gather_logits(hidden_states, row_positions))
+        hidden_states = self._run(prompts, 0, active_lengths, caches, after)
+        return HostLogits(self._gather_logits(hidden_states, _ends(prompts)))
 
     @override
     def chunk(
@@ -119,17 +98,11 @@ class HostStitcher(Stitcher):
         *,
         is_last: bool,
     ) -> HostLogits | None:
-        hidden_states = self._embed_tokens([tokens], start)  # [1, S, E]
-        states = _EndStates(self.reads, hidden_states, (np.array([0]), np.array([len(tokens) - 1])))
-        for layer, session in enumerate(self.layers):
-            active = min(active_lengths[layer] - start, len(tokens))
-            if active > 0:
-                run_prefixes(session, hidden_states, *caches(layer), np.array([active]), start)
-            states.keep(layer + 1)
+        active = [[max(0, min(length - start, len(tokens)))] for length in active_lengths]
+        hidden_states = self._run([tokens], start, active, caches)
         if not is_last:
             return None
-        self.end_states = states.kept
-        return HostLogits(self._gather_logits(hidden_states, np.array([len(tokens) - 1])))
+        return HostLogits(self._gather_logits(hidden_states, _ends([tokens])))
 
     @override
     def score(
@@ -141,15 +114,45 @@ class HostStitcher(Stitcher):
         chunk: int,
     ) -> Iterator[Array]:
         scratch = cache.scratch(1)
-        hidden_states = self._embed_tokens([tokens], 0)  # [1, S, E]
-        for session, length in zip(self.layers, active_lengths, strict=True):
-            run_prefixes(session, hidden_states, *scratch, np.array([length]), 0)
+        active = [[length] for length in active_lengths]
+        hidden_states = self._run([tokens], 0, active, lambda _: scratch)
         for start in range(0, len(positions), chunk):
             yield self._gather_logits(hidden_states, np.array(positions[start : start + chunk]))
 
     def _new_workspace(self, tokens: int) -> Workspace:
         session = partial(_session_of, self.layers, self.drafts)  # not self, which would be a cycle
         return Workspace(self.embed, self.head, self.drafts, tokens, session)
+
+    def _run(
+        self,
+        prompts: Sequence[Sequence[int]],
+        start: int,
+        active_lengths: Sequence[Sequence[int]],
+        caches: LayerCaches,
+        after: Callable[[int], None] = lambda layer: None,
+    ) -> Array:
+        """Run prompts from position ``start`` on, padded on the right; return states [rows, S, E].
+
+        Layer l runs row r's first ``active_lengths[l][r]`` tokens. What is computed beyond a row's
+        own length is dropped: hidden states stay as the layer below left them, keys and values are
+        never read. The states of last tokens that drafts read become `end_states`.
+        """
+        lengths = [len(prompt) for prompt in prompts]
+        hidden_states = self._embed_tokens(prompts, start)
+        whole = _placed(hidden_states, np.array(lengths), start)
+        ends = _ends(prompts)
+        reads, width = self.reads, hidden_states.shape[-1]
+        self.end_states = np.zeros((len(prompts), len(reads), width), hidden_states.dtype)
+        for layer, (session, active) in enumerate(zip(self.layers, active_lengths, strict=True)):
+            if list(active) == lengths:
+                run_once(session, whole | cache_tensors(*caches(layer)))
+            elif any(active):
+                run_prefixes(session, hidden_states, *caches(layer), np.array(active), start)
+            for index, depth in enumerate(reads):
+                if depth == layer + 1:
+                    self.end_states[:, index] = hidden_states.reshape(-1, width)[ends]
+            after(layer)
+        return hidden_states
 
     def _embed_tokens(self, rows: Sequence[Sequence[int]], start: int) -> Array:
         padded = max(len(row) for row in rows)
@@ -189,26 +192,6 @@ def _session_of(
     return trained.layer
 
 
-class _EndStates:
-    """The states of prompts' last tokens behind those layers that drafts read, [rows, 3, E].
-
-    They are those of ``hidden_states`` [rows, S, E] at the indices ``last``, [rows] each.
-    """
-
-    def __init__(
-        self, reads: Sequence[int], hidden_states: Array, last: tuple[Array, Array]
-    ) -> None:
-        self._reads, self._hidden_states, self._last = reads, hidden_states, last
-        rows, _, width = hidden_states.shape
-        self.kept = np.zeros((rows, len(reads), width), hidden_states.dtype)
-
-    def keep(self, count: int) -> None:
-        """Keep what is there behind ``count`` layers if it is read."""
-        for index, depth in enumerate(self._reads):
-            if depth == count:
-                self.kept[:, index] = self._hidden_states[self._last]
-
-
 def run_prefixes(
     session: EngineSession,
     hidden_states: Array,
@@ -222,15 +205,9 @@ def run_prefixes(
     prefixes = hidden_states[:, :longest]  # [rows, longest, E]
     if len(active) > 1:  # one row's are as many as run, and lie together
         prefixes = prefixes.copy()
-    run_once(session, _tensors(prefixes, key, value, active, start))
+    run_once(session, _placed(prefixes, active, start) | cache_tensors(key, value))
     for row, length in enumerate(active):
         hidden_states[row, :length] = prefixes[row, :length]
-
-
-def _tensors(
-    hidden_states: Array, key: Tensor, value: Tensor, lengths: Array, start: int
-) -> dict[TensorRole, Tensor]:
-    return _placed(hidden_states, lengths, start) | cache_tensors(key, value)
 
 
 def _placed(hidden_states: Array, lengths: Array, start: int) -> dict[TensorRole, Tensor]:
@@ -249,3 +226,9 @@ def _placed(hidden_states: Array, lengths: Array, start: int) -> dict[TensorRole
 def _positions(rows: int, length: int, start: int) -> Array:
     """Return int64 [rows, length]: start, start + 1, start + 2, … in each row."""
     return np.tile(np.arange(start, start + length, dtype=np.int64), (rows, 1))
+
+
+def _ends(prompts: Sequence[Sequence[int]]) -> Array:
+    """Return int64 [rows]: where each row's last token lies among all, padded to the longest."""
+    longest = max(map(len, prompts))
+    return np.array([row * longest + len(prompt) - 1 for row, prompt in enumerate(prompts)])

@@ -35,47 +35,68 @@ Prompts::Prompts(const Engines& engines, const Manifest& manifest)
 Logits Prompts::prefill(const std::vector<const TokenSpan*>& prompts,
                         const ActiveLengths& active_lengths, const LayerCaches& caches,
                         const AfterLayer& after) {
-  std::vector<std::int64_t> lengths;
-  lengths.reserve(prompts.size());
-  for (const TokenSpan* prompt : prompts) {
-    lengths.push_back(static_cast<std::int64_t>(prompt->size()));
-  }
-  Hidden hidden = embed(prompts, 0);
-  std::vector<std::int64_t> last;
-  last.reserve(lengths.size());
-  for (std::size_t row = 0; row < lengths.size(); ++row) {
-    last.push_back(static_cast<std::int64_t>(row) * hidden.length + lengths[row] - 1);
-  }
-  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
-    const std::vector<std::int64_t> active = active_lengths(layer);
-    if (active == lengths) {
-      run_layer(layer, hidden.memory.data(), hidden.length, caches(layer), lengths, 0);
-    } else {
-      run_prefixes(layer, hidden, caches(layer), active, 0);
-    }
-    keep_states(layer + 1, hidden, last);
-    after(layer);
-  }
-  return gather_logits(hidden, std::move(last));
+  const Hidden hidden = run(prompts, 0, active_lengths, caches, after);
+  return gather_logits(hidden, hidden.last);
 }
 
 Logits Prompts::chunk(const TokenSpan& tokens, std::int64_t start,
                       const ActiveLengths& active_lengths, const LayerCaches& caches,
                       bool is_last) {
-  Hidden hidden = embed({&tokens}, start);
   const auto count = static_cast<std::int64_t>(tokens.size());
-  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
-    const std::int64_t active = std::min(active_lengths(layer).front() - start, count);
-    if (active > 0) run_prefixes(layer, hidden, caches(layer), {active}, start);
-    keep_states(layer + 1, hidden, {count - 1});
-  }
+  const auto active = [&](std::int64_t layer) {
+    const std::int64_t left = active_lengths(layer).front() - start;
+    return std::vector<std::int64_t>{std::clamp<std::int64_t>(left, 0, count)};
+  };
+  const Hidden hidden = run({&tokens}, start, active, caches);
   if (!is_last) return {0, vocab_size_};
-  return gather_logits(hidden, {count - 1});
+  return gather_logits(hidden, hidden.last);
 }
 
-// Keeps the states of the tokens ``last`` behind as many layers, if drafts read them there.
-void Prompts::keep_states(std::int64_t layers, const Hidden& hidden,
-                          const std::vector<std::int64_t>& last) {
+void Prompts::score(const TokenSpan& tokens, const std::vector<std::int64_t>& active_lengths,
+                    std::int64_t first, std::int64_t count, const CacheView& scratch,
+                    const std::function<void(const Logits&)>& take) {
+  const auto active = [&](std::int64_t layer) {
+    return std::vector<std::int64_t>{active_lengths[static_cast<std::size_t>(layer)]};
+  };
+  const auto caches = [&](std::int64_t) { return scratch; };
+  const Hidden hidden = run({&tokens}, 0, active, caches);
+  for (std::int64_t done = 0; done < count; done += kScoreRows) {
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(std::min(kScoreRows, count - done)));
+    std::iota(rows.begin(), rows.end(), first + done);
+    take(gather_logits(hidden, std::move(rows)));
+  }
+}
+
+// Runs prompts from position ``start`` on, padded on the right to the longest, each layer on the
+// prefixes that are active in it. Results beyond a row's own length are dropped: hidden states keep
+// the values of the layer below, keys and values are never read. The states of last tokens that
+// drafts read become `end_states`.
+Prompts::Hidden Prompts::run(const std::vector<const TokenSpan*>& prompts, std::int64_t start,
+                             const ActiveLengths& active_lengths, const LayerCaches& caches,
+                             const AfterLayer& after) {
+  std::vector<std::int64_t> lengths;
+  lengths.reserve(prompts.size());
+  for (const TokenSpan* prompt : prompts) {
+    lengths.push_back(static_cast<std::int64_t>(prompt->size()));
+  }
+  Hidden hidden = embed(prompts, start);
+  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
+    const std::vector<std::int64_t> active = active_lengths(layer);
+    const std::int64_t longest = *std::max_element(active.begin(), active.end());
+    if (active == lengths) {
+      run_layer(layer, hidden.memory.data(), hidden.length, caches(layer), lengths, start);
+    } else if (longest > 0) {
+      run_prefixes(layer, hidden, caches(layer), active, start);
+    }
+    keep_states(layer + 1, hidden);
+    after(layer);
+  }
+  return hidden;
+}
+
+// Keeps the states of last tokens behind as many layers, if drafts read them there.
+void Prompts::keep_states(std::int64_t layers, const Hidden& hidden) {
+  const std::vector<std::int64_t>& last = hidden.last;
   const std::size_t count = engines_.reads.size(), bytes = static_cast<std::size_t>(token_bytes_);
   end_states_.resize(last.size() * count * bytes);
   for (std::size_t index = 0; index < count; ++index) {
@@ -87,32 +108,19 @@ void Prompts::keep_states(std::int64_t layers, const Hidden& hidden,
   }
 }
 
-void Prompts::score(const TokenSpan& tokens, const std::vector<std::int64_t>& active_lengths,
-                    std::int64_t first, std::int64_t count, const CacheView& scratch,
-                    const std::function<void(const Logits&)>& take) {
-  Hidden hidden = embed({&tokens}, 0);
-  for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
-    run_prefixes(layer, hidden, scratch, {active_lengths[static_cast<std::size_t>(layer)]}, 0);
-  }
-  for (std::int64_t done = 0; done < count; done += kScoreRows) {
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(std::min(kScoreRows, count - done)));
-    std::iota(rows.begin(), rows.end(), first + done);
-    take(gather_logits(hidden, std::move(rows)));
-  }
-}
-
 Prompts::Hidden Prompts::embed(const std::vector<const TokenSpan*>& rows, std::int64_t start) {
   std::size_t longest = 0;
   for (const TokenSpan* row : rows) longest = std::max(longest, row->size());
   const auto count = static_cast<std::int64_t>(rows.size());
   const auto length = static_cast<std::int64_t>(longest);
+  Hidden hidden{count, length, Buffer(count * length * token_bytes_), {}};
   std::vector<std::int64_t> input_ids(rows.size() * longest);
   for (std::size_t row = 0; row < rows.size(); ++row) {
     std::copy(rows[row]->begin(), rows[row]->end(),
               input_ids.begin() + static_cast<std::ptrdiff_t>(row * longest));
+    hidden.last.push_back(static_cast<std::int64_t>(row * longest + rows[row]->size()) - 1);
   }
   std::vector<std::int64_t> position_ids = positions(count, length, start);
-  Hidden hidden{count, length, Buffer(count * length * token_bytes_)};
   run_once(*engines_.embed,
            {
                {Role::kInputIds, input_ids.data(), {count, length}},

@@ -42,10 +42,7 @@ class Prompts {
  public:
   Prompts(const Engines& engines, const Manifest& manifest);
 
-  // Runs prompts into empty caches. Ragged prompts are padded on the right, and the active
-  // prefixes of a layer are cut at the longest. Results beyond a row's own length are dropped:
-  // hidden states keep the values of the layer below, keys and values are never read.
-  // Returns logits [rows, V] of each prompt's last token.
+  // Runs prompts into empty caches. Returns logits [rows, V] of each prompt's last token.
   Logits prefill(const std::vector<const TokenSpan*>& prompts, const ActiveLengths& active_lengths,
                  const LayerCaches& caches, const AfterLayer& after);
 
@@ -73,11 +70,15 @@ class Prompts {
   struct Hidden {  // [rows, length, E], dense
     std::int64_t rows, length;
     Buffer memory;
+    std::vector<std::int64_t> last;  // [rows], the place of each row's last token
   };
 
+  Hidden run(
+      const std::vector<const TokenSpan*>& prompts, std::int64_t start,
+      const ActiveLengths& active_lengths, const LayerCaches& caches,
+      const AfterLayer& after = [](std::int64_t) {});
   Hidden embed(const std::vector<const TokenSpan*>& rows, std::int64_t start);
-  void keep_states(std::int64_t layers, const Hidden& hidden,
-                   const std::vector<std::int64_t>& last);
+  void keep_states(std::int64_t layers, const Hidden& hidden);
   void run_layer(std::int64_t layer, std::byte* hidden_states, std::int64_t padded,
                  const CacheView& cache, const std::vector<std::int64_t>& lengths,
                  std::int64_t start);
