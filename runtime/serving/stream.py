@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from ..requests.request import Request
 from ..scheduling.running_request import request_output
-from ..tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta
+from ..tokens.outputs import CompletionOutput, RequestOutput, ScoreOutput, StreamDelta, joined
 from .messages import Entries, ServedRequest, given_up
 
 _GRACE = 0.2  # seconds in which an engine may end a late request itself, with its last text
@@ -200,7 +200,7 @@ class RequestStream(PendingRequest):
                 last = StreamDelta(0, index, (), "", "abort", 0, stop_reason=reason)
                 deltas.append(last)
                 self._unread.append(last)
-        outputs = tuple(_completion(index, deltas) for index, deltas in enumerate(self._pushed))
+        outputs = tuple(map(joined, self._pushed))
         self.finish(
             request_output(self._request, self.exit_schedule, outputs, request_id=self.request_id)
         )
@@ -261,22 +261,3 @@ class ScoreFuture(PendingRequest):
     @override
     def give_up(self, reason: str) -> None:
         self.finish(None, given_up(reason))
-
-
-def _completion(index: int, deltas: list[StreamDelta]) -> CompletionOutput:
-    """Return the completion that ``deltas`` make, of which the last ends it."""
-    token_ids = tuple(token for delta in deltas for token in delta.token_ids)
-    logprobs = tuple(entry for delta in deltas for entry in delta.logprobs or ())
-    chosen = zip(token_ids, logprobs, strict=False)
-    return CompletionOutput(
-        index=index,
-        text="".join(delta.text for delta in deltas),
-        token_ids=token_ids,
-        cumulative_logprob=sum(entry[token].logprob for token, entry in chosen)
-        if logprobs
-        else None,
-        logprobs=logprobs or None,
-        finish_reason=deltas[-1].finish_reason,
-        stop_reason=deltas[-1].stop_reason,
-        layers_per_token=tuple(delta.layers for delta in deltas for _ in delta.token_ids),
-    )

@@ -9,6 +9,7 @@ One request (a prompt) has ``SamplingParams.n`` completions:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from typing import Any, Literal
@@ -141,3 +142,23 @@ class ScoreOutput(_Output):
     def cumulative_logprob(self) -> float:
         """Sum of ``logprobs``: log-probability of the whole continuation."""
         return sum(self.logprobs)
+
+
+def joined(deltas: Sequence[StreamDelta]) -> CompletionOutput:
+    """Return what ``deltas`` of one completion, at least one, add to it."""
+    token_ids = tuple(token for delta in deltas for token in delta.token_ids)
+    logprobs = tuple(entry for delta in deltas for entry in delta.logprobs or ())
+    chosen = zip(token_ids, logprobs, strict=False)
+    last = deltas[-1]
+    return CompletionOutput(
+        index=last.index,
+        text="".join(delta.text for delta in deltas),
+        token_ids=token_ids,
+        cumulative_logprob=sum(entry[token].logprob for token, entry in chosen)
+        if logprobs
+        else None,
+        logprobs=logprobs or None,
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        layers_per_token=tuple(delta.layers for delta in deltas for _ in delta.token_ids),
+    )

@@ -19,7 +19,7 @@ from typing_extensions import override
 from ....engines.errors import ScheduleError, SkipDecError, UsageError, brief, few
 from ...requests.request import Request
 from ...requests.score_request import ScoreRequest
-from ...tokens.outputs import Logprob, RequestOutput, StreamDelta
+from ...tokens.outputs import Logprob, RequestOutput, StreamDelta, joined
 from ..messages import ServedRequest
 from ..stream import RequestStream
 from .config import MAX_REQUEST_LOGPROBS, ServerConfig
@@ -29,7 +29,6 @@ from .documents import (
     TokenNames,
     choice_document,
     event,
-    joined,
     json_answer,
 )
 from .logs import RequestRecord

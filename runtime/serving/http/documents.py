@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from ...schedule import ExitSchedule
 from ...schedule.plan import LayerRanges
-from ...tokens.outputs import CompletionOutput, Drafts, Logprob, RequestOutput, StreamDelta
+from ...tokens.outputs import CompletionOutput, Drafts, Logprob, RequestOutput
 from ...tokens.tokenizer import Tokenizer
 
 _CHUNK_BYTES = 1 << 16  # of a long answer, which is unfinished until its client has taken it
@@ -110,19 +110,6 @@ class ShownSchedule:
         if count not in self._ranges:
             self._ranges |= self._schedule.layer_ranges([count])
         return self._ranges[count]
-
-
-def joined(deltas: Sequence[StreamDelta]) -> CompletionOutput:
-    """Return a completion's news since the last chunk as a completion of their tokens."""
-    return CompletionOutput(
-        deltas[0].index,
-        "".join(delta.text for delta in deltas),
-        tuple(token for delta in deltas for token in delta.token_ids),
-        finish_reason=deltas[-1].finish_reason,
-        stop_reason=deltas[-1].stop_reason,
-        layers_per_token=tuple(delta.layers for delta in deltas for _ in delta.token_ids),
-        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs or ()) or None,
-    )
 
 
 def choice_document(
