@@ -70,12 +70,9 @@ class Generator:
             self.bundle = bundle
             self.bundle_schedule = bundle_schedule(bundle)
             self._untuned = UntunedWarning(bundle.manifest, self.bundle_schedule)
-            self.model = model = bundle.manifest.model
+            self.model = bundle.manifest.model
             self.kernels = kernels_in_use(bundle.manifest)
-            self.schedules = ScheduleResolver(
-                model.num_layers, self.bundle_schedule, model.max_seq_len, options.schedule
-            )
-            self.schedules.resolve(None, model.max_seq_len)
+            self.schedules = ScheduleResolver.of(self.model, self.bundle_schedule, options.schedule)
             template = None if options.raw_prompts else bundle.manifest.prompt_template
             self.tokenizer = Tokenizer.of(bundle, template)
             self._loaded = LoadedBundle.load(

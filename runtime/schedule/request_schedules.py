@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Self
 
 from ...engines.errors import ScheduleError, shown
+from ...engines.manifest import ModelSpec
 from .schedule import ExitSchedule
 from .text import implied_fields, names_file, read_arguments
 
@@ -29,6 +30,13 @@ class ScheduleResolver:
     positions: int
     default: str | ExitSchedule | None = None
 
+    @classmethod
+    def of(cls, model: ModelSpec, own: ExitSchedule, default: str | ExitSchedule | None) -> Self:
+        """Resolve schedules of a bundle of ``model``; raises ScheduleError for a wrong default."""
+        resolver = cls(model.num_layers, own, model.max_seq_len, default)
+        resolver.resolve(None, model.max_seq_len)
+        return resolver
+
     def resolve(self, wanted: str | ExitSchedule | None, num_tokens: int) -> ExitSchedule:
         """Return the schedule of a request of ``num_tokens``.
 
@@ -38,7 +46,8 @@ class ScheduleResolver:
         chosen = next((one for one in (wanted, self.default) if one is not None), self.own)
         if isinstance(chosen, str):
             horizon = default_horizon(self.own, min(num_tokens, self.positions))
-            chosen = self._parse(chosen, horizon)
+            parse = self.parse if names_file(chosen) else self._parse_once  # a file may change
+            chosen = parse(chosen, horizon)
         if not isinstance(chosen, ExitSchedule):
             raise ScheduleError("schedule", f"is {shown(chosen)}; allowed: a text or ExitSchedule")
         if chosen.num_layers != self.num_layers:
@@ -56,10 +65,6 @@ class ScheduleResolver:
         """
         resolved = {tokens: self.resolve(wanted, tokens) for tokens in set(num_tokens) or {1}}
         return [resolved[tokens] for tokens in num_tokens]
-
-    def _parse(self, text: str, horizon: int) -> ExitSchedule:
-        may_change = names_file(text)
-        return self.parse(text, horizon) if may_change else self._parse_once(text, horizon)
 
     @cached_property
     def _parse_once(self) -> Callable[[str, int], ExitSchedule]:

@@ -44,9 +44,7 @@ class InputProcessor:
         """
         manifest, model = bundle.manifest, bundle.manifest.model
         check_contract(manifest)
-        own = bundle_schedule(bundle)
-        schedules = ScheduleResolver(model.num_layers, own, model.max_seq_len, options.schedule)
-        schedules.resolve(None, model.max_seq_len)
+        schedules = ScheduleResolver.of(model, bundle_schedule(bundle), options.schedule)
         draft = DraftResolver(manifest, options.device, options.draft).resolve()
         template = None if options.raw_prompts else manifest.prompt_template
         tokenizer = Tokenizer.of(bundle, template)

@@ -109,9 +109,7 @@ def _write_model(
 def _checked(path: Path, config: TritonRepositoryConfig) -> EngineBundle:
     """The bundle there, if it is whole and the settings fit it."""
     bundle = EngineBundle.open(expanded(path), verify="full" if config.is_copied else "graphs")
-    own, model = bundle_schedule(bundle), bundle.manifest.model
-    resolver = ScheduleResolver(model.num_layers, own, model.max_seq_len, config.schedule)
-    resolver.resolve(None, model.max_seq_len)
+    ScheduleResolver.of(bundle.manifest.model, bundle_schedule(bundle), config.schedule)
     target, device = bundle.manifest.target, config.device
     backends = target_of(target).backends
     if device is not None and device.partition(":")[0] not in backends:
