@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +12,50 @@ from ....engines.memory import Array
 from ...schedule import LayerPlan
 from ...tokens.logits import HostLogits
 from ..draft_rows import DraftRows
+from ..protocol import StepRow
 
 Fed = list[tuple[int, tuple[LayerPlan, ...]]]
 """The rows of a pass and the plans of their tokens, as given."""
 
 Drafted = tuple[list[int], LayerPlan]
 """The rows of a draft step, and the layers that it runs."""
+
+
+@dataclass(frozen=True, eq=False)
+class PassLayout:
+    """Where the tokens of a pass lie: row after row, each one's from the first on.
+
+    ``order``: indices of the given rows as they stand. ``lengths`` and ``firsts`` [rows]: tokens of
+    each, and the first of them, as they stand; ``given_firsts`` the same firsts as the rows were
+    given. ``owners`` [tokens]: each token's row, an index of ``order``; ``offsets`` [tokens]: how
+    many of the row's tokens precede it, None if each row has one.
+    """
+
+    order: list[int]
+    lengths: Array
+    firsts: Array
+    given_firsts: Array
+    owners: Array
+    offsets: Array | None
+
+    @classmethod
+    def of(cls, rows: Sequence[StepRow], residents: Mapping[int, list[int]]) -> PassLayout:
+        """Lay out ``rows`` in the order of the highest layer that all of them reside in."""
+        numbers = [row.row for row in rows]
+        for inside in residents.values():
+            numbers = inside if len(inside) == len(rows) else numbers
+        index_of = {row.row: index for index, row in enumerate(rows)}
+        order = [index_of[number] for number in numbers]
+        lengths = np.array([len(rows[index].tokens) for index in order])
+        firsts = np.cumsum(lengths) - lengths
+        owners = np.repeat(np.arange(len(order)), lengths)
+        offsets = np.arange(len(owners)) - firsts[owners] if len(owners) > len(order) else None
+        return cls(order, lengths, firsts, firsts[np.argsort(order)], owners, offsets)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens of the pass."""
+        return len(self.owners)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,22 +83,20 @@ class TokenGroup:
         cls,
         rows: Sequence[int],
         counts: Sequence[int],
-        lengths: Array,
-        firsts: Array,
+        layout: PassLayout,
         last: Sequence[int] | None,
         *,
         is_split: bool,
     ) -> TokenGroup:
-        """Find the group of ``rows``, of whose ``lengths`` tokens ``counts`` run these layers."""
+        """Find the group of ``rows`` as they stand, of whose tokens ``counts`` run these layers."""
         longest = max(counts)
-        steps = np.arange(longest)
-        are_all = list(rows) == list(range(len(lengths)))
-        is_dense = are_all and (
-            len(rows) == 1 or (min(counts) == longest and bool((lengths == longest).all()))
-        )
-        held = np.array(counts)
-        tokens = (firsts[rows][:, None] + np.minimum(steps, held[:, None] - 1)).reshape(-1)
-        unpadded = np.flatnonzero(steps < held[:, None])
+        are_all = list(rows) == list(range(len(layout.order)))
+        # One row's tokens lie together however many of them run, those of several rows only if all
+        # run and each row has as many.
+        is_dense = are_all and (len(rows) == 1 or min(counts) == layout.lengths.max())
+        steps, ends = np.arange(longest), np.array(counts)[:, None]
+        tokens = (layout.firsts[rows][:, None] + np.minimum(steps, ends - 1)).reshape(-1)
+        unpadded = np.flatnonzero(steps < ends)
         return cls(
             None if are_all else rows,
             counts,
@@ -88,10 +124,7 @@ class Route:
 
     version: int
     made_of: Fed | Drafted  # rows and the plans of their tokens, as given
-    order: list[int]  # indices of the given rows as they stand in the pass
-    owners: Array  # of each token of the pass, its row's index in ``order``
-    offsets: Array | None  # and how many of the row's tokens precede it; None: each has one token
-    firsts: Array  # each given row's first token in the pass
+    layout: PassLayout
     stops: list[Stop]
     embed: Binding
     head: Binding

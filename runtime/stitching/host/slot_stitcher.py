@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from ....engines.manifest import TensorRole
-from ....engines.memory import Array, address_of
+from ....engines.memory import address_of
 from ...kv.buffers import BufferPool
 from ...kv.cache import SlotCache
 from ...kv.plans import PromptRow
@@ -19,7 +19,7 @@ from ...tokens.logits import HostLogits
 from ..draft_rows import DraftRows
 from ..protocol import DraftRow, StepRow, active_counts
 from ..slot_stitcher import SlotStitcher
-from .routes import Drafted, Fed, Route, Stop, TokenGroup
+from .routes import Drafted, Fed, PassLayout, Route, Stop, TokenGroup
 from .stitcher import HostStitcher
 from .trained import HostTrainedDrafts
 from .workspace import Workspace
@@ -107,7 +107,7 @@ class HostSlotStitcher(SlotStitcher):
         drafting.require_positions(self._cache, rows)
         fed = drafting.fed(self._cache, rows)
         route = known or self._remember(self._find_route(fed, made_of, drafting))
-        self._workspace.head_positions[: len(rows)] = route.firsts[: len(rows)]
+        self._workspace.head_positions[: len(rows)] = route.layout.given_firsts[: len(rows)]
         self._call_engines(route, fed)
         return route.logits
 
@@ -145,7 +145,7 @@ class HostSlotStitcher(SlotStitcher):
         self._call_engines(route, rows, reads)
         if self._trained is not None:
             states = self._workspace.trained.kept
-            for row, first in zip(rows, route.firsts, strict=True):
+            for row, first in zip(rows, route.layout.given_firsts, strict=True):
                 left = states[first : first + len(row.tokens)]
                 self._held.hold(row.row, row.position, row.tokens, left)
         self._cache.set_lengths(
@@ -157,12 +157,12 @@ class HostSlotStitcher(SlotStitcher):
         self, route: Route, rows: Sequence[StepRow], reads: Sequence[int] = ()
     ) -> None:
         """Run a route; keep the states behind as many layers as each of ``reads`` says."""
-        whole = self._workspace.whole
-        tokens = [token for index in route.order for token in rows[index].tokens]
-        starts = [rows[index].position for index in route.order]
+        whole, layout = self._workspace.whole, route.layout
+        tokens = [token for index in layout.order for token in rows[index].tokens]
+        starts = [rows[index].position for index in layout.order]
         whole.input_ids[: len(tokens), 0] = tokens
         positions = (
-            starts if route.offsets is None else np.array(starts)[route.owners] + route.offsets
+            starts if layout.offsets is None else np.array(starts)[layout.owners] + layout.offsets
         )
         whole.position_ids[: len(tokens), 0] = positions
         route.embed.run()
@@ -280,33 +280,20 @@ class HostSlotStitcher(SlotStitcher):
         """Find the calls of the layers that the rows reside in, lowest first."""
         self._has_found_route = True
         residents = drafting.residents if drafting else self._residents()
-        numbers = [row.row for row in rows]
-        for inside in residents.values():
-            numbers = inside if len(inside) == len(rows) else numbers
-        index_of = {row.row: index for index, row in enumerate(rows)}
-        order = [index_of[number] for number in numbers]
-        lengths = np.array([len(rows[index].tokens) for index in order])
-        firsts = np.cumsum(lengths) - lengths
-        workspace, count = self._workspace, int(lengths.sum())
-        embed, head = workspace.ends(count)
-        own_firsts = firsts[np.argsort(order)]  # in the order in which rows were given
+        workspace, layout = self._workspace, PassLayout.of(rows, residents)
+        embed, head = workspace.ends(layout.num_tokens)
         if drafting:
-            head = workspace.draft_head(count, len(drafting.numbers))
+            head = workspace.draft_head(layout.num_tokens, len(drafting.numbers))
             logits = HostLogits(workspace.draft_logits)
         else:
-            given = zip(own_firsts, rows, strict=True)
+            given = zip(layout.given_firsts, rows, strict=True)
             scored = [first + token for first, row in given for token in range(len(row.tokens))]
             logits = HostLogits([workspace.whole.logits[token] for token in scored])
         return Route(
             version=self._cache.version,
             made_of=made_of,
-            order=order,
-            owners=np.repeat(np.arange(len(order)), lengths),
-            offsets=np.arange(count) - np.repeat(firsts, lengths) if count > len(order) else None,
-            firsts=own_firsts,
-            stops=self._find_stops(
-                [rows[index] for index in order], lengths, firsts, residents, drafting
-            ),
+            layout=layout,
+            stops=self._find_stops(rows, layout, residents, is_draft=drafting is not None),
             embed=embed,
             head=head,
             logits=logits,
@@ -314,33 +301,29 @@ class HostSlotStitcher(SlotStitcher):
         )
 
     def _find_stops(
-        self,
-        rows: Sequence[StepRow],
-        lengths: Array,
-        firsts: Array,
-        residents: _Residents,
-        drafting: DraftRows | None,
+        self, rows: Sequence[StepRow], layout: PassLayout, residents: _Residents, *, is_draft: bool
     ) -> list[Stop]:
-        """Return the calls of the layers; ``rows``, each with ``lengths`` tokens, as they stand."""
-        active = [active_counts(row, max(residents, default=0) + 1) for row in rows]
-        index_of = {row.row: index for index, row in enumerate(rows)}
+        """Return the calls of the layers in which ``rows`` reside."""
+        num_layers = len(self._engines.layers)
+        active = [active_counts(rows[index], num_layers) for index in layout.order]
+        place_of = {rows[index].row: place for place, index in enumerate(layout.order)}
         stops: list[Stop] = []
         group: TokenGroup | None = None
         now: object = None
         for layer, inside in residents.items():
-            at = [index_of[number] for number in inside]
-            counts = [active[index][layer] for index in at]
-            last = [self._cache.reserved(one, layer) - 1 for one in inside] if drafting else None
+            places = [place_of[number] for number in inside]
+            counts = [active[place][layer] for place in places]
+            last = [self._cache.reserved(row, layer) - 1 for row in inside] if is_draft else None
             roles = self._engines.session(layer).roles
             is_split = TensorRole.SEQLENS_K in roles and max(counts) > 1
-            if group is None or (at, counts, last, is_split) != now:
-                now = at, counts, last, is_split
-                group = TokenGroup.of(at, counts, lengths, firsts, last, is_split=is_split)
+            if group is None or (places, counts, last, is_split) != now:
+                now = places, counts, last, is_split
+                group = TokenGroup.of(places, counts, layout, last, is_split=is_split)
             bindings = self._workspace.layers.calls(
                 self._cache,
                 layer,
                 counts,
-                firsts[at].tolist(),
+                layout.firsts[places].tolist(),
                 is_split=is_split,
                 is_gathered=group.tokens is not None,
             )

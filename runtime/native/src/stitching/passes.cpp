@@ -4,7 +4,6 @@
 #include <cstring>
 #include <limits>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "errors.h"
@@ -195,24 +194,12 @@ Passes::Route Passes::found_route(const std::vector<StepRow>& rows, const LayerP
   Route route;
   route.version = cache_.version();
   route.plan = plan;
-  std::unordered_map<SlotCache::Row, std::size_t> index_of;
-  for (std::size_t index = 0; index < rows.size(); ++index) {
-    route.made_of.emplace_back(rows[index].row, rows[index].plans);
-    index_of[rows[index].row] = index;
-    route.order.push_back(index);
-  }
-  const std::int64_t top = plan == nullptr ? engines_.num_layers() - 1 : plan->back();
-  const std::vector<SlotCache::Row>& residents = cache_.residents(top);
-  if (residents.size() == rows.size()) {
-    std::transform(residents.begin(), residents.end(), route.order.begin(),
-                   [&](SlotCache::Row row) { return index_of.at(row); });
-  }
   std::size_t count = 0;
-  route.firsts.resize(rows.size());
-  for (const std::size_t index : route.order) {
-    route.firsts[index] = count;
-    count += rows[index].tokens.size();
+  for (const StepRow& row : rows) {
+    route.made_of.emplace_back(row.row, row.plans);
+    count += row.tokens.size();
   }
+  place_rows(route, rows);
   find_stops(route, rows);
   route.embed = end_binding(*engines_.embed, count);
   if (plan != nullptr) return route;
@@ -223,6 +210,26 @@ Passes::Route Passes::found_route(const std::vector<StepRow>& rows, const LayerP
     }
   }
   return route;
+}
+
+// Places the rows in the order of the top layer's slots, if all of them run it.
+void Passes::place_rows(Route& route, const std::vector<StepRow>& rows) {
+  for (std::size_t index = 0; index < rows.size(); ++index) {
+    route.index_of[rows[index].row] = index;
+    route.order.push_back(index);
+  }
+  const std::int64_t top = route.plan == nullptr ? engines_.num_layers() - 1 : route.plan->back();
+  const std::vector<SlotCache::Row>& residents = cache_.residents(top);
+  if (residents.size() == rows.size()) {
+    std::transform(residents.begin(), residents.end(), route.order.begin(),
+                   [&](SlotCache::Row row) { return route.index_of.at(row); });
+  }
+  std::size_t placed = 0;
+  route.firsts.resize(rows.size());
+  for (const std::size_t index : route.order) {
+    route.firsts[index] = placed;
+    placed += rows[index].tokens.size();
+  }
 }
 
 void Passes::find_stops(Route& route, const std::vector<StepRow>& rows) {
@@ -241,26 +248,20 @@ void Passes::find_stops(Route& route, const std::vector<StepRow>& rows) {
 Passes::Group Passes::group_of(std::int64_t layer, const Route& route,
                                const std::vector<StepRow>& rows) const {
   Group group;
-  std::size_t place = 0;
-  bool is_packed = cache_.residents(layer).size() == rows.size();
+  // One row's tokens are packed however many of them run, those of several rows only if all run
+  // and each row has as many.
+  std::size_t most_fed = 0;
   for (const SlotCache::Row number : cache_.residents(layer)) {
-    // Mostly the next row of the pass.
-    if (place == rows.size() || rows[route.order[place]].row != number) {
-      const auto found = std::find_if(route.order.begin(), route.order.end(),
-                                      [&](std::size_t index) { return rows[index].row == number; });
-      place = static_cast<std::size_t>(found - route.order.begin());
-      is_packed = false;
-    }
-    const std::size_t index = route.order[place++];
+    const std::size_t index = route.index_of.at(number);
+    const StepRow& row = rows[index];
     group.rows.push_back(index);
-    group.counts.push_back(route.plan == nullptr ? active_count(rows[index], layer) : 1);
-    group.longest = std::max(group.longest, group.counts.back());
+    group.counts.push_back(route.plan == nullptr ? active_count(row, layer) : 1);
+    most_fed = std::max(most_fed, row.tokens.size());
   }
+  const auto [least, most] = std::minmax_element(group.counts.begin(), group.counts.end());
+  const bool is_packed = group.rows == route.order && (rows.size() == 1 || *least == most_fed);
+  group.longest = *most;
   group.is_split = group.longest > 1 && runs_row_by_row(engines_.layer(layer));
-  for (std::size_t slot = 0; slot < group.rows.size() && is_packed && rows.size() > 1; ++slot) {
-    is_packed = group.counts[slot] == group.longest &&
-                rows[group.rows[slot]].tokens.size() == group.longest;
-  }
   group.is_gathered = !is_packed && !group.is_split;
   return group;
 }

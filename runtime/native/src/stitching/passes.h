@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "kv/slot_cache.h"
@@ -92,6 +93,7 @@ class Passes {
     std::uint64_t version = 0;
     const LayerPlan* plan = nullptr;  // the layers of a draft; nullptr: of a pass
     std::vector<std::pair<SlotCache::Row, std::vector<const LayerPlan*>>> made_of;
+    std::unordered_map<SlotCache::Row, std::size_t> index_of;  // of the given rows
     Indices order;   // indices of the rows, in the order of the pass
     Indices firsts;  // place of each row's first token in the pass, by index
     std::vector<Group> groups;
@@ -110,6 +112,7 @@ class Passes {
   const Route& route_of(std::optional<Route>& known, const std::vector<StepRow>& rows,
                         const LayerPlan* plan);
   Route found_route(const std::vector<StepRow>& rows, const LayerPlan* plan);
+  void place_rows(Route& route, const std::vector<StepRow>& rows);
   void find_stops(Route& route, const std::vector<StepRow>& rows);
   void reserve_buffers(const std::vector<StepRow>& rows);
   Group group_of(std::int64_t layer, const Route& route, const std::vector<StepRow>& rows) const;
