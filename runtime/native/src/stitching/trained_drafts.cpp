@@ -47,6 +47,7 @@ const std::vector<const float*>& TrainedDrafts::step(const std::vector<DraftRow>
   lay_out(rows);
   reserve_buffers(num_tokens());
   embed();
+  make_states();
   join();
   run_layer();
   score(rows);
@@ -62,15 +63,18 @@ void TrainedDrafts::lay_out(const std::vector<DraftRow>& rows) {
     slot.held = &held_.at(number);
     const auto found = std::find_if(rows.begin(), rows.end(),
                                     [&](const DraftRow& row) { return row.row == number; });
+    const Held& held = *slot.held;
     if (found == rows.end()) {
       // A row at its end may hold no further entry; it writes one that nobody reads again.
-      slot.start = std::min(slot.held->start + slot.held->fed, cache_.reserved(number, layer_) - 1);
+      slot.start = std::min(held.start + held.fed, cache_.reserved(number, layer_) - 1);
     } else {
       slot.row = &*found;
-      const std::int64_t ahead = found->position - slot.held->position;
+      slot.last_token = found->token;
+      slot.position = found->position;
+      const std::int64_t ahead = found->position - held.position;
       slot.is_first = found->position == cache_.length(number);
       slot.count = slot.is_first ? static_cast<std::size_t>(ahead) : 1;
-      slot.start = slot.held->start + (slot.is_first ? 0 : ahead - 1);
+      slot.start = held.start + (slot.is_first ? 0 : ahead - 1);
     }
     longest_ = std::max(longest_, slot.count);
     slots_.push_back(slot);
@@ -98,12 +102,9 @@ void TrainedDrafts::embed() {
   for (const Slot& slot : slots_) {
     for (std::size_t token = 0; token < longest_; ++token, ++place) {
       const std::size_t own = std::min(token, slot.count - 1);
-      const bool is_last = own + 1 == slot.count;
-      all_.input_ids()[place] = slot.row == nullptr ? 0
-                                : is_last           ? slot.row->token
-                                                    : slot.held->tokens[own + 1];
       const auto behind = static_cast<std::int64_t>(slot.count - 1 - own);
-      all_.position_ids()[place] = slot.row == nullptr ? 0 : slot.row->position - behind;
+      all_.input_ids()[place] = slot.token(own);
+      all_.position_ids()[place] = slot.position - behind;
     }
   }
   Bound& bound = bound_[{engines_.embed.get(), count, 0, 0}];
@@ -118,12 +119,9 @@ void TrainedDrafts::embed() {
   }
 }
 
-// Makes the layer's input of embeddings and states.
-void TrainedDrafts::join() {
+// Makes one state of the three that the model left behind each token, for rows' first steps.
+void TrainedDrafts::make_states() {
   const std::size_t row_bytes = all_.row_bytes();
-  const auto state_at = [&](std::size_t place) {
-    return joined_.data() + (2 * place + 1) * row_bytes;
-  };
   std::size_t done = 0;
   for (const Slot& slot : slots_) {
     if (!slot.is_first) continue;
@@ -132,18 +130,25 @@ void TrainedDrafts::join() {
     done += slot.count;
   }
   if (done > 0) joining(*engines_.draft_states, read_, 3, made_.data(), done)->run();
-  done = 0;
+}
+
+// Makes the layer's input of embeddings and states; padding, and rows that do not draft, have none.
+void TrainedDrafts::join() {
+  const std::size_t row_bytes = all_.row_bytes();
+  const auto state_at = [&](std::size_t place) {
+    return joined_.data() + (2 * place + 1) * row_bytes;
+  };
+  for (std::size_t place = 0; place < num_tokens(); ++place) {
+    std::memset(state_at(place), 0, row_bytes);
+  }
+  const std::byte* made = made_.data();
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     const Slot& one = slots_[slot];
-    for (std::size_t token = 0; token < longest_; ++token) {
-      std::byte* const state = state_at(slot * longest_ + token);
-      if (token >= one.count || one.row == nullptr) {
-        std::memset(state, 0, row_bytes);
-      } else if (one.is_first) {
-        std::memcpy(state, made_.data() + done++ * row_bytes, row_bytes);
-      } else {
-        std::memcpy(state, one.held->output.data(), row_bytes);
-      }
+    if (one.row == nullptr) continue;
+    for (std::size_t token = 0; token < one.count; ++token) {
+      const std::byte* const state = one.is_first ? made : one.held->output.data();
+      std::memcpy(state_at(slot * longest_ + token), state, row_bytes);
+      if (one.is_first) made += row_bytes;
     }
   }
   joining(*engines_.draft_entry, joined_, 2, all_.hidden_state(0), num_tokens())->run();

@@ -70,8 +70,13 @@ class TrainedDrafts {
     const DraftRow* row = nullptr;  // nullptr: it does not draft
     Held* held = nullptr;
     bool is_first = false;  // behind its last pass
-    std::size_t count = 1;  // tokens
+    std::size_t count = 1;  // tokens, which become entries from ``start`` on
     std::int64_t start = 0;
+    std::int64_t last_token = 0, position = 0;  // the last of the tokens, and where it stands
+    // Those before the last one are tokens of the pass, from its second on.
+    std::int64_t token(std::size_t index) const {
+      return index + 1 == count ? last_token : held->tokens[index + 1];
+    }
   };
   // session, rows, tokens or chosen ones, slot
   using Shape = std::tuple<const Session*, std::size_t, std::size_t, std::size_t>;
@@ -83,6 +88,7 @@ class TrainedDrafts {
   void lay_out(const std::vector<DraftRow>& rows);
   void reserve_buffers(std::size_t tokens);
   void embed();
+  void make_states();
   void join();
   void run_layer();
   void score(const std::vector<DraftRow>& rows);
