@@ -25,6 +25,15 @@ std::size_t num_keeping(const std::vector<const PromptRow*>& rows, std::int64_t 
       rows.begin(), rows.end(), [&](const PromptRow* row) { return keeps(*row, layer); }));
 }
 
+ActiveLengths active_lengths_of(const std::vector<const PromptRow*>& rows) {
+  return [rows](std::int64_t layer) {
+    std::vector<std::int64_t> lengths;
+    lengths.reserve(rows.size());
+    for (const PromptRow* row : rows) lengths.push_back(row->active_length(layer));
+    return lengths;
+  };
+}
+
 // Returns one reservation for each row and each of its copies.
 std::vector<const Reservation*> reservations(const std::vector<const PromptRow*>& rows) {
   std::vector<const Reservation*> all;
@@ -93,24 +102,15 @@ Logits SlotStitcher::prefill(const std::vector<const PromptRow*>& rows) {
   const std::int64_t capacity = scratch_capacity(rows);
   std::optional<CachePair> scratch;
   if (capacity > 0) scratch.emplace(pool_, cache_.layout(), count, capacity);
-  std::vector<std::pair<std::int64_t, PrefixCache::Recording>> recordings;  // by index of the row
+  std::vector<PrefixCache::Recording> recordings;
   std::vector<const TokenSpan*> prompts;
   Rows numbers;
   for (const PromptRow* row : rows) {
-    if (prefixes_ && row->runs_whole()) {
-      const auto index = static_cast<std::int64_t>(prompts.size());
-      recordings.emplace_back(index, prefixes_->record(row->tokens, row->owner));
-    }
+    recordings.push_back(record(*row));
     prompts.push_back(&row->tokens);
     numbers.push_back(row->row);
   }
   CacheView written;
-  const auto active = [&](std::int64_t layer) {
-    std::vector<std::int64_t> lengths;
-    lengths.reserve(rows.size());
-    for (const PromptRow* row : rows) lengths.push_back(row->active_length(layer));
-    return lengths;
-  };
   const auto caches = [&](std::int64_t layer) {
     const bool all_keep = num_keeping(rows, layer) == rows.size();
     written = all_keep ? cache_.enter(layer, numbers) : scratch->view(0, count);
@@ -118,10 +118,12 @@ Logits SlotStitcher::prefill(const std::vector<const PromptRow*>& rows) {
   };
   const auto after = [&](std::int64_t layer) {
     if (num_keeping(rows, layer) < rows.size()) copy_kept(rows, layer, written);
-    for (auto& [index, recording] : recordings) recording.copy(layer, written, index);
+    for (std::int64_t index = 0; index < count; ++index) {
+      recordings[static_cast<std::size_t>(index)].copy(layer, written, index);
+    }
   };
-  Logits logits = prompts_.prefill(prompts, active, caches, after);
-  for (auto& [index, recording] : recordings) recording.commit();
+  Logits logits = prompts_.prefill(prompts, active_lengths_of(rows), caches, after);
+  for (PrefixCache::Recording& recording : recordings) recording.commit();
   begin(rows);
   return logits;
 }
@@ -155,20 +157,17 @@ Logits SlotStitcher::chunk(std::int64_t most) {
     return chunked.caches[static_cast<std::size_t>(layer)]->view(0, 1);
   };
   const TokenSpan tokens(row.tokens.begin() + chunked.done, row.tokens.begin() + stop);
-  const auto active = [&](std::int64_t layer) {
-    return std::vector<std::int64_t>{row.active_length(layer)};
-  };
   const bool is_last = stop == length;
-  Logits logits = prompts_.chunk(tokens, chunked.done, active, cache_of, is_last);
+  Logits logits =
+      prompts_.chunk(tokens, chunked.done, active_lengths_of({&row}), cache_of, is_last);
   chunked.done = stop;
   if (!is_last) return logits;
-  std::optional<PrefixCache::Recording> recording;
-  if (prefixes_ && row.runs_whole()) recording.emplace(prefixes_->record(row.tokens, row.owner));
+  PrefixCache::Recording recording = record(row);
   for (std::int64_t layer = 0; layer < engines_.num_layers(); ++layer) {
     copy_kept({&row}, layer, cache_of(layer));
-    if (recording) recording->copy(layer, cache_of(layer), 0);
+    recording.copy(layer, cache_of(layer), 0);
   }
-  if (recording) recording->commit();
+  recording.commit();
   chunked_.reset();
   begin({&row});
   return logits;
@@ -230,6 +229,12 @@ void SlotStitcher::begin(const std::vector<const PromptRow*>& rows) {
       trained_->hold(copy, position, last, prompts_.end_states(index));
     }
   }
+}
+
+// Begins to record the blocks of a prompt that may be kept; records nothing of any other.
+PrefixCache::Recording SlotStitcher::record(const PromptRow& row) {
+  return prefixes_ && row.runs_whole() ? prefixes_->record(row.tokens, row.owner)
+                                       : PrefixCache::Recording();
 }
 
 // Enters the rows that keep ``layer``, with the contents of ``written`` [rows, N, T, W].

@@ -140,6 +140,7 @@ class SlotStitcher {
   std::int64_t chunk_bytes(const PromptRow& row) const;
   void reserve(const std::vector<const PromptRow*>& rows, std::int64_t prompt_bytes);
   void begin(const std::vector<const PromptRow*>& rows);
+  PrefixCache::Recording record(const PromptRow& row);
   void copy_kept(const std::vector<const PromptRow*>& rows, std::int64_t layer,
                  const CacheView& written);
   void leave_bypassed(const StepRow& row);
