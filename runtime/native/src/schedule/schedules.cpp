@@ -152,6 +152,10 @@ SchedulePointer Schedules::resolve(std::string_view asked, std::int64_t max_toke
     const GivenRule given = given_rule(content, document.subject, num_layers_);
     return schedule_of(given.rule, given.document);
   }
+  return resolve_preset(asked, max_tokens);
+}
+
+SchedulePointer Schedules::resolve_preset(std::string_view asked, std::int64_t max_tokens) const {
   const std::size_t colon = std::min(asked.find(':'), asked.size());
   const auto preset = presets_.find(std::string(asked.substr(0, colon)));
   const std::string_view options = asked.substr(std::min(colon + 1, asked.size()));

@@ -46,6 +46,7 @@ class Schedules {
   std::optional<std::int64_t> own_horizon_;
   std::map<std::string, ScheduleRule> presets_;
 
+  SchedulePointer resolve_preset(std::string_view asked, std::int64_t max_tokens) const;
   // Throws Error (kSchedule) for a horizon that no request reaches.
   void require_reachable(std::int64_t horizon) const;
 
