@@ -117,24 +117,18 @@ class DraftPolicy:
             for offers in rows
         ]
         free = [index for index, one in enumerate(self.sources) if not one.runs_layers]
+        layers = [index for index, one in enumerate(self.sources) if one.runs_layers]
         highest, best, is_covered = 0.0, Choice(), True
         self._gain = 1.0
-        for paid in (None, *(i for i, one in enumerate(self.sources) if one.runs_layers)):
-            asked, step = free, 0.0
-            if paid is not None:
-                one = self.sources[paid]
-                asked = [*free, paid]
-                step = self._costs.draft_cost(one.source, num_rows, one.draft_prior)
+        for paid in (None, *layers):
+            asked = free if paid is None else [*free, paid]
             longest = max(
                 (len(row[s]) - 1 for row in expected for s in asked if s in row), default=0
             )
-            for count in _CHOICES:
-                cost = 1 + self._costs.further(num_rows, count) + count * step
-                if count > longest:
-                    break
-                if cost - 1 > self._spare:
-                    is_covered &= count > 1
-                    break
+            costs = self._pass_costs(paid, num_rows, longest)
+            covered = [(count, cost) for count, cost in costs if cost - 1 <= self._spare]
+            is_covered &= bool(covered) or not costs
+            for count, cost in covered:
                 sources, held = _assigned(expected, asked, count)
                 gain = (num_rows + held) / num_rows / cost
                 if gain < _LEAST_GAIN or (paid is not None and paid not in sources):
@@ -153,14 +147,13 @@ class DraftPolicy:
         times the share of the drafter's guesses. Those of all rows count, as one draft step serves
         them together.
         """
-        one = self.sources[source]
         ahead = len(drafted[0].tokens)
-        step = self._costs.draft_cost(one.source, num_rows, one.draft_prior)
+        step = self._step_cost(source, num_rows)
         further = self._costs.further(num_rows, ahead + 1)
         if further + (ahead + 1) * step > self._spare:
             return False
         cost = further - self._costs.further(num_rows, ahead) + step
-        chance = self._held(source, drafted, ahead) * one.share(UNKNOWN)
+        chance = self._held(source, drafted, ahead) * self.sources[source].share(UNKNOWN)
         return chance > self._gain * cost * num_rows
 
     def worth_checking(self, source: int, drafted: Sequence[Guesses], num_rows: int) -> int:
@@ -172,6 +165,23 @@ class DraftPolicy:
             if worth > most:
                 best, most = count, worth
         return best
+
+    def _pass_costs(self, paid: int | None, num_rows: int, most: int) -> list[tuple[int, float]]:
+        """Return the numbers of drafts up to ``most`` with the cost of a pass that checks as many.
+
+        ``paid``: the drafter that runs layers for them, if one does.
+        """
+        step = 0.0 if paid is None else self._step_cost(paid, num_rows)
+        return [
+            (count, 1 + self._costs.further(num_rows, count) + count * step)
+            for count in _CHOICES
+            if count <= most
+        ]
+
+    def _step_cost(self, source: int, num_rows: int) -> float:
+        """Return what a draft step of a drafter costs, in passes over one token."""
+        one = self.sources[source]
+        return self._costs.draft_cost(one.source, num_rows, one.draft_prior)
 
     def _held(self, source: int, drafted: Sequence[Guesses], count: int) -> float:
         """Return how many ``count``-th tokens of the rows are expected to hold."""
