@@ -197,12 +197,9 @@ class _Reading:
         return values
 
 
-def _read_integer(low: int, high: int) -> Callable[[str], tuple[int | None, str]]:
-    def read(text: str) -> tuple[int | None, str]:
-        valid = _INTEGER.fullmatch(text) and low <= int(text) <= high
-        return (int(text) if valid else None), f"{low} to {high}"
-
-    return read
+def _read_tokens(text: str) -> tuple[int | None, str]:
+    valid = _INTEGER.fullmatch(text) and 1 <= int(text) <= MAX_DRAFT_TOKENS
+    return (int(text) if valid else None), f"1 to {MAX_DRAFT_TOKENS}"
 
 
 def _read_switch(text: str) -> tuple[bool | None, str]:
@@ -217,7 +214,7 @@ def _written(value: object) -> str:
 
 _READERS: Mapping[str, Callable[[str], tuple[int | bool | None, str]]] = MappingProxyType(
     {
-        "tokens": _read_integer(1, MAX_DRAFT_TOKENS),
+        "tokens": _read_tokens,
         "adapt": _read_switch,
         "exact": _read_switch,
     }

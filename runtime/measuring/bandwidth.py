@@ -125,9 +125,9 @@ class BandwidthProbe(Probe):
         return time.perf_counter() - start
 
 
-def measure_bandwidth(threads: int, nbytes: int = PROBE_BYTES) -> float:
-    """Return the best of ten passes over ``nbytes`` with ``threads``, in bytes per second."""
-    with BandwidthProbe(threads, nbytes) as probe:
+def measure_bandwidth(threads: int) -> float:
+    """Return the best of ten passes with ``threads``, in bytes per second."""
+    with BandwidthProbe(threads) as probe:
         return probe.best_of_passes()
 
 

@@ -290,7 +290,7 @@ class SlotStitcher(ABC):
     def _unbind(self) -> None:
         """Drop all bindings to slots, whose buffers are about to be freed."""
 
-    def _require_feedable(self, rows: Sequence[StepRow], width: int = 1) -> None:
+    def _require_feedable(self, rows: Sequence[StepRow]) -> None:
         """Raise UsageError for tokens that cannot be fed; nothing has changed then."""
         for row in rows:
             problem = feeding_problem(row, partial(self._cache.reserved, row.row))

@@ -49,7 +49,7 @@ class DeviceSlotStitcher(SlotStitcher):
     def step(self, rows: Sequence[StepRow], ahead: Sequence[StepRow] = ()) -> StepLogits:
         width = _padded_tokens(max(len(row.tokens) for row in rows))
         if any(len(row.tokens) != 1 for row in rows):
-            self._require_feedable(rows, width)
+            self._require_padded(rows, width)
         begun, self._ahead = self._ahead, None
         indices = None if begun is None else begun.indices_of(rows)
         self._has_run_ahead = indices is not None
@@ -183,9 +183,8 @@ class DeviceSlotStitcher(SlotStitcher):
     def _unbind(self) -> None:
         """Do nothing: bindings hold addresses, not buffers."""
 
-    @override
-    def _require_feedable(self, rows: Sequence[StepRow], width: int = 1) -> None:
-        """Raise UsageError for tokens that cannot be fed, ``width`` per row; nothing has changed.
+    def _require_padded(self, rows: Sequence[StepRow], width: int) -> None:
+        """Raise UsageError for tokens that cannot be fed, padded to ``width`` per row.
 
         Padding writes behind a row's own positions, so the slots must hold that, too.
         """
@@ -193,7 +192,7 @@ class DeviceSlotStitcher(SlotStitcher):
             raise UsageError(
                 "draft", "feeds several tokens per row; TensorRT's plans take one per step"
             )
-        super()._require_feedable(rows, width)
+        self._require_feedable(rows)
         capacity = self.limits.slot_capacity
         for row in rows:
             if row.position + width > capacity:
