@@ -78,18 +78,11 @@ class StepLayout:
         written last when so many layers of the model had run, ascending.
         """
         num_layers = len(residents)
-        layers = [layer for layer, held in enumerate(residents) if held]
         if counts is None:
             counts = np.ones((len(rows), num_layers + 1), np.int64)
-        order = list(residents[layers[0]])
-        is_aligned = (
-            len(order) == len(rows)
-            and all(list(residents[layer]) == order for layer in layers)
-            and bool((counts[:, layers] == counts[:, -1:]).all())
-        )
-        order = order if is_aligned else list(rows)
+        common = _common_order(residents, counts)
+        order = list(rows) if common is None else common
         given = {row: index for index, row in enumerate(rows)}
-        counts = counts[[given[row] for row in order]]
         index = {row: index for index, row in enumerate(order)}
         steps = np.arange(width)
         own = np.arange(len(order) * width).reshape(len(order), width)
@@ -97,22 +90,38 @@ class StepLayout:
         sources = np.zeros((num_layers + 1, max_rows * width), np.int64)
         fed = np.full((num_layers, max_rows * width), max_rows * width, np.int64)
         kept: list[_Indices] = []
-        for layer in layers:
+        layers = [(layer, len(held)) for layer, held in enumerate(residents) if held]
+        for layer, num_rows in layers:
             kept += [now.reshape(-1)] * (bisect_right(reads, layer) - len(kept))
             held = np.array([index[row] for row in residents[layer]])
-            running = counts[held, layer][:, None]
+            running = counts[[given[row] for row in residents[layer]], layer][:, None]
             read = held[:, None], np.minimum(steps, running - 1)
-            size = len(held) * width
+            size = num_rows * width
             sources[layer, :size] = now[read].reshape(-1)
             fed[layer, :size] = own[read].reshape(-1)
-            written = (layer + 1) * max_rows * width + own[: len(held)]
+            written = (layer + 1) * max_rows * width + own[:num_rows]
             now = now.copy()
             now[held] = np.where(steps < running, written, now[held])
         sources[num_layers, : now.size] = now.reshape(-1)
         kept += [now.reshape(-1)] * (len(reads) - len(kept))
         states = np.stack(kept, axis=1) if kept else np.empty((0, 0), np.int64)
-        held_rows = tuple((layer, len(residents[layer])) for layer in layers)
-        return cls(tuple(order), held_rows, is_aligned, sources, fed, states, width)
+        is_aligned = common is not None
+        return cls(tuple(order), tuple(layers), is_aligned, sources, fed, states, width)
+
+
+def _common_order(residents: Sequence[Sequence[int]], counts: _Indices) -> list[int] | None:
+    """Return the order in which all layers that run hold all rows, with all of their tokens.
+
+    None if there is none; ``counts`` as in `StepLayout.of`.
+    """
+    layers = [layer for layer, held in enumerate(residents) if held]
+    order = list(residents[layers[0]])
+    is_common = (
+        len(order) == len(counts)
+        and all(list(residents[layer]) == order for layer in layers)
+        and bool((counts[:, layers] == counts[:, -1:]).all())
+    )
+    return order if is_common else None
 
 
 class DeviceRows:
