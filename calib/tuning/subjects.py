@@ -164,7 +164,7 @@ class NewDraftLayer:
         facts = DraftLayerFacts(
             reads=self._layer.reads,
             token_ids=tuple(self._layer.token_ids.tolist()),
-            model=DraftedModel.of(checkpoint),
+            model=DraftedModel.of(checkpoint.model, checkpoint.content),
             training={
                 "steps": report.steps,
                 "examples": report.data.examples,

@@ -49,16 +49,15 @@ class DraftedModel(FrozenModel):
     sha256: Sha256 = Field(description="content of all tensors, whatever files they are in")
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> DraftedModel:
-        """Describe a checkpoint, whose tensors are hashed."""
-        model = checkpoint.model
+    def of(cls, model: ModelSpec, sha256: str) -> DraftedModel:
+        """Describe a model whose tensors have this digest."""
         return cls(
             hidden_size=model.hidden_size,
             ffn_dim=_ffn_dim(model),
             num_attention_heads=model.num_heads,
             num_hidden_layers=model.num_layers,
             vocab_size=model.vocab_size,
-            sha256=checkpoint.content,
+            sha256=sha256,
         )
 
 
@@ -166,15 +165,9 @@ def layer_prefix(model: ModelSpec) -> str:
 
 def _size_problems(facts: DraftLayerFacts, model: ModelSpec) -> Iterator[str]:
     """Yield the differences between the model that the layer was trained for and ``model``."""
-    trained = facts.model
-    sizes = {
-        "hidden_size": (trained.hidden_size, model.hidden_size),
-        "ffn_dim": (trained.ffn_dim, _ffn_dim(model)),
-        "num_attention_heads": (trained.num_attention_heads, model.num_heads),
-        "num_hidden_layers": (trained.num_hidden_layers, model.num_layers),
-        "vocab_size": (trained.vocab_size, model.vocab_size),
-    }
-    for name, (wanted, seen) in sizes.items():
+    given = DraftedModel.of(model, facts.model.sha256)
+    for name in DraftedModel.model_fields:
+        wanted, seen = getattr(facts.model, name), getattr(given, name)
         if wanted != seen:
             yield f"was trained for a model of {name} {wanted}; {model.name} has {seen}"
     reads, ids = facts.reads, facts.token_ids

@@ -48,7 +48,7 @@ def write_draft_layer(
     facts = DraftLayerFacts(
         reads=reads or layers_read(checkpoint.model.num_layers),
         token_ids=token_ids,
-        model=DraftedModel.of(checkpoint),
+        model=DraftedModel.of(checkpoint.model, checkpoint.content),
     )
     (directory / FACTS_NAME).write_text(facts.model_dump_json(indent=2))
     return directory
