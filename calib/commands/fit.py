@@ -9,7 +9,6 @@ import typer
 
 from ...engines.bundle import place_problems, replace_file
 from ...engines.checking import expanded
-from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.host.options import AsJson, Quiet, from_options
@@ -75,7 +74,7 @@ def fit(
 ) -> None:
     """Choose the exit schedule that reaches a goal on your data with the lowest loss of quality."""
     from ...engines.host.progress import run_job
-    from ...runtime.schedule.bundle import schedule_file
+    from ...runtime.schedule.text import document_text
     from ..fitting.fitting import Fit
     from ..fitting.fitting import fit as run
     from ..fitting.report import fit_parts, plot_fit, report_document
@@ -85,7 +84,7 @@ def fit(
     def job(events: Events) -> Fit:
         found = run(config, opener(engines, max_batch_size=config.rows), events)
         if output is not None:
-            replace_file(output, sealed_text(schedule_file(found.chosen.schedule)).encode())
+            replace_file(output, document_text(found.chosen.schedule).encode())
             events.note(f"wrote {output}")
         if plot is not None:
             plot_fit(found, plot)

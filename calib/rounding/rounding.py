@@ -11,14 +11,13 @@ from typing_extensions import override
 
 from ...engines.bundle.place import SCHEDULE_NAME, TOKENIZER_NAME
 from ...engines.checking import Problems
-from ...engines.documents import sealed_text
 from ...engines.errors import UsageError
 from ...engines.host.events import Events
 from ...engines.manifest import EngineKind, ModelSpec
 from ...engines.targets import target_of
 from ...exporter.architecture.architecture import engine_parameters
 from ...exporter.architecture.weights import engine_name
-from ...runtime.schedule.bundle import schedule_file
+from ...runtime.schedule.text import document_text
 from ..layerwise.plan import LayerwisePlan, open_texts
 from ..layerwise.run import LayerwiseRun
 from .config import RoundingConfig
@@ -72,7 +71,7 @@ def run_rounding(plan: RoundingPlan, events: Events) -> RoundingReport:
         if (tokenizer := plan.checkpoint.tokenizer_json) is not None:
             others[TOKENIZER_NAME] = tokenizer
         if plan.has_schedule:
-            others[SCHEDULE_NAME] = sealed_text(schedule_file(plan.schedule)).encode()
+            others[SCHEDULE_NAME] = document_text(plan.schedule).encode()
         files.finish(source, document, others)
     return report
 

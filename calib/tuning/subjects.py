@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 
 from ...engines.bundle.place import CARD_NAME, SCHEDULE_NAME, share_weights
-from ...engines.documents import naming_full_disk, sealed_text, write_file
+from ...engines.documents import naming_full_disk, write_file
 from ...engines.host.events import Events
 from ...engines.host.installation import missing_modules
 from ...exporter.checkpoint.draft_layer import (
@@ -21,7 +21,7 @@ from ...exporter.checkpoint.draft_layer import (
     DraftLayerFacts,
 )
 from ...exporter.checkpoint.template import template_files
-from ...runtime.schedule.bundle import schedule_file
+from ...runtime.schedule.text import document_text
 from .drafting.acceptance import (
     Texts,
     greedy_texts,
@@ -98,7 +98,7 @@ class WholeModel:
         share_weights(directory)
         for name, content in (plan.start.files | template_files(plan.data.template.text)).items():
             write_file(directory / name, content)
-        write_file(directory / SCHEDULE_NAME, sealed_text(schedule_file(plan.schedule)))
+        write_file(directory / SCHEDULE_NAME, document_text(plan.schedule))
         if plan.validation is not None:
             tuned = load_skip_model(directory, plan.model.family)
             self.model = tuned.to(measuring_device(plan.config))

@@ -46,26 +46,20 @@ class EngineBundle:
     """A directory of engines described by ``manifest.json``.
 
     The directory is held open: ``locate`` keeps finding the files that were checked even after
-    another directory takes the name. ``schedule_file`` is the content of schedule.json, its digest
-    checked, which ``runtime.schedule.bundle`` parses. ``hashes_weights``: the loader of the
+    another directory takes the name. ``schedule_document`` is the JSON object of the bundle's
+    ExitSchedule, which ``runtime.schedule.bundle`` parses. ``hashes_weights``: the loader of the
     engines hashes their weights meanwhile (``weights_checked``).
     """
 
     directory: HeldDirectory = field(repr=False, compare=False)
     manifest: Manifest
-    schedule_file: dict[str, Any]
+    schedule_document: dict[str, Any]
     hashes_weights: bool = field(default=False, compare=False)
 
     @property
     def path(self) -> Path:
         """Return the directory's absolute path when it was opened, symbolic links resolved."""
         return self.directory.path
-
-    @property
-    def schedule_document(self) -> dict[str, Any]:
-        """Return the JSON object of the bundle's ExitSchedule."""
-        document: dict[str, Any] = self.schedule_file["schedule"]
-        return document
 
     def __repr__(self) -> str:
         model, manifest = self.manifest.model, self.manifest

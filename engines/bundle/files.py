@@ -35,7 +35,7 @@ from .place import (
 _BESIDE = "..run.json..new"  # what the longest name of a file beside a result adds to its name
 _DESCRIPTORS = Path("/proc/self/fd")
 EXPORT_AGAIN = "export the model again"
-_SCHEDULE_KEYS = frozenset({"digest", "plan", "presets", "schedule"})
+_SCHEDULE_KEYS = frozenset({"digest", "schedule"})
 
 
 class HeldDirectory:
@@ -85,12 +85,12 @@ def file_record(directory: Path, relative: str) -> FileRecord:
         return FileRecord(path=relative, size=path.stat().st_size, sha256=_sha256(file))
 
 
-def write_schedule(path: Path, document: Mapping[str, Any]) -> None:
+def write_schedule(path: Path, schedule: Mapping[str, Any]) -> None:
     """Replace the schedule of the bundle ``path`` atomically; no engine changes.
 
-    ``document`` is built by ``runtime.schedule.bundle`` and checked by the caller.
+    ``schedule`` is the JSON object of an ExitSchedule, checked by the caller.
     """
-    replace_file(path / SCHEDULE_NAME, sealed_text(document).encode())
+    replace_file(path / SCHEDULE_NAME, sealed_text({"schedule": schedule}).encode())
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -170,9 +170,9 @@ def read_manifest(root: HeldDirectory) -> Manifest:
 
 
 def read_schedule(root: HeldDirectory) -> dict[str, Any]:
-    """Read ``root``'s schedule.json, whose digest it checks: its plan, presets and schedule.
+    """Return the JSON object of an ExitSchedule in ``root``'s schedule.json.
 
-    Raises BundleError. ``runtime.schedule.bundle`` checks that they match each other.
+    Raises BundleError for a wrong digest; ``runtime.schedule.bundle`` checks the schedule.
     """
     path, subject = root.locate(SCHEDULE_NAME), str(root.path / SCHEDULE_NAME)
     remedy = "write it with 'skipdec schedule set'"
@@ -184,7 +184,8 @@ def read_schedule(root: HeldDirectory) -> dict[str, Any]:
         raise BundleError(subject, f"has no object under the key 'schedule'; {remedy}")
     if document.keys() != _SCHEDULE_KEYS or content != sealed_text(document).encode():
         raise BundleError(subject, f"does not match its digest: it was edited or damaged; {remedy}")
-    return {key: value for key, value in document.items() if key != "digest"}
+    schedule: dict[str, Any] = document["schedule"]
+    return schedule
 
 
 def file_problems(

@@ -65,13 +65,13 @@ class BundleWriter:
     def stage(
         self,
         manifest: Manifest,
-        schedule_file: Mapping[str, Any],
+        schedule: Mapping[str, Any],
         tokenizer: bytes | None,
         chat_template: bytes | None = None,
     ) -> EngineBundle:
         """Write manifest, schedule, tokenizer and chat template; return the unpublished bundle.
 
-        ``schedule_file`` is what ``write_schedule`` takes. The manifest lists every other file; its
+        ``schedule`` is what ``write_schedule`` takes. The manifest lists every other file; its
         digest is computed here. Raises BundleError if a file is missing or differs from the
         manifest (weights by size only).
         """
@@ -80,19 +80,19 @@ class BundleWriter:
         for name, content in ((TOKENIZER_NAME, tokenizer), (CHAT_TEMPLATE_NAME, chat_template)):
             if content is not None:
                 replace_file(self.directory / name, content)
-        write_schedule(self.directory, schedule_file)
+        write_schedule(self.directory, schedule)
         replace_file(self.directory / MANIFEST_NAME, manifest.with_digest().to_json().encode())
         return EngineBundle.open(self.directory)
 
     def publish(
         self,
         manifest: Manifest,
-        schedule_file: Mapping[str, Any],
+        schedule: Mapping[str, Any],
         tokenizer: bytes | None,
         chat_template: bytes | None = None,
     ) -> EngineBundle:
         """Stage, delete unlisted files, then replace the target; return the published bundle."""
-        self.stage(manifest, schedule_file, tokenizer, chat_template)
+        self.stage(manifest, schedule, tokenizer, chat_template)
         self._place.check(force=self._force)
         self._remove_strays({record.path for record in manifest.files})
         self._place.take(self.directory)

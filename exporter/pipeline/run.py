@@ -31,7 +31,6 @@ from ...engines.manifest import (
     TrainedDraft,
 )
 from ...engines.targets import target_of
-from ...runtime.schedule.bundle import schedule_file
 from ...runtime.schedule.text import format_schedule
 from ..architecture.weights import engine_name
 from ..building.engine import BuiltEngine, write_narrow_head
@@ -59,7 +58,7 @@ def run(
             plan = make_plan()
             plan.check_space()
         stages.events.planned("", plan.warnings)
-        schedule = schedule_file(plan.schedule)
+        schedule = plan.schedule.to_document()
         with (
             BundleWriter(plan.output, force=config.force, resume=config.resume) as writer,
             _verifier(plan) as verifier,

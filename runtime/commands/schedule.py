@@ -121,12 +121,11 @@ def _named_schedule(text: str, layers: int | None, horizon: int | None) -> ExitS
 
 def _describe(schedule: ExitSchedule) -> dict[str, Any]:
     """Return the JSON of ``schedule show``, which is also a schedule file for every runtime."""
-    from ..schedule.bundle import schedule_file
     from ..schedule.text import format_schedule
 
     return {
         "text": format_schedule(schedule),
-        **schedule_file(schedule),
+        "schedule": schedule.to_document(),
         "average_budget": schedule.average_budget(),
         "segments": [
             {

@@ -174,22 +174,13 @@ class ExitSchedule(ScheduleFields):
         5 tokens: layers 0 and 5–11 run 5 tokens, layer 4 runs 4 (budget 9 or more), 3 runs 3, 2
         runs 2, and layer 1, which needs the whole budget, 1.
         """
-        if (fraction := self.prompt_fraction(layer)) is None:
-            return length
-        numerator, denominator = fraction
-        return min(length, numerator * (length - 1) // denominator + 1)
-
-    def prompt_fraction(self, layer: int) -> tuple[int, int] | None:
-        """Return (n, d): of a prompt of P tokens, P or n·(P−1)//d + 1 run ``layer``; None: all P.
-
-        In the example above layer 4 has (7, 8), 3 (5, 8), 2 (3, 8) and 1 (1, 8); others have None.
-        """
         needed = self._prompt_needs[layer]
         if self.prompt == "full" or needed == self.max_exit_layer:
-            return None
+            return length
         # round_half_up(L − fall·j/(P−1)) ≥ needed, solved for the largest j
         fall = self.num_layers - self.max_exit_layer
-        return 2 * (self.num_layers - needed) + 1, 2 * fall
+        last = (2 * (self.num_layers - needed) + 1) * (length - 1) // (2 * fall)
+        return min(length, last + 1)
 
     def active_lengths(self, prompt_length: int, num_fed: int) -> list[int]:
         """Return, for each layer, how many tokens of one row run it: always the first ones.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...engines.documents import document_digest, json_kind, parse_json, read_json
+from ...engines.documents import (
+    document_digest,
+    json_kind,
+    parse_json,
+    read_json,
+    sealed_text,
+)
 from ...engines.errors import MOST_PROBLEMS, ScheduleError, did_you_mean, shown
 from .checks import MAX_HORIZON
 from .decays import DECAYS, d3_horizon
@@ -82,8 +87,8 @@ def format_schedule(schedule: ExitSchedule) -> str:
 
 
 def document_text(schedule: ExitSchedule) -> str:
-    """Return the JSON text of a schedule, which `parse_schedule` and `read_document` read."""
-    return json.dumps({"schedule": schedule.to_document()})
+    """Return the text of a schedule's file, which `parse_schedule` and `read_document` read."""
+    return sealed_text({"schedule": schedule.to_document()})
 
 
 def names_file(text: str) -> bool:

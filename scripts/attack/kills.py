@@ -37,7 +37,6 @@ from skipdec.engines.errors import SkipDecError, UsageError
 from skipdec.engines.host.signals import Interrupts
 from skipdec.exporter.config import ExportConfig
 from skipdec.exporter.pipeline.exporting import export
-from skipdec.runtime.schedule.bundle import schedule_file
 from skipdec.runtime.schedule.text import parse_schedule
 
 NUM_LAYERS = 2
@@ -119,7 +118,7 @@ def make_attacks(work: Path) -> Iterator[Attack]:
 
     def set_schedule(target: Path) -> None:
         schedule = parse_schedule("constant:max=2,horizon=1", num_layers=NUM_LAYERS)
-        write_schedule(EngineBundle.open(target).path, schedule_file(schedule))
+        write_schedule(EngineBundle.open(target).path, schedule.to_document())
 
     def report(target: Path, text: str = "new") -> None:
         with Place(target, "report.json", "a report").replaced(force=True) as directory:

@@ -84,15 +84,8 @@ class Tampering:
         )
 
     def schedule(self) -> str:
-        """Change a value of the rule in schedule.json."""
-        return self._value("schedule.json", lambda document: [document["schedule"]])
-
-    def plan(self) -> str:
-        """Change a value of the plan or of a preset, or any of the file."""
-        return self._value(
-            "schedule.json",
-            lambda document: [document, document["plan"], *document["presets"].values()],
-        )
+        """Change a value of schedule.json."""
+        return self._value("schedule.json", lambda document: [document, document["schedule"]])
 
     def tokenizer(self) -> str:
         """Change a value of tokenizer.json."""
@@ -279,7 +272,7 @@ _TEXTS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     *(_doubled_line, _doubled_key, _other_number, _other_string, _other_layout, _cut_bytes),
     _other_byte,
 )
-KINDS = ("manifest", "facts", "facts", "schedule", "plan", "tokenizer", "tokenizer", "text")
+KINDS = ("manifest", "facts", "facts", "schedule", "schedule", "tokenizer", "tokenizer", "text")
 
 
 def code_of(error: SkipDecError) -> str:

@@ -14,8 +14,6 @@ from reference import linear_plan, reference_logits
 from transformers import PreTrainedModel
 
 from skipdec import ExitSchedule, Generator, SamplingParams
-from skipdec.engines.errors import BundleError
-from skipdec.runtime.schedule.bundle import write_schedule
 from skipdec.runtime.schedule.placements import PLACEMENTS
 from skipdec.runtime.stitching.host.buffers import StepBuffers
 
@@ -180,11 +178,6 @@ def test_a_wrong_placement_is_visible(
     exported: Callable[..., Path],
     deviation: Callable[[Path, str], float],
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
 ) -> None:
-    bundle = copy_bundle(exported("pre_norm"), tmp_path)
     monkeypatch.setitem(PLACEMENTS, "top", PLACEMENTS["bottom"])  # type: ignore[misc]
-    with pytest.raises(BundleError, match="presets: is not what its schedule"):
-        deviation(bundle, "pre_norm")
-    write_schedule(bundle, "full")  # resolved by the wrong rule: the file agrees with it
-    assert deviation(bundle, "pre_norm") > VISIBLE
+    assert deviation(exported("pre_norm"), "pre_norm") > VISIBLE

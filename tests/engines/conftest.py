@@ -15,9 +15,9 @@ from skipdec.engines.manifest import Manifest
 
 TOKENIZER = b'{"version": "1.0"}'
 SCHEDULE: dict[str, Any] = {
-    "schedule": {"num_layers": 2, "max_exit_layer": 2, "min_exit_layer": 2},
-    "plan": {},
-    "presets": {},
+    "num_layers": 2,
+    "max_exit_layer": 2,
+    "min_exit_layer": 2,
 }
 
 

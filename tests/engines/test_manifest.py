@@ -40,7 +40,7 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
 @pytest.mark.parametrize(
     ("edit", "text"),
     [
-        (lambda d: d.update(format_version=99), "format version 99; this skipdec reads 4"),
+        (lambda d: d.update(format_version=99), "format version 99; this skipdec reads 5"),
         (lambda d: d["model"].update(sizes=[1]), "model.sizes.*: Input should be"),
         (lambda d: d.pop("model"), "model: Field required"),
         (lambda d: d["engines"].pop(), "expected: .*'head'"),

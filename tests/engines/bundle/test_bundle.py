@@ -138,7 +138,7 @@ def test_a_new_schedule_is_a_new_file_and_changes_nothing_else(bundle: EngineBun
     path = bundle.path / "schedule.json"
     mapped = path.open("rb")  # a process that still reads the old one
     before = path.read_bytes()
-    write_schedule(bundle.path, {**bundle.schedule_file, "schedule": {"horizon": 5}})
+    write_schedule(bundle.path, {"horizon": 5})
     reopened = EngineBundle.open(bundle.path, verify="full")
     assert reopened.schedule_document == {"horizon": 5}
     assert reopened.manifest == bundle.manifest

@@ -18,7 +18,7 @@ from skipdec.engines.bundle.writer import BundleWriter, check_target
 from skipdec.engines.errors import BundleError, UsageError
 
 MakeBundle = Callable[..., EngineBundle]
-EMPTY: dict[str, Any] = {"plan": {}, "presets": {}, "schedule": {}}
+EMPTY: dict[str, Any] = {}
 
 
 def contents(directory: Path) -> dict[str, bytes]:

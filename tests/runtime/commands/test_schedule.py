@@ -39,10 +39,8 @@ def test_what_show_prints_as_json_is_a_schedule_file(tmp_path: Path) -> None:
     file.write_text(text)
     again = run("show", str(file), "--layers", "12", "--json")
     assert again.stdout == text
-    shown = json.loads(text)
-    assert shown["text"] == shown["plan"]["text"] == "linear:max=8,min=4,warmup=1,horizon=24"
-    assert len(shown["plan"]["segments"]) == 5
-    file.write_text(text.replace('"start": 0', '"start": 1'))  # Python would run 0, others not
+    assert json.loads(text)["text"] == "linear:max=8,min=4,warmup=1,horizon=24"
+    file.write_text(text.replace('"start": 0', '"start": 1'))  # says other layers than would run
     assert "the file was changed" in run("show", str(file), "--layers", "12").stderr
 
 

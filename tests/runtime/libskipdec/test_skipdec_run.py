@@ -20,8 +20,7 @@ from runtimes import LIBRARY
 from text_bundles import CHAT_TEMPLATE, STRUCTURE, export_chat_bundle
 
 from skipdec import Generator, SamplingParams
-from skipdec.runtime.schedule.bundle import schedule_file
-from skipdec.runtime.schedule.text import parse_schedule
+from skipdec.runtime.schedule.text import document_text, parse_schedule
 
 ENVIRONMENT = os.environ | {"SKIPDEC_ONNXRUNTIME": str(LIBRARY), "OMP_NUM_THREADS": "1"}
 LONG = ("--max-tokens", "0", "--ignore-eos", "--stream", "--json", "-q") + ("-p", "a") * 2000
@@ -178,7 +177,7 @@ def test_a_model_that_exits_early_may_skip_its_top_layers_only(
     bundle = exported("no_bias", early_exit=True)
     plan = parse_schedule("linear:max=4,min=2,horizon=4,placement=bottom", num_layers=6)
     path = tmp_path / "bottom.json"
-    path.write_text(json.dumps(schedule_file(plan)))
+    path.write_text(document_text(plan))
     arguments = ("--token-ids", "5,6,7", "--max-tokens", "4", "--schedule")
     assert "add placement=bottom" in run(bundle, *arguments, "2x").stderr
     assert "warning" not in run(bundle, *arguments, path).stderr

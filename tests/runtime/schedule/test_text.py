@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.bundle import schedule_file
 from skipdec.runtime.schedule.presets import preset_budgets
 from skipdec.runtime.schedule.request_schedules import default_horizon
-from skipdec.runtime.schedule.text import format_schedule, parse_schedule
+from skipdec.runtime.schedule.text import document_text, format_schedule, parse_schedule
 
 
 @pytest.mark.parametrize(
@@ -160,7 +158,7 @@ def test_what_is_no_text_is_refused(text: Any) -> None:  # noqa: ANN401
 
 FILES: dict[str, Callable[[ExitSchedule], str]] = {
     "the object alone": lambda schedule: json.dumps(schedule.to_document()),
-    "of a bundle": lambda schedule: sealed_text(schedule_file(schedule)),
+    "of a bundle": document_text,
 }
 
 
@@ -177,7 +175,7 @@ def test_files(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize("end", ["\n", "", "\r\n"])
 def test_a_document_is_a_schedule_whatever_its_last_line_feed(end: str) -> None:
     schedule = parse_schedule("2x", num_layers=6, horizon=4)
-    text = sealed_text(schedule_file(schedule)).removesuffix("\n") + end
+    text = document_text(schedule).removesuffix("\n") + end
     assert parse_schedule(text, num_layers=6) == schedule
     with pytest.raises(ScheduleError, match=r"schedule \| digest is .*the file was changed"):
         parse_schedule(text.replace('"max_exit_layer": 4', '"max_exit_layer": 5'), num_layers=6)

@@ -19,7 +19,6 @@ from skipdec.engines.manifest import (
     TensorSpec,
 )
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.bundle import schedule_file
 
 NUM_HEADS, HEAD_DIM = 2, 4
 EMBED_BYTES, LAYER_BYTES, HEAD_BYTES = 10, 1000, 2000
@@ -66,7 +65,7 @@ def write_hollow_bundle(target: Path, schedule: ExitSchedule, **changes: object)
             path.write_bytes(record.path.encode())
         files = tuple(file_record(writer.directory, record.path) for record in manifest.files)
         manifest = manifest.model_copy(update={"files": files, **changes})
-        return writer.publish(manifest, schedule_file(schedule), None)
+        return writer.publish(manifest, schedule.to_document(), None)
 
 
 def _engine(name: str, kind: EngineKind, layer_index: int | None, step_bytes: int) -> EngineSpec:

@@ -2,16 +2,12 @@
 
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "constants.h"
 #include "schedule/fractions.h"
 
 namespace skipdec::runtime {
 namespace {
-
-using nlohmann::json;
 
 // Calls ``found`` with token 0 and with each token of another budget than the one before. A decay
 // never rises but in a table, so that ends of one budget have no other between them.
@@ -72,83 +68,35 @@ void check_prompt(const ScheduleRule& rule, const Document& document) {
   }
 }
 
-// Each budget from the largest down, and after which part of the horizon it begins.
-json preset_document(const ScheduleRule& rule) {
-  json segments = json::array();
-  for (std::int64_t step = 0; step <= rule.fall(); ++step) {
-    json segment{{"layers", rule.placement->layers(rule, rule.max_exit_layer - step)}};
-    if (step == 0) {
-      segment["start"] = 0;
-    } else {
-      segment["after"] = {2 * step - 1, 2 * rule.fall()};
-    }
-    segments.push_back(std::move(segment));
-  }
-  std::string text = text_of(rule);
-  if (!rule.is_constant()) text.replace(text.rfind('=') + 1, std::string::npos, "{horizon}");
-  return {{"prompt", nullptr}, {"segments", std::move(segments)}, {"text", std::move(text)}};
-}
-
 }  // namespace
 
 SchedulePointer schedule_of(const ScheduleRule& rule, const Document& document) {
   check_prompt(rule, document);
   std::vector<Segment> segments;
-  std::size_t entries = 0;
   each_change(rule, [&](std::int64_t index, std::int64_t budget) {
     LayerPlan layers = rule.placement->layers(rule, budget);
     if (!segments.empty() && !holds(segments.back().layers, layers))
       document.refuse("schedule", "has a generated token, " + std::to_string(index) +
                                       ", that runs layers which the one before it did not: a "
                                       "hole in their KV cache");
-    entries += layers.size();
-    if (entries > constants::kMaxPlanEntries)
-      document.refuse("schedule", "has plans of more than " +
-                                      std::to_string(constants::kMaxPlanEntries) +
-                                      " layers altogether; choose one that falls in fewer steps");
     segments.push_back({index, std::move(layers)});
   });
   return std::make_shared<Schedule>(rule.num_layers, std::move(segments), prompt_of(rule),
                                     text_of(rule));
 }
 
-json plan_document(const ScheduleRule& rule, const Schedule& schedule) {
-  json segments = json::array();
-  for (const Segment& each : schedule.segments())
-    segments.push_back({{"layers", each.layers}, {"start", each.start}});
-  json prompt;
-  if (const PromptRule& parts = schedule.prompt(); !parts.numerators.empty()) {
-    prompt = {{"denominator", parts.denominator}, {"numerators", json::array()}};
-    for (const std::int64_t numerator : parts.numerators)
-      prompt["numerators"].push_back(numerator == PromptRule::kAll ? json() : json(numerator));
-  }
-  return {{"horizon", rule.is_constant() ? json() : json(rule.horizon)},
-          {"num_layers", rule.num_layers},
-          {"prompt", std::move(prompt)},
-          {"segments", std::move(segments)},
-          {"text", schedule.text()}};
-}
-
 std::map<std::string, ScheduleRule> preset_rules(std::int64_t num_layers) {
   std::map<std::string, ScheduleRule> rules{{"full", full_rule(num_layers)}};
-  if (num_layers > constants::kMaxPresetLayers) return rules;
   for (std::int64_t speedup = 1; speedup <= num_layers; ++speedup) {
     ScheduleRule rule;  // budgets for a speed-up (runtime/schedule/presets)
     rule.num_layers = num_layers;
     rule.min_exit_layer = 2 * round_half_up(num_layers, 3 * speedup);
     rule.max_exit_layer = round_half_up(2 * num_layers, speedup) - rule.min_exit_layer;
-    rule.horizon = rule.fall() + 1;
     if (1 < rule.min_exit_layer && rule.min_exit_layer <= rule.max_exit_layer &&
         rule.max_exit_layer <= num_layers)
       rules.emplace(std::to_string(speedup) + "x", std::move(rule));
   }
   return rules;
-}
-
-json preset_documents(const std::map<std::string, ScheduleRule>& rules) {
-  json presets = json::object();
-  for (const auto& [name, rule] : rules) presets[name] = preset_document(rule);
-  return presets;
 }
 
 }  // namespace skipdec::runtime

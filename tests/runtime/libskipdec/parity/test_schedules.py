@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 from programs import built_program
 
-from skipdec.engines.documents import sealed_text
 from skipdec.engines.errors import ScheduleError
 from skipdec.runtime.schedule import ExitSchedule
-from skipdec.runtime.schedule.bundle import schedule_file
 from skipdec.runtime.schedule.presets import fitting_presets
 from skipdec.runtime.schedule.request_schedules import ScheduleResolver
-from skipdec.runtime.schedule.text import format_schedule, parse_schedule
+from skipdec.runtime.schedule.text import document_text, format_schedule, parse_schedule
 
 OWN = (
     "full",
@@ -24,10 +22,17 @@ OWN = (
     "2x:horizon=16",
     "2x:horizon=1",
     "linear:max=5,min=2,warmup=2,horizon=7,placement=bottom",
+    "linear:max=6,min=2,horizon=1048576",
     "power:max=6,min=2,horizon=33,power=2",
+    "power:max=5,min=2,horizon=300,power=3,prompt=decay",
+    "power:max=6,min=2,horizon=50,power=0.3",
     "exponential:max=5,min=2,horizon=40,rate=3",
+    "exponential:max=5,min=2,horizon=40,rate=2.5,placement=unified-nested",
     "cosine:max=6,min=3,horizon=20",
+    "cosine:max=6,min=3,horizon=200,placement=hierarchical",
     "step:max=6,min=2,horizon=50,steps=3",
+    "step:max=6,min=2,horizon=50,steps=3,placement=bottom",
+    "d3:max=6,min=3,alpha=0.98,placement=d3,tail=1",
     "table:table=6/6/5/3/2",
     "constant:max=4,placement=unified",
     "linear:max=6,min=3,horizon=12,placement=unified-nested",
@@ -68,7 +73,7 @@ def expected(schedule: ExitSchedule) -> str:
 @pytest.mark.parametrize("text", OWN)
 def test_own_plans_and_presets_run_the_same_layers(tmp_path: Path, text: str) -> None:
     own = parse_schedule(text, num_layers=6)
-    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
+    (path := tmp_path / "schedule.json").write_text(document_text(own))
     resolver = ScheduleResolver(6, own, 2**20)
     for (tokens, asked), line in zip(REQUESTS, described(path, 6, REQUESTS), strict=True):
         resolved = resolver.resolve(None if asked == "own" else asked, tokens)
@@ -78,7 +83,7 @@ def test_own_plans_and_presets_run_the_same_layers(tmp_path: Path, text: str) ->
 @pytest.mark.parametrize("num_layers", [1, 2, 3, 7, 12, 24, 48, 96])
 def test_presets_of_all_depths_begin_at_the_same_tokens(tmp_path: Path, num_layers: int) -> None:
     own = ExitSchedule.full(num_layers)
-    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
+    (path := tmp_path / "schedule.json").write_text(document_text(own))
     presets = fitting_presets(num_layers)[::2]
     requests = [(tokens, name) for tokens in (1, 2, 3, 10, 64, 77) for name in presets]
     resolver = ScheduleResolver(num_layers, own, 2**20)
@@ -88,9 +93,9 @@ def test_presets_of_all_depths_begin_at_the_same_tokens(tmp_path: Path, num_laye
 
 def test_any_schedule_comes_as_the_json_of_schedule_show(tmp_path: Path) -> None:
     own = ExitSchedule.full(6)
-    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
+    (path := tmp_path / "schedule.json").write_text(document_text(own))
     given = parse_schedule("cosine:max=5,min=2,horizon=12", num_layers=6)
-    (shown := tmp_path / "given.json").write_text(sealed_text(schedule_file(given)))
+    (shown := tmp_path / "given.json").write_text(document_text(given))
     wrong = "cosine:max=5,min=2,horizon=12"
     lines = described(path, 6, [(9, str(shown)), (9, wrong)])
     assert lines[0] == expected(given)
@@ -99,7 +104,7 @@ def test_any_schedule_comes_as_the_json_of_schedule_show(tmp_path: Path) -> None
 
 def test_both_refuse_a_horizon_beyond_all(tmp_path: Path) -> None:
     own = ExitSchedule.full(6)
-    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
+    (path := tmp_path / "schedule.json").write_text(document_text(own))
     (line,) = described(path, 6, [(2**20 + 1, "2x")])
     with pytest.raises(ScheduleError, match="1048577"):
         ScheduleResolver(6, own, 2**21).resolve("2x", 2**20 + 1)
@@ -110,7 +115,7 @@ def test_both_refuse_a_horizon_beyond_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("own", ["full", "2x:horizon=99"])
 def test_both_refuse_a_horizon_beyond_the_positions(tmp_path: Path, own: str) -> None:
     schedule = parse_schedule(own, num_layers=6)
-    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(schedule)))
+    (path := tmp_path / "schedule.json").write_text(document_text(schedule))
     resolver = ScheduleResolver(6, schedule, 64)
     longest = max(64, schedule.horizon)
     asked = [(9, f"2x:horizon={longest}"), (9, f"2x:horizon={longest + 1}"), (9, "2x")]
@@ -127,7 +132,7 @@ def test_both_refuse_a_horizon_beyond_the_positions_in_json_unless_it_is_implied
     tmp_path: Path,
 ) -> None:
     own = ExitSchedule.full(6)
-    (path := tmp_path / "schedule.json").write_text(sealed_text(schedule_file(own)))
+    (path := tmp_path / "schedule.json").write_text(document_text(own))
     resolver = ScheduleResolver(6, own, 64)
     rule = {"num_layers": 6, "max_exit_layer": 4, "min_exit_layer": 2, "horizon": 65}
     table = rule | {"decay": "table", "table": [4] * 64 + [2]}

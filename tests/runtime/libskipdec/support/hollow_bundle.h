@@ -62,7 +62,7 @@ inline nlohmann::json hollow_manifest() {
   for (const json& engine : engines)
     for (const std::string path : {engine["graph"], engine["weights"][0]})
       files.push_back({{"path", path}, {"size", path.size()}, {"sha256", sha256_hex(path)}});
-  return {{"format_version", 4},
+  return {{"format_version", 5},
           {"target", "onnxruntime"},
           {"model",
            {{"name", "hollow"},
@@ -135,20 +135,6 @@ inline nlohmann::json drafted_manifest(bool adds_file = false) {
 // 3 and 2 layers.
 inline nlohmann::json hollow_schedule() {
   return nlohmann::json::parse(R"({
-    "plan": {"horizon": 4, "num_layers": 6, "prompt": null,
-             "segments": [{"layers": [0, 1, 2, 3, 4, 5], "start": 0},
-                          {"layers": [0, 4, 5], "start": 1}, {"layers": [0, 5], "start": 3}],
-             "text": "table:max=6,min=2,warmup=1,horizon=4,table=6/3/3/2"},
-    "presets": {"2x": {"prompt": null,
-                       "segments": [{"layers": [0, 3, 4, 5], "start": 0},
-                                    {"after": [1, 4], "layers": [0, 4, 5]},
-                                    {"after": [3, 4], "layers": [0, 5]}],
-                       "text": "linear:max=4,min=2,warmup=1,horizon={horizon}"},
-                "3x": {"prompt": null, "segments": [{"layers": [0, 5], "start": 0}],
-                       "text": "linear:max=2,min=2,warmup=1,horizon={horizon}"},
-                "full": {"prompt": null,
-                         "segments": [{"layers": [0, 1, 2, 3, 4, 5], "start": 0}],
-                         "text": "full"}},
     "schedule": {"decay": "table", "horizon": 4, "max_exit_layer": 6, "min_exit_layer": 2,
                  "num_layers": 6, "table": [6, 3, 3, 2]}})");
 }
@@ -156,9 +142,6 @@ inline nlohmann::json hollow_schedule() {
 // Like hollow_schedule, but all tokens run all layers.
 inline nlohmann::json full_schedule() {
   nlohmann::json document = hollow_schedule();
-  document["plan"] = nlohmann::json::parse(R"({
-    "horizon": null, "num_layers": 6, "prompt": null,
-    "segments": [{"layers": [0, 1, 2, 3, 4, 5], "start": 0}], "text": "full"})");
   document["schedule"] = nlohmann::json::parse(R"({
     "decay": "constant", "horizon": 1, "max_exit_layer": 6, "min_exit_layer": 6,
     "num_layers": 6, "warmup_layers": 0})");
@@ -168,12 +151,6 @@ inline nlohmann::json full_schedule() {
 // Like full_schedule, for a model of two layers.
 inline nlohmann::json shallow_schedule() {
   return nlohmann::json::parse(R"({
-    "plan": {"horizon": null, "num_layers": 2, "prompt": null,
-             "segments": [{"layers": [0, 1], "start": 0}], "text": "full"},
-    "presets": {"1x": {"prompt": null, "segments": [{"layers": [0, 1], "start": 0}],
-                       "text": "linear:max=2,min=2,warmup=1,horizon={horizon}"},
-                "full": {"prompt": null, "segments": [{"layers": [0, 1], "start": 0}],
-                         "text": "full"}},
     "schedule": {"decay": "constant", "horizon": 1, "max_exit_layer": 2, "min_exit_layer": 2,
                  "num_layers": 2, "warmup_layers": 0}})");
 }

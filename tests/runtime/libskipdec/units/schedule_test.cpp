@@ -142,18 +142,8 @@ TEST_P(HostileSchedules, AreRefusedInWordsThatNameThePlace) {
 
 const std::vector<Hostile> kHostile{
     {"/other", 1, "other: is unknown"},
-    {"/plan/other", 1, "plan: is not what its schedule stands for"},
-    {"/plan/num_layers", 7, "plan: is not what its schedule stands for"},
-    {"/plan/num_layers", 6.0, "plan: is not what its schedule stands for"},
-    {"/plan/segments/1/start", 0, "plan: is not what its schedule stands for"},
-    {"/plan/prompt", {{"denominator", 1}}, "plan: is not what its schedule stands for"},
-    {"/plan/text", "full", "plan: is not what its schedule stands for"},
-    {"/presets", 1, "presets: are not those of a model of 6 layers"},
-    {"/presets/2x/segments/1/after/0", 5, "presets: are not those of a model of 6 layers"},
-    {"/presets/2x/text", "full", "presets: are not those of a model of 6 layers"},
     {"/schedule/horizon", 5, "schedule.table: has 4 budgets; allowed: one a token of the horizon"},
     {"/schedule/warmup_layers", 2, "schedule.min_exit_layer: is 2; allowed with placement top: 3"},
-    {"/schedule/placement", "bottom", "plan: is not what its schedule stands for"},
     {"/schedule/decay", "other", "schedule.decay: is \"other\"; allowed: linear, cosine, power"},
     {"/schedule/power", 2, "schedule.power: is 2; table has none"},
     {"/schedule/prompt", true, "schedule.prompt: is true; allowed: a text"},
