@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .errors import choice
-from .manifest import UnusedCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +35,6 @@ class Target:
     has_float32_activations: bool = False
     """True if activations and all parameters that are vectors are always float32."""
 
-    unused_cache: UnusedCache = "any"
-    """Allowed content of the unused positions of a KV cache."""
-
     widens_float16: bool = False
     """True if float16 weights become float32 when a CPU loads them."""
 
@@ -58,13 +54,11 @@ TENSORRT = Target(
     quantizer="exporter.quantization.linear:weight_quantizer",
     backends={"cuda": "engines.trt.backend:TensorRtBackend"},
     is_compiled=True,
-    unused_cache="finite",
 )
 TENSORRT_RTX = replace(TENSORRT, backends={"cuda": "engines.trt.backend:TensorRtRtxBackend"})
 CANONICAL = Target(  # standard operators, stored in the bundle and compiled later
     lowering="exporter.graphs.lowering:keep_canonical",
     quantizer="exporter.quantization.quantize:weight_quantizer",
-    unused_cache="finite",
 )
 SKIPDEC = Target(  # onnxruntime bundles that run on skipdec's own kernels
     lowering="exporter.graphs.skipdec:lower",

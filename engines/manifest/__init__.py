@@ -20,7 +20,7 @@ from .engine_spec import (
     TrainedDraft,
 )
 from .fields import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, DType, Integer, RelativePath, Sha256
-from .kv_cache import KV_SCALE_BYTES, KVCacheSpec, UnusedCache, kv_width
+from .kv_cache import KV_SCALE_BYTES, kv_width
 from .manifest import (
     EARLY_EXIT,
     FORMAT_VERSION,
@@ -44,8 +44,8 @@ __all__ = [
     "KERNEL_BLOCK_SIZES", "KV_SCALE_BYTES", "MAX_END_TOKENS", "MAX_LAYERS", "MAX_TOKENS",
     "MAX_WIDTH", "NUM_CANDIDATES", "NUM_JOINED", "PROMPT_PLACEHOLDER", "TRAINED_HEAD",
     "TUNED_SCHEDULE", "BuildSpec", "ChatFile", "DType", "DraftHead", "EngineKind", "EngineSpec",
-    "FileRecord", "FloatType", "Integer", "KVBucket", "KVCacheSpec", "KVType", "Kernels",
+    "FileRecord", "FloatType", "Integer", "KVBucket", "KVType", "Kernels",
     "Manifest", "ModelSpec", "PrecisionSpec", "PromptTemplate", "Quantization", "RelativePath",
-    "SamplingDefaults", "Sha256", "TensorRole", "TensorSpec", "TrainedDraft", "UnusedCache",
+    "SamplingDefaults", "Sha256", "TensorRole", "TensorSpec", "TrainedDraft",
     "json_digest", "kv_width",
 ]  # fmt: skip

@@ -28,7 +28,7 @@ from .engine_spec import (
     TrainedDraft,
 )
 from .fields import Integer, Record, RelativePath, without_nulls
-from .kv_cache import KVCacheSpec, kv_width
+from .kv_cache import kv_width
 from .model_spec import ModelSpec
 from .precision import FloatType, Kernels, KVType, PrecisionSpec
 from .requests import ChatFile, PromptTemplate, SamplingDefaults
@@ -63,7 +63,6 @@ class Manifest(Record):
     )
     model: ModelSpec
     precision: PrecisionSpec
-    kv_cache: KVCacheSpec
     engines: tuple[EngineSpec, ...]
     candidates: EngineSpec | None = Field(
         default=None, description="picks the most probable tokens on a device"

@@ -25,12 +25,10 @@ from ...engines.manifest import (
     DraftHead,
     EngineKind,
     FileRecord,
-    KVCacheSpec,
     Manifest,
     PrecisionSpec,
     TrainedDraft,
 )
-from ...engines.targets import target_of
 from ...runtime.schedule.text import format_schedule
 from ..architecture.weights import engine_name
 from ..building.engine import BuiltEngine, write_narrow_head
@@ -192,7 +190,6 @@ class _Building:
             else None,
             model=plan.model,
             precision=plan.precision,
-            kv_cache=KVCacheSpec(unused=target_of(plan.form).unused_cache),
             engines=tuple(stitched),
             candidates=candidates,
             canonical=tuple(engine.spec for engine in kept),

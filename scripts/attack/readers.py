@@ -77,7 +77,7 @@ class Tampering:
         return self._value(
             "manifest.json",
             lambda document: [
-                *(document["model"], document["precision"], document["kv_cache"]),
+                *(document["model"], document["precision"]),
                 *(document["engines"], document["files"], document["candidates"]),
                 *(document.get("trained_draft"), document.get("draft_head")),
             ],

@@ -20,7 +20,6 @@ from skipdec.engines.manifest import (
     KVType,
     Quantization,
     TensorRole,
-    UnusedCache,
 )
 from skipdec.runtime.tokens.outputs import FinishReason
 from skipdec.runtime.tokens.sampling import SamplingParams
@@ -32,7 +31,6 @@ SPELLED_OUT = {  # for type checkers
     "float_types": get_args(FloatType),
     "kv_types": get_args(KVType),
     "quantizations": get_args(Quantization),
-    "unused_caches": get_args(UnusedCache),
     "engine_kinds": tuple(EngineKind),
     "tensor_roles": tuple(TensorRole),
     "finish_reasons": get_args(FinishReason),

@@ -11,7 +11,6 @@ from skipdec.engines.manifest import (
     EngineKind,
     EngineSpec,
     FileRecord,
-    KVCacheSpec,
     Manifest,
     ModelSpec,
     PrecisionSpec,
@@ -49,7 +48,6 @@ def hollow_manifest(num_layers: int, **precision: Any) -> Manifest:  # noqa: ANN
             max_seq_len=256,
         ),
         precision=PrecisionSpec(**precision),
-        kv_cache=KVCacheSpec(unused="any"),
         engines=tuple(engines),
         files=tuple(FileRecord(path=path, size=0, sha256="0" * 64) for path in paths),
     )

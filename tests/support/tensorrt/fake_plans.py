@@ -16,7 +16,6 @@ from skipdec.engines.manifest import (
     EngineKind,
     EngineSpec,
     KVBucket,
-    KVCacheSpec,
     Manifest,
     TensorSpec,
 )
@@ -67,7 +66,6 @@ def compile_bundle(
         target=target,
         model=manifest.model,
         precision=manifest.precision,
-        kv_cache=KVCacheSpec(unused="finite"),
         engines=tuple(spec for spec in engines if spec.kind is not EngineKind.CANDIDATES),
         candidates=next(spec for spec in engines if spec.kind is EngineKind.CANDIDATES),
         canonical=manifest.canonical,

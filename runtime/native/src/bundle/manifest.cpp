@@ -124,13 +124,6 @@ void read_precision(Fields& members, Manifest& manifest, const Document& documen
       manifest.model.head_dim + (manifest.kv_dtype == DType::kInt8 ? kKvScaleBytes : 0);
 }
 
-void check_kv_cache(const json& value, const Document& document) {
-  Fields fields(value, "kv_cache", document);
-  if (!fields.boolean("shares_buffer", true))
-    fields.refuse("shares_buffer", "is not true; past and present must be one buffer");
-  choice(fields, "unused", constants::kUnusedCaches, fields.text("unused"));
-}
-
 // Checks the limits of TensorRT's plans, and reads their capacities.
 void read_build(const json& value, Manifest& manifest, const Document& document) {
   constexpr std::size_t kMostBuckets = 4096;
@@ -360,7 +353,6 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
   if (const json* defaults = fields.find("sampling_defaults"))
     manifest.sampling_defaults = SamplingDefaults::of(*defaults, document);
   read_precision(fields, manifest, document);
-  check_kv_cache(fields.value("kv_cache"), document);
   read_engines(fields.array("engines", kMostEngines), manifest, document);
   if (const json* candidates = fields.find("candidates"))
     manifest.candidates = engine_of(*candidates, "candidates", document).spec;

@@ -76,7 +76,6 @@ inline nlohmann::json hollow_manifest() {
             {"max_seq_len", 64},
             {"eos_token_id", 2}}},
           {"precision", {{"dtype", "float32"}, {"quantize", "none"}, {"head_quantize", "none"}}},
-          {"kv_cache", {{"shares_buffer", true}, {"unused", "any"}}},
           {"engines", engines},
           {"candidates", nullptr},
           {"canonical", json::array()},

@@ -124,7 +124,6 @@ TEST(Manifest, SaysWhatCachesHold) {
   document["kernels"] = "skipdec";
   document["precision"]["dtype"] = "bfloat16";
   document["precision"]["kv_dtype"] = "int8";
-  document["kv_cache"]["unused"] = "finite";
   for (json& engine : document["engines"])
     for (const char* direction : {"inputs", "outputs"})
       for (json& tensor : engine[direction])
