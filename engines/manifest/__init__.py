@@ -24,11 +24,10 @@ from .kv_cache import KV_SCALE_BYTES, kv_width
 from .manifest import (
     EARLY_EXIT,
     FORMAT_VERSION,
-    MAX_END_TOKENS,
     TUNED_SCHEDULE,
     Manifest,
 )
-from .model_spec import ModelSpec
+from .model_spec import MAX_END_TOKENS, ModelSpec
 from .precision import (
     KERNEL_BLOCK_SIZES,
     FloatType,

@@ -10,8 +10,6 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_serializer,
     model_validator,
 )
@@ -27,20 +25,19 @@ from .engine_spec import (
     FileRecord,
     TrainedDraft,
 )
-from .fields import Integer, Record, RelativePath, without_nulls
+from .fields import Record, RelativePath, without_nulls
 from .kv_cache import kv_width
 from .model_spec import ModelSpec
 from .precision import FloatType, Kernels, KVType, PrecisionSpec
-from .requests import ChatFile, PromptTemplate, SamplingDefaults
+from .requests import ChatFile, PromptTemplate
 
 FORMAT_VERSION = constants.integer("format_version")
 TUNED_SCHEDULE = constants.text("tuned_schedule")  # key of `Manifest.source`, written by tuning
 EARLY_EXIT = constants.text("early_exit")  # its value if every layer was trained to be the last
-MAX_END_TOKENS = constants.integer("max_end_tokens")
 
 _OPTIONAL = (  # of the manifest; left out where absent
-    *("kernels", "end_token_ids", "prompt_template", "chat_template"),
-    *("draft", "trained_draft", "draft_head", "sampling_defaults"),
+    *("kernels", "prompt_template", "chat_template"),
+    *("draft", "trained_draft", "draft_head"),
 )
 
 
@@ -51,15 +48,6 @@ class Manifest(Record):
     target: str
     kernels: Kernels | None = Field(
         default=None, description="operators of the graphs; absent: the target's own"
-    )
-    end_token_ids: tuple[Integer, ...] = Field(
-        default=(),
-        max_length=MAX_END_TOKENS,
-        description="tokens that end a text, at least two, eos_token_id first; absent: only "
-        "eos_token_id, if that is not null",
-    )
-    sampling_defaults: SamplingDefaults | None = Field(
-        default=None, description="of requests that leave these parameters out; absent: none"
     )
     model: ModelSpec
     precision: PrecisionSpec
@@ -97,41 +85,7 @@ class Manifest(Record):
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what is absent, as most bundles lack some of these fields."""
-        document: dict[str, Any] = serialize(self)
-        document["end_token_ids"] = document["end_token_ids"] or None
-        return without_nulls(document, *_OPTIONAL)
-
-    @field_validator("model")
-    @classmethod
-    def _with_ends(cls, model: ModelSpec, info: ValidationInfo) -> ModelSpec:
-        """Give the model what stands beside it in manifest.json: its ends and defaults."""
-        defaults = info.data.get("sampling_defaults")
-        model = model.model_copy(update={"sampling_defaults": defaults or SamplingDefaults()})
-        ends = info.data.get("end_token_ids")
-        if not ends:
-            return model
-        if "end_token_ids" in model.model_fields_set and model.end_token_ids != ends:
-            raise ValueError(
-                f"end_token_ids is {model.end_token_ids} in the model; the manifest has {ends}"
-            )
-        return model.model_copy(update={"end_token_ids": ends})
-
-    @model_validator(mode="after")
-    def _check_ends(self) -> Self:
-        ends, model = self.end_token_ids, self.model
-        if not ends:
-            return self
-        if len(ends) < 2 or len(set(ends)) < len(ends) or ends[0] != model.eos_token_id:
-            raise ValueError(
-                f"end_token_ids is {list(ends)}; allowed: eos_token_id, which is "
-                f"{model.eos_token_id}, and then others, each once"
-            )
-        if not all(0 <= token_id < model.vocab_size for token_id in ends):
-            raise ValueError(
-                f"end_token_ids is {list(ends)}; allowed: 0 to {model.vocab_size - 1}, the model's "
-                "vocabulary"
-            )
-        return self
+        return without_nulls(serialize(self), *_OPTIONAL)
 
     @model_validator(mode="after")
     def _check_kernels(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import (
     ConfigDict,
@@ -12,10 +12,12 @@ from pydantic import (
     field_validator,
     model_serializer,
 )
-from pydantic.json_schema import SkipJsonSchema
 
+from .. import constants
 from .fields import MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, Capacity, Integer, Record
 from .requests import SamplingDefaults
+
+MAX_END_TOKENS = constants.integer("max_end_tokens")
 
 
 class ModelSpec(Record):
@@ -55,17 +57,15 @@ class ModelSpec(Record):
     bos_token_id: Integer | None = None
     eos_token_id: Integer | None = None
     pad_token_id: Integer | None = None
-    end_token_ids: Annotated[tuple[Integer, ...], SkipJsonSchema()] = Field(
-        default_factory=lambda known: tuple(
-            token_id for token_id in [known.get("eos_token_id")] if token_id is not None
-        ),
-        exclude=True,
-        description="tokens that end a text, eos_token_id first; the manifest stores them",
+    end_token_ids: tuple[Integer, ...] = Field(
+        default_factory=lambda known: _only(known.get("eos_token_id")),
+        max_length=MAX_END_TOKENS,
+        description="tokens that end a text, at least two, eos_token_id first; absent: only "
+        "eos_token_id, if that is not null",
     )
-    sampling_defaults: Annotated[SamplingDefaults, SkipJsonSchema()] = Field(
+    sampling_defaults: SamplingDefaults = Field(
         default=SamplingDefaults(),
-        exclude=True,
-        description="of requests that give no parameters; the manifest stores them",
+        description="of requests that leave these parameters out; absent: none",
     )
 
     @field_validator("eos_token_id")
@@ -77,6 +77,22 @@ class ModelSpec(Record):
             raise ValueError(f"is {token_id}; allowed: 0 to {size - 1}, the model's vocabulary")
         return token_id
 
+    @field_validator("end_token_ids")
+    @classmethod
+    def _check_ends(cls, ends: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        """Refuse what is not eos_token_id and other tokens of the vocabulary."""
+        if not {"eos_token_id", "vocab_size"} <= info.data.keys():  # wrong themselves
+            return ends
+        first, size = info.data["eos_token_id"], info.data["vocab_size"]
+        if len(ends) < 2 or len(set(ends)) < len(ends) or ends[0] != first:
+            raise ValueError(
+                f"is {list(ends)}; allowed: eos_token_id, which is {first}, and then others, each "
+                "once"
+            )
+        if not all(0 <= token_id < size for token_id in ends):
+            raise ValueError(f"is {list(ends)}; allowed: 0 to {size - 1}, the model's vocabulary")
+        return ends
+
     @model_serializer(mode="wrap")
     def _without_implied(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out defaults, as ``ModelSpec`` says."""
@@ -85,9 +101,15 @@ class ModelSpec(Record):
             "family": "opt",
             "num_kv_heads": self.num_heads,
             "head_dim": self.hidden_size // self.num_heads,
+            "end_token_ids": _only(self.eos_token_id),
+            "sampling_defaults": SamplingDefaults(),
         }
         return {
             key: value
             for key, value in document.items()
-            if key not in implied or implied[key] != value
+            if key not in implied or implied[key] != getattr(self, key)
         }
+
+
+def _only(token_id: int | None) -> tuple[int, ...]:
+    return () if token_id is None else (token_id,)

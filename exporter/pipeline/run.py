@@ -179,15 +179,9 @@ class _Building:
                 files.append(FileRecord(path=name, size=len(content), sha256=digest))
         *stitched, candidates = [engine.spec for engine in engines]
         assert candidates.kind is EngineKind.CANDIDATES
-        ends = plan.model.end_token_ids
-        several_ends = ends if len(ends) > 1 else ()
         return Manifest(
             target=plan.target,
             kernels=plan.kernels,
-            end_token_ids=several_ends,
-            sampling_defaults=plan.model.sampling_defaults
-            if plan.model.sampling_defaults.given
-            else None,
             model=plan.model,
             precision=plan.precision,
             engines=tuple(stitched),

@@ -60,8 +60,8 @@ def test_sizes_not_implied_by_the_heads_are_written(bundle: EngineBundle) -> Non
         (lambda d: d.update(prompt_template="none"), "prompt_template: .*with {prompt} once"),
         (lambda d: d["model"].update(eos_token_id=-2), "eos_token_id: .*is -2; allowed: 0 to"),
         (lambda d: d["model"].update(eos_token_id=2**24), "eos_token_id: .*is 16777216; allowed"),
-        (lambda d: _end_at(d, [2]), r"end_token_ids is \[2\]; allowed: eos_token_id"),
-        (lambda d: _end_at(d, [3, 2]), r"end_token_ids is \[3, 2\]; allowed: eos_token_id"),
+        (lambda d: _end_at(d, [2]), r"model\.end_token_ids: .*is \[2\]; allowed: eos_"),
+        (lambda d: _end_at(d, [3, 2]), r"end_token_ids: .*is \[3, 2\]; allowed: eos_"),
         (lambda d: _end_at(d, [2, 3, 3]), "and then others, each once"),
         (lambda d: _end_at(d, [2, 10**6]), "the model's vocabulary"),
     ],
@@ -78,7 +78,7 @@ def test_an_edited_manifest_is_refused_even_with_a_matching_digest(
 
 def _end_at(document: dict[str, Any], ends: list[int]) -> None:
     document["model"]["eos_token_id"] = 2
-    document.update(end_token_ids=ends)
+    document["model"].update(end_token_ids=ends)
 
 
 def test_several_ends_of_text_reach_the_model_and_one_keeps_the_bytes(bundle: EngineBundle) -> None:
@@ -87,7 +87,6 @@ def test_several_ends_of_text_reach_the_model_and_one_keeps_the_bytes(bundle: En
     read = Manifest.from_json(text, "manifest.json")
     assert read.model.end_token_ids == (2, 5, 3)
     assert Manifest.from_json(read.to_json(), "manifest.json") == read
-    assert "end_token_ids" not in json.loads(read.to_json())["model"]
     alone = edited(bundle, lambda document: document["model"].update(eos_token_id=2))
     assert Manifest.from_json(alone, "manifest.json").model.end_token_ids == (2,)
 

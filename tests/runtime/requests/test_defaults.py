@@ -27,7 +27,7 @@ CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 def bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     exported = export_chat_bundle(checkpoint(STRUCTURE), tmp_path_factory.mktemp("defaults"))
     change = {"sampling_defaults": DEFAULTS}
-    edit(exported, "manifest.json", lambda manifest: manifest.update(change))
+    edit(exported, "manifest.json", lambda manifest: manifest["model"].update(change))
     return exported
 
 

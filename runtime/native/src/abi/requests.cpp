@@ -43,7 +43,7 @@ skipdec_status submit(const std::shared_ptr<runtime::Service>& service,
     made.back()->service = service;
   }
   const auto tickets = service->submit_many(
-      given, runtime::sampling_params(whole, service->manifest().sampling_defaults),
+      given, runtime::sampling_params(whole, service->manifest().model.sampling_defaults),
       runtime::text_or_empty(whole.schedule), whole.deadline,
       std::vector<runtime::OnDelta>(count, on_delta_of(whole)),
       runtime::text_or_empty(whole.client),

@@ -53,6 +53,25 @@ void check_version(const json& document, const Document& blame) {
                   "; export the model again or install the skipdec that wrote it");
 }
 
+// Returns all tokens that end a text; without the member it is eos_token_id alone, if there is one.
+std::vector<std::int64_t> ends_of(Fields& fields, const ModelSpec& model,
+                                  const Document& document) {
+  std::vector<std::int64_t> ends;
+  const json* given = fields.find_given("end_token_ids");
+  if (given == nullptr) {
+    if (model.eos_token_id) ends.push_back(*model.eos_token_id);
+    return ends;
+  }
+  const std::string place = fields.place_of("end_token_ids");
+  for (const json& entry : array_of(*given, place, constants::kMaxEndTokens, document))
+    ends.push_back(integer_of(entry, place, 0, model.vocab_size - 1, document));
+  const bool is_distinct = std::set<std::int64_t>(ends.begin(), ends.end()).size() == ends.size();
+  if (ends.size() < 2 || !is_distinct || ends.front() != model.eos_token_id)
+    fields.refuse("end_token_ids",
+                  "is " + shown(*given) + "; allowed: eos_token_id and then others, each once");
+  return ends;
+}
+
 ModelSpec model_of(const json& value, const Document& document) {
   Fields fields(value, "model", document);
   ModelSpec model;
@@ -71,8 +90,12 @@ ModelSpec model_of(const json& value, const Document& document) {
   fields.optional_integer("bos_token_id", kAnyInteger, INT64_MAX);
   model.eos_token_id = fields.optional_integer("eos_token_id", 0, model.vocab_size - 1);
   fields.optional_integer("pad_token_id", kAnyInteger, INT64_MAX);
+  model.end_token_ids = ends_of(fields, model, document);
+  if (const json* defaults = fields.find_given("sampling_defaults"))
+    model.sampling_defaults = SamplingDefaults::of(*defaults, document);
   for (const auto& member : value.items())  // a family may have fields of its own
-    if (member.value().is_structured())
+    if (member.value().is_structured() && member.key() != "end_token_ids" &&
+        member.key() != "sampling_defaults")
       fields.refuse(member.key().c_str(), "is " + shown(member.value()) +
                                               "; allowed: a number, a text, true, false, null");
   return model;
@@ -253,24 +276,6 @@ void require_listed(const Manifest& manifest, const std::set<std::string_view>& 
   for (const EngineSpec& spec : manifest.canonical) check(spec);
 }
 
-// Reads all tokens that end a text; without the member it is eos_token_id alone, if there is one.
-void read_ends(Fields& fields, Manifest& manifest, const Document& document) {
-  ModelSpec& model = manifest.model;
-  std::vector<std::int64_t> ends;
-  if (const json* given = fields.find_given("end_token_ids"))
-    for (const json& entry : array_of(*given, "end_token_ids", constants::kMaxEndTokens, document))
-      ends.push_back(integer_of(entry, "end_token_ids", 0, model.vocab_size - 1, document));
-  if (ends.empty()) {
-    if (model.eos_token_id) model.end_token_ids = {*model.eos_token_id};
-    return;
-  }
-  const bool is_distinct = std::set<std::int64_t>(ends.begin(), ends.end()).size() == ends.size();
-  if (ends.size() < 2 || !is_distinct || ends.front() != model.eos_token_id)
-    fields.refuse("end_token_ids", "is " + shown(fields.value("end_token_ids")) +
-                                       "; allowed: eos_token_id and then others, each once");
-  model.end_token_ids = std::move(ends);
-}
-
 // Checks the object of texts ``name``, and returns what it holds under ``key``, if anything.
 std::optional<std::string> text_in(Fields& fields, const char* name, const std::string& key,
                                    const Document& document) {
@@ -349,9 +354,6 @@ Manifest Manifest::parse(std::string_view text, const std::string& subject) {
     fields.refuse("kernels", "is " + shown(fields.value("kernels")) + "; allowed: skipdec");
   manifest.uses_skipdec_kernels = kernels.has_value();
   manifest.model = model_of(fields.value("model"), document);
-  read_ends(fields, manifest, document);
-  if (const json* defaults = fields.find("sampling_defaults"))
-    manifest.sampling_defaults = SamplingDefaults::of(*defaults, document);
   read_precision(fields, manifest, document);
   read_engines(fields.array("engines", kMostEngines), manifest, document);
   if (const json* candidates = fields.find("candidates"))

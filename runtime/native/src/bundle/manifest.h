@@ -80,6 +80,7 @@ struct ModelSpec {
   std::int64_t vocab_size = 0, max_seq_len = 0;
   std::optional<std::int64_t> eos_token_id;
   std::vector<std::int64_t> end_token_ids;  // the tokens that end a text, eos_token_id first
+  SamplingDefaults sampling_defaults;
 };
 
 struct FileRecord {
@@ -110,7 +111,6 @@ struct Manifest {
   // Kinds of weights, each once, whose products ONNX Runtime computes beside skipdec's kernels.
   std::vector<std::string> foreign_products;
   ModelSpec model;
-  SamplingDefaults sampling_defaults;
   DType hidden_dtype = DType::kFloat32, kv_dtype = DType::kFloat32;
   std::int64_t kv_width = 0;  // W: head_dim, and 4 more in int8 (a float32 scale)
   EngineSpec embed, head;

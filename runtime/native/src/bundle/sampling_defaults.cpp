@@ -21,7 +21,7 @@ double number_of(Fields& fields, const char* name, double low, double high, doub
 }  // namespace
 
 SamplingDefaults SamplingDefaults::of(const json& value, const Document& document) {
-  Fields fields(value, "sampling_defaults", document);
+  Fields fields(value, "model.sampling_defaults", document);
   SamplingDefaults defaults;
   defaults.temperature = number_of(fields, "temperature", 0, 1e6, defaults.temperature);
   defaults.top_k = fields.optional_integer("top_k", -1, INT64_MAX).value_or(defaults.top_k);

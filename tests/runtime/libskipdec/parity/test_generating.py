@@ -76,7 +76,7 @@ def test_every_end_of_text_stops_a_row_of_a_batch(
     with Generator.open(bundle, threads=1) as generator:
         texts = [row.outputs[0].token_ids for row in generator.generate(PROMPTS, GREEDY)]
     ends = [2, *dict.fromkeys(text[index] for index, text in zip((2, 4, 6), texts, strict=True))]
-    edit(bundle, "manifest.json", lambda manifest: manifest.update(end_token_ids=ends))
+    edit(bundle, "manifest.json", lambda manifest: manifest["model"].update(end_token_ids=ends))
     params = GREEDY.model_copy(update={"ignore_eos": False, "min_tokens": min_tokens})
     with both(bundle) as (python, native):
         made = native.run([Asked(prompt, params) for prompt in PROMPTS])
@@ -102,7 +102,7 @@ def test_defaults_of_the_bundle_apply_where_a_request_gives_none(
     ]
     with both(bundle) as (_, native):
         neutral = native.run(asked)
-    edit(bundle, "manifest.json", lambda manifest: manifest.update(change))
+    edit(bundle, "manifest.json", lambda manifest: manifest["model"].update(change))
     with both(bundle) as (python, native):
         made = native.run(asked)
         assert made == python.run(asked)

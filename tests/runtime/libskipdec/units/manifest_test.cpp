@@ -42,7 +42,7 @@ TEST(Manifest, IsReadAsItIsWritten) {
 
 json ending_manifest(const json& ends) {
   json document = hollow_manifest();
-  document["end_token_ids"] = ends;
+  document["model"]["end_token_ids"] = ends;
   return document;
 }
 
