@@ -47,7 +47,7 @@ TEST(Schedules, ReadsADocumentWhoseLineFeedAShellStripped) {
   write_file(path, stripped);
   EXPECT_EQ(schedules.resolve(path.string(), 1)->text(), kOwn);
   std::string changed = stripped;
-  changed.replace(changed.find("6/3/3/2"), 7, "6/3/2/2");
+  changed.replace(changed.find("\"horizon\": 4"), 12, "\"horizon\": 5");
   EXPECT_NE(refusal([&] { schedules.resolve(changed, 1); }).find("the file was changed"),
             std::string::npos);
 }
