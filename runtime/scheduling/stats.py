@@ -62,7 +62,7 @@ class BatchHistograms:
         self.step_seconds = Histogram(_SECONDS)  # of a decode step, without sampling
         self.step_rows = Histogram(_ROWS)
         self.step_union_layers = Histogram(range(1, num_layers + 1))  # that a step called
-        self.accepted_of_pass = Histogram(range(MAX_DRAFT_TOKENS + 1))  # drafts of one row
+        self.accepted_of_a_pass = Histogram(range(MAX_DRAFT_TOKENS + 1))  # drafts of one row
 
     def snapshot(self) -> dict[str, Distribution]:
         """Return all distributions by name."""
@@ -206,7 +206,7 @@ class Counters:
         if drafted:
             self.draft_tokens += drafted
             self.accepted_draft_tokens += max(0, accepted)
-            self.histograms.accepted_of_pass.observe(max(0, accepted))
+            self.histograms.accepted_of_a_pass.observe(max(0, accepted))
 
     def count_step(self, plans: Sequence[LayerPlan], seconds: float) -> None:
         """Count a decode step whose rows ran ``plans``."""

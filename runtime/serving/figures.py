@@ -37,20 +37,16 @@ class EngineFigure:
 
 @dataclass(frozen=True)
 class HistogramFigure:
-    """A histogram; ``bounds`` are those that a server counts by, () where an engine does.
-
-    ``source`` is its name in `EngineStats.histograms`, "" if that is ``name``.
-    """
+    """A histogram; ``bounds`` are those that a server counts by, () where an engine does."""
 
     name: str
     help: str
     bounds: tuple[float, ...] = ()
     label: str | None = None
-    source: str = ""
 
     def read(self, stats: EngineStats) -> Distribution | None:
         """Return what the engine has counted; None if it counts no such values."""
-        return stats.histograms.get(self.source or self.name)
+        return stats.histograms.get(self.name)
 
 
 _SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 60.0)
@@ -124,11 +120,7 @@ ENGINE_HISTOGRAMS = (
     HistogramFigure("step_seconds", "of a decode step of all rows, sampling left out"),
     HistogramFigure("step_rows", "rows of a decode step"),
     HistogramFigure("step_union_layers", "layers that some row of a decode step ran"),
-    HistogramFigure(
-        "accepted_of_a_pass",
-        "right drafts of a row that drafted, per decode step",
-        source="accepted_of_pass",
-    ),
+    HistogramFigure("accepted_of_a_pass", "right drafts of a row that drafted, per decode step"),
 )
 
 TIME_TO_FIRST_TOKEN = HistogramFigure(

@@ -58,7 +58,7 @@ def require_books(stats: EngineStats, outputs: list[RequestOutput]) -> None:
     assert sum(one.drafted for one in drafts) == stats.draft_tokens
     assert sum(one.accepted for one in drafts) == stats.accepted_draft_tokens
     assert 0 < stats.accepted_draft_tokens <= stats.draft_tokens
-    histogram = stats.histograms["accepted_of_pass"]
+    histogram = stats.histograms["accepted_of_a_pass"]
     assert histogram.total == stats.accepted_draft_tokens
     assert sum(histogram.counts) <= stats.step_rows
 
