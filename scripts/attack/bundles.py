@@ -109,7 +109,7 @@ class FileTampering(Tampering):
 
 
 KINDS = (
-    *("manifest", "facts", "facts", "schedule", "plan", "graph", "graph", "weights"),
+    *("manifest", "facts", "facts", "schedule", "graph", "graph", "weights"),
     *("tokenizer", "tokenizer_bytes", "swapped_files", "special_file"),
 )
 
