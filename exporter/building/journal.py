@@ -43,6 +43,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]  # in a checkout, the repository
 
 COMPILING_TOOLS = ("skipdec", "numpy", "onnx", "onnx-ir")
 TOOLS = (*COMPILING_TOOLS, "onnxscript", "onnxruntime", "torch")
+_OF_REQUESTS = {"end_token_ids", "sampling_defaults"}  # facts of a model that no engine holds
 _ALSO_FROM = {"onnxruntime": "onnxruntime-gpu"}  # the same module, by another distribution
 
 
@@ -157,7 +158,7 @@ def content_key(
             "target": target,
             "graph": canonical_digest,
             "tensors": {source: reader.content_id(source) for source in sources},
-            "model": model.model_dump(mode="json"),
+            "model": model.model_dump(mode="json", exclude=_OF_REQUESTS),
             "precision": precision.model_dump(mode="json"),
             "factors": dict(factors),
             "tools": tool_versions(),

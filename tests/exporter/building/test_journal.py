@@ -10,14 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Checkpoints
 from hollow_bundles import hollow_manifest
 
 from skipdec.engines.bundle import file_record
 from skipdec.engines.constants import __file__ as constants
+from skipdec.engines.manifest import EngineKind, PrecisionSpec, SamplingDefaults
 from skipdec.engines.targets import TARGETS
+from skipdec.exporter.architecture.architecture import engine_parameters
 from skipdec.exporter.building import journal
 from skipdec.exporter.building.engine import BuiltEngine
-from skipdec.exporter.building.journal import JOURNAL_NAME, Journal, engine_code, tool_versions
+from skipdec.exporter.building.journal import (
+    JOURNAL_NAME,
+    Journal,
+    content_key,
+    engine_code,
+    tool_versions,
+)
+from skipdec.exporter.checkpoint.checkpoint import open_checkpoint
+from skipdec.exporter.config import CheckpointSource
 
 
 @pytest.fixture
@@ -94,3 +105,18 @@ def test_engines_are_built_anew_when_any_module_changes_that_builds_them() -> No
     assert len(loaded) > len(builders)
     assert loaded - {*engine_code()} == set()
     assert Path(constants).resolve().with_name("constants.json") in engine_code()
+
+
+def test_ends_of_texts_and_sampling_defaults_build_no_engine_anew(checkpoint: Checkpoints) -> None:
+    opened = open_checkpoint(CheckpointSource(model=str(checkpoint("pre_norm"))))
+    parameters = engine_parameters(EngineKind.HEAD, opened.model)
+    given = {"end_token_ids": (2, 3), "sampling_defaults": SamplingDefaults(top_k=5)}
+    for changes, count in ((given, 1), ({"vocab_size": 7}, 2)):
+        models = opened.model, opened.model.model_copy(update=changes)
+        keys = {
+            content_key(
+                "head", "canonical", "", parameters, model, PrecisionSpec(), opened.reader, {}
+            )
+            for model in models
+        }
+        assert len(keys) == count
