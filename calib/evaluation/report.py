@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from ...engines.checking import expanded
 from ...engines.documents import write_file
 from ...engines.host.console import json_text
 from ...engines.host.events import Events
-from ...engines.host.installation import install_command, own_version
+from ...engines.host.installation import install_command, is_installed, own_version
 from ...engines.host.processor import processor_name
 from ...runtime.schedule.text import format_schedule
 from ..pictures import Chart, Interval, Series, plot
@@ -120,7 +119,7 @@ def write_evaluation(
     with evaluation_place(directory).replaced(force=force) as partial:
         write_file(partial / DOCUMENT, json_text(document))
         write_file(partial / REPORT, report_markdown(evaluation))
-        if find_spec("matplotlib") is not None:
+        if is_installed("matplotlib"):
             if PICTURE in drawn:
                 plot_pareto(evaluation, partial / PICTURE)
             if POSITIONS_PICTURE in drawn:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 
 from ...engines.bundle.place import WriterLock
 from ...engines.checking import Problems
 from ...engines.errors import MissingExtraError, UsageError
 from ...engines.host.events import Events
-from ...engines.host.installation import install_command, require_extra
+from ...engines.host.installation import install_command, is_installed, require_extra
 from ...engines.manifest import ModelSpec
 from ...runtime.schedule import ExitSchedule
 from ...runtime.schedule.text import format_schedule, parse_schedule
@@ -183,7 +182,7 @@ def depth_share(schedule: ExitSchedule, examples: Sequence[TokenisedExample]) ->
 
 
 def _check_adapters(config: TuneConfig) -> None:
-    if config.lora is not None and find_spec("peft") is None:
+    if config.lora is not None and not is_installed("peft"):
         raise MissingExtraError(
             "skipdec tune --lora", "needs peft, which is not installed; run: pip install peft"
         )
@@ -362,7 +361,7 @@ def _warnings(
         warnings.append(
             "how many drafts hold is not measured; --validation FILE names held-out data"
         )
-    if find_spec("matplotlib") is None and not config.draft_layer:
+    if not is_installed("matplotlib") and not config.draft_layer:
         warnings.append(f"no curves: matplotlib is missing; run: {install_command('plot')}")
     return warnings
 

@@ -90,7 +90,7 @@ def test_every_point_of_the_picture_has_a_label(evaluation: Evaluation, tmp_path
 def test_without_matplotlib_the_picture_is_left_out(
     evaluation: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation_files, "find_spec", lambda _: None)
+    monkeypatch.setattr(evaluation_files, "is_installed", lambda _: False)
     names = write_evaluation(tmp_path / "results", evaluation, DOCUMENT, force=False)
     assert names == ("evaluation.json", "evaluation.md")
 

@@ -329,7 +329,7 @@ def test_adapters_are_merged_into_the_weights(small: Path, settings: Settings) -
 def test_adapters_without_peft_name_the_pip_command(
     small: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skipdec.calib.tuning.plan.find_spec", lambda name: None)
+    monkeypatch.setattr("skipdec.calib.tuning.plan.is_installed", lambda name: False)
     with pytest.raises(MissingExtraError, match="pip install peft"):
         tune(settings(model=str(small), lora=2))
 
