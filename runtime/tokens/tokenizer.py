@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tokenizers
 
 from ...engines.constants import integer
-from ...engines.documents import EXACT, lone_surrogate
+from ...engines.documents import lone_surrogate
 from ...engines.errors import BundleError, MissingExtraError, UsageError, shown
-from ...engines.manifest import MAX_TOKENS, PROMPT_PLACEHOLDER
+from ...engines.manifest import PROMPT_PLACEHOLDER
 from .chat import MAX_TEMPLATE_BYTES, ChatTemplate
 from .decoding import (
     ByteDecoder,
@@ -25,18 +22,13 @@ from .decoding import (
     character_steps,
     component_steps,
 )
+from .tokenizer_problems import normalized_contents, tokenizer_problem
 
 if TYPE_CHECKING:
     from ...engines.bundle import EngineBundle
 
 MAX_TOKENIZER_BYTES = integer("max_tokenizer_bytes")  # twice that of Gemma 3's 262,144 tokens
 
-_COMPONENTS = ("model", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-_POST_PROCESSORS = (
-    *("BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"),
-)
-_MOST_GROWTH = 100  # times
-_PRECOMPILED_GROWTH = 4  # times; that of SentencePiece's nmt_nfkc is 18 for a single character
 _LONG = 4096  # characters of a text that takes milliseconds
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Split"})  # pre-tokenizers
 
@@ -102,8 +94,7 @@ class Tokenizer:
             tokenizer = tokenizers.Tokenizer.from_buffer(document)
         except ValueError as error:
             raise BundleError(subject, f"is not a tokenizer ({error}); {remedy}") from error
-        problem = tokenizer_problem(document) or _growth(tokenizer) or _ambiguity(tokenizer)
-        if problem:
+        if problem := tokenizer_problem(document, tokenizer):
             raise BundleError(subject, f"is damaged: {problem}; {remedy}")
         return cls(tokenizer, prompt_template)
 
@@ -175,7 +166,7 @@ class Tokenizer:
         ):
             return 0
         texts = {*tokenizer.get_vocab(with_added_tokens=False)}
-        texts |= {token.content for token in added} | _normalized(tokenizer).keys()
+        texts |= {token.content for token in added} | normalized_contents(tokenizer).keys()
         return shrinkage * max(len(text.encode()) for text in texts)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
@@ -286,45 +277,6 @@ def _keeps_all_bytes(tokenizer: tokenizers.Tokenizer) -> bool:
     return model.byte_fallback and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
 
 
-def _normalized(tokenizer: tokenizers.Tokenizer) -> Counter[str]:
-    """Count the texts that added tokens with the flag ``normalized`` match."""
-    normalizer = tokenizer.normalizer
-    contents = [
-        token.content for token in tokenizer.get_added_tokens_decoder().values() if token.normalized
-    ]
-    return Counter(contents if normalizer is None else map(normalizer.normalize_str, contents))
-
-
-def _growth(tokenizer: tokenizers.Tokenizer) -> str | None:
-    """Return why a short text may need any memory, if it does: each replacement multiplies."""
-    for name in ("normalizer", "decoder"):
-        most = math.prod(map(_lengthening, component_steps(getattr(tokenizer, name))))
-        if most > _MOST_GROWTH:
-            return (
-                f"its {name} may make a text {most:.2g} times as long; allowed: {_MOST_GROWTH} "
-                "times"
-            )
-    return None
-
-
-def _lengthening(step: Mapping[str, Any]) -> int:
-    """Return how many times as long a text of characters may become by a step that replaces."""
-    if step["type"] == "Precompiled":  # each character has a replacement of its own
-        return _PRECOMPILED_GROWTH
-    if step["type"] != "Replace":
-        return 1
-    content, pattern = len(step["content"]), len(step["pattern"].get("String") or "")
-    return max(1, -(-content // pattern)) if pattern else 1 + content  # may stand between all
-
-
-def _ambiguity(tokenizer: tokenizers.Tokenizer) -> str | None:
-    """Return why the library's choice of an added token is random, if it is."""
-    for text, count in _normalized(tokenizer).items():
-        if count > 1:
-            return f"{count} of its added_tokens are {text!r:.80} after the normalizer"
-    return None
-
-
 @cache
 def _byte_of_character() -> dict[str, int]:
     """Map the printable stand-ins of byte-level BPE back to bytes.
@@ -335,70 +287,3 @@ def _byte_of_character() -> dict[str, int]:
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}
     return table | {chr(0x100 + index): byte for index, byte in enumerate(others)}
-
-
-def tokenizer_problem(content: bytes) -> str | None:
-    """Return why readers may disagree on the meaning of a tokenizer.json, or None.
-
-    The library takes the last of two equal members, ids or added tokens, guesses the type of a
-    component without one, and omits a template's tokens that are not described. libskipdec refuses
-    all of these.
-    """
-    try:
-        document = json.loads(content, **EXACT)
-    except (ValueError, RecursionError) as error:
-        return str(error)
-    return next(_problems(document), None)
-
-
-def _problems(document: Mapping[str, Any]) -> Iterator[str]:
-    for name in _COMPONENTS:
-        component = document.get(name)
-        if not isinstance(component, dict | None):
-            yield f"its {name} is {component!r:.80}; allowed: an object or null"
-        elif component and not isinstance(component.get("type", ""), str):
-            yield f"its {name} has the type {component['type']!r:.80}; allowed: a name"
-    yield from _vocabulary_problems(document["model"].get("vocab"))
-    yield from _repeated_tokens(document.get("added_tokens") or ())
-    if (processor := document.get("post_processor")) is not None:
-        yield from _processor_problems(processor)
-
-
-def _vocabulary_problems(vocabulary: Any) -> Iterator[str]:  # noqa: ANN401  (any JSON value)
-    if not isinstance(vocabulary, dict) or not vocabulary:
-        return
-    if (largest := max(vocabulary.values())) >= MAX_TOKENS:
-        yield f"its vocabulary has the id {largest}; allowed: below {MAX_TOKENS}"
-    if len(set(vocabulary.values())) < len(vocabulary):
-        token_id, _ = Counter(vocabulary.values()).most_common(1)[0]
-        yield f"two tokens of its vocabulary have the id {token_id}"
-
-
-def _repeated_tokens(added: Any) -> Iterator[str]:  # noqa: ANN401  (any JSON value)
-    for content, count in Counter(token["content"] for token in added).items():
-        if count > 1 and content:
-            yield f"its added_tokens have {content!r:.80} twice"
-
-
-def _processor_problems(processor: Any) -> Iterator[str]:  # noqa: ANN401  (any JSON value)
-    kind = processor.get("type") if isinstance(processor, dict) else None
-    if kind not in _POST_PROCESSORS:
-        yield f"a post-processor has the type {kind!r:.80}; allowed: {', '.join(_POST_PROCESSORS)}"
-    elif kind == "Sequence":
-        for inner in processor["processors"]:
-            yield from _processor_problems(inner)
-    elif kind == "TemplateProcessing":
-        yield from _template_problems(processor)
-
-
-def _template_problems(processor: Mapping[str, Any]) -> Iterator[str]:
-    described = processor["special_tokens"]
-    for name in ("single", "pair"):
-        for part in processor[name]:
-            inner = next(iter(part.values())) if isinstance(part, dict) else part
-            if not isinstance(inner, dict):
-                yield f"a part of its template {name!r} is {part!r:.80}; allowed: an object"
-            elif name == "single" and "Sequence" in part and inner["id"] != "A":
-                yield "its template for one text has a second one"
-            elif name == "single" and "SpecialToken" in part and inner["id"] not in described:
-                yield f"its template has the token {inner['id']!r:.80}, which is not described"

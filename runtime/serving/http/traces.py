@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 from starlette.types import Scope
 
-from ....engines.host.installation import install_command, own_version
+from ....engines.host.installation import install_command, is_installed, own_version
 from .logs import SERVER, RequestRecord
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -27,7 +26,7 @@ def trace(scope: Scope, record: RequestRecord) -> None:
     ``queue`` until its prompt ran, ``prefill`` until its first token, and ``decode``. Attributes
     are those of the log line, never a prompt or a text.
     """
-    if not find_spec("opentelemetry"):
+    if not is_installed("opentelemetry"):
         return
     from opentelemetry import propagate
     from opentelemetry import trace as otel
@@ -66,7 +65,7 @@ def exporting_traces(environment: Mapping[str, str] = os.environ) -> Iterator[No
     if not any(environment.get(name) for name in _ENDPOINTS):
         yield
         return
-    if not find_spec("opentelemetry") or not find_spec("opentelemetry.exporter.otlp.proto.http"):
+    if not is_installed("opentelemetry.exporter.otlp.proto.http"):
         SERVER.warning("traces are not sent: %s installs the exporter", install_command("otel"))
         yield
         return
