@@ -135,7 +135,7 @@ WHOLE_REQUEST = HistogramFigure(
     "e2e_request_seconds", "from a request's arrival to its last token", _SECONDS
 )
 REALISED_DEPTH = HistogramFigure(
-    "realised_depth", "layers that a token of a completion ran in the mean", _LAYERS, "schedule"
+    "realised_depth", "mean layers of a completion's tokens but the first", _LAYERS, "schedule"
 )
 SUCCESS = ("request_success", "completions that ended, by why", "finish_reason")
 FAILURE = ("request_failed", "requests that failed, or whose clients went", "reason")

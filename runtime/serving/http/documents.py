@@ -168,19 +168,21 @@ def logprobs_document(
 def usage(outputs: Iterable[RequestOutput], *, counts_drafts: bool = False) -> dict[str, Any]:
     """Count tokens of all prompts and completions, and average layers and times over them.
 
-    Times are those of the engine: ``time_to_first_token`` on average over the texts, and
-    ``decode_seconds`` from each text's first token to its last, summed over the texts, so that
-    tokens behind the first over ``decode_seconds`` is the speed of one text. With
-    ``counts_drafts``, passes and drafted tokens of all texts are added.
+    ``realised_depth`` leaves out each text's first token, which belongs to its prompt. Times are
+    those of the engine: ``time_to_first_token`` on average over the texts, and ``decode_seconds``
+    from each text's first token to its last, summed over the texts, so that tokens behind the first
+    over ``decode_seconds`` is the speed of one text. With ``counts_drafts``, passes and drafted
+    tokens of all texts are added.
     """
-    prompt_tokens = completion_tokens = layers = 0
+    prompt_tokens = completion_tokens = later_tokens = layers = 0
     drafts = Drafts()
     first_tokens, decode_seconds = [], 0.0
     for output in outputs:
         prompt_tokens += len(output.prompt_token_ids)
         for completion in output.outputs:
             completion_tokens += len(completion.token_ids)
-            layers += sum(completion.layers_per_token)
+            later_tokens += len(completion.layers_per_token[1:])
+            layers += sum(completion.layers_per_token[1:])
             if completion.timings is not None and completion.token_ids:
                 first_tokens.append(completion.timings.time_to_first_token)
                 decode_seconds += completion.timings.decode_seconds
@@ -195,7 +197,7 @@ def usage(outputs: Iterable[RequestOutput], *, counts_drafts: bool = False) -> d
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "realised_depth": layers / completion_tokens if completion_tokens else None,
+        "realised_depth": layers / later_tokens if later_tokens else None,
         "time_to_first_token": sum(first_tokens) / num_texts if num_texts else None,
         "decode_seconds": decode_seconds if num_texts else None,
     } | (counted if counts_drafts else {})

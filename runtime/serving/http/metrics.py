@@ -16,6 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from ...schedule import realised_depth
 from ...scheduling.stats import Distribution, EngineStats
 from ...tokens.outputs import RequestOutput
 from ..figures import (
@@ -78,8 +79,8 @@ class Metrics:
             gap = self._gap.labels(model)
             for step in one.timings.step_seconds:
                 gap.observe(step)
-            depth = sum(one.layers_per_token) / len(one.layers_per_token)
-            self._depth.labels(model, schedule).observe(depth)
+            if (depth := realised_depth(one.layers_per_token)) is not None:
+                self._depth.labels(model, schedule).observe(depth)
         return used
 
     def end(self, record: RequestRecord) -> None:

@@ -201,7 +201,7 @@ def test_columns_show_the_layers_that_ran_and_figures_are_the_servers(
     page.click("#run")
     page.locator(".figures", has_text="tokens/s").wait_for()
     figures = page.locator(".figures").inner_text()
-    assert figures == "33 tokens, 16.0 tokens/s, first after 0.250 s, 2.1 of 6 layers"
+    assert figures == "33 tokens, 16.0 tokens/s, first after 0.250 s, 2.0 of 6 layers"
     text = ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in ranges["2"])
     assert page.locator(".text span").nth(2).get_attribute("title") == (
         f"2 of 6 layers: {text}, log-probability -1.00"
