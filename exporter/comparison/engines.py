@@ -71,7 +71,8 @@ def _wanted_engines(layers: Sequence[int], subject: Side) -> list[str]:
     num_layers = subject.bundle.manifest.model.num_layers
     if unknown := [layer for layer in layers if not 0 <= layer < num_layers]:
         raise UsageError(
-            "layer", f"is {', '.join(map(str, unknown))}; {subject.name} has 0 to {num_layers - 1}"
+            "--layer",
+            f"is {', '.join(map(str, unknown))}; {subject.name} has 0 to {num_layers - 1}",
         )
     return [
         name for name, spec in subject.engines.items() if not layers or spec.layer_index in layers

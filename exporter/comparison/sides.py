@@ -195,7 +195,7 @@ def _reference(bundle: EngineBundle, against: str | None) -> Side:
     target, _, level = against.partition(":")
     if target in compiled_targets():
         raise UsageError(
-            "against",
+            "--against",
             f"is {target}: name the directory of a bundle of its plans; make one with "
             f"'skipdec build {bundle.path} --target {target}'",
         )
@@ -203,12 +203,13 @@ def _reference(bundle: EngineBundle, against: str | None) -> Side:
         return target_side(EngineBundle.open(against))
     if level not in _LEVELS:
         raise UsageError(
-            "against",
+            "--against",
             f"is {against!r}; allowed: {DEFAULT_TARGET}:LEVEL, one of {', '.join(_LEVELS)}",
         )
     if manifest.target != DEFAULT_TARGET:
         raise UsageError(
-            "against", f"is {against!r}, but the engines of {bundle.path} are for {manifest.target}"
+            "--against",
+            f"is {against!r}, but the engines of {bundle.path} are for {manifest.target}",
         )
     return target_side(bundle, level)
 
@@ -217,7 +218,7 @@ def _canonical_side(bundle: EngineBundle) -> Side:
     specs, dtype = bundle.manifest.canonical, bundle.manifest.precision.dtype
     if not specs:
         raise UsageError(
-            "against",
+            "--against",
             f"is canonical, but {bundle.path} keeps no canonical engines; export the model "
             f"again with --keep-canonical, or name {DEFAULT_TARGET}:disabled or another bundle",
         )

@@ -40,7 +40,7 @@ def bundle_of(model: Path, choice: ExportChoice, *, quiet: bool) -> Path:
     """
     if (expanded(model) / MANIFEST_NAME).is_file():
         if choice.model_fields_set:
-            names = ", ".join(sorted(choice.model_fields_set))
+            names = ", ".join(f"--{name}" for name in sorted(choice.model_fields_set))
             raise UsageError(names, f"is for checkpoints, and {model} is a bundle; leave it out")
         return model
     found = None if exporter is None else exporter(str(model), choice, quiet)

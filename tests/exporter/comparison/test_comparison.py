@@ -151,7 +151,7 @@ def test_another_model_another_layer_and_plans_without_a_gpu_are_refused(
     reseal(other, model=model)
     with pytest.raises(UsageError, match=r"num_heads is 4; pre_norm \(onnxruntime\) has 8"):
         compare(CompareConfig(bundle=bundle, against=str(other)))
-    with pytest.raises(UsageError, match=r"layer \| is 6; .* has 0 to 5"):
+    with pytest.raises(UsageError, match=r"--layer \| is 6; .* has 0 to 5"):
         compare(CompareConfig(bundle=bundle, layers=(0, 6)))
     plans = replace(opened, manifest=opened.manifest.model_copy(update={"target": "tensorrt-rtx"}))
     with pytest.raises(EnvironmentMismatchError, match=r"no GPU|not installed"):

@@ -131,4 +131,4 @@ def test_generate_takes_a_checkpoint_and_an_export_s_options_only_with_one(
     assert json.loads(again.stdout)["results"] == json.loads(done.stdout)["results"]
     refused = command_line.run("generate", bundle, *asked)
     assert refused.exit_code == 2
-    assert "dtype | is for checkpoints" in refused.stderr
+    assert "--dtype | is for checkpoints" in refused.stderr
