@@ -34,6 +34,8 @@ _TEXTS: Mapping[str, str] = {  # by pydantic's error type; the rest keep pydanti
     "less_than_equal": "is {input}; allowed: {le} or less",
     "less_than": "is {input}; allowed: below {lt}",
     "literal_error": "is {input}; {meant}allowed: {expected}",
+    "float_parsing": "is {input}; allowed: a number",
+    "int_parsing": "is {input}; allowed: an integer",
     "tuple_type": "is {input}; allowed: a list, e.g. [{input}]",
     "path_type": "is {input}; allowed: a path",
     "model_type": "is {input}; allowed: a mapping of fields to values",

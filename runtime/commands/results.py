@@ -79,7 +79,7 @@ class ResultFile:
             problems = place_problems(self._path, force=True)
             if self._path.exists() and not os.access(self._path, os.W_OK):
                 problems.append("can't be written: no permission to write it")
-            if self._path.exists() and not (resume or force):
+            if self._path.is_file() and not (resume or force):
                 problems.append(
                     "exists; --resume continues it, --force replaces it, or name another"
                 )

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from ...engines.documents import open_regular
-from ...engines.errors import UsageError
+from ...engines.errors import UsageError, few
 from ..generator import Generator
 from ..requests.records import BadRecord, read_records, split_lines
 from ..requests.request import make_request
@@ -75,7 +75,7 @@ def read_prompts(path: Path, generator: Generator, num_tokens: int) -> list[list
             else:
                 prompts.append(list(request.prompt_token_ids))
     if problems:
-        raise UsageError(subject, *problems)
+        raise UsageError(subject, *few(problems))
     return prompts
 
 

@@ -68,7 +68,7 @@ class SamplingParams(ValidatedConfig):
     ] = Field(
         default=DEFAULT_MAX_TOKENS,
         ge=1,
-        description="an integer from 1, or None: up to the model's limit",
+        description="an integer from 1, or None (on the command line 0): as many as the model can",
     )
     temperature: Annotated[float, Option()] = Field(
         default=1.0,

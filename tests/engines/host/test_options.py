@@ -106,7 +106,7 @@ def test_every_kind_of_option_reaches_its_field() -> None:
     ("arguments", "values", "text"),
     [
         (["-j", "9"], {"jobs": 9}, "{jobs} is 9; allowed: 8 or less"),
-        (["-j", "many"], {"jobs": "many"}, "{jobs} is 'many'; input should be a valid integer"),
+        (["-j", "many"], {"jobs": "many"}, "{jobs} is 'many'; allowed: an integer"),
         (["--dtype", "int8"], {"dtype": "int8"}, "{dtype} is 'int8'; allowed: 'float32' or"),
         (
             ["--kv-memory", "much"],
@@ -206,7 +206,7 @@ def test_a_file_has_all_fields_and_options_override_it(
         ("stop: now", "a.yaml", "make | stop ({file}) is 'now'; allowed: a list, e.g. ['now']"),
         ("1: 3", "a.yaml", "{file} | 1 is unknown; allowed: source,"),
         ("jobs: 9", "a.yaml", "make | jobs ({file}) is 9; allowed: 8 or less"),
-        ("hidden: x", "a.yaml", "make | hidden ({file}) is 'x'; input should be"),
+        ("hidden: x", "a.yaml", "make | hidden ({file}) is 'x'; allowed: an integer"),
         ("grid: {rows: 1, columns: 0}", "a.yaml", "make | grid.columns ({file}) is 0; allowed: 1"),
         ("grid: {columns: 1}", "a.yaml", "make | --grid is missing; give it"),
         ("force: true\nverify: false", "a.yaml", "make | force ({file}) needs verify ({file})"),

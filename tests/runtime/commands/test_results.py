@@ -206,8 +206,9 @@ def test_unwritable_outputs_are_refused_before_work(
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(UsageError, match=problem):
-        ResultFile(tmp_path / name, LINE_OF, PARAMETERS, resume=True, force=False)
+    with pytest.raises(UsageError, match=problem) as caught:
+        ResultFile(tmp_path / name, LINE_OF, PARAMETERS, resume=False, force=False)
+    assert len(caught.value.problems) == 1
 
 
 def test_a_full_disk_is_an_error_that_says_so(

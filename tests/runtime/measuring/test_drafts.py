@@ -163,6 +163,9 @@ def test_all_bad_lines_of_prompts_are_named(generator: Generator, tmp_path: Path
     assert first.startswith("line 2")
     assert second == "line 3 has top_p, which options of the command set; leave it out"
     assert third.startswith("line 4")
+    path.write_text('{"prompt": "a", "completion": "b"}\n' * 100)
+    with pytest.raises(UsageError, match="and 90 more like these"):
+        read_prompts(path, generator, 8)
     path.write_text("")
     with pytest.raises(UsageError, match="has no line"):
         read_prompts(path, generator, 8)
