@@ -158,7 +158,7 @@ SchedulePointer Schedules::resolve_preset(std::string_view asked, std::int64_t m
     const std::string names = joined(presets_, [](const auto& each) { return each.first; });
     throw Error(Status::kSchedule, "schedule " + shown_text(asked),
                 "is unknown here; allowed: " + names +
-                    ", 2x:horizon=64 or JSON; of any other, make it by: skipdec schedule show "
+                    ", 2x:horizon=64 or JSON; for any other, run: skipdec schedule show "
                     "SCHEDULE --layers " +
                     std::to_string(num_layers_) + " --horizon 64 --json");
   }
