@@ -77,8 +77,8 @@ class EvaluationConfig(ValidatedConfig):
     bundles: Annotated[
         tuple[BundleChoice, ...],
         BeforeValidator(_choices),
-        Option(metavar="[NAME=]BUNDLE…", is_argument=True),
-    ] = Field(min_length=1, description="same name: also averaged")
+        Option(metavar="[NAME=]BUNDLE", is_argument=True),
+    ] = Field(min_length=1, description="those of one NAME are averaged, too")
     data: Annotated[DataConfig, Option()]
     limit: Annotated[int | None, Option()] = Field(
         default=None, ge=1, description="first N distinct prompts (all)"

@@ -54,7 +54,7 @@ A checkpoint is exported once, into ~/.cache/skipdec.
 class ServeOptions(ValidatedConfig):
     """The options of ``skipdec serve``."""
 
-    bundles: Annotated[tuple[str, ...], Option(metavar="MODEL...", is_argument=True)] = Field(
+    bundles: Annotated[tuple[str, ...], Option(metavar="MODEL", is_argument=True)] = Field(
         min_length=1,
         description="bundles' directories, or checkpoints' directories, hub ids or short names; "
         "NAME=MODEL serves it by that name",

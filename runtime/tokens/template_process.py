@@ -74,7 +74,9 @@ class _Process:
             answer, length = worker.HEADER.unpack(self._receive(worker.HEADER.size, until))
             return answer, self._receive(min(length, worker.MAX_TEXT), until)
         except TimeoutError:
-            raise _EndedError(f"takes longer than {MAX_SECONDS:g} s (is the machine busy?)") from None
+            raise _EndedError(
+                f"takes longer than {MAX_SECONDS:g} s (is the machine busy?)"
+            ) from None
         except (EOFError, ConnectionError):
             raise _EndedError(self._reason()) from None
 
