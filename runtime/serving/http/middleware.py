@@ -91,7 +91,7 @@ def _keys(text: str, subject: str, remedy: str) -> list[str]:
         raise UsageError(
             subject,
             "has no key: it is empty, or its lines begin with #, which makes them comments; "
-            f"write a key a line, or {remedy} to serve without keys",
+            f"write one key per line, or {remedy} to serve without keys",
         )
     return keys
 
