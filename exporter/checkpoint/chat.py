@@ -12,7 +12,8 @@ from ...engines.errors import BundleError, CheckpointError, UsageError
 from ...engines.manifest import ChatFile, ModelSpec
 from ...runtime.tokens.chat import MAX_TEMPLATE_BYTES, ChatTemplate
 from ...runtime.tokens.tokenizer import Tokenizer
-from .tokenizer import TOKEN_FILES, read_by_transformers, text_of
+from .tokenizer import TOKEN_FILES, read_by_transformers, text_of, tokenizer_warning
+from .tokenizer_worker import TEXTS, ReadByTransformers
 
 CHAT_FILES = (CHAT_TEMPLATE_NAME, "tokenizer_config.json", "chat_template.json")
 SAMPLE = ({"role": "user", "content": "What is the capital of France?"},)
@@ -62,33 +63,45 @@ def _chat_template(chat: CheckpointChat, tokenizer: Tokenizer, subject: str) -> 
     return ChatTemplate.parse(chat.content, chat.described, tokenizer, subject)
 
 
-def chat_warning(directory: Path, tokenizer: Tokenizer, chat: CheckpointChat) -> str | None:
-    """Return a warning if transformers makes other tokens of a chat; ``tokenizer`` has ``chat``.
+def transformers_warnings(
+    directory: Path, tokenizer: Tokenizer, chat: CheckpointChat | None
+) -> list[str]:
+    """Return warnings if transformers makes other tokens of texts, or of chats by ``chat``.
 
-    transformers' ``apply_chat_template`` would run the template without limits. So what goes into
-    it is compared, and what its tokenizer makes of the rendered text.
+    ``tokenizer`` has that template. transformers' ``apply_chat_template`` would run it without
+    limits. So what goes into it is compared, and what its tokenizer makes of the rendered text.
+    Texts of a tokenizer that transformers has converted are not compared with it again.
     """
+    is_own = (directory / "tokenizer.json").is_file()
+    made = None if tokenizer.chat is None else tokenizer.chat.encode(SAMPLE)
+    if not is_own and made is None:
+        return []
+    texts = TEXTS if made is None else (*TEXTS, made.text)
+    try:
+        theirs = read_by_transformers(directory, texts)
+    except CheckpointError as error:
+        return [f"the tokenizer was not compared with transformers: {error}"]
+    warnings = [tokenizer_warning(tokenizer, theirs)] if is_own else []
+    if chat is not None and made is not None:
+        warnings.append(_chat_warning(tokenizer, chat, list(made.token_ids), theirs))
+    return [warning for warning in warnings if warning is not None]
+
+
+def _chat_warning(
+    tokenizer: Tokenizer, chat: CheckpointChat, own_ids: list[int], theirs: ReadByTransformers
+) -> str | None:
+    """Return a warning if transformers makes other tokens of the chat, the last text it got."""
     assert tokenizer.chat is not None
-    made = tokenizer.chat.encode(SAMPLE)
     subject = "a chat becomes other tokens than by transformers' apply_chat_template:"
     remedy = "if that is wrong, correct tokenizer_config.json"
-    try:
-        other = read_by_transformers(directory, [made.text])
-        if other.chat_template != chat.content.decode():
-            return f"{subject} that takes another chat template; {remedy}"
-        for name in sorted(tokenizer.chat.variables & {*_TOKEN_NAMES}):
-            own, theirs = (
-                chat.described.special_tokens.get(name),
-                other.special_tokens.get(name),
-            )
-            if own != theirs:
-                return f"{subject} {name} is {own!r}, there {theirs!r}; {remedy}"
-        (ids,) = other.plain_ids
-    except CheckpointError as error:
-        return f"chats were not compared with transformers: {error}"
-    if ids == list(made.token_ids):
-        return None
-    return f"{subject} {list(made.token_ids)}, there {ids}; {remedy}"
+    if theirs.chat_template != chat.content.decode():
+        return f"{subject} that takes another chat template; {remedy}"
+    for name in sorted(tokenizer.chat.variables & {*_TOKEN_NAMES}):
+        own, other = chat.described.special_tokens.get(name), theirs.special_tokens.get(name)
+        if own != other:
+            return f"{subject} {name} is {own!r}, there {other!r}; {remedy}"
+    ids = theirs.plain_ids[-1]
+    return None if ids == own_ids else f"{subject} {own_ids}, there {ids}; {remedy}"
 
 
 def parse_tokenizer(document: bytes, chat: CheckpointChat | None, name: str) -> Tokenizer:

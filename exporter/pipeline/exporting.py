@@ -24,9 +24,9 @@ from ...engines.manifest import EngineKind, FloatType, ModelSpec, PrecisionSpec
 from ...engines.targets import exported_targets
 from ...runtime.schedule import ExitSchedule
 from ..architecture.architecture import engine_parameters, hub_id
-from ..checkpoint.chat import chat_warning, parse_tokenizer
+from ..checkpoint.chat import parse_tokenizer, transformers_warnings
 from ..checkpoint.checkpoint import Checkpoint, open_checkpoint, resolve_schedule
-from ..checkpoint.tokenizer import tokenizer_warning, vocabulary_warning
+from ..checkpoint.tokenizer import vocabulary_warning
 from ..config import CANONICAL, ExportConfig
 from ..quantization.ranges import read_migration
 from ..verification.report import VerificationRequest
@@ -154,20 +154,14 @@ def _length_warnings(model: ModelSpec, max_seq_len: int | None) -> tuple[str, ..
 
 
 def _tokenizer_warnings(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Compare the tokenizer with the embedding, texts and chats with transformers' tokens.
-
-    Texts of a tokenizer that transformers has converted are not compared with it again.
-    """
-    content, directory = checkpoint.tokenizer_json, checkpoint.directory
+    """Compare the tokenizer with the embedding, texts and chats with transformers' tokens."""
+    content, directory, chat = checkpoint.tokenizer_json, checkpoint.directory, checkpoint.chat
     if content is None or directory is None:
         return ()
-    with closing(parse_tokenizer(content, checkpoint.chat, checkpoint.model.name)) as tokenizer:
-        warnings = [vocabulary_warning(tokenizer, checkpoint.model.vocab_size)]
-        if (directory / "tokenizer.json").is_file():
-            warnings.append(tokenizer_warning(directory, tokenizer))
-        if checkpoint.chat is not None:
-            warnings.append(chat_warning(directory, tokenizer, checkpoint.chat))
-    return tuple(warning for warning in warnings if warning is not None)
+    with closing(parse_tokenizer(content, chat, checkpoint.model.name)) as tokenizer:
+        beyond = vocabulary_warning(tokenizer, checkpoint.model.vocab_size)
+        others = transformers_warnings(directory, tokenizer, chat)
+        return tuple(others if beyond is None else (beyond, *others))
 
 
 def _tensorrt(config: ExportConfig, model: ModelSpec) -> TensorRtOptions:
