@@ -50,6 +50,16 @@ def traced_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def tokenizers_read_once() -> Iterator[None]:
+    """Start one process for equal tokenizer files, not one for each checkpoint that has them."""
+    from remembered_tokenizers import in_limits
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skipdec.exporter.checkpoint.tokenizer._in_limits", in_limits)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_log_handlers() -> Iterator[None]:
     """Remove the handlers that a test adds to the root logger, e.g. by calling `skipdec serve`.
