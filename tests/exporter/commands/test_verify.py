@@ -1,4 +1,4 @@
-"""``skipdec verify``: output for scripts when a bundle is damaged."""
+"""``skipdec verify``: what it prints, and output for scripts when a bundle is damaged."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 from command_line import run
+from fixture_types import Checkpoints, Exported
 from hollow_bundles import write_hollow_bundle
 
 from skipdec.runtime.schedule import ExitSchedule
+
+
+@pytest.mark.usefixtures("verified_here")
+def test_a_comparison_with_the_reference_is_printed(
+    exported: Exported, checkpoint: Checkpoints
+) -> None:
+    result = run("verify", exported("pre_norm"), "--reference", checkpoint("pre_norm"))
+    assert result.exit_code == 0, result.stderr
+    assert "9 engines give their torch modules' results" in result.stdout
+    assert "128 of 128 greedy tokens after random prompts are those of Hugging" in result.stdout
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

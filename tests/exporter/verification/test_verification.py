@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import io
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -20,12 +20,13 @@ from verified_bundles import verified as verified_against
 
 from skipdec.engines.bundle import EngineBundle
 from skipdec.engines.errors import BundleError, CheckpointError, VerificationError
-from skipdec.engines.host.worker import Worker, WorkerCrashError
+from skipdec.engines.host.worker import Worker, WorkerCrashError, WorkerLines
 from skipdec.engines.manifest import Manifest, PrecisionSpec
 from skipdec.exporter.architecture.weights import Parameter
 from skipdec.exporter.config import GIB, CheckpointSource, ExportConfig
 from skipdec.exporter.pipeline.exporting import export
 from skipdec.exporter.verification import process as verify
+from skipdec.exporter.verification import worker
 from skipdec.exporter.verification.report import VerificationReport, VerificationRequest
 from skipdec.runtime.stitching.host.buffers import StepBuffers
 
@@ -298,12 +299,24 @@ def request_for(directory: Path, model: str) -> VerificationRequest:
     )
 
 
-def test_errors_of_the_verifying_process_arrive_as_themselves(
-    exported: Exported, tmp_path: Path
+def written_for(request: str, patch: pytest.MonkeyPatch) -> Mock:
+    """Run the verifying process's program here; return what it writes its lines to."""
+    lines = Mock(spec=WorkerLines)
+    patch.setattr(worker, "WorkerLines", lambda: lines)
+    patch.setattr(worker, "use_shared_thread_pool", Mock())
+    patch.setattr(sys, "argv", [""])
+    patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(request.encode())))
+    worker.main()
+    return lines
+
+
+def test_the_verifying_process_hands_over_its_errors(
+    exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(exported("pre_norm"), tmp_path / "bundle")
-    with pytest.raises(CheckpointError, match=r"config\.json"):
-        verify.run_verification(request_for(tmp_path / "bundle", str(tmp_path)))
+    request = request_for(exported("pre_norm"), str(tmp_path))
+    ((error,), _) = written_for(request.to_json(), monkeypatch).write_error.call_args
+    assert isinstance(error, CheckpointError)
+    assert "config.json" in str(error)
 
 
 def test_the_verifying_process_keeps_to_a_quota_of_processors(
@@ -330,10 +343,8 @@ def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
         verify.run_verification(request_for(exported("pre_norm"), "unused"))
 
 
-def test_an_unused_verifying_process_ends_silently() -> None:
-    command = [sys.executable, "-m", verify.WORKER]
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-    assert result.stdout == b""
+def test_an_unused_verifying_process_ends_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert written_for("", monkeypatch).method_calls == []
 
 
 def test_a_killed_verifying_process_points_to_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,15 +363,3 @@ def test_command_without_reference_hashes_everything(
     result = command_line.run("verify", bundle)
     assert result.exit_code == int(damaged)
     assert ("layer_003.weights" in result.stderr) == damaged
-
-
-def test_command_with_reference_prints_the_report(
-    exported: Exported, checkpoint: Checkpoints
-) -> None:
-    arguments = ["verify", str(exported("pre_norm")), "--reference", str(checkpoint("pre_norm"))]
-    result = command_line.run(*arguments)
-    assert result.exit_code == 0, result.stderr
-    assert "9 engines give their torch modules' results" in result.stdout
-    assert (
-        "128 of 128 greedy tokens after random prompts are those of Hugging Face's" in result.stdout
-    )
