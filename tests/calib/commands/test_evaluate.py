@@ -1,17 +1,17 @@
-"""``skipdec evaluate``; where it works, in its own process, as it sets the shared thread pool."""
+"""``skipdec evaluate``: tables, JSON, files, and errors before any work."""
 
 from __future__ import annotations
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 from command_line import config, run, run_process
 from evaluations import SKIPPING
 
-evaluate = partial(run_process, "evaluate")
+pytestmark = pytest.mark.usefixtures("own_thread_pools")
+
 SMALL = ["--max-tokens", "5", "--batch-size", "2", "--threads", "1", "--seconds", "0"]
 SMALL += config(resamples=10)
 
@@ -20,12 +20,13 @@ def test_tables_go_to_stdout_and_files_to_the_directory(
     bundle: Path, data: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "results"
-    result = evaluate(f"tiny={bundle}", "--data", data, "-o", output, *SMALL)
-    assert result.returncode == 0, result.stderr
+    command = ("evaluate", f"tiny={bundle}", "--data", data, "-o", output, *SMALL)
+    result = run(*command)
+    assert result.exit_code == 0, result.stderr
     assert re.search(rf"tiny +{re.escape(SKIPPING)} +3\.00 ", result.stdout)
     assert "wrote" in result.stderr
-    again = evaluate(f"tiny={bundle}", "--data", data, "-o", output, "--force", "-q", *SMALL)
-    assert again.returncode == 0
+    again = run(*command, "--force", "-q")
+    assert again.exit_code == 0
     assert not again.stderr
     assert SKIPPING in again.stdout
     assert (output / "evaluation.md").read_text().startswith("# Evaluation")
@@ -33,7 +34,7 @@ def test_tables_go_to_stdout_and_files_to_the_directory(
 
 def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
     arguments = ["--schedule", "2x", "--schedule", "3x", "--limit", "2", "--json"]
-    result = evaluate(bundle, "--data", data, *arguments, *SMALL)
+    result = run_process("evaluate", bundle, "--data", data, *arguments, *SMALL)
     document = json.loads(result.stdout)
     assert [row["schedule"] for row in document["rows"]] == ["full", "2x", "3x"]
     assert (document["num_prompts"], document["threads"]) == (2, 1)
@@ -44,13 +45,12 @@ def test_a_text_is_scored_by_position(bundle: Path, tmp_path: Path) -> None:
     path.write_text("the cat sat on the mat and the dog sat by the cat " * 3)
     options = ("--score-only", "--by-position", "--threads", 1)
     passages = config(data={"passage_words": "2+6"}, resamples=10)
-    result = evaluate(bundle, "--data", path, *options, *passages)
-    assert result.returncode == 0, result.stderr
+    result = run("evaluate", bundle, "--data", path, *options, *passages)
+    assert result.exit_code == 0, result.stderr
     assert "references scored, no texts generated" in result.stdout
     assert re.search("schedule +0 +1–7 +8–15 ", result.stdout)
 
 
-@pytest.mark.usefixtures("own_thread_pools")
 def test_errors_come_before_any_work(bundle: Path, data: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["--schedule", "9x"], "largest possible: 3x"),

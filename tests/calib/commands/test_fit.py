@@ -1,4 +1,4 @@
-"""``skipdec fit``, in its own process where it sets the shared thread pool."""
+"""``skipdec fit``: a schedule that other commands take, tables, JSON, and errors before work."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from skipdec.engines.bundle import EngineBundle
 from skipdec.runtime.schedule import ExitSchedule
 from skipdec.runtime.schedule.text import parse_schedule
 
+pytestmark = pytest.mark.usefixtures("own_thread_pools")
+
 SMALL = ["--placement", "top", "--decay", "linear", "--budget", "8"]
 SMALL += config(space={"warmups": [1]})
 SMALL += ["--threads", "1", "--speedup-of", "steps", "--seconds", "0"]
@@ -20,7 +22,7 @@ SMALL += ["--threads", "1", "--speedup-of", "steps", "--seconds", "0"]
 
 @pytest.fixture(scope="module")
 def written(bundle: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory with the output of one fit."""
+    """Return the directory with the output of one fit, in a process of its own."""
     directory = tmp_path_factory.mktemp("fit")
     arguments = ["--data", data, "--target-speedup", "1.15", *SMALL]
     files = ["-o", directory / "schedule.json", "--plot", directory / "front.svg"]
@@ -44,10 +46,9 @@ def test_tables_go_to_stdout(written: Path) -> None:
 def test_other_commands_accept_the_written_schedule(written: Path, bundle: Path) -> None:
     path = written / "schedule.json"
     schedule = parse_schedule(str(path), num_layers=6)
-    generated = run_process(
-        "generate", bundle, "-p", "ab", "--schedule", path, "--max-tokens", "3", "--json"
-    )
-    assert generated.returncode == 0, generated.stderr
+    asked = ("-p", "ab", "--schedule", path, "--max-tokens", "3", "--json")
+    generated = run("generate", bundle, *asked)
+    assert generated.exit_code == 0, generated.stderr
     assert str(schedule.budget(0)) in generated.stdout
 
 
@@ -61,7 +62,7 @@ def test_the_schedule_can_be_set_on_a_bundle(written: Path, bundle: Path, tmp_pa
 
 
 def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
-    result = run_process("fit", bundle, "--data", data, "--max-loss", "+100", *SMALL, "--json")
+    result = run("fit", bundle, "--data", data, "--max-loss", "+100", *SMALL, "--json")
     document = json.loads(result.stdout)
     assert (document["num_scored"], document["threads"]) == (8, 1)
     assert document["prompt_template"] == "{prompt}"
@@ -71,7 +72,7 @@ def test_json_alone_is_on_stdout(bundle: Path, data: Path) -> None:
 def test_cut_completions_are_reported(bundle: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": "a", "completion": "b" * 200}) + "\n")
-    result = run_process("fit", bundle, "--data", rows, "--max-loss", "+100", *SMALL, "--json")
+    result = run("fit", bundle, "--data", rows, "--max-loss", "+100", *SMALL, "--json")
     assert "cut off at the maximum length: 1 of 1 completions" in result.stderr
     assert json.loads(result.stdout)["num_truncated"] == 1
 
@@ -81,8 +82,8 @@ def test_a_goal_that_can_not_be_met_fails_and_writes_nothing(
 ) -> None:
     output = tmp_path / "schedule.json"
     goal = ("--max-loss", "0.001", "-o", output)
-    result = run_process("fit", bundle, "--data", data, *goal, *SMALL)
-    assert result.returncode == 1, result.stderr
+    result = run("fit", bundle, "--data", data, *goal, *SMALL)
+    assert result.exit_code == 1, result.stderr
     assert "can't be met: the lowest loss" in result.stderr
     assert not output.exists()
     assert not result.stdout
