@@ -9,6 +9,7 @@ from evaluations import SKIPPING, write_rows
 from fixture_types import Checkpoints
 from text_bundles import STRUCTURE, copy_with_tokenizer, export_chat_bundle, export_text_bundle
 from tiny_models import LLAMA_BASE, LLAMA_STRUCTURES, random_model
+from writing_models import save_writing_model
 
 from skipdec.calib.data.data import DataConfig
 from skipdec.calib.evaluation.config import BundleChoice, EvaluationConfig
@@ -32,6 +33,12 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = {**LLAMA_BASE, **LLAMA_STRUCTURES["llama"], "vocab_size": 300}
     random_model(config).save_pretrained(directory / "random")
     return export_chat_bundle(directory / "random", directory, schedule="2x:horizon=4")
+
+
+@pytest.fixture(scope="session")
+def writing_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that has learnt to write chats and texts."""
+    return save_writing_model(tmp_path_factory.mktemp("writing") / "model")
 
 
 @pytest.fixture(scope="session")

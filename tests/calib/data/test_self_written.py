@@ -11,10 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from chat_templates import TEMPLATES, byte_tokenizer
 from safetensors.torch import load_file, save_file
-from writing_models import POSITIONS, save_writing_model
+from writing_models import POSITIONS
 
 from skipdec.calib.data import self_written
 from skipdec.calib.data.data import DataConfig, load_examples
@@ -50,17 +49,15 @@ class Interrupted(Events):
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def models(writing_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A model with a chat template, the same without, and one of other weights."""
-    torch.set_num_threads(1)
     directory = tmp_path_factory.mktemp("models")
-    chat = save_writing_model(directory / "chat")
-    plain, other = (Path(shutil.copytree(chat, directory / name)) for name in ("plain", "other"))
+    plain, other = (shutil.copytree(writing_model, directory / name) for name in ("plain", "other"))
     (plain / "chat_template.jinja").unlink()
     weights = load_file(other / "model.safetensors")
     weights["model.norm.weight"] *= 1.01
     save_file(weights, other / "model.safetensors", {"format": "pt"})
-    return {"chat": chat, "plain": plain, "other": other}
+    return {"chat": writing_model, "plain": plain, "other": other}
 
 
 def opened_model(directory: Path) -> Checkpoint:

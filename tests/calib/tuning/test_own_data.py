@@ -11,7 +11,7 @@ import pytest
 from child_processes import child_processes
 from command_line import run
 from recorded_events import RecordedEvents
-from writing_models import POSITIONS, save_writing_model
+from writing_models import POSITIONS
 
 from skipdec.calib.tuning import plan as planning
 from skipdec.calib.tuning.config import TuneConfig
@@ -20,11 +20,6 @@ from skipdec.calib.tuning.tuning import tune
 from skipdec.engines.errors import ConfigurationError, SkipDecError, UsageError
 
 Settings = Callable[..., TuneConfig]
-
-
-@pytest.fixture(scope="module")
-def writing_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_writing_model(tmp_path_factory.mktemp("model") / "model")
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from interruptions import Signal, interrupt
 from safetensors.torch import load_file, save_file
-from writing_models import save_writing_model
 
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.tuning import tune
@@ -23,9 +22,9 @@ Settings = Callable[..., TuneConfig]
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(writing_model: Path, tmp_path: Path) -> Path:
     """Return a checkpoint whose chat template shows the day."""
-    model = save_writing_model(tmp_path / "model")
+    model = shutil.copytree(writing_model, tmp_path / "model")
     template = model / "chat_template.jinja"
     template.write_text("{{ strftime_now('%d') }}" + template.read_text())
     return model

@@ -22,6 +22,7 @@ def save_writing_model(directory: Path) -> Path:
     """Save a LLaMA that writes chats by TEMPLATE, and texts behind "<s>"."""
     tokenizer = byte_tokenizer()
     ids = {token: tokenizer.token_to_id(token) for token in ("<s>", "<pad>", "</s>", "<|im_end|>")}
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),
