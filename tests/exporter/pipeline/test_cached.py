@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from text_bundles import STRUCTURE, copy_with_tokenizer
 
 from skipdec.engines.errors import CheckpointError, MissingExtraError
 from skipdec.engines.host import installation
-from skipdec.exporter.pipeline import cached
 from skipdec.exporter.pipeline.cached import cached_bundle
 
 INT8 = {"quantize": "int8", "dtype": "float32"}
@@ -115,10 +115,18 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
     assert not exports
 
 
-@pytest.mark.slow
+def run_here(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:  # noqa: ANN401
+    """Run a command of skipdec, but not in a process of its own, which would trace and import."""
+    python, *words = command
+    assert (python, words[:3]) == (sys.executable, ["-P", "-m", "skipdec"])
+    return subprocess.CompletedProcess(command, command_line.run(*words[3:]).exit_code)
+
+
+@pytest.mark.usefixtures("verified_here", "own_thread_pools")
 def test_generate_takes_a_checkpoint_and_an_export_s_options_only_with_one(
-    checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_thread_pools: None
+    checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(subprocess, "run", run_here)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = copy_with_tokenizer(checkpoint(STRUCTURE), tmp_path / "model")
     asked = ["-p", "a", "--temperature", "0", "--json", "-q"]
@@ -126,7 +134,7 @@ def test_generate_takes_a_checkpoint_and_an_export_s_options_only_with_one(
     done = command_line.run("generate", model, *asked)
     (bundle,) = (tmp_path / "cache" / "skipdec" / "bundles").glob("model-float16-*")
     assert json.loads(done.stdout)["tokens"] > 0
-    monkeypatch.delattr(cached.subprocess, "run")
+    monkeypatch.delattr(subprocess, "run")
     again = command_line.run("generate", model, *asked)
     assert json.loads(again.stdout)["results"] == json.loads(done.stdout)["results"]
     refused = command_line.run("generate", bundle, *asked)
