@@ -240,10 +240,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_draft_layer_is_refused_before_any_work(
-    name: str, checkpoint: Checkpoints, tmp_path: Path
+    name: str, checkpoint: Checkpoints, draft_of: Callable[..., Path], tmp_path: Path
 ) -> None:
     model = str(checkpoint("pre_norm"))
-    directory = write_draft_layer(tmp_path / "draft", model)
+    directory = shutil.copytree(draft_of("pre_norm"), tmp_path / "draft")
     spoil, words = BAD[name]
     spoil(directory)
     config = ExportConfig(
