@@ -26,15 +26,6 @@ def loaded_modules(statement: str) -> set[str]:
     return set(result.stdout.rpartition("loaded:")[2].split())
 
 
-@pytest.mark.parametrize(
-    "module", ["generator", "schedule", "tokens.sampling", "tokens.outputs", "kv.cache"]
-)
-def test_the_runtime_loads_no_exporter_library(module: str) -> None:
-    loaded = loaded_modules(f"import skipdec.runtime.{module}")
-    assert loaded & EXPORTER_LIBRARIES == set()
-    assert "skipdec" in loaded
-
-
 def test_every_public_name_loads_no_exporter_library() -> None:
     loaded = loaded_modules("from skipdec import *")
     assert loaded & (EXPORTER_LIBRARIES | {"huggingface_hub"}) == set()
