@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import subprocess
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -279,7 +279,10 @@ def test_a_damaged_bundle_is_not_compared(
 def test_bundles_failing_verification_are_not_published(
     checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The verifying process has the correct definition of a parameter."""
+    """The verifying process has the correct definition of a parameter, and a quota of processors.
+
+    This is the one test that starts it in earnest.
+    """
     load = Parameter.load
 
     def wrong_load(self: Parameter, reader: Any) -> Array:  # noqa: ANN401
@@ -287,6 +290,8 @@ def test_bundles_failing_verification_are_not_published(
         return array * np.float32(1.01) if "layers.3.fc1.weight" in self.sources[0] else array
 
     monkeypatch.setattr(Parameter, "load", wrong_load)
+    monkeypatch.setattr(verify, "WORKER", "quota_worker")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     output = tmp_path / "bundle"
     with pytest.raises(VerificationError, match="engine layer_003"):
         export(ExportConfig(model=str(checkpoint("pre_norm")), output=output))
@@ -317,22 +322,6 @@ def test_the_verifying_process_hands_over_its_errors(
     ((error,), _) = written_for(request.to_json(), monkeypatch).write_error.call_args
     assert isinstance(error, CheckpointError)
     assert "config.json" in str(error)
-
-
-def test_the_verifying_process_keeps_to_a_quota_of_processors(
-    exported: Exported, checkpoint: Checkpoints
-) -> None:
-    code = (
-        "from skipdec.engines.host import processor\n"
-        "processor.processor_quota = lambda: 1.0\n"
-        "from skipdec.exporter.verification.worker import main\n"
-        "main()"
-    )
-    request = request_for(exported("pre_norm"), str(checkpoint("pre_norm")))
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=request.to_json(), text=True, stdout=subprocess.PIPE
-    )
-    assert '"report"' in done.stdout
 
 
 def test_a_crash_of_the_verifying_process_is_an_error_with_its_last_words(
