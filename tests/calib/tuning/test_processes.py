@@ -49,7 +49,7 @@ def run_processes(jobs: list[dict[str, Any]], directory: Path) -> None:
     path.write_text(json.dumps(jobs))
     process = subprocess.Popen(
         [sys.executable, str(WORKER), str(path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

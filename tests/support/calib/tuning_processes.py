@@ -17,15 +17,18 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import matplotlib.figure  # noqa: F401  (for the curves, in each process)
 import torch.distributed
 from accelerate import state
 from accelerate.utils import DistributedType
 from interruptions import Stop
+from remembered_tokenizers import in_limits
 
 from skipdec.calib.tuning import trainer as tune_training
 from skipdec.calib.tuning.config import TuneConfig
 from skipdec.calib.tuning.tuning import tune
 from skipdec.engines.errors import SkipDecError
+from skipdec.exporter.checkpoint import tokenizer
 
 PROCESSES = 2
 ADDRESS = "127.0.0.1"
@@ -84,6 +87,7 @@ def run_all(jobs: list[dict[str, Any]], rank: int, ports: Any) -> None:  # noqa:
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
     allow_sharding_on_a_cpu()
+    tokenizer._in_limits = in_limits
     for each in jobs:
         run(each)
 
