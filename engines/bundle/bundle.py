@@ -204,11 +204,11 @@ class EngineBundle:
         Raises BundleError if the bundle is damaged or was replaced, and UsageError if ``directory``
         can't take a bundle.
         """
-        self.check_same(type(self).open(self.path, verify="full"))
         with bundle_place(as_path(directory)).replaced(force=False) as partial:
             for name in self._names():
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(self.path / name, partial / name)
+            self.check_same(type(self).open(self.path, verify="full"))  # not replaced meanwhile
         return type(self).open(directory)
 
     def _names(self) -> list[str]:

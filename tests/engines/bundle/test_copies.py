@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from hollow_bundles import write_hollow_bundle
 
 from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.bundle.place import exchange
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.runtime.schedule import ExitSchedule
 
@@ -24,6 +26,24 @@ def test_a_damaged_bundle_is_not_copied(bundle: EngineBundle, tmp_path: Path) ->
     weights = bundle.path / bundle.manifest.engines[1].weights[0]
     weights.write_bytes(bytes(weights.stat().st_size))
     with pytest.raises(BundleError, match="the bundle is damaged"):
+        bundle.save(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_bundle_that_is_replaced_meanwhile_is_not_copied(
+    bundle: EngineBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = write_hollow_bundle(tmp_path / "other", ExitSchedule.full(2), source={"of": "another"})
+    copy = shutil.copy2
+    copy(bundle.path / "README.md", other.path)
+
+    def replace_after_copy(source: Path, target: Path) -> None:
+        copy(source, target)
+        if source.name == "manifest.json":
+            assert exchange(bundle.path, other.path)
+
+    monkeypatch.setattr("skipdec.engines.bundle.bundle.shutil.copy2", replace_after_copy)
+    with pytest.raises(BundleError, match="was replaced since the work began"):
         bundle.save(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
