@@ -45,20 +45,24 @@ class BundleEngines(EngineSource):
 
     def __init__(self, bundle: EngineBundle, directory: Path) -> None:
         self.tool_versions = bundle.manifest.tool_versions | tool_versions(COMPILING_TOOLS)
-        self._manifest = bundle.manifest
+        self._bundle = bundle
         self._directory = directory
         self._engines = {engine.spec.name: engine for engine in canonical_engines(bundle)}
 
     def provenance(self) -> dict[str, str]:
-        """Return the provenance in the bundle's manifest."""
-        return self._manifest.source
+        """Return the provenance in the bundle's manifest.
+
+        Raises BundleError if another bundle took its place, whose weights engines may have got.
+        """
+        self._bundle.check_same(EngineBundle.open(self._bundle.path))
+        return self._bundle.manifest.source
 
     def engine(self, planned: PlannedEngine, form: str, precision: PrecisionSpec) -> BuiltEngine:
         """Return the canonical engine, or lower it; checking for a finished one takes as long."""
         canonical = self._engines[planned.name]
         if form == CANONICAL:
             return canonical
-        model = self._manifest.model
+        model = self._bundle.manifest.model
         source, spec = CanonicalGraph(canonical), canonical.spec
         lowered = lowering_of(form)(source.graph(), spec.kind, model, precision)
 

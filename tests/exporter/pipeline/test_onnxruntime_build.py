@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from fixture_types import Exported
+from typing_extensions import override
 
 from skipdec.engines.bundle import EngineBundle
+from skipdec.engines.bundle.place import exchange
 from skipdec.engines.errors import BundleError, UsageError
+from skipdec.engines.host.events import Events
 from skipdec.exporter.config import BuildConfig
 from skipdec.exporter.pipeline.build import build_bundle, plan_build
 
@@ -37,6 +40,30 @@ def test_a_build_equals_an_export(
         exclude={"digest", "tool_versions"}
     )
     assert built.schedule_document == EngineBundle.open(source).schedule_document
+
+
+class Swapping(Events):
+    """Exchanges two bundles once a build begins."""
+
+    def __init__(self, *bundles: Path) -> None:
+        self._bundles = bundles
+
+    @override
+    def stage(self, name: str, total: int | None = None) -> None:
+        if name == "building":
+            assert exchange(*self._bundles)
+
+
+def test_a_source_that_is_replaced_meanwhile_is_not_mixed_with_another(
+    exported: Exported, tmp_path: Path
+) -> None:
+    for name, options in (("source", {}), ("other", {"load_format": "dummy"})):
+        made = exported("post_norm", kernels="onnxruntime", keep_canonical=True, **options)
+        EngineBundle.open(made).save(tmp_path / name)
+    config = BuildConfig(bundle=tmp_path / "source", output=tmp_path / "b", target="onnxruntime")
+    with pytest.raises(BundleError, match="was replaced since the work began"):
+        build_bundle(config, Swapping(tmp_path / "source", tmp_path / "other"))
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_bundle_without_canonical_engines_is_refused(exported: Exported, tmp_path: Path) -> None:
