@@ -302,11 +302,10 @@ def row_blocks(array: Array) -> Iterator[Array]:
 
 
 def require_range(array: Array, dtype: DTypeLike) -> None:
-    """Raise NotFiniteError if a value becomes infinite in ``dtype``, a narrower type, or is NaN."""
-    if array.dtype.kind == "f" and np.dtype(dtype).itemsize < array.dtype.itemsize:
-        for block in row_blocks(np.atleast_1d(array)):
-            with np.errstate(over="ignore"):  # which `finite` refuses
-                finite(np.array([block.max(), block.min()]).astype(dtype))
+    """Raise NotFiniteError if a value is NaN, infinite, or too large for ``dtype``."""
+    for block in row_blocks(np.atleast_1d(array)):
+        with np.errstate(over="ignore"):  # which `finite` refuses
+            finite(np.array([block.max(), block.min()]).astype(dtype))
 
 
 def weight_error(parameter: Parameter, reader: TensorReader, dtype: FloatType) -> CheckpointError:

@@ -169,6 +169,32 @@ def test_a_weight_beyond_float16_is_named_with_its_magnitude(
     assert str(caught.value) == f"decoder.layers.0.fc2.weight | {problem}"
 
 
+class Broken(RandomReader):
+    """Has an infinite value in one tensor."""
+
+    def __init__(self, model: ModelSpec, name: str) -> None:
+        super().__init__(model)
+        self._name = name
+
+    def read(self, name: str) -> Array:
+        array = super().read(name)
+        if name == self._name:
+            array[3] = np.inf
+        return array
+
+
+@pytest.mark.parametrize("target", ["canonical", "onnxruntime", "skipdec"])
+@pytest.mark.parametrize("part", ["fc1.bias", "final_layer_norm.weight", "fc2.weight"])
+def test_a_tensor_that_is_not_finite_is_named_in_float32(
+    part: str, target: str, tmp_path: Path
+) -> None:
+    model, kind, name = tiny_spec(), EngineKind.LAYER, f"decoder.layers.0.{part}"
+    graph = canonical_graph(kind, model, "float32")
+    with pytest.raises(CheckpointError) as caught:
+        build_engine(graph, kind, 0, model, PrecisionSpec(), target, Broken(model, name), tmp_path)
+    assert str(caught.value).startswith(f"{name} | has NaN or infinity")
+
+
 def test_a_factor_that_exceeds_float16_is_named_with_the_product(tmp_path: Path) -> None:
     model, kind, precision = tiny_spec("llama", embedding_multiplier=12.0), EngineKind.EMBED, FP16
     reader = Outlier(model, 6000)
