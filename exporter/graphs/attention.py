@@ -6,9 +6,10 @@ the caches; and then the positions of tokens. skipdec's also takes the norms and
 heads (head_transforms.py).
 GroupQueryAttention rotates 16-bit heads itself by tables of
 
-    cosines, sines = Cos, Sin(0 … max_seq_len - 1 · inv_freq) [max_seq_len, R / 2]
+    cosines, sines = Cos, Sin(0 … P - 1 · inv_freq) [P, R / 2]
 
-which have no data in the file: a session computes them once, when it folds constants.
+which have no data in the file: a session computes them once, when it folds constants. P is
+max_seq_len and the most drafts of a pass, with which a device pads a row's last tokens.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ...engines.constants import integer
 from ...engines.manifest import ModelSpec, TensorRole
 from .head_transforms import HeadTransform, take_rotation
 from .lowering import attention_node, constant, consumer, producer, replace_node, replace_value
@@ -129,7 +131,8 @@ def rotate_inside(graph: ir.Graph, model: ModelSpec, query: ir.Value, key: ir.Va
     if rotation.inv_freq is None or not _fits(model, rotation.inv_freq) or _is_float32(query):
         return query, key, (), {}
     assert query.dtype is not None
-    tables = _tables(graph, model.max_seq_len, rotation, query.dtype)
+    num_positions = model.max_seq_len + integer("draft_max_tokens")
+    tables = _tables(graph, num_positions, rotation, query.dtype)
     positions = next(value for value in graph.inputs if value.name == TensorRole.POSITION_IDS)
     return before, key_before, [*tables, positions], {"do_rotary": 1}
 

@@ -70,6 +70,18 @@ def test_engines_that_round_otherwise_draft_where_that_is_allowed(
             ]
 
 
+def test_drafts_go_on_to_the_last_position_where_attention_rotates(
+    exported: Exported, tmp_path: Path
+) -> None:
+    """Its tables have rows for what pads the last tokens, too."""
+    bundle, backend = on_onnxruntime(exported, tmp_path, "llama", dtype="float16")
+    with Generator(bundle, backend) as generator:
+        num_tokens = generator.model.max_seq_len - 2
+        params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
+        (output,) = generator.generate([[5, 6]], params, draft="own,exact=no")
+    assert len(output.outputs[0].token_ids) == num_tokens
+
+
 @pytest.mark.gpu
 @RIGHT_GUESSES
 def test_drafts_on_a_gpu_leave_texts_as_they_are(
