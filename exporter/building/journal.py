@@ -73,7 +73,8 @@ class Journal:
         """Record that ``built``, an engine or one of its plans, is on disk."""
         document = {"key": key, "engine": built.model_dump(mode="json")}
         with self._lock, naming_file(self._path), self._path.open("a") as file:
-            file.write(json.dumps(document | {"digest": json_digest(document)}) + "\n")
+            # A line that a killed run cut short ends here.
+            file.write("\n" + json.dumps(document | {"digest": json_digest(document)}))
             file.flush()
             os.fsync(file.fileno())
             self._entries[key] = built

@@ -75,6 +75,15 @@ def test_an_invalid_line_counts_as_absent(tmp_path: Path, text: str) -> None:
     assert Journal(tmp_path).built("key") is None
 
 
+def test_a_line_cut_short_by_a_kill_spoils_no_other(tmp_path: Path, line: dict[str, Any]) -> None:
+    path = tmp_path / JOURNAL_NAME
+    path.write_text(path.read_text()[:-9])
+    resumed = Journal(tmp_path)
+    assert resumed.built("key") is None
+    resumed.record("key", BuiltEngine.model_validate(line["engine"] | {"directory": tmp_path}))
+    assert Journal(tmp_path).built("key") is not None
+
+
 def test_onnxruntime_may_come_from_its_gpu_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(distribution: str) -> str:
         if distribution == "onnxruntime":
