@@ -42,6 +42,7 @@ WEIGHT_MAXIMUM = 127
 
 NOT_FINITE = "has NaN or infinity; export a checkpoint without them"
 
+_LEAST_PEAK = np.float32(WEIGHT_MAXIMUM) * np.finfo(np.float32).tiny  # with a normal scale
 _BLOCK_ELEMENTS = 1 << 19  # weights quantised at a time: 2 MiB of float32 stay in the cache
 
 
@@ -77,7 +78,7 @@ class ChannelQuantizer(WeightQuantizer):
     """Symmetric int8 with one scale per output channel (column), for int8 (W8A8) products.
 
     ``scale[n] = max|w[:, n]| / 127``. Example: the column (-1.0, 0.5, 0.3) has scale 1/127 and
-    codes (-127, 64, 38).
+    codes (-127, 64, 38). A column whose scale would be subnormal has the codes of zeros.
     """
 
     def layout(self, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -90,7 +91,8 @@ class ChannelQuantizer(WeightQuantizer):
         scale = np.empty(weight.shape[1], np.float32)
         for columns, block in column_blocks(weight):
             peak = finite(np.abs(block).max(axis=1))  # [n]
-            scale[columns] = np.where(peak == 0, 1, peak) / np.float32(WEIGHT_MAXIMUM)
+            peak[peak < _LEAST_PEAK] = 1
+            scale[columns] = peak / np.float32(WEIGHT_MAXIMUM)
             block /= scale[columns, None]
             quantized[:, columns] = np.rint(block, out=block).T
         return {"quantized": quantized, "scale": scale}

@@ -90,6 +90,18 @@ def test_a_column_of_zeros_stays_zero(quantizer: WeightQuantizer) -> None:
 
 
 @EACH
+@pytest.mark.parametrize("peak", [1e-44, 2.6e-43, 1e-37])
+def test_a_column_of_subnormal_weights_stays_near_zero(
+    quantizer: WeightQuantizer, peak: float
+) -> None:
+    original = weight(32, 3)
+    original[:, 1] *= np.float32(peak) / np.abs(original[:, 1]).max()
+    with np.errstate(divide="raise", invalid="raise"):
+        error = np.abs(quantizer.dequantized(original) - original)[:, 1]
+    assert error.max() <= np.abs(original[:, 1]).max()
+
+
+@EACH
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_weights_that_are_not_finite_are_refused(quantizer: WeightQuantizer, bad: float) -> None:
     original = weight(32, 3)
