@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .device import Device
 
 _MOST_ACCEPTED = 4096  # signatures per engine: prompts of each length have one of their own
-_DEVICE = re.compile(r"(cpu|(?:cuda|rehearsal)(?=:|$))(?::(\d+))?")
+_DEVICE = re.compile(r"(cpu$|cuda|rehearsal)(?::(\d+))?")
 
 
 class Binding(ABC):
