@@ -1,7 +1,8 @@
 """Work in a separate process, whose crash the parent survives.
 
 The worker gets a JSON request on stdin and writes lines on stdout: ``{"progress": …}``, then
-``{"report": …}`` or ``{"error": {"kind", "subject", "problems"}}``.
+``{"report": …}``, ``{"error": {"kind", "subject", "problems"}}`` or, for an OSError,
+``{"system": [number, text, file]}``.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ def run_worker(
 ) -> Any:  # noqa: ANN401  (any JSON value)
     """Run ``python -m module`` on ``request`` and return the content of its report.
 
-    ``on_progress`` receives the content of each progress line. Raises the worker's SkipDecError, or
-    WorkerCrashError. An exception in the parent, including KeyboardInterrupt, kills the worker.
+    ``on_progress`` receives the content of each progress line. Raises the worker's SkipDecError or
+    OSError, or WorkerCrashError. An exception in the parent, including KeyboardInterrupt, kills the
+    worker.
     """
     with Worker(module, arguments) as worker:
         return worker.run(request, on_progress)
@@ -134,6 +136,8 @@ class Worker:
             elif kind == "error":
                 error_type: type[SkipDecError] = getattr(errors, content["kind"])
                 raise error_type(content["subject"], *content["problems"])
+            elif kind == "system":
+                raise OSError(*content)
             else:
                 self._has_reported = True
                 return content
@@ -189,7 +193,11 @@ class WorkerLines:
         except BrokenPipeError:
             self.is_read = False
 
-    def write_error(self, error: SkipDecError) -> None:
+    def write_error(self, error: SkipDecError | OSError) -> None:
         """Write ``error`` for the parent to raise."""
+        if isinstance(error, OSError):
+            text = error.strerror or str(error)
+            self.write("system", [error.errno, text, error.filename and str(error.filename)])
+            return
         content = {"kind": type(error).__name__, "subject": error.subject}
         self.write("error", content | {"problems": error.problems})

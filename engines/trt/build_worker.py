@@ -26,7 +26,7 @@ def main() -> None:
     try:
         library = load_library(request.options.target)
         report = PlanBuilder(library, request, progress).build(Path(sys.argv[1]))
-    except SkipDecError as error:
+    except (SkipDecError, OSError) as error:
         lines.write_error(error)
     else:
         lines.write("report", report.model_dump(mode="json"))

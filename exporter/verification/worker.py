@@ -57,7 +57,7 @@ def main() -> None:
     try:
         use_shared_thread_pool(available_cores())
         report = verify_bundle(request, _Forwarded(lines))
-    except SkipDecError as error:
+    except (SkipDecError, OSError) as error:
         lines.write_error(error)
     else:
         lines.write("report", report.model_dump(mode="json"))

@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from skipdec.engines import errors
 from skipdec.engines.host.worker import Limits, Worker, WorkerCrashError
+from skipdec.exporter.config import CheckpointSource
+from skipdec.exporter.verification.report import VerificationRequest
 
 READER = "ast"  # a module of Python's own that reads its stdin to the end
 
@@ -28,6 +31,26 @@ def test_worker_without_a_report_is_a_crash_with_its_last_output() -> None:
         worker.run("no source (", lambda _: None)
     assert caught.value.code == 1
     assert "SyntaxError" in caught.value.output
+
+
+def test_an_error_of_the_system_is_raised_with_its_file(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    request = VerificationRequest(
+        directory=tmp_path, source=CheckpointSource(model="opt-125m"), ranges=report
+    )
+    code = (
+        "from skipdec.exporter.verification import worker\n"
+        f"worker.verify_bundle = lambda *_: open({str(report)!r})\n"
+        "worker.main()"
+    )
+    (tmp_path / "failing_worker.py").write_text(code)
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    with (
+        Worker("failing_worker", [], {"PYTHONPATH": path}) as worker,
+        pytest.raises(FileNotFoundError) as caught,
+    ):
+        worker.run(request.to_json(), lambda _: None)
+    assert caught.value.filename == str(report)
 
 
 def test_a_worker_ends_with_a_parent_that_was_killed() -> None:
