@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from ...engines.backends.ort import RUN_ERRORS, cpu_session_options, open_session
 from ...engines.bundle import EngineBundle
+from ...engines.checking import expanded
 from ...engines.errors import EnvironmentMismatchError, SkipDecError, UsageError
 from ...engines.host.gpus import survey_gpus
 from ...engines.host.installation import require_extra
@@ -200,7 +201,7 @@ def _reference(bundle: EngineBundle, against: str | None) -> Side:
             f"'skipdec build {bundle.path} --target {target}'",
         )
     if target != DEFAULT_TARGET:
-        return target_side(EngineBundle.open(against))
+        return target_side(EngineBundle.open(expanded(against)))
     if level not in _LEVELS:
         raise UsageError(
             "--against",
