@@ -72,7 +72,9 @@ report() {
     printf '[%d:%02d] %s\n' $((seconds / 60)) $((seconds % 60)) "$*" >&2
 }
 
-# Python compiles modules on first import: pip would take 20 s for all of PyTorch's.
+# Python compiles modules on first import: pip would take 20 s for all of PyTorch's. Where the shell
+# forbids to keep what it compiled, each process would do so anew, for half of its imports' time.
+unset PYTHONDONTWRITEBYTECODE
 pip_install() {
     "$environment/bin/python" -m pip install --quiet --no-compile --constraint "$constraints" "$@"
 }
