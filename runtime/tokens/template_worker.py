@@ -38,19 +38,29 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     sys.path += sys.argv[1:]
-    environment = _environment()
-    template = None
+    renderer = Renderer()
     while (request := _read()) is not None:
-        kind, content = request
         _limit_time()
+        _write(*renderer.answer(*request))
+
+
+class Renderer:
+    """Compiles one template, and renders chats with it."""
+
+    def __init__(self) -> None:
+        self._environment = _environment()
+        self._template: Any = None
+
+    def answer(self, kind: bytes, content: bytes) -> tuple[bytes, bytes]:
+        """Return the kind and content of the answer to a request."""
         try:
-            if kind == SOURCE:
-                template, answer = _compiled(environment, content.decode("utf-8", "surrogatepass"))
-            else:
-                answer = _rendered(template, *marshal.loads(content))
+            if kind == VARIABLES:
+                return _rendered(self._template, *marshal.loads(content))
+            source = content.decode("utf-8", "surrogatepass")
+            self._template, answer = _compiled(self._environment, source)
+            return answer
         except MemoryError:
-            answer = EXHAUSTED, b""
-        _write(*answer)
+            return EXHAUSTED, b""
 
 
 def _limit_time() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from chat_templates import SPECIAL_TOKENS, TEMPLATES, byte_tokenizer
 from jinja2 import TemplateError
+from renderer_here import RendererHere
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as RawTokenizer
 from transformers import PreTrainedTokenizerFast
@@ -17,6 +18,7 @@ from transformers.utils import chat_template_utils
 
 from skipdec.engines.errors import BundleError, UsageError
 from skipdec.engines.manifest import ChatFile
+from skipdec.runtime.tokens import template_process
 from skipdec.runtime.tokens.chat import ChatTemplate
 from skipdec.runtime.tokens.tokenizer import Tokenizer
 
@@ -32,6 +34,11 @@ CHATS: dict[str, list[dict[str, Any]]] = {
         {"role": "user", "content": "sure?"},
     ],
 }
+
+
+@pytest.fixture(autouse=True)
+def _rendered_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process, "_Process", RendererHere)
 
 
 class _Clock(datetime):
@@ -123,7 +130,6 @@ def test_ids_of_all_families_equal_those_of_transformers(
         assert list(ours.encode(messages).token_ids) == theirs.apply_chat_template(
             messages, chat_template=TEMPLATES[name], add_generation_prompt=True, return_dict=False
         )
-        ours.close()
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -17,20 +17,13 @@ from skipdec.engines.errors import BundleError, ClosedError, SkipDecError, Usage
 from skipdec.runtime.tokens import template_process
 from skipdec.runtime.tokens.template_process import TemplateProcesses
 
-DOUBLED = (
-    "{{% set ns = namespace(a=['x'], b=['x']) %}}{{% for i in range(40) %}}"
-    "{{% set ns.a = [ns.a, ns.a] %}}{{% set ns.b = [ns.b, ns.b] %}}{{% endfor %}}{{{{ {} }}}}"
-)
 TOO_LONG = "processor time|longer than"
 TOO_MUCH = "MiB of memory"
 RUNAWAY = {
     "{{ 5 | round(-1000000000) }}": TOO_LONG,  # while it is compiled
     "{% if messages %}{{ messages | length | round(-1000000000) }}{% endif %}": TOO_LONG,
-    DOUBLED.format("ns.a == ns.b"): TOO_LONG,
     "{{ (messages | length + 1).to_bytes(3000000000, 'big') }}": TOO_MUCH,
-    "{{ '%(a)3900000000d' % {'a': messages | length} }}": TOO_MUCH,
-    "{{ messages | tojson(separators=['x' * 900000000, ':']) }}": TOO_MUCH,
-    "{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}": TOO_MUCH,
+    "{% for i in range(1999) %}{{ 'x' * 9999 }}{% endfor %}": TOO_MUCH,  # of text
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "recursion",
     "{% for i in range(10 ** 9) %}{% endfor %}": "Range too big",
 }
@@ -65,18 +58,10 @@ VARIABLES = {"messages": [{"role": "user", "content": "ab ä < \U0001f600 ba"}]}
 NOW = datetime(2026, 3, 7)
 
 
-def rendered(source: str) -> str:
-    processes = TemplateProcesses(source, "template")
-    try:
-        return processes.render(NOW, VARIABLES)
-    finally:
-        processes.close()
-
-
 @pytest.mark.parametrize("source", RUNAWAY, ids=lambda source: source[:40])
 def test_a_runaway_template_ends_in_an_error_and_the_next_chat_is_answered(source: str) -> None:
     wanted = "{% if messages[0].role == 'other' %}fine{% else %}" + source + "{% endif %}"
-    folds = "messages" not in source and "ns" not in source and "round" in source
+    folds = "messages" not in source and "round" in source
     processes = TemplateProcesses(source if folds else wanted, "template")
     with pytest.raises(UsageError, match=f"chat template .*({RUNAWAY[source]})"):
         processes.render(NOW, VARIABLES)
@@ -86,21 +71,36 @@ def test_a_runaway_template_ends_in_an_error_and_the_next_chat_is_answered(sourc
     processes.close()
 
 
-@pytest.mark.parametrize("source", ESCAPES)
-def test_what_leaves_the_sandbox_is_refused(source: str) -> None:
+@pytest.fixture(scope="module")
+def escaping() -> Iterator[TemplateProcesses]:
+    """One template that tries to escape by the way of the chat's ``number``."""
+    ways = (
+        f"{{% if number == {number} %}}{source}{{% endif %}}"
+        for number, source in enumerate(ESCAPES)
+    )
+    made = TemplateProcesses("".join(ways), "template")
+    assert made.render(NOW, VARIABLES | {"number": None}) == ""
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("number", range(len(ESCAPES)), ids=ESCAPES.__getitem__)
+def test_what_leaves_the_sandbox_is_refused(escaping: TemplateProcesses, number: int) -> None:
     with pytest.raises(UsageError, match=r"chat template \| can't render these messages"):
-        rendered(source)
+        escaping.render(NOW, VARIABLES | {"number": number})
 
 
 def test_templates_render_as_transformers_renders_them() -> None:
-    for source in ORDINARY:
-        theirs, _ = chat_template_utils.render_jinja_template(
-            [VARIABLES["messages"]], chat_template=source
-        )
-        assert rendered(source) == theirs[0]
+    source = "\n".join(ORDINARY)
+    (theirs,), _ = chat_template_utils.render_jinja_template(
+        [VARIABLES["messages"]], chat_template=source
+    )
+    processes = TemplateProcesses(source, "template")
+    assert processes.render(NOW, VARIABLES) == theirs
+    processes.close()
 
 
-@pytest.mark.parametrize("source", ["{% for %}", "{{ x | nothing }}", "{% if %}", "{{ '"])
+@pytest.mark.parametrize("source", ["{% for %}", "{{ x | nothing }}"])
 def test_what_is_no_template_is_a_fault_of_the_bundle(source: str) -> None:
     with pytest.raises(BundleError, match=r"file \| is not a template"):
         TemplateProcesses(source, "file").variables()

@@ -1,0 +1,19 @@
+"""Chats rendered in this process, for tests of what becomes of their texts."""
+
+from __future__ import annotations
+
+from skipdec.runtime.tokens.template_worker import Renderer
+
+
+class RendererHere(Renderer):
+    """Stands for a process of ``template_process``, without its limits and its start."""
+
+    has_ended = False
+    variables: frozenset[str] | None = None
+
+    def ask(self, kind: bytes, content: bytes) -> tuple[bytes, bytes]:
+        return self.answer(kind, content)
+
+    def kill(self) -> None: ...
+
+    def end(self) -> None: ...
